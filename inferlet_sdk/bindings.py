@@ -12,8 +12,8 @@ from types import SimpleNamespace
 from typing import Any
 
 INTERFACES = (
-    *("core", "blobs", "allocate", "input_text", "input_image", "forward", "forward_with_adapter", "tokenize"),
-    *("output_text", "fused", "introspective_forward", "grammar", "exports", "http", "topics", "guest_source"),
+    *("core", "blobs", "allocate", "input_text", "input_image", "forward", "tokenize"),
+    *("output_text", "fused", "grammar", "exports", "http", "topics", "guest_source"),
     "children",
 )
 
@@ -45,8 +45,6 @@ allocate: Any = _NoHost("allocate")
 input_text: Any = _NoHost("input_text")
 input_image: Any = _NoHost("input_image")
 forward: Any = _NoHost("forward")
-forward_with_adapter: Any = _NoHost("forward_with_adapter")
-introspective_forward: Any = _NoHost("introspective_forward")
 tokenize: Any = _NoHost("tokenize")
 output_text: Any = _NoHost("output_text")
 fused: Any = _NoHost("fused")

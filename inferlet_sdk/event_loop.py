@@ -51,7 +51,7 @@ class _HostSelector:
         timer: int = bindings.core.sleep(max(0, math.ceil(timeout * 1e9)))
         done = self._wait([*self.waiters, timer])
         if timer in done:
-            bindings.core.await_done(timer)
+            bindings.core.await_number(timer)
             done.remove(timer)
         else:
             bindings.core.cancel(timer)

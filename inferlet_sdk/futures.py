@@ -71,6 +71,11 @@ class HostFuture(Generic[T]):
         return self._value  # type: ignore[return-value]
 
 
+def await_done(future: int) -> None:
+    """Waits for a future that has nothing to tell."""
+    bindings.core.await_number(future)
+
+
 class TokenFuture(HostFuture[int]):
     """A token that is being sampled. `embed_txt` accepts it as a token before its value is known."""
 

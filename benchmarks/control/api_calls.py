@@ -28,16 +28,16 @@ BLOCK = 20
 """Calls in a block, where nothing else is said: what a block pays once, since the processor's caches are full of other
 inferlets', is shared by as many in each row."""
 CONTROL_CALLS = (
-    "now", "clock", "get_arg", "get_env", "available_models", "blob_names", "send", "wait",
+    "clock", "get_arg", "get_env", "available_models", "blob_names", "send", "wait",
     "push_tokens", "set_queue_priority", "sleep", "cancel", "receive", "get_model_info", "usage", "set_result", "log",
-    "synchronize", "create_queue", "destroy_queue", "tokenize", "detokenize", "create_detokenizer",
+    "synchronize", "create_queue", "tokenize", "detokenize", "create_detokenizer",
     "create_sampler", "drop", "format_chat", "tokenize_chat",
-    "get_vocabs", "alloc_kvpage", "dealloc_kvpage", "alloc_emb", "dealloc_emb", "copy_emb",
-    "copy_kvpage", "set_positions", "trim_kvpage", "mask_kvpage", "verify", "available_adapters", "decode",
+    "get_vocabs", "alloc", "dealloc", "copy_emb",
+    "copy_kvpage", "set_positions", "trim_kvpage", "mask_kvpage", "verify", "decode",
     "export_kvpage", "import_kvpage", "unexport_kvpage", "list_exports", "fork_matcher",
-    "grammar_mask", "grammar_accept", "grammar_rollback", "grammar_forced", "grammar_state",
+    "grammar_mask", "grammar_rollback", "grammar_forced", "grammar_state",
     "open_matcher", "advance_matcher", "open_blob", "read_blob",
-    "broadcast", "subscribe", "receive_from", "send_child", "join", "http_request",
+    "broadcast", "subscribe", "join", "http_request",
     "read_body",
 )  # fmt: skip
 """`clock`: WASI's."""
@@ -57,12 +57,12 @@ ENDLESS = {"cpu_seconds": 1e6, "cpu_refill": 0}
 """Settings with which the processor time of an inferlet only grows."""
 LEFT_OUT = {
     "launch": "it starts an inferlet: see the benchmark of this name",
-    "cancel_child": "it ends what `send_child` needs",
+    "cancel_child": "it ends what `join` waits for",
     "continue_with_dist": "it waits for the worker: see the program `distributions` of the benchmark `scale`",
     "keep_body": "as `read_body`, but for the blob that it leaves",
     "watch_run": "once for a run of up to 512 tokens, beside `decode`",
     **dict.fromkeys(("num_embs_needed", "load_image", "embed_img"), "the demo model takes no images"),
-    **dict.fromkeys(("made_ahead", "source"), "the interpreter's own, before a program runs"),
+    "source": "the interpreter's own, before a program runs",
 }
 """Functions without a row, and why. Nor have `take_` and `await_`: they are the way back in the layer "inference"."""
 

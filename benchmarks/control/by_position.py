@@ -76,8 +76,8 @@ class _World:
         self._events: list[Event] = [Opened(1, 0.0)]
         self._space = AddressSpace(1, model, Ledger(Quota(pages=pool, embeds=most)), self._events.append)
         create_queue.issue(self._space, QUEUE)
-        self._call("alloc_kvpage", self.num_pages)
-        self._call("alloc_emb", most)
+        self._call("alloc", "kvpage", self.num_pages)
+        self._call("alloc", "emb", most)
         shape = KvShape(1, 1, 1, PAGE, torch.float32)
         self.cache = KvCache(shape, model.num_pages, torch.device("cpu"))
         for first in range(0, context, CHUNK):

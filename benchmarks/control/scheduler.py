@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from pie_control.calls.allocate import alloc_emb, alloc_kvpage
+from pie_control.calls.allocate import alloc
 from pie_control.calls.core import create_queue
 from pie_control.calls.forward import plain
 from pie_control.calls.fused import decode, sample
@@ -94,10 +94,10 @@ class _World:
         self.samplers = [Sampler(SamplingParams(temperature=0.0), seed=0) for _ in range(number)]
         for space in self.spaces:
             create_queue.issue(space, QUEUE)
-            alloc_kvpage.issue(space, QUEUE, 1 if runs else PAGES)
-            alloc_emb.issue(space, QUEUE, 2)
+            alloc.issue(space, QUEUE, "kvpage", 1 if runs else PAGES)
+            alloc.issue(space, QUEUE, "emb", 2)
             if runs:
-                alloc_kvpage.issue(space, QUEUE, PAGES - 1, reserved=True)
+                alloc.issue(space, QUEUE, "reserved-kvpage", PAGES - 1)
         if blocked:
             self._block(model, number, blocked)
 
@@ -105,11 +105,11 @@ class _World:
         """Half of the queues wait for pages, one of each inferlet; half of them wait for the first queue of one."""
         for space in self._open_more(model, owner, queues // 2):
             create_queue.issue(space, QUEUE)
-            alloc_kvpage.issue(space, QUEUE, FREE_PAGES)
+            alloc.issue(space, QUEUE, "kvpage", FREE_PAGES)
         (space,) = self._open_more(model, owner + queues // 2, 1)
         create_queue.issue(space, QUEUE)
-        alloc_emb.issue(space, QUEUE, 1)
-        alloc_kvpage.issue(space, QUEUE, FREE_PAGES)
+        alloc.issue(space, QUEUE, "emb", 1)
+        alloc.issue(space, QUEUE, "kvpage", FREE_PAGES)
         for queue in range(QUEUE, QUEUE + queues - queues // 2):
             if queue > QUEUE:
                 create_queue.issue(space, queue)

@@ -24,11 +24,11 @@ class WitWorld(wit_world.WitWorld):  # type: ignore[misc]
     def run(self) -> None:
         """Runs the program that the host supplies."""
         rehearsed = False
-        while bindings.guest_source.made_ahead():
+        while (source := bindings.guest_source.source()) is None:
             rehearsal.rehearse(rehearsal.GENERATION if rehearsed else rehearsal.BEGINNING)
             rehearsed = True
         try:
-            run_program(*bindings.guest_source.source())
+            run_program(*source)
         except ProgramFailed as failure:
             raise Err(str(failure)) from None
 

@@ -71,15 +71,15 @@ def _host() -> Any:
     }  # fmt: skip
     core = SimpleNamespace(
         get_arg=list, get_env=list, send=nothing, receive=number, set_result=nothing,
-        sleep=number, wait=same, await_done=nothing, await_message=lambda _: ("message", "", []),
+        sleep=number, wait=same, await_message=lambda _: ("message", "", []),
         await_number=lambda _: 7, cancel=nothing, create_queue=number,
-        available_models=lambda: ["rehearsal"], get_model_info=lambda _: json.dumps(info), destroy_queue=nothing,
+        available_models=lambda: ["rehearsal"], get_model_info=lambda _: json.dumps(info),
         synchronize=number, drop=nothing,
     )  # fmt: skip
     allocate = SimpleNamespace(
-        alloc_kvpage=lambda _queue, count, _reserved: next(numbers) * 1000, dealloc_kvpage=nothing, copy_kvpage=nothing,
-        copy_emb=nothing,
-        alloc_emb=lambda _queue, count: next(numbers) * 1000, dealloc_emb=nothing, trim_kvpage=nothing,
+        Memory=dict.fromkeys(("KVPAGE", "EMB", "RESERVED_KVPAGE")),
+        alloc=lambda _queue, _kind, count: next(numbers) * 1000, dealloc=nothing,
+        copy_kvpage=nothing, copy_emb=nothing, trim_kvpage=nothing,
     )  # fmt: skip
     tokenize = SimpleNamespace(
         tokenize=lambda _queue, text, _special: [ord(letter) for letter in text], create_detokenizer=number,
@@ -93,7 +93,6 @@ def _host() -> Any:
     return SimpleNamespace(
         http=None, topics=None, children=None, input_image=None, exports=None, grammar=None,
         blobs=None, core=core, allocate=allocate, tokenize=tokenize, fused=fused, guest_source=None,
-        forward_with_adapter=None, introspective_forward=None,
         output_text=SimpleNamespace(
             get_next_dist=number, await_dists=lambda _: dist
         ),

@@ -27,36 +27,39 @@ __all__ = [
 
 def alloc_kvpage(queue: int | HasQueue, count: int = 1) -> Pages:
     """Allocates pages; raises QuotaExceeded, or Exhausted if the whole pool is too small."""
-    return _pages(queue, count, False)
+    return Pages(_alloc(queue, "KVPAGE", count))
 
 
-def _pages(queue: int | HasQueue, count: int, reserved: bool) -> Pages:
+def _alloc(queue: int | HasQueue, kind: str, count: int) -> tuple[int, int]:
+    """First address, and how many there are."""
     number, count = queue_number(queue), whole(count, "count")
     give_back()
-    return Pages((call(bindings.allocate.alloc_kvpage, number, count, reserved), count))
+    return call(bindings.allocate.alloc, number, bindings.allocate.Memory[kind], count), count
 
 
 def reserve_kvpage(queue: int | HasQueue, count: int = 1) -> Pages:
     """Addresses of pages for decode runs, which have no memory until a run reaches them. They count as pages that the
     inferlet holds; raises as `alloc_kvpage`."""
-    return _pages(queue, count, True)
+    return Pages(_alloc(queue, "RESERVED_KVPAGE", count))
 
 
 def dealloc_kvpage(queue: int | HasQueue, pages: Pages | Iterable[int]) -> None:
     """Frees pages once the commands issued before have taken effect. The addresses become invalid at once."""
-    call(bindings.allocate.dealloc_kvpage, queue_number(queue), page_ranges(pages, "pages"))
+    _dealloc(queue, "KVPAGE", page_ranges(pages, "pages"))
+
+
+def _dealloc(queue: int | HasQueue, kind: str, ranges: list[int]) -> None:
+    call(bindings.allocate.dealloc, queue_number(queue), bindings.allocate.Memory[kind], ranges)
 
 
 def alloc_emb(queue: int | HasQueue, count: int = 1) -> Embeds:
     """Allocates embeds; raises QuotaExceeded, or Exhausted if the whole pool is too small."""
-    number, count = queue_number(queue), whole(count, "count")
-    give_back()
-    return Embeds((call(bindings.allocate.alloc_emb, number, count), count))
+    return Embeds(_alloc(queue, "EMB", count))
 
 
 def dealloc_emb(queue: int | HasQueue, embeds: Embeds | Iterable[int]) -> None:
     """Frees embeds once the commands issued before have taken effect. The addresses become invalid at once."""
-    call(bindings.allocate.dealloc_emb, queue_number(queue), embed_ranges(embeds, "embeds"))
+    _dealloc(queue, "EMB", embed_ranges(embeds, "embeds"))
 
 
 def copy_kvpage(queue: int | HasQueue, source: Slots | Iterable[int], target: Slots | Iterable[int]) -> None:

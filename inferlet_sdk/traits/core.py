@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import time
 from collections.abc import Awaitable, Generator, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, TypeVar
@@ -12,12 +13,13 @@ from inferlet_sdk import bindings
 from inferlet_sdk.dropped import give_back
 from inferlet_sdk.errors import QuotaExceeded, call
 from inferlet_sdk.event_loop import until_any_done
-from inferlet_sdk.futures import HostFuture
+from inferlet_sdk.futures import HostFuture, await_done
 from inferlet_sdk.traits.arguments import LARGEST_U64, HasQueue, number, queue_number, whole, wrong
 from inferlet_sdk.traits.arguments import text as checked_text
 from inferlet_sdk.traits.outside.blobs import Message, take_message, take_message_if_any
 
 __all__ = [
+    "available_adapters",
     "available_models",
     "available_traits",
     "cancel",
@@ -42,6 +44,9 @@ __all__ = [
 
 T = TypeVar("T")
 LogLevel = Literal["debug", "info", "warning", "error"]
+
+CLIENT = 0
+"""The client that launched the inferlet, or its parent, in place of a handle."""
 
 
 @dataclass(frozen=True)
@@ -113,7 +118,7 @@ class _Going(HostFuture[None]):
     __slots__ = ("awaited",)
 
     def __init__(self, number: int) -> None:
-        super().__init__(number, bindings.core.await_done)
+        super().__init__(number, await_done)
         self.awaited = False
 
     def __await__(self) -> Generator[Any, None, None]:
@@ -145,12 +150,12 @@ def send(message: str) -> Awaitable[None]:
     if _going is not None and not _going.awaited:
         _going.wait_in_place()
     try:
-        number = call(bindings.core.send, message)
+        number = call(bindings.core.send, CLIENT, message)
     except QuotaExceeded:  # many tasks wait to send, unless the message itself is too large
         if _going is None:
             raise
         _going.wait_in_place()
-        number = call(bindings.core.send, message)
+        number = call(bindings.core.send, CLIENT, message)
     if number is None:
         return _GONE
     _going = _Going(number)
@@ -162,13 +167,13 @@ def send(message: str) -> Awaitable[None]:
 def receive() -> HostFuture[Message]:
     """The next message from the client: a text, with the blobs that came with it in `.blobs`. Fails with QuotaExceeded
     if these do not fit beside what the inferlet holds; then the message waits for the next `receive`."""
-    return HostFuture(call(bindings.core.receive), take_message)
+    return HostFuture(call(bindings.core.receive, CLIENT), take_message)
 
 
 def receive_from(handle: int) -> HostFuture[Message | None]:
     """The next message of a child or in a subscription, by its handle. None: the child has ended, and all its messages
     are taken. `receive_child` and `next_published` do it for each."""
-    return HostFuture(call(bindings.core.receive_from, whole(handle, "handle")), take_message_if_any)
+    return HostFuture(call(bindings.core.receive, whole(handle, "handle", least=1)), take_message_if_any)
 
 
 def set_result(value: Any) -> None:
@@ -188,8 +193,7 @@ def log(message: object, level: LogLevel = "info") -> None:
 
 def now() -> float:
     """Seconds since the Unix epoch."""
-    nanoseconds: int = call(bindings.core.now)
-    return nanoseconds / 1e9
+    return time.time()
 
 
 def sleep(seconds: float) -> HostFuture[None]:
@@ -198,7 +202,7 @@ def sleep(seconds: float) -> HostFuture[None]:
     if not duration <= LARGEST_U64:  # also NaN
         raise ValueError(f"seconds: {seconds} is not a time")
     nanoseconds = max(0, min(round(max(duration, 0)), LARGEST_U64))
-    return HostFuture(call(bindings.core.sleep, nanoseconds), bindings.core.await_done)
+    return HostFuture(call(bindings.core.sleep, nanoseconds), await_done)
 
 
 async def wait(futures: Sequence[HostFuture[Any]]) -> list[HostFuture[Any]]:
@@ -222,7 +226,7 @@ def _check_future(future: object, name: str) -> None:
 
 
 def drop(handle: int) -> None:
-    """Gives back what a handle stands for: a sampler, a blob and so on. The names of each kind do the same."""
+    """Gives back what a handle stands for: a queue, a sampler, a blob and so on. The names of each kind do the same."""
     call(bindings.core.drop, whole(handle, "handle"))
 
 
@@ -238,6 +242,12 @@ def _model(model: object) -> str:
 def available_traits(model: str) -> list[TraitInfo]:
     """Traits that a model implements; raises NotFound for an unknown model."""
     return [_from_json(TraitInfo, trait) for trait in _model_info(model)["traits"]]
+
+
+def available_adapters(model: str) -> list[str]:
+    """Names of the LoRA adapters that a model has now: the operator may drop them at any time. Raises NotFound for an
+    unknown model."""
+    return list(_model_info(model)["adapters"])
 
 
 def get_model_info(model: str) -> ModelInfo:
@@ -259,12 +269,12 @@ def create_queue(model: str) -> int:
 
 def destroy_queue(queue: int | HasQueue) -> None:
     """Destroys a queue after the commands that it holds."""
-    call(bindings.core.destroy_queue, queue_number(queue))
+    call(bindings.core.drop, queue_number(queue))
 
 
 def synchronize(queue: int | HasQueue) -> HostFuture[None]:
     """A future that is done when every command issued to the queue so far has taken effect."""
-    return HostFuture(call(bindings.core.synchronize, queue_number(queue)), bindings.core.await_done)
+    return HostFuture(call(bindings.core.synchronize, queue_number(queue)), await_done)
 
 
 def set_queue_priority(queue: int | HasQueue, priority: int) -> None:

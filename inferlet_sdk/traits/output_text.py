@@ -111,7 +111,7 @@ def get_logprobs_at(
     """Log-probabilities at several output embeds, in one call and one future. `tokens` has as many for each embed,
     those of the first embed first; so have the log-probabilities. As many embeds as `get_next_dists`."""
     arguments = queue_number(queue), embed_ranges(embeds, "embeds"), token_list(tokens)
-    return HostFuture(call(bindings.output_text.get_logprobs, *arguments), bindings.output_text.await_logprobs)
+    return HostFuture(call(bindings.output_text.get_logprobs, *arguments), bindings.core.await_floats)
 
 
 def get_logprobs(queue: int | HasQueue, embed: int | Embeds, tokens: Sequence[int]) -> HostFuture[list[float]]:

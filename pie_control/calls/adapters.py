@@ -24,4 +24,4 @@ def check_adapter(space: AddressSpace, number: int) -> None:
 
 
 def _those_there(space: AddressSpace) -> str:
-    return f"available-adapters gives: {', '.join(space.adapters) or 'none'}"
+    return f"it has: {', '.join(space.adapters) or 'none'}"

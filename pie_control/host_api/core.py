@@ -9,7 +9,9 @@ from typing import Any
 import msgspec
 
 from ..calls.values import Done
+from ..errors import QuotaExceeded
 from ..inferlets.model import ModelView
+from ..inferlets.relations.children import Child
 from ..inferlets.relations.mail import Letter, Source
 from ..programs.host.python_source import Compilation
 from ..sandbox.fibers import SUSPEND
@@ -28,7 +30,6 @@ MODEL_INFO = (
     "stop_tokens",
 )
 """What an inferlet is told of a model as its worker says it."""
-LOG_LEVELS = ("debug", "info", "warning", "error")
 
 
 def get_arg(owner: Guest | Compilation) -> list[str]:
@@ -39,18 +40,34 @@ def get_env(owner: Guest | Compilation) -> list[tuple[str, str]]:
     return list(owner.environment.items())
 
 
-def send(guest: Guest, message: str) -> int | None:
-    return guest.inferlet.mail.send(message, Done())
+def send(guest: Guest, to: int, message: str) -> int | None:
+    """To 0: to the client."""
+    mail = guest.inferlet.mail
+    return mail.send(message, Done()) if to == 0 else _send_child(guest, guest.handle(to, Child), message)
 
 
-def receive(guest: Guest) -> int:
-    return guest.inferlet.mail.receive()
-
-
-def receive_from(guest: Guest, handle: int) -> int:
-    source = guest.handle(handle, Source)
+def _send_child(guest: Guest, child: Child, message: str) -> int | None:
+    size = guest.inferlet.mail.check_size(message)
+    if child.has_room(size):
+        child.post(message)
+        return None
     future = guest.futures.new()
-    source.receive(future)
+    try:
+        child.post(message)
+    except QuotaExceeded:
+        guest.futures.forget(future)
+        raise
+    child.when_room(future, Done())
+    return future
+
+
+def receive(guest: Guest, source: int) -> int:
+    """From 0: from the client."""
+    if source == 0:
+        return guest.inferlet.mail.receive()
+    box = guest.handle(source, Source)
+    future = guest.futures.new()
+    box.receive(future)
     return future
 
 
@@ -80,12 +97,8 @@ def set_result(owner: Guest | Compilation, value: str) -> None:
     owner.put_result(value)
 
 
-def log(guest: Guest, level: int, message: str) -> None:
-    guest.inferlet.mail.log(f"{LOG_LEVELS[level]}: {message}")
-
-
-def now(_guest: Guest) -> int:
-    return time.time_ns()
+def log(guest: Guest, level: str, message: str) -> None:
+    guest.inferlet.mail.log(f"{level}: {message}")
 
 
 def sleep(guest: Guest, nanoseconds: int) -> int:
@@ -101,14 +114,6 @@ def wait(guest: Guest, futures: list[int]) -> Any:
         return done
     guest.inferlet.waits.await_futures(futures)
     return SUSPEND
-
-
-@suspending
-def await_done(guest: Guest, future: int) -> Any:
-    def take() -> None:
-        guest.futures.take(future, Done)
-
-    return when_done(guest, future, take)
 
 
 def cancel(guest: Guest, future: int) -> None:
@@ -137,7 +142,12 @@ def _model_info(found: ModelView) -> str:
         {"name": trait.name, "version": trait.version, "functions": functions, "supertraits": trait.supertraits}
         for trait, functions in traits_of(about)
     ]
-    others = {"has_chat_template": found.has_chat_template, "image_token": image_token, "traits": traits}
+    others = {
+        "has_chat_template": found.has_chat_template,
+        "image_token": image_token,
+        "adapters": found.adapters,
+        "traits": traits,
+    }
     return json.dumps({**same, **special, **others})
 
 
@@ -148,10 +158,6 @@ def _text(token: object) -> object:
 
 def create_queue(guest: Guest, model: str) -> int:
     return guest.create_queue(model)
-
-
-def destroy_queue(guest: Guest, queue: int) -> None:
-    guest.destroy_queue(queue)
 
 
 def usage(guest: Guest) -> str:

@@ -1,10 +1,10 @@
 """The host functions of the calls in `pie_control.calls`, derived from their records.
 
-A WIT function's arguments are passed on as they are, but for handles: of these the
-guest gives its number. A call that is answered by a future returns its number. What it gives is waited
-for by `await-number` or `await-text` if it is one alone, else by the WIT function `await-<value>`, named after the
-type of the value. (The tokens of a decode run are taken by a function of their own.) A call of a trait that the
-queue's model lacks is refused.
+A WIT function's arguments are passed on as they are, but for handles: of these the guest gives its number. A call that
+is answered by a future returns its number. What it gives is waited for by `await-number`, `await-text` or
+`await-floats` if it is one alone or nothing, else by the WIT function `await-<value>`, named after the type of the
+value. (The tokens of a decode run are taken by a function of their own.) A call of a trait that the queue's model lacks
+is refused.
 """
 
 from __future__ import annotations
@@ -14,10 +14,13 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, TypeVar, get_type_hints
 
+import numpy as np
+from numpy.typing import NDArray
+
 from ..calls import CALLS
 from ..calls.fused import decode
 from ..calls.kind import Call, Handle
-from ..calls.values import Done, Import, Run
+from ..calls.values import Import, Run
 from ..inferlets.blobs import KeptBlob
 from ..inferlets.relations.children import ChildEnd
 from ..inferlets.relations.topics import Reached
@@ -31,9 +34,14 @@ from .suspending import suspending, when_done
 
 T = TypeVar("T")
 
-ALONE: dict[tuple[type, ...], str] = {(int,): "await_number", (str,): "await_text"}
+ALONE: dict[tuple[Any, ...], str] = {
+    (): "await_number",
+    (int,): "await_number",
+    (str,): "await_text",
+    (NDArray[np.float32],): "await_floats",
+}
 """By the types of the fields of a value."""
-TAKEN_ELSEWHERE = (Done, Run, Import)
+TAKEN_ELSEWHERE = (Run, Import)
 OF_NO_COMMAND: dict[str, tuple[type[Any], ...]] = {
     "await_number": (Reached, KeptBlob),
     "await_text": (ChildEnd, Chunk),
@@ -76,7 +84,9 @@ def _await(kinds: tuple[type[Any], ...]) -> Function:
                 return guest.add_blob(value.blob)
             if hasattr(value, "packed"):
                 return value.packed()
-            return value[0] if len(value) == 1 else value
+            if len(value) > 1:
+                return value
+            return value[0] if value else 0
 
         return when_done(guest, future, take)
 

@@ -65,22 +65,18 @@ def grammar_mask(guest: Guest, matcher: int) -> Any:
 
 
 @suspending
-def grammar_accept(guest: Guest, matcher: int, tokens: list[int]) -> Any:
-    one = guest.handle(matcher, GrammarMatcher)
-    return _run(guest, one.is_short(len(tokens)), lambda: one.accept(tokens))
-
-
-@suspending
 def advance_matcher(guest: Guest, matcher: int, detokenizer: int, tokens: list[int], skip: int, most: int) -> Any:
-    one, text = guest.handle(matcher, GrammarMatcher), guest.handle(detokenizer, Detokenizer)
+    one = guest.handle(matcher, GrammarMatcher)
+    text = guest.handle(detokenizer, Detokenizer) if detokenizer else None
     if not one.is_short(len(tokens)):
         return guest.inferlet.waits.run_aside(lambda: _with_texts(one.advance(tokens, skip, most), text))
     found = one.advance(tokens, skip, most)
     return _run(guest, len(found.forced) <= SHORT_TOKENS, lambda: _with_texts(found, text))
 
 
-def _with_texts(found: Advanced, text: Detokenizer) -> tuple[int, list[int], list[str], bool]:
-    return found.accepted, found.forced, [text.push((token,)) for token in found.forced], found.over
+def _with_texts(found: Advanced, text: Detokenizer | None) -> tuple[int, list[int], list[str], bool]:
+    texts = [] if text is None else [text.push((token,)) for token in found.forced]
+    return found.accepted, found.forced, texts, found.over
 
 
 @suspending

@@ -61,7 +61,6 @@ class Guest:
         "_closes",
         "_handles",
         "_next_handle",
-        "_next_queue",
         "_outbound",
         "_places",
         "futures",
@@ -87,7 +86,6 @@ class Guest:
         self.wasi = WasiState()
         self.queues: dict[int, Place] = {}
         self._places: dict[str, Place] = {}
-        self._next_queue = 0
         self._handles: dict[int, object] = {}
         self._closes: dict[int, Callable[[], None]] = {}  # what the drop of a handle does beside
         self._next_handle = 1
@@ -138,18 +136,13 @@ class Guest:
         return found[::-1]
 
     def create_queue(self, name: str) -> int:
-        """Number of a new queue of a model. Raises NotFound, QuotaExceeded, WorkerError."""
+        """A handle of a new queue of a model. Raises NotFound, QuotaExceeded, WorkerError."""
         place = self._place_at(self.model(name))
-        number = self._next_queue + 1
+        number = self._next_handle
         create_queue.issue(place.space, number)
-        self._next_queue = number
+        self._next_handle = number + 1
         self.queues[number] = place
         return number
-
-    def destroy_queue(self, number: int) -> None:
-        """Raises NotFound."""
-        destroy_queue.issue(self._place_of(number).space, number)
-        del self.queues[number]
 
     def space(self, queue: int, call: str) -> AddressSpace:
         """What a queue belongs to, for a call of it (name with underscores). Raises NotFound; Unsupported if the
@@ -203,7 +196,8 @@ class Guest:
         """What has this number; raises NotFound, InvalidArgument."""
         value = self._handles.get(number)
         if value is None:
-            raise NotFound(f"there is no {_word(kind)} {number}")
+            is_queue = f", handle {number} is a queue" if number in self.queues else ""
+            raise NotFound(f"there is no {_word(kind)} {number}{is_queue}")
         if not isinstance(value, kind):
             raise InvalidArgument(f"handle {number} is a {_word(type(value))}, not a {_word(kind)}")
         return value
@@ -214,6 +208,9 @@ class Guest:
 
     def drop_handle(self, number: int) -> None:
         """Raises NotFound."""
+        if number in self.queues:
+            destroy_queue.issue(self.queues.pop(number).space, number)
+            return
         if number not in self._handles:
             raise NotFound(f"there is no handle {number}: it was dropped before, or never given")
         if close := self.forget_handle(number):

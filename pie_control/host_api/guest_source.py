@@ -12,12 +12,10 @@ from .suspending import suspending
 
 
 @suspending
-def made_ahead(owner: Guest | MadeAhead) -> Any:
-    """Suspends an instance that has no program yet; `PythonGuests` resumes it, to rehearse or since there is one."""
-    return SUSPEND if type(owner) is MadeAhead else False
-
-
 def source(owner: Guest | MadeAhead) -> Any:
+    """Suspends an instance that has no program yet; `PythonGuests` resumes it, with None to rehearse, or with one."""
+    if type(owner) is MadeAhead:
+        return SUSPEND
     if owner.source is not None:
         return owner.source
     raise Unsupported("this program is a component, not Python text")

@@ -48,13 +48,18 @@ class ModelView:
         return self._tokenizer
 
     @property
+    def adapters(self) -> Sequence[str]:
+        """Names of those that it has now, in the order in which they were loaded."""
+        return tuple(self._adapters)
+
+    @property
     def has_chat_template(self) -> bool:
         return self._tokenizer is not None and self._tokenizer.has_chat_template
 
     # ---- for inferlets ----
 
     def info(self, make: Callable[[ModelView], str]) -> str:
-        """The text about the model, which does not change: made once for all inferlets."""
+        """The text about the model, which changes with its adapters: made once for all inferlets."""
         if not self._info:
             self._info = make(self)
         return self._info
@@ -90,6 +95,7 @@ class ModelView:
         """The adapters that can be named from now on."""
         self._adapters.clear()
         self._adapters.update(adapters)
+        self._info = ""
 
     def take_events(self) -> Sequence[SpaceEvent]:
         """What happened since it was asked last."""

@@ -105,7 +105,7 @@ def _bound(kind: Any, most: int | None) -> int | None:
     match kind:
         case wt.ListType():
             return most or MAX_ITEMS
-        case wt.String():
+        case wt.String() | wt.EnumType():
             return most or MAX_TEXT_BYTES
     return None
 

@@ -11,7 +11,7 @@ ownership of the values that a reader reads. A writer allocates with wasmtime's 
 result. It drops that value even when a writer raises, so the kind byte is set only when the union behind it is valid.
 
 Python forms: u8..u64, s32, f32, f64, bool, str; list<T> a list (list<u8> bytes; list<u32> and list<f32> may be written
-from numpy arrays); tuple and record a tuple, in the order of fields; enum its index; option None or the value; result a
+from numpy arrays); tuple and record a tuple, in the order of fields; enum its name; option None or the value; result a
 `Result`; a variant its case name (read) or (name, payload) (written); own and borrow the integer of a host resource.
 """
 
@@ -159,11 +159,6 @@ def _record_reader(fields: Sequence[tuple[str, Any]]) -> Reader:
     return read_record
 
 
-def _enum_reader(names: Sequence[str]) -> Reader:
-    index = {name: i for i, name in enumerate(names)}
-    return lambda address: index[_name_at(address + OF)]
-
-
 def _option_reader(payload: Any) -> Reader:
     read = reader(payload)
 
@@ -212,9 +207,7 @@ def reader(kind: Any) -> Reader:
             return _tuple_reader(kind.elements)
         case wt.RecordType():
             return _record_reader(kind.fields)
-        case wt.EnumType():
-            return _enum_reader(kind.names)
-        case wt.VariantType():
+        case wt.EnumType() | wt.VariantType():
             return lambda address: _name_at(address + OF)
         case wt.OptionType():
             return _option_reader(kind.payload)
@@ -318,14 +311,9 @@ def _record_writer(fields: Sequence[tuple[str, Any]]) -> Writer:
     return write_record
 
 
-def _enum_writer(names: Sequence[str]) -> Writer:
-    encoded = [name.encode() for name in names]
-
-    def write_enum(address: Address, value: int) -> None:
-        _write_name(address + OF, encoded[value])
-        u8(address).value = KIND["ENUM"]
-
-    return write_enum
+def _write_enum(address: Address, value: str) -> None:
+    _write_name(address + OF, value.encode())
+    u8(address).value = KIND["ENUM"]
 
 
 def _boxer(write: Writer) -> Callable[[Any], int]:
@@ -395,7 +383,7 @@ def writer(kind: Any) -> Writer:
         case wt.RecordType():
             return _record_writer(kind.fields)
         case wt.EnumType():
-            return _enum_writer(kind.names)
+            return _write_enum
         case wt.VariantType():
             return _variant_writer(kind.cases)
         case wt.OptionType():

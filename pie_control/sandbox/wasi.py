@@ -39,8 +39,8 @@ MAX_WRITE = 4096
 """Bytes that it may write without asking, as WASI says."""
 MAX_POLLED = 1024
 """Pollables of one call of `poll`."""
-ACCESS_DENIED = 1
-"""Index of `access-denied` in the error codes of wasi:sockets."""
+ACCESS_DENIED = "access-denied"
+"""Of the error codes of wasi:sockets."""
 
 
 class WasiState:

@@ -21,10 +21,11 @@ _TYPE_NAME = re.compile(r"[a-z][\w-]*(?![\w:-])")
 
 @dataclass(frozen=True)
 class WitPackage:
-    """Signatures by interface and name."""
+    """Signatures of functions, and cases of enums, by interface and name."""
 
     version: str
     signatures: Mapping[tuple[str, str], str]
+    enums: Mapping[tuple[str, str], tuple[str, ...]]
 
 
 def read_package(folder: Path) -> WitPackage:
@@ -41,7 +42,13 @@ def read_package(folder: Path) -> WitPackage:
         for interface, body in _INTERFACE.findall(text)
         for name, parameters, result in _FUNCTION.findall(body)
     }
-    return WitPackage(version, signatures)
+    enums = {
+        (interface, name): tuple(_plain(cases).split(", "))
+        for interface, body in _INTERFACE.findall(text)
+        for kind, name, cases in _TYPE.findall(body)
+        if kind == "enum"
+    }
+    return WitPackage(version, signatures, enums)
 
 
 def _signature(parameters: str, result: str, types: Mapping[str, str]) -> str:

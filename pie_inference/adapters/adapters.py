@@ -170,7 +170,7 @@ class Adapters:
             raise BatchError(f"adapters has {len(adapters)} elements for {len(lengths)} sequences")
         numbers, places = np.unique(adapters, return_inverse=True)
         if not self._loaded.keys() >= set(numbers.tolist()) - {NONE}:
-            raise BatchError("the adapter was dropped, or could not be loaded again: see available-adapters")
+            raise BatchError("the adapter was dropped, or could not be loaded again: ask which the model has")
         slots = [NO_SLOT if number == NONE else self._loaded[number].slot for number in numbers.tolist()]
         return np.repeat(np.array(slots, np.int32)[places], lengths)
 

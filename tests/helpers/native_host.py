@@ -176,7 +176,7 @@ class NativeHost:
 
     def _recorded(self, name: str, call: Any) -> Any:
         if not callable(call):
-            return call  # the enumeration of log levels
+            return call  # the cases of an enum
 
         def host_call(*arguments: Any) -> Any:
             self.calls.append(name)

@@ -89,14 +89,14 @@ class Child(NativeInstance):
         guest = self.owner
         guest.put_result(json.dumps(guest.arguments))
         while guest.inferlet.launched.name != "writer":
-            self._mail = self._mail or [core.receive(guest)]
+            self._mail = self._mail or [core.receive(guest, 0)]
             if not guest.futures.done(self._mail):
                 guest.inferlet.waits.await_futures(self._mail)
                 return super().step()
             text, *_ = core._take_message(guest, self._mail.pop()) or ("end",)
             if text == "end":
                 break
-            core.send(guest, text)
+            core.send(guest, 0, text)
         self._is_done = True
         return super().step()
 

@@ -83,9 +83,20 @@ def page() -> str:
     interfaces = {name: (_plain(text), body) for text, name, body in _INTERFACE.findall(texts)}
     parts = [_HEAD.format(version=VERSION)]
     for trait in TRAITS:
-        text, body = interfaces[trait.interface.replace("_", "-")]
+        text, body = interfaces.get(trait.interface.replace("_", "-"), (_of_parameters(trait), ""))
         parts.append(_section(trait, text, body))
     return "\n".join(parts)
+
+
+def _of_parameters(trait: Trait) -> str:
+    """The text of a trait that has no functions of its own."""
+    needing = [
+        f"`{parameter}` of `{call.name}`"
+        for call in CALLS.values()
+        for parameter, interface in call.needs.items()
+        if interface == trait.interface
+    ]
+    return f"Needed by {' and '.join(needing)}."
 
 
 def _section(trait: Trait, text: str, body: str) -> str:

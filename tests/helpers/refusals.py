@@ -41,8 +41,8 @@ def prepare(queues: int = 2) -> tuple[Inferlet, list[Any]]:
     handed_on: list[Any] = []
     inferlet = Inferlet(7, model, Quota(pages=10, embeds=40, queues=2, commands=20), handed_on.append)
     assert [inferlet.create_queue() for _ in range(queues)] == [Q, OTHER_QUEUE][:queues]
-    inferlet.call("alloc_kvpage", Q, 4)
-    inferlet.call("alloc_emb", Q, 8)
+    inferlet.call("alloc", Q, "kvpage", 4)
+    inferlet.call("alloc", Q, "emb", 8)
     inferlet.call("embed_txt", Q, [65, 66, 67, 68], [0, 1, 2, 3], [0, 4])
     inferlet.call("forward", Q, [0, 1], [0, 3], [0, 1], [0, 3])
     inferlet.call("sample", Q, 0, GREEDY)

@@ -169,13 +169,13 @@ class Author:
     def open(self, pages: Sequence[int], tokens: Sequence[int], full: int) -> Line:
         """A new sequence that shares the first `full` pages of another, and copies the other tokens."""
         queue = self.inferlet.create_queue()
-        embeds = self.inferlet.call("alloc_emb", queue, EMBEDS)
+        embeds = self.inferlet.call("alloc", queue, "emb", EMBEDS)
         line = Line(queue, embeds, self.choice.randrange(1 << 30), list(tokens), list(pages[:full]), full)
         self.lines.append(line)
         copied = len(tokens) - full * self.size
         if copied:
             count = -(-copied // self.size)
-            first = self.inferlet.call("alloc_kvpage", queue, count)
+            first = self.inferlet.call("alloc", queue, "kvpage", count)
             line.pages += range(first, first + count)
             slots = [page * self.size + slot for page in pages[full:] for slot in range(self.size)][:copied]
             self.inferlet.call("copy_kvpage", queue, flat(slots), [first * self.size, copied])
@@ -188,7 +188,7 @@ class Author:
         start, stop = len(line.tokens), len(line.tokens) + len(tokens)
         missing = -(-stop // self.size) - len(line.pages)
         if missing > 0:
-            first = self.inferlet.call("alloc_kvpage", line.queue, missing)
+            first = self.inferlet.call("alloc", line.queue, "kvpage", missing)
             line.pages += range(first, first + missing)
         inputs, output = [line.embeds, len(tokens)], [line.embeds + EMBEDS - 1, 1]
         self.inferlet.call("embed_txt", line.queue, list(named or tokens), list(range(start, stop)), inputs)
@@ -200,7 +200,7 @@ class Author:
         reached = -(-len(line.tokens) // self.size)
         unreached = [page for page in line.pages[reached:] if page in line.reserved]
         if unreached:
-            self.inferlet.call("dealloc_kvpage", line.queue, flat(unreached))
+            self.inferlet.call("dealloc", line.queue, "kvpage", flat(unreached))
             line.pages = [page for page in line.pages if page not in unreached]
         line.reserved.clear()
 
@@ -241,8 +241,8 @@ class Author:
         kept = {page for other in self.lines for page in other.pages}
         own = [page for page in line.pages if page not in kept]
         if own:
-            self.inferlet.call("dealloc_kvpage", line.queue, flat(own))
-        self.inferlet.call("dealloc_emb", line.queue, [line.embeds, EMBEDS])
+            self.inferlet.call("dealloc", line.queue, "kvpage", flat(own))
+        self.inferlet.call("dealloc", line.queue, "emb", [line.embeds, EMBEDS])
         self.inferlet.destroy_queue(line.queue)
 
     # ---- runs ----
@@ -254,7 +254,7 @@ class Author:
         missing = -(-(len(line.tokens) + steps - 1) // self.size) - len(line.pages)
         if missing > 0:
             reserve = choice.random() < 0.6 or bool(line.reserved)
-            first = self.inferlet.call("alloc_kvpage", line.queue, missing, reserve)
+            first = self.inferlet.call("alloc", line.queue, "reserved-kvpage" if reserve else "kvpage", missing)
             line.pages += range(first, first + missing)
             line.reserved.update(range(first, first + missing) if reserve else ())
         chosen = random_choice(choice)

@@ -118,6 +118,16 @@ FORWARDS: dict[str, Callable[..., tuple[Any, ...]]] = {
     "forward_with_sampling": _step,
 }
 """The functions of the SDK over `forward`, by name: its arguments from theirs."""
+MEMORY: dict[str, Callable[..., tuple[str, tuple[Any, ...]]]] = {
+    "alloc_kvpage": lambda queue, count, reserved=False: (
+        "alloc",
+        (queue, "reserved-kvpage" if reserved else "kvpage", count),
+    ),
+    "alloc_emb": lambda queue, count: ("alloc", (queue, "emb", count)),
+    "dealloc_kvpage": lambda queue, pages: ("dealloc", (queue, "kvpage", pages)),
+    "dealloc_emb": lambda queue, embeds: ("dealloc", (queue, "emb", embeds)),
+}
+"""The functions of the SDK over `alloc` and `dealloc`, by name: the call and its arguments from theirs."""
 
 
 class ModelRunner(Protocol):
@@ -161,6 +171,8 @@ class Inferlet:
         """Makes a call by its name; gives the number of its future, if it has one."""
         if name in FORWARDS:
             name, arguments = "forward", FORWARDS[name](*arguments)
+        if name in MEMORY:
+            name, arguments = MEMORY[name](*arguments)
         arguments = completed(name, arguments)
         if name == GOES_ON:
             return self._ask(continue_with_dist.issue, *arguments)
@@ -239,8 +251,8 @@ class Inferlet:
     def allocate(self, pages: int, embeds: int) -> None:
         self.create_queue()
         self.num_pages = pages
-        self.pages = self.call("alloc_kvpage", self.queue, pages) if pages else 0
-        self.embeds = self.call("alloc_emb", self.queue, embeds) if embeds else 0
+        self.pages = self.call("alloc", self.queue, "kvpage", pages) if pages else 0
+        self.embeds = self.call("alloc", self.queue, "emb", embeds) if embeds else 0
 
     def embed(self, position: int, count: int = 1, at: int = 0, queue: int = 1, tokens: Sequence[int] = ()) -> None:
         positions = list(range(position, position + count))

@@ -46,9 +46,12 @@ def echo(kind: str, flat: str, definition: str = "") -> str:
 
 
 CORE_FUNCTIONS = {
-    "send": ('(func (param "message" string) (result (result (option u32) (error $error))))', "(param i32 i32 i32)"),
+    "send": (
+        '(func (param "to" u32) (param "message" string) (result (result (option u32) (error $error))))',
+        "(param i32 i32 i32 i32)",
+    ),
     "set-result": ('(func (param "value" string) (result (result (error $error))))', "(param i32 i32 i32)"),
-    "receive": ("(func (result (result u32 (error $error))))", "(param i32)"),
+    "receive": ('(func (param "source" u32) (result (result u32 (error $error))))', "(param i32 i32)"),
     "await-message": (
         '(func (param "future" u32) (result (result '
         "(option (tuple string string (list (tuple string u32)))) (error $error))))",
@@ -112,11 +115,11 @@ SUCCESS = "(i32.const 0)"
 FOREVER = "(loop $again (br $again))"
 ECHO = (
     # receive; wait for it; take the message; send it; set it as the result
-    """(call $receive (i32.const 16))
+    """(call $receive (i32.const 0) (i32.const 16))
        (i32.store (i32.const 64) (i32.load (i32.const 20)))
        (call $wait (i32.const 64) (i32.const 1) (i32.const 32))
        (call $await-message (i32.load (i32.const 64)) (i32.const 80))
-       (call $send (i32.load (i32.const 88)) (i32.load (i32.const 92)) (i32.const 128))
+       (call $send (i32.const 0) (i32.load (i32.const 88)) (i32.load (i32.const 92)) (i32.const 128))
        (call $set-result (i32.load (i32.const 88)) (i32.load (i32.const 92)) (i32.const 128))
        (i32.const 0)""",
     ("receive", "wait", "await-message", "send", "set-result"),

@@ -3,5 +3,5 @@
 from inferlet_sdk.bindings import allocate, core, input_text
 def main(args):
     queue = core.create_queue(args.model)
-    embed = allocate.alloc_emb(queue, 1)
+    embed = allocate.alloc(queue, allocate.Memory.EMB, 1)
     input_text.embed_txt(queue, [999999], [0], [embed, 1])

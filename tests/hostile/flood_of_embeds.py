@@ -4,4 +4,4 @@ from inferlet_sdk.bindings import allocate, core
 def main(args):
     queue = core.create_queue(args.model)
     while True:
-        allocate.alloc_emb(queue, 1000)
+        allocate.alloc(queue, allocate.Memory.EMB, 1000)

@@ -4,7 +4,7 @@ from inferlet_sdk.bindings import allocate, core, forward, input_text, output_te
 from inferlet_sdk.errors import call
 def main(args):
     first, second = core.create_queue(args.model), core.create_queue(args.model)
-    embed = allocate.alloc_emb(first, 2)
+    embed = allocate.alloc(first, allocate.Memory.EMB, 2)
     for _ in range(1_000):
         input_text.embed_txt(first, [1], [0], [embed, 1])
     forward.forward(first, [], [embed, 1], [], [embed + 1, 1], [], [], [], "", 0, 0, 0.0, False)

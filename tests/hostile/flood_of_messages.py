@@ -3,4 +3,4 @@
 from inferlet_sdk.bindings import core
 def main(args):
     while True:
-        core.send("x" * 100_000)
+        core.send(0, "x" * 100_000)

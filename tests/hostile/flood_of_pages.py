@@ -4,4 +4,4 @@ from inferlet_sdk.bindings import allocate, core
 def main(args):
     queue = core.create_queue(args.model)
     while True:
-        allocate.alloc_kvpage(queue, 100, False)
+        allocate.alloc(queue, allocate.Memory.KVPAGE, 100)

@@ -3,4 +3,4 @@
 from inferlet_sdk.bindings import core
 def main(args):
     while True:
-        core.receive()
+        core.receive(0)

@@ -3,4 +3,4 @@
 from inferlet_sdk.bindings import core
 def main(args):
     core.wait([999])
-    core.await_done(999)
+    core.await_number(999)

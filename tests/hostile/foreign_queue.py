@@ -2,4 +2,4 @@
 # error: queue
 from inferlet_sdk.bindings import allocate
 def main(args):
-    allocate.alloc_kvpage(12345, 1, False)
+    allocate.alloc(12345, allocate.Memory.KVPAGE, 1)

@@ -3,6 +3,6 @@
 from inferlet_sdk.bindings import allocate, core
 def main(args):
     queue = core.create_queue(args.model)
-    page = allocate.alloc_kvpage(queue, 1, False)
-    allocate.dealloc_kvpage(queue, [page, 1])
-    allocate.dealloc_kvpage(queue, [page, 1])
+    page = allocate.alloc(queue, allocate.Memory.KVPAGE, 1)
+    allocate.dealloc(queue, allocate.Memory.KVPAGE, [page, 1])
+    allocate.dealloc(queue, allocate.Memory.KVPAGE, [page, 1])

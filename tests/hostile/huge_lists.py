@@ -9,13 +9,13 @@ TAKES_MORE = (fused.sample, output_text.get_logprobs, tokenize.detokenize)
 def main(args):
     queue = core.create_queue(args.model)
     sampler = fused.create_sampler("{}")
-    embed = allocate.alloc_emb(queue, 2)
+    embed = allocate.alloc(queue, allocate.Memory.EMB, 2)
     input_text.embed_txt(queue, [1], [0], [embed, 1])
     forward.forward(queue, [], [embed, 1], [], [embed + 1, 1], [], [], [], "", 0, 0, 0.0, False)
     many = [1] * 20_000
     calls = [
-        (allocate.dealloc_kvpage, queue, many),
-        (allocate.dealloc_emb, queue, many),
+        (allocate.dealloc, queue, allocate.Memory.KVPAGE, many),
+        (allocate.dealloc, queue, allocate.Memory.EMB, many),
         (allocate.copy_kvpage, queue, many, many),
         (allocate.trim_kvpage, queue, many, 1),
         (input_text.embed_txt, queue, many, many, many),

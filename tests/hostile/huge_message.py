@@ -2,4 +2,4 @@
 # error: more than a message may have
 from inferlet_sdk.bindings import core
 def main(args):
-    core.send("x" * 3_000_000)
+    core.send(0, "x" * 3_000_000)

@@ -3,4 +3,4 @@
 from inferlet_sdk.bindings import allocate, core
 def main(args):
     queue = core.create_queue(args.model)
-    allocate.dealloc_kvpage(queue, [1, 2, 3])
+    allocate.dealloc(queue, allocate.Memory.KVPAGE, [1, 2, 3])

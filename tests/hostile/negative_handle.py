@@ -2,4 +2,4 @@
 # error: Overflow|negative|convert|range|int
 from inferlet_sdk.bindings import allocate
 def main(args):
-    allocate.alloc_kvpage(-1, 1, False)
+    allocate.alloc(-1, allocate.Memory.KVPAGE, 1)

@@ -5,7 +5,7 @@ from inferlet_sdk.bindings import allocate, core, forward, fused, input_text, to
 from inferlet_sdk.errors import call
 def main(args):
     queue = core.create_queue(args.model)
-    embed, page, sampler = allocate.alloc_emb(queue, 2), allocate.alloc_kvpage(queue, 60, True), fused.create_sampler("{}")
+    embed, page, sampler = allocate.alloc(queue, allocate.Memory.EMB, 2), allocate.alloc(queue, allocate.Memory.RESERVED_KVPAGE, 60), fused.create_sampler("{}")
     text, strings = tokenize.create_detokenizer(queue), ["a" * 60 + chr(98 + n) for n in range(16)]
     options = json.dumps({"stop": strings, "send": True})
     while True:

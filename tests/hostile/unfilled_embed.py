@@ -3,5 +3,5 @@
 from inferlet_sdk.bindings import allocate, core, output_text
 def main(args):
     queue = core.create_queue(args.model)
-    embed = allocate.alloc_emb(queue, 1)
+    embed = allocate.alloc(queue, allocate.Memory.EMB, 1)
     output_text.get_next_dist(queue, [embed, 1], 5, 1.0)

@@ -42,9 +42,7 @@ async def text_of(model, adapter, way):
         return [list(part) for part in tokens]
 
 async def main(args, adapters):
-    queue = traits.create_queue(args.model)
-    listed = traits.available_adapters(queue)
-    traits.destroy_queue(queue)
+    listed = traits.available_adapters(args.model)
     wanted = [(adapter, way) for way in WAYS for adapter in adapters]
     alone = [await text_of(args.model, *one) for one in wanted]
     together = await gather(*(text_of(args.model, *one) for one in wanted))
@@ -211,9 +209,7 @@ def test_a_drop_ends_what_uses_the_adapter_and_nothing_else(guest_cache: Path, t
             assert (kind, "adapter" in message) in {("WorkerFailed", True), ("NotFound", True)}
             assert ended[1:] == [400, 400]
             again = await run(server, REFUSED)
-            assert again[0].startswith(
-                "NotFound: model fake has no adapter 'nobody'; available-adapters gives: painter"
-            )
+            assert again[0].startswith("NotFound: model fake has no adapter 'nobody'; it has: painter")
             assert again[1] == "served"
             assert again[2].startswith("TypeError: adapter")
 

@@ -32,7 +32,7 @@ async def main(args):
                   lambda: traits.forward_with_scores(queue, pages, inputs, pages[:1]),
                   lambda: traits.forward_with_scores(queue, pages, [7777]),
                   lambda: traits.forward_with_adapter_and_scores(queue, "nobody", pages, inputs),
-                  lambda: bindings.introspective_forward.await_scores(12345)):
+                  lambda: bindings.core.await_floats(12345)):
         try:
             wrong()
         except PieError as error:

@@ -26,7 +26,7 @@ COUNT = 200
 PLAIN = f"def main(args):\n    for n in range({COUNT}): args.send(f'{{n:09}}' + 'x' * {PIECE - 9})\n    return 'done'\n"
 AWAITED = PLAIN.replace("def main", "async def main").replace("args.send", "await args.send")
 NOT_AWAITED = PLAIN.replace("def main", "async def main")
-HEEDLESS = "from inferlet_sdk.bindings import core\ndef main(args):\n    while True: core.send('x' * 100_000)\n"
+HEEDLESS = "from inferlet_sdk.bindings import core\ndef main(args):\n    while True: core.send(0, 'x' * 100_000)\n"
 TICKING = """
 from inferlet_sdk import Context
 async def main(args):

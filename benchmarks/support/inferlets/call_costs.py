@@ -19,14 +19,13 @@ TEXT = "The old clock in the hall struck nine."
 CHAT = [{"role": "user", "content": TEXT}]
 GRAMMAR = "regex", "(.|\n)*"
 UNDOES = {
-    "dealloc_kvpage": "alloc_kvpage", "dealloc_emb": "alloc_emb", "destroy_queue": "create_queue",
-    "drop": "create_sampler", "cancel": "sleep", "unexport_kvpage": "export_kvpage",
-    "grammar_rollback": "grammar_accept",
+    "dealloc": "alloc", "drop": "create_sampler", "cancel": "sleep", "unexport_kvpage": "export_kvpage",
+    "grammar_rollback": "advance_matcher",
 }  # fmt: skip
 """What gives back what another call has made. Its value is made before it is timed, and given back after the other."""
 NEEDS = {"read_body": "http_request"}
 """What takes the value of another call, and gives nothing back."""
-ENDLESS = ("sleep", "receive", "receive_from", "join")
+ENDLESS = ("sleep", "receive", "join")
 """Futures that nothing here fulfils: they are cancelled."""
 
 
@@ -81,13 +80,13 @@ def core_calls(world: World) -> dict[str, Callable[..., Any]]:
     model, queue, blob, child = world.args.model, world.queue, world.blob, world.child
     url = world.args.argv[0]
     return {
-        "get_arg": traits.get_arg, "get_env": traits.get_env, "now": traits.now, "clock": monotonic_ns,
+        "get_arg": traits.get_arg, "get_env": traits.get_env, "clock": monotonic_ns,
         "send": lambda: traits.send(""), "receive": traits.receive, "set_result": lambda: traits.set_result("nine"),
         "log": lambda: traits.log("nine"), "sleep": lambda: traits.sleep(1000.0), "cancel": traits.cancel,
         "wait": lambda: traits.wait([world.done]),
         "available_models": traits.available_models,
         "get_model_info": lambda: traits.get_model_info(model), "usage": traits.usage,
-        "create_queue": lambda: traits.create_queue(model), "destroy_queue": traits.destroy_queue,
+        "create_queue": lambda: traits.create_queue(model),
         "synchronize": lambda: traits.synchronize(queue),
         "set_queue_priority": lambda: traits.set_queue_priority(queue, 0),
         "tokenize": lambda: traits.tokenize(queue, TEXT), "detokenize": lambda: traits.detokenize(queue, [100, 101]),
@@ -99,8 +98,7 @@ def core_calls(world: World) -> dict[str, Callable[..., Any]]:
         "blob_names": traits.blob_names, "open_blob": lambda: traits.open_blob("blob"),
         "read_blob": lambda: traits.read_blob(blob, 0, 1000),
         "broadcast": lambda: traits.broadcast(world.name, "nine"), "subscribe": lambda: traits.subscribe(world.name),
-        "join": lambda: traits.join(child), "send_child": lambda: traits.send_child(child, "nine"),
-        "receive_from": lambda: traits.receive_child(child),
+        "join": lambda: traits.join(child),
         "http_request": lambda: traits.http_request("GET", url),
         "read_body": lambda response: traits.read_body(response._body),
     }  # fmt: skip
@@ -110,9 +108,8 @@ def model_calls(world: World) -> dict[str, Callable[..., Any]]:
     """What a model answers."""
     queue, output, sampler, matcher = world.queue, world.output, world.sampler, world.matcher
     return {
-        "alloc_kvpage": lambda: traits.alloc_kvpage(queue), "alloc_emb": lambda: traits.alloc_emb(queue),
-        "dealloc_kvpage": lambda made: traits.dealloc_kvpage(queue, made),
-        "dealloc_emb": lambda made: traits.dealloc_emb(queue, made),
+        "alloc": lambda: traits.alloc_kvpage(queue),
+        "dealloc": lambda made: traits.dealloc_kvpage(queue, made),
         "copy_kvpage": lambda: traits.copy_kvpage(queue, *world.slots),
         "copy_emb": lambda: traits.copy_emb(queue, output, world.spare[:1]),
         "trim_kvpage": lambda: traits.trim_kvpage(queue, world.pages, world.position),
@@ -120,7 +117,6 @@ def model_calls(world: World) -> dict[str, Callable[..., Any]]:
         "set_positions": lambda: traits.set_positions(queue, [world.position], world.input),
         "embed_txt": lambda: traits.embed_txt(queue, [100], [world.position], world.input),
         "forward": lambda: traits.forward(*world.forwarded()),
-        "available_adapters": lambda: traits.available_adapters(queue),
         "create_sampler": lambda: traits.create_sampler(temperature=0.0), "drop": traits.drop,
         "sample": lambda: traits.sample(queue, output[0], sampler),
         "verify": lambda: traits.verify(queue, output, [], sampler),
@@ -128,8 +124,7 @@ def model_calls(world: World) -> dict[str, Callable[..., Any]]:
         "get_logprobs": lambda: traits.get_logprobs(queue, output[0], [100]),
         "fork_matcher": lambda: traits.fork_matcher(matcher),
         "grammar_mask": lambda: traits.grammar_mask(matcher),
-        "grammar_accept": lambda: traits.grammar_accept(matcher, world.tokens[:1]),
-        "grammar_rollback": lambda count: traits.grammar_rollback(matcher, count),
+        "grammar_rollback": lambda advanced: traits.grammar_rollback(matcher, advanced.accepted),
         "grammar_forced": lambda: traits.grammar_forced(matcher),
         "grammar_state": lambda: traits.grammar_state(matcher),
         "open_matcher": lambda: traits.open_matcher(queue, *GRAMMAR),
@@ -240,6 +235,7 @@ class Bench:
         self.usage = bindings.core.usage  # the host's, whatever stands in its place
         self.frees = {maker: self.calls[undo] for undo, maker in UNDOES.items()} | {
             "import_kvpage": lambda imported: traits.dealloc_kvpage(world.queue, imported.pages),
+            "create_queue": traits.destroy_queue,
             "fork_matcher": traits.destroy_matcher,
             "create_detokenizer": traits.destroy_detokenizer,
             "open_matcher": lambda opened: traits.destroy_matcher(opened.matcher),

@@ -4,21 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from inferlet_sdk import bindings
 from inferlet_sdk.addresses import Embeds, Pages
-from inferlet_sdk.errors import call
-from inferlet_sdk.traits.arguments import HasQueue, queue_number
+from inferlet_sdk.traits.arguments import HasQueue
 from inferlet_sdk.traits.forwarding import forward_lists, named_adapter, run
 
-__all__ = [
-    "available_adapters",
-    "forward_with_adapter",
-]
-
-
-def available_adapters(queue: int | HasQueue) -> list[str]:
-    """Names of the adapters that the queue's model has now. The operator may drop them at any time."""
-    return list(call(bindings.forward_with_adapter.available_adapters, queue_number(queue)))
+__all__ = ["forward_with_adapter"]
 
 
 def forward_with_adapter(

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from array import array
-from binascii import a2b_base64
 from collections.abc import Iterable
 
 from inferlet_sdk import bindings
@@ -36,7 +34,7 @@ def forward_with_scores(
     InvalidArgument for more inputs than go into one batch, and for very many pairs of an input and a token.
     """
     lists = forward_lists(queue, context, input_embeds, output_pages, output_embeds)
-    return HostFuture(run(*lists, mask=mask, adapter=adapter, scores=True), _await_scores)
+    return HostFuture(run(*lists, mask=mask, adapter=adapter, scores=True), bindings.core.await_floats)
 
 
 def forward_with_adapter_and_scores(
@@ -51,7 +49,3 @@ def forward_with_adapter_and_scores(
     adapter."""
     lists = queue, context, input_embeds, output_pages, output_embeds
     return forward_with_scores(*lists, adapter=named_adapter(adapter))
-
-
-def _await_scores(future: int) -> list[float]:
-    return array("f", a2b_base64(bindings.introspective_forward.await_scores(future))).tolist()

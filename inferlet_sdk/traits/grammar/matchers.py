@@ -91,7 +91,7 @@ def destroy_matcher(matcher: int) -> None:
 
 def advance_matcher(matcher: int, detokenizer: int, tokens: Sequence[int], skip: int, most: int) -> Advanced:
     """Accepts tokens; and if it accepts all, and `skip` tokens or more are forced behind them (0: none count; 1: 10 or
-    more, as in `decode`), these as well, but `most` at most."""
+    more, as in `decode`), these as well, but `most` at most. Without a `detokenizer` (0) there are no texts."""
     numbers = whole(skip, "skip"), whole(most, "most")
     handles = whole(matcher, "matcher"), whole(detokenizer, "detokenizer")
     return Advanced(*call(bindings.grammar.advance_matcher, *handles, token_list(tokens), *numbers))
@@ -104,7 +104,7 @@ def grammar_mask(matcher: int) -> str:
 
 def grammar_accept(matcher: int, tokens: Sequence[int]) -> int:
     """Accepts tokens up to the first that may not come; returns how many."""
-    return int(call(bindings.grammar.grammar_accept, whole(matcher, "matcher"), token_list(tokens)))
+    return advance_matcher(matcher, 0, tokens, 0, 0).accepted
 
 
 def grammar_rollback(matcher: int, count: int) -> None:

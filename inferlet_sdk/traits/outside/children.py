@@ -12,7 +12,7 @@ from inferlet_sdk import bindings
 from inferlet_sdk.dropped import drop
 from inferlet_sdk.errors import call
 from inferlet_sdk.event_loop import waited_for
-from inferlet_sdk.futures import HostFuture
+from inferlet_sdk.futures import HostFuture, await_done
 from inferlet_sdk.traits.arguments import number, texts, whole, wrong
 from inferlet_sdk.traits.arguments import text as checked_text
 from inferlet_sdk.traits.outside.blobs import take_message_if_any
@@ -162,7 +162,7 @@ def _handle(child: Child | int) -> int:
     handle = child.handle if isinstance(child, Child) else child
     if handle is None:
         raise ValueError("child: it was closed")
-    return whole(handle, "child", wanted="what `launch` returned")
+    return whole(handle, "child", least=1, wanted="what `launch` returned")
 
 
 def _end(future: int) -> ChildEnd:
@@ -186,10 +186,10 @@ class _Gone(HostFuture[None]):
 
 def send_child(child: Child | int, message: str) -> HostFuture[None]:
     """Sends a message to a child; `Child.send` is the same. In a plain `def main` it waits in place."""
-    future = call(bindings.children.send_child, _handle(child), checked_text(message, "message"))
+    future = call(bindings.core.send, _handle(child), checked_text(message, "message"))
     if future is None:
         return _Gone()
-    going: HostFuture[None] = HostFuture(future, bindings.core.await_done)
+    going: HostFuture[None] = HostFuture(future, await_done)
     if asyncio._get_running_loop() is None:
         going.result()
     return going
@@ -197,7 +197,7 @@ def send_child(child: Child | int, message: str) -> HostFuture[None]:
 
 def receive_child(child: Child | int) -> HostFuture[str | None]:
     """The next message of a child; `Child.receive` is the same."""
-    return HostFuture(call(bindings.core.receive_from, _handle(child)), take_message_if_any)
+    return HostFuture(call(bindings.core.receive, _handle(child)), take_message_if_any)
 
 
 def cancel_child(child: Child | int) -> None:

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from inferlet_sdk import bindings
 from inferlet_sdk.addresses import Pages
 from inferlet_sdk.errors import call
-from inferlet_sdk.futures import HostFuture
+from inferlet_sdk.futures import HostFuture, await_done
 from inferlet_sdk.traits.arguments import HasQueue, page_ranges, queue_number, text
 from inferlet_sdk.traits.arguments import tokens as token_list
 
@@ -63,7 +63,7 @@ def export_kvpage(
     """
     number, named = queue_number(queue), text(name, "name")
     ranges, packed = page_ranges(pages, "pages"), b64encode(array("I", token_list(tokens))).decode()
-    return HostFuture(call(bindings.exports.export_kvpage, number, named, ranges, packed), bindings.core.await_done)
+    return HostFuture(call(bindings.exports.export_kvpage, number, named, ranges, packed), await_done)
 
 
 def import_kvpage(queue: int | HasQueue, name: str) -> HostFuture[Imported]:
@@ -90,7 +90,7 @@ def unexport_kvpage(queue: int | HasQueue, name: str) -> HostFuture[None]:
     """Takes an export back; those who have imported it keep their pages. The future raises NotFound if there is
     none."""
     future = call(bindings.exports.unexport_kvpage, queue_number(queue), text(name, "name"))
-    return HostFuture(future, bindings.core.await_done)
+    return HostFuture(future, await_done)
 
 
 def list_exports(queue: int | HasQueue, prefix: str = "") -> HostFuture[list[ExportInfo]]:

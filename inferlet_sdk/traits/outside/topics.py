@@ -46,7 +46,7 @@ class Subscription:
         """The next message. A future that is cancelled leaves it to the next one."""
         if self.number is None:
             raise NotFound(f"the subscription to {self.topic!r} is closed")
-        return HostFuture(call(bindings.core.receive_from, self.number), _take_published)
+        return HostFuture(call(bindings.core.receive, self.number), _take_published)
 
     async def __aiter__(self) -> AsyncIterator[Published]:
         with suppress(Cancelled):  # it was closed meanwhile
@@ -101,8 +101,8 @@ def next_published(subscription: Subscription | int) -> HostFuture[Published]:
     """A future of the next message; `Subscription.next` is the same."""
     if isinstance(subscription, Subscription):
         return subscription.next()
-    number = whole(subscription, "subscription", wanted="what `subscribe` returned")
-    return HostFuture(call(bindings.core.receive_from, number), _take_published)
+    number = whole(subscription, "subscription", least=1, wanted="what `subscribe` returned")
+    return HostFuture(call(bindings.core.receive, number), _take_published)
 
 
 def unsubscribe(subscription: Subscription | int) -> None:

@@ -18,7 +18,7 @@ from inferlet_sdk.guest import program as guest_program
 
 from ...client.packages import ENTRIES
 from ...errors import BadRequest, CallError
-from ...host_api.core import LOG_LEVELS
+from ...host_api import wit_files
 from ...sandbox.contract import Contract
 from ...sandbox.functions import HostFunction
 from .instance import NativeInstance
@@ -132,7 +132,9 @@ def host_modules(instance: NativeInstance, contract: Contract, got: Callable[[Se
     for (interface, name), function in edition.functions.items():
         caller = _caller(instance, function, _tokens_of(name, sampled), got)
         setattr(getattr(host, interface.replace("-", "_")), name.replace("-", "_"), caller)
-    host.core.LogLevel = {level.upper(): number for number, level in enumerate(LOG_LEVELS)}
+    for (interface, name), cases in wit_files.current().enums.items():
+        constants = {case.upper().replace("-", "_"): case for case in cases}
+        setattr(getattr(host, interface.replace("-", "_")), name.title().replace("-", ""), constants)
     return host
 
 

@@ -20,7 +20,6 @@ from pie_control.resources.address_space import AddressSpace
 from pie_inference.protocol import Forward, ForwardWithScores, ForwardWithScoresResult, Result
 
 from ..adapters import NO_ADAPTER
-from ..arrays import packed
 from ..forward import plain
 from ..forward.batch import ForwardBatch, PassCommand
 from ..kind import Stage, define
@@ -37,10 +36,6 @@ class Scores(NamedTuple):
     """What the future gives."""
 
     scores: NDArray[np.float32]  # of the visible tokens of the context, in order, then of the inputs
-
-    def packed(self) -> str:
-        """The scores as base64 of f32."""
-        return packed(self.scores, "<f4")
 
 
 class ScoresCommand(PassCommand, frozen=True):

@@ -32,7 +32,6 @@ _OF_ONE: dict[tuple[str, str], dict[str, int]] = {
     ("fused", "sample"): {"recent": MAX_CONTEXT},
     ("fused", "watch_run"): {"options": MAX_WATCH_OPTIONS},
     ("grammar", "open_matcher"): {"kind": MAX_NAME_BYTES, "text": 4 * MOST_TEXT, "options": MAX_WATCH_OPTIONS},
-    ("grammar", "grammar_accept"): {"tokens": MAX_CONTEXT},
     ("grammar", "advance_matcher"): {"tokens": MAX_CONTEXT},
     ("http", "http_request"): {"method": 32, "url": MAX_URL, "headers": MAX_HEADERS_TEXT, "options": MAX_OPTIONS},
 }

@@ -6,7 +6,6 @@ from dataclasses import replace
 
 import msgspec
 
-from ...calls.values import Done
 from ...config import InferletLimits
 from ...errors import InvalidArgument, QuotaExceeded
 from ...inferlets.relations.children import MOST_KEPT, Child
@@ -73,24 +72,6 @@ def join(guest: Guest, child: int) -> int:
     one = guest.handle(child, Child)
     future = guest.futures.new()
     one.join(future)
-    return future
-
-
-def send_child(guest: Guest, child: int, message: str) -> int | None:
-    one, most = guest.handle(child, Child), guest.inferlet.limits.max_message_bytes
-    size = byte_size(message)
-    if size > most:
-        raise QuotaExceeded(f"{size} bytes are more than a message may have ({most}): send it in pieces")
-    if one.has_room(size):
-        one.post(message)
-        return None
-    future = guest.futures.new()
-    try:
-        one.post(message)
-    except QuotaExceeded:
-        guest.futures.forget(future)
-        raise
-    one.when_room(future, Done())
     return future
 
 

@@ -84,7 +84,7 @@ class Child(Source):
         if self._pace.bytes > MAX_KEPT_BYTES:
             raise QuotaExceeded(
                 f"the child receives slowly, and {self._pace.bytes} bytes of messages wait for it: await the future "
-                "that `send-child` returns before you send more"
+                "that `send` returns before you send more"
             )
         if self.end is None:
             self._pace.add(byte_size(text) + EVENT_BYTES)

@@ -70,7 +70,7 @@ class PythonGuests:
         if not waiting:
             return self.new(owner)
         instance = owned(waiting.popleft(), owner)
-        instance.resume(False)  # no rehearsal: there is a program
+        instance.resume(owner.source)
         return instance
 
     def make_ahead(self, has_room: bool = True) -> bool:
@@ -87,7 +87,7 @@ class PythonGuests:
             return True
         if self._is_new:  # this guest is our own code: now it waits
             self._is_new = False
-            self._at_work.resume(True)
+            self._at_work.resume(None)
             return True
         if self._rehearses:
             self._rehearsed.append(self._at_work)
@@ -108,7 +108,7 @@ class PythonGuests:
             self._at_work, self._is_new = self.new(MadeAhead()), True
         elif self._begun and len(self._rehearsed) < MOST_REHEARSED:
             self._at_work = self._begun.popleft()
-            self._at_work.resume(True)
+            self._at_work.resume(None)
 
     def drop(self, most: int) -> None:
         """Frees some of those that wait, first those that have not rehearsed."""

@@ -53,7 +53,7 @@ class EmbedTable:
             held = self.positions[first:last]
             if NOT_OWNED in held or len(held) < last - first:
                 bad = held.index(NOT_OWNED) if NOT_OWNED in held else len(held)
-                raise NotFound(f"embed {first + bad} is not allocated; alloc-emb gives addresses")
+                raise NotFound(f"embed {first + bad} is not allocated; alloc gives addresses")
 
     def filled_positions(self, ranges: Sequence[Range]) -> list[int]:
         """Token positions of the embeds, in order. Raises NotFound or InvalidState (never filled)."""

@@ -93,7 +93,7 @@ class PageTable:
             held = self.fill[first:last]
             if NOT_OWNED in held or len(held) < last - first:
                 bad = held.index(NOT_OWNED) if NOT_OWNED in held else len(held)
-                raise NotFound(f"KV page {first + bad} is not allocated; alloc-kvpage gives addresses")
+                raise NotFound(f"KV page {first + bad} is not allocated; alloc gives addresses")
 
     # ---- reading ----
 

@@ -156,6 +156,8 @@ class Crossings:
 
 
 def _parameter_code(kind: Any) -> str:
+    if isinstance(kind, wt.EnumType):
+        return "s"  # its name
     if isinstance(kind, wt.ListType) and not isinstance(kind.element, wt.U8):
         return "l" + _parameter_code(kind.element)
     if type(kind) in _CODES:

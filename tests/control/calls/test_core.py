@@ -30,7 +30,7 @@ def test_queues_that_do_not_exist_or_are_too_many_are_refused() -> None:
     ("call", "arguments"),
     [
         ("synchronize", ()),
-        ("alloc_emb", (1,)),
+        ("alloc", ("emb", 1)),
         ("embed_txt", ([65], [0], [4, 1])),
         ("forward", ([], [0, 1], [], [])),
         ("copy_kvpage", ([0, 1], [8, 1])),

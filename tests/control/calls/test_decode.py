@@ -67,9 +67,9 @@ REFUSED = [
     decode_refused(InvalidArgument, "33 alternatives of a token", options='{"logprobs": 33}'),
     decode_refused(InvalidArgument, "-1 alternatives of a token", options='{"logprobs": -1}'),
     decode_refused(InvalidArgument, "logit_bias names token 259", sampler=OUTSIDE),
-    refusal(NotFound, NO_QUEUE, "alloc_kvpage", 9, 1, True),
-    refusal(InvalidArgument, "0 KV pages asked for", "alloc_kvpage", Q, 0, True),
-    refusal(QuotaExceeded, "4 KV pages held and 7 more asked for, the limit is 10", "alloc_kvpage", Q, 7, True),
+    refusal(NotFound, NO_QUEUE, "alloc", 9, "reserved-kvpage", 1),
+    refusal(InvalidArgument, "0 KV pages asked for", "alloc", Q, "reserved-kvpage", 0),
+    refusal(QuotaExceeded, "4 KV pages held and 7 more asked for, the limit is 10", "alloc", Q, "reserved-kvpage", 7),
 ]
 
 
@@ -263,7 +263,7 @@ def test_draws_that_were_not_needed_come_next(tokens: int, cancelled: bool) -> N
 def test_reserved_pages_are_held_at_once_and_only_runs_write_there() -> None:
     inferlet, handed_on = prepare()
     before = inferlet.space.usage().pages
-    first = inferlet.call("alloc_kvpage", Q, 3, True)
+    first = inferlet.call("alloc", Q, "reserved-kvpage", 3)
     assert not isinstance(handed_on[-1], DecodeCommand)
     assert inferlet.space.usage().pages == before + 3
     inferlet.call("embed_txt", Q, [1], [30], [5, 1])
@@ -277,7 +277,7 @@ def test_reserved_pages_are_held_at_once_and_only_runs_write_there() -> None:
 
 def test_reserved_pages_that_a_run_has_reached_have_memory() -> None:
     inferlet, handed_on = prepare()
-    first = inferlet.call("alloc_kvpage", Q, 3, True)
+    first = inferlet.call("alloc", Q, "reserved-kvpage", 3)
     pages = [0, 1, first, 3]
     future = run(inferlet, steps=12, pages=pages, context=pages)
     with pytest.raises(InvalidState, match="needs 4 free slots, its pages have 0"):
@@ -293,10 +293,10 @@ def test_reserved_pages_that_a_run_has_reached_have_memory() -> None:
 
 def test_pages_of_a_run_may_be_given_back_while_it_goes_on() -> None:
     inferlet, _ = prepare()
-    first = inferlet.call("alloc_kvpage", Q, 1, True)
+    first = inferlet.call("alloc", Q, "reserved-kvpage", 1)
     future = run(inferlet, steps=9, pages=[0, 1, first, 1, 2, 1], context=[0, 1])
     inferlet.space.run_advanced(future, [65, 66, 67], False)
-    inferlet.call("dealloc_kvpage", Q, [first, 1])
+    inferlet.call("dealloc", Q, "kvpage", [first, 1])
     inferlet.space.run_advanced(future, [65, 66, 67, 68], False)
     assert fills(inferlet) == [4, 0, 1, 0]
     inferlet.space.run_advanced(future, [9], True)

@@ -122,7 +122,7 @@ def test_imported_pages_are_sealed_and_count_as_held() -> None:
     assert seen.intervals == ((first * 4, first * 4 + 1), (first * 4 + 2, first * 4 + 3))
     with pytest.raises(InvalidState, match="page 4 is sealed"):
         inferlet.call("forward", Q, [], [0, 1], [first, 1], [])
-    inferlet.call("dealloc_kvpage", Q, [first, 2])
+    inferlet.call("dealloc", Q, "kvpage", [first, 2])
     assert inferlet.space.pages.sealed == {}
 
 

@@ -42,10 +42,10 @@ def test_a_refused_call_names_the_number_and_changes_nothing(wanted: Refusal) ->
 
 def test_a_context_longer_than_the_model_allows_is_refused() -> None:
     inferlet, _ = prepare()
-    inferlet.call("dealloc_kvpage", Q, [0, 4])
+    inferlet.call("dealloc", Q, "kvpage", [0, 4])
     inferlet.space.progressed(inferlet.space.seq + 1, inferlet.space.waiting)  # nothing waits: they are free
-    pages = inferlet.call("alloc_kvpage", Q, 10)
-    embeds = inferlet.call("alloc_emb", Q, 32)
+    pages = inferlet.call("alloc", Q, "kvpage", 10)
+    embeds = inferlet.call("alloc", Q, "emb", 32)
     inferlet.call("embed_txt", Q, [1] * 32, list(range(32)), [embeds, 32])
     inferlet.call("forward", Q, [pages, 10], [embeds, 32], [pages, 10], [])
     inferlet.call("embed_txt", Q, [1] * 9, [39] * 9, [embeds, 9])
@@ -56,7 +56,7 @@ def test_a_context_longer_than_the_model_allows_is_refused() -> None:
 
 def test_more_inputs_than_a_batch_need_output_pages() -> None:
     inferlet, _ = prepare()
-    embeds = inferlet.call("alloc_emb", Q, 17)
+    embeds = inferlet.call("alloc", Q, "emb", 17)
     inferlet.call("embed_txt", Q, [1] * 17, list(range(17)), [embeds, 17])
     with pytest.raises(InvalidArgument, match="17 inputs without output pages; at most 16"):
         inferlet.call("forward", Q, [], [embeds, 17], [], [])
@@ -65,8 +65,8 @@ def test_more_inputs_than_a_batch_need_output_pages() -> None:
 
 def test_more_inputs_than_a_batch_keep_what_later_tokens_read() -> None:
     inferlet, _ = prepare()
-    embeds = inferlet.call("alloc_emb", Q, 20)
-    inferlet.call("alloc_kvpage", Q, 6)
+    embeds = inferlet.call("alloc", Q, "emb", 20)
+    inferlet.call("alloc", Q, "kvpage", 6)
     inferlet.call("embed_txt", Q, [1] * 17, list(range(17)), [embeds, 17])
     with pytest.raises(InvalidArgument, match="inputs of later tokens; at most 16 inputs can run so, not 17"):
         inferlet.call("forward", Q, [], [embeds, 17], [4, 6], [embeds + 2, 17])

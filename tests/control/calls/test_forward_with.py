@@ -109,7 +109,7 @@ STEP = {"tokens": [65]}
 REFUSED: list[tuple[type[CallError], str, dict[str, Any], dict[str, Any]]] = [
     (NotFound, NO_QUEUE, {}, {"queue": 9}),
     (NotFound, NO_QUEUE, {"temperature": 1.0}, {**STEP, "queue": 9}),
-    (NotFound, "has no adapter 'baker'; available-adapters gives: poet, painter", {"adapter": "baker"}, {}),
+    (NotFound, "has no adapter 'baker'; it has: poet, painter", {"adapter": "baker"}, {}),
     (NotFound, "has no adapter 'baker'", {"adapter": "baker", "temperature": 1.0}, STEP),
     (InvalidArgument, "a forward needs at least one input embed", {"temperature": 1.0}, {"tokens": [], "inputs": []}),
     (InvalidArgument, "1 tokens, 1 positions and 2 embeds", {}, {**STEP, "inputs": [4, 2]}),

@@ -12,7 +12,7 @@ from pie_control.calls.fused.decode import DecodeCommand
 from pie_control.errors import InvalidArgument, NotFound
 from pie_control.testing.fake_model import FakeModel
 from pie_inference.protocol import DropAdapter, Forward, LoadAdapter
-from tests.helpers.refusals import GREEDY, NO_QUEUE, Q, Refusal, check_refused, prepare
+from tests.helpers.refusals import GREEDY, Q, Refusal, check_refused, prepare
 from tests.helpers.scheduling import Inferlet, World, fake_model, greedy
 
 CALL = ([0, 1], [3, 1], [0, 1], [3, 1])
@@ -24,12 +24,11 @@ def named(inferlet: Inferlet, **numbers: int) -> Inferlet:
 
 
 def test_an_unknown_adapter_is_refused_and_changes_nothing() -> None:
-    message = "has no adapter 'poet'; available-adapters gives: none"
+    message = "has no adapter 'poet'; it has: none"
     check_refused(Refusal(NotFound, message, "forward_with_adapter", (Q, "poet", *CALL)))
-    check_refused(Refusal(NotFound, NO_QUEUE, "available_adapters", (9,)))
     inferlet, _ = prepare()
     named(inferlet, painter=3)
-    with pytest.raises(NotFound, match="has no adapter 'poet'; available-adapters gives: painter"):
+    with pytest.raises(NotFound, match="has no adapter 'poet'; it has: painter"):
         inferlet.call("forward_with_adapter", Q, "poet", *CALL)
 
 
@@ -42,15 +41,6 @@ def test_it_is_refused_as_a_forward() -> None:
         inferlet.call("forward_with_adapter", 9, "poet", *CALL)
 
 
-def test_the_adapters_are_those_of_now() -> None:
-    inferlet, _ = prepare()
-    numbers: dict[str, int] = {}
-    inferlet.space.adapters = numbers
-    assert inferlet.call("available_adapters", Q) == []
-    numbers |= {"poet": 7, "painter": 3}
-    assert inferlet.call("available_adapters", Q) == ["poet", "painter"]
-
-
 def decode(inferlet: Inferlet, options: str) -> None:
     inferlet.call("decode", Q, 2, GREEDY, 4, 3, [0, 4], [0, 4], 5, [9], options)
 
@@ -58,7 +48,7 @@ def decode(inferlet: Inferlet, options: str) -> None:
 def test_a_run_has_the_adapter_that_its_options_name() -> None:
     inferlet, handed_on = prepare()
     named(inferlet, poet=7)
-    with pytest.raises(NotFound, match="has no adapter 'painter'; available-adapters gives: poet"):
+    with pytest.raises(NotFound, match="has no adapter 'painter'; it has: poet"):
         decode(inferlet, '{"adapter": "painter"}')
     with pytest.raises(
         InvalidArgument, match="options are a JSON object with recent, window, allowed, logprobs and adapter"

@@ -34,7 +34,7 @@ def test_a_refused_call_names_the_number_and_changes_nothing(wanted: Refusal) ->
 
 def test_sizes_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     inferlet, _ = prepare()
-    embeds, pages = inferlet.call("alloc_emb", Q, 17), inferlet.call("alloc_kvpage", Q, 5)
+    embeds, pages = inferlet.call("alloc", Q, "emb", 17), inferlet.call("alloc", Q, "kvpage", 5)
     inferlet.call("embed_txt", Q, [1] * 17, list(range(3, 20)), [embeds, 17])
     with pytest.raises(InvalidArgument, match="17 inputs are more than the 16 whose scores can be told at a time"):
         inferlet.call(NAME, Q, [0, 1], [embeds, 17], [pages, 5], [])
@@ -128,7 +128,7 @@ WITH_ADAPTER = "forward_with_adapter_and_scores"
 
 
 def test_an_unknown_adapter_is_refused_and_changes_nothing() -> None:
-    message = "has no adapter 'poet'; available-adapters gives: none"
+    message = "has no adapter 'poet'; it has: none"
     check_refused(Refusal(NotFound, message, WITH_ADAPTER, (Q, "poet", [0, 1], [3, 1], [0, 1], [])))
 
 

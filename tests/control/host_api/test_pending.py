@@ -25,7 +25,7 @@ from inferlet_sdk.errors import QuotaExceeded, call
 
 def main(args):
     slow, queue = core.create_queue(args.model), core.create_queue(args.model)
-    embed = allocate.alloc_emb(slow, 2)
+    embed = allocate.alloc(slow, allocate.Memory.EMB, 2)
     tokens = [i % 259 for i in range(250)]
 
     def flood():
@@ -40,7 +40,7 @@ def main(args):
             args.send(str(error))
         for future in futures:
             core.wait([future])
-            output_text.await_logprobs(future)
+            core.await_floats(future)
         return len(futures)
 
     counts = [flood(), flood()]
@@ -53,7 +53,7 @@ from inferlet_sdk.errors import QuotaExceeded, call
 
 def main(args):
     queue = core.create_queue(args.model)
-    embed = allocate.alloc_emb(queue, 2)
+    embed = allocate.alloc(queue, allocate.Memory.EMB, 2)
     input_text.embed_txt(queue, [1], [0], [embed, 1])
     forward.forward(queue, [], [embed, 1], [], [embed + 1, 1], [], [], [], "", 0, 0, 0.0, False)
 

@@ -110,14 +110,18 @@ def answer(function, *arguments):
     except bindings.HostError as error:
         return [error.value.code, error.value.message]
 
+def of_enum(argument):
+    return bindings.allocate.Memory.EMB if argument == "EMB" else argument
+
 def main(args, calls: list):
     queue = bindings.core.create_queue(args.model)
     return {
-        name: answer(getattr(getattr(bindings, interface), name), queue, *arguments)
+        name: answer(getattr(getattr(bindings, interface), name), queue, *map(of_enum, arguments))
         for interface, name, arguments in calls
     }
 """
-EXAMPLES = {"bool": True, "string": "[]", "u32": 1, "s32": 1, "f32": 1.0, "list": []}
+ENUM = "enum{kvpage, emb, reserved-kvpage}"
+EXAMPLES = {"bool": True, "enum": "EMB", "string": "[]", "u32": 1, "s32": 1, "f32": 1.0, "list": []}
 
 
 def calls_of_queues() -> list[tuple[str, str, list[Any]]]:
@@ -126,7 +130,7 @@ def calls_of_queues() -> list[tuple[str, str, list[Any]]]:
     for (interface, name), signature in wit_files.current().signatures.items():
         call = host_api.functions()[interface, name].call
         if interface != "core" and "queue" in inspect.signature(call).parameters:
-            kinds = signature.removeprefix("func(").partition(") -> ")[0].split(", ")[1:]
+            kinds = signature.removeprefix("func(").partition(") -> ")[0].replace(ENUM, "enum").split(", ")[1:]
             arguments = [EXAMPLES[kind.partition("<")[0]] for kind in kinds]
             found.append((interface.replace("-", "_"), name.replace("-", "_"), arguments))
     return found
@@ -136,7 +140,8 @@ def test_no_call_of_a_missing_trait_passes(guest_cache: Path) -> None:
     model = Partial(calls=(), tokenizer=b"")
     calls = calls_of_queues()
     assert {interface for interface, _, _ in calls} == {trait.interface for trait in TRAITS} - INTERFACES_OF_ALL - {
-        "introspective_forward"  # is what a forward may read
+        "introspective_forward",  # what a forward may read
+        "forward_with_adapter",  # what it may take
     }
     source = EACH_CALL.replace("calls: list)", "calls=CALLS)").replace("def main", f"CALLS = {calls!r}\n\ndef main")
     answers = run_on(guest_cache, model, source)

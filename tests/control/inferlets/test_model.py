@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 
-from pie_control.calls.allocate import alloc_kvpage
+from pie_control.calls.allocate import alloc
 from pie_control.calls.core import create_queue, synchronize
 from pie_control.calls.kind import OpenQueue, Synchronize
 from pie_control.errors import Cancelled, Exhausted, QuotaExceeded, Unsupported, WorkerError
@@ -28,15 +28,15 @@ def test_a_quota_and_the_bound_of_a_tenant_hold_over_the_models_of_a_host() -> N
     other = first.open(2, 2.0, standing)
     for space in (one, two, other):
         create_queue.issue(space, 1)
-    alloc_kvpage.issue(one, 1, 6)
+    alloc.issue(one, 1, "kvpage", 6)
     with pytest.raises(QuotaExceeded, match="6 KV pages held and 5 more asked for, the limit is 10"):
-        alloc_kvpage.issue(two, 1, 5)
-    alloc_kvpage.issue(two, 1, 4)
+        alloc.issue(two, 1, "kvpage", 5)
+    alloc.issue(two, 1, "kvpage", 4)
     with pytest.raises(QuotaExceeded, match="tenant bounded hold 10 KV pages, and 5 more were asked for"):
-        alloc_kvpage.issue(other, 1, 5)
+        alloc.issue(other, 1, "kvpage", 5)
     first.release(1)  # the guest ends its spaces, then releases them
     one.end(Cancelled("it is over"))
-    alloc_kvpage.issue(other, 1, 5)
+    alloc.issue(other, 1, "kvpage", 5)
 
 
 def test_what_inferlets_do_comes_out_once_in_order() -> None:

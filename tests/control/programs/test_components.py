@@ -82,7 +82,7 @@ def test_a_loop_ends_at_the_limit_of_processor_time(where: str, guest_cache: Pat
 
 
 def test_waiting_at_instantiation_costs_no_processor_time(guest_cache: Path) -> None:
-    start = """(call $receive (i32.const 16)) (i32.store (i32.const 64) (i32.load (i32.const 20)))
+    start = """(call $receive (i32.const 0) (i32.const 16)) (i32.store (i32.const 64) (i32.load (i32.const 20)))
                (call $wait (i32.const 64) (i32.const 1) (i32.const 32))"""
 
     async def body(server: ServerApi) -> None:
@@ -120,14 +120,14 @@ def test_memory_beyond_the_limit_is_refused(guest_cache: Path) -> None:
 
 
 def test_receives_and_sleeps_that_are_cancelled_leave_nothing(guest_cache: Path) -> None:
-    run = """(call $receive (i32.const 16))
+    run = """(call $receive (i32.const 0) (i32.const 16))
       (loop $again
-        (call $receive (i32.const 16)) (call $cancel (i32.load (i32.const 20)) (i32.const 32))
+        (call $receive (i32.const 0) (i32.const 16)) (call $cancel (i32.load (i32.const 20)) (i32.const 32))
         (call $sleep (i64.const 1000000000000000) (i32.const 16))
         (call $cancel (i32.load (i32.const 20)) (i32.const 32))
         (i32.store (i32.const 64) (i32.add (i32.load (i32.const 64)) (i32.const 1)))
         (br_if $again (i32.lt_u (i32.load (i32.const 64)) (i32.const 2000))))
-      (call $receive (i32.const 16)) (i32.store (i32.const 64) (i32.load (i32.const 20)))
+      (call $receive (i32.const 0) (i32.const 16)) (i32.store (i32.const 64) (i32.load (i32.const 20)))
       (call $wait (i32.const 64) (i32.const 1) (i32.const 32)) (i32.const 0)"""
 
     async def body(server: ServerApi) -> None:
@@ -149,6 +149,7 @@ def test_receives_and_sleeps_that_are_cancelled_leave_nothing(guest_cache: Path)
 
 
 FOREIGN = '(import "acme:robots/arms@1.0.0" (instance (export "wave" (func))))'
+SIGNED = '(func (param "source" u32) (result (result s32 (error $error))))'
 UNKNOWN = '(import "pie:inferlet/telepathy@0.3.0" (instance (export "guess" (func))))'
 LATER = '(import "pie:inferlet/forward@{}" (instance))'
 
@@ -162,9 +163,9 @@ LATER = '(import "pie:inferlet/forward@{}" (instance))'
             "`guess` of pie:inferlet/telepathy@0.3.0, which this server",
         ),
         (
-            binary(wat.SUCCESS, ("receive",), kinds={"receive": "(func (result (result s32 (error $error))))"}),
-            r"imports `receive` of pie:inferlet/core@0.3.0 as func\(\) -> result<s32, .*this server has func\(\) -> "
-            "result<u32",
+            binary(wat.SUCCESS, ("receive",), kinds={"receive": SIGNED}),
+            r"imports `receive` of pie:inferlet/core@0.3.0 as func\(u32\) -> result<s32, .*"
+            r"this server has func\(u32\) -> result<u32",
         ),
         *(
             (

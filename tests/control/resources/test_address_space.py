@@ -29,9 +29,9 @@ def make_inferlet(quota: Quota | None = None) -> tuple[Inferlet, list[Any]]:
 
 def test_commands_are_handed_on_in_order_and_numbered() -> None:
     inferlet, handed_on = make_inferlet()
-    inferlet.call("alloc_emb", Q, 2)
+    inferlet.call("alloc", Q, "emb", 2)
     inferlet.call("embed_txt", Q, [65], [0], [0, 1])
-    inferlet.call("dealloc_emb", Q, [0, 1])
+    inferlet.call("dealloc", Q, "emb", [0, 1])
     inferlet.call("synchronize", Q)
     opened, bind, embed, release, synchronize = handed_on
     assert opened == OpenQueue(7, Q)
@@ -44,9 +44,9 @@ def test_commands_are_handed_on_in_order_and_numbered() -> None:
 
 def test_usage_counts_what_is_owned_and_what_is_not_known_to_be_dispatched() -> None:
     inferlet, _ = make_inferlet()
-    inferlet.call("alloc_kvpage", Q, 4)
-    inferlet.call("alloc_emb", Q, 8)
-    inferlet.call("dealloc_kvpage", Q, [0, 1])
+    inferlet.call("alloc", Q, "kvpage", 4)
+    inferlet.call("alloc", Q, "emb", 8)
+    inferlet.call("dealloc", Q, "kvpage", [0, 1])
     assert inferlet.space.usage() == Usage(pages=4, embeds=8, queues=1, commands=2), "commands may still use the page"
     inferlet.space.progressed(2, 1)
     assert inferlet.space.usage() == Usage(pages=4, embeds=8, queues=1, commands=1)
@@ -56,41 +56,41 @@ def test_usage_counts_what_is_owned_and_what_is_not_known_to_be_dispatched() -> 
 
 def test_a_full_queue_takes_more_when_it_is_told_of_progress() -> None:
     inferlet, handed_on = make_inferlet(Quota(commands=1))
-    inferlet.call("alloc_kvpage", Q, 1)
+    inferlet.call("alloc", Q, "kvpage", 1)
     before = inferlet.space.usage(), len(handed_on)
     with pytest.raises(QuotaExceeded, match="1 waiting commands held and 1 more asked for, the limit is 1"):
-        inferlet.call("alloc_kvpage", Q, 1)
+        inferlet.call("alloc", Q, "kvpage", 1)
     assert (inferlet.space.usage(), len(handed_on)) == before
-    inferlet.call("dealloc_kvpage", Q, [0, 1])  # does not wait in a queue
+    inferlet.call("dealloc", Q, "kvpage", [0, 1])  # does not wait in a queue
     inferlet.space.progressed(3, 1)
-    inferlet.call("alloc_kvpage", Q, 1)
+    inferlet.call("alloc", Q, "kvpage", 1)
 
 
 def test_an_address_is_handed_out_again_when_no_earlier_command_waits() -> None:
     inferlet, _ = make_inferlet(Quota(embeds=INITIAL_CAPACITY + 1))
-    inferlet.call("alloc_emb", Q, INITIAL_CAPACITY)  # command 1
-    inferlet.call("dealloc_emb", Q, [3, 1])  # 2
+    inferlet.call("alloc", Q, "emb", INITIAL_CAPACITY)  # command 1
+    inferlet.call("dealloc", Q, "emb", [3, 1])  # 2
     inferlet.space.progressed(2, 1)
-    assert inferlet.call("alloc_emb", Q, 1) == INITIAL_CAPACITY, "not known to be free"
-    inferlet.call("dealloc_emb", Q, [INITIAL_CAPACITY, 1])
+    assert inferlet.call("alloc", Q, "emb", 1) == INITIAL_CAPACITY, "not known to be free"
+    inferlet.call("dealloc", Q, "emb", [INITIAL_CAPACITY, 1])
     inferlet.space.progressed(3, 1)
-    assert inferlet.call("alloc_emb", Q, 1) != INITIAL_CAPACITY
-    inferlet.call("dealloc_emb", Q, [5, 1])
+    assert inferlet.call("alloc", Q, "emb", 1) != INITIAL_CAPACITY
+    inferlet.call("dealloc", Q, "emb", [5, 1])
 
 
 def test_an_address_given_back_is_invalid_at_once() -> None:
     inferlet, _ = make_inferlet()
-    inferlet.call("alloc_kvpage", Q, 4)
-    inferlet.call("alloc_emb", Q, 8)
+    inferlet.call("alloc", Q, "kvpage", 4)
+    inferlet.call("alloc", Q, "emb", 8)
     inferlet.call("embed_txt", Q, [65, 66], [0, 1], [0, 2])
-    inferlet.call("dealloc_emb", Q, [0, 1])
-    inferlet.call("dealloc_kvpage", Q, [0, 1])
+    inferlet.call("dealloc", Q, "emb", [0, 1])
+    inferlet.call("dealloc", Q, "kvpage", [0, 1])
     with pytest.raises(NotFound, match="embed 0"):
         inferlet.sample(0)
     with pytest.raises(NotFound, match="page 0"):
         inferlet.call("forward", Q, [0, 1], [1, 1], [1, 1], [])
     with pytest.raises(NotFound, match="embed 0"):
-        inferlet.call("dealloc_emb", Q, [0, 1])
+        inferlet.call("dealloc", Q, "emb", [0, 1])
     assert (inferlet.space.pages.owned, inferlet.space.embeds.owned) == (3, 7)
 
 
@@ -157,7 +157,7 @@ def test_a_space_that_has_ended_says_why_every_time() -> None:
     inferlet.space.end(WorkerError("and then the worker did"))
     before = len(handed_on)
     raised = []
-    for use in (inferlet.create_queue, lambda: inferlet.call("alloc_emb", Q, 1), lambda: inferlet.destroy_queue(Q)):
+    for use in (inferlet.create_queue, lambda: inferlet.call("alloc", Q, "emb", 1), lambda: inferlet.destroy_queue(Q)):
         with pytest.raises(Cancelled, match="the client went away") as caught:
             use()
         raised.append(caught.value)
@@ -177,7 +177,7 @@ def test_an_error_is_raised_again_as_it_was() -> None:
 
 def with_samples(count: int) -> Inferlet:
     inferlet, _ = make_inferlet()
-    inferlet.call("alloc_emb", Q, 8)
+    inferlet.call("alloc", Q, "emb", 8)
     inferlet.embed(0)
     for _ in range(count):
         inferlet.sample(0)

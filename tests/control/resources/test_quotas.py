@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from pie_control.calls.allocate import alloc_emb, alloc_kvpage, dealloc_kvpage
+from pie_control.calls.allocate import alloc, dealloc
 from pie_control.calls.core import create_queue, destroy_queue
 from pie_control.errors import Cancelled, QuotaExceeded
 from pie_control.resources.address_space import AddressSpace
@@ -39,11 +39,11 @@ def test_a_limit_may_be_reached_but_not_passed() -> None:
 def test_a_quota_holds_over_all_models_of_an_inferlet() -> None:
     ledgers = Ledgers(Quota(pages=10, queues=3))
     one, another, other_inferlet = open_space(ledgers, 1), open_space(ledgers, 1), open_space(ledgers, 2)
-    alloc_kvpage.issue(one, Q, 6)
+    alloc.issue(one, Q, "kvpage", 6)
     with pytest.raises(QuotaExceeded, match="6 KV pages held and 5 more asked for, the limit is 10"):
-        alloc_kvpage.issue(another, Q, 5)
-    alloc_kvpage.issue(another, Q, 4)
-    alloc_kvpage.issue(other_inferlet, Q, 10)
+        alloc.issue(another, Q, "kvpage", 5)
+    alloc.issue(another, Q, "kvpage", 4)
+    alloc.issue(other_inferlet, Q, "kvpage", 10)
     create_queue.issue(one, 2)
     with pytest.raises(QuotaExceeded, match="3 queues held"):
         create_queue.issue(another, 3)
@@ -55,25 +55,25 @@ def test_a_quota_holds_over_all_models_of_an_inferlet() -> None:
 def test_what_is_on_its_way_back_at_one_model_counts_at_the_other() -> None:
     ledgers = Ledgers(Quota(pages=10))
     one, another = open_space(ledgers, 1), open_space(ledgers, 1)
-    pages = alloc_kvpage.issue(one, Q, 8)
-    dealloc_kvpage.issue(one, Q, [pages, 8])
+    pages = alloc.issue(one, Q, "kvpage", 8)
+    dealloc.issue(one, Q, "kvpage", [pages, 8])
     with pytest.raises(QuotaExceeded, match="8 of those held were given back"):
-        alloc_kvpage.issue(another, Q, 3)
+        alloc.issue(another, Q, "kvpage", 3)
     one.progressed(1, 0, returned=(2,))
-    alloc_kvpage.issue(another, Q, 10)
+    alloc.issue(another, Q, "kvpage", 10)
 
 
 def test_a_space_that_ends_takes_out_of_the_ledger_what_it_has_put_in() -> None:
     ledgers = Ledgers(Quota(pages=10, queues=2))
     one, another = open_space(ledgers, 1), open_space(ledgers, 1)
-    pages = alloc_kvpage.issue(one, Q, 6)
-    dealloc_kvpage.issue(one, Q, [pages, 2])
-    alloc_kvpage.issue(another, Q, 1)
+    pages = alloc.issue(one, Q, "kvpage", 6)
+    dealloc.issue(one, Q, "kvpage", [pages, 2])
+    alloc.issue(another, Q, "kvpage", 1)
     for _ in range(2):
         one.end(Cancelled("it is over"))
     one.progressed(9, 1)
     assert (another.ledger.held[PAGES], another.ledger.returning[PAGES], another.ledger.queues) == (1, 0, 1)
-    alloc_kvpage.issue(another, Q, 9)
+    alloc.issue(another, Q, "kvpage", 9)
 
 
 def test_a_tenant_has_bounds_over_all_its_inferlets_and_models() -> None:
@@ -81,19 +81,19 @@ def test_a_tenant_has_bounds_over_all_its_inferlets_and_models() -> None:
     spaces = [open_space(ledgers, owner, BOUNDED) for owner in (1, 1, 2)]
     stranger = open_space(ledgers, 3)
     for space in spaces:
-        alloc_kvpage.issue(space, Q, 3)
+        alloc.issue(space, Q, "kvpage", 3)
     message = (
         "all inferlets of tenant bounded hold 9 KV pages, and 4 more were asked for; the limit is 12: free some, or "
         "wait until another one ends"
     )
     with pytest.raises(QuotaExceeded, match=message):
-        alloc_kvpage.issue(spaces[0], Q, 4)
+        alloc.issue(spaces[0], Q, "kvpage", 4)
     with pytest.raises(QuotaExceeded, match="hold 0 embeds, and 6 more were asked for; the limit is 5"):
-        alloc_emb.issue(spaces[2], Q, 6)
+        alloc.issue(spaces[2], Q, "emb", 6)
     assert spaces[0].usage().pages == 3, "a refused call changes nothing"
-    alloc_kvpage.issue(stranger, Q, 100)
+    alloc.issue(stranger, Q, "kvpage", 100)
     spaces[2].end(Cancelled("it is over"))
-    alloc_kvpage.issue(spaces[0], Q, 6)
+    alloc.issue(spaces[0], Q, "kvpage", 6)
 
 
 def test_a_ledger_lasts_as_long_as_somebody_uses_it_and_a_tenant_has_the_bounds_that_it_has_now() -> None:

@@ -36,8 +36,8 @@ def outcome_of(run: str, name: str, most: dict[str, int]) -> tuple[str | None, l
     """The outcome of a component that calls one function, and what the function got."""
     heard: list[Any] = []
 
-    def call(_owner: object, given: Any) -> list[int] | None:
-        heard.append(given)
+    def call(_owner: object, *arguments: Any) -> list[int] | None:
+        heard.append(arguments[-1])
         return [] if name == "wait" else None
 
     compiled = component.Component(ENGINE, wat.inferlet(f"{run} (i32.const 0)", (name,), pages=PAGES))
@@ -63,7 +63,7 @@ def waiting_on(count: int) -> tuple[str | None, list[Any]]:
 def test_the_largest_list_and_the_largest_text_pass() -> None:
     outcome, heard = waiting_on(MAX_CONTEXT)
     assert (outcome, [len(one) for one in heard]) == (None, [MAX_CONTEXT])
-    run = f"(call $send (i32.const 256) (i32.const {MAX_TEXT_BYTES}) (i32.const 16))"
+    run = f"(call $send (i32.const 0) (i32.const 256) (i32.const {MAX_TEXT_BYTES}) (i32.const 16))"
     outcome, heard = outcome_of(run, "send", {"message": MOST})
     assert (outcome, [len(one) for one in heard]) == (None, [MAX_TEXT_BYTES])
 

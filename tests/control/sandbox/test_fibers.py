@@ -72,7 +72,7 @@ def outcome_of(instance: Instance) -> str | None:
         instance.close()
 
 
-def suspended(_owner: Owner, _futures: list[int]) -> Any:
+def suspended(_owner: Owner, *_arguments: object) -> Any:
     return SUSPEND
 
 
@@ -162,11 +162,12 @@ def test_another_instance_is_closed_from_within_a_step() -> None:
         waiting.close()
         return []
 
-    def notes(owner: Owner) -> int:
+    def notes(owner: Owner, _source: int) -> int:
         owners.append(owner)
         return 1
 
-    run = "(call $wait (i32.const 64) (i32.const 1) (i32.const 32)) (call $receive (i32.const 16)) (i32.const 0)"
+    run = "(call $wait (i32.const 64) (i32.const 1) (i32.const 32))"
+    run += " (call $receive (i32.const 0) (i32.const 16)) (i32.const 0)"
     instance = started(run, ("wait", "receive"), {"wait": closes, "receive": notes})
     assert outcome_of(instance) is None
     assert owners == [instance.owner]
@@ -182,7 +183,7 @@ def raises(error: BaseException) -> Callable[..., Any]:
 @pytest.mark.parametrize("function", ["receive", "wait"])
 @pytest.mark.parametrize("error", [ValueError("of ours"), KeyboardInterrupt("of ours"), RecursionError("of ours")])
 def test_an_exception_of_the_host_ends_the_guest_alone(function: str, error: BaseException) -> None:
-    run = {"receive": "(call $receive (i32.const 16)) (i32.const 0)", "wait": WAIT_ONCE}[function]
+    run = {"receive": "(call $receive (i32.const 0) (i32.const 16)) (i32.const 0)", "wait": WAIT_ONCE}[function]
     message = outcome_of(started(run, (function,), {function: raises(error)})) or ""
     assert message == f"internal error in a host function: {error!r}"
     assert outcome_of(started(wat.SUCCESS)) is None
@@ -190,7 +191,7 @@ def test_an_exception_of_the_host_ends_the_guest_alone(function: str, error: Bas
 
 @pytest.mark.parametrize("function", ["receive", "wait"])
 def test_a_trap_of_the_host_is_the_outcome(function: str) -> None:
-    run = {"receive": "(call $receive (i32.const 16)) (i32.const 0)", "wait": WAIT_ONCE}[function]
+    run = {"receive": "(call $receive (i32.const 0) (i32.const 16)) (i32.const 0)", "wait": WAIT_ONCE}[function]
     instance = started(run, (function,), {function: lambda *_: trap("not like this: \0 ü")})
     assert outcome_of(instance) == "not like this: \0 ü"
 
@@ -212,7 +213,7 @@ FAILED_TEXT = """(i32.store8 (i32.const 0) (i32.const 1)) (i32.store (i32.const 
 @pytest.mark.parametrize("part", ["code", "message"])
 @pytest.mark.parametrize("error", ERRORS, ids=[error.code for error in ERRORS])
 def test_a_refused_call_tells_the_guest_its_code_and_message(error: type[CallError], part: str) -> None:
-    run = f"""(call $receive (i32.const 16))
+    run = f"""(call $receive (i32.const 0) (i32.const 16))
       (if (i32.ne (i32.load8_u (i32.const 16)) (i32.const 1)) (then unreachable))
       {FAILED_TEXT.format(text={"code": 20, "message": 28}[part])}"""
     said = outcome_of(started(run, ("receive",), {"receive": raises(error("because, ü"))}))
@@ -220,7 +221,7 @@ def test_a_refused_call_tells_the_guest_its_code_and_message(error: type[CallErr
 
 
 def test_a_function_that_the_host_lacks_traps_with_its_name() -> None:
-    instance = started("(call $receive (i32.const 16)) (i32.const 0)", ("receive",))
+    instance = started("(call $receive (i32.const 0) (i32.const 16)) (i32.const 0)", ("receive",))
     assert outcome_of(instance) == "`receive` of pie:inferlet/core@0.3.0 is not available to inferlets"
 
 
@@ -316,7 +317,7 @@ def test_a_component_of_another_shape_is_refused(text: str, message: str) -> Non
 
 # ---- how much a guest may pass ----
 
-SEND = "(call $send (i32.const 256) (i32.const {size}) (i32.const 16))"
+SEND = "(call $send (i32.const 0) (i32.const 256) (i32.const {size}) (i32.const 16))"
 TELL = (  # the message of the error of `send` as the error of `run`
     "(i32.store8 (i32.const 0) (i32.load8_u (i32.const 16))) (i32.store (i32.const 4) (i32.load (i32.const 28)))"
     "(i32.store (i32.const 8) (i32.load (i32.const 32))) (i32.const 0)"
@@ -331,7 +332,7 @@ def sending(size: int, send: Callable[..., Any], **more: Any) -> Instance:
 
 def test_a_text_that_is_too_long_is_refused_before_it_is_converted() -> None:
     heard: list[int] = []
-    send = lambda _owner, text: heard.append(len(text))  # noqa: E731
+    send = lambda _owner, _to, text: heard.append(len(text))  # noqa: E731
     assert outcome_of(sending(MAX_TEXT_BYTES, send)) is None
     message = outcome_of(sending(MAX_TEXT_BYTES + 1, send))
     assert message == f"`message` has {MAX_TEXT_BYTES + 1} bytes; one call takes {MAX_TEXT_BYTES}: pass less at a time"

@@ -106,10 +106,10 @@ def test_a_record_is_a_tuple_in_the_order_of_its_fields() -> None:
     assert (returned.name, returned.size, returned.flags) == ("ä", 9, ["x", ""])
 
 
-def test_an_enum_is_its_index() -> None:
+def test_an_enum_is_its_name() -> None:
     guest = Guest("$t", "i32", '(enum "red" "green" "blue")')
     assert guest.go("blue") == "blue"
-    assert guest.heard == [2]
+    assert guest.heard == ["blue"]
 
 
 def test_lists_are_written_from_arrays() -> None:

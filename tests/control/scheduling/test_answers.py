@@ -80,7 +80,7 @@ def test_a_failed_command_ends_the_inferlet_that_relies_on_it_and_no_other(kind:
 def test_a_failed_copy_ends_its_inferlet() -> None:
     world, (one,) = start()
     one.forward()
-    one.call("alloc_kvpage", 1, 1)
+    one.call("alloc", 1, "kvpage", 1)
     one.call("copy_kvpage", 1, [0, 1], [4, 1])
     world.turn()
     world.turn(world.run())

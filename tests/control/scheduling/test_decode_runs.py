@@ -144,7 +144,7 @@ def begin(world: World, steps: int, *, reserve: int = 0, stop: int = 999, tokens
     inferlet.embed(0, tokens, at=2)
     inferlet.call("forward", 1, [0, pages], [2, tokens], [0, pages], [1, 1])
     if reserve:
-        first = inferlet.call("alloc_kvpage", 1, reserve, True)
+        first = inferlet.call("alloc", 1, "reserved-kvpage", reserve)
         assert first == pages
     whole = [0, pages + reserve]
     stops = [] if stop == 999 else [stop]
@@ -274,9 +274,9 @@ def test_a_run_goes_on_when_pages_come_back() -> None:
     batch = begin(world, 10, reserve=2, pages=2, tokens=3)
     other = world.open(pages=0, embeds=1)
     other.create_queue()
-    first = other.call("alloc_kvpage", 1, 1)
+    first = other.call("alloc", 1, "kvpage", 1)
     world.drain()
-    other.call("dealloc_kvpage", 1, [first, 1])
+    other.call("dealloc", 1, "kvpage", [first, 1])
     world.drain()
     assert batch.ending is None
     assert batch.answers == {run_of(batch): tuple(expected(10))}
@@ -340,7 +340,7 @@ def test_a_run_gets_half_of_the_waves_beside_another_inferlet() -> None:
     many = world.open()
     for _ in range(8):
         queue = many.create_queue()
-        pages, embeds = many.call("alloc_kvpage", queue, 20), many.call("alloc_emb", queue, 3)
+        pages, embeds = many.call("alloc", queue, "kvpage", 20), many.call("alloc", queue, "emb", 3)
         many.call("embed_txt", queue, [65], [0], [embeds, 1])
         many.call("forward", queue, [pages, 20], [embeds, 1], [pages, 20], [embeds + 1, 1])
         many.call("decode", queue, embeds + 1, greedy(), embeds + 2, 1, [pages, 20], [pages, 20], 60, [], "")
@@ -366,7 +366,7 @@ def test_pages_that_were_given_back_stay_bound_while_a_run_uses_them() -> None:
     world = World(page_size=4)
     inferlet = begin(world, 12)
     world.turn()
-    inferlet.call("dealloc_kvpage", 1, [0, 4])
+    inferlet.call("dealloc", 1, "kvpage", [0, 4])
     held = inferlet.held(PAGES)
     world.turn()
     assert (world.scheduler.statistics().pages.used, inferlet.held(PAGES)) == (4, held)
@@ -414,8 +414,8 @@ def test_a_run_of_one_step_does_not_wait_for_the_memory_of_its_input() -> None:
     inferlet.embed(3, 20, at=20)
     world.turn()
     behind = inferlet.create_queue()
-    inferlet.call("dealloc_emb", inferlet.queue, [inferlet.embeds + 20, 20])
-    added = inferlet.call("alloc_emb", behind, 20)
+    inferlet.call("dealloc", inferlet.queue, "emb", [inferlet.embeds + 20, 20])
+    added = inferlet.call("alloc", behind, "emb", 20)
     future = inferlet.call("decode", inferlet.queue, inferlet.embeds + 5, greedy(), added + 19, 3, [], [], 1, [], "")
     world.turn()
     assert len(world.sent) == 2, "it goes beside the wave that is under way"

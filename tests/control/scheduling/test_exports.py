@@ -68,7 +68,7 @@ def test_an_import_reads_what_was_exported_by_an_inferlet_that_is_gone() -> None
     pages = imported(other, future)
     assert other.held(PAGES) == 4
     assert next_token(other, pages, 9, world) == alone
-    other.call("dealloc_kvpage", 1, list(pages))
+    other.call("dealloc", 1, "kvpage", list(pages))
     world.drain()
     assert used(world) == 4
     again = other.call("import_kvpage", 1, "prefix")
@@ -267,7 +267,7 @@ def test_pages_that_an_older_one_shares_do_not_come_back_when_a_younger_one_ends
     young = world.open(3, 8)
     world.drain()
     assert used(world) == 8
-    old.call("alloc_kvpage", 1, 3)
+    old.call("alloc", 1, "kvpage", 3)
     world.drain()
     assert young.ending is not None
     assert sharing.ending is None, "it holds one page of its own only"

@@ -83,7 +83,7 @@ class Player:
             queue = inferlet.create_queue()
             if priority:
                 inferlet.call("set_queue_priority", queue, priority)
-            self.embeds[queue] = first = inferlet.call("alloc_emb", queue, tokens)
+            self.embeds[queue] = first = inferlet.call("alloc", queue, "emb", tokens)
             inferlet.call("embed_txt", queue, [1] * tokens, list(range(tokens)), [first, tokens])
 
     def forward(self, queue: int) -> None:
@@ -111,8 +111,8 @@ class Prefiller:
             queue = self.inferlet.create_queue()
             if priority:
                 self.inferlet.call("set_queue_priority", queue, priority)
-            pages = self.inferlet.call("alloc_kvpage", queue, -(-tokens // size))
-            embeds = self.inferlet.call("alloc_emb", queue, tokens)
+            pages = self.inferlet.call("alloc", queue, "kvpage", -(-tokens // size))
+            embeds = self.inferlet.call("alloc", queue, "emb", tokens)
             self.inferlet.call("embed_txt", queue, [1] * tokens, list(range(tokens)), [embeds, tokens])
             self.places[queue] = [pages, -(-tokens // size)], [embeds, tokens]
         arena.drain()
@@ -443,14 +443,14 @@ def looks(monkeypatch: pytest.MonkeyPatch) -> list[CommandQueue]:
 def test_queues_that_wait_for_memory_are_not_looked_at_again(monkeypatch: pytest.MonkeyPatch) -> None:
     arena = Arena(num_pages=16 + 40, page_size=4)
     holder = arena.join(tokens=1)
-    holder.inferlet.call("alloc_kvpage", 1, 40)
+    holder.inferlet.call("alloc", 1, "kvpage", 40)
     arena.drain()
     _never_end(arena)
     waiting = []
     for _ in range(50):
         one = arena.open()
         one.create_queue()
-        one.call("alloc_kvpage", 1, 4)
+        one.call("alloc", 1, "kvpage", 4)
         waiting.append(one)
     arena.turn()
     seen = looks(monkeypatch)
@@ -460,7 +460,7 @@ def test_queues_that_wait_for_memory_are_not_looked_at_again(monkeypatch: pytest
     assert len(seen) == 10
     assert {queue.account.owner for queue in seen} == {1}
     seen.clear()
-    holder.inferlet.call("dealloc_kvpage", 1, [0, 8])
+    holder.inferlet.call("dealloc", 1, "kvpage", [0, 8])
     arena.turn()
     arena.turn()
     assert [queue.account.owner for queue in seen] == [2, 3], "as far as there is room, in their order"

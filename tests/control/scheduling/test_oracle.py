@@ -111,11 +111,11 @@ class Program:
         return list(self.meaning.pages)
 
     def allocate_pages(self, queue: int, count: int) -> None:
-        first = self.inferlet.call("alloc_kvpage", queue, count)
+        first = self.inferlet.call("alloc", queue, "kvpage", count)
         self.meaning.pages.update((page, [None] * SIZE) for page in range(first, first + count))
 
     def allocate_embeds(self, queue: int, count: int) -> None:
-        first = self.inferlet.call("alloc_emb", queue, count)
+        first = self.inferlet.call("alloc", queue, "emb", count)
         self.embeds = [*getattr(self, "embeds", []), *range(first, first + count)]
 
     def step(self) -> None:
@@ -181,13 +181,13 @@ class Program:
         other = self.choice.choice(self.queues)
         if self.choice.random() < 0.6:
             pages = self.choice.sample(self.pages, self.choice.randint(1, min(3, len(self.pages))))
-            self.inferlet.call("dealloc_kvpage", queue, _flat(pages))
+            self.inferlet.call("dealloc", queue, "kvpage", _flat(pages))
             for page in pages:
                 del self.meaning.pages[page]
             self.allocate_pages(other, len(pages))
         else:
             embeds = self.choice.sample(self.embeds, 3)
-            self.inferlet.call("dealloc_emb", queue, _flat(embeds))
+            self.inferlet.call("dealloc", queue, "emb", _flat(embeds))
             self.embeds = [embed for embed in self.embeds if embed not in embeds]
             for embed in embeds:
                 self.meaning.embeds.pop(embed, None)

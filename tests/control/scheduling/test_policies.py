@@ -276,7 +276,7 @@ def test_what_takes_effect_in_the_control_layer_waits_for_no_policy(policy: Disp
     one = inferlets[0]
     world.now = 2000.0
     before = world.scheduler.free_pages
-    one.call("alloc_kvpage", 1, 3)
+    one.call("alloc", 1, "kvpage", 3)
     done = one.call("synchronize", 1)
     turn = world.turn()
     assert world.scheduler.free_pages == before - 3

@@ -97,8 +97,8 @@ class Author:
 
     def open_branch(self, shared: list[int], length: int) -> Branch:
         queue = self.inferlet.create_queue()
-        pages = self.call("alloc_kvpage", queue, 2)
-        embeds = self.call("alloc_emb", queue, 40)
+        pages = self.call("alloc", queue, "kvpage", 2)
+        embeds = self.call("alloc", queue, "emb", 40)
         return Branch(queue, [*shared, pages, pages + 1], embeds, length)
 
     def flat(self, pages: list[int]) -> list[int]:
@@ -107,7 +107,7 @@ class Author:
     def grow(self, branch: Branch, tokens: int) -> None:
         missing = -(-(branch.length + tokens) // self.page_size) - len(branch.pages)
         if missing > 0:
-            first = self.call("alloc_kvpage", branch.queue, missing)
+            first = self.call("alloc", branch.queue, "kvpage", missing)
             branch.pages.extend(range(first, first + missing))
 
     def sample(self, branch: Branch, embed: int = 39) -> int:
@@ -176,14 +176,14 @@ class Author:
             return
         self.branches.remove(branch)
         kept = {page for other in self.branches for page in other.pages}
-        self.call("dealloc_kvpage", branch.queue, self.flat([page for page in branch.pages if page not in kept]))
+        self.call("dealloc", branch.queue, "kvpage", self.flat([page for page in branch.pages if page not in kept]))
         if self.choice.random() < 0.5:
-            self.call("dealloc_emb", branch.queue, [branch.embeds, 40])
+            self.call("dealloc", branch.queue, "emb", [branch.embeds, 40])
         else:  # another queue overwrites what the commands that wait may read
             heir = self.choice.choice(self.branches)
             self.inferlet.destroy_queue(branch.queue)
             self.call("embed_txt", heir.queue, [9, 9], [0, 1], [branch.embeds, 1, branch.embeds + 39, 1])
-            self.call("dealloc_emb", heir.queue, [branch.embeds, 40])
+            self.call("dealloc", heir.queue, "emb", [branch.embeds, 40])
 
     def trim(self, branch: Branch) -> None:
         last = (branch.length - 1) // self.page_size
@@ -206,10 +206,10 @@ class Author:
         last = (branch.length - 1) // size
         if len(self.branches) > 1 or len(branch.pages) != last + 1:
             return
-        new = self.call("alloc_kvpage", branch.queue, 1)
+        new = self.call("alloc", branch.queue, "kvpage", 1)
         old, count = branch.pages[last], branch.length - last * size
         self.call("copy_kvpage", branch.queue, [old * size, count], [new * size, count])
-        self.call("dealloc_kvpage", branch.queue, [old, 1])
+        self.call("dealloc", branch.queue, "kvpage", [old, 1])
         branch.pages[last] = new
 
     def chain(self, branch: Branch) -> None:

@@ -129,7 +129,7 @@ def test_a_token_is_kept_as_long_as_its_inferlet_may_name_it(monkeypatch: pytest
     for _ in range(5):
         one.sample(0)
     world.drain()
-    one.call("alloc_kvpage", 1, 1)  # waits for a page
+    one.call("alloc", 1, "kvpage", 1)  # waits for a page
     one.call("embed_txt", 1, [name_token(first)], [1], [1, 1])
     world.tell()
     with pytest.raises(NotFound, match="token reference 1 names no"):
@@ -151,8 +151,8 @@ def test_freed_pages_come_back_when_their_last_wave_has_completed() -> None:
     one.embed(0)
     one.forward()
     world.turn()
-    one.call("dealloc_kvpage", 1, [0, 10])
-    one.call("alloc_kvpage", 1, 10)
+    one.call("dealloc", 1, "kvpage", [0, 10])
+    one.call("alloc", 1, "kvpage", 10)
     assert world.turn().waves == ()
     assert world.scheduler.statistics().pages.quarantined == 10
     world.answer()
@@ -169,7 +169,7 @@ def test_embeds_are_not_freed_while_another_queue_has_an_earlier_command_that_us
     other = one.create_queue()
     one.sample(0)
     one.sample(0)
-    one.call("dealloc_emb", other, [0, 2])
+    one.call("dealloc", other, "emb", [0, 2])
     world.turn(quiet=False)
     assert world.scheduler.statistics().embeds.quarantined == 0, "the samples have not been dispatched"
     assert len(world.turn().waves) == 2
@@ -186,7 +186,7 @@ def test_an_embed_freed_by_one_inferlet_is_not_reused_in_the_same_wave() -> None
         one = world.open(0, 2)
         one.embed(0)
         one.sample(0)
-        one.call("dealloc_emb", 1, [0, 2])
+        one.call("dealloc", 1, "emb", [0, 2])
     assert [len(by_kind(wave)[Sample].embeds) for wave in world.drain()] == [1, 1]
     assert ended(world)
 
@@ -201,7 +201,7 @@ def test_the_youngest_inferlet_is_ended_when_pages_run_out() -> None:
     world.drain()
     future = young.sample(0)
     world.turn()
-    old.call("alloc_kvpage", 1, 2)
+    old.call("alloc", 1, "kvpage", 2)
     turn = world.turn()
     assert turn.waves == ()
     (ending,) = turn.endings
@@ -223,7 +223,7 @@ def test_room_is_made_at_once_if_nothing_is_in_flight() -> None:
     world = start()
     old, _ = world.open(8, 2), world.open(8, 2)
     world.drain()
-    old.call("alloc_kvpage", 1, 3)
+    old.call("alloc", 1, "kvpage", 3)
     old.embed(0)
     turn = world.turn()
     assert len(turn.waves) == 1
@@ -235,7 +235,7 @@ def test_the_requester_is_ended_when_it_is_the_youngest() -> None:
     world.open(14, 2)
     young = world.open(2, 2)
     world.drain()
-    young.call("alloc_kvpage", 1, 1)
+    young.call("alloc", 1, "kvpage", 1)
     world.turn()
     assert ended(world, 2)
 
@@ -247,7 +247,7 @@ def test_what_was_ended_runs_in_its_wave_but_answers_nobody() -> None:
     young.embed(0)
     future = young.sample(0)
     one.embed(0)
-    one.call("alloc_kvpage", 1, 1)  # behind a command for the worker: it is reached when the wave is formed
+    one.call("alloc", 1, "kvpage", 1)  # behind a command for the worker: it is reached when the wave is formed
     turn = world.turn()
     assert len(turn.waves) == 1
     assert isinstance(young.answers[future], Exhausted)
@@ -262,9 +262,9 @@ def test_a_small_request_does_not_overtake_a_large_one_that_waits() -> None:
     world.drain()
     first.sample(0)
     world.turn()
-    first.call("dealloc_kvpage", 1, [0, 12])  # in quarantine until the wave is done
-    first.call("alloc_kvpage", 1, 14)
-    second.call("alloc_kvpage", 1, 1)
+    first.call("dealloc", 1, "kvpage", [0, 12])  # in quarantine until the wave is done
+    first.call("alloc", 1, "kvpage", 14)
+    second.call("alloc", 1, "kvpage", 1)
     world.turn()
     assert (first.space.waiting, second.space.waiting) == (1, 1)
     world.answer()
@@ -287,21 +287,21 @@ class Prepared:
 
 
 @pytest.mark.parametrize(
-    ("resource", "alloc", "dealloc"),
+    ("resource", "kind"),
     [
-        (PAGES, "alloc_kvpage", "dealloc_kvpage"),
-        (EMBEDS, "alloc_emb", "dealloc_emb"),
+        (PAGES, "kvpage"),
+        (EMBEDS, "emb"),
     ],
 )
-def test_who_is_to_wait_waits_until_something_is_given_back(resource: Resource, alloc: str, dealloc: str) -> None:
+def test_who_is_to_wait_waits_until_something_is_given_back(resource: Resource, kind: str) -> None:
     policy = Prepared()
     world = World(AHEAD, policy, num_pages=16 + 10, num_embeds=10)
     one, two = world.open(), world.open()
     one.create_queue()
     two.create_queue()
-    one.call(alloc, 1, 8)
+    one.call("alloc", 1, kind, 8)
     world.drain()
-    two.call(alloc, 1, 3)
+    two.call("alloc", 1, kind, 3)
     done = two.call("synchronize", 1)
     for now in (5.0, 6.0):
         world.now = now
@@ -309,7 +309,7 @@ def test_who_is_to_wait_waits_until_something_is_given_back(resource: Resource, 
     assert policy.seen == [(Shortage(2, resource, 3, 1, 10), (Holder(1, 1.0, 8), Holder(2, 2.0, 0, 3, 5.0)))]
     assert ended(world)
     assert not two.answers
-    one.call(dealloc, 1, [0, 2])
+    one.call("dealloc", 1, kind, [0, 2])
     world.turn()
     assert two.answers == {done: Done()}
     assert len(policy.seen) == 1
@@ -320,7 +320,7 @@ def test_a_policy_may_end_whom_it_likes() -> None:
     world = World(AHEAD, policy, **SIZES)
     _, two = world.open(16, 1), world.open(0, 1)
     world.drain()
-    two.call("alloc_kvpage", 1, 1)
+    two.call("alloc", 1, "kvpage", 1)
     policy.answer = (End(77, "nobody"), End(1, "the operator wants it so"), End(1, "twice"))
     (ending,) = world.turn().endings
     assert (ending.owner, str(ending.error)) == (1, "the operator wants it so")
@@ -378,13 +378,13 @@ def test_late_commands_of_an_inferlet_that_was_ended_are_dropped() -> None:
     _, young = world.open(16, 2), world.open(0, 2)
     world.drain()
     world.lateness = lambda: 1
-    young.call("alloc_kvpage", 1, 1)
+    young.call("alloc", 1, "kvpage", 1)
     world.turn()
     assert young.ending is None
     young.create_queue()
     young.embed(0)
     young.sample(0)
-    young.call("dealloc_emb", 1, [1, 1])
+    young.call("dealloc", 1, "emb", [1, 1])
     young.call("set_queue_priority", 2, 1)
     young.destroy_queue(2)
     turn = world.turn()
@@ -419,7 +419,7 @@ def test_memory_that_comes_back_is_told_at_once() -> None:
     world.drain()
     one.embed(0)
     assert len(world.turn().waves) == 1
-    two.call("dealloc_kvpage", two.queue, [0, 1])
+    two.call("dealloc", two.queue, "kvpage", [0, 1])
     turn = world.turn()
     assert [(progress.owner, bool(progress.returned)) for progress in turn.progress] == [(two.owner, True)]
     world.drain()

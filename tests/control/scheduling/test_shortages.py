@@ -49,7 +49,7 @@ def full(second: int = 4) -> tuple[World, Inferlet, Inferlet]:
 @pytest.mark.parametrize("order", [("alloc", "dealloc"), ("dealloc", "alloc")])
 def test_nobody_is_ended_for_what_an_inferlet_gives_back_itself(order: tuple[str, str]) -> None:
     world, old, _ = full()
-    calls = {"alloc": ("alloc_kvpage", 1, 4), "dealloc": ("dealloc_kvpage", 2, [old.pages, 6])}
+    calls = {"alloc": ("alloc", 1, "kvpage", 4), "dealloc": ("dealloc", 2, "kvpage", [old.pages, 6])}
     for name in order:
         old.call(*calls[name])
     world.drain()
@@ -60,10 +60,10 @@ def test_nobody_is_ended_for_what_an_inferlet_gives_back_itself(order: tuple[str
 
 def test_what_another_queue_has_used_since_comes_back_beside_a_blocked_allocation() -> None:
     world, old, _ = full()
-    old.call("alloc_kvpage", 1, 4)
+    old.call("alloc", 1, "kvpage", 4)
     old.embed(0, 30, queue=2)
     old.forward(0, 24, queue=2)
-    old.call("dealloc_kvpage", 2, [old.pages, 6])
+    old.call("dealloc", 2, "kvpage", [old.pages, 6])
     world.drain()
     assert ended(world) == set()
     assert old.space.waiting == 0
@@ -76,8 +76,8 @@ def test_what_takes_several_waves_to_come_back_is_waited_for() -> None:
     old.embed(0, 24)
     world.drain()
     old.forward(0, 24, queue=2)  # in three waves
-    old.call("alloc_kvpage", 1, 4)
-    old.call("dealloc_kvpage", 2, [old.pages, 6])
+    old.call("alloc", 1, "kvpage", 4)
+    old.call("dealloc", 2, "kvpage", [old.pages, 6])
     waves = world.drain()
     assert len(waves) == 3
     assert ended(world) == set()
@@ -88,9 +88,9 @@ def test_pages_that_only_commands_behind_the_allocation_use_do_not_count_as_comi
     world, old, _ = full()
     old.embed(0, 4)
     world.drain()
-    old.call("alloc_kvpage", 1, 4)
+    old.call("alloc", 1, "kvpage", 4)
     old.forward(0, 4)  # waits for the allocation, and uses the pages
-    old.call("dealloc_kvpage", 2, [old.pages, 6])
+    old.call("dealloc", 2, "kvpage", [old.pages, 6])
     world.drain()
     assert ended(world) == {2}, "otherwise all would wait for ever"
     assert old.space.waiting == 0
@@ -106,9 +106,9 @@ def test_an_inferlet_never_holds_more_than_its_quota_while_a_command_of_other_ad
     most = 0
     for _ in range(32):
         one.embed(0, queue=2)
-        pages = one.call("alloc_kvpage", 1, 100)  # never refused: what was given back is back
+        pages = one.call("alloc", 1, "kvpage", 100)  # never refused: what was given back is back
         one.embed(1, queue=2)  # goes with the next wave
-        one.call("dealloc_kvpage", 1, [pages, 100])
+        one.call("dealloc", 1, "kvpage", [pages, 100])
         world.turn()
         world.answer()
         most = max(most, world.scheduler.statistics().pages.used)
@@ -123,16 +123,16 @@ def test_what_was_given_back_counts_while_a_command_that_waits_may_use_it() -> N
         one.embed(0)
         world.turn()  # a wave is in flight: the next commands wait
         for _ in range(2):
-            pages = one.call("alloc_kvpage", 1, 40)
+            pages = one.call("alloc", 1, "kvpage", 40)
             one.call("forward", 1, [pages, 40], [one.embeds, 1], [pages, 40], [])
-            one.call("dealloc_kvpage", 1, [pages, 40])
+            one.call("dealloc", 1, "kvpage", [pages, 40])
             world.turn()
         message = (
             "80 KV pages held and 40 more asked for, the limit is 100; 80 of those held were given back and come "
             "when the commands that may use them have run: wait"
         )
         with pytest.raises(QuotaExceeded, match=message):
-            one.call("alloc_kvpage", 1, 40)
+            one.call("alloc", 1, "kvpage", 40)
         world.drain()
     assert one.space.usage().pages == 0
 
@@ -141,7 +141,7 @@ def test_usage_tells_what_is_bound_and_not_only_what_is_owned() -> None:
     world, old, _ = full()
     old.embed(0, 30)
     old.forward(0, 24)
-    old.call("dealloc_kvpage", 1, [old.pages, 6])
+    old.call("dealloc", 1, "kvpage", [old.pages, 6])
     assert old.space.usage().pages == 6
     world.turn()
     assert old.space.usage().pages == 0
@@ -152,9 +152,9 @@ def test_what_was_given_back_can_be_had_again_at_once_if_nothing_waits() -> None
     one = world.open(10, 10)
     world.drain()
     for _ in range(3):
-        one.call("dealloc_kvpage", 1, [one.pages, 10])
-        one.call("dealloc_emb", 1, [one.embeds, 10])
-        one.pages, one.embeds = one.call("alloc_kvpage", 1, 10), one.call("alloc_emb", 1, 10)
+        one.call("dealloc", 1, "kvpage", [one.pages, 10])
+        one.call("dealloc", 1, "emb", [one.embeds, 10])
+        one.pages, one.embeds = one.call("alloc", 1, "kvpage", 10), one.call("alloc", 1, "emb", 10)
         world.drain()
     assert (one.space.usage().pages, one.space.usage().embeds) == (10, 10)
 
@@ -167,7 +167,7 @@ def test_an_interactive_inferlet_takes_from_an_older_batch_job() -> None:
     world.open(6, 4, BATCH)
     interactive = world.open(4, 4)
     world.drain()
-    interactive.call("alloc_kvpage", 1, 3)
+    interactive.call("alloc", 1, "kvpage", 3)
     world.drain()
     assert ended(world) == {1}
     assert interactive.space.waiting == 0
@@ -177,7 +177,7 @@ def test_an_old_batch_job_waits_for_a_young_interactive_inferlet() -> None:
     world = World(Adaptive(surplus=0), **SIZES)
     batch, interactive = world.open(6, 4, BATCH), world.open(4, 4)
     world.drain()
-    batch.call("alloc_kvpage", 1, 3)
+    batch.call("alloc", 1, "kvpage", 3)
     world.drain()
     assert ended(world) == set()
     assert batch.space.waiting == 1
@@ -190,7 +190,7 @@ def test_nobody_is_ended_if_that_does_not_serve_the_request() -> None:
     world = World(Adaptive(surplus=0), **SIZES)
     _, middle, _ = world.open(6, 4), world.open(2, 4), world.open(2, 4)
     world.drain()
-    middle.call("alloc_kvpage", 1, 4)
+    middle.call("alloc", 1, "kvpage", 4)
     world.drain()
     assert ended(world) == {2}, "the youngest holds 2 only"
 
@@ -215,7 +215,7 @@ def test_a_wave_beside_a_thousand_blocked_allocations_asks_nobody_and_looks_at_n
         world.answer()
     assert policy.asked == 1
     assert line.seen <= 20 * 5, "the head of the line, whenever a wave begins"
-    first.call("dealloc_kvpage", 1, [first.pages, 4])
+    first.call("dealloc", 1, "kvpage", [first.pages, 4])
     world.turn()
     assert policy.asked == 2, "something has come back: the first is served, and the second is asked for"
 

@@ -109,7 +109,7 @@ def test_a_slot_that_a_trim_emptied_after_memory_was_given_back_is_filled_at_onc
     one.embed(0, 2)
     one.forward(0, 2)
     world.drain()
-    one.call("dealloc_kvpage", one.queue, [one.pages + 7, 1])
+    one.call("dealloc", one.queue, "kvpage", [one.pages + 7, 1])
     one.call("trim_kvpage", one.queue, [one.pages, 1], 1)
     one.call("forward", one.queue, [one.pages, 1], [one.embeds + 1, 1], [one.pages, 1], [])
     assert len(world.turn().waves) == 1, "nothing would ask for a wave again"
@@ -304,7 +304,7 @@ def test_what_a_destroyed_queue_holds_still_comes_first() -> None:
     one = world.open(0, 64)
     world.drain()
     other = one.create_queue()
-    one.call("alloc_kvpage", other, 1)  # waits for pages, and what is behind it does, too
+    one.call("alloc", other, "kvpage", 1)  # waits for pages, and what is behind it does, too
     one.embed(0, queue=other)
     one.destroy_queue(other)
     one.sample(0)

@@ -1,1 +1,0 @@
-"""ForwardWithAdapter: the Transformer with a LoRA adapter."""
