@@ -41,6 +41,11 @@ class TenantApi:
         self._models = models
         self._blobs = BlobStore(config.limits.max_blob_bytes)
 
+    def use(self, standing: Standing) -> None:
+        """Launches in this standing from now on, and so do the tenant's inferlets that run."""
+        self.standing = standing
+        self._registry.use(standing)
+
     # ---- programs ----
 
     async def upload(self, data: bytes, name: str = "", file: str = "") -> ProgramInfo:

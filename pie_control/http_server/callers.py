@@ -24,16 +24,17 @@ HOW = "the header `Authorization: Bearer TOKEN`, or PIE_TOKEN or --token of the 
 REMOVED = "the token of this connection is no tenant's any more: ask the operator of the server for another"
 
 
-@dataclass(frozen=True)
+@dataclass
 class Caller:
-    """A tenant: what it can do, its inferlets as JSON, and what it may do beside."""
+    """A tenant: what it can do, its inferlets as JSON, and what it may do beside. One for all of its connections, so
+    what the file of tenants says anew holds for those that are open as well."""
 
     api: TenantApi
     account: TokenGrant
     listing: InferletListing = field(init=False)
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "listing", InferletListing(self.api))
+        self.listing = InferletListing(self.api)
 
     def check_may_load_adapters(self) -> None:
         """Raises Forbidden."""
@@ -56,8 +57,11 @@ class Callers:
         self._known: dict[str, Caller] = {}
 
     def use(self, accounts: Accounts) -> None:
-        """Asks for tokens of these tenants from now on. What is under way goes on: see `HttpServer.use`."""
+        """Asks for tokens of these tenants from now on, and gives each what it may by now. What is under way goes on:
+        see `HttpServer.use`."""
         self._accounts = accounts
+        for account in accounts:
+            self._update(account)
 
     def of(self, headers: Headers) -> Caller:
         """Who sends a request; raises Unauthorized."""
@@ -80,12 +84,17 @@ class Callers:
         return ""
 
     def _caller(self, account: TokenGrant) -> Caller:
-        """All tokens of a tenant share one caller, which keeps its blobs, until the file says something else of it."""
+        """All tokens of a tenant share one caller, which keeps its blobs."""
         name = account.standing.tenant.name
-        known = self._known.get(name)
-        if known is None or known.account != account:
-            known = self._known[name] = Caller(self._server.of(account.standing), account)
-        return known
+        if name not in self._known:
+            self._known[name] = Caller(self._server.of(account.standing), account)
+        return self._known[name]
+
+    def _update(self, account: TokenGrant) -> None:
+        known = self._known.get(account.standing.tenant.name)
+        if known is not None and known.account != account:
+            known.account = account
+            known.api.use(account.standing)
 
 
 async def caller_of(connection: HTTPConnection) -> Caller:  # a coroutine, because FastAPI runs functions on threads

@@ -78,7 +78,8 @@ class HttpServer:
 
     def use(self, accounts: Accounts) -> None:
         """Asks for tokens of these tenants from now on. Sessions and requests whose token is none of theirs end, and
-        with a session what ends with it; other inferlets stay as they are."""
+        with a session what ends with it; the others launch with what their tenant may by now. Inferlets that run stay
+        as they are."""
         self._callers.use(accounts)
         self._connections.check(self._callers.objection)
 

@@ -59,6 +59,12 @@ class Registry:
         self._of_tenants[standing.tenant.name] += 1
         return entry
 
+    def use(self, standing: Standing) -> None:
+        """What runs of this tenant launches others in this standing from now on; its own stays."""
+        for entry in self._running.values():
+            if entry.standing.tenant.name == standing.tenant.name:
+                entry.standing = standing
+
     def _check_tenant(self, tenant: Tenant) -> None:
         if tenant.max_inferlets is not None and self._of_tenants[tenant.name] >= tenant.max_inferlets:
             raise Overloaded(

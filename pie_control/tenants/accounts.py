@@ -68,10 +68,14 @@ class Accounts:
         """What this token stands for. The time that it takes says nothing about the tokens that there are."""
         return self._by_digest.get(_digest(token))
 
+    def __iter__(self) -> Iterator[TokenGrant]:
+        """What there is, once for each token."""
+        return iter(self._by_digest.values())
+
     @property
     def tenants(self) -> Iterator[Tenant]:
         """Each one, once for each of its tokens."""
-        return (account.standing.tenant for account in self._by_digest.values())
+        return (account.standing.tenant for account in self)
 
 
 def read_accounts(path: Path) -> Accounts:

@@ -234,7 +234,11 @@ class FakeServerApi:
 
     def of(self, standing: Standing) -> FakeServerApi:
         self.tenants[standing.tenant.name] = found = FakeServerApi(self._ids)
+        found.use(standing)
         return found
+
+    def use(self, standing: Standing) -> None:
+        self.standing = standing
 
     def programs(self) -> tuple[ProgramInfo, ...]:
         return tuple(self._programs.values())

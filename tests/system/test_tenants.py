@@ -15,10 +15,15 @@ import pytest
 from pie_control.cli.main import main
 from pie_control.client import Client, InferletEnded, SyncClient
 from pie_control.errors import BadRequest, Forbidden, Overloaded, Unauthorized, UnknownName
+from pie_control.http_server.listening import bind
+from pie_control.http_server.server import HttpServer
+from pie_control.tenants.accounts import read_accounts
+from pie_control.testing.fake_model import FakeModel
+from pie_control.testing.in_process import InProcessClient
 from tests.control.tenants.test_accounts import ALICE, BOB, written
 from tests.helpers.guard import HANG_SECONDS
 from tests.helpers.live_server import live_server
-from tests.helpers.servers import cache_with_guest
+from tests.helpers.servers import cache_with_guest, started
 from tests.helpers.tree import EXAMPLES
 from tests.helpers.web import Asked, answer, serving
 
@@ -281,5 +286,44 @@ def test_adapters_are_loaded_by_whom_the_operator_allows(url: str) -> None:
             with pytest.raises(BadRequest, match="--adapter-dir"):
                 await alice.load_adapter("a", "b")
             assert await bob.adapters() == []
+
+    asyncio.run(check())
+
+
+PARENT = b"""
+from inferlet_sdk import launch
+
+async def main(args):
+    await args.send("ready")
+    await args.receive()
+    try:
+        return await launch("waits").result()
+    except Exception as error:
+        return str(error)
+"""
+
+
+def test_a_reload_reaches_sessions_that_are_open_and_inferlets_that_run(guest_cache: Path, tmp_path: Path) -> None:
+    async def check() -> None:
+        cache = cache_with_guest(tmp_path, guest_cache)
+        async with started(cache, InProcessClient(FakeModel()), tenants=str(written(tmp_path, TENANTS))) as api:
+            server = HttpServer(api, bind("127.0.0.1", 0), api.config)
+            await server.start()
+            try:
+                async with both(server.url) as (alice, bob):
+                    await bob.upload(WAITS, "waits")
+                    parent = await bob.launch(await bob.upload(PARENT))
+                    await parent.receive()
+                    less = TENANTS.replace("max_inferlets = 3", "max_inferlets = 1").replace("= true", "= false")
+                    server.use(read_accounts(written(tmp_path, less)))
+                    with pytest.raises(Overloaded, match="1 inferlets of tenant bob run, which is the limit"):
+                        await bob.launch("waits")
+                    await parent.send("launch")
+                    assert "1 inferlets of tenant bob run, which is the limit" in await parent.result()
+                    await (await bob.launch("waits")).terminate()  # it goes on with what is left
+                    with pytest.raises(Forbidden, match="tenant alice may not load or drop adapters"):
+                        await alice.load_adapter("a", "b")
+            finally:
+                await server.close()
 
     asyncio.run(check())

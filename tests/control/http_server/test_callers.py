@@ -59,7 +59,8 @@ def test_a_tenant_is_the_same_with_all_of_its_tokens_until_the_file_changes_it(t
     with pytest.raises(Unauthorized):
         callers.of(headers(ALICE))
     callers.use(find_accounts(str(written(tmp_path, tenants(alice=NEW) + "\nweight = 3"))))
-    assert callers.of(headers(NEW)).account.standing.tenant.weight == 3.0
+    assert callers.of(headers(NEW)) is alice
+    assert alice.account.standing.tenant.weight == alice.api.standing.tenant.weight == 3.0
 
 
 def test_a_hangup_reads_the_file_again(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
