@@ -7,15 +7,17 @@
 
 #include "attention_words.h"
 #include "online_softmax.h"
+#include "tiles.h"
 
 static const int64_t BLOCK_BYTES = 1 << 15;  // of packed keys and values; fits the first-level cache beside the rest
 static const int64_t MOST_KEYS = 128;        // in a block
-static const int TILE_ROWS = 6;              // that are multiplied at a time
+static const int TILE_ROWS = 6;              // that are multiplied at a time in vectors
+static const int STRIPS_ROWS = 2 * STRIP;    // that are multiplied at a time in the processor's tiles
 
 template <class Number>
 static int64_t keys_per_block(int64_t head_dim) {
-    const int64_t key_bytes = 2 * head_dim * sizeof(Factor<Number>);
-    return std::clamp<int64_t>(BLOCK_BYTES / key_bytes / UNIT * UNIT, UNIT, MOST_KEYS);
+    const int64_t key_bytes = 2 * head_dim * sizeof(Factor<Number>), step = TILE_FEATURES;
+    return std::clamp<int64_t>(BLOCK_BYTES / key_bytes / step * step, step, MOST_KEYS);
 }
 
 // Packs 16 keys as a unit [words][16].
@@ -60,6 +62,7 @@ class PackedTask {
         group_ = cache.group();
         rows_ = tile.num_queries * group_;
         most_keys_ = keys_per_block<Number>(dim_);
+        in_tiles_ = std::is_same_v<Factor<Number>, bfloat16> && dim_ % TILE_FEATURES == 0 && can_use_tiles();
         num_queries_ = batch.q_indptr[tile.sequence + 1] - batch.q_indptr[tile.sequence];
         num_keys_ = batch.key_indptr[tile.sequence + 1] - batch.key_indptr[tile.sequence];
         take_memory();
@@ -67,6 +70,7 @@ class PackedTask {
 
     void run() {
         copy_queries();
+        const TileShapes shapes(in_tiles_ ? strip_rows() : 0);
         for (int64_t first = tile_.first_key; first < tile_.end_key; first += most_keys_)
             attend_block(first, std::min(most_keys_, tile_.end_key - first));
     }
@@ -91,14 +95,15 @@ class PackedTask {
 
     void take_memory() {
         static thread_local Memory memory;
-        int64_t packed = most_keys_ * dim_ * sizeof(Factor<Number>), scores = TILE_ROWS * most_keys_;
-        memory.reset(2 * packed + rows_ * dim_ * sizeof(Factor<Number>) + softmax_.bytes(rows_) +
+        const int64_t packed = most_keys_ * dim_ * sizeof(Factor<Number>), scores = rows_at_once() * most_keys_;
+        const int64_t rows = rows_ + (in_tiles_ ? strip_rows() : 0);  // a strip begins anywhere
+        memory.reset(2 * packed + rows * dim_ * sizeof(Factor<Number>) + softmax_.bytes(rows) +
                      scores * (4 + sizeof(Factor<Number>)) + (tile_.num_queries + 1) * most_keys_ / 8 +
                      most_keys_ * 16 + 64 * 16);
         packed_keys_ = memory.take<Word>(packed / 4);
         packed_values_ = memory.take<Word>(packed / 4);
-        queries_ = memory.take<Factor<Number>>(rows_ * dim_);
-        softmax_.start(memory, rows_);
+        queries_ = memory.take<Factor<Number>>(rows * dim_);
+        softmax_.start(memory, rows);
         scores_ = memory.take<float>(scores);
         weights_ = memory.take<Factor<Number>>(scores);
         masks_ = memory.take<uint16_t>((tile_.num_queries + 1) * most_keys_ / 16);
@@ -121,11 +126,12 @@ class PackedTask {
     }
 
     void attend_block(int64_t first, int64_t count) {
-        Block block = {first, count, (count + UNIT - 1) / UNIT, masks_, false, 0, rows_};
+        const int64_t step = in_tiles_ ? TILE_FEATURES : UNIT;
+        Block block = {first, count, (count + step - 1) / step * step / UNIT, masks_, false, 0, rows_};
         hide(block);
         if (block.first_row >= block.end_row) return;
         pack(block);
-        int64_t rows = block.end_row - block.first_row, parts = (rows + TILE_ROWS - 1) / TILE_ROWS;
+        int64_t rows = block.end_row - block.first_row, parts = (rows + rows_at_once() - 1) / rows_at_once();
         for (int64_t part = 0; part < parts; part++) {
             Range range = share(rows, part, parts);
             attend_rows(block, block.first_row + range.begin, range.size());
@@ -134,7 +140,7 @@ class PackedTask {
 
     // Decides which keys of the block which queries see.
     void hide(Block& block) {
-        if (all_visible(block) && block.count % UNIT == 0) {
+        if (all_visible(block) && block.count == block.width()) {
             block.masks = nullptr;
             return;
         }
@@ -146,7 +152,8 @@ class PackedTask {
         for (int64_t q = 0; q < tile_.num_queries; q++) {
             uint16_t* masks = masks_ + (q + 1) * block.units;
             uint16_t any = 0;
-            for (int64_t u = 0; u < block.units; u++) any |= masks[u] = masks_[u] & visible(block, q, u * UNIT);
+            for (int64_t u = 0; u < block.units; u++)
+                any |= masks[u] = masks_[u] ? masks_[u] & visible(block, q, u * UNIT) : 0;
             if (!any) continue;
             first = std::min(first, q);
             end = q + 1;
@@ -193,10 +200,10 @@ class PackedTask {
     // Meanwhile the vectors of the next block are prefetched: they are too scattered for the processor to predict, and
     // waiting for them would take several times as long as computing.
     void pack(const Block& block) {
-        find(block.first, block.count);
+        find(block);
         const uint32_t* next = batch_.key_rows + batch_.key_indptr[tile_.sequence] + block.first + block.count;
         int64_t fetched = std::clamp<int64_t>(tile_.end_key - block.first - block.count, 0, most_keys_);
-        for (int64_t n = 0; n < block.count; n += UNIT) {
+        for (int64_t n = 0; n < block.width(); n += UNIT) {
             for (int64_t i = n; i < std::min(n + UNIT, fetched); i++) fetch(next[i]);
             pack_keys(keys_ + n, dim_, packed_keys_ + n * words());
         }
@@ -220,40 +227,57 @@ class PackedTask {
     static constexpr int PER = PER_WORD<Factor<Number>>;
 
     int64_t words() const { return dim_ / PER; }  // of a key
-    int64_t value_steps(const Block& block) const { return (block.count + PER - 1) / PER; }
+    int64_t value_steps(const Block& block) const { return ((in_tiles_ ? block.width() : block.count) + PER - 1) / PER; }
     int64_t value_unit_words(const Block& block) const { return block.width() / PER * UNIT; }
 
     // Addresses of keys and values; whole units, the last ones repeated.
-    void find(int64_t first, int64_t count) {
-        const uint32_t* rows = batch_.key_rows + batch_.key_indptr[tile_.sequence] + first;
+    void find(const Block& block) {
+        const uint32_t* rows = batch_.key_rows + batch_.key_indptr[tile_.sequence] + block.first;
         const Number* keys = layer_.cache + head_ * cache_.page_size * dim_;
         int64_t behind = cache_.num_kv_heads * cache_.page_size * dim_;
-        for (int64_t n = 0; n < (count + UNIT - 1) / UNIT * UNIT; n++) {
-            keys_[n] = keys + rows[std::min(n, count - 1)] * dim_;
+        for (int64_t n = 0; n < block.width(); n++) {
+            keys_[n] = keys + rows[std::min(n, block.count - 1)] * dim_;
             values_[n] = keys_[n] + behind;
         }
     }
 
-    // `count` <= TILE_ROWS rows against one block.
+    int64_t strip_rows() const { return std::min<int64_t>(rows_, STRIP); }
+    int64_t rows_at_once() const { return in_tiles_ ? STRIPS_ROWS : TILE_ROWS; }
+
+    // `count` <= rows_at_once() rows against one block.
     void attend_rows(const Block& block, int64_t first, int64_t count) {
         const int64_t width = block.width();
-        const Left queries = {(const Word*)(queries_ + first * dim_), words()};
         const Right keys = {(const char*)packed_keys_, words() * UNIT * (int64_t)sizeof(Word), block.units, dim_};
-        multiply_block<false>(queries, count, keys, scores_, width);
+        multiply_block<false>(queries_ + first * dim_, dim_, count, keys, scores_, width);
         for (int64_t n = 0; n < count; n++) {
             const uint16_t* masks = block.masks;
             if (block.masks_differ) masks += (first + n) / group_ * block.units;
             softmax_.weigh(first + n, scores_ + n * width, weights_ + n * width, masks, block.units);
         }
-        const Left weights = {(const Word*)weights_, width / PER};
+        if (in_tiles_) std::memset(weights_ + count * width, 0, (rows_at_once() - count) * width * sizeof(Factor<Number>));
         const Right values = {(const char*)packed_values_, value_unit_words(block) * (int64_t)sizeof(Word), dim_ / UNIT,
                               value_steps(block) * PER};
-        multiply_block<true>(weights, count, values, softmax_.mixed(first), dim_);
+        multiply_block<true>(weights_, width, count, values, softmax_.mixed(first), dim_);
+    }
+
+    // sums [rows][stride] = or += left [rows][width] * right. In tiles, rows that fill a strip are multiplied too.
+    template <bool ADD>
+    void multiply_block(const Factor<Number>* left, int64_t width, int64_t rows, const Right& right, float* sums, int64_t stride) {
+#if WITH_TILES
+        if constexpr (std::is_same_v<Factor<Number>, bfloat16>)
+            if (in_tiles_) {
+                const int64_t row_bytes = width * (int64_t)sizeof(bfloat16), strips = (rows + strip_rows() - 1) / strip_rows();
+                const int64_t tile_bytes = TILE_FEATURES * (int64_t)sizeof(bfloat16);
+                const Strips all = {(const char*)left, strips, strip_rows(), strip_rows() * row_bytes, tile_bytes, row_bytes};
+                return multiply(Plain<bfloat16>(), all, right, 0, ADD, sums, stride);
+            }
+#endif
+        multiply_in_vectors<ADD>({(const Word*)left, width / PER}, rows, right, sums, stride);
     }
 
     // Like `multiply`, but in tiles of as many units as there are: head dimensions are often a few units.
     template <bool ADD>
-    static void multiply_block(const Left& left, int64_t rows, Right right, float* sums, int64_t stride) {
+    static void multiply_in_vectors(const Left& left, int64_t rows, Right right, float* sums, int64_t stride) {
         using Form = Plain<Factor<Number>>;
         with_constant<TILE_ROWS>(rows, [&](auto count) {
             constexpr int ROWS = count.value, UNITS = most_units<Form>(ROWS);
@@ -270,6 +294,7 @@ class PackedTask {
     const Tile& tile_;
     int64_t window_, head_;
     int64_t dim_, group_, rows_, most_keys_;
+    bool in_tiles_;
     int64_t num_queries_, num_keys_;  // of the sequence
     Word *packed_keys_, *packed_values_;
     Factor<Number> *queries_, *weights_;

@@ -18,6 +18,8 @@ FLAGS = ("-O3", "-std=c++17", "-ffp-contract=off", "-fPIC", "-pthread")
 """Without contraction: the compiler would fuse products and sums in one kernel and not in another (`vectors.h`)."""
 AVX2 = frozenset({"avx2", "fma", "f16c"})
 """The least that an x86 processor must have."""
+TILES = frozenset({"amx_tile", "amx_bf16"})
+WITHOUT_TILES = ("-mno-amx-bf16", "-mno-amx-tile")
 
 
 def build(cache_dir: Path, compilers: tuple[str, ...] = COMPILERS, max_isa: str = "auto") -> Path:
@@ -39,7 +41,14 @@ def _flags_of_cpu(max_isa: str) -> tuple[str, ...]:
         return ("-mcpu=native",)
     if missing := AVX2 - cpu_flags():
         raise KernelsUnavailable(f"this CPU has no {', '.join(sorted(missing))}")
-    return ("-mavx2", "-mfma", "-mf16c") if max_isa == "avx2" else ("-march=native",)
+    if max_isa == "avx2":
+        return ("-mavx2", "-mfma", "-mf16c")
+    return ("-march=native", *(WITHOUT_TILES if max_isa == "avx512" and has_tiles() else ()))
+
+
+def has_tiles() -> bool:
+    """Whether the CPU has tiles of bfloat16 numbers."""
+    return cpu_flags() >= TILES
 
 
 @functools.cache

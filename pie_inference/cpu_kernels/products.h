@@ -67,6 +67,9 @@ struct Plain {
     }
 };
 
+template <class Form>
+static constexpr bool IS_PLAIN = std::is_same_v<Form, Plain<typename Form::Factor>>;
+
 // Words of a lane that `decode` makes at a time.
 template <class Form>
 static constexpr int WORDS_OF = Form::FEATURES / Form::PARTS / PER_WORD<typename Form::Factor>;

@@ -123,18 +123,20 @@ def test_linear_of_odd_shapes(ops: CpuOps, dtype: torch.dtype, stored: torch.dty
         check_linear(ops, random(dtype, count, ins), [weight], random(dtype, outs, seed=2) if count % 2 else None)
 
 
+@pytest.mark.parametrize("ins", [70, 96])  # 96 fills tiles
 @pytest.mark.parametrize("count", [0, *range(1, 34), 70, 255, 256, 257, 600])
-def test_linear_of_any_number_of_rows(ops: CpuOps, dtype: torch.dtype, count: int) -> None:
-    rows, weight, bias = random(dtype, count, 70), random(dtype, 150, 70, seed=1), random(dtype, 150, seed=2)
+def test_linear_of_any_number_of_rows(ops: CpuOps, dtype: torch.dtype, count: int, ins: int) -> None:
+    rows, weight, bias = random(dtype, count, ins), random(dtype, 150, ins, seed=1), random(dtype, 150, seed=2)
     if count:
         check_linear(ops, rows, [weight], bias)
     else:
         assert ops.linear([weight], bias)(rows).shape == (0, 150)
 
 
+@pytest.mark.parametrize("ins", [5000, 5024])
 @pytest.mark.parametrize("count", [1, 8, 9, 40, 300])
-def test_linear_longer_than_a_block(ops: CpuOps, dtype: torch.dtype, count: int) -> None:
-    check_linear(ops, random(dtype, count, 5000), [random(dtype, 90, 5000, seed=1)], random(dtype, 90, seed=2))
+def test_linear_longer_than_a_block(ops: CpuOps, dtype: torch.dtype, count: int, ins: int) -> None:
+    check_linear(ops, random(dtype, count, ins), [random(dtype, 90, ins, seed=1)], random(dtype, 90, seed=2))
 
 
 def test_linear_of_several_parts(ops: CpuOps, dtype: torch.dtype) -> None:
@@ -162,9 +164,10 @@ def test_linear_keeps_no_reference_to_what_it_packed(ops: CpuOps, dtype: torch.d
     assert torch.equal(multiply(rows), before)
 
 
-def test_rows_do_not_depend_on_each_other(ops: CpuOps, dtype: torch.dtype) -> None:
+@pytest.mark.parametrize("ins", [3000, 3008])
+def test_rows_do_not_depend_on_each_other(ops: CpuOps, dtype: torch.dtype, ins: int) -> None:
     """What else is in a batch must not change a bit of a row."""
-    rows, multiply = random(dtype, 300, 3000), ops.linear([random(dtype, 100, 3000, seed=1)], None)
+    rows, multiply = random(dtype, 300, ins), ops.linear([random(dtype, 100, ins, seed=1)], None)
     together = multiply(rows)
     assert torch.equal(multiply(rows[:20]), together[:20])
     assert torch.equal(multiply(rows[7:8]), together[7:8])

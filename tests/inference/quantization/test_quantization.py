@@ -90,7 +90,7 @@ def assert_rounded(product: torch.Tensor, exact: torch.Tensor) -> None:
 
 
 @pytest.mark.parametrize("threads", [1, 2])
-@pytest.mark.parametrize(("outs", "ins"), [(64, 128), (50, 256), (130, 384), (3, 128)])
+@pytest.mark.parametrize(("outs", "ins"), [(64, 128), (50, 256), (130, 384), (3, 128), (36, 4224)])
 @pytest.mark.parametrize("name", FORMATS)
 def test_kernels_multiply_with_the_dequantized_weights(
     name: str, outs: int, ins: int, threads: int, library: Library, monkeypatch: pytest.MonkeyPatch
@@ -99,7 +99,7 @@ def test_kernels_multiply_with_the_dequantized_weights(
     weight = quantize([random_weight(outs, ins)], FORMATS[name], torch.bfloat16, CPU)
     bias = torch.randn(outs).bfloat16() if outs % 64 else None
     layer = cpu_linear.make_linear(library, weight, bias)
-    for count in (1, 2, 3, 4, 11, 27):
+    for count in (1, 2, 3, 4, 11, 27, 300):
         rows = random_weight(count, ins, seed=count).mul_(16).bfloat16()
         exact = exact_product(rows, weight, bias)
         assert_rounded(layer(rows), exact)

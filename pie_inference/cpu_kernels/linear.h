@@ -1,0 +1,179 @@
+// What a product of a linear layer needs, whichever instructions multiply: weights in units, groups, what follows the sums.
+#pragma once
+
+#include <algorithm>
+
+#include "forms.h"
+#include "memory.h"
+#include "parallel.h"
+
+struct LinearLayer {
+    const char* weights;    // units [outs rounded up][ins][UNIT]
+    const bfloat16* scales; // 8 bits: [outs rounded up]; 4 bits: [units][groups][scale, zero][UNIT]
+    const void* bias;       // [outs] in the rows' format, or null
+    const uint16_t* codes;  // 8 bits: the bfloat16 number of each magnitude
+    int64_t outs, ins;      // ins: with padding, a multiple of the form's features
+    int64_t group;          // features that share a scale and a zero; 0: not in groups
+};
+
+// Rows [count][ins] of `stride` numbers, and what they become.
+template <class Number>
+struct Rows {
+    const Number* numbers;
+    int64_t stride, count;
+    Number* output;  // [count][outs]
+};
+
+template <class Number, class Form>
+class LinearParts {
+  protected:
+    using Factor = typename Form::Factor;
+
+    static constexpr int64_t BUFFER_BYTES = 16 << 10;
+    static constexpr int64_t ROW_BLOCK = 256;  // rows whose sums are kept
+    static constexpr int64_t NUMBERS_PER_PART = 1 << 15;
+    static constexpr int64_t WEIGHTS_PER_THREAD = 1 << 16;
+
+    LinearParts(const LinearLayer& layer, const Rows<Number>& rows, int64_t threads)
+        : layer_(layer), rows_(rows), form_(make_form(layer)) {
+        threads_ = std::min(threads, layer.outs * layer.ins / WEIGHTS_PER_THREAD + 1);
+        groups_ = layer.group ? layer.ins / layer.group : 1;
+        units_ = (layer.outs + UNIT - 1) / UNIT;
+    }
+
+    static Form make_form(const LinearLayer& layer) {
+        if constexpr (std::is_constructible_v<Form, const uint16_t*>) return Form(layer.codes);
+        else return Form();
+    }
+
+    const Number* row(int64_t n) const { return rows_.numbers + n * rows_.stride; }
+
+    // Parts in which it pays to go through all rows.
+    int64_t preparing_parts() const { return std::min(rows_.count * layer_.ins / NUMBERS_PER_PART + 1, 4 * threads_); }
+
+    void take_row_sums() {
+        static thread_local Memory memory;
+        memory.reset(rows_.count * groups_ * sizeof(float));
+        row_sums_ = memory.take<float>(rows_.count * groups_);
+    }
+
+    // Sums a row's numbers group by group.
+    void sum_groups(int64_t n) {
+        for (int64_t g = 0; g < groups_; g++) row_sums_[n * groups_ + g] = sum(row(n) + g * layer_.group);
+    }
+
+    float sum(const Number* numbers) const {
+        Floats sums = {};
+        for (int64_t i = 0; i < layer_.group; i += LANES) sums += load(numbers + i, layer_.group - i);
+        return sum_of(sums);
+    }
+
+    Right right(Range units, int64_t feature, int64_t features) const {
+        int64_t unit_bytes = layer_.ins * Form::BYTES;
+        return {layer_.weights + units.begin * unit_bytes + feature * Form::BYTES, unit_bytes, units.size(), features};
+    }
+
+    Right decode(const Right& stored, char* buffer) const {
+        constexpr int WORDS = WORDS_OF<Form> * VECTORS_PER_UNIT;
+        const Form form = form_;
+        char* to = buffer;
+        for (int64_t unit = 0; unit < stored.units; unit++) {
+            const char* from = stored.from + unit * stored.unit_stride;
+            for (int64_t feature = 0; feature < stored.features; feature += Form::FEATURES) {
+                prefetch(from + STREAM_AHEAD);
+                UNROLLED
+                for (int part = 0; part < Form::PARTS; part++) {
+                    Words words[WORDS];
+                    form.decode(from, part, words);
+                    UNROLLED
+                    for (int w = 0; w < WORDS; w++) write(to + w * sizeof(Words), words[w]);
+                    to += sizeof(words);
+                }
+                from += Form::FEATURES * Form::BYTES;
+            }
+        }
+        return {buffer, stored.features * Plain<Factor>::BYTES, stored.units, stored.features};
+    }
+
+    // What is multiplied at a time: so many units, and so many features, a multiple of a group's.
+    struct Block {
+        int64_t units, features;
+    };
+
+    // Sums and writes the results of `rows` for some units. `multiply(units, features, add, sums, stride, buffer)` makes or adds
+    // to sums [sum_rows][stride]; the buffer has `buffer_bytes`.
+    template <class Multiply>
+    void sum_chunk(Range rows, int64_t sum_rows, Range units, Block most, int64_t buffer_bytes, const Multiply& multiply) const {
+        static thread_local Memory memory;
+        const int64_t stride = units.size() * UNIT;
+        memory.reset(sum_rows * (stride + most.units * UNIT) * sizeof(float) + buffer_bytes + 3 * 64);
+        float* sums = memory.take<float>(sum_rows * stride);
+        float* part = memory.take<float>(layer_.group ? sum_rows * most.units * UNIT : 0);
+        char* buffer = memory.take<char>(buffer_bytes);
+        for (int64_t feature = 0; feature < layer_.ins; feature += most.features)
+            for (int64_t first = units.begin; first < units.end; first += most.units) {
+                const Range features = {feature, std::min(feature + most.features, layer_.ins)};
+                const Range some = {first, std::min(first + most.units, units.end)};
+                float* to = sums + (first - units.begin) * UNIT;
+                if (!layer_.group) multiply(some, features, feature > 0, to, stride, buffer);
+                else sum_groups_of(rows, some, features, to, stride, [&](Range group) {
+                    multiply(some, group, false, part, some.size() * UNIT, buffer);
+                    return part;
+                });
+            }
+        finish(rows, units, sums);
+    }
+
+    // Adds the groups of some features, whose parts `multiply` makes.
+    template <class Multiply>
+    void sum_groups_of(Range rows, Range units, Range features, float* sums, int64_t stride, const Multiply& multiply) const {
+        for (int64_t first = features.begin; first < features.end; first += layer_.group) {
+            const float* part = multiply(Range{first, first + layer_.group});
+            if (first == 0) add_group<false>(rows, units, first / layer_.group, part, sums, stride);
+            else add_group<true>(rows, units, first / layer_.group, part, sums, stride);
+        }
+    }
+
+    // sums [rows][stride] = or += scale * part [rows][units * UNIT] + zero * the sum of the row's numbers. What decoding adds to
+    // each integer is taken away.
+    template <bool ADD>
+    void add_group(Range rows, Range units, int64_t group, const float* part, float* sums, int64_t stride) const {
+        const Floats middle = splat(-8 - FOUR_BITS_ADDED);
+        for (int64_t unit = units.begin; unit < units.end; unit++)
+            for (int v = 0; v < VECTORS_PER_UNIT; v++) {
+                const bfloat16* at = layer_.scales + (unit * groups_ + group) * 2 * UNIT + v * LANES;
+                const Floats scale = load(at), zero = fused(scale, middle, load(at + UNIT));
+                const float* from = part + (unit - units.begin) * UNIT + v * LANES;
+                float* to = sums + (unit - units.begin) * UNIT + v * LANES;
+                const float* row_sums = row_sums_ + rows.begin * groups_ + group;
+                for (int64_t row = 0; row < rows.size(); row++) {
+                    const Floats sum = fused(zero, splat(row_sums[row * groups_]), ADD ? load(to) : Floats{});
+                    store(to, fused(load(from), scale, sum));
+                    from += units.size() * UNIT;
+                    to += stride;
+                }
+            }
+    }
+
+    // Writes the results of rows, whose sums are [rows][units * UNIT].
+    void finish(Range rows, Range units, const float* sums) const {
+        const Number* bias = (const Number*)layer_.bias;
+        const bool scaled = layer_.scales && !layer_.group;
+        const int64_t first = units.begin * UNIT, end = std::min(units.end * UNIT, layer_.outs);
+        for (int64_t row = rows.begin; row < rows.end; row++, sums += units.size() * UNIT) {
+            Number* to = rows_.output + row * layer_.outs;
+            for (int64_t out = first; out < end; out += LANES) {
+                Floats sum = load(sums + out - first);
+                if (scaled) sum *= load(layer_.scales + out);
+                if (bias) sum += load(bias + out, layer_.outs - out);
+                store(to + out, sum, layer_.outs - out);
+            }
+        }
+    }
+
+    const LinearLayer& layer_;
+    const Rows<Number>& rows_;
+    const Form form_;
+    int64_t threads_, groups_, units_;
+    float* row_sums_ = nullptr;  // [count][groups]
+};

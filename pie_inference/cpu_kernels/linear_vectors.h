@@ -1,0 +1,118 @@
+// Linear layers in vectors.
+//
+// With few rows, memory is the bound: weights are decoded while they are multiplied, as streams with prefetch. With more
+// rows, a block of a few units stays in a cache for all tiles of rows; forms that are not multiplied as they are stored are
+// decoded into a buffer first.
+#pragma once
+
+#include "linear.h"
+
+template <class Number, class Form>
+class LinearInVectors : LinearParts<Number, Form> {
+    using Parts = LinearParts<Number, Form>;
+    using typename Parts::Factor;
+    using Parts::layer_, Parts::rows_, Parts::form_, Parts::threads_, Parts::units_;
+
+  public:
+    LinearInVectors(const LinearLayer& layer, const Rows<Number>& rows, int64_t threads)
+        : Parts(layer, rows, threads), words_(layer.ins / PER_WORD<Factor>) {
+        blocks_ = (rows.count + Parts::ROW_BLOCK - 1) / Parts::ROW_BLOCK;
+        few_ = rows.count <= Form::MOST_DIRECT;
+        units_per_chunk_ = few_ ? most_units<Form>((int)rows.count) : most_units<Plain<Factor>>(MOST_ROWS);
+    }
+
+    void run() {
+        if (COPIED || layer_.group) prepare();
+        const int64_t columns = (units_ + units_per_chunk_ - 1) / units_per_chunk_;
+        parallel(threads_, blocks_ * columns, [&](int64_t chunk) {
+            const int64_t first = chunk % columns * units_per_chunk_;
+            const Range rows = block_rows(chunk / columns), units = {first, std::min(first + units_per_chunk_, units_)};
+            this->sum_chunk(rows, rows.size(), units, {units.size(), layer_.ins}, Parts::BUFFER_BYTES,
+                            [&](Range, Range features, bool, float* sums, int64_t, char* buffer) {
+                                multiply_features(rows, units, features, sums, buffer);
+                            });
+        });
+    }
+
+  private:
+    // Whether rows are copied: as interleaved words of factors, since a tile with few registers has none for its rows'
+    // addresses, and since rows may be of another format.
+    static constexpr bool COPIED = !WITH_PAIRS;
+    static constexpr int64_t CACHED_BYTES = WITH_PAIRS ? 256 << 10 : 16 << 10;  // of a block that is multiplied in place
+
+    // Copies rows and sums them group by group, block by block.
+    void prepare() {
+        static thread_local Memory memory;
+        memory.reset(COPIED ? rows_.count * words_ * 4 : 0);
+        copies_ = memory.take<Word>(COPIED ? rows_.count * words_ : 0);
+        this->take_row_sums();
+        int64_t tiles = 0;
+        for (int64_t block = 0; block < blocks_; block++) tiles += tiles_of(block_rows(block).size());
+        const int64_t parts = std::min(this->preparing_parts(), tiles);
+        parallel(threads_, parts, [&](int64_t part) {
+            Range mine = share(tiles, part, parts);
+            int64_t first = 0;
+            for (int64_t block = 0; block < blocks_; block++) {
+                Range rows = block_rows(block);
+                int64_t count = tiles_of(rows.size());
+                for (int64_t n = std::max(mine.begin - first, INT64_C(0)); n < std::min(mine.end - first, count); n++) {
+                    Range tile = share(rows.size(), n, count);
+                    prepare_tile({rows.begin + tile.begin, rows.begin + tile.end});
+                }
+                first += count;
+            }
+        });
+    }
+
+    Range block_rows(int64_t block) const { return share(rows_.count, block, blocks_); }
+
+    void prepare_tile(Range tile) {
+        for (int64_t row = tile.begin; row < tile.end; row++) {
+            if (layer_.group) this->sum_groups(row);
+            if (COPIED) copy(this->row(row), copies_ + tile.begin * words_ + row - tile.begin, tile.size());
+        }
+    }
+
+    // Copies a row as floats to every `step`-th word.
+    void copy(const Number* numbers, Word* to, int64_t step) const {
+        for (int64_t i = 0; i < layer_.ins; i += LANES) {
+            int64_t count = within_lanes(layer_.ins - i);
+            Words words = (Words)load(numbers + i, count);
+            for (int64_t lane = 0; lane < count; lane++) to[(i + lane) * step] = words[lane];
+        }
+    }
+
+    Left left(Range rows, int64_t feature) const {
+        int64_t word = feature / PER_WORD<Factor>;
+        if (COPIED) return {copies_ + rows.begin * words_, words_, word};
+        return {(const Word*)(rows_.numbers + rows.begin * rows_.stride), rows_.stride / PER_WORD<Factor>, word};
+    }
+
+    int64_t features_at_a_time(int64_t units) const {
+        if (few_) return layer_.ins;
+        int64_t bytes = units * (IS_PLAIN<Form> ? Form::BYTES : Plain<Factor>::BYTES);
+        return (IS_PLAIN<Form> ? CACHED_BYTES : Parts::BUFFER_BYTES) / bytes / Form::FEATURES * Form::FEATURES;
+    }
+
+    void multiply_features(Range rows, Range units, Range all, float* sums, char* buffer) const {
+        const int64_t most = features_at_a_time(units.size());
+        for (int64_t first = all.begin; first < all.end; first += most) {
+            const Right right = this->right(units, first, std::min(most, all.end - first));
+            if (first == all.begin) multiply_block<false>(rows, left(rows, first), right, sums, buffer);
+            else multiply_block<true>(rows, left(rows, first), right, sums, buffer);
+        }
+    }
+
+    template <bool ADD>
+    void multiply_block(Range rows, const Left& left, Right right, float* sums, char* buffer) const {
+        int64_t stride = right.units * UNIT;
+        if (few_) return multiply<Form, COPIED, ADD, true>(form_, left, rows.size(), right, sums, stride);
+        if constexpr (!IS_PLAIN<Form>) right = this->decode(right, buffer);
+        multiply<Plain<Factor>, COPIED, ADD>({}, left, rows.size(), right, sums, stride);
+    }
+
+    const int64_t words_;  // of a row
+    int64_t blocks_, units_per_chunk_;
+    bool few_;
+    Word* copies_ = nullptr;
+};
