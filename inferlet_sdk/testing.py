@@ -11,7 +11,7 @@ def test_main():
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.metadata import entry_points
 from pathlib import Path
@@ -52,26 +52,34 @@ SERVERS = "inferlet_sdk.testing"
 
 
 def run(
-    program: str | Path,
-    *arguments: str,
+    program: str | Path | Callable[..., Any],
+    /,
+    *args: Any,
     inbox: Sequence[str | tuple[str, Mapping[str, Content]]] = (),
+    environment: Mapping[str, str] | None = None,
     blobs: Mapping[str, Content] | None = None,
     **kwargs: Any,
 ) -> Outcome:
-    """Runs a program to its end: a file or a folder, beside the file of the caller or in the current folder.
+    """Runs a program to its end: a file or a folder, beside the file of the caller or in the current folder; or a
+    function, which takes `args` first as `main` does.
 
-    `arguments` are those of a command line, `kwargs` parameters of `main` by name, `inbox` the messages of its client,
-    each a text, or a text with blobs: `("What is this?", {"photo": "cat.png"})`. `blobs` come with the launch. Raises
-    InferletFailed.
+    `args` and `kwargs` are the parameters of its `main`: JSON values; texts in `args` are words of a command line.
+    `inbox` are the messages of its client, each a text, or a text with blobs: `("What is this?", {"photo":
+    "cat.png"})`. `blobs` and `environment` come with the launch. Raises InferletFailed.
     """
     import inspect
 
+    if not callable(program) and not isinstance(program, str | Path):
+        raise TypeError(f"program: give a file, a folder or a function, not {type(program).__name__} {program!r}")
     frame = inspect.currentframe()
     caller = frame.f_back.f_globals.get("__file__", "") if frame is not None and frame.f_back is not None else ""
-    path = Path(caller).parent / program
-    found = path if path.exists() else Path(program)
-    outcome: Outcome = _server().run_program(found, arguments, inbox, kwargs, blobs or {})
+    found = program if callable(program) else _file(Path(caller).parent / program, Path(program))
+    outcome: Outcome = _server().run_program(found, args, inbox, kwargs, blobs or {}, environment)
     return outcome
+
+
+def _file(beside: Path, here: Path) -> Path:
+    return beside if beside.exists() else here
 
 
 def use_fake_model() -> None:

@@ -80,7 +80,7 @@ class Target(Protocol):
     async def upload(self, program: bytes) -> str:
         """Hash of the stored program."""
 
-    async def launch(self, program: str) -> Running:
+    async def launch(self, program: str, /) -> Running:
         """A new inferlet."""
 
     async def missing_guests(self, least: int) -> int:

@@ -1,7 +1,7 @@
 """The arguments of an inferlet: the `args` handle, and the other parameters of `main`.
 
-`async def main(args, topic: str, points: int = 3)` takes `points=5`, `--points 5`, `--points=5` or plain words in
-order from the command line, and keyword arguments from the Python client (the environment entry "kwargs", JSON).
+`async def main(args, topic: str, points: int = 3)` takes them from the command line (`command_line.py`), and values
+from a client. These are JSON in the environment: entry "kwargs" by name; "args", those that are no texts, by place.
 """
 
 from __future__ import annotations
@@ -9,9 +9,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 import json
-import types
-import typing
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping
 from functools import cached_property
 from typing import Any
 
@@ -19,12 +17,9 @@ from inferlet_sdk import traits
 from inferlet_sdk.event_loop import run_blocking
 from inferlet_sdk.futures import HostFuture
 from inferlet_sdk.generation.generation import Generation
+from inferlet_sdk.guest.command_line import Binding, Parameter, UsageError, help_text, parameters_of, usage
 from inferlet_sdk.traits.core import LogLevel
 from inferlet_sdk.traits.outside.blobs import Message
-
-
-class UsageError(Exception):
-    """The arguments do not fit the program."""
 
 
 class Args:
@@ -69,17 +64,31 @@ class Args:
 
 def bind(function: Callable[..., Any], args: Args, program: str) -> Callable[[], Any]:
     """Binds the launch's arguments to the parameters of `function`; raises UsageError if they do not fit."""
-    if _takes_args_only(function) and "kwargs" not in args.environment:
+    environment = args.environment
+    if _takes_args_only(function) and "kwargs" not in environment:
         return lambda: function(args)
-    parameters = list(inspect.signature(function).parameters.values())
-    if not parameters:
+    if not inspect.signature(function).parameters:
         return function
-    kwargs = _client_kwargs(args.environment) if "kwargs" in args.environment else {}
-    named = [p for p in parameters[1:] if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)]
-    if named:
-        kwargs |= _parse(args.argv, _annotated(function, named), kwargs, _usage(program, named))
-    _check_names(kwargs, parameters, _usage(program, named))
-    return lambda: function(args, **kwargs)
+    parameters = parameters_of(function)
+    argv = args.argv if parameters else []
+    if _asks_for_help(argv, parameters):
+        return lambda: _show(help_text(function, program, parameters))
+    binding = Binding(parameters)
+    values = _json_object(environment, "args")
+    try:
+        binding.take(argv, {int(place): one for place, one in values.items()}, _json_object(environment, "kwargs"))
+        return binding.call(function, args)
+    except UsageError as error:
+        raise UsageError(f"{error}\n{usage(program, parameters)}") from None
+
+
+def _show(text: str) -> None:
+    traits.send(text)
+
+
+def _asks_for_help(argv: list[str], parameters: list[Parameter]) -> bool:
+    words = argv[: argv.index("--")] if "--" in argv else argv
+    return ("--help" in words or words == ["-h"]) and all(one.name != "help" for one in parameters)
 
 
 def _takes_args_only(function: Callable[..., Any]) -> bool:
@@ -91,115 +100,12 @@ def _takes_args_only(function: Callable[..., Any]) -> bool:
     return bool(code.co_argcount == 1 and not extras)
 
 
-def _client_kwargs(environment: Mapping[str, str]) -> dict[str, Any]:
+def _json_object(environment: Mapping[str, str], entry: str) -> dict[str, Any]:
+    """`kwargs`: values of parameters by name. `args`: those that stand for words, by their places."""
     try:
-        kwargs = json.loads(environment["kwargs"])
+        found = json.loads(environment.get(entry, "{}"))
     except json.JSONDecodeError as error:
-        raise UsageError(f"the environment entry 'kwargs' is not JSON: {error}") from None
-    if not isinstance(kwargs, dict):
-        raise UsageError("the environment entry 'kwargs' must be a JSON object of parameter names and values")
-    return kwargs
-
-
-def _check_names(kwargs: Mapping[str, Any], parameters: Sequence[inspect.Parameter], usage: str) -> None:
-    if any(p.kind is p.VAR_KEYWORD for p in parameters):
-        return
-    names = {p.name for p in parameters[1:]}
-    for name in kwargs:
-        if name not in names:
-            raise UsageError(f"main has no parameter {name!r}\n{usage}")
-    missing = [p.name for p in parameters[1:] if p.default is p.empty and p.kind <= p.KEYWORD_ONLY]
-    missing = [name for name in missing if name not in kwargs and name in names and _is_required(parameters, name)]
-    if missing:
-        raise UsageError(f"missing: {', '.join(missing)}\n{usage}")
-
-
-def _is_required(parameters: Sequence[inspect.Parameter], name: str) -> bool:
-    kind = next(p.kind for p in parameters if p.name == name)
-    return kind in (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
-
-
-def _annotated(function: Callable[..., Any], parameters: Sequence[inspect.Parameter]) -> dict[str, Any]:
-    """The type to which each parameter's text is converted, by name."""
-    try:
-        hints = typing.get_type_hints(function)
-    except Exception:  # an annotation with an unknown name: its argument stays text
-        hints = {}
-    return {p.name: hints.get(p.name, _type_of_default(p.default)) for p in parameters}
-
-
-def _type_of_default(default: Any) -> Any:
-    return type(default) if isinstance(default, bool | int | float | str) else str
-
-
-def _parse(argv: Sequence[str], types_: Mapping[str, Any], given: Mapping[str, Any], usage: str) -> dict[str, Any]:
-    """Values from the command line, by name."""
-    values: dict[str, Any] = {}
-    items = list(argv)
-    while items:
-        name, text = _split(items, types_, [*given, *values], usage)
-        if name in values:
-            raise UsageError(f"{name} is given twice\n{usage}")
-        values[name] = _convert(name, text, types_[name], usage)
-    return values
-
-
-def _split(items: list[str], types_: Mapping[str, Any], taken: Sequence[str], usage: str) -> tuple[str, str]:
-    """Takes one argument off `items`: its parameter and its text."""
-    item = items.pop(0)
-    name, equals, text = item.removeprefix("--").partition("=")
-    name = name.replace("-", "_")
-    if name in types_ and equals:
-        return name, text
-    if item.startswith("--"):
-        if name not in types_:
-            raise UsageError(f"unknown option {item}\n{usage}")
-        return name, _option_value(name, items, types_, usage)
-    free = next((n for n in types_ if n not in taken), None)
-    if free is None:
-        raise UsageError(f"unexpected argument {item!r}\n{usage}")
-    return free, item
-
-
-def _option_value(name: str, items: list[str], types_: Mapping[str, Any], usage: str) -> str:
-    if types_[name] is bool and (not items or items[0].lower() not in _BOOLEANS):
-        return "true"
-    if not items:
-        raise UsageError(f"--{name} needs a value\n{usage}")
-    return items.pop(0)
-
-
-QUOTES = "'"
-_BOOLEANS = {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}
-
-
-def _convert(name: str, text: str, wanted: Any, usage: str) -> Any:
-    wanted = _without_none(wanted)
-    try:
-        if wanted is bool:
-            return _BOOLEANS[text.lower()]
-        if wanted in (int, float):
-            return wanted(text)
-        return json.loads(text) if typing.get_origin(wanted) in (list, dict) or wanted in (list, dict) else text
-    except (ValueError, KeyError):
-        kind = getattr(wanted, "__name__", str(wanted))
-        raise UsageError(f"{name}: {text!r} is not of type {kind}\n{usage}") from None
-
-
-def _without_none(wanted: Any) -> Any:
-    """Turns `X | None` into `X`."""
-    if typing.get_origin(wanted) in (typing.Union, types.UnionType):
-        return next(option for option in typing.get_args(wanted) if option is not type(None))
-    return wanted
-
-
-def _usage(program: str, parameters: Sequence[inspect.Parameter]) -> str:
-    return " ".join(["usage:", program, *map(_usage_of, parameters)])
-
-
-def _usage_of(parameter: inspect.Parameter) -> str:
-    kind = inspect.formatannotation(parameter.annotation)
-    if parameter.annotation is parameter.empty:
-        kind = _type_of_default(parameter.default).__name__
-    shown = f"{parameter.name}={kind.strip(QUOTES).removesuffix(' | None')}"
-    return shown if parameter.default is parameter.empty else f"[{shown}]"
+        raise UsageError(f"the environment entry {entry!r} is not JSON: {error}") from None
+    if not isinstance(found, dict):
+        raise UsageError(f"the environment entry {entry!r} must be a JSON object")
+    return found

@@ -13,7 +13,8 @@ from typing import Any, TypeVar
 
 from inferlet_sdk import event_loop, traits
 from inferlet_sdk.generation.generation import Generation
-from inferlet_sdk.guest.arguments import Args, UsageError, bind
+from inferlet_sdk.guest.arguments import Args, bind
+from inferlet_sdk.guest.command_line import UsageError
 from inferlet_sdk.guest.forgotten import advice_on_forgotten, not_awaited
 from inferlet_sdk.guest.imports import check_imports
 from inferlet_sdk.guest.package import Module, Package, begin, compile_package
@@ -84,7 +85,13 @@ def run_entry(load: Callable[[], Callable[..., Any]], name: str) -> None:
 
 
 def _run(entry: Callable[..., Any], name: str) -> None:
-    value = bind(entry, Args(), name)()
+    args = Args()
+    if wanted := args.environment.get("main"):  # `launch` of a function
+        asked = vars(sys.modules["__main__"]).get(wanted)
+        if not inspect.isfunction(asked):
+            raise UsageError(f"{name} has no function {wanted!r}, which the environment entry 'main' asks for")
+        entry = asked
+    value = bind(entry, args, name)()
     if inspect.iscoroutine(value):
         value = event_loop.run(value)
     if value is not None:  # a result that the program has set stays

@@ -102,10 +102,10 @@ def flag(value: Any, name: str) -> bool:
     raise wrong(name, "True or False", value)
 
 
-def text(value: Any, name: str) -> str:
+def text(value: Any, name: str, wanted: str = "text") -> str:
     """Text that can be encoded: surrogates without a partner would end the inferlet."""
     if not isinstance(value, str):
-        raise wrong(name, "text", value)
+        raise wrong(name, wanted, value)
     if not value.isascii():
         try:
             value.encode()

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from ..client.packages import name_of, read_program
 from ..client.running import Content
 from ..inferlets.events import Ended, Event
 from ..runtime import ClientFactory, build_server
@@ -32,28 +29,30 @@ class SandboxedServer(ServerThread):
 
     def run(
         self,
-        path: Path,
+        content: bytes,
+        name: str,
         arguments: Sequence[str],
-        kwargs: Mapping[str, Any],
+        environment: Mapping[str, str],
         tell: Callable[[Event], None],
         began: Callable[[str], None],
         blobs: Mapping[str, Content],
     ) -> Ended:
-        """Runs a program to its end; `tell` hears its events, `began` its id. `blobs`: files or bytes by name. Raises
-        PieError."""
+        """Runs the program of a content to its end; `tell` hears its events, `began` its id. `blobs`: files or bytes by
+        name. Raises PieError."""
         heard = Heard(tell)
-        began(self.call(self._launch(path, arguments, kwargs, heard, blobs)))
+        began(self.call(self._launch(content, name, arguments, environment, heard, blobs)))
         return heard.wait()
 
     async def _launch(
         self,
-        path: Path,
+        content: bytes,
+        name: str,
         arguments: Sequence[str],
-        kwargs: Mapping[str, Any],
+        environment: Mapping[str, str],
         heard: Heard,
         blobs: Mapping[str, Content],
     ) -> str:
-        found = await self._api.upload(read_program(path), file=name_of(path))
-        given = {"kwargs": json.dumps(dict(kwargs))} if kwargs else {}
+        found = await self._api.upload(content, file=name)
         kept = await self.upload(blobs)
-        return (await self._api.launch(found.program, arguments, environment=given, blobs=kept, listener=heard)).id
+        api, program = self._api, found.program
+        return (await api.launch(program, arguments, environment=environment, blobs=kept, listener=heard)).id

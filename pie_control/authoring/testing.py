@@ -16,7 +16,10 @@ from typing import TYPE_CHECKING, Any
 from inferlet_sdk.guest.arguments import Args
 from inferlet_sdk.testing import InferletFailed, Outcome
 
+from ..client.packages import name_of, read_program
+from ..client.passing import passed
 from ..client.running import Content
+from ..client.shipping import program_of
 from ..config import ServerConfig, build_config
 from ..errors import ConfigError, UnknownName
 from ..inferlets.events import Ended, Event, LogLine, Message
@@ -53,14 +56,13 @@ class TestingServer:
 
     def run(
         self,
-        path: Path,
-        source: Source | None,
+        program: Path | Source | Callable[..., Any],
         arguments: Sequence[str],
         inbox: Sequence[Mail] = (),
-        kwargs: Mapping[str, Any] = NOTHING,
+        environment: Mapping[str, str] = NOTHING,
         blobs: Mapping[str, Content] = NOTHING,
     ) -> tuple[Ended, Outcome]:
-        """Runs a program; `source` is what runs outside of the sandbox."""
+        """Runs a program; a `Source` only outside of the sandbox."""
         self._check_free()
         server, events, tokens = self._started(), list[Event](), list[int]()
 
@@ -72,11 +74,11 @@ class TestingServer:
         self._busy = True
         try:
             if isinstance(server, NativeServer):
-                given = source if source is not None else source_of(path)
-                failed = stop_at if self.debug else None
-                ended = server.run(given, arguments, kwargs, events.append, began, tokens.extend, blobs, failed)
+                failed, source = stop_at if self.debug else None, _source(program)
+                ended = server.run(source, arguments, environment, events.append, began, tokens.extend, blobs, failed)
             else:
-                ended = server.run(path, arguments, kwargs, events.append, began, blobs)
+                content, name = _content(program)
+                ended = server.run(content, name, arguments, environment, events.append, began, blobs)
         finally:
             self._busy = False
         return ended, Outcome(
@@ -109,6 +111,23 @@ class TestingServer:
             self._server = None
 
 
+def _source(program: Path | Source | Callable[..., Any]) -> Source:
+    """What runs outside of the sandbox."""
+    if isinstance(program, Source):
+        return program
+    if isinstance(program, Path):
+        return source_of(program)
+    return Source(Path(inspect.getfile(program)), program.__name__, lambda: program)
+
+
+def _content(program: Path | Source | Callable[..., Any]) -> tuple[bytes, str]:
+    """What the sandbox gets, and its name."""
+    if isinstance(program, Path):
+        return read_program(program), name_of(program)
+    assert not isinstance(program, Source), "runs outside of the sandbox only"
+    return program_of(program).encode(), program.__name__
+
+
 session = TestingServer()
 
 
@@ -124,16 +143,18 @@ def fake_client(_config: ServerConfig, model: ModelPath) -> InferenceClient:
 
 
 def run_program(
-    path: Path,
-    arguments: Sequence[str],
+    program: Path | Callable[..., Any],
+    args: Sequence[Any],
     inbox: Sequence[Mail],
     kwargs: Mapping[str, Any],
     blobs: Mapping[str, Content],
+    environment: Mapping[str, str] | None,
 ) -> Outcome:
     """Raises InferletFailed, PieError."""
-    if not path.exists():
-        raise UnknownName(f"there is no file {path}")
-    ended, outcome = session.run(path, None, arguments, inbox, kwargs, blobs)
+    if isinstance(program, Path) and not program.exists():
+        raise UnknownName(f"there is no file {program}")
+    words, passed_on = passed(args, kwargs, environment)
+    ended, outcome = session.run(program, words, inbox, passed_on, blobs)
     if ended.status != "finished":
         raise InferletFailed(f"the inferlet {ended.status}: {ended.error}", outcome)
     return outcome
@@ -157,7 +178,7 @@ def run_function(path: Path, name: str, function: Callable[[], Any]) -> None:
         except BaseException as error:
             raised.append(error)
 
-    ended, _ = session.run(path, Source(path, name, lambda: main), ())
+    ended, _ = session.run(Source(path, name, lambda: main), ())
     if raised:
         raise raised[0]
     if ended.status != "finished":

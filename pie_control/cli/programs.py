@@ -7,13 +7,12 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from pie_control.client.packages import ENTRIES, read_program
+from pie_control.client.packages import ENTRIES, SUFFIXES, read_program
 from pie_control.errors import UnknownName
 
 from .tables import moment
 
 MIN_PREFIX = 8
-SUFFIXES = (".py", ".zip", ".wasm")
 EXAMPLES = Path(__file__).resolve().parents[1] / "examples"
 
 

@@ -12,16 +12,18 @@ from typing import Any, Self
 from urllib.parse import quote
 
 from pie_control.config import DEFAULT_HOST, DEFAULT_PORT
-from pie_control.errors import BadRequest
 from pie_control.http_server import messages as wire
 from pie_control.inferlets.events import LogLine
 
 from .connection import ServerSession, ServerUnavailable, error_of
-from .packages import name_of, read_file, read_program
-from .running import Running
+from .packages import is_file, name_of, read_file, read_program
+from .passing import passed, wrong
+from .running import Content, Running
 from .shipping import program_of
 
 DEFAULT_SERVER = f"http://{DEFAULT_HOST}:{DEFAULT_PORT}"
+Program = str | os.PathLike[str] | bytes | Callable[..., Any]
+"""What can be launched: a name or hash, a file or folder, the bytes of a program, a function."""
 UPLOAD_SECONDS = 300.0
 """Long, because the server compiles a component before it answers."""
 
@@ -73,9 +75,14 @@ class Client:
     async def store(self, program: str | os.PathLike[str] | bytes, name: str | None = None) -> dict[str, Any]:
         """Does what `upload` does. Returns the program as in `programs`; `replaced` is the hash of the one that had the
         name until now, if another had it."""
-        data = program if isinstance(program, bytes) else read_program(Path(program))
-        file = "" if isinstance(program, bytes) else name_of(Path(program))
-        name = file if name is None else name
+        if isinstance(program, bytes):
+            return await self._store(program, name or "", "")
+        if not isinstance(program, str | os.PathLike):
+            raise wrong("program", "a file, a folder or the bytes of a program", program)
+        file = name_of(Path(program))
+        return await self._store(read_program(Path(program)), file if name is None else name, file)
+
+    async def _store(self, data: bytes, name: str, file: str) -> dict[str, Any]:
         known: dict[str, Any] | None = await self._session.request(
             wire.ShowProgram, program=hashlib.sha256(data).hexdigest()
         )
@@ -93,6 +100,8 @@ class Client:
     async def upload_blob(self, blob: str | os.PathLike[str] | bytes) -> str:
         """Uploads a file, or bytes, for launches of inferlets and messages to them, for a while. Returns the content
         hash. Raises StorageFull."""
+        if not isinstance(blob, str | os.PathLike | bytes):
+            raise wrong("blob", "a file or bytes", blob)
         data = blob if isinstance(blob, bytes) else read_file(Path(blob))
         await self._request("POST", "/v1/blobs", content=data)
         return hashlib.sha256(data).hexdigest()
@@ -135,46 +144,66 @@ class Client:
 
     async def launch(
         self,
-        program: str,
-        *arguments: str,
+        program: Program,
+        /,
+        *args: Any,
         environment: Mapping[str, str] | None = None,
-        blobs: Mapping[str, str | os.PathLike[str] | bytes] | None = None,
+        blobs: Mapping[str, Content] | None = None,
         detached: bool = False,
         logs: bool = False,
+        **kwargs: Any,
     ) -> Running:
-        """Starts an inferlet of a program, given by content hash, a unique prefix of the hash, or name.
+        """Starts an inferlet of a program that the server has (its name, its content hash, or the beginning of that),
+        of a file or folder, or of a function. A file or a function is uploaded by its content and takes no name.
 
-        It ends with this client unless `detached`. With `logs`, `Running.events` includes its log lines. `blobs`: files
-        (paths) or bytes, such as images, by the names under which the inferlet opens them.
+        `args` and `kwargs` are the parameters of its `main`: JSON values; texts in `args` are words of a command line.
+        The client ships the source of `function(args, ...)`, which may use `inferlet_sdk`, its arguments and modules
+        that it imports itself, but nothing else of its own module.
+
+        The inferlet ends with this client unless `detached`. With `logs`, `Running.events` includes its log lines.
+        `blobs`: files (paths) or bytes, such as images, by the names under which the inferlet opens them. Raises
+        UnknownName, BadProgram, and BadRequest for what cannot be sent.
         """
+        words, passed_on = passed(args, kwargs, environment)
+        reference = await self._reference(program)
         uploaded = {name: await self.upload_blob(blob) for name, blob in (blobs or {}).items()}
         return await self._session.follow(
             wire.LaunchInferlet,
-            program=program,
-            arguments=list(arguments),
-            environment=dict(environment or {}),
+            program=reference,
+            arguments=words,
+            environment=passed_on,
             blobs=uploaded,
-            detached=detached,
-            logs=logs,
+            detached=bool(detached),
+            logs=bool(logs),
         )
+
+    async def _reference(self, program: Program) -> str:
+        """By what the server launches it."""
+        if isinstance(program, str) and not is_file(program):
+            return program
+        if isinstance(program, str | os.PathLike | bytes):
+            return await self.upload(program, "")
+        if not callable(program):
+            raise wrong("program", "the name or hash of a program, a file, a folder or a function", program)
+        stored = await self._store(program_of(program).encode(), "", program.__name__)
+        return str(stored["program"])
 
     async def attach(self, inferlet: str, logs: bool = False) -> Running:
         """A running inferlet, with the messages that nobody has read; raises UnknownName, Conflict."""
         return await self._session.follow(wire.Attach, inferlet=inferlet, logs=logs)
 
-    async def run(self, function: Callable[..., Any], /, **kwargs: Any) -> Any:
-        """Runs a Python function beside the model and returns its result.
-
-        The client ships the source of `function(args, **kwargs)`. The function may use `inferlet_sdk`, its arguments
-        (JSON values) and modules that it imports itself, but nothing else of its own module. Raises InferletEnded with
-        the traceback if it fails.
-        """
-        try:
-            environment = {"kwargs": json.dumps(kwargs)}
-        except (TypeError, ValueError) as error:
-            raise BadRequest(f"an argument of {function.__name__} cannot be sent as JSON: {error}") from None
-        program = await self.upload(program_of(function).encode(), function.__name__)
-        running = await self.launch(program, environment=environment)
+    async def run(
+        self,
+        program: Program,
+        /,
+        *args: Any,
+        environment: Mapping[str, str] | None = None,
+        blobs: Mapping[str, Content] | None = None,
+        **kwargs: Any,
+    ) -> Any:
+        """Launches what `launch` takes, such as a function, and returns its result. Raises as `launch`, and
+        InferletEnded with the traceback if it fails."""
+        running = await self.launch(program, *args, environment=environment, blobs=blobs, **kwargs)
         try:
             return await running.result()
         except BaseException:

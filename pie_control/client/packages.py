@@ -7,11 +7,19 @@ from pathlib import Path
 
 from ..errors import BadRequest
 
+SUFFIXES = (".py", ".zip", ".wasm")
 ENTRIES = ("main.py", "__main__.py")
 LEFT_OUT = {"__pycache__", "node_modules", "venv"}
 MOST_BYTES = 64 << 20
 EARLIEST = (1980, 1, 1, 0, 0, 0)
 """The time that an archive gives to every file, so that its content hash depends on nothing else."""
+
+
+def is_file(program: str) -> bool:
+    """Whether a text means a file or folder, and not the name of a program: it has a slash or the suffix of a program,
+    and is there."""
+    path = Path(program)
+    return (path.suffix in SUFFIXES or "/" in program) and path.exists()
 
 
 def read_program(path: Path) -> bytes:

@@ -3,9 +3,15 @@
 from __future__ import annotations
 
 import ast
+import builtins
+import dis
+import functools
+import importlib.util
 import inspect
 import textwrap
-from collections.abc import Callable
+import types
+from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 from pie_control.errors import BadRequest
@@ -27,7 +33,80 @@ def program_of(function: Callable[..., Any]) -> str:
     if original.__code__.co_freevars:
         names = ", ".join(original.__code__.co_freevars)
         raise BadRequest(f"{name} uses variables of the function around it ({names}): pass them as arguments")
-    return HEADER + _undecorated(_source(original)) + f"\n\ninferlet({name})\n"
+    text = _undecorated(_source(original))
+    told = [_advice(one, original.__globals__[one]) for one in _of_its_module(text, original)]
+    if told:
+        raise BadRequest(f"{name} runs without the module around it: {'; '.join(told)}")
+    return HEADER + text + f"\n\ninferlet({name})\n"
+
+
+def _of_its_module(text: str, function: types.FunctionType) -> Iterator[str]:
+    """Names that the text of a function uses, and that only its module has."""
+    tree = _WithoutAnnotations().visit(ast.parse(text))
+    used: dict[str, None] = {}
+    made: set[str] = set()
+    for code in _codes(compile(tree, function.__name__, "exec", dont_inherit=True)):
+        for step in dis.get_instructions(code):
+            if step.opname in ("LOAD_GLOBAL", "LOAD_NAME"):
+                used[step.argval] = None
+            elif step.opname in ("STORE_GLOBAL", "STORE_NAME"):
+                made.add(step.argval)
+    for name in used:
+        value = function.__globals__.get(name, _NOTHING)
+        of_sdk = name in _sdk_names() and getattr(value, "__module__", None) != function.__module__
+        of_python = value is getattr(builtins, name, _NOTHING)
+        if value is not _NOTHING and name not in made and not of_sdk and not of_python and not name.startswith("__"):
+            yield name
+
+
+_NOTHING = object()
+
+
+class _WithoutAnnotations(ast.NodeTransformer):
+    """The sandbox's Python does not evaluate them where they stand."""
+
+    def visit_arg(self, node: ast.arg) -> ast.arg:
+        node.annotation = None
+        return node
+
+    def visit_FunctionDef(self, node: ast.FunctionDef) -> ast.AST:
+        node.returns = None
+        return self.generic_visit(node)
+
+    def visit_AsyncFunctionDef(self, node: ast.AsyncFunctionDef) -> ast.AST:
+        node.returns = None
+        return self.generic_visit(node)
+
+    def visit_AnnAssign(self, node: ast.AnnAssign) -> ast.AST:
+        node.annotation = ast.copy_location(ast.Constant(None), node.annotation)
+        return self.generic_visit(node)
+
+
+def _codes(code: types.CodeType) -> Iterator[types.CodeType]:
+    yield code
+    for constant in code.co_consts:
+        if isinstance(constant, types.CodeType):
+            yield from _codes(constant)
+
+
+@functools.cache
+def _sdk_names() -> frozenset[str]:
+    """What `from inferlet_sdk import *` gives, read without importing it."""
+    spec = importlib.util.find_spec("inferlet_sdk")
+    assert spec is not None, "the SDK is installed with the client"
+    assert spec.origin is not None
+    for node in ast.parse(Path(spec.origin).read_text("utf-8")).body:
+        if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "__all__":
+            return frozenset(ast.literal_eval(node.value))
+    raise AssertionError("the SDK says what it exports")
+
+
+def _advice(name: str, value: object) -> str:
+    if isinstance(value, types.ModuleType):
+        return f"import {name} inside of it"
+    if inspect.isfunction(value) or inspect.isclass(value):
+        return f"define {name} inside of it"
+    return f"pass {name} as an argument"
 
 
 def _source(function: Callable[..., Any]) -> str:

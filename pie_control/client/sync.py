@@ -5,13 +5,13 @@ from __future__ import annotations
 import asyncio
 import os
 import threading
-from collections.abc import Callable, Coroutine, Iterator, Mapping
+from collections.abc import Coroutine, Iterator, Mapping
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
 from pie_control.inferlets.events import Event, LogLine
 
-from .client import DEFAULT_SERVER, Client
+from .client import DEFAULT_SERVER, Client, Program
 from .running import Content, Running
 
 T = TypeVar("T")
@@ -148,20 +148,23 @@ class SyncClient:
 
     def launch(
         self,
-        program: str,
-        *arguments: str,
+        program: Program,
+        /,
+        *args: Any,
         environment: Mapping[str, str] | None = None,
-        blobs: Mapping[str, str | os.PathLike[str] | bytes] | None = None,
+        blobs: Mapping[str, Content] | None = None,
         detached: bool = False,
         logs: bool = False,
+        **kwargs: Any,
     ) -> SyncRunning:
-        """Starts an inferlet of a program, given by content hash, a unique prefix of the hash, or name.
+        """Starts an inferlet of a program that the server has, of a file or folder, or of a function, with these
+        parameters of its `main`; `Client.launch` says more.
 
         It ends with this client unless `detached`. With `logs`, `SyncRunning.events` includes its log lines. `blobs`:
         files (paths) or bytes, such as images, by the names under which the inferlet opens them.
         """
         launch = self._client.launch(
-            program, *arguments, environment=environment, blobs=blobs, detached=detached, logs=logs
+            program, *args, environment=environment, blobs=blobs, detached=detached, logs=logs, **kwargs
         )
         return self._running(launch)
 
@@ -169,12 +172,18 @@ class SyncClient:
         """A running inferlet, with the messages that nobody has read; raises UnknownName, Conflict."""
         return self._running(self._client.attach(inferlet, logs))
 
-    def run(self, function: Callable[..., Any], /, **kwargs: Any) -> Any:
-        """Runs a Python function beside the model and returns its result; `Client.run` says what a function may use.
-
-        Raises InferletEnded with the traceback if the function fails.
-        """
-        return self._call(self._client.run(function, **kwargs))
+    def run(
+        self,
+        program: Program,
+        /,
+        *args: Any,
+        environment: Mapping[str, str] | None = None,
+        blobs: Mapping[str, Content] | None = None,
+        **kwargs: Any,
+    ) -> Any:
+        """Launches what `launch` takes, such as a function, and returns its result. Raises as `launch`, and
+        InferletEnded with the traceback if it fails."""
+        return self._call(self._client.run(program, *args, environment=environment, blobs=blobs, **kwargs))
 
     def programs(self) -> list[dict[str, Any]]:
         """All programs: program (content hash), name, names, file, kind, size, uploaded (seconds since the epoch)."""

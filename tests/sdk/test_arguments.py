@@ -138,7 +138,7 @@ OF_CALLS: dict[tuple[str, str], Any] = {
     ("http_request", "data"): None,
 }
 
-KEYWORDS = {"limits": "max_pages", "options": "timeout"}
+KEYWORDS = {"kwargs": "topic", "options": "timeout"}
 """Of the parameters that take any keyword: one of them."""
 CASES = [
     (name, parameter)

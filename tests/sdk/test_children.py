@@ -25,30 +25,34 @@ def test_what_a_child_is_given(host: NativeHost) -> None:
 
     host.children.launch = recorded
     children = [
-        launch("writer", "-n", "3", kwargs={"topic": "bees"}, environment={"a": "b"}, max_pages=7, cpu_seconds=0.5),
+        launch("writer", "-n", 3, topic="bees", environment={"a": "b"}, max_pages=7, cpu_seconds=0.5),
         launch(),
+        launch(None, "x", {"a": [1]}),
     ]
-    environment = {"a": "b", "kwargs": '{"topic": "bees"}'}
+    environment = {"a": "b", "args": '{"1": 3}', "kwargs": '{"topic": "bees"}'}
     limits = {"max_pages": 7, "cpu_seconds": 0.5}
     assert given == [
         ("writer", ["-n", "3"], {"environment": environment, "limits": limits}),
         ("", [], {"environment": {}, "limits": {}}),
+        ("", ["x", '{"a": [1]}'], {"environment": {"args": '{"1": {"a": [1]}}'}, "limits": {}}),
     ]
-    assert len(children) == 2
+    assert len(children) == 3
 
 
 @pytest.mark.parametrize(
     ("arguments", "given", "why"),
     [
-        ((1,), {}, "program: give text"),
-        (("p", 2), {}, r"arguments\[0\]: give text"),
+        ((1,), {}, "program: give the name or hash of a program, or a function of this one, not int 1"),
+        (("p", "x", {2}), {}, r"args\[1\]: give text, a number, .*, not set \{2\}"),
+        (("p",), {"topic": b"x"}, "topic: give text, a number, .*, not bytes b'x'"),
+        ((lambda args: 1,), {}, "program: .*<lambda> does not stand at the top of the main file"),
         (("p",), {"max_pages": "many"}, "max_pages: give a whole number"),
         (("p",), {"cpu_seconds": "1"}, "cpu_seconds: give a number"),
         (("p",), {"environment": {"a": 1}}, r"environment\['a'\]: give text"),
     ],
 )
 def test_wrong_arguments_are_named(host: NativeHost, arguments: Any, given: Any, why: str) -> None:
-    with pytest.raises(TypeError, match=why):
+    with pytest.raises((TypeError, ValueError), match=why):
         launch(*arguments, **given)
     assert host.calls == []
 

@@ -221,6 +221,11 @@ async def main(
         (["--loud", "a"], ["a", 3, 0.5, True, None]),
         (["--loud", "no", "a"], ["a", 3, 0.5, False, None]),
         (["a", 'tags=["x"]'], ["a", 3, 0.5, False, ["x"]]),
+        (["a", "--tags", "x, y"], ["a", 3, 0.5, False, ["x", "y"]]),
+        (["--tags", "x", "a", "tags=y,z", '--tags=["v,w"]'], ["a", 3, 0.5, False, ["x", "y", "z", "v,w"]]),
+        (["a", "--no-loud"], ["a", 3, 0.5, False, None]),
+        (["--topic=--loud", "--", "7"], ["--loud", 7, 0.5, False, None]),
+        (["--", "--loud", "7"], ["--loud", 7, 0.5, False, None]),
         (["x=1 is text"], ["x=1 is text", 3, 0.5, False, None]),
     ],
 )
@@ -232,12 +237,16 @@ def test_arguments_fill_parameters_by_their_types(argv: list[str], result: list[
     ("argv", "message"),
     [
         ([], "missing: topic"),
-        (["a", "x"], "points: 'x' is not of type int"),
-        (["a", "--loud=maybe"], "loud: 'maybe' is not of type bool"),
+        (["a", "x"], 'points: expected an integer, got "x"'),
+        (["a", "--loud=maybe"], 'loud: expected true or false, got "maybe"'),
         (["a", "--colour", "red"], "unknown option --colour"),
         (["topic=a", "topic=b"], "topic is given twice"),
+        (["a", "--loud", "--no-loud"], "loud is given twice"),
         (["a", "--points"], "--points needs a value"),
-        (["a", "1", "2", "true", "[]", "extra"], "unexpected argument 'extra'"),
+        (["a", "1", "extra"], "unexpected argument 'extra'"),
+        (["a", "--no-loud=yes"], "unknown option --no-loud=yes"),
+        (["a", "--no-points"], "unknown option --no-points"),
+        (["--topic", "--loud"], "--topic needs a value; one that begins with -- is given by --topic=VALUE"),
     ],
 )
 def test_wrong_arguments_show_the_usage(argv: list[str], message: str) -> None:
@@ -259,6 +268,9 @@ def test_keyword_arguments_of_the_client_arrive_by_name() -> None:
         ("{", "'kwargs' is not JSON"),
         ("[]", "must be a JSON object"),
         ("{}", "missing: topic"),
+        ('{"topic": 5}', "topic: expected a string, got 5"),
+        ('{"topic": "t", "points": "many"}', 'points: expected an integer, got "many"'),
+        ('{"topic": "t", "tags": ["x", 1]}', "tags[1]: expected a string, got 1"),
     ],
 )
 def test_wrong_keyword_arguments(kwargs: str, message: str) -> None:
@@ -267,6 +279,110 @@ def test_wrong_keyword_arguments(kwargs: str, message: str) -> None:
 
 def test_unannotated_parameters_take_the_type_of_their_default() -> None:
     assert launch("def main(args, n=1, s='x', f=2.5): return [n, s, f]", "4", "5", "6").result == [4, "5", 6.0]
+
+
+TYPED = """
+import enum
+from dataclasses import dataclass
+from typing import Literal
+class Color(enum.Enum):
+    RED = "r"
+    BLUE = "b"
+@dataclass
+class Spot:
+    x: int
+    y: int = 0
+def main(args, mode: Literal["fast", "good"] = "fast", color: Color | None = None, sizes: list[int] = [],
+         pair: tuple[int, str] | None = None, either: int | str = 0, spot: Spot | None = None,
+         *words: int, **rest: float):
+    '''Paints.'''
+    spot = spot and [spot.x, spot.y]
+    return [mode, color and color.name, sizes, pair, either, spot, list(words), rest]
+"""
+
+
+@pytest.mark.parametrize(
+    ("argv", "place", "value"),
+    [
+        (["mode=good"], 0, "good"),
+        (["color=r"], 1, "RED"),
+        (["--color", "BLUE"], 1, "BLUE"),
+        (["sizes=1,2"], 2, [1, 2]),
+        (["--sizes", "1", "--sizes", "2, 3"], 2, [1, 2, 3]),
+        (["sizes=[4]"], 2, [4]),
+        (["sizes="], 2, []),
+        (["pair=1,a"], 3, [1, "a"]),
+        (["either=5"], 4, 5),
+        (["either=five"], 4, "five"),
+        (['spot={"x": 1}'], 5, [1, 0]),
+        (["good", "r", "1", "2,b", "x", '{"x": 1}', "7", "8"], 6, [7, 8]),
+        (["speed=1", "--width", "2.5"], 7, {"speed": 1.0, "width": 2.5}),
+    ],
+)
+def test_words_become_what_annotations_say(argv: list[str], place: int, value: Any) -> None:
+    assert launch(TYPED, *argv).result[place] == value
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ("mode=bad", 'mode: expected one of "fast", "good", got "bad"'),
+        ("color=green", 'color: expected one of "r", "b", got "green"'),
+        ("sizes=1,x", 'sizes: expected an integer, got "x"'),
+        ("sizes=[1, 2.5]", "sizes[1]: expected an integer, got 2.5"),
+        ("pair=1", 'pair: expected a list of 2, got "1"'),
+        ('spot={"y": 1}', 'spot: "x" is missing: expected an integer'),
+        ("spot=1,2", "spot: "),
+        ("speed=fast", 'speed: expected a number, got "fast"'),
+    ],
+)
+def test_words_that_do_not_fit_are_told(given: str, message: str) -> None:
+    text = failure(TYPED, given)
+    assert message in text
+    assert "usage: prog.py [mode=fast|good] [color=r|b] [sizes=list[int]]" in text
+    assert text.endswith("[words ...] [NAME=VALUE ...]")
+
+
+def test_values_stand_for_words_by_their_places() -> None:
+    assert launch(PROGRAM, "bees", "4", args='{"1": 4}').result == ["bees", 4, 0.5, False, None]
+    assert launch(PROGRAM, "--loud", "5", args='{"1": "5"}').result == ["5", 3, 0.5, True, None]
+    assert "topic: expected a string, got 5" in failure(PROGRAM, "5", args='{"0": 5}')
+    assert "unexpected argument 7" in failure(PROGRAM, "a", "1", "7", args='{"2": 7}')
+    words = "def main(args, *words): return [args.argv, words]"
+    assert launch(words, "x", "true", args='{"1": true}').result == [["x", "true"], ["x", True]]
+    assert launch(words, "x=1", "--", "--y").result[1] == ["x=1", "--y"]
+    assert "unknown option --y" in failure(words, "--y")
+
+
+def test_parameters_by_name_only_take_no_plain_words() -> None:
+    text = "def main(args, *words, loud: bool = False): return [words, loud]"
+    assert launch(text, "one", "two", "--loud").result == [["one", "two"], True]
+    assert launch(text, "one", kwargs='{"loud": true}').result == [["one"], True]
+    assert launch("def main(args, a, /, b=2): return [a, b]", "x", "3").result == ["x", 3]
+
+
+@pytest.mark.parametrize("argv", [["--help"], ["-h"], ["bees", "--help"]])
+def test_help_tells_usage_docstring_types_and_defaults(argv: list[str]) -> None:
+    host = launch(TYPED, *argv)
+    assert host.result is None
+    lines = "".join(host.sent).splitlines()
+    assert lines[0].startswith("usage: prog.py [mode=fast|good]")
+    assert lines[1:4] == ["Paints.", "", "  mode    fast|good (default: 'fast')"]
+    assert "  words   int; all words that are left" in lines
+    assert "  rest    float; all other options" in lines
+
+
+def test_the_environment_may_name_another_entry() -> None:
+    text = "def main(args): return 1\ndef other(args, n: int): return n\nvalue = 3"
+    assert launch(text, "5", main="other").result == 5
+    for wrong in ("value", "nothing"):
+        assert f"prog.py has no function '{wrong}'" in failure(text, main=wrong)
+
+
+def test_a_program_may_have_its_own_help() -> None:
+    assert launch("def main(args, help: bool = False): return help", "--help").result is True
+    assert launch("def main(args): return args.argv", "--help").result == ["--help"]
+    assert launch("def main(args, *words): return words", "--", "--help").result == ["--help"]
 
 
 # ---- what is told about mistakes ----

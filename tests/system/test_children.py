@@ -60,7 +60,7 @@ async def main(args, role="root", number=0):
         for part in range(3):
             await args.send(f"{number}.{part}")
         return [number, await args.receive(), args.environment["parent"], len(text) > 0]
-    children = [launch(kwargs={"role": "child", "number": number}) for number in range(8)]
+    children = [launch(role="child", number=number) for number in range(8)]
     for number, child in enumerate(children):
         await child.send(f"to {number}")
     async def follow(child):
@@ -142,7 +142,7 @@ def test_no_room_for_further_inferlets_is_told(guest_cache: Path) -> None:
 async def main(args, child=False):
     if child:
         return await args.receive()
-    children = [launch(kwargs={"child": True}) for _ in range(4)]
+    children = [launch(child=True) for _ in range(4)]
     ends = []
     for one in children[3:]:
         try:
@@ -175,7 +175,7 @@ async def main(args, how=""):
         sys.exit("no more")
     told = []
     for how, limits in (("error", {}), ("exit", {}), ("loop", {"cpu_seconds": 0.05}), ("wait", {})):
-        child = launch(kwargs={"how": how}, **limits)
+        child = launch(how=how, **limits)
         if how == "wait":
             child.cancel()
             child.cancel()
@@ -213,7 +213,7 @@ HOLDS = (
 async def main(args, depth=2, how=""):
     context = Context(args.model).fill("something to remember " * 20)
     await context.generate_until(max_tokens=3)
-    children = [launch(kwargs={"depth": depth - 1}) for _ in range(2)] if depth else []
+    children = [launch(depth=depth - 1) for _ in range(2)] if depth else []
     if not how:
         await args.receive()
     await args.send("holds")
@@ -254,7 +254,7 @@ async def main(args, child=False):
     if child:
         await args.send("here")
         await args.receive()
-    one = launch(kwargs={"child": True})
+    one = launch(child=True)
     await args.send(await one.receive())
     end = await one.join()
     return [end.inferlet, end.status, end.error, await one.receive()]
@@ -308,9 +308,9 @@ async def main(args, pages=0):
         await args.send("holds")
         return await args.receive()
     traits.alloc_kvpage(queue, 40)
-    first, second = launch(kwargs={"pages": 50}), launch(kwargs={"pages": 50}, max_pages=49)
+    first, second = launch(pages=50), launch(pages=50, max_pages=49)
     told = [await first.receive(), await second]
-    third = launch(kwargs={"pages": 11})
+    third = launch(pages=11)
     told.append(await third)
     try:
         traits.alloc_kvpage(queue, 11)
@@ -343,7 +343,7 @@ async def main(args, child=False):
     if child:
         while True:
             pass
-    ends = [(await launch(kwargs={"child": True}).join()).status for _ in range(3)]
+    ends = [(await launch(child=True).join()).status for _ in range(3)]
     return ends
 """
     )
@@ -371,7 +371,7 @@ async def main(args, child=False):
             await asyncio.sleep(0)
         await args.send("holds")
         return await args.receive()
-    children = [launch(kwargs={"child": True}) for _ in range(4)]
+    children = [launch(child=True) for _ in range(4)]
     await gather(*(child.receive() for child in children))  # each holds its part, or has ended
     for child in children:
         child.cancel()
@@ -398,18 +398,18 @@ async def main(args, depth=0, many=False):
         children = []
         try:
             for _ in range(100):
-                children.append(launch(kwargs={"depth": -1}))
+                children.append(launch(depth=-1))
         except QuotaExceeded as error:
             for child in children:
                 await child.send("end")
             await gather(*children)
-            again = launch(kwargs={"depth": -1})
+            again = launch(depth=-1)
             await again.send("end")
             return [len(children), error.message, await again]
     if depth < 0:
         return await args.receive()
     try:
-        return await launch(kwargs={"depth": depth + 1})
+        return await launch(depth=depth + 1)
     except QuotaExceeded as error:
         return [depth, error.message]
 """
@@ -426,15 +426,46 @@ async def main(args, depth=0, many=False):
     check(guest_cache, test, max_children=7)
 
 
+FUNCTIONS = (
+    IMPORTS
+    + """
+def double(args, number: int, *more, times=2):
+    return [number * times, *more]
+
+async def shout(args):
+    await args.send((await args.receive()).upper())
+
+async def main(args):
+    child = launch(shout)
+    await child.send("hello")
+    return [await child.receive(), await launch(double, 4), await launch(double, "5", "x", [1], times=3)]
+"""
+)
+
+
+def test_a_function_of_the_program_is_a_child(guest_cache: Path) -> None:
+    async def test(server: ServerApi) -> None:
+        _, listener = await launch(server, FUNCTIONS)
+        ended = await listener.ended
+        assert (ended.error, ended.result) == (None, '["HELLO", [8], [15, "x", [1]]]')
+
+    check(guest_cache, test)
+
+
 @pytest.mark.parametrize(
     ("call", "why"),
     [
         ("launch(max_pages=4097)", "limits: max_pages is 4097; a child may have 0 to 4096, as its parent"),
         ("launch(cpu_seconds=1e9)", "limits: cpu_seconds is 1e"),
-        ("launch(colour=3)", "unknown field `colour`"),
+        (
+            "launch(colour={3})",
+            "colour: give text, a number, True, False, None, or lists and dicts of these, not set {3}",
+        ),
         ("launch('x' * 2000000)", "2000000 bytes, more than 1048576: send them later"),
         ("launch(environment={'a': 1})", "environment['a']: give text, not int 1"),
-        ("launch(kwargs=[1])", "kwargs: give a mapping"),
+        ("await launch(colour=3)", "main has no parameter 'colour'"),
+        ("launch(main.__class__)", "program: give the name or hash of a program, or a function of this one, not type"),
+        ("launch(broadcast)", "program: broadcast does not stand at the top of the main file of this program"),
         ("traits.join(77)", "there is no child 77"),
         ("traits.send_child(77, '')", "there is no child 77"),
         ("traits.receive_child(77)", "there is no source 77"),
@@ -468,7 +499,7 @@ async def main(args, child=False):
         while await args.receive() != "end":
             count += 1
         return count
-    one = launch(kwargs={"child": True})
+    one = launch(child=True)
     await one.receive()
     sent = 0
     try:
@@ -502,7 +533,7 @@ async def main(args, child=False):
             await args.send("x" * 50_000)
             args.log(str(number))
         return "done"
-    one = launch(kwargs={"child": True})
+    one = launch(child=True)
     await asyncio.sleep(0.5)
     await args.send("look")
     await args.receive()
@@ -530,7 +561,7 @@ async def main(args, child=False):
     if child:
         args.log("a line")
         return [await args.receive(), await args.receive()]
-    one = launch(kwargs={"child": True})
+    one = launch(child=True)
     await one.send("from the parent")
     await args.send("launched")
     return await one
@@ -559,7 +590,7 @@ async def main(args, child=False):
         await args.send("one")
         await args.send("two")
         return await args.receive()
-    one = launch(kwargs={"child": True})
+    one = launch(child=True)
     pending = [one.receive(), traits.join(one), traits.join(one)]
     pending[0].cancel()
     pending[1].cancel()
@@ -577,7 +608,7 @@ async def main(args, child=False):
     told.append((await pending[2]).result)
     one.close()
     one.close()
-    dropped = launch(kwargs={"child": True})
+    dropped = launch(child=True)
     await dropped.receive()
     number = dropped.handle
     del dropped
@@ -613,7 +644,7 @@ def main(args, child=False):
     if child:
         args.send("hello")
         return args.receive().result()
-    one = launch(kwargs={"child": True})
+    one = launch(child=True)
     one.send("a")
     return [list(one), one.result()]
 """

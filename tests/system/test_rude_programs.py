@@ -48,7 +48,7 @@ BODIES = {
     "a method": "await traits.http_request(RUDE, 'http://example.org')",
     "a grammar": "await traits.open_matcher(traits.create_queue(args.model), 'regex', RUDE + '(')",
     "a program": "await launch(RUDE)",
-    "a child's error": "await launch('raises', kwargs={'word': RUDE})",
+    "a child's error": "await launch('raises', word=RUDE)",
     "an option": "bindings.fused.create_sampler(json.dumps({RUDE: 1}))",
 }
 SILENT = {"a URL"}

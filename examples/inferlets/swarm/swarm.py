@@ -9,7 +9,7 @@ async def main(args, topics: str = "bees, rivers, bread, winter", topic: str = "
     if topic:
         return await member(args, topic)
     names = topics.split(", ")
-    members = [launch(kwargs={"topic": name}) for name in names]
+    members = [launch(topic=name) for name in names]
     for one in members:
         await one.receive()  # it listens
     await gather(*(one.send(str(len(names))) for one in members))

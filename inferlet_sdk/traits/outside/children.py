@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 import json
-from collections.abc import AsyncIterator, Awaitable, Iterator, Mapping
+import sys
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,7 +15,7 @@ from inferlet_sdk.dropped import drop
 from inferlet_sdk.errors import call
 from inferlet_sdk.event_loop import waited_for
 from inferlet_sdk.futures import HostFuture, await_done
-from inferlet_sdk.traits.arguments import number, texts, whole, wrong
+from inferlet_sdk.traits.arguments import number, whole, wrong
 from inferlet_sdk.traits.arguments import text as checked_text
 from inferlet_sdk.traits.outside.blobs import take_message_if_any
 
@@ -122,17 +124,24 @@ class Child:
 
 
 def launch(
-    program: str | None = None,
-    *arguments: str,
-    kwargs: Mapping[str, Any] | None = None,
+    program: str | Callable[..., Any] | None = None,
+    /,
+    *args: Any,
     environment: Mapping[str, str] | None = None,
-    **limits: float,
+    memory_bytes: int | None = None,
+    cpu_seconds: float | None = None,
+    max_pages: int | None = None,
+    max_embeds: int | None = None,
+    max_queues: int | None = None,
+    max_children: int | None = None,
+    **kwargs: Any,
 ) -> Child:
-    """Launches a child: a program that was uploaded, by its name or hash, or this one again (None).
+    """Launches a child: a program that was uploaded, by its name or hash, or this one again (None), or a function of
+    this one, beside `main`, which takes `args` first as `main` does.
 
-    `arguments` are its command line, `kwargs` the parameters of its `main`, as in `launch("story", kwargs={"topic":
-    "bees"})`. `limits` bound what it may hold with its own children: memory_bytes, cpu_seconds, max_pages, max_embeds,
-    max_queues, max_children; by default what this inferlet may. What children hold counts as this inferlet's as well.
+    `args` and `kwargs` are the parameters of its `main`, as in `launch("story", topic="bees")`: JSON values; texts in
+    `args` are words of a command line, as "--topic". The limits bound what it may hold with its own children; by
+    default what this inferlet may. What children hold counts as this inferlet's as well.
 
     Returns at once. Raises QuotaExceeded if too many of the family run; what else keeps it from being launched is
     raised by `await child`.
@@ -140,19 +149,55 @@ def launch(
     if environment is not None and not isinstance(environment, Mapping):
         raise wrong("environment", "a mapping of names to texts", environment)
     env = dict(environment or {})
-    if kwargs is not None:
-        if not isinstance(kwargs, Mapping):
-            raise wrong("kwargs", "a mapping of parameters to values", kwargs)
-        env["kwargs"] = json.dumps(dict(kwargs))
-    for name, value in env.items():
-        checked_text(name, "environment")
-        checked_text(value, f"environment[{name!r}]")
-    bounds = {
-        name: number(value, name) if name == "cpu_seconds" else whole(value, name) for name, value in limits.items()
+    name = _program(program, env)
+    arguments = _arguments(args, kwargs, env)
+    for key, value in env.items():
+        checked_text(key, "environment")
+        checked_text(value, f"environment[{key!r}]")
+    limits = {
+        "memory_bytes": memory_bytes,
+        "max_pages": max_pages,
+        "max_embeds": max_embeds,
+        "max_queues": max_queues,
+        "max_children": max_children,
     }
-    options = json.dumps({"environment": env, "limits": bounds})
-    source = "" if program is None else checked_text(program, "program")
-    return Child(call(bindings.children.launch, source, texts(arguments, "arguments"), options))
+    bounds: dict[str, float] = {key: whole(value, key) for key, value in limits.items() if value is not None}
+    if cpu_seconds is not None:
+        bounds["cpu_seconds"] = number(cpu_seconds, "cpu_seconds")
+    return Child(call(bindings.children.launch, name, arguments, json.dumps({"environment": env, "limits": bounds})))
+
+
+def _program(program: str | Callable[..., Any] | None, env: dict[str, str]) -> str:
+    """What the host calls it; a function of this program is named in the environment."""
+    if program is None:
+        return ""
+    if not inspect.isfunction(program):
+        return checked_text(program, "program", "the name or hash of a program, or a function of this one")
+    name: str = program.__name__
+    if program.__module__ != "__main__" or vars(sys.modules["__main__"]).get(name) is not program:
+        raise ValueError(f"program: {name} does not stand at the top of the main file of this program")
+    env["main"] = name
+    return ""
+
+
+def _arguments(args: Sequence[Any], kwargs: Mapping[str, Any], env: dict[str, str]) -> list[str]:
+    """The words of the command line; values that are no texts, and those by name, go to the environment."""
+    values = {place: value for place, value in enumerate(args) if not isinstance(value, str)}
+    told = {place: _as_json(value, f"args[{place}]") for place, value in values.items()}
+    if values:
+        env["args"] = json.dumps(values)
+    if kwargs:
+        for name, value in kwargs.items():
+            _as_json(value, name)
+        env["kwargs"] = json.dumps(kwargs)
+    return [told[place] if place in told else checked_text(one, f"args[{place}]") for place, one in enumerate(args)]
+
+
+def _as_json(value: Any, name: str) -> str:
+    try:
+        return json.dumps(value)
+    except (TypeError, ValueError, RecursionError):
+        raise wrong(name, "text, a number, True, False, None, or lists and dicts of these", value) from None
 
 
 # ---- calls under their own names ----

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import sys
 import types
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
 from pathlib import Path
@@ -51,11 +50,6 @@ def source_of(path: Path) -> Source:
     if path.suffix != ".py":
         raise BadRequest(f"{path} cannot run outside of the sandbox: give a Python file, or a folder with main.py")
     return Source(path, path.stem, partial(_load, path.resolve(), path.resolve().parent))
-
-
-def environment(kwargs: Mapping[str, Any] | None) -> dict[str, str]:
-    """Keyword arguments as the Python client sends them."""
-    return {"kwargs": json.dumps(dict(kwargs))} if kwargs else {}
 
 
 # ---- loading ---------------------------------------------------------------------------------------------------------

@@ -9,7 +9,8 @@ import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from types import MappingProxyType
+from typing import TYPE_CHECKING
 
 from ...client.running import Content
 from ...errors import PieError
@@ -25,6 +26,7 @@ from .programs import NativePrograms
 if TYPE_CHECKING:
     from ...config import ServerConfig
 
+NOTHING: Mapping[str, str] = MappingProxyType({})
 UNBOUNDED = 1e9
 """Seconds: who debugs thinks for a while."""
 
@@ -58,7 +60,7 @@ class NativeServer(ServerThread):
         self,
         source: program.Source,
         arguments: Sequence[str] = (),
-        kwargs: Mapping[str, Any] | None = None,
+        environment: Mapping[str, str] = NOTHING,
         tell: Callable[[Event], None] = lambda _: None,
         began: Callable[[str], None] = lambda _: None,
         got: Callable[[Sequence[int]], None] = lambda _: None,
@@ -69,7 +71,7 @@ class NativeServer(ServerThread):
         it begins; `got` tokens from the model, as the program gets them; `failed` the exception that ends it. `blobs`:
         files or bytes by name. Raises PieError."""
         heard = Heard(tell)
-        instance = self.call(self._launch(source, arguments, program.environment(kwargs), heard, blobs or {}))
+        instance = self.call(self._launch(source, arguments, environment, heard, blobs or {}))
         began(instance.owner.inferlet.id)
         error: str | None = "the program was interrupted"
         try:

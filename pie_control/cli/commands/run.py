@@ -29,6 +29,7 @@ NAME = "run"
 HELP = "run one inferlet; its messages go to stdout, its log to stderr"
 EXAMPLES = """  pie run hello                               a bundled example on the demo model
   pie run story.py -- --about "a small boat"  options of the inferlet after --
+  pie run story.py -- --help                  what the inferlet takes
   pie run -i chat                             lines of stdin are sent to the inferlet
   pie run --blob photo=cat.png describe.py    a file that the inferlet opens by its name
   pie run --model ~/models/llama story.py

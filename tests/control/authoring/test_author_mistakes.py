@@ -77,7 +77,7 @@ MISTAKES: dict[str, tuple[str, str]] = {
     "a child that fails": ("async def main(args):\n    if args.argv:\n        raise ValueError('the child broke')\n"
         "    return await launch(None, 'x')\n", r"the child broke"),
     "an unknown limit of a child": ("async def main(args):\n    await launch(None, pages=3)\n",
-        r"(?s)launch\(pages=3\).*pages"),
+        r"main has no parameter 'pages'"),
     "async forgotten": (f"def main(args):\n    {CTX}    return await ctx.generate_until()\n",
         r"(?s)line 6\n *return await ctx.*outside async function.*make the function around it an `async def`"),
     "numpy": ("import numpy as np\nasync def main(args):\n    return 1\n",

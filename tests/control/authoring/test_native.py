@@ -17,6 +17,7 @@ from pie_control.authoring.native.program import source_of
 from pie_control.authoring.native.server import NativeServer, native_server
 from pie_control.authoring.testing import fake_client
 from pie_control.cli.main import main
+from pie_control.client.passing import passed
 from pie_control.config import build_config
 from pie_control.errors import BadRequest
 from pie_control.inferlets.events import Ended, Event, LogLine, Message
@@ -64,7 +65,8 @@ def written(folder: Path, text: str, name: str = "program.py") -> Path:
 
 def run(server: NativeServer, path: Path, *arguments: str, **kwargs: Any) -> tuple[Ended, list[Event]]:
     events: list[Event] = []
-    return server.run(source_of(path), arguments, kwargs, events.append), events
+    words, environment = passed(arguments, kwargs, None)
+    return server.run(source_of(path), words, environment, events.append), events
 
 
 def test_a_program_gets_the_same_as_in_the_sandbox(server: NativeServer, tmp_path: Path, guest_cache: Path) -> None:

@@ -83,6 +83,18 @@ def test_outcome():
     assert outcome.log == ["info: bees"]
     assert outcome.tokens is None or len(outcome.tokens) == 3
 
+async def double(args, number: int, *more, times=2):
+    return [number * times, *more, args.environment["mood"]]
+
+def test_a_function():
+    assert run(double, 4, "x", [1], times=3, environment={"mood": "good"}).result == [12, "x", [1], "good"]
+    with pytest.raises(InferletFailed, match='number: expected an integer, got "many"'):
+        run(double, number="many")
+    with pytest.raises(Exception, match="number: give text, a number, True, False, None, or lists .* not set"):
+        run(double, number={3})
+    with pytest.raises(TypeError, match="program: give a file, a folder or a function, not int 5"):
+        run(5)
+
 def test_the_same_tokens_again():
     assert run("story.py", topic="x", inbox=["y"]).tokens == run("story.py", topic="x", inbox=["y"]).tokens
 
@@ -114,13 +126,13 @@ def story(tmp_path: Path) -> Path:
 
 def test_tests_see_what_a_program_does(story: Path) -> None:
     done = pie(story, "test", "--fake", "story.py")
-    assert "5 passed" in done.stdout, done.stdout + done.stderr
+    assert "6 passed" in done.stdout, done.stdout + done.stderr
     assert done.returncode == 0
 
 
 def test_tests_in_the_sandbox(story: Path, guest_cache: Path) -> None:
     done = pie(story, "test", "--fake", "--sandbox", "--cache-dir", str(guest_cache))
-    assert "3 passed, 2 skipped" in done.stdout, done.stdout + done.stderr
+    assert "4 passed, 2 skipped" in done.stdout, done.stdout + done.stderr
 
 
 def test_without_a_server_run_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:

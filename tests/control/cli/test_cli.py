@@ -108,6 +108,18 @@ def test_unknown_options_end_with_code_2(capsys: pytest.CaptureFixture[str]) -> 
         main(["list", "--", "x"])
 
 
+@pytest.mark.parametrize("command", ["run", "launch"])
+def test_an_option_of_the_inferlet_in_front_of_the_dashes_is_told(
+    command: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for given in (["--max-page", "3"], ["--ratio", "3"]):  # the first one begins like one of ours
+        with pytest.raises(SystemExit) as caught:
+            main([command, "story.py", "word", *given])
+        assert caught.value.code == 2
+        assert f"unrecognized arguments: {given[0]}" in (told := capsys.readouterr().err)
+        assert f"options of the inferlet follow `--`: `pie {command} story.py -- {given[0]}" in told
+
+
 # ---- against a server ------------------------------------------------------------------------------------------------
 
 

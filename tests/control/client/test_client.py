@@ -13,13 +13,14 @@ from typing import Any
 import httpx
 import pytest
 
+from inferlet_sdk import Context, gather
 from pie_control.client import Client, InferletEnded, ServerUnavailable, SyncClient
 from pie_control.client.connection import error_of
 from pie_control.client.shipping import program_of
 from pie_control.errors import BadProgram, BadRequest, Conflict, UnknownName
 from pie_control.http_server.messages import ErrorBody
 from pie_control.inferlets.events import Ended, LogLine, Message
-from tests.helpers.fake_server_api import FakeServerApi, serve_async, serving, serving_thread
+from tests.helpers.fake_server_api import BODIES, FakeServerApi, serve_async, serving, serving_thread
 
 # ---- launching and talking --------------------------------------------------------------------------
 
@@ -165,8 +166,98 @@ def test_run_ships_a_function_with_its_arguments() -> None:
     async def test(url: str, runtime: FakeServerApi) -> None:
         async with Client(url) as client:
             assert await client.run(double, number=4) == {"number": 4}  # the fake's result is the arguments
-            with pytest.raises(BadRequest, match="JSON"):
-                await client.run(double, number=object())
+            assert await client.run(double, 4, environment={"kwargs": "5"}) == 5
+            assert [each["names"] for each in await client.programs() if each["file"] == "double"] == [[]]
+
+    serve_async(test)
+
+
+async def arguments(args: Any, *words: Any, **rest: Any) -> None:
+    """Its result, in the fake, is what came by name."""
+
+
+def test_a_launch_takes_names_hashes_files_folders_bytes_and_functions(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    file, folder = tmp_path / "one.py", tmp_path / "hello"
+    file.write_text("x = 1")
+    folder.mkdir()
+    (folder / "main.py").write_text("x = 2")
+
+    async def test(url: str, runtime: FakeServerApi) -> None:
+        runtime.compiles = False  # an archive is no Python
+        async with Client(url) as client:
+            digest = await client.upload(b"x = 3")
+            for program in (digest, file, "one.py", str(folder), b"x = 4", arguments):
+                assert await client.run(program, size=3) == {"size": 3}
+            assert await (await client.launch("hello", "A")).receive() == "Hello, A! "  # not the folder
+            assert {name for each in runtime.programs() for name in each.names} == {body.__name__ for body in BODIES}
+            with pytest.raises(UnknownName, match=r"no program 'two\.py': upload it first"):
+                await client.launch("two.py")
+
+    serve_async(test)
+
+
+def test_values_keep_their_types_and_texts_are_words() -> None:
+    async def test(url: str, runtime: FakeServerApi) -> None:
+        async with Client(url) as client:
+            running = await client.launch(
+                "wait", "bees", 3, "--loud", [1, None], environment={"a": "b"}, topic={"x": 1.5}
+            )
+            inferlet = runtime.inferlet(running.id)
+            assert inferlet.arguments == ["bees", "3", "--loud", "[1, null]"]
+            told = {"a": "b", "args": '{"1": 3, "3": [1, null]}', "kwargs": '{"topic": {"x": 1.5}}'}
+            assert inferlet.environment == told
+
+    serve_async(test)
+
+
+@pytest.mark.parametrize(
+    ("args", "kwargs", "why"),
+    [
+        ((3,), {}, "program: give the name or hash of a program, a file, a folder or a function, not int 3"),
+        (("p", {1}), {}, r"args\[0\]: give text, a number, True, .*, not set {1}"),
+        (("p",), {"where": Path("x")}, r"where: give text, a number, .*, not PosixPath PosixPath\('x'\)"),
+        (("p", "a\ud800"), {}, r"args\[0\]: character 1 is half of a surrogate pair"),
+        (("p",), {"environment": {"a": 1}}, r"environment\['a'\]: give text, not int 1"),
+        (("p",), {"environment": "a"}, "environment: give a mapping of names to texts, not str 'a'"),
+        (("p",), {"blobs": {"photo": 5}}, "blob: give a file or bytes, not int 5"),
+    ],
+)
+def test_what_cannot_be_sent_is_told_by_name(args: tuple[Any, ...], kwargs: dict[str, Any], why: str) -> None:
+    async def test(url: str, runtime: FakeServerApi) -> None:
+        async with Client(url) as client:
+            for call in (client.launch, client.run):
+                with pytest.raises(BadRequest, match=why):
+                    await call(*args, **kwargs)
+        assert (runtime.uploads, runtime.inferlets()) == (0, ())
+
+    serve_async(test)
+
+
+NUMBER = 3
+math = pytest  # some module
+
+
+def test_what_only_the_module_of_a_function_has_is_told_before_anything_is_sent() -> None:
+    def uses(args: Any, more: int = NUMBER) -> Any:
+        import json
+
+        def inner() -> Any:
+            return math, double, json
+
+        return [NUMBER for _ in range(more)], inner, Path("x"), gather, Context, __name__
+
+    async def test(url: str, runtime: FakeServerApi) -> None:
+        async with Client(url) as client:
+            with pytest.raises(BadRequest) as caught:
+                await client.run(uses)
+        assert str(caught.value) == (
+            "uses runs without the module around it: pass NUMBER as an argument; define Path inside of it; "
+            "import math inside of it; define double inside of it"
+        )
+        assert runtime.uploads == 0
 
     serve_async(test)
 
