@@ -103,7 +103,7 @@ def become_expendable() -> None:
 def main(arguments: Sequence[str]) -> None:
     """Entry point."""
     _, parent, descriptor, host = arguments
-    lifetime.ignore_interrupts()
+    lifetime.ignore_signals()
     lifetime.die_with(int(parent))
     become_expendable()
     connection = socket.socket(fileno=int(descriptor))

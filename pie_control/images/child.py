@@ -63,7 +63,7 @@ def serve(requests: BinaryIO, answers: BinaryIO, seconds: int) -> None:
 
 def main(parent: int, memory_bytes: int, seconds: int) -> None:
     """Entry point."""
-    lifetime.ignore_interrupts()
+    lifetime.ignore_signals()
     lifetime.die_with(parent)
     bound(memory_bytes)
     serve(sys.stdin.buffer, sys.stdout.buffer, seconds)

@@ -12,11 +12,12 @@ import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 
+from pie_inference.options.lifetime import signals_held
+
 from .status_line import StatusLine
 
 TAIL_LINES = 30
 POLL_SECONDS = 0.2
-TERMINATE_SECONDS = 1.0
 KILL_SECONDS = 5.0
 
 
@@ -43,13 +44,14 @@ class ChildProcess:
         self._partial = b""
         self._status = StatusLine(log)
         self._heard = time.monotonic()
-        self._process = subprocess.Popen(
-            [sys.executable, "-m", module, "--parent", str(os.getpid()), *arguments],
-            stdin=subprocess.DEVNULL,
-            stderr=subprocess.PIPE,
-            env=environment,
-            pass_fds=pass_fds,
-        )
+        with signals_held():
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", module, "--parent", str(os.getpid()), *arguments],
+                stdin=subprocess.DEVNULL,
+                stderr=subprocess.PIPE,
+                env=environment,
+                pass_fds=pass_fds,
+            )
         assert self._process.stderr is not None
         self._stderr = self._process.stderr.fileno()
         os.set_blocking(self._stderr, False)
@@ -82,13 +84,10 @@ class ChildProcess:
         return how + (f"; its last words:\n{said}" if said else "")
 
     async def end(self, patience: float) -> None:
-        """Waits at most `patience` seconds for the process to end by itself, then terminates it, and kills it at
-        last."""
+        """Waits at most `patience` seconds for the process to end by itself, then kills it."""
         if not await self._wait(patience):
-            self._process.terminate()
-            if not await self._wait(TERMINATE_SECONDS):
-                self._process.kill()
-                await self._wait(KILL_SECONDS)
+            self._process.kill()
+            await self._wait(KILL_SECONDS)
         self._release()
 
     async def _wait(self, seconds: float) -> bool:

@@ -12,6 +12,8 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from pie_inference.options.lifetime import ignore_signals
+
 REFUSED, FULL = 3, 4
 MOST_REASON = 4000
 """Characters of a reason; the error of a component may quote all of it."""
@@ -34,6 +36,7 @@ def limit(memory_bytes: int, seconds: int) -> None:
 
 def main(arguments: Sequence[str]) -> int:
     """Entry point."""
+    ignore_signals()
     output = Path(arguments[0])
     limit(int(arguments[1]), int(arguments[2]))
     # The parent imports this module without wasmtime; and this process starts for each component, so it imports little.

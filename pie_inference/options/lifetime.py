@@ -1,27 +1,54 @@
-"""Ties the life of a child process to that of its parent: it handles Ctrl-C, and its death ends the child."""
+"""Ties the life of a child process to that of its parent: its word or its death ends the child, and nothing else that a
+terminal or an operator sends to all processes of a server."""
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import os
 import signal
 import sys
 import threading
 import time
+from collections.abc import Iterator
 
 PR_SET_PDEATHSIG = 1
 POLL_SECONDS = 0.5
 
 
-def ignore_interrupts() -> None:
-    """Ignores Ctrl-C, which a terminal sends to the whole process group; the control process ends its children in
-    order."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+TO_ALL = [getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name)]
+"""What is sent to whole groups: Ctrl-C by a terminal, SIGTERM by `timeout` and systemd, SIGHUP to read files again."""
 
 
-def heed_interrupts() -> None:
-    """Ctrl-C ends this process, which was started by hand, at once."""
-    signal.signal(signal.SIGINT, signal.SIG_DFL)
+def ignore_signals() -> None:
+    """Ignores what is sent to the whole process group; the control process ends its children in order."""
+    _set_signals(signal.SIG_IGN)
+
+
+def heed_signals() -> None:
+    """Ctrl-C and the like end this process, which was started by hand, at once."""
+    _set_signals(signal.SIG_DFL)
+
+
+def _set_signals(action: signal.Handlers) -> None:
+    for number in TO_ALL:
+        signal.signal(number, action)
+    if hasattr(signal, "pthread_sigmask"):
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, TO_ALL)
+
+
+@contextlib.contextmanager
+def signals_held() -> Iterator[None]:
+    """What is started in this block gets none of these signals before it says what it makes of them. Nothing is awaited
+    in it: the thread has one mask."""
+    if not hasattr(signal, "pthread_sigmask"):
+        yield
+        return
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, TO_ALL)
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def die_with(parent: int) -> None:

@@ -14,7 +14,7 @@ from ..options.isa import limit_isa
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs the worker. Returns the exit status: 0, 1 if serving failed, 2 for wrong options."""
-    lifetime.ignore_interrupts()
+    lifetime.ignore_signals()
     try:
         options = parse_options(arguments)
     except InferenceError as error:
@@ -23,7 +23,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if options.parent is not None:
         lifetime.die_with(options.parent)
     if options.place.listen is not None:
-        lifetime.heed_interrupts()
+        lifetime.heed_signals()
     limit_isa(options.config.max_isa)
     from .loop import run  # imports torch, which wrong options and --help need not wait for
 

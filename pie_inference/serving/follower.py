@@ -68,7 +68,7 @@ def run(channel: RankChannel) -> int:
 
 def main(descriptor: int, parent: int) -> int:
     """Entry point."""
-    lifetime.ignore_interrupts()
+    lifetime.ignore_signals()
     lifetime.die_with(parent)
     return run(RankChannel(descriptor))
 

@@ -20,6 +20,7 @@ from ..errors import RankLost
 from ..execution.interface import Load, Rank
 from ..execution.launched import LaunchedWave
 from ..loading.hub import find_folder
+from ..options.lifetime import signals_held
 from ..protocol import (
     AdapterLoaded,
     DropAdapter,
@@ -59,7 +60,10 @@ class Follower:
         with other:
             command = [sys.executable, "-m", "pie_inference.serving.follower"]
             arguments = [str(other.fileno()), str(os.getpid())]
-            self.process = subprocess.Popen([*command, *arguments], stdin=subprocess.DEVNULL, pass_fds=[other.fileno()])
+            with signals_held():
+                self.process = subprocess.Popen(
+                    [*command, *arguments], stdin=subprocess.DEVNULL, pass_fds=[other.fileno()]
+                )
         self.channel.send(encode_membership(membership))
 
     def wait_until_ready(self) -> None:

@@ -64,7 +64,7 @@ def wake_up_in_time() -> None:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs the worker. Returns the exit status: 0, 1 if serving failed, 2 for wrong options."""
-    lifetime.ignore_interrupts()
+    lifetime.ignore_signals()
     given = parse(arguments)
     try:
         options = WorkerOptions(**{**LARGE_BATCHES, **given_options(given)})
@@ -76,7 +76,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if given.parent is not None:
         lifetime.die_with(given.parent)
     if place.listen is not None:
-        lifetime.heed_interrupts()
+        lifetime.heed_signals()
     wake_up_in_time()
     return sessions.run(place, lambda: nullcontext(model), serve)
 

@@ -11,6 +11,7 @@ import sys
 import time
 import urllib.request
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import psutil
@@ -18,6 +19,7 @@ import pytest
 
 from pie_control.client import Client
 from pie_control.errors import InferletEnded, WorkerUnavailable
+from tests.control.tenants.test_accounts import ALICE, written
 from tests.helpers.guard import HANG_SECONDS
 from tests.helpers.servers import launch, run, started
 from tests.helpers.tree import DEMO_MODEL
@@ -169,9 +171,18 @@ def temporary(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def server(guest_cache: Path, temporary: Path) -> Iterator[tuple[subprocess.Popen[bytes], str]]:
     """A `pie serve` process on a free port."""
+    with serving(guest_cache, temporary) as started:
+        yield started
+
+
+@contextmanager
+def serving(guest_cache: Path, temporary: Path, *options: str) -> Iterator[tuple[subprocess.Popen[bytes], str]]:
+    """It leads a process group of its own."""
     environment = {**os.environ, "PIE_CACHE_DIR": str(guest_cache), "TMPDIR": str(temporary)}
     command = [sys.executable, "-c", "from pie_control.cli.main import main; main()", "serve", "--port", "0"]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, env=environment)
+    process = subprocess.Popen(
+        [*command, *options], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, env=environment, start_new_session=True
+    )
     try:
         yield process, _address(process)
     finally:
@@ -210,6 +221,34 @@ def test_a_signal_ends_everything(
     process.wait(timeout=HANG_SECONDS)
     wait_for_end(worker)
     assert not list(temporary.rglob("*")), "nothing is left"
+
+
+def test_a_signal_to_the_group_is_heard_by_the_server_alone(guest_cache: Path, temporary: Path) -> None:
+    """SIGHUP reads the tenants again, SIGTERM stops: workers and hosts do neither of themselves."""
+    tenants = written(temporary, f'[tenants.alice]\ntokens = ["{ALICE}"]')
+
+    async def check(process: subprocess.Popen[bytes], url: str) -> None:
+        async with Client(url, ALICE) as client:
+            inferlets = [await client.launch(await client.upload(text.encode())) for text in (WAIT, GENERATE)]
+            for inferlet in inferlets:
+                await inferlet.receive()
+            os.killpg(process.pid, signal.SIGHUP)
+            assert process.stdout is not None
+            told = await asyncio.to_thread(process.stdout.readline)
+            assert b"from now on" in told, told
+            await inferlets[0].send("it goes on")
+            assert await inferlets[0].result() == "it goes on"
+            await inferlets[1].receive()
+            os.killpg(process.pid, signal.SIGTERM)
+            with pytest.raises(InferletEnded) as ended:
+                await inferlets[1].result()
+            assert ended.value.status == "terminated"
+
+    with serving(guest_cache, temporary, "--tenants", str(tenants), "--hosts", "2") as (process, url):
+        asyncio.run(asyncio.wait_for(check(process, url), HANG_SECONDS))
+        assert process.wait(timeout=HANG_SECONDS) == 128 + signal.SIGTERM
+        assert process.stdout is not None
+        assert process.stdout.read() == b""
 
 
 def test_a_killed_server_leaves_no_process(server: tuple[subprocess.Popen[bytes], str]) -> None:
