@@ -29,7 +29,7 @@ STALLED_SECONDS = 300.0
 GRACE_SECONDS = 10.0
 """From the last word to a client until its connection is cut."""
 MAX_REFUSED = 64
-"""Refused connections that may stay for their grace, so that their clients can read why."""
+"""Refused connections that may stay for their grace, where there are descriptors enough."""
 
 clock = time.monotonic
 
@@ -79,10 +79,12 @@ class WatchedConnection:
 
 
 class Connections:
-    """Admits at most `most` connections, and `most_per_client` from one address."""
+    """Admits at most `most` connections, and `most_per_client` from one address. `most_refused` may stay for their
+    grace, so that their clients can read why."""
 
     def __init__(self, most: int, most_per_client: int) -> None:
-        self._most = most
+        self.most = most
+        self.most_refused = MAX_REFUSED
         self._most_per_client = most_per_client
         self._watches: set[WatchedConnection] = set()
         self._by_address: Counter[str] = Counter()
@@ -103,8 +105,8 @@ class Connections:
             self._refuse(watch, reason)
 
     def _objection(self, address: str) -> str:
-        if len(self) >= self._most:
-            return f"the server has {self._most} connections, which is the limit (--max-connections): try again later"
+        if len(self) >= self.most:
+            return f"the server has {self.most} connections, which is the limit (--max-connections): try again later"
         if self._by_address[address] >= self._most_per_client:
             return (
                 f"this client has {self._most_per_client} connections, which is the limit for one client "
@@ -116,7 +118,7 @@ class Connections:
         watch.refused = True
         self._refused += 1
         self._by_address[watch.address] -= 1
-        if self._refused > MAX_REFUSED:
+        if self._refused > self.most_refused:
             watch.transport.abort()
         else:
             self._end(watch, 503, "overloaded", reason)

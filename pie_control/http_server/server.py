@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import socket
 from collections.abc import Iterator
 
@@ -15,9 +16,12 @@ from pie_control.tenants.accounts import Accounts
 
 from .app import create_app
 from .callers import Callers
-from .connections import STALLED_SECONDS, Connections
+from .connections import MAX_REFUSED, STALLED_SECONDS, Connections
 from .guard import json_limit
+from .listening import Acceptor, room_for_connections
 from .protocols import HttpProtocol, SessionProtocol
+
+log = logging.getLogger(__name__)
 
 GRACE_SECONDS = 1
 KEEP_ALIVE_SECONDS = 5
@@ -27,6 +31,15 @@ PING_SECONDS = 20
 
 
 class _Uvicorn(uvicorn.Server):
+    """Serves the connections that it is given: `Acceptor` takes them."""
+
+    def make_protocol(self) -> asyncio.Protocol:
+        """For a new connection, once it has started."""
+        made: asyncio.Protocol = self.config.http_protocol_class(  # type: ignore[call-arg]
+            config=self.config, server_state=self.server_state, app_state=self.lifespan.state
+        )
+        return made
+
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
         yield  # the command line decides what a signal means
@@ -59,6 +72,7 @@ class HttpServer:
         self._listener = listener
         self._server = _Uvicorn(settings)
         self._task: asyncio.Task[None] | None = None
+        self._acceptor: Acceptor | None = None
 
     @property
     def url(self) -> str:
@@ -85,15 +99,31 @@ class HttpServer:
 
     async def start(self) -> None:
         """Returns when the server accepts requests."""
-        self._task = asyncio.create_task(self._server.serve(sockets=[self._listener]))
+        self._task = asyncio.create_task(self._server.serve(sockets=[]))
         while not self._server.started and not self._task.done():
             await asyncio.sleep(0.005)  # uvicorn offers nothing to wait for
         if self._task.done():
             self._task.result()
+        self._bound_connections()
         self._connections.start()
+        self._acceptor = Acceptor(self._listener, self._server.make_protocol)
+        self._acceptor.start()
+
+    def _bound_connections(self) -> None:
+        """As far as there are descriptors, now that all processes of the server run."""
+        most, wanted = self._connections.most, self._connections.most + self._connections.most_refused
+        room = room_for_connections(wanted)
+        if room < wanted:
+            self._connections.most_refused = min(MAX_REFUSED, room // 4)
+            self._connections.most = room - self._connections.most_refused
+            lack = "there are file descriptors for %d connections, not for %d (--max-connections): raise ulimit -n"
+            log.warning(lack, self._connections.most, most)
 
     async def close(self) -> None:
         """Stops listening, closes connections; idempotent."""
+        if self._acceptor is not None:
+            self._acceptor.stop()
+            self._acceptor = None
         self._server.should_exit = True
         if self._task is not None:
             await self._task
