@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from .sampler import Bias
+from .scores import Scores
 
 Numbers = NDArray[np.int32]
 
@@ -58,3 +59,11 @@ class SampleColumns(NamedTuple):
     allowed: Sequence[bytes]
     special: Sequence[tuple[Bias | None, int]] | None = None  # bias and alternatives of each row; None: no row has any
     grammars: MatcherColumns | None = None  # None: no row has a matcher
+
+
+class RowsTold(NamedTuple):
+    """What the worker told of rows: the token of each, whether its run is over, and scores of some."""
+
+    tokens: NDArray[Any]
+    over: NDArray[Any] | None  # None: no run is
+    scores: dict[int, Scores]

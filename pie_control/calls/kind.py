@@ -1,7 +1,7 @@
 """What the rooms of the calls have in common: commands, batches under formation, and the record of a call.
 
 Three things can be handed on by an address space. A `WorkerCommand` waits in its queue until a wave takes it. `Bind`
-and `Synchronize` wait in their queue too, and take effect in the control layer when their turn comes. A note takes
+and `Barrier` wait in their queue too, and take effect in the control layer when their turn comes. A note takes
 effect as it arrives. All are frozen values with virtual addresses: they may travel to another process.
 """
 
@@ -17,14 +17,18 @@ from typing import Any, ClassVar, Generic, NamedTuple, TypeVar
 from pie_control import errors
 from pie_control.ids import Owner
 from pie_control.record import Record
+from pie_control.resources.address_space import AddressSpace
 from pie_control.resources.holdings import Freed, Holdings, Reference
 from pie_control.resources.kinds import Resource
+from pie_control.resources.memory import Memory
 from pie_control.resources.pool import Pool
 from pie_control.resources.ranges import EVERYTHING, Range
 from pie_control.resources.tile_slots import TileSlots
+from pie_control.tenants.tenant import Tenant
 from pie_inference import protocol
 from pie_inference.protocol import ModelDescription
 
+from .columns import RowsTold
 from .values import Value
 
 
@@ -116,11 +120,22 @@ class Bind(Command, frozen=True):
         return ((self.first, self.first + self.count),) if resource is self.resource else ()
 
 
-class Synchronize(Command, frozen=True):
+class Barrier(Command, frozen=True):
     """Its future is done when everything issued to the queue before has taken effect."""
 
     def uses(self, resource: Resource, page_size: int) -> Sequence[Range]:
         return ()
+
+
+class Question(Command, frozen=True):
+    """The control layer answers it when its turn comes, from what it has."""
+
+    def uses(self, resource: Resource, page_size: int) -> Sequence[Range]:
+        return ()
+
+    def answer(self, memory: Memory, tenant: Tenant) -> Value:
+        """The value of its future. Raises CallError."""
+        raise NotImplementedError
 
 
 class OpenQueue(Record, frozen=True):
@@ -232,6 +247,10 @@ class Batch(Generic[C]):
             raise self.misfit(result)
         return ()
 
+    def rows_told(self, result: protocol.Result | None) -> RowsTold | None:
+        """What is told of its rows, where it has tokens of them. `values` were read."""
+        return None
+
     def completed(self, values: Sequence[Value], errors: Mapping[int, errors.CallError]) -> None:
         """The wave is answered; `errors` by the place of a command in the batch."""
 
@@ -273,6 +292,14 @@ class Handle:
     optional: bool = False
 
 
+@dataclass(frozen=True, slots=True)
+class RunOf:
+    """What the host has to know of a call whose future is a run: the parameter with the stop tokens; what ends it."""
+
+    stop: str
+    cancel: Callable[[AddressSpace, int], bool]
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Call:
     """One call of the API.
@@ -282,7 +309,10 @@ class Call:
     that it may have, by the arguments. `result_bytes` gives the size of a value that may be large, at most, from the
     arguments between the queue and the future; 0: it is small, None: with these arguments there is no future. From the
     same arguments, `argument_bytes` gives what they keep beside lists and texts. `handles`: parameters that the guest
-    gives by number. `needs`: parameters that only models with a further trait take, and the interface of that.
+    gives by number. `most`: items or bytes of parameters that may have more or fewer than those of any function.
+    `needs`: parameters that only models with a further trait take, and the interface of that. `run`: of a call whose
+    future is a run. `waits`: the guest is suspended until the value is there, and gets it in place of the future; gives
+    the size of the value from space and queue.
     """
 
     name: str  # as in the WIT, with underscores
@@ -294,6 +324,9 @@ class Call:
     argument_bytes: Callable[..., int] | None = None
     handles: Mapping[str, Handle] = field(default_factory=dict)
     needs: Mapping[str, str] = field(default_factory=dict)
+    most: Mapping[str, int] = field(default_factory=dict)
+    run: RunOf | None = None
+    waits: Callable[[AddressSpace, int], int] | None = None
     stage: Stage = Stage.CONTROL
     new_batch: type[Batch[Any]] | None = None
 
@@ -321,13 +354,16 @@ def define(
     argument_bytes: Callable[..., int] | None = None,
     handles: Mapping[str, Handle] = MappingProxyType({}),
     needs: Mapping[str, str] = MappingProxyType({}),
+    most: Mapping[str, int] = MappingProxyType({}),
+    run: RunOf | None = None,
+    waits: Callable[[AddressSpace, int], int] | None = None,
     stage: Stage = Stage.CONTROL,
     new_batch: type[Batch[Any]] | None = None,
 ) -> Call:
     """The record of the call whose room is `module`: calls.<interface>.<name>."""
     *_, interface, name = module.split(".")
     sizes = result_bytes, argument_bytes
-    call = Call(name, interface, issue, value, more_values, *sizes, handles, needs, stage, new_batch)
+    call = Call(name, interface, issue, value, more_values, *sizes, handles, needs, most, run, waits, stage, new_batch)
     if new_batch is not None:
         new_batch.call = call
     return call

@@ -12,6 +12,8 @@ from pie_control.resources.holdings import Reference
 
 MOST_LISTED = 1 << 20
 """Tokens in the lists of all commands of a batch, where each command may have many: a few megabytes on the worker."""
+MOST_OF_CONTEXT = 1 << 17
+"""Tokens of one call that looks at a whole context or vocabulary: about four milliseconds to convert."""
 
 
 def check_vocabulary(space: AddressSpace, tokens: Sequence[int]) -> None:

@@ -18,6 +18,12 @@ class Done(NamedTuple):
     """The value of a future that has nothing to tell."""
 
 
+class Token(NamedTuple):
+    """What the future gives."""
+
+    token: int
+
+
 class Run(NamedTuple):
     """The value of a decode run, whose tokens come some at a time (`AddressSpace.run_advanced`)."""
 

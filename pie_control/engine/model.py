@@ -9,8 +9,7 @@ from typing import Any
 
 from pie_inference.protocol import ModelDescription
 
-from ..calls.exports.import_kvpage import ImportCommand
-from ..calls.exports.names import COPIES
+from ..calls.exports.sharing import COPIES, Fetch
 from ..calls.kind import BulkyCommand, Command
 from ..errors import WorkerError, WorkerUnavailable
 from ..ids import Owner
@@ -111,7 +110,7 @@ class Model:
         done = self._new[event.owner]
         done.append(event)
         if isinstance(event, Command) or len(done) > MOST_NOTES:
-            self._place(self._new.pop(event.owner), event.name if isinstance(event, ImportCommand) else "")
+            self._place(self._new.pop(event.owner), event.name if isinstance(event, Fetch) else "")
 
     def _place(self, events: Sequence[Any], wanted: str) -> None:
         """`wanted`: the export that the inferlet asks for first; "": none."""

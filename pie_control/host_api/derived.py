@@ -18,8 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..calls import CALLS
-from ..calls.fused import decode
-from ..calls.kind import Call, Handle
+from ..calls.kind import Call, Handle, RunOf
 from ..calls.values import Import, Run
 from ..inferlets.blobs import KeptBlob
 from ..inferlets.relations.children import ChildEnd
@@ -82,19 +81,24 @@ def _await(kinds: tuple[type[Any], ...]) -> Function:
             value = guest.futures.take(future, *kinds)
             if isinstance(value, KeptBlob):
                 return guest.add_blob(value.blob)
-            if hasattr(value, "packed"):
-                return value.packed()
-            if len(value) > 1:
-                return value
-            return value[0] if value else 0
+            return _plain_value(value)
 
         return when_done(guest, future, take)
 
     return wait
 
 
+def _plain_value(value: Any) -> Any:
+    """What a guest is given of a value."""
+    if hasattr(value, "packed"):
+        return value.packed()
+    if len(value) > 1:
+        return value
+    return value[0] if value else 0
+
+
 def _function(call: Call) -> Function:
-    function = _plain(call) if call.value is None else _answered(call)
+    function = _plain(call) if call.value is None else _awaited_at_once(call) if call.waits else _answered(call)
     names = ("guest", "queue", *call.parameters)
     parameters = [inspect.Parameter(name, inspect.Parameter.POSITIONAL_OR_KEYWORD) for name in names]
     function.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
@@ -127,7 +131,8 @@ def _answered(call: Call) -> Function:
     name, issue = call.name, call.issue
     weigh, weigh_result = weigher(call), call.result_bytes
     handles, needs = _by_place(call, call.handles), _by_place(call, {one: f"{name}.{one}" for one in call.needs})
-    stops = call.parameters.index("stop") if call.value is Run else None
+    run = call.run
+    stops = call.parameters.index(run.stop) if run else 0
 
     def function(guest: Guest, queue: int, *arguments: Any) -> int:
         space = guest.space(queue, name)
@@ -145,8 +150,8 @@ def _answered(call: Call) -> Function:
         except BaseException:
             guest.futures.forget(future)
             raise
-        if stops is not None:
-            _begin_run(guest, space, future, arguments[stops])
+        if run is not None:
+            _begin_run(guest, space, run, future, arguments[stops])
         if size:
             guest.pending.issued(space, size)
         return future
@@ -154,10 +159,32 @@ def _answered(call: Call) -> Function:
     return function
 
 
-def _begin_run(guest: Guest, space: AddressSpace, future: int, stop: Sequence[int]) -> None:
+def _begin_run(guest: Guest, space: AddressSpace, run: RunOf, future: int, stop: Sequence[int]) -> None:
     """The future is that of a run."""
-    run = RunBuffer(stop, lambda: decode.cancel(space, future))
-    guest.futures.begin_run(future, run)
+    guest.futures.begin_run(future, RunBuffer(stop, lambda: run.cancel(space, future)))
+
+
+def _awaited_at_once(call: Call) -> Function:
+    """The function of a call for whose value the guest waits in place."""
+    name, issue, kind, waits = call.name, call.issue, call.value, call.waits
+    assert issue is not None
+    assert kind is not None
+    assert waits is not None
+
+    @suspending
+    def function(guest: Guest, queue: int, *arguments: Any) -> Any:
+        space, futures = guest.space(queue, name), guest.futures
+        size = waits(space, queue)
+        guest.pending.check(size)
+        future = futures.new(size)
+        try:
+            issue(space, queue, *arguments, future)
+        except BaseException:
+            futures.forget(future)
+            raise
+        return when_done(guest, future, lambda: _plain_value(futures.take(future, kind)))
+
+    return function
 
 
 def _by_place(call: Call, found: Mapping[str, T]) -> dict[int, T]:

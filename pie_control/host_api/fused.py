@@ -9,11 +9,8 @@ import msgspec
 import numpy as np
 
 from ..calls.arrays import packed
-from ..calls.fused import continue_with_dist as steps
-from ..calls.fused.sample import Token
-from ..calls.output_text.get_next_dist import result_bytes
-from ..calls.output_text.get_next_dists import Dists
 from ..calls.scores import Scores as TokenScores
+from ..calls.values import Token
 from ..errors import InvalidArgument
 from ..inferlets.runs import Watch
 from ..services.sampler_config import new_sampler
@@ -25,22 +22,6 @@ from .suspending import suspending, when_done
 
 def create_sampler(guest: Guest, config: str) -> int:
     return guest.add_handle(new_sampler(config))
-
-
-@suspending
-def continue_with_dist(guest: Guest, queue: int, token: int) -> Any:
-    """Suspends until the distribution is there."""
-    space, futures = guest.space(queue, "forward"), guest.futures
-    step = steps.last_step(space, queue)
-    size = result_bytes((step.output, 1), step.k, step.temperature)
-    guest.pending.check(size)
-    future = futures.new(size)
-    try:
-        steps.issue(space, queue, token, future)
-    except BaseException:
-        futures.forget(future)
-        raise
-    return when_done(guest, future, lambda: futures.take(future, Dists).packed())
 
 
 @suspending

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from ..calls.core import create_queue, destroy_queue
-from ..calls.exports import import_kvpage
+from ..calls.exports.sharing import cancel_fetch, fetched
 from ..calls.fused.matching import Matcher
 from ..config import InferletLimits
 from ..errors import Cancelled, InvalidArgument, NotFound, QuotaExceeded, Unsupported
@@ -226,13 +226,13 @@ class Guest:
     def take_import(self, future: int) -> tuple[int, int]:
         """First address and number of pages of an import whose future is done. Raises QuotaExceeded, Exhausted."""
         space = next(place.space for place in self._places.values() if future in place.space.imports)
-        return import_kvpage.taken(space, future)
+        return fetched(space, future)
 
     def drop_import(self, future: int) -> None:
         """Gives back what a future that was cancelled gives, if it is an import's."""
         for place in self._places.values():
             if place.space.imports:
-                import_kvpage.cancel(place.space, future)
+                cancel_fetch(place.space, future)
 
     # ---- the world outside ----
 

@@ -9,12 +9,12 @@ from typing import Any
 import numpy as np
 
 from pie_control.calls.kind import Batch, WorkerCommand
-from pie_control.calls.scores import Scores, read_scores
+from pie_control.calls.scores import Scores
 from pie_control.calls.values import Value
 from pie_control.errors import Busy, CallError, WorkerError
 from pie_control.ids import Owner
 from pie_inference import protocol
-from pie_inference.protocol import SampleResult, WaveDone
+from pie_inference.protocol import WaveDone
 
 from .account import Account
 from .decoding.runs import TakenSteps
@@ -101,9 +101,7 @@ def read_steps(wave: Wave, done: WaveDone, answers: Answers) -> StepAnswers:
         first = number - batch.rows  # a first step has no rows but in the last batch
         commands = len(batch.commands)
         errors.update({first + place - commands: error for place, error in failed.items() if place >= commands})
-        if isinstance(result, SampleResult):
-            tokens = result.tokens[commands:]
-            over = over if result.over is None else result.over[commands:]
-            found = read_scores(result, commands, len(result.tokens))
-            scores = {row - commands: score for row, score in found}
+        if (told := batch.rows_told(result)) is not None:
+            tokens, scores = told.tokens, told.scores
+            over = over if told.over is None else told.over
     return StepAnswers(tokens, over, errors, scores)

@@ -1,4 +1,5 @@
-"""What the scheduler does about commands that no worker sees, but for allocations: `synchronize`, exports and imports.
+"""What the scheduler does about commands that no worker sees, but for allocations: barriers, questions, exports and
+imports.
 
 An export holds its pages when its turn comes, and stands with the answer of the newest wave at that time: all that
 writes its pages is in that wave or before. If one of these commands fails, so does the export.
@@ -6,18 +7,14 @@ writes its pages is in that wave or before. If one of these commands fails, so d
 
 from __future__ import annotations
 
-import json
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
-from pie_control.calls.exports.export_kvpage import ExportCommand
-from pie_control.calls.exports.import_kvpage import ImportCommand
-from pie_control.calls.exports.list_exports import MOST_LISTED, ListCommand, Listing
-from pie_control.calls.exports.unexport_kvpage import UnexportCommand
-from pie_control.calls.kind import Adopt, Command, Discard, Synchronize
+from pie_control.calls.exports.sharing import Fetch, Offer, missing
+from pie_control.calls.kind import Adopt, Barrier, Command, Discard, Question
 from pie_control.calls.values import Done, Import, Value
 from pie_control.errors import CallError, NotFound
 from pie_control.ids import Owner
@@ -43,7 +40,7 @@ class LocalCommands:
 
     def announce(self, account: Account, command: Command) -> None:
         """A command has arrived: if it is an export, imports wait for it from now on."""
-        if type(command) is ExportCommand and command.future is not None:
+        if type(command) is Offer and command.future is not None:
             export = Export(account.standing.tenant, command.name, command.owner, command.future, command.adapters)
             self._announced[command.owner, command.future] = export
             self._memory.exports.announce(export)
@@ -57,36 +54,33 @@ class LocalCommands:
         tenant, exports = account.standing.tenant, self._memory.exports
         answer: Value | CallError
         match command:
-            case Synchronize():  # done with the last wave that its queue is in
+            case Barrier():  # done with the last wave that its queue is in
                 for wave in waves:
                     if wave.number == queue.last_wave:
                         wave.ends(command.owner, command.future)
                         return
                 answer = Done()
-            case ExportCommand():
+            case Offer():
                 self._hold(account, command, waves[-1].number if waves else None, now)
                 return
-            case ImportCommand():
+            case Fetch():
                 export = exports.find(tenant, command.name)
                 if export is not None:
                     export.wait(command.owner, command.future)
                     if exports.stands(export):
                         self._serve(export, now)
                     return
-                answer = _missing(command.name)
-            case UnexportCommand():
-                pages = exports.take_back(tenant, command.name)
-                self._memory.release_pages(pages or ())
-                answer = Done() if pages is not None else _missing(command.name)
-            case ListCommand():
-                answer = Listing(
-                    json.dumps([_about(one) for one in exports.listed(tenant, command.prefix, MOST_LISTED)])
-                )
+                answer = missing(command.name)
+            case Question():
+                try:
+                    answer = command.answer(self._memory, tenant)
+                except CallError as error:
+                    answer = error
             case _:
                 raise AssertionError(f"{type(command).__name__} is not answered here")
         self._answer(command.owner, command.future, answer)
 
-    def _hold(self, account: Account, command: ExportCommand, wave: int | None, now: float) -> None:
+    def _hold(self, account: Account, command: Offer, wave: int | None, now: float) -> None:
         assert command.future is not None
         export = self._announced.pop((command.owner, command.future))
         pages = account.holdings.lent.pop(command.future)
@@ -134,7 +128,7 @@ class LocalCommands:
 
     def _refuse(self, export: Export) -> None:
         for owner, future in export.take_waiting():
-            self._answer(owner, future, _missing(export.name))
+            self._answer(owner, future, missing(export.name))
 
     def _adopt(self, note: Adopt) -> None:
         if account := self._accounts.get(note.owner):
@@ -158,16 +152,5 @@ class LocalCommands:
             self._fail(one[1], _ended())
 
 
-def _missing(name: str) -> NotFound:
-    return NotFound(
-        f"there is no export {name!r} of this tenant at the worker that serves this inferlet; export-kvpage makes one. "
-        "Another worker may have it: an inferlet whose first command is the import is placed there"
-    )
-
-
 def _ended() -> NotFound:
     return NotFound("the inferlet that made the export has ended before it stood")
-
-
-def _about(export: Export) -> dict[str, object]:
-    return {"name": export.name, "pages": len(export.pages), "tokens": export.num_tokens}

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from pie_control.calls.exports import import_kvpage
+from pie_control.calls.exports.sharing import cancel_fetch, fetched
 from pie_control.calls.sampler import SamplingParams
 from pie_control.errors import CallError, Exhausted
 from pie_control.resources.kinds import PAGES as PAGE_POOL
@@ -471,10 +471,10 @@ class Author:
         self.settle()
         space = self.inferlet.space
         if not self.alive or future not in self.inferlet.answers or future not in space.imports:
-            import_kvpage.cancel(space, future)
+            cancel_fetch(space, future)
             return
         try:
-            first, count = import_kvpage.taken(space, future)
+            first, count = fetched(space, future)
         except Exhausted:
             assert len(self.means.pages) + len(self.shared[name]) > PAGE_POOL.pool_size(space.model)
             return

@@ -14,11 +14,10 @@ from typing import Any, Protocol
 
 from pie_control.calls import CALLS
 from pie_control.calls.core import create_queue, destroy_queue
-from pie_control.calls.fused import continue_with_dist, decode
-from pie_control.calls.fused.sample import Token
+from pie_control.calls.fused import decode
 from pie_control.calls.kind import Bind
 from pie_control.calls.sampler import Sampler, SamplingParams
-from pie_control.calls.values import Completion, Value
+from pie_control.calls.values import Completion, Token, Value
 from pie_control.errors import CallError
 from pie_control.ids import REFERENCE_BIT, Owner
 from pie_control.resources.address_space import NO_ADAPTERS, AddressSpace
@@ -174,8 +173,6 @@ class Inferlet:
         if name in MEMORY:
             name, arguments = MEMORY[name](*arguments)
         arguments = completed(name, arguments)
-        if name == GOES_ON:
-            return self._ask(continue_with_dist.issue, *arguments)
         call = CALLS[name]
         assert call.issue is not None, f"{name} is no call"
         if call.value is None:

@@ -12,11 +12,12 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from pie_control.calls.fused.sample import ScoredToken, Token
+from pie_control.calls.fused.sample import ScoredToken
 from pie_control.calls.fused.verify import Verified
 from pie_control.calls.introspective_forward.forward_with_scores import Scores
 from pie_control.calls.output_text.get_next_dists import Dists
 from pie_control.calls.output_text.listed import Logprobs
+from pie_control.calls.values import Token
 
 Floats = NDArray[np.float64]
 

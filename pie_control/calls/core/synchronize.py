@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from pie_control.resources.address_space import AddressSpace
 
-from ..kind import Synchronize, define
+from ..kind import Barrier, define
 from ..values import Done
 
 
 def issue(space: AddressSpace, queue: int, future: int) -> None:
     """Raises NotFound, QuotaExceeded."""
     space.check_command(queue)
-    space.issue(Synchronize(space.owner, queue, space.next_seq(), 0, future, ()))
+    space.issue(Barrier(space.owner, queue, space.next_seq(), 0, future, ()))
 
 
 CALL = define(__name__, issue, value=Done)

@@ -10,34 +10,14 @@ from numpy.typing import NDArray
 
 from pie_control.errors import CallError, InvalidArgument
 from pie_control.resources.address_space import AddressSpace
-from pie_control.resources.kinds import PAGES, Resource
-from pie_control.resources.ranges import Range, merge, parse_ranges, total_length
+from pie_control.resources.ranges import parse_ranges, total_length
 from pie_control.resources.tables.slots import is_token
 
-from ..kind import Command, define
+from ..kind import define
 from ..values import Done
-from .names import check_name
+from .sharing import MOST_SLOTS, Offer, check_name
 
-MOST_SLOTS = 1 << 17
-"""Most slots of one export."""
 _UNTOLD = np.zeros(0, np.int32)
-
-
-class ExportCommand(Command, frozen=True):
-    """Done when the worker has run all that writes the pages. `positions`: what the address space knows of each
-    slot; `adapters`: numbers of those that the keys may depend on."""
-
-    name: str
-    pages: Sequence[Range]
-    positions: NDArray[np.int32]
-    tokens: NDArray[np.int32]
-    adapters: Sequence[int]
-
-    def uses(self, resource: Resource, page_size: int) -> Sequence[Range]:
-        return merge(self.pages) if resource is PAGES else ()
-
-    def keeps(self) -> Sequence[Range]:
-        return self.pages
 
 
 def issue(space: AddressSpace, queue: int, name: str, pages: Sequence[int], tokens: str, future: int) -> None:
@@ -57,7 +37,7 @@ def issue(space: AddressSpace, queue: int, name: str, pages: Sequence[int], toke
     space.pages.seal(ranges)
     space.watch(future, lambda value: space.pages.unseal(ranges) if isinstance(value, CallError) else None)
     adapters = tuple(space.adapters_used)
-    space.issue(ExportCommand(space.owner, queue, seq, after, future, (), name, ranges, positions, named, adapters))
+    space.issue(Offer(space.owner, queue, seq, after, future, (), name, ranges, positions, named, adapters))
 
 
 def _parse_tokens(text: str, positions: NDArray[np.int32], vocab_size: int) -> NDArray[np.int32]:

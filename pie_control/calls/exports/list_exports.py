@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import json
 from typing import NamedTuple
 
 from pie_control.errors import InvalidArgument
 from pie_control.resources.address_space import AddressSpace
-from pie_control.resources.kinds import Resource
-from pie_control.resources.ranges import Range
+from pie_control.resources.memory import Memory
+from pie_control.tenants.tenant import Tenant
 
-from ..kind import Command, define
-from .names import MOST_BYTES
+from ..kind import Question, define
+from .sharing import MOST_BYTES
 
 MOST_LISTED = 256
 """Exports in one answer: those that were used last."""
@@ -23,11 +23,13 @@ class Listing(NamedTuple):
     text: str
 
 
-class ListCommand(Command, frozen=True):
+class ListCommand(Question, frozen=True):
     prefix: str
 
-    def uses(self, resource: Resource, page_size: int) -> Sequence[Range]:
-        return ()
+    def answer(self, memory: Memory, tenant: Tenant) -> Listing:
+        listed = memory.exports.listed(tenant, self.prefix, MOST_LISTED)
+        about = [{"name": one.name, "pages": len(one.pages), "tokens": one.num_tokens} for one in listed]
+        return Listing(json.dumps(about))
 
 
 def issue(space: AddressSpace, queue: int, prefix: str, future: int) -> None:

@@ -2,22 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from pie_control.resources.address_space import AddressSpace
-from pie_control.resources.kinds import Resource
-from pie_control.resources.ranges import Range
+from pie_control.resources.memory import Memory
+from pie_control.tenants.tenant import Tenant
 
-from ..kind import Command, define
+from ..kind import Question, define
 from ..values import Done
-from .names import check_name
+from .sharing import check_name, missing
 
 
-class UnexportCommand(Command, frozen=True):
+class UnexportCommand(Question, frozen=True):
     name: str
 
-    def uses(self, resource: Resource, page_size: int) -> Sequence[Range]:
-        return ()
+    def answer(self, memory: Memory, tenant: Tenant) -> Done:
+        pages = memory.exports.take_back(tenant, self.name)
+        if pages is None:
+            raise missing(self.name)
+        memory.release_pages(pages)
+        return Done()
 
 
 def issue(space: AddressSpace, queue: int, name: str, future: int) -> None:

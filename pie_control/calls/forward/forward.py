@@ -19,6 +19,7 @@ from ..kind import Handle, Stage, define
 from ..output_text import get_next_dist
 from ..output_text.get_next_dists import Dists
 from ..sampler import Sampler
+from ..values import Token
 from . import plain
 from .batch import ForwardBatch, ForwardCommand
 
@@ -122,7 +123,7 @@ CALL = ForwardCommand.call = define(
     __name__,
     issue,
     value=Dists,
-    more_values=(sample.Token, Scores),
+    more_values=(Token, Scores),
     result_bytes=_result_bytes,
     handles={"sampler": Handle(Sampler, optional=True)},
     needs={

@@ -12,6 +12,9 @@ from pie_control.resources.tables.contexts import Context
 
 from ..adapters import check_adapter
 from ..forward import forward
+from ..kind import define
+from ..output_text.get_next_dist import result_bytes
+from ..output_text.get_next_dists import Dists
 from .last_step import MOST_NUMBERS, LastStep, Place
 from .step import DistStep, Way
 
@@ -58,3 +61,12 @@ def _go_on(space: AddressSpace, queue: int, last: LastStep, place: Place, token:
     *before, (start, _) = place.intervals
     last.place = Place(seq, place.changes, stop, place.end, (*before, (start, stop)), tokens + 1)
     space.issue(command)
+
+
+def _waits(space: AddressSpace, queue: int) -> int:
+    """The bytes of the distribution. Raises as `last_step`."""
+    last = last_step(space, queue)
+    return result_bytes((last.output, 1), last.k, last.temperature)
+
+
+CALL = define(__name__, issue, value=Dists, waits=_waits)

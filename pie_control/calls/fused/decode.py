@@ -14,22 +14,24 @@ import msgspec
 
 from pie_control.errors import InvalidArgument
 from pie_control.resources.address_space import AddressSpace
-from pie_control.resources.kinds import EMBEDS, Resource
 from pie_control.resources.ranges import Range, parse_ranges
 from pie_control.resources.tables.contexts import Context
 from pie_control.resources.tables.reservations import reserve
 from pie_control.resources.tables.runs import HeldRun
 
 from ..adapters import NO_ADAPTER, find_adapter
-from ..kind import EndRun, Handle, WorkerCommand, define
+from ..forward import forward
+from ..input_text import embed_txt
+from ..kind import EndRun, Handle, RunOf, define
 from ..outputs import check_output, note_reading
 from ..positions import check_positions
-from ..sampler import Bias, Sampler, SamplingParams
+from ..sampler import Sampler
 from ..scores import MOST_ALTERNATIVES, NO_SCORES, check_alternatives
 from ..tokens import check_recent, check_vocabulary, parse_allowed
 from ..values import Run
 from . import sample
-from .matching import Constraint, Matcher, keep_to
+from .matching import Matcher, keep_to
+from .runs import RunCommand
 
 MOST_STEPS = 1024
 """Most steps of one run: its random numbers and slots are set aside when it is issued."""
@@ -39,39 +41,6 @@ RUN_BYTES = 100
 """Memory of a token of a run that was not taken, with its text."""
 SCORES_BYTES = 8 * (1 + MOST_ALTERNATIVES)
 """Most memory of its log-probabilities."""
-
-
-class DecodeCommand(WorkerCommand, frozen=True):
-    """`own` are the virtual slots of the first `steps` - 1 tokens, which are at the positions from `position` on.
-    `uniform`: float64, a number for each step; empty for a greedy run. `recent`: tokens before the run that penalties
-    count, together with those of the run; of all, the last `window` (0: all). `allowed`: bits of the tokens that may
-    come, lowest bit first. `alternatives`: as in `Sample`. `constraint`: the matcher that the run keeps to."""
-
-    call = sample.CALL  # which the first step is
-    lasts = True
-
-    embed: int
-    input: int
-    position: int
-    context: Context
-    own: Sequence[Range]
-    steps: int
-    stop: Sequence[int]
-    params: SamplingParams
-    uniform: bytes
-    recent: Sequence[int]
-    window: int
-    allowed: bytes | None
-    bias: Bias | None = None
-    alternatives: int = NO_SCORES
-    adapter: int = NO_ADAPTER
-    constraint: Constraint | None = None
-
-    def uses(self, resource: Resource, page_size: int) -> Sequence[Range]:
-        if resource is EMBEDS:
-            return ((self.embed, self.embed + 1), (self.input, self.input + 1))
-        slots = (*self.context.intervals, *self.own)
-        return [(start // page_size, (stop - 1) // page_size + 1) for start, stop in slots]
 
 
 class _Options(msgspec.Struct, forbid_unknown_fields=True):
@@ -136,7 +105,7 @@ def issue(
     space.runs.begin(future, HeldRun(queue, embeds, (*read, *written), reservation, position, use))
     space.embeds.empty(embeds)
     space.issue(
-        DecodeCommand(
+        RunCommand(
             space.owner,
             queue,
             seq,
@@ -272,4 +241,6 @@ CALL = define(
     argument_bytes=_argument_bytes,
     handles={"sampler": Handle(Sampler), "matcher": Handle(Matcher, optional=True)},
     needs={"matcher": "grammar"},
+    run=RunOf(stop="stop", cancel=cancel),
 )
+RunCommand.call, RunCommand.embeds, RunCommand.forwards = sample.CALL, embed_txt.CALL, forward.CALL

@@ -17,19 +17,13 @@ from pie_control.resources.pool import Pool
 from pie_inference.protocol import Result, Sample, SampleResult
 
 from ..arrays import as_int32, ends_of, join
-from ..columns import MatcherColumns, SampleColumns
+from ..columns import MatcherColumns, RowsTold, SampleColumns
 from ..kind import Batch, Handle, Stage, WaveContext, define
 from ..outputs import RowCommand, check_output, note_reading
 from ..sampler import Bias, Sampler, SamplingParams, bias_arrays, param_columns, param_rows
 from ..scores import MOST_ALTERNATIVES, NO_SCORES, Scores, read_scores, scores_fit
-from ..tokens import MOST_LISTED, check_recent, parse_allowed, resolve
-from ..values import Value
-
-
-class Token(NamedTuple):
-    """What the future gives."""
-
-    token: int
+from ..tokens import MOST_LISTED, MOST_OF_CONTEXT, check_recent, parse_allowed, resolve
+from ..values import Token, Value
 
 
 class ScoredToken(NamedTuple):
@@ -239,6 +233,13 @@ class SampleBatch(Batch[SampleCommand]):
             return Token(token)
         return ScoredToken(token, scores.tokens, scores.logprobs) if scores is not None else ScoredToken(token, *_NONE)
 
+    def rows_told(self, result: Result | None) -> RowsTold | None:
+        if not isinstance(result, SampleResult):
+            return None
+        first = len(self.commands)
+        scores = {row - first: score for row, score in read_scores(result, first, len(result.tokens))}
+        return RowsTold(result.tokens[first:], None if result.over is None else result.over[first:], scores)
+
     def completed(self, values: Sequence[Value], errors: Mapping[int, CallError]) -> None:
         """Commands formed from now on carry the tokens themselves, and those in flight run before a later one can write
         the slots: they are free again."""
@@ -303,6 +304,7 @@ CALL = SampleCommand.call = define(
     more_values=(ScoredToken,),
     result_bytes=_result_bytes,
     handles={"sampler": Handle(Sampler)},
+    most={"recent": MOST_OF_CONTEXT},
     stage=Stage.OUTPUT,
     new_batch=SampleBatch,
 )

@@ -14,7 +14,7 @@ from pie_inference.protocol import GetLogprobs, GetLogprobsResult, Result
 from ..arrays import as_int32
 from ..kind import Stage, WaveContext, define
 from ..outputs import RowBatch, RowCommand, check_output, check_outputs, note_reading
-from ..tokens import MOST_LISTED, check_vocabulary
+from ..tokens import MOST_LISTED, MOST_OF_CONTEXT, check_vocabulary
 from .get_logprobs_at import LogprobsAtCommand
 from .listed import Listed, Logprobs
 
@@ -78,5 +78,11 @@ def _result_bytes(embeds: Sequence[int], tokens: Sequence[int]) -> int:
 
 
 CALL = LogprobsCommand.call = define(
-    __name__, issue, value=Logprobs, result_bytes=_result_bytes, stage=Stage.OUTPUT, new_batch=LogprobsBatch
+    __name__,
+    issue,
+    value=Logprobs,
+    result_bytes=_result_bytes,
+    most={"tokens": MOST_OF_CONTEXT},
+    stage=Stage.OUTPUT,
+    new_batch=LogprobsBatch,
 )

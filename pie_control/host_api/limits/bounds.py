@@ -9,12 +9,12 @@ from collections.abc import Mapping
 
 from pie_inference.grammars.sources import MOST_TEXT
 
+from ...calls import CALLS
+from ...calls.tokens import MOST_OF_CONTEXT
 from ...services.http.request import MAX_OPTIONS, MAX_URL
 
 MAX_NAME_BYTES = 1024
 """Most bytes of the name of a model."""
-MAX_CONTEXT = 1 << 17
-"""Tokens of one call that looks at a whole context or vocabulary: about four milliseconds to convert."""
 MAX_WATCH_OPTIONS = 16 << 10
 """Most bytes of the options of `watch-run`: a few stop strings."""
 MAX_AWAITED = 1 << 16
@@ -26,17 +26,16 @@ MAX_HEADERS_TEXT = 64 << 10
 _OF_ALL = {"model": MAX_NAME_BYTES}
 _OF_ONE: dict[tuple[str, str], dict[str, int]] = {
     ("core", "wait"): {"futures": MAX_AWAITED},
-    ("tokenize", "detokenize"): {"tokens": MAX_CONTEXT},
-    ("tokenize", "push_tokens"): {"tokens": MAX_CONTEXT},
-    ("output_text", "get_logprobs"): {"tokens": MAX_CONTEXT},
-    ("fused", "sample"): {"recent": MAX_CONTEXT},
+    ("tokenize", "detokenize"): {"tokens": MOST_OF_CONTEXT},
+    ("tokenize", "push_tokens"): {"tokens": MOST_OF_CONTEXT},
     ("fused", "watch_run"): {"options": MAX_WATCH_OPTIONS},
     ("grammar", "open_matcher"): {"kind": MAX_NAME_BYTES, "text": 4 * MOST_TEXT, "options": MAX_WATCH_OPTIONS},
-    ("grammar", "advance_matcher"): {"tokens": MAX_CONTEXT},
+    ("grammar", "advance_matcher"): {"tokens": MOST_OF_CONTEXT},
     ("http", "http_request"): {"method": 32, "url": MAX_URL, "headers": MAX_HEADERS_TEXT, "options": MAX_OPTIONS},
 }
 
 
 def bounds_of(interface: str, name: str) -> Mapping[str, int]:
     """Items or bytes that parameters of a function may have, by the name of the parameter."""
-    return _OF_ALL | _OF_ONE.get((interface, name), {})
+    own = CALLS[name].most if name in CALLS else _OF_ONE.get((interface, name), {})
+    return {**_OF_ALL, **own}

@@ -8,7 +8,7 @@ from typing import Generic, TypeVar
 import numpy as np
 
 from pie_control.calls.columns import Numbers
-from pie_control.calls.fused.decode import DecodeCommand
+from pie_control.calls.fused.runs import RunCommand
 from pie_control.calls.scores import NO_SCORES
 from pie_control.resources.holdings import Holdings
 
@@ -22,7 +22,7 @@ class DecodeRun(Generic[Q]):
 
     __slots__ = ("_recent", "command", "holdings", "keys", "line", "queue", "row", "segments", "uniform")
 
-    def __init__(self, queue: Q, command: DecodeCommand, holdings: Holdings, page_size: int, row: int) -> None:
+    def __init__(self, queue: Q, command: RunCommand, holdings: Holdings, page_size: int, row: int) -> None:
         self.queue = queue
         self.command = command
         self.holdings = holdings

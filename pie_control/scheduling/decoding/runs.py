@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 from pie_control.calls.adapters import NO_ADAPTER
 from pie_control.calls.columns import EmbedColumns, ForwardColumns, Numbers, SampleColumns
-from pie_control.calls.fused.decode import DecodeCommand
+from pie_control.calls.fused.runs import RunCommand
 from pie_control.calls.sampler import NUM_PARAMS, Bias, param_rows
 from pie_control.errors import CallError
 from pie_control.resources.holdings import Holdings
@@ -96,9 +96,9 @@ class TakenSteps(NamedTuple):
 class Columns(NamedTuple):
     """What steps add to a wave."""
 
-    embed: EmbedColumns
-    forward: ForwardColumns
-    sample: SampleColumns
+    embeds: EmbedColumns
+    forwards: ForwardColumns
+    samples: SampleColumns
 
 
 class Runs(Generic[Q]):
@@ -120,7 +120,7 @@ class Runs(Generic[Q]):
 
     # ---- beginning and end ----
 
-    def begin(self, queue: Q, command: DecodeCommand, holdings: Holdings) -> DecodeRun[Q]:
+    def begin(self, queue: Q, command: RunCommand, holdings: Holdings) -> DecodeRun[Q]:
         """A run whose first step the wave under formation takes."""
         if not self._free:
             self._grow()
@@ -330,7 +330,7 @@ class Runs(Generic[Q]):
             counts[place] = len(parts[-1])
         return counts, np.concatenate(parts)
 
-    def _command(self, row: int) -> DecodeCommand:
+    def _command(self, row: int) -> RunCommand:
         run = self._runs[row]
         assert run is not None
         return run.command

@@ -7,10 +7,7 @@ from typing import Any, Generic, TypeVar
 
 import numpy as np
 
-from pie_control.calls.forward import forward
-from pie_control.calls.fused import sample
-from pie_control.calls.fused.decode import DecodeCommand
-from pie_control.calls.input_text import embed_txt
+from pie_control.calls.fused.runs import RunCommand
 from pie_control.calls.kind import Call
 from pie_control.calls.tokens import MOST_LISTED
 from pie_control.resources.holdings import Holdings
@@ -42,13 +39,13 @@ class Steps(Generic[Q]):
         """Whether there is room for a step of each of these rows."""
         if not len(rows):
             return True
-        return len(rows) <= self._batch(sample.CALL).room and self._runs.listed(rows) <= MOST_LISTED
+        return len(rows) <= self._batch(RunCommand.call).room and self._runs.listed(rows) <= MOST_LISTED
 
     def take_all(self, rows: Rows) -> None:
         """A step of each of these rows, which fit."""
         if len(rows):
             self._all = rows
-            self._batch(sample.CALL).promise(len(rows))
+            self._batch(RunCommand.call).promise(len(rows))
 
     def try_take(self, run: DecodeRun[Q]) -> bool:
         """A step of a run that is ready; False if it does not fit."""
@@ -57,7 +54,7 @@ class Steps(Generic[Q]):
         self._chosen.append(run.row)
         return True
 
-    def try_begin(self, queue: Q, command: DecodeCommand, holdings: Holdings) -> DecodeRun[Q] | None:
+    def try_begin(self, queue: Q, command: RunCommand, holdings: Holdings) -> DecodeRun[Q] | None:
         """A run begins with this wave; None if its first step, a sample, does not fit."""
         if not self._have_room(len(command.recent)):
             return None
@@ -66,7 +63,7 @@ class Steps(Generic[Q]):
         return run
 
     def _have_room(self, listed: int) -> bool:
-        batch = self._batch(sample.CALL)
+        batch = self._batch(RunCommand.call)
         if batch.room <= 0 or (self._listed and self._listed + listed > MOST_LISTED):
             return False
         self._listed += listed
@@ -78,8 +75,8 @@ class Steps(Generic[Q]):
         others = self._all if len(self._all) else np.array(self._chosen, np.int64)
         slots = self._memory.tokens.take(len(self._fresh) + len(others))
         taken, columns = self._runs.take(self._fresh, others, slots, self._memory.wave)
-        self._batch(sample.CALL).extend(columns.sample)
+        self._batch(RunCommand.call).extend(columns.samples)
         if len(others):
-            self._batch(embed_txt.CALL).extend(columns.embed)
-            self._batch(forward.CALL).extend(columns.forward)
+            self._batch(RunCommand.embeds).extend(columns.embeds)
+            self._batch(RunCommand.forwards).extend(columns.forwards)
         return taken, self._runs.at_page_end(taken)

@@ -15,7 +15,7 @@ from enum import Enum
 from math import inf
 from typing import Any
 
-from pie_control.calls.fused.decode import DecodeCommand
+from pie_control.calls.fused.runs import RunCommand
 from pie_control.calls.fused.step import StepCommand
 from pie_control.calls.kind import Bind, Call, Command, LongBatch, LongCommand, Stage, WaveContext, WorkerCommand
 from pie_control.resources.memory import Memory
@@ -149,7 +149,7 @@ class Taking:
             return Next.DONE
         if visit.cost >= self.few:
             return Next.AGAIN
-        if isinstance(command, DecodeCommand):
+        if isinstance(command, RunCommand):
             return self._take_first_step(visit, command)
         if isinstance(command, LongCommand) and not isinstance(command, StepCommand):
             size, following = self._take_long(visit, command)
@@ -170,7 +170,7 @@ class Taking:
         visit.begin_again()
         return None if self.take_local(visit.queue, command) else Next.STARVED
 
-    def _take_first_step(self, visit: _Visit, command: DecodeCommand) -> Next | None:
+    def _take_first_step(self, visit: _Visit, command: RunCommand) -> Next | None:
         """Takes the first step of a run, if it fits."""
         queue = visit.queue
         if visit.account.forget_cancelled(command.future):

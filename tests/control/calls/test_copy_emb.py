@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from pie_control.calls.allocate import copy_emb
-from pie_control.calls.fused.sample import Token
+from pie_control.calls.values import Token
 from pie_control.errors import InvalidArgument, InvalidState, NotFound
 from pie_inference.protocol import CopyEmb, Forward, Sample
 from tests.helpers.refusals import NO_QUEUE, OTHER_QUEUE, Q, Refusal, check_refused, prepare, refusal

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from pie_control.calls.kind import Prioritize, Synchronize
+from pie_control.calls.kind import Barrier, Prioritize
 from pie_control.errors import NotFound, QuotaExceeded
 from tests.helpers.refusals import NO_QUEUE, OTHER_QUEUE, Q, Refusal, check_refused, prepare, refusal
 
@@ -50,7 +50,7 @@ def test_commands_that_wait_are_limited(call: str, arguments: tuple[object, ...]
 def test_synchronize_is_a_command_of_its_queue() -> None:
     inferlet, handed_on = prepare()
     future = inferlet.call("synchronize", Q)
-    assert isinstance(handed_on[-1], Synchronize)
+    assert isinstance(handed_on[-1], Barrier)
     assert (handed_on[-1].queue, handed_on[-1].future) == (Q, future)
 
 

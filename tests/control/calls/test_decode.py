@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 from pie_control.calls.fused import decode
-from pie_control.calls.fused.decode import MOST_STEPS, DecodeCommand
+from pie_control.calls.fused.decode import MOST_STEPS
+from pie_control.calls.fused.runs import RunCommand
 from pie_control.calls.kind import EndRun
 from pie_control.calls.sampler import Sampler, SamplingParams, make_bias
 from pie_control.errors import Cancelled, InvalidArgument, InvalidState, NotFound, QuotaExceeded
@@ -112,7 +113,7 @@ def test_a_run_is_one_command_with_all_that_it_needs() -> None:
         inferlet, sampler=sampler, options=f'{{"recent": [7, 8], "window": 6, "allowed": "{allowed}"}}', stop=[9, 1]
     )
     command = handed_on[-1]
-    assert isinstance(command, DecodeCommand)
+    assert isinstance(command, RunCommand)
     assert (command.queue, command.future, command.after, command.steps) == (Q, future, 0, 5)
     assert (command.embed, command.input, command.position, command.stop) == (2, 4, 3, (9, 1))
     assert (command.context, command.own) == (Context(((0, 3),), 3), ((3, 7),))
@@ -264,7 +265,7 @@ def test_reserved_pages_are_held_at_once_and_only_runs_write_there() -> None:
     inferlet, handed_on = prepare()
     before = inferlet.space.usage().pages
     first = inferlet.call("alloc", Q, "reserved-kvpage", 3)
-    assert not isinstance(handed_on[-1], DecodeCommand)
+    assert not isinstance(handed_on[-1], RunCommand)
     assert inferlet.space.usage().pages == before + 3
     inferlet.call("embed_txt", Q, [1], [30], [5, 1])
     with pytest.raises(InvalidState, match="1 tokens need 1 free slots, the output pages have 0"):

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from pie_control.calls.fused import decode
-from pie_control.calls.fused.decode import DecodeCommand
 from pie_control.calls.fused.matching import Constraint, Matcher
+from pie_control.calls.fused.runs import RunCommand
 from pie_control.errors import InvalidArgument, InvalidState, NotFound
 from pie_control.host_api.limits.pending import weigher
 from tests.helpers.refusals import GREEDY, NO_QUEUE, Q, Refusal, check_refused, prepare, refusal
@@ -49,7 +49,7 @@ def test_the_command_says_what_the_matcher_has_accepted() -> None:
     inferlet.call("decode", *arguments(matcher=matcher, skip=4))
     matcher.tokens.append(97)
     command = handed_on[-1]
-    assert isinstance(command, DecodeCommand)
+    assert isinstance(command, RunCommand)
     assert command.constraint == Constraint("start: /a+/", (97, 97), 4)
     inferlet.call("decode", Q, 0, GREEDY, 6, 3, [0, 4], [1, 1], 2, [], "")
     assert handed_on[-1].constraint is None

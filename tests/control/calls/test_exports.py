@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from pie_control.calls.exports import import_kvpage
+from pie_control.calls.exports.sharing import cancel_fetch, fetched
 from pie_control.calls.values import Import
 from pie_control.errors import InvalidArgument, InvalidState, NotFound, QuotaExceeded
 from pie_control.resources.kinds import PAGES
@@ -115,9 +115,9 @@ def test_imported_pages_are_sealed_and_count_as_held() -> None:
     inferlet, handed_on = prepare()
     future = inferlet.call("import_kvpage", Q, "a")
     inferlet.space.answered(future, Import(positions, positions[:0]))
-    first, count = import_kvpage.taken(inferlet.space, future)
+    first, count = fetched(inferlet.space, future)
     assert (first, count, inferlet.held(PAGES)) == (4, 2, 6)
-    assert [type(note).__name__ for note in handed_on[-2:]] == ["ImportCommand", "Adopt"]
+    assert [type(note).__name__ for note in handed_on[-2:]] == ["Fetch", "Adopt"]
     seen = inferlet.space.pages.context([(first, first + 2)], 9, 9)
     assert seen.intervals == ((first * 4, first * 4 + 1), (first * 4 + 2, first * 4 + 3))
     with pytest.raises(InvalidState, match="page 4 is sealed"):
@@ -131,7 +131,7 @@ def test_more_than_the_inferlet_may_hold_is_told_when_it_is_taken() -> None:
     future = inferlet.call("import_kvpage", Q, "a")
     inferlet.space.answered(future, Import(maker_positions(7), maker_positions(0)))
     with pytest.raises(QuotaExceeded, match="4 KV pages held and 7 more asked for, the limit is 10"):
-        import_kvpage.taken(inferlet.space, future)
+        fetched(inferlet.space, future)
     assert type(handed_on[-1]).__name__ == "Discard"
     assert (inferlet.held(PAGES), inferlet.space.imports) == (4, {})
 
@@ -142,8 +142,8 @@ def test_what_is_cancelled_is_given_back(arrived: bool) -> None:
     future = inferlet.call("import_kvpage", Q, "a")
     if arrived:
         inferlet.space.answered(future, Import(maker_positions(2), maker_positions(0)))
-    import_kvpage.cancel(inferlet.space, future)
-    import_kvpage.cancel(inferlet.space, future)
+    cancel_fetch(inferlet.space, future)
+    cancel_fetch(inferlet.space, future)
     if not arrived:
         inferlet.space.answered(future, Import(maker_positions(2), maker_positions(0)))
     assert type(handed_on[-1]).__name__ == ("Release" if arrived else "Discard")

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from pie_control.calls.fused.decode import DecodeCommand
+from pie_control.calls.fused.runs import RunCommand
 from pie_control.errors import InvalidArgument, NotFound
 from pie_control.testing.fake_model import FakeModel
 from pie_inference.protocol import DropAdapter, Forward, LoadAdapter
@@ -56,7 +56,7 @@ def test_a_run_has_the_adapter_that_its_options_name() -> None:
         decode(inferlet, '{"adapter": 7}')
     decode(inferlet, '{"adapter": "poet"}')
     command = handed_on[-1]
-    assert isinstance(command, DecodeCommand)
+    assert isinstance(command, RunCommand)
     assert command.adapter == 7
 
 

@@ -4,9 +4,9 @@ from collections.abc import Sequence
 
 import pytest
 
-from pie_control.calls.fused.sample import Token
 from pie_control.calls.fused.verify import Verified
 from pie_control.calls.sampler import Sampler, SamplingParams, make_bias
+from pie_control.calls.values import Token
 from pie_control.errors import InvalidArgument, InvalidState, NotFound, WorkerError
 from pie_inference.protocol import Verify
 from tests.helpers.refusals import (

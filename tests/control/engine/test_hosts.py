@@ -30,7 +30,7 @@ from pie_control.application.messages import (
     Welcome,
 )
 from pie_control.calls.input_image.embed_img import ImageCommand
-from pie_control.calls.kind import OpenQueue, Synchronize
+from pie_control.calls.kind import Barrier, OpenQueue
 from pie_control.config import InferletLimits
 from pie_control.engine import hosts
 from pie_control.engine.hosts import Hosts, HostSettings
@@ -90,7 +90,7 @@ class Scene:
         events: list[SpaceEvent] = [
             Opened(number, 1.0),
             OpenQueue(number, QUEUE),
-            Synchronize(number, QUEUE, 1, 0, FUTURE, ()),
+            Barrier(number, QUEUE, 1, 0, FUTURE, ()),
         ]
         self.link(entry).says(Commands("fake", events))
 
@@ -260,7 +260,7 @@ def test_results_go_to_the_hosts_of_their_owners_which_are_quiet_when_they_have_
         assert not scene.hosts.are_quiet
         one.says(Quiet(0))  # it had not taken the results yet
         assert heard.pop() == (1, 0)
-        one.says(Commands("fake", [Synchronize(1, QUEUE, 2, 0, 6, ())]))
+        one.says(Commands("fake", [Barrier(1, QUEUE, 2, 0, 6, ())]))
         await asyncio.sleep(0)
         (results,) = one.take(Results)
         assert [done.future for done in results.completions] == [6]

@@ -7,7 +7,7 @@ import re
 
 import pytest
 
-from pie_control.calls.kind import Command, OpenQueue, Prioritize, Synchronize
+from pie_control.calls.kind import Barrier, Command, OpenQueue, Prioritize
 from pie_control.engine.life import PATIENCE_SECONDS
 from pie_control.engine.model import MOST_NOTES, Model
 from pie_control.engine.replica import Replica
@@ -19,7 +19,7 @@ from tests.helpers.played_client import PlayedClient
 
 def beginning(owner: int, *first: Command) -> list[SpaceEvent]:
     """An inferlet, up to its first command."""
-    return [Opened(owner, float(owner)), OpenQueue(owner, 1), *(first or [Synchronize(owner, 1, 1, 0, 1, ())])]
+    return [Opened(owner, float(owner)), OpenQueue(owner, 1), *(first or [Barrier(owner, 1, 1, 0, 1, ())])]
 
 
 def test_a_model_places_inferlets_on_replicas_that_live() -> None:
@@ -75,7 +75,7 @@ def test_an_inferlet_has_its_place_from_its_first_command_on() -> None:
         model.take(0, [Closed(0)])
         model.close_inferlet(1)
         for owner in range(3):
-            model.take(0, [Synchronize(owner, 1, 1, 0, 1, ())])
+            model.take(0, [Barrier(owner, 1, 1, 0, 1, ())])
         assert [replica.load().inferlets for replica in model.replicas] == [1, 0]
         model.take(0, [Opened(3, 3.0), OpenQueue(3, 1)])
         model.take(0, [Prioritize(3, 1, n) for n in range(MOST_NOTES)])

@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable
 import pytest
 
 from pie_control.calls.core import create_queue, synchronize
-from pie_control.calls.kind import Synchronize
+from pie_control.calls.kind import Barrier
 from pie_control.engine.life import State
 from pie_control.engine.replica import Replica
 from pie_control.engine.restarts import Outage
@@ -116,7 +116,7 @@ def test_a_lost_worker_ends_those_placed_on_it_and_serves_the_next_after_its_res
         replica = scene.replica
         open_and_wait(replica, 1, future=4)
         replica.turn()
-        replica.take(Synchronize(1, QUEUE, 2, 0, 5, ()))
+        replica.take(Barrier(1, QUEUE, 2, 0, 5, ()))
         replica.open(Opened(2, 2.0))  # the scheduler has not heard of it yet
         scene.client.on_lost("it was killed")
         assert (replica.life.state, scene.calls) == (State.RESTARTING, ["results"])
@@ -150,7 +150,7 @@ def test_an_answer_that_does_not_fit_counts_as_a_loss() -> None:
     play(body)
 
 
-@pytest.mark.parametrize("nonsense", [Synchronize(1, 77, 1, 0, 5, ()), Opened(1, 2.0)])
+@pytest.mark.parametrize("nonsense", [Barrier(1, 77, 1, 0, 5, ()), Opened(1, 2.0)])
 def test_a_scheduler_that_fails_ends_its_inferlets_and_the_next_one_serves(nonsense: Event) -> None:
     async def body(scene: Scene) -> None:
         replica = scene.replica

@@ -7,7 +7,7 @@ from msgspec.structs import replace
 
 from pie_control.calls.allocate import alloc
 from pie_control.calls.core import create_queue, synchronize
-from pie_control.calls.kind import OpenQueue, Synchronize
+from pie_control.calls.kind import Barrier, OpenQueue
 from pie_control.errors import Cancelled, Exhausted, QuotaExceeded, Unsupported, WorkerError
 from pie_control.inferlets.model import ModelView
 from pie_control.resources.quotas import Ledgers, Quota
@@ -48,7 +48,7 @@ def test_what_inferlets_do_comes_out_once_in_order() -> None:
     model.release(1)
     model.release(1)
     events = model.take_events()
-    assert [type(event) for event in events] == [Opened, OpenQueue, Synchronize] * 2 + [Closed]
+    assert [type(event) for event in events] == [Opened, OpenQueue, Barrier] * 2 + [Closed]
     assert [event.owner for event in events] == [1, 1, 1, 2, 2, 2, 1]
     assert model.take_events() == ()
 

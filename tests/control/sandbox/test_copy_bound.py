@@ -10,7 +10,7 @@ import wasmtime
 from wasmtime import component
 
 import tests.helpers.wat as wat
-from pie_control.host_api.limits.bounds import MAX_CONTEXT
+from pie_control.calls.tokens import MOST_OF_CONTEXT as MAX_CONTEXT
 from pie_control.sandbox import copy_bound
 from pie_control.sandbox.engine import address_of, new_engine
 from pie_control.sandbox.fibers import Instance, Step

@@ -7,8 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from pie_control.calls.fused.sample import Token
-from pie_control.calls.values import Done
+from pie_control.calls.values import Done, Token
 from pie_control.errors import WorkerError
 from pie_control.scheduling import Adaptive, Reason, WorkerLost
 from pie_inference.protocol import (

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from pie_control.calls.exports import import_kvpage
 from pie_control.calls.exports.list_exports import Listing
+from pie_control.calls.exports.sharing import fetched
 from pie_control.calls.values import Done, Import
 from pie_control.errors import NotFound, QuotaExceeded
 from pie_control.resources import exports
@@ -40,7 +40,7 @@ def next_token(inferlet: Inferlet, pages: tuple[int, int], position: int, world:
 def imported(inferlet: Inferlet, future: int) -> tuple[int, int]:
     answer = inferlet.answers[future]
     assert isinstance(answer, Import), answer
-    return import_kvpage.taken(inferlet.space, future)
+    return fetched(inferlet.space, future)
 
 
 def tenant(name: str, **bounds: Any) -> Standing:

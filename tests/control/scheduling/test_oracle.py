@@ -17,7 +17,7 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pie_control.calls.fused.sample import Token
+from pie_control.calls.values import Token
 from pie_control.errors import CallError
 from pie_control.resources.quotas import Quota
 from pie_control.scheduling import Adaptive, DispatchPolicy, Eager, KOnly, Reason, TOnly
