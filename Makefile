@@ -1,4 +1,4 @@
-# make demo    runs an inferlet on the demo model; the first time it sets up .venv
+# make demo    shows what inferlets do, on the demo model; the first time it sets up .venv
 # make test    runs all checks, and tests of everything
 # make test-all  the same with whole corpora and more examples: before a release (see docs/testing.md)
 # make serve   starts a server on the demo model
@@ -8,7 +8,6 @@
 
 PYTHON ?= python3
 VENV ?= .venv
-DEMO ?= text_completion -- "Once upon a time"
 
 BIN := $(VENV)/bin
 INSTALL := $(BIN)/python scripts/install.py
@@ -19,7 +18,7 @@ INSTALLED_DEV := $(VENV)/.installed-dev
 .DELETE_ON_ERROR:
 
 demo: $(INSTALLED)
-	@$(BIN)/pie run $(DEMO)
+	@$(BIN)/pie demo
 
 serve: $(INSTALLED)
 	@$(BIN)/pie serve

@@ -8,16 +8,17 @@ from pathlib import Path
 
 from ..errors import BadRequest
 
-PROGRAM = '''"""Says something about a topic."""
+PROGRAM = '''"""Tells facts about a topic."""
 
 from inferlet_sdk import Args, Context, inferlet
 
 
 @inferlet
-async def main(args: Args, topic: str = "bees", words: int = 20) -> dict[str, str]:
+async def main(args: Args, topic: str = "bees", max_tokens: int = 60) -> dict[str, str]:
+    """Writes three facts about a topic."""
     ctx = Context(args.model)
-    ctx.fill(f"Here is what everybody should know about {topic}: ")
-    text = await args.stream(ctx.generate(max_tokens=words))
+    ctx.fill_chat("user", f"Write three facts about {topic}.")
+    text = await args.stream(ctx.generate(max_tokens=max_tokens))
     return {"topic": topic, "text": text}
 '''
 
@@ -25,14 +26,14 @@ TEST = """from inferlet_sdk.testing import run
 
 
 def test_it_streams_what_it_returns() -> None:
-    outcome = run("main.py", topic="ants", words=5)
+    outcome = run("main.py", topic="ants", max_tokens=5)
     assert outcome.result["topic"] == "ants"
     assert outcome.text == outcome.result["text"]
     assert outcome.tokens is None or 0 < len(outcome.tokens) <= 5  # with --sandbox they are not seen
 """
 
 README = """# {name}
-Says something about a topic. `pie run {name}/ -- --topic ants` runs it, `pie run --native {name}/` under a debugger.
+Tells facts about a topic. `pie run {name}/ -- --topic ants` runs it, `pie run --native {name}/` under a debugger.
 `pie check {name}/` looks for mistakes before a launch, `pie test {name}/` runs `test_{name}.py`.
 `pie launch {name}/` runs it on a server.
 The whole API: docs/inferlets.md and docs/sdk.md of Pie.

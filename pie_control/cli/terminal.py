@@ -7,6 +7,7 @@ terminal they are shown as escapes (`\\x1b`); a file or a pipe gets the text as 
 from __future__ import annotations
 
 import logging
+import shutil
 import sys
 from typing import TextIO
 
@@ -43,6 +44,11 @@ def write(text: str, stream: TextIO | None = None) -> None:
 def write_line(text: str, stream: TextIO | None = None) -> None:
     """Writes a text and a newline."""
     write(text + "\n", stream)
+
+
+def this_command() -> str:
+    """What the user types for `pie`: its path, where the environment that has it is not active."""
+    return "pie" if shutil.which("pie") else sys.argv[0]
 
 
 def log_to_stderr(level: int) -> None:

@@ -12,6 +12,7 @@ import asyncio
 import functools
 import json
 import os
+import re
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
@@ -21,9 +22,11 @@ from typing import Any
 
 import pytest
 
+from pie_control.authoring.new import make
 from pie_control.inferlets.events import Ended
 from pie_control.testing.in_process import InProcessClient
 from pie_inference.config import WorkerConfig
+from pie_inference.protocol import Forward, RunWave, WaveDone
 from pie_inference.serving.worker import Worker
 from testing.vision_checkpoint import make_vision_checkpoint
 from tests.helpers.guard import HANG_SECONDS
@@ -113,6 +116,42 @@ def test_the_example_prints_what_its_folder_says(
     if UPDATE:
         expected.write_text(text)
     assert text == expected.read_text(), "run scripts/update_examples if the change is meant"
+
+
+def test_the_demo_saves_as_many_tokens_as_it_says(
+    workers: Callable[[str], Worker], guest_cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    worker, settings = workers("demo"), {"model": ["demo"], "warm_pool": 0}
+    inputs: list[int] = []
+
+    def watched(wave: RunWave) -> WaveDone:
+        inputs.extend(batch.q_embeds.size for batch in wave.batches if isinstance(batch, Forward))
+        return run(wave)
+
+    run = worker.run
+    monkeypatch.setattr(worker, "run", watched)
+
+    def tokens(branches: int) -> tuple[int, str]:
+        before, arguments = sum(inputs), [f"branches={branches}"]
+        _, text = asyncio.run(run_with(EXAMPLES / "demo", worker, guest_cache, arguments, (), {}, settings))
+        return sum(inputs) - before, text
+
+    (one, _), (five, text) = tokens(1), tokens(5)
+    saved = re.search(r"prompt computed once: \d+ pages, (\d+) tokens saved", text)
+    assert saved is not None
+    most_written = 4 * 61  # by the four further branches
+    assert 0 < five - one <= most_written < int(saved[1])
+
+
+def test_a_new_program_says_what_hello_says(
+    tmp_path: Path, workers: Callable[[str], Worker], guest_cache: Path
+) -> None:
+    (tmp_path / "main").mkdir()
+    make("story", tmp_path).joinpath("main.py").rename(tmp_path / "main" / "main.py")
+    settings = {"model": ["demo"], "warm_pool": 0}
+    ended, text = asyncio.run(run_with(tmp_path / "main", workers("demo"), guest_cache, (), (), {}, settings))
+    assert (ended.status, ended.error) == ("finished", None)
+    assert text == (EXAMPLES / "hello" / "expected_output.txt").read_text()
 
 
 @pytest.mark.parametrize("folder", FOLDERS, ids=lambda folder: folder.name)

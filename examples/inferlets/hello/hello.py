@@ -4,6 +4,6 @@ from inferlet_sdk import Context, inferlet
 @inferlet
 async def main(args):
     ctx = Context(args.model)
-    ctx.fill("Hello, ")
-    async for piece in ctx.generate(max_tokens=10):
+    ctx.fill_chat("user", "Write three facts about bees.")
+    async for piece in ctx.generate(max_tokens=60):
         await args.send(piece)

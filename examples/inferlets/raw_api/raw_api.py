@@ -2,12 +2,12 @@ from inferlet_sdk import inferlet, traits
 
 
 @inferlet
-async def main(args, prompt: str = "Hello, ", max_tokens: int = 10):
+async def main(args, question: str = "Write three facts about bees.", max_tokens: int = 60):
     """Autoregressive generation call by call, as in section 4.2 of the paper."""
     queue = traits.create_queue(args.model)
     model = traits.get_model_info(args.model)
 
-    tokens = traits.tokenize(queue, prompt)
+    tokens = traits.tokenize_chat(queue, [{"role": "user", "content": question}])
     total = len(tokens) + max_tokens
     inputs = traits.alloc_emb(queue, len(tokens))
     output = traits.alloc_emb(queue)

@@ -32,7 +32,7 @@ def test_what_new_makes_passes_its_test(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     assert main(["new", "story"]) == 0
-    assert "pie test story/" in capsys.readouterr().out
+    assert " test story/`" in capsys.readouterr().out
     assert sorted(path.name for path in (tmp_path / "story").iterdir()) == ["README.md", "main.py", "test_story.py"]
     assert len((tmp_path / "story" / "README.md").read_text().splitlines()) == 5
     done = pie(tmp_path, "test", "--fake", "story")

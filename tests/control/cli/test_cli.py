@@ -244,6 +244,19 @@ def test_run_starts_what_is_missing(own_server: Path, capsys: pytest.CaptureFixt
     assert "broken, line 1" in capsys.readouterr().err
 
 
+def test_the_demo_runs_and_says_what_comes_next(
+    own_server: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PIE_MODEL", str(own_server))
+    monkeypatch.setenv("PATH", "")
+    monkeypatch.setattr(sys, "argv", ["env/bin/pie", "demo"])
+    assert main(["demo"]) == 1
+    assert "next:" not in capsys.readouterr().out  # the fake's program wants arguments
+    monkeypatch.setattr(FakeServerApi, "launch", _with_kwargs(FakeServerApi.launch))
+    assert main(["demo"]) == 0
+    assert capsys.readouterr().out.endswith("\nnext: `env/bin/pie new story`\n")
+
+
 def test_an_own_server_serves_and_closes(own_server: Path) -> None:
     async def test() -> None:
         config = build_config({"model": [own_server], "port": 0}).resolved()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from ...terminal import write_line
+from ...terminal import this_command, write_line
 
 NAME = "new"
 HELP = "make a folder with an inferlet, its test and a README"
@@ -24,5 +24,6 @@ def execute(options: argparse.Namespace) -> int:
     from pie_control.authoring.new import make
 
     folder = make(options.name, Path.cwd()).name
-    write_line(f"{folder}/ is ready: try `pie run {folder}/`, `pie test {folder}/` and `pie check {folder}/`")
+    tries = ", ".join(f"`{this_command()} {command} {folder}/`" for command in ("run", "test", "check"))
+    write_line(f"{folder}/ is ready: try {tries}")
     return 0
