@@ -11,6 +11,7 @@ from typing import Any
 
 from inferlet_sdk import traits
 from inferlet_sdk.context import Context
+from inferlet_sdk.errors import NotAllowed
 from inferlet_sdk.generation.generation import Generation
 from inferlet_sdk.generation.sampling import AnySampler, Greedy
 from inferlet_sdk.grammars.grammar import Grammar
@@ -53,9 +54,11 @@ class TooManyRounds(RuntimeError):
     """The model goes on calling tools. `calls` have run; the one that was one too many has not."""
 
     def __init__(self, wanted: str, calls: Sequence[CallResult]) -> None:
+        failed = [call for call in calls if call.error is not None]
+        last = f". {len(failed)} failed, the last one {failed[-1].name}: {failed[-1].text}" if failed else ""
         super().__init__(
             f"after all rounds, with {len(calls)} calls, the model wants to call {wanted or 'a tool'} again: raise "
-            "`rounds`, or tell it when to answer"
+            f"`rounds`, or tell it when to answer{last}"
         )
         self.calls = calls
 
@@ -108,7 +111,8 @@ class Tools:
         return self._tools[name]
 
     async def run(self, call: Call | Malformed, *, raise_errors: bool = False) -> CallResult:
-        """Checks and runs a call. What goes wrong is the result: the text tells the model, unless `raise_errors`."""
+        """Checks and runs a call. What goes wrong is the result: the text tells the model, and a warning the log. With
+        `raise_errors` it is raised; NotAllowed always is, for no model can mend a setting of the server's operator."""
         arguments: dict[str, Any] = {}
         try:
             if isinstance(call, Malformed):
@@ -120,9 +124,11 @@ class Tools:
             value = await tool.run(arguments)
             text = _cut(as_text(value), LONGEST_RESULT)
         except Exception as error:
-            if raise_errors:
+            if raise_errors or isinstance(error, NotAllowed):
                 raise
-            return CallResult(call.name, arguments, _told(error), error=error)
+            told = _told(error)
+            traits.log(f"tool {call.name or 'without a name'}: {told}", "warning")
+            return CallResult(call.name, arguments, told, error=error)
         return CallResult(call.name, arguments, text, value)
 
     async def chat(
@@ -145,7 +151,8 @@ class Tools:
         Calls are read while they stream, checked, and run at once, several beside each other. Each of at most
         `max_tokens` tokens. `on_text` gets the text as it comes, such as `args.send`; `on_event` everything: `Text`,
         `CallStarted`, `Call`, `Malformed` and `CallResult`. What a tool raises, wrong arguments and unknown names are
-        told to the model, unless `raise_errors`. Raises TooManyRounds, and Truncated if `max_tokens` end a call.
+        told to the model and to the log, unless `raise_errors`. Raises TooManyRounds, NotAllowed for what the server's
+        operator does not allow a tool, and Truncated if `max_tokens` end a call.
 
         `choice`: the model may answer or call ("auto"), or it has to call first: any of the tools, once or several
         times ("required"), or once the one of this name. `strict`: calls are kept to the tools and their schemas while

@@ -72,19 +72,21 @@ class Context(FilledContext):
         logprobs: int | None = None,
         draft: Draft | None = None,
         run_ahead: bool = True,
+        include_stop: bool = False,
         **kept: Unpack[Kept],
     ) -> Generation:
         """Continues the text: an asynchronous iterator over its pieces. The context holds each piece when the iterator
         yields it.
 
         Ends at a stop condition (see `stopping`; the model's stop tokens by default), after `max_tokens`, or when the
-        model's context is full. Stop tokens and stop strings are neither emitted nor kept. `logprobs`: a number from 0
-        to 32; then `logprobs` of the generation has those of each token, and of as many alternatives. `draft`: guesses
-        the next tokens, such as `PromptLookup()`; the text is the same. `schema`, `regex`, `grammar`: see `Kept`.
+        model's context is full. The stop token or stop string is neither emitted nor kept; with `include_stop` it is
+        both. `logprobs`: a number from 0 to 32; then `logprobs` of the generation has those of each token, and of as
+        many alternatives. `draft`: guesses the next tokens, such as `PromptLookup()`; the text is the same. `schema`,
+        `regex`, `grammar`: see `Kept`.
         """
         guide, sequence = as_guide(kept, as_sampler(sampler), logprobs, draft), self._settled("generate")
         alternatives = None if logprobs is None else whole(logprobs, "logprobs")
-        rules = rules_of(sequence, stop, max_tokens)
+        rules = rules_of(sequence, stop, max_tokens, include_stop)
         self._generation = Generation(sequence, as_sampler(sampler), rules, run_ahead, alternatives, draft, guide)
         return self._generation
 
@@ -96,11 +98,12 @@ class Context(FilledContext):
         sampler: AnySampler = _GREEDY,
         draft: Draft | None = None,
         run_ahead: bool = True,
+        include_stop: bool = False,
         **kept: Unpack[Kept],
     ) -> str:
         """The whole continuation (see `generate`) at once. The program sleeps unless it has to look at each token."""
-        generation = self.generate(max_tokens, sampler=sampler, stop=stop, draft=draft, run_ahead=run_ahead, **kept)
-        return await generation.whole()
+        options: Any = {"draft": draft, "run_ahead": run_ahead, "include_stop": include_stop, **kept}
+        return await self.generate(max_tokens, sampler=sampler, stop=stop, **options).whole()
 
     @overload
     async def generate_as(
@@ -234,6 +237,14 @@ class Context(FilledContext):
         child._start(self._settled("fork").fork())
         child._conversation = self._conversation.copy()
         return child
+
+    def restarted(self, last: int) -> Context:
+        """A context with the last `last` tokens of this one, which run anew, at positions from 0 on. So a text goes on
+        that has reached the model's last position. It sees nothing before these tokens, and no chat has begun in it.
+        """
+        sequence = self._settled("restarted")
+        tokens = sequence.tokens[-whole(last, "last", least=1) :]
+        return Context(self.model.name, adapter=sequence.adapter or None).fill(tokens)
 
     @classmethod
     def join(cls, parts: Sequence[Context]) -> Context:

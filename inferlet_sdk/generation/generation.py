@@ -20,21 +20,23 @@ from inferlet_sdk.generation.token_source import RunTokenSource, TokenSource, to
 from inferlet_sdk.grammars.guide import Guide
 from inferlet_sdk.sequences.sequence import TokenSequence
 from inferlet_sdk.texts import shown
-from inferlet_sdk.traits.arguments import whole
+from inferlet_sdk.traits.arguments import flag, whole
 from inferlet_sdk.traits.runs import MOST_STOPS, TokenLogprobs
 
 
-def rules_of(sequence: TokenSequence, stop: StopConditions, max_tokens: int | None) -> StopRules:
+def rules_of(
+    sequence: TokenSequence, stop: StopConditions, max_tokens: int | None, include_stop: bool = False
+) -> StopRules:
     """When a continuation ends: in any case when the model's context is full."""
     info = sequence.info
     room = info.max_context - sequence.offset - len(sequence.tokens)
     if room < 0:
         raise InvalidArgument(
             f"the context has {info.max_context - room} tokens, and {info.name} takes at most {info.max_context}: "
-            "fill less, or cut it with `truncate`"
+            "fill less, cut it with `truncate`, or go on behind its end alone: `ctx.restarted(last=400)`"
         )
     limit = room if max_tokens is None else min(whole(max_tokens, "max_tokens"), room)
-    return StopRules.of(stop, sequence.info.stop_tokens, limit)
+    return StopRules.of(stop, sequence.info.stop_tokens, limit, flag(include_stop, "include_stop"))
 
 
 class Generation:
@@ -74,7 +76,7 @@ class Generation:
         self._left = rules.max_tokens
         self._start = len(sequence.tokens)
         self._tokens: list[int] | None = None
-        self._filter = TextFilter(rules.texts) if rules.texts else None
+        self._filter = TextFilter(rules.texts, rules.include_stop) if rules.texts else None
         self._takes_all = self._filter is None and not rules.predicates and len(rules.tokens) <= MOST_STOPS
         self._source: TokenSource | DraftedTokens | None = None
         self._detokenizer = 0
@@ -196,7 +198,7 @@ class Generation:
     def _take_all(self, tokens: Sequence[int], texts: Sequence[str]) -> str:
         """Takes all tokens where only a stop token or their number ends the generation: they end a run, too."""
         stopped = bool(tokens) and tokens[-1] in self._rules.tokens
-        count = len(tokens) - stopped
+        count = len(tokens) - (stopped and not self._rules.include_stop)
         self._sequence.tokens += tokens[:count]
         self._left -= count
         piece = "".join(texts[:count])
@@ -206,7 +208,8 @@ class Generation:
 
     def _accept(self, token: int, piece: str) -> str:
         """Takes a token into the context, and the text that it completes; returns the text to emit, if any."""
-        if token in self._rules.tokens:
+        stops = token in self._rules.tokens
+        if stops and not self._rules.include_stop:
             return self._finish("stop")
         self._sequence.tokens.append(token)
         self._left -= 1
@@ -214,6 +217,8 @@ class Generation:
             piece = self._filter.push(piece)
             if self._filter.cut is not None:
                 return piece + self._finish("stop")
+        if stops:
+            return piece + self._finish("stop")
         if self._rules.predicates and any(holds(predicate, self) for predicate in self._rules.predicates):
             return piece + self._finish("stop")
         return piece if self._left else piece + self._finish("length")
@@ -277,6 +282,8 @@ class Generation:
         rules = self._rules
         if rules.predicates or len(rules.tokens) > MOST_STOPS or isinstance(self._sampler, DistSampler) or self._draft:
             return False
+        if rules.include_stop:
+            return False  # the host leaves stop strings out
         stop = stop_strings(rules.texts)
         if self._guide is not None and (stop or send):
             return False  # the host does not see the tokens that are forced

@@ -3,6 +3,7 @@
 `stop=` of `Context.generate` takes one condition or a list of them; the first that holds ends it. A plain string is a
 `StopString`, an int in a list a stop token. The model's own stop tokens count too, unless the list has
 `IgnoreStopTokens()`. Text that may be the beginning of a stop string is held back until it is certain that it is not.
+With `include_stop`, what ends a text belongs to it.
 """
 
 from __future__ import annotations
@@ -31,8 +32,9 @@ class Generated(Protocol):
 class TextCondition(Protocol):
     """A condition on the generated text."""
 
-    def find(self, text: str, start: int) -> int | None:
-        """Where to cut the text, if the condition holds. Earlier calls have searched everything before `start`."""
+    def find(self, text: str, start: int) -> tuple[int, int] | None:
+        """Where what ends the text begins and ends, if the condition holds. Earlier calls have searched everything
+        before `start`."""
 
     def held(self, text: str) -> int:
         """Number of characters at the end that may belong to an incomplete match."""
@@ -47,10 +49,10 @@ class StopString:
         self.strings = strings
         self._longest = max(map(len, strings))
 
-    def find(self, text: str, start: int) -> int | None:
+    def find(self, text: str, start: int) -> tuple[int, int] | None:
         begin = max(0, start - self._longest + 1)
-        places = [place for string in self.strings if (place := text.find(string, begin)) >= 0]
-        return min(places, default=None)
+        places = ((text.find(string, begin), len(string)) for string in self.strings)
+        return min(((place, place + length) for place, length in places if place >= 0), default=None)
 
     def held(self, text: str) -> int:
         for length in range(min(self._longest - 1, len(text)), 0, -1):
@@ -75,9 +77,9 @@ class StopRegex:
         self._pattern = re.compile(pattern, flags)
         self._hold = hold
 
-    def find(self, text: str, start: int) -> int | None:
+    def find(self, text: str, start: int) -> tuple[int, int] | None:
         match = self._pattern.search(text)
-        return match.start() if match else None
+        return match.span() if match else None
 
     def held(self, text: str) -> int:
         return min(self._hold, len(text))
@@ -138,9 +140,13 @@ class StopRules:
     max_tokens: int
     texts: tuple[TextCondition, ...] = ()
     predicates: tuple[Callable[[Generated], bool], ...] = ()
+    include_stop: bool = False
+    """Whether the stop string or stop token that ends the text belongs to it."""
 
     @staticmethod
-    def of(stop: StopConditions, model_stop_tokens: Iterable[int], max_tokens: int) -> StopRules:
+    def of(
+        stop: StopConditions, model_stop_tokens: Iterable[int], max_tokens: int, include_stop: bool = False
+    ) -> StopRules:
         """Rules for `stop`; raises TypeError for a value that is not a condition."""
         conditions = [_condition(one) for one in _as_list(stop)]
         tokens = set() if any(isinstance(c, IgnoreStopTokens) for c in conditions) else set(model_stop_tokens)
@@ -152,6 +158,7 @@ class StopRules:
             max_tokens=min([max_tokens, *(c.count for c in conditions if isinstance(c, MaxTokens))]),
             texts=tuple(c for c in conditions if isinstance(c, StopString | StopRegex)),
             predicates=tuple(c.predicate for c in conditions if isinstance(c, StopWhen)),
+            include_stop=include_stop,
         )
 
 
@@ -198,6 +205,7 @@ class TextFilter:
     """Holds generated text back until no condition can cut it any more."""
 
     conditions: tuple[TextCondition, ...]
+    include_stop: bool = False
     text: str = ""
     released: int = 0
     cut: int | None = None
@@ -214,7 +222,8 @@ class TextFilter:
             return ""
         places = [place for c in self.conditions if (place := c.find(self.text, searched)) is not None]
         if places:
-            self.cut = max(min(places), self.released)
+            begin, end = min(places)
+            self.cut = max(end if self.include_stop else begin, self.released)
             return self._release(self.cut)
         return self._release(len(self.text) - max(c.held(self.text) for c in self.conditions))
 

@@ -60,6 +60,7 @@ class ServingPlan:
     ranks: Ranks
     device: torch.device
     dtype: torch.dtype
+    why_dtype: str
     library: Library | None  # the compiled kernels for CPUs; None: there are none
     kv_shape: KvShape
     num_heads: int
@@ -116,9 +117,10 @@ def make_plan(config: WorkerConfig, files: ModelFiles, ranks: Ranks) -> ServingP
     num_heads = share(ranks, model.num_heads, "attention heads")
     device = choose_device(config.device, ranks.rank, ranks.size)
     library = _find_library(config, device)
-    dtype = choose_dtype(config.dtype, device, checkpoint.num_parameters(), library is not None)
+    quantized = config.quantization != "none"
+    dtype, why_dtype = choose_dtype(config.dtype, device, checkpoint.num_parameters(), library is not None, quantized)
     free = free_bytes_of_rank(device, ranks)
-    if dtype == torch.float64 and config.quantization != "none":
+    if dtype == torch.float64 and quantized:
         raise ConfigError("--dtype float64 is to compare with: it does not go with --quantization")
     check_groups(checkpoint, config.quantization)
     check_fit(checkpoint, dtype, config.quantization, free, ranks.size)
@@ -131,6 +133,7 @@ def make_plan(config: WorkerConfig, files: ModelFiles, ranks: Ranks) -> ServingP
         ranks=ranks,
         device=device,
         dtype=dtype,
+        why_dtype=why_dtype,
         library=library,
         kv_shape=KvShape(model.num_layers, kv_heads, model.head_dim, config.page_size, dtype),
         num_heads=num_heads,

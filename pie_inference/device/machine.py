@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from pathlib import Path
+from typing import NamedTuple
 
 import torch
 
@@ -27,15 +28,33 @@ def choose_device(name: str, rank: int = 0, ranks: int = 1) -> torch.device:
     return torch.device("cuda") if ranks == 1 else torch.device("cuda", rank)
 
 
-def choose_dtype(name: str, device: torch.device, num_parameters: int, has_kernels: bool) -> torch.dtype:
-    """The number format for `name`, one of `WorkerOptions.dtype`; `has_kernels`: there are compiled ones for this CPU,
-    all of which are fast in bfloat16."""
+class ChosenDtype(NamedTuple):
+    """The number format of a model's weights, and why it is this one."""
+
+    dtype: torch.dtype
+    why: str
+
+
+def choose_dtype(
+    name: str, device: torch.device, num_parameters: int, has_kernels: bool, quantized: bool
+) -> ChosenDtype:
+    """The number format for `name`, one of `WorkerOptions.dtype`. `has_kernels`: there are compiled ones for this CPU,
+    all of which are fast in bfloat16. `quantized`: the weights of linear layers have another form; these kernels
+    multiply them with rows in bfloat16 only."""
     if name != "auto":
-        return DTYPES[name]
+        return ChosenDtype(DTYPES[name], f"--dtype {name}")
     if device.type == "cuda":
-        return torch.bfloat16
-    fast_bfloat16 = has_kernels or torch.cpu._is_avx512_bf16_supported()
-    return torch.bfloat16 if fast_bfloat16 and num_parameters > SMALL_MODEL else torch.float32
+        return ChosenDtype(torch.bfloat16, "on a GPU")
+    if not (has_kernels or torch.cpu._is_avx512_bf16_supported()):
+        return ChosenDtype(torch.float32, "bfloat16 is slow here: there are no compiled kernels")
+    if num_parameters > SMALL_MODEL:
+        return ChosenDtype(torch.bfloat16, "it halves the memory to read for a token")
+    if quantized:
+        return ChosenDtype(torch.bfloat16, "kernels for quantized weights take rows in bfloat16")
+    most = f"{SMALL_MODEL // 1_000_000} M"
+    return ChosenDtype(
+        torch.float32, f"a model of at most {most} parameters is fast enough and exact so; --dtype sets it"
+    )
 
 
 def free_bytes(device: torch.device) -> int:

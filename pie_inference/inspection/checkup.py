@@ -32,6 +32,7 @@ class ServingChoice:
 
     device: str
     dtype: str
+    why_dtype: str
     quantization: str
     attention: str
     products: ServedProducts
@@ -94,6 +95,7 @@ def _choice(plan: ServingPlan) -> ServingChoice:
     return ServingChoice(
         device=str(plan.device),
         dtype=str(plan.dtype).removeprefix("torch."),
+        why_dtype=plan.why_dtype,
         quantization=plan.config.quantization,
         attention=name_of_choice(
             plan.config.attention, plan.attention_requirements(num_pages, products.ways.attention)

@@ -191,6 +191,19 @@ def test_generation_ends_when_the_model_context_is_full() -> None:
     assert list(ctx.generate()) == []
 
 
+def test_a_text_goes_on_past_the_last_position_with_its_end(host: NativeHost) -> None:
+    install(max_context=10)
+    ctx = Context().fill("abcdef")
+    run(ctx.generate_until(IgnoreStopTokens()))
+    with pytest.raises(InvalidArgument, match=r"takes at most 10: .* `ctx\.restarted\(last=400\)`"):
+        ctx.fill("g").generate()
+    alone = Context().fill(ctx.tokens[-4:])
+    with ctx.restarted(last=4) as tail:
+        assert tail.tokens == ctx.tokens[-4:]
+        assert run(tail.generate_until(IgnoreStopTokens())) == run(alone.generate_until(IgnoreStopTokens()))
+        assert len(tail) == 10
+
+
 def test_an_empty_context_says_what_to_do(host: NativeHost) -> None:
     with pytest.raises(InvalidState, match="fill"):
         run(Context().generate_until(max_tokens=1))

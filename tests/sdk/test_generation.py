@@ -126,6 +126,28 @@ def test_every_way_gives_what_step_by_step_gives(way: Way, condition: str) -> No
         assert sent == wanted[0] if way is streamed else wanted[0].endswith(sent)
 
 
+INCLUDED: dict[str, tuple[Any, str]] = {
+    "string": ("kr", "eyttzvkr"),
+    "strings": (["th", ".."], "eyttzvkrkis.."),
+    "regex": (StopRegex(r"k\w", hold=1), "eyttzvkr"),
+    "token": (StopTokens(ord("v")), "eyttzv"),
+    "many tokens": (StopTokens(ord("v"), *range(130, 256)), "eyttzv"),
+    "string and predicate": (["kr", lambda _generation: False], "eyttzvkr"),
+}
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("condition", INCLUDED)
+def test_what_ends_a_text_may_belong_to_it(way: Way, condition: str) -> None:
+    stop, text = INCLUDED[condition]
+    options: dict[str, Any] = {"stop": [ALL, *as_list(stop)], "max_tokens": 25, "include_stop": True}
+    wanted = step_by_step("included", condition, **options)
+    assert wanted[0] == text
+    assert wanted[2] == PROMPT + text
+    for tokens_at_once in (1, 3, 1000):
+        assert outcome(way, tokens_at_once, **options)[0] == wanted
+
+
 def as_list(condition: Any) -> list[Any]:
     return list(condition) if isinstance(condition, list | tuple) else [condition]
 

@@ -88,6 +88,7 @@ def _choice(choice: Mapping[str, Any]) -> Iterator[str]:
     threads = f", {count(choice['threads'], 'thread')}" if choice["device"] == "cpu" else ""
     form = _form(choice)
     yield f"  served as   {form} on {choice['device']}{threads}, {choice['attention']} attention"
+    yield f"  numbers     {choice['dtype']}: {choice['why_dtype']}"
     yield f"  products    {choice['products']['why']}"
     yield f"  memory      {amount(choice['weight_bytes'], 'B')} for weights of {amount(choice['free_bytes'], 'B')} free"
     per_token = choice["page_bytes"] / choice["page_size"]

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from inferlet_sdk import Answer, CallResult, Context, Tools, TooManyRounds, Truncated, Unsupported, tool
+from inferlet_sdk import Answer, CallResult, Context, NotAllowed, Tools, TooManyRounds, Truncated, Unsupported, tool
 from inferlet_sdk.event_loop import run
 from inferlet_sdk.tools.events import Call, CallStarted, Text
 from tests.helpers import chat_templates
@@ -196,6 +196,27 @@ def test_calls_that_do_not_end_are_bounded() -> None:
     with pytest.raises(TooManyRounds, match="with 3 calls, the model wants to call add again") as caught:
         chat(model, add, rounds=3)
     assert [one.value for one in caught.value.calls] == [5, 5, 5]
+
+
+def test_a_failed_tool_is_logged_and_named_where_rounds_end() -> None:
+    def fetch() -> str:
+        """Fetches."""
+        raise OSError("no route to host")
+
+    model = Scripted(chat_templates.QWEN, ['<tool_call>{"name": "fetch", "arguments": {}}</tool_call>'])
+    with pytest.raises(TooManyRounds, match=r"2 failed, the last one fetch: Error: OSError: no route to host"):
+        chat(model, fetch, rounds=2)
+    assert model.host.logs == ["warning: tool fetch: Error: OSError: no route to host"] * 2
+
+
+def test_what_the_operator_must_mend_is_raised_at_once() -> None:
+    def fetch() -> str:
+        """Fetches."""
+        raise NotAllowed("http to example.org is not allowed")
+
+    model = Scripted(chat_templates.QWEN, ['<tool_call>{"name": "fetch", "arguments": {}}</tool_call>', "Sorry."])
+    with pytest.raises(NotAllowed, match=r"example\.org"):
+        chat(model, fetch)
 
 
 def test_a_call_that_max_tokens_end_says_so() -> None:
