@@ -12,7 +12,7 @@ from pathlib import Path
 from .config import ServerConfig
 from .engine.adapters import AdapterInfo
 from .engine.model import Model
-from .errors import BadRequest, ClientError, ConfigError, UnknownName
+from .errors import ClientError, ConfigError, Forbidden, UnknownName
 
 
 class AdapterLibrary:
@@ -40,8 +40,8 @@ class AdapterLibrary:
 
     async def load(self, name: str, folder: str, model: str = "") -> AdapterInfo:
         """Loads an adapter for a model, by default the first, on all of its workers. `folder`: inside --adapter-dir.
-        Raises UnknownName (no such model), BadRequest (a name or folder that cannot be), Conflict (the name is taken),
-        BadAdapter, WorkerUnavailable."""
+        Raises Forbidden (there is no such setting), UnknownName (no such model or folder), BadRequest (a name that
+        cannot be), Conflict (the name is taken), BadAdapter, WorkerUnavailable."""
         adapters = self._find(model).adapters
         info = await adapters.load(name, *await asyncio.to_thread(self._path, folder))
         self._tell()
@@ -62,10 +62,11 @@ class AdapterLibrary:
         return self._models[name]
 
     def _path(self, folder: str) -> tuple[str, str]:
-        """Where the folder lies, and inside of which one its files must lie. Raises BadRequest."""
+        """Where the folder lies, and inside of which one its files must lie. Raises Forbidden,
+        UnknownName."""
         allowed = self._config.adapter_dir
         if not allowed:
-            raise BadRequest("adapters cannot be loaded from here: start the server with --adapter-dir FOLDER")
+            raise Forbidden("adapters cannot be loaded from here: start the server with --adapter-dir FOLDER")
         root = Path(allowed).resolve()
         try:
             path = (root / folder).resolve()
@@ -73,7 +74,7 @@ class AdapterLibrary:
         except (OSError, ValueError):
             found = False
         if not found:
-            raise BadRequest(
+            raise UnknownName(
                 f"{folder[:200]!r} is no folder inside --adapter-dir of the server: adapters are not uploaded, copy it "
                 "there first"
             )

@@ -10,16 +10,17 @@ from fastapi.security import HTTPBearer
 from pie_control.config import ServerConfig
 from pie_control.server_api import ServerApi
 
-from . import failures
 from .attachments import Attachments
 from .callers import Callers, caller_of
+from .failures import add_handlers
 from .guard import AllowedHosts, Guard, json_limit
 from .launches import Launches
 from .routes.adapters import adapters_router
 from .routes.blobs import blobs_router
+from .routes.failures import OF_ALL, describe_as_sent, failures
 from .routes.inferlets import inferlets_router
 from .routes.programs import programs_router
-from .routes.system import system_router
+from .routes.system import health_router, system_router
 from .session.session import Session
 
 DESCRIPTION = """Upload small programs (*inferlets*) that run beside the model and drive generation themselves.
@@ -27,8 +28,8 @@ DESCRIPTION = """Upload small programs (*inferlets*) that run beside the model a
 Every failure has one shape, `{"error": {"code": "...", "message": "..."}}`. The connection for many inferlets is the
 WebSocket `/v1/session`; `docs/http-api.md` describes its messages."""
 
-TOKEN = Depends(HTTPBearer(auto_error=False, description="The token of a tenant, where the server asks for one."))
-"""Makes `/docs` ask for a token; the guard is what checks it."""
+TOKEN = Depends(HTTPBearer(auto_error=False, description="The token of a tenant."))
+"""Makes `/docs` ask for a token, where the server does; the guard is what checks it."""
 
 
 def package_version() -> str:
@@ -51,16 +52,18 @@ def create_app(api: ServerApi, config: ServerConfig, callers: Callers) -> FastAP
         max_blob_bytes=config.limits.max_blob_bytes,
         max_json_bytes=json_limit(config.limits.max_message_bytes),
     )
-    failures.add_handlers(app)
+    add_handlers(app)
     routers = (
         programs_router(),
         blobs_router(),
         inferlets_router(attachments, launches),
         adapters_router(api),
-        system_router(api, app.version),
+        system_router(api),
     )
     for router in routers:
-        app.include_router(router, dependencies=[TOKEN])
+        app.include_router(router, dependencies=[TOKEN] if callers.ask else [], responses=failures(*OF_ALL))
+    app.include_router(health_router(api, app.version), responses=failures(*OF_ALL))
+    describe_as_sent(app)
 
     @app.websocket("/v1/session")
     async def session(websocket: WebSocket) -> None:

@@ -56,6 +56,11 @@ class Callers:
         self._default = Caller(server, TokenGrant(DEFAULT_STANDING, may_load_adapters=True))
         self._known: dict[str, Caller] = {}
 
+    @property
+    def ask(self) -> bool:
+        """Whether a request needs a token."""
+        return self._accounts is not None
+
     def use(self, accounts: Accounts) -> None:
         """Asks for tokens of these tenants from now on, and gives each what it may by now. What is under way goes on:
         see `HttpServer.use`."""

@@ -10,6 +10,8 @@ from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 from starlette.responses import JSONResponse, Response
+from starlette.routing import Match, Route
+from starlette.types import Scope
 
 from pie_control.errors import CallError, ClientError, PieError
 
@@ -49,6 +51,12 @@ def _explain(error: RequestValidationError) -> str:
     return "the request is malformed: " + "; ".join(parts)
 
 
+def _methods(app: FastAPI, scope: Scope) -> list[str]:
+    """All that the path of a request allows; Starlette names those of the first of its routes only."""
+    found = [route for route in app.routes if isinstance(route, Route) and route.matches(scope)[0] is not Match.NONE]
+    return sorted({method for route in found for method in route.methods or ()})
+
+
 def add_handlers(app: FastAPI) -> None:
     """Answers every failure of `app` in this shape."""
 
@@ -59,9 +67,12 @@ def add_handlers(app: FastAPI) -> None:
         assert isinstance(error, RequestValidationError)
         return response(400, ErrorBody("bad-request", _explain(error)))
 
-    async def on_http(_: Request, error: Exception) -> JSONResponse:
+    async def on_http(request: Request, error: Exception) -> JSONResponse:
         assert isinstance(error, HTTPException)
-        return response(error.status_code, ErrorBody(HTTP_CODES.get(error.status_code, "bad-request"), error.detail))
+        answer = response(error.status_code, ErrorBody(HTTP_CODES.get(error.status_code, "bad-request"), error.detail))
+        if error.status_code == 405:
+            answer.headers["allow"] = ", ".join(_methods(app, request.scope))
+        return answer
 
     async def on_hang_up(request: Request, _: Exception) -> Response:
         log.debug("a client hung up within the body of %s %s", request.method, request.url.path)

@@ -14,7 +14,7 @@ import pytest
 
 from pie_control.cli.main import main
 from pie_control.client import Client, InferletEnded, SyncClient
-from pie_control.errors import BadRequest, Forbidden, Overloaded, Unauthorized, UnknownName
+from pie_control.errors import Forbidden, Overloaded, Unauthorized, UnknownName
 from pie_control.http_server.listening import bind
 from pie_control.http_server.server import HttpServer
 from pie_control.tenants.accounts import read_accounts
@@ -283,7 +283,7 @@ def test_adapters_are_loaded_by_whom_the_operator_allows(url: str) -> None:
             for refused in (bob.load_adapter("a", "b"), bob.drop_adapter("a")):
                 with pytest.raises(Forbidden, match="tenant bob may not load or drop adapters"):
                     await refused
-            with pytest.raises(BadRequest, match="--adapter-dir"):
+            with pytest.raises(Forbidden, match="--adapter-dir"):
                 await alice.load_adapter("a", "b")
             assert await bob.adapters() == []
 

@@ -13,6 +13,7 @@ from pie_control.server_api import ServerApi
 
 from ..callers import FromTenant
 from .bodies import describe_body, read_body
+from .failures import failures
 
 
 class AdapterBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -35,16 +36,18 @@ def adapters_router(api: ServerApi) -> APIRouter:
         """The LoRA adapters that inferlets can use."""
         return list(api.adapters.all())
 
-    @router.post("", status_code=201, summary="Load an adapter", openapi_extra=BODY)
+    @router.post(
+        "", status_code=201, summary="Load an adapter", openapi_extra=BODY, responses=failures(404, 409, 413, 422)
+    )
     async def load(request: Request, caller: FromTenant) -> AdapterInfo:
-        """Loads an adapter on all workers of a model. 400 `bad-request`: the server has no folder for adapters, or this
-        one is not inside. 403 `forbidden`: the tenant may not load adapters. 409 `conflict`: the name is taken. 422
-        `bad-adapter` says what is wrong with its files, or that there is no room."""
+        """Loads an adapter on all workers of a model. 403 `forbidden`: the tenant may not load adapters, or nobody may,
+        as the server has no folder for them. 404 `unknown-name`: it has no such model, or folder. 409 `conflict`: the
+        name is taken. 422 `bad-adapter` says what is wrong with its files, or that there is no room."""
         caller.check_may_load_adapters()
         body = await read_body(request, AdapterBody)
         return await api.adapters.load(body.name, body.folder, body.model)
 
-    @router.delete("/{name}", summary="Drop an adapter")
+    @router.delete("/{name}", summary="Drop an adapter", responses=failures(404))
     async def drop(
         name: str, caller: FromTenant, model: Annotated[str, Query(description="The model; by default the first.")] = ""
     ) -> AdapterInfo:

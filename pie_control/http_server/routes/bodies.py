@@ -3,14 +3,22 @@ of its faults far larger."""
 
 from __future__ import annotations
 
-from typing import Any, TypeVar
+from typing import Annotated, Any, TypeVar
 
 import msgspec
+from msgspec import Meta
 from starlette.requests import Request
 
 from pie_control.errors import BadRequest
+from pie_control.registry.blobs import MOST_BLOBS, MOST_NAME
 
 T = TypeVar("T", bound=msgspec.Struct)
+
+BlobName = Annotated[str, Meta(min_length=1, max_length=MOST_NAME)]
+BlobHashes = Annotated[
+    dict[BlobName, str],
+    Meta(max_length=MOST_BLOBS, description="Uploaded blobs: content hashes, by the names to open them."),
+]
 
 
 async def read_body(request: Request, kind: type[T]) -> T:

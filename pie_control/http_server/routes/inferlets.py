@@ -15,8 +15,9 @@ from ..attachments import Attachments
 from ..callers import FromTenant
 from ..launches import Launches
 from ..views import LogEntry, log_entries
-from .bodies import describe_body, read_body
+from .bodies import BlobHashes, describe_body, read_body
 from .event_stream import stream_events
+from .failures import failures
 
 
 class LaunchBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -27,16 +28,14 @@ class LaunchBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     ]
     arguments: Annotated[list[str], Meta(description="What the inferlet reads by `get_arg`.")] = []
     environment: Annotated[dict[str, str], Meta(description="Entries that the inferlet reads by `get_env`.")] = {}
-    blobs: Annotated[
-        dict[str, str], Meta(description="Uploaded blobs: content hashes, by the names to open them.")
-    ] = {}
+    blobs: BlobHashes = {}
 
 
 class MessageBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A message to an inferlet."""
 
     text: Annotated[str, Meta(description="What the inferlet's `receive` returns.")]
-    blobs: Annotated[dict[str, str], Meta(description="Uploaded blobs that come with it: hashes, by name.")] = {}
+    blobs: BlobHashes = {}
 
 
 LAUNCH = describe_body(LaunchBody, {"program": "hello", "arguments": ["--name", "Ada"]})
@@ -48,7 +47,9 @@ def inferlets_router(attachments: Attachments, launches: Launches) -> APIRouter:
     """Routes over the inferlets of a tenant."""
     router = APIRouter(prefix="/v1/inferlets", tags=["inferlets"])
 
-    @router.post("", status_code=201, summary="Launch an inferlet", openapi_extra=LAUNCH)
+    @router.post(
+        "", status_code=201, summary="Launch an inferlet", openapi_extra=LAUNCH, responses=failures(404, 413, 422)
+    )
     async def launch(request: Request, caller: FromTenant) -> InferletInfo:
         """Starts an inferlet that runs until it ends by itself or is deleted. The server keeps its messages, within
         bounds, until `events` or a session reads them. To launch many and to stream, use `WS /v1/session`."""
@@ -65,24 +66,28 @@ def inferlets_router(attachments: Attachments, launches: Launches) -> APIRouter:
         """Running and recently ended inferlets."""
         return Response(bytes(caller.listing.encoded()), media_type="application/json")
 
-    @router.get("/{inferlet}", summary="Look at an inferlet")
+    @router.get("/{inferlet}", summary="Look at an inferlet", responses=failures(404))
     async def get_inferlet(inferlet: str, caller: FromTenant) -> InferletInfo:
         """Its status, result or error, and what it uses."""
         return caller.api.inferlet(inferlet).info()
 
-    @router.delete("/{inferlet}", summary="End an inferlet")
+    @router.delete("/{inferlet}", summary="End an inferlet", responses=failures(404))
     async def terminate(inferlet: str, caller: FromTenant) -> InferletInfo:
         """Ends it and frees what it holds. Nothing happens if it has ended already."""
         caller.api.terminate(inferlet, "terminated by a client")
         return caller.api.inferlet(inferlet).info()
 
-    @router.get("/{inferlet}/logs", summary="Read the log of an inferlet")
+    @router.get("/{inferlet}/logs", summary="Read the log of an inferlet", responses=failures(404))
     async def logs(inferlet: str, caller: FromTenant) -> list[LogEntry]:
         """Lines of stdout, stderr and `log`, oldest first. The server keeps the newest lines, within bounds."""
         return log_entries(caller.api, inferlet)
 
     @router.post(
-        "/{inferlet}/messages", status_code=202, summary="Send a message to an inferlet", openapi_extra=MESSAGE
+        "/{inferlet}/messages",
+        status_code=202,
+        summary="Send a message to an inferlet",
+        openapi_extra=MESSAGE,
+        responses=failures(404, 409, 413),
     )
     async def send(inferlet: str, request: Request, caller: FromTenant) -> InferletInfo:
         """409 `conflict` if it has ended, 503 `overloaded` if it does not keep up."""
@@ -91,7 +96,12 @@ def inferlets_router(attachments: Attachments, launches: Launches) -> APIRouter:
         caller.api.send(target.id, body.text, body.blobs)
         return target.info()
 
-    @router.get("/{inferlet}/events", summary="Stream the events of an inferlet", response_class=StreamingResponse)
+    @router.get(
+        "/{inferlet}/events",
+        summary="Stream the events of an inferlet",
+        response_class=StreamingResponse,
+        responses=failures(404, 409),
+    )
     async def events(inferlet: str, caller: FromTenant) -> StreamingResponse:
         """Server-sent events: `message` {text}, `log` {time, stream, text}, at the end `ended` {status, result, error}.
 

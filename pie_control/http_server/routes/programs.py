@@ -11,13 +11,14 @@ from pie_control.programs.store import ProgramInfo
 
 from ..callers import FromTenant
 from ..views import find_program
+from .failures import failures
 
 BODY = {
     "requestBody": {
         "required": True,
         "description": "The program: Python source in UTF-8, or a WebAssembly component of the world `inferlet`.",
         "content": {
-            "text/x-python": {"schema": {"type": "string"}, "example": 'async def main(args):\n    return "hello"\n'},
+            "text/x-python": {"schema": {}, "example": 'async def main(args):\n    return "hello"\n'},
             "application/wasm": {"schema": {"type": "string", "format": "binary"}},
         },
     }
@@ -28,7 +29,7 @@ def programs_router() -> APIRouter:
     """Routes over the programs of a tenant."""
     router = APIRouter(prefix="/v1/programs", tags=["programs"])
 
-    @router.post("", summary="Upload a program", openapi_extra=BODY)
+    @router.post("", summary="Upload a program", openapi_extra=BODY, responses=failures(413, 422))
     async def upload(
         request: Request,
         caller: FromTenant,
@@ -49,7 +50,7 @@ def programs_router() -> APIRouter:
         """All programs that can be launched."""
         return list(caller.api.programs())
 
-    @router.get("/{program}", summary="Look for a program")
+    @router.get("/{program}", summary="Look for a program", responses=failures(404))
     async def get_program(program: str, caller: FromTenant) -> ProgramInfo:
         """The program with this content hash; 404 `unknown-name` if it was not uploaded."""
         found = find_program(caller.api, program)
@@ -57,7 +58,7 @@ def programs_router() -> APIRouter:
             raise UnknownName(f"no program {program!r}: upload it first")
         return found
 
-    @router.delete("/{program:path}", summary="Delete a program")
+    @router.delete("/{program:path}", summary="Delete a program", responses=failures(404, 413))
     async def delete_program(program: str, caller: FromTenant) -> ProgramInfo:
         """Deletes a program, given by its content hash, a unique beginning of it, or a name, with all of its names.
         Its inferlets go on; it can no longer be launched. 404 `unknown-name` if there is none."""

@@ -11,7 +11,7 @@ from ..messages import encode
 from ..views import ModelInfo, describe_model
 
 
-def system_router(api: ServerApi, version: str) -> APIRouter:
+def system_router(api: ServerApi) -> APIRouter:
     """Routes that describe the server."""
     router = APIRouter(prefix="/v1", tags=["system"])
 
@@ -24,6 +24,13 @@ def system_router(api: ServerApi, version: str) -> APIRouter:
     async def statistics() -> Response:
         """Numbers on inferlets, waves, batches and pools, as nested JSON objects."""
         return Response(encode(api.statistics()), media_type="application/json")
+
+    return router
+
+
+def health_router(api: ServerApi, version: str) -> APIRouter:
+    """The route that needs no token."""
+    router = APIRouter(prefix="/v1", tags=["system"])
 
     @router.get("/health", summary="Check health")
     async def health(request: Request) -> dict[str, str | list[str]]:

@@ -14,7 +14,7 @@ import pytest
 from pie_control.cli.main import main
 from pie_control.client import Client, SyncClient
 from pie_control.config import build_config
-from pie_control.errors import BadAdapter, BadRequest, ConfigError, Conflict, UnknownName
+from pie_control.errors import BadAdapter, ConfigError, Conflict, Forbidden, UnknownName
 from pie_control.http_server.listening import bind
 from pie_control.http_server.server import HttpServer
 from pie_control.testing.fake_model import FakeModel
@@ -56,7 +56,7 @@ def test_load_list_and_drop(guest_cache: Path, tmp_path: Path) -> None:
             with pytest.raises(BadAdapter, match=r"^broken: adapter_config\.json: unreadable"):  # and no path of ours
                 await client.load_adapter("broken", broken.name)
             for folder in ("nothing", "../outside", str(outside), "link", "a\0b", "poet/adapter_config.json"):
-                with pytest.raises(BadRequest, match=r"is no folder inside --adapter-dir of the server: adapters are"):
+                with pytest.raises(UnknownName, match=r"is no folder inside --adapter-dir of the server: adapters are"):
                     await client.load_adapter("new", folder)
             with pytest.raises(UnknownName, match="no model 'other'; the server has: fake"):
                 await client.load_adapter("new", "poet", "other")
@@ -79,7 +79,7 @@ def test_clients_load_nothing_where_there_is_no_folder(guest_cache: Path, tmp_pa
         given = [f"poet={write(tmp_path / 'poet')}"]
         async with serving(guest_cache, adapter=given) as url, Client(url) as client:
             assert [each["name"] for each in await client.adapters()] == ["poet"]
-            with pytest.raises(BadRequest, match="start the server with --adapter-dir FOLDER"):
+            with pytest.raises(Forbidden, match="start the server with --adapter-dir FOLDER"):
                 await client.load_adapter("new", str(tmp_path / "poet"))
 
     asyncio.run(check())

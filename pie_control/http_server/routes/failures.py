@@ -1,0 +1,62 @@
+"""What routes answer beside what was asked for, for the OpenAPI description."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from fastapi import FastAPI
+
+
+@dataclass(frozen=True)
+class FailureBody:
+    """`code`: for programs; docs/http-api.md lists them. `message`: for people."""
+
+    code: str
+    message: str
+
+
+@dataclass(frozen=True)
+class Failure:
+    """Every failure."""
+
+    error: FailureBody
+
+
+MEANINGS = {
+    400: "`bad-request`: malformed, or what cannot be",
+    401: "`unauthorized`: the server asks for a token, or knows none like this",
+    403: "`forbidden`: a web page of another origin, or what the tenant or nobody may do here",
+    404: "`unknown-name`: there is none; another tenant's does not exist either",
+    408: "`bad-request`, `overloaded`: the request did not come, or its answer was not read, in time",
+    409: "`conflict`",
+    413: "`too-large`, `storage-full`",
+    421: "`forbidden`: by this name of the server",
+    422: "`bad-program`, `bad-adapter`: the message says what is wrong with it",
+    500: "`internal`: a fault of the server; its log says more",
+    503: "`overloaded`, `worker-unavailable`, `host-unavailable`: try again later",
+}
+OF_ALL = (400, 401, 403, 408, 421, 500, 503)
+"""What any request may come to."""
+
+
+def failures(*statuses: int) -> dict[int | str, dict[str, Any]]:
+    """The `responses` of a route that may answer with these, or of all routes."""
+    return {status: {"model": Failure, "description": MEANINGS[status]} for status in statuses}
+
+
+def describe_as_sent(app: FastAPI) -> None:
+    """Leaves out of the description what FastAPI says of its own answer to malformed parameters, which is none of ours:
+    they are answered with 400."""
+    described = app.openapi
+
+    def openapi() -> dict[str, Any]:
+        schema = described()
+        for operation in (each for path in schema["paths"].values() for each in path.values()):
+            if "HTTPValidationError" in str(operation["responses"].get("422")):
+                del operation["responses"]["422"]
+        for unused in ("HTTPValidationError", "ValidationError"):
+            schema["components"]["schemas"].pop(unused, None)
+        return schema
+
+    app.openapi = openapi  # type: ignore[method-assign]
