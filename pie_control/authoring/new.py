@@ -26,14 +26,14 @@ TEST = """from inferlet_sdk.testing import run
 
 
 def test_it_streams_what_it_returns() -> None:
-    outcome = run("main.py", topic="ants", max_tokens=5)
-    assert outcome.result["topic"] == "ants"
+    outcome = run("main.py", topic="cats", max_tokens=5)
+    assert outcome.result["topic"] == "cats"
     assert outcome.text == outcome.result["text"]
     assert outcome.tokens is None or 0 < len(outcome.tokens) <= 5  # with --sandbox they are not seen
 """
 
 README = """# {name}
-Tells facts about a topic. `pie run {name}/ -- --topic ants` runs it, `pie run --native {name}/` under a debugger.
+Tells facts about a topic. `pie run {name}/ -- --topic cats` runs it, `pie run --native {name}/` under a debugger.
 `pie check {name}/` looks for mistakes before a launch, `pie test {name}/` runs `test_{name}.py`.
 `pie launch {name}/` runs it on a server.
 The whole API: docs/inferlets.md and docs/sdk.md of Pie.

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import sys
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
+from inferlet_sdk.guest.command_line import Binding, UsageError, parameters_of
 from inferlet_sdk.guest.program import ProgramFailed, run_program
 from pie_control.inferlets import mailbox
 from pie_control.registry import outbox
@@ -341,6 +345,42 @@ def test_words_that_do_not_fit_are_told(given: str, message: str) -> None:
     assert message in text
     assert "usage: prog.py [mode=fast|good] [color=r|b] [sizes=list[int]]" in text
     assert text.endswith("[words ...] [NAME=VALUE ...]")
+
+
+PIECES = [
+    "mode",
+    "sizes",
+    "pair",
+    "spot",
+    "x",
+    "no-loud",
+    "--",
+    "=",
+    ",",
+    "[",
+    "]",
+    '"',
+    "1",
+    "fast",
+    "null",
+    '{"x": 1}',
+    "\ud800",
+]
+VALUES = st.recursive(st.none() | st.booleans() | st.integers() | st.text(), st.lists, max_leaves=3)
+
+
+@given(
+    words=st.lists(st.lists(st.sampled_from(PIECES), max_size=4).map("".join), max_size=5),
+    values=st.dictionaries(st.integers(0, 4), VALUES, max_size=2),
+    kwargs=st.dictionaries(st.sampled_from(["mode", "sizes", "spot", "words", "more"]), VALUES, max_size=2),
+)
+def test_whatever_is_given_fits_or_is_told(words: list[str], values: dict[int, Any], kwargs: dict[str, Any]) -> None:
+    namespace: dict[str, Any] = {}
+    exec(TYPED, namespace)
+    binding = Binding(parameters_of(namespace["main"]))
+    with contextlib.suppress(UsageError):
+        binding.take(words, values, kwargs)
+        assert len(binding.call(namespace["main"], None)()) == 8
 
 
 def test_values_stand_for_words_by_their_places() -> None:

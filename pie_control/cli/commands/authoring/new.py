@@ -10,7 +10,7 @@ from ...terminal import this_command, write_line
 NAME = "new"
 HELP = "make a folder with an inferlet, its test and a README"
 EXAMPLES = """  pie new story                               makes story/main.py, story/test_story.py and story/README.md
-  pie run story/ -- --topic bees
+  pie run story/ -- --topic cats
   pie test story/"""
 
 
