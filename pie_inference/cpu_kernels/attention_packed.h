@@ -269,7 +269,7 @@ class PackedTask {
                 const int64_t row_bytes = width * (int64_t)sizeof(bfloat16), strips = (rows + strip_rows() - 1) / strip_rows();
                 const int64_t tile_bytes = TILE_FEATURES * (int64_t)sizeof(bfloat16);
                 const Strips all = {(const char*)left, strips, strip_rows(), strip_rows() * row_bytes, tile_bytes, row_bytes};
-                return multiply(Plain<bfloat16>(), all, right, 0, ADD, sums, stride);
+                return multiply(Plain<bfloat16>(), all, right, false, ADD, sums, stride);
             }
 #endif
         multiply_in_vectors<ADD>({(const Word*)left, width / PER}, rows, right, sums, stride);

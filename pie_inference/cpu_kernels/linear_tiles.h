@@ -46,7 +46,6 @@ class LinearInTiles : LinearParts<Number, Form> {
 
   private:
     static constexpr int64_t TILE_ROW = TILE_FEATURES * sizeof(bfloat16);  // bytes
-    static constexpr int64_t FETCH_AHEAD = 2048;    // bytes, of units that stream from memory
     static constexpr int64_t MOST_FEATURES = 2048;  // of a block's rows, which stay in the second-level cache for a chunk
 
     // Copies strips and sums their rows group by group.
@@ -94,10 +93,8 @@ class LinearInTiles : LinearParts<Number, Form> {
     void multiply_features(Range strips, Range units, Range features, bool add, float* sums, int64_t stride, char* buffer) const {
         const Right right = this->right(units, features.begin, features.size());
         const Strips left = this->left(strips, features.begin);
-        if (strips.size() == 1) return multiply(this->form_, left, right, FETCH_AHEAD, add, sums, stride);
-        const int64_t ahead = strips.size() <= 2 ? FETCH_AHEAD : units.size() * right.unit_stride;
-        if constexpr (IS_PLAIN<Form>) multiply(this->form_, left, right, ahead, add, sums, stride);
-        else multiply(Plain<Factor>(), left, this->decode(right, buffer), 0, add, sums, stride);
+        if (IS_PLAIN<Form> || strips.size() == 1) return multiply(this->form_, left, right, true, add, sums, stride);
+        multiply(Plain<Factor>(), left, this->decode(right, buffer), false, add, sums, stride);
     }
 
     const Cut cut_;

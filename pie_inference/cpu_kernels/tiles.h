@@ -100,15 +100,6 @@ INLINE void each_constant(const Body& body) {
     }
 }
 
-// Memory to fetch into the first-level cache while a tile of a unit is loaded: some of its lines, `ahead` bytes behind it.
-struct Fetch {
-    int64_t ahead, first_line, lines;
-
-    INLINE_MEMBER void begin(const char* tile) const {
-        for (int64_t line = first_line; line < first_line + lines; line++) __builtin_prefetch(tile + ahead + line * LINE, 0, 3);
-    }
-};
-
 // Tiles of units, as they are loaded: where they are stored, or decoded into a buffer.
 template <class Form>
 class UnitTiles {
@@ -144,8 +135,8 @@ class UnitTiles {
 
 // sums [STRIPS * rows][UNITS * UNIT] = or += left * right, for STRIPS * UNITS <= 4
 template <int STRIPS, int UNITS, class Form>
-static void multiply_strips(UnitTiles<Form>& tiles, const Strips& left, const Right& right, Fetch fetch, bool add, float* sums,
-                            int64_t stride) {
+static void multiply_strips(UnitTiles<Form>& tiles, const Strips& left, const Right& right, bool streamed, bool add,
+                            float* sums, int64_t stride) {
     constexpr int FIRST_STRIP = TileShapes::FIRST_STRIP, FIRST_UNIT = TileShapes::FIRST_UNIT;
     each_constant<STRIPS>([&](auto s) INLINE_LAMBDA {
         each_constant<UNITS>([&](auto u) INLINE_LAMBDA {
@@ -159,7 +150,8 @@ static void multiply_strips(UnitTiles<Form>& tiles, const Strips& left, const Ri
     const auto prepare = [&](int step) INLINE_LAMBDA {
         each_constant<UNITS>([&](auto u) INLINE_LAMBDA {
             const char* from = unit + u * right.unit_stride + step * UnitTiles<Form>::BYTES;
-            fetch.begin(from);
+            if (streamed)
+                for (int64_t line = 0; line < UnitTiles<Form>::BYTES; line += LINE) prefetch(from + STREAM_AHEAD + line);
             tiles.prepare(from, (slot ^ step * 4) + u);
         });
     };
@@ -188,31 +180,29 @@ static void multiply_strips(UnitTiles<Form>& tiles, const Strips& left, const Ri
 
 // The same for as many units as there are, at most UNITS.
 template <int STRIPS, int UNITS, class Form>
-static void multiply_strips_of(UnitTiles<Form>& tiles, const Strips& left, const Right& right, Fetch fetch, bool add, float* sums,
-                               int64_t stride) {
+static void multiply_strips_of(UnitTiles<Form>& tiles, const Strips& left, const Right& right, bool streamed, bool add,
+                               float* sums, int64_t stride) {
     with_constant<UNITS>(right.units, [&](auto units) {
-        multiply_strips<STRIPS, units.value>(tiles, left, right, fetch, add, sums, stride);
+        multiply_strips<STRIPS, units.value>(tiles, left, right, streamed, add, sums, stride);
     });
 }
 
 // sums [strips * rows][units * UNIT] = or += left * right. The features are a multiple of TILE_FEATURES; TileShapes of
-// `left.rows` rows must live. What is `ahead` bytes behind the units is fetched meanwhile; 0: nothing.
+// `left.rows` rows must live. `streamed`: the units come from memory.
 template <class Form>
-static void multiply(const Form& form, const Strips& left, Right right, int64_t ahead, bool add, float* sums, int64_t stride) {
-    constexpr int64_t LINES = UnitTiles<Form>::BYTES / LINE;
+static void multiply(const Form& form, const Strips& left, Right right, bool streamed, bool add, float* sums, int64_t stride) {
     UnitTiles<Form> tiles(form);
-    const int64_t most = left.count == 1 ? 4 : 2, passes = (left.count + 1) / 2;
+    const int64_t most = left.count == 1 ? 4 : 2;
     for (; right.units > 0; right.units -= most, right.from += most * right.unit_stride, sums += most * UNIT) {
         Right some = right;
         some.units = std::min(right.units, most);
         Strips strips = left;
         float* to = sums;
-        for (int64_t pass = 0; pass < passes; pass++) {
-            const Range lines = share(ahead ? LINES : 0, pass, passes);
-            const Fetch fetch = {ahead, lines.begin, lines.size()};
-            if (left.count == 1) multiply_strips_of<1, 4>(tiles, strips, some, fetch, add, to, stride);
-            else if (left.count - 2 * pass == 1) multiply_strips_of<1, 2>(tiles, strips, some, fetch, add, to, stride);
-            else multiply_strips_of<2, 2>(tiles, strips, some, fetch, add, to, stride);
+        for (; strips.count > 0; strips.count -= 2) {
+            const bool first = streamed && strips.count == left.count;
+            if (left.count == 1) multiply_strips_of<1, 4>(tiles, strips, some, first, add, to, stride);
+            else if (strips.count == 1) multiply_strips_of<1, 2>(tiles, strips, some, first, add, to, stride);
+            else multiply_strips_of<2, 2>(tiles, strips, some, first, add, to, stride);
             strips.from += 2 * left.strip_stride;
             to += 2 * left.rows * stride;
         }
