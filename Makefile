@@ -1,6 +1,7 @@
 # make demo    shows what inferlets do, on the demo model; the first time it sets up .venv
 # make test    runs all checks, and tests of everything
 # make test-all  the same with whole corpora and more examples: before a release (see docs/testing.md)
+# make dev     sets up .venv for work on Pie itself (see CONTRIBUTING.md)
 # make serve   starts a server on the demo model
 # make clean   removes .venv and caches
 #
@@ -14,11 +15,13 @@ INSTALL := $(BIN)/python scripts/install.py
 INSTALLED := $(VENV)/.installed
 INSTALLED_DEV := $(VENV)/.installed-dev
 
-.PHONY: demo test test-all serve clean
+.PHONY: demo dev test test-all serve clean
 .DELETE_ON_ERROR:
 
 demo: $(INSTALLED)
 	@$(BIN)/pie demo
+
+dev: $(INSTALLED_DEV)
 
 serve: $(INSTALLED)
 	@$(BIN)/pie serve

@@ -51,17 +51,7 @@ class Parameter:
         if hint is parameter.empty:
             known = isinstance(parameter.default, bool | int | float)
             self.of_words = _shape(type(parameter.default)) if known else TEXT
-        self._annotation = parameter.annotation
-
-    @property
-    def type(self) -> str:
-        """What it takes, for people."""
-        plain = _plain(self.of_words)
-        if isinstance(plain, OneValue):
-            return "|".join(str(value) for value, _ in plain.values)
-        if self._annotation is not inspect.Parameter.empty:
-            return inspect.formatannotation(self._annotation).strip("'").removesuffix(" | None")
-        return plain.kind.__name__ if isinstance(plain, Scalar) else "str"
+        self.type = _shown_type(self.of_words, parameter)
 
     @property
     def is_flag(self) -> bool:
@@ -100,16 +90,14 @@ def _checked(name: str, read: Callable[[], Any]) -> Any:
         raise UsageError(f"{name}{where}: {error.reason}") from None
 
 
-def parameters_of(function: Callable[..., Any]) -> list[Parameter] | None:
-    """All but the first one, which is `args`; None if there is not even that."""
+def parameters_of(function: Callable[..., Any]) -> list[Parameter]:
+    """All but the first one, which is `args`."""
     found = list(inspect.signature(function).parameters.values())
-    if not found:
-        return None
     try:
         hints = typing.get_type_hints(function, include_extras=True)
     except Exception:  # an annotation with an unknown name: its argument stays text
         hints = {}
-    own = found if found[0].kind is WORDS else found[1:]
+    own = found if found and found[0].kind is WORDS else found[1:]
     return [Parameter(one, hints.get(one.name, one.empty)) for one in own]
 
 
@@ -321,3 +309,12 @@ _HOW = """Give NAME=VALUE, --NAME VALUE, or plain words in this order; --NAME an
 
 def _shown(value: Any) -> str:
     return str(value.value) if isinstance(value, enum.Enum) else repr(value)
+
+
+def _shown_type(shape: Shape, parameter: inspect.Parameter) -> str:
+    plain = _plain(shape)
+    if isinstance(plain, OneValue):
+        return "|".join(str(value) for value, _ in plain.values)
+    if parameter.annotation is not parameter.empty:
+        return inspect.formatannotation(parameter.annotation).strip("'").removesuffix(" | None")
+    return plain.kind.__name__ if isinstance(plain, Scalar) else "str"

@@ -377,7 +377,7 @@ VALUES = st.recursive(st.none() | st.booleans() | st.integers() | st.text(), st.
 def test_whatever_is_given_fits_or_is_told(words: list[str], values: dict[int, Any], kwargs: dict[str, Any]) -> None:
     namespace: dict[str, Any] = {}
     exec(TYPED, namespace)
-    binding = Binding(parameters_of(namespace["main"]) or ())
+    binding = Binding(parameters_of(namespace["main"]))
     with contextlib.suppress(UsageError):
         binding.take(words, values, kwargs)
         assert len(binding.call(namespace["main"], None)()) == 8

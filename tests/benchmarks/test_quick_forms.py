@@ -1,0 +1,27 @@
+"""The short form of every benchmark, as its command gives it."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+from benchmarks import catalog
+from tests.helpers.guard import HANG_SECONDS
+from tests.helpers.tiers import corpus
+from tests.helpers.tree import ROOT
+
+NAMES = sorted(catalog.find().keys() - {"compare"})  # which compares two trees
+NEEDS_GPU = {"gpu_bench", "gpu_check"}
+
+
+@pytest.mark.parametrize("name", corpus(NAMES, kind=lambda _name: "benchmark"))
+def test_the_short_form_runs(name: str) -> None:
+    command = [sys.executable, "-m", "benchmarks", name, "--quick"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=5 * HANG_SECONDS, check=False)
+    if name in NEEDS_GPU:
+        assert "CUDA" in done.stdout + done.stderr
+    else:
+        assert done.returncode == 0, done.stdout + done.stderr
+        assert "|" in done.stdout or "\n" in done.stdout
