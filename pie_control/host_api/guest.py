@@ -10,7 +10,7 @@ from ..calls.core import create_queue, destroy_queue
 from ..calls.exports.sharing import cancel_fetch, fetched
 from ..calls.fused.matching import Matcher
 from ..config import InferletLimits
-from ..errors import Cancelled, InvalidArgument, NotFound, QuotaExceeded, Unsupported
+from ..errors import Cancelled, InvalidArgument, NotFound, QuotaExceeded, Unsupported, WorkerError
 from ..ids import Owner
 from ..images.reader import ImageReader
 from ..inferlets.blobs import Blob
@@ -124,9 +124,12 @@ class Guest:
         place = self._places.get(model.name)
         if place is None:
             one = self.inferlet
-            space = model.open(
-                one.number, one.life.started, one.launched.standing, self._lineage() if one.parent else ()
-            )
+            lineage = self._lineage() if one.parent else ()
+            try:
+                space = model.open(one.number, one.life.started, one.launched.standing, lineage)
+            except WorkerError as error:
+                one.no_worker = str(error)
+                raise
             place = self._places[model.name] = Place(model, space, refusals(model.description))
         return place
 

@@ -87,6 +87,7 @@ class Inferlet:
         "life",
         "limits",
         "mail",
+        "no_worker",
         "processor_time",
         "waits",
     )
@@ -118,6 +119,7 @@ class Inferlet:
         self.mail = ClientMail(number, limits, self.waits, sender, self._received)
         self.blobs = BlobTable(limits.max_blob_bytes, launched.blobs)
         self.holdings: ModelHoldings = NoHoldings()
+        self.no_worker = ""  # why a model that it wanted has none
         self.instance: Instance
         self._outside = outside
 

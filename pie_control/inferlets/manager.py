@@ -149,7 +149,7 @@ class InferletManager:
         self._had_turns.add(inferlet)
         if step is Step.DONE:
             error = inferlet.instance.outcome()
-            self.end(inferlet, Status.FINISHED if error is None else Status.FAILED, error)
+            self.end(inferlet, _status_of(inferlet, error), error)
         elif inferlet.processor_time.is_exceeded:
             whose = "" if inferlet.parent is None else ", with its family"
             most = inferlet.limits.cpu_seconds
@@ -242,3 +242,11 @@ class InferletManager:
                 timer.cancel()
         self._aside.close()
         self.runner.memory.close()
+
+
+def _status_of(inferlet: Inferlet, error: str | None) -> Status:
+    """How an inferlet has ended by itself. One that a missing worker has ended is lost, whether it was there when the
+    worker died or came behind it: who launches again what was lost need not tell them apart."""
+    if error is None:
+        return Status.FINISHED
+    return Status.LOST if inferlet.no_worker and inferlet.no_worker.splitlines()[0] in error else Status.FAILED

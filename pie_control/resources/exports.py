@@ -11,6 +11,7 @@ least to compute again and was used longest ago. Those who have imported it keep
 
 from __future__ import annotations
 
+import heapq
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -120,9 +121,12 @@ class Exports:
         if (older := self._standing.get(export.key)) is not None:
             yield self._drop(older)
         count = self._of_tenant.setdefault(export.tenant.name, [0, 0])
-        others = sorted(self._own(export.tenant), key=lambda one: one.value(export.used), reverse=True)
+        others: list[tuple[float, int, Export]] | None = None  # looked at only if there is no room
         while count[0] >= MOST_EXPORTS or count[1] + len(export.pages) > self._most_pages(export.tenant):
-            yield self._drop(others.pop())
+            if others is None:
+                others = [(one.value(export.used), n, one) for n, one in enumerate(self._own(export.tenant))]
+                heapq.heapify(others)
+            yield self._drop(heapq.heappop(others)[2])
         count[0] += 1
         count[1] += len(export.pages)
         self._standing[export.key] = export

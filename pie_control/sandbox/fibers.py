@@ -28,7 +28,7 @@ from wasmtime import _ffi as ffi
 
 from ..errors import CallError
 from .copy_bound import COPIED_BYTES, MESSAGE, bound_copies
-from .engine import address_of, c_function, take_message
+from .engine import WASM_STACK_BYTES, address_of, c_function, take_message
 from .values import SIZE, Result
 
 T = TypeVar("T")
@@ -38,6 +38,7 @@ MAX_TABLE_ELEMENTS = 100_000
 MAX_CORE_INSTANCES = 100
 """What a store may have besides its memory; the Python guest needs 2 tables with fewer than 10,000 elements."""
 
+STACK_EXHAUSTED = "call stack exhausted"
 TRAP_FRAMES = 8
 """Number of guest frames in the message of a trap."""
 
@@ -100,6 +101,11 @@ def _explain_trap(message: str) -> str:
         cause = (
             f"one call passed or returned more than {COPIED_BYTES} bytes, where a number in a list counts as about 50: "
             "pass less at a time"
+        )
+    elif STACK_EXHAUSTED in cause:
+        cause = (
+            f"RecursionError: its calls are nested deeper than a guest's stack of {WASM_STACK_BYTES >> 10} KiB holds, "
+            "which no program can catch: nest less, or go through it with a list of what is left to do"
         )
     if not cause:
         return message

@@ -1,5 +1,5 @@
 # status: failed
-# error: RecursionError|call stack exhausted|unreachable
+# error: RecursionError
 def main(args):
     nested = []
     for _ in range(200_000):

@@ -11,9 +11,10 @@ from typing import Any
 
 import pytest
 
-from pie_control.errors import BadRequest, Conflict, Overloaded, UnknownName
+from pie_control.errors import BadRequest, Conflict, Overloaded, UnknownName, WorkerError
 from pie_control.inferlets import manager
 from pie_control.inferlets.events import Ended, Event
+from pie_control.inferlets.model import ModelView
 from pie_control.inferlets.runner import Runner
 from pie_control.programs.host import python_guests
 from pie_control.programs.host.programs import HostPrograms
@@ -215,6 +216,36 @@ def test_guests_that_wait_are_freed_before_an_inferlet_ends_for_memory(
         assert len(dropped) > 1
 
     on_server(guest_cache, body, max_guest_bytes=160 << 20, warm_pool=16)
+
+
+NEEDS_A_MODEL = """
+from inferlet_sdk import WorkerFailed, traits
+
+def main(args, how="uncaught"):
+    try:
+        traits.create_queue(args.model)
+    except WorkerFailed:
+        if how == "uncaught":
+            raise
+    if how == "other":
+        raise ValueError("its own")
+    return "goes on"
+"""
+
+
+@pytest.mark.parametrize(("how", "status"), [("uncaught", "lost"), ("other", "failed"), ("caught", "finished")])
+def test_one_that_finds_no_worker_is_lost_as_those_that_had_one(
+    how: str, status: str, guest_cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def no_worker(*_: object) -> None:
+        raise WorkerError("the worker of model fake died\nits last words")
+
+    async def body(server: ServerApi) -> None:
+        monkeypatch.setattr(ModelView, "open", no_worker)
+        _, listener = await launch(server, NEEDS_A_MODEL, {"how": how})
+        assert (await listener.ended).status == status
+
+    on_server(guest_cache, body)
 
 
 def test_no_more_than_the_most_run_at_a_time(guest_cache: Path) -> None:

@@ -220,10 +220,18 @@ def test_a_tenant_has_a_bounded_number_of_exports(monkeypatch: pytest.MonkeyPatc
     world = World()
     maker = world.open(1, 64)
     fill(maker, range(65, 69))
+    looked_at, value = [], exports.Export.value
+
+    def counted(export: exports.Export, now: float) -> float:
+        looked_at.append(export.name)
+        return value(export, now)
+
+    monkeypatch.setattr(exports.Export, "value", counted)
     for name in "abcde":
         maker.call("export_kvpage", 1, name, [maker.pages, 1], "")
         world.drain()
         world.now += 1
+    assert looked_at == ["a", "b", "c", "b", "c", "d"], "only where one must make room"
     listed = maker.call("list_exports", 1, "")
     world.drain()
     assert [one["name"] for one in json.loads(maker.answers[listed][0])] == ["e", "d", "c"]  # type: ignore[index]
