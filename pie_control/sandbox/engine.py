@@ -20,9 +20,10 @@ TICK_SECONDS = 0.002
 TICKS_AT_ONCE = 25
 """Ticks that the compiled way makes at once, without Python."""
 
-WASM_STACK_BYTES = 512 << 10
-"""The stack of a guest's own calls; one that needs more traps."""
-FIBER_STACK_BYTES = 8 << 20
+WASM_STACK_BYTES = 2 << 20
+"""The stack of a guest's own calls; one that needs more traps. CPython counts calls, or another stack, of 1 MiB, and so
+raises RecursionError before in most cases, but not where calls of C hold little there, as those that drop objects."""
+FIBER_STACK_BYTES = WASM_STACK_BYTES + (8 << 20)
 """The stack of a guest and of the host functions that it calls: these have as much as on a thread, however deep the
 guest is. Only what is touched costs memory."""
 
