@@ -95,43 +95,21 @@ class LinearParts {
         return {buffer, stored.features * Plain<Factor>::BYTES, stored.units, stored.features};
     }
 
-    // What is multiplied at a time: so many units, and so many features, a multiple of a group's.
-    struct Block {
-        int64_t units, features;
-    };
-
-    // Sums and writes the results of `rows` for some units. `multiply(units, features, add, sums, stride, buffer)` makes or adds
-    // to sums [sum_rows][stride]; the buffer has `buffer_bytes`.
-    template <class Multiply>
-    void sum_chunk(Range rows, int64_t sum_rows, Range units, Block most, int64_t buffer_bytes, const Multiply& multiply) const {
+    // Writes the results of `rows` for some units, whose sums `sum(sums [sum_rows][units * UNIT], part, buffer)` makes. There are
+    // `part_size` floats for the part of a group, and `buffer_bytes` bytes.
+    template <class Sum>
+    void write_chunk(Range rows, int64_t sum_rows, Range units, int64_t part_size, int64_t buffer_bytes, const Sum& sum) const {
         static thread_local Memory memory;
-        const int64_t stride = units.size() * UNIT;
-        memory.reset(sum_rows * (stride + most.units * UNIT) * sizeof(float) + buffer_bytes + 3 * 64);
-        float* sums = memory.take<float>(sum_rows * stride);
-        float* part = memory.take<float>(layer_.group ? sum_rows * most.units * UNIT : 0);
-        char* buffer = memory.take<char>(buffer_bytes);
-        for (int64_t feature = 0; feature < layer_.ins; feature += most.features)
-            for (int64_t first = units.begin; first < units.end; first += most.units) {
-                const Range features = {feature, std::min(feature + most.features, layer_.ins)};
-                const Range some = {first, std::min(first + most.units, units.end)};
-                float* to = sums + (first - units.begin) * UNIT;
-                if (!layer_.group) multiply(some, features, feature > 0, to, stride, buffer);
-                else sum_groups_of(rows, some, features, to, stride, [&](Range group) {
-                    multiply(some, group, false, part, some.size() * UNIT, buffer);
-                    return part;
-                });
-            }
+        const int64_t size = sum_rows * units.size() * UNIT;
+        memory.reset((size + part_size) * sizeof(float) + buffer_bytes + 3 * 64);
+        float *sums = memory.take<float>(size), *part = memory.take<float>(part_size);
+        sum(sums, part, memory.take<char>(buffer_bytes));
         finish(rows, units, sums);
     }
 
-    // Adds the groups of some features, whose parts `multiply` makes.
-    template <class Multiply>
-    void sum_groups_of(Range rows, Range units, Range features, float* sums, int64_t stride, const Multiply& multiply) const {
-        for (int64_t first = features.begin; first < features.end; first += layer_.group) {
-            const float* part = multiply(Range{first, first + layer_.group});
-            if (first == 0) add_group<false>(rows, units, first / layer_.group, part, sums, stride);
-            else add_group<true>(rows, units, first / layer_.group, part, sums, stride);
-        }
+    void add_group(Range rows, Range units, int64_t group, const float* part, float* sums, int64_t stride) const {
+        if (group) add_group<true>(rows, units, group, part, sums, stride);
+        else add_group<false>(rows, units, group, part, sums, stride);
     }
 
     // sums [rows][stride] = or += scale * part [rows][units * UNIT] + zero * the sum of the row's numbers. What decoding adds to

@@ -2,7 +2,7 @@
 //
 // Up to a strip of rows is multiplied where it is, with units as they stream from memory. More rows are copied strip by
 // strip, tile by tile, and a block of two units stays in a cache for all strips. Forms that are not multiplied as they are
-// stored are decoded into a buffer first.
+// stored are decoded tile by tile, a step ahead, or for many strips all at once into a buffer.
 #pragma once
 
 #include "linear.h"
@@ -24,10 +24,10 @@ class LinearInTiles : LinearParts<Number, Form> {
     LinearInTiles(const LinearLayer& layer, const Rows<Number>& rows, int64_t threads)
         : Parts(layer, rows, threads), cut_(rows.count) {
         blocks_ = (rows.count + Parts::ROW_BLOCK - 1) / Parts::ROW_BLOCK;
+        units_at_once_ = cut_.strips > 1 ? 2 : 4;
+        units_per_chunk_ = units_at_once_ * 4;
         const int64_t step = layer.group ? layer.group : TILE_FEATURES;
-        if (cut_.strips > 1) at_once_ = {2, std::max(MOST_FEATURES / step, INT64_C(1)) * step};
-        else at_once_ = {4, layer.ins};
-        units_per_chunk_ = at_once_.units * 4;
+        features_at_once_ = cut_.strips > 1 ? std::max(MOST_FEATURES / step, INT64_C(1)) * step : layer.ins;
     }
 
     void run() {
@@ -37,15 +37,17 @@ class LinearInTiles : LinearParts<Number, Form> {
             const Range strips = share(cut_.strips, chunk / columns, blocks_);
             const int64_t begin = chunk % columns * units_per_chunk_, end = std::min(begin + units_per_chunk_, units_);
             const TileShapes shapes(cut_.rows);
-            this->sum_chunk(rows_of(strips), strips.size() * cut_.rows, {begin, end}, at_once_, buffer_bytes(),
-                            [&](Range units, Range features, bool add, float* sums, int64_t stride, char* buffer) {
-                                multiply_features(strips, units, features, add, sums, stride, buffer);
-                            });
+            const int64_t part_size = layer_.group ? 2 * cut_.rows * units_at_once_ * UNIT : 0;
+            this->write_chunk(rows_of(strips), strips.size() * cut_.rows, {begin, end}, part_size, buffer_bytes(),
+                              [&](float* sums, float* part, char* buffer) {
+                                  sum_features(strips, {begin, end}, sums, part, buffer);
+                              });
         });
     }
 
   private:
     static constexpr int64_t TILE_ROW = TILE_FEATURES * sizeof(bfloat16);  // bytes
+    static constexpr int64_t FEW_STRIPS = 4;
     static constexpr int64_t MOST_FEATURES = 2048;  // of a block's rows, which stay in the second-level cache for a chunk
 
     // Copies strips and sums their rows group by group.
@@ -71,10 +73,14 @@ class LinearInTiles : LinearParts<Number, Form> {
             std::memcpy(to, from, TILE_ROW);
     }
 
-    // For a group of the units that are multiplied at once, decoded.
+    // Whether units are read as they are stored. To decode them again for each two strips costs less than a buffer, if there are
+    // few strips.
+    bool in_place(Range strips) const { return IS_PLAIN<Form> || strips.size() <= FEW_STRIPS; }
+
+    // For the units and features that are multiplied at once, decoded.
     int64_t buffer_bytes() const {
-        const bool decoded = !IS_PLAIN<Form> && cut_.strips > 1;
-        return decoded ? at_once_.units * (layer_.group ? layer_.group : at_once_.features) * Plain<Factor>::BYTES : 0;
+        const bool decoded = !IS_PLAIN<Form> && cut_.strips > FEW_STRIPS;
+        return decoded ? units_at_once_ * features_at_once_ * Plain<Factor>::BYTES : 0;
     }
 
     int64_t strip_bytes() const { return cut_.rows * layer_.ins * (int64_t)sizeof(bfloat16); }
@@ -90,16 +96,39 @@ class LinearInTiles : LinearParts<Number, Form> {
         return {from, strips.size(), cut_.rows, strip_bytes(), cut_.rows * TILE_ROW, TILE_ROW};
     }
 
-    void multiply_features(Range strips, Range units, Range features, bool add, float* sums, int64_t stride, char* buffer) const {
-        const Right right = this->right(units, features.begin, features.size());
-        const Strips left = this->left(strips, features.begin);
-        if (IS_PLAIN<Form> || strips.size() == 1) return multiply(this->form_, left, right, true, add, sums, stride);
-        multiply(Plain<Factor>(), left, this->decode(right, buffer), false, add, sums, stride);
+    void sum_features(Range strips, Range all, float* sums, float* part, char* buffer) const {
+        for (int64_t feature = 0; feature < layer_.ins; feature += features_at_once_)
+            for (int64_t unit = all.begin; unit < all.end; unit += units_at_once_) {
+                const Range features = {feature, std::min(feature + features_at_once_, layer_.ins)};
+                const Range units = {unit, std::min(unit + units_at_once_, all.end)};
+                const Right right = this->right(units, features.begin, features.size());
+                float* to = sums + (unit - all.begin) * UNIT;
+                const int64_t stride = all.size() * UNIT;
+                if (IS_PLAIN<Form> || in_place(strips)) add_units(this->form_, strips, units, features, right, to, stride, part);
+                else add_units(Plain<Factor>(), strips, units, features, this->decode(right, buffer), to, stride, part);
+            }
+    }
+
+    // Groups are multiplied two strips at a time, so that their sums stay in the first-level cache.
+    template <class Read>
+    void add_units(const Read& form, Range strips, Range units, Range features, const Right& right, float* sums, int64_t stride,
+                   float* part) const {
+        const bool streamed = std::is_same_v<Read, Form>;
+        if (!layer_.group) return multiply(form, left(strips, features.begin), right, streamed, features.begin > 0, sums, stride);
+        for (int64_t strip = strips.begin; strip < strips.end; strip += 2, sums += 2 * cut_.rows * stride) {
+            const Range pair = {strip, std::min(strip + 2, strips.end)};
+            for (int64_t first = features.begin; first < features.end; first += layer_.group) {
+                Right group = right;
+                group.from += (first - features.begin) * Read::BYTES;
+                group.features = layer_.group;
+                multiply(form, left(pair, first), group, streamed, false, part, units.size() * UNIT);
+                this->add_group(rows_of(pair), units, first / layer_.group, part, sums, stride);
+            }
+        }
     }
 
     const Cut cut_;
-    typename Parts::Block at_once_;
-    int64_t blocks_, units_per_chunk_;
+    int64_t blocks_, units_at_once_, units_per_chunk_, features_at_once_;
     char* copies_ = nullptr;
 };
 

@@ -27,10 +27,10 @@ class LinearInVectors : LinearParts<Number, Form> {
         parallel(threads_, blocks_ * columns, [&](int64_t chunk) {
             const int64_t first = chunk % columns * units_per_chunk_;
             const Range rows = block_rows(chunk / columns), units = {first, std::min(first + units_per_chunk_, units_)};
-            this->sum_chunk(rows, rows.size(), units, {units.size(), layer_.ins}, Parts::BUFFER_BYTES,
-                            [&](Range, Range features, bool, float* sums, int64_t, char* buffer) {
-                                multiply_features(rows, units, features, sums, buffer);
-                            });
+            const int64_t part_size = layer_.group ? rows.size() * units.size() * UNIT : 0;
+            this->write_chunk(rows, rows.size(), units, part_size, Parts::BUFFER_BYTES, [&](float* sums, float* part, char* buffer) {
+                sum_features(rows, units, sums, part, buffer);
+            });
         });
     }
 
@@ -92,6 +92,14 @@ class LinearInVectors : LinearParts<Number, Form> {
         if (few_) return layer_.ins;
         int64_t bytes = units * (IS_PLAIN<Form> ? Form::BYTES : Plain<Factor>::BYTES);
         return (IS_PLAIN<Form> ? CACHED_BYTES : Parts::BUFFER_BYTES) / bytes / Form::FEATURES * Form::FEATURES;
+    }
+
+    void sum_features(Range rows, Range units, float* sums, float* part, char* buffer) const {
+        if (!layer_.group) return multiply_features(rows, units, {0, layer_.ins}, sums, buffer);
+        for (int64_t first = 0; first < layer_.ins; first += layer_.group) {
+            multiply_features(rows, units, {first, first + layer_.group}, part, buffer);
+            this->add_group(rows, units, first / layer_.group, part, sums, units.size() * UNIT);
+        }
     }
 
     void multiply_features(Range rows, Range units, Range all, float* sums, char* buffer) const {
