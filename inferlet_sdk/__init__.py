@@ -43,7 +43,7 @@ from inferlet_sdk.guest.data_files import program_files
 from inferlet_sdk.guest.program import inferlet
 from inferlet_sdk.images import Image
 from inferlet_sdk.retries import retry
-from inferlet_sdk.schemas import SchemaMismatch, Truncated, UnsupportedType, from_json, json_schema
+from inferlet_sdk.schemas import SchemaMismatch, Truncated, UnsupportedType, from_json, json_schema, to_json
 from inferlet_sdk.search.hypotheses import Hypothesis
 from inferlet_sdk.tools.tool import Tool, tool
 from inferlet_sdk.traits import Dist
@@ -118,6 +118,7 @@ __all__ = [
     "program_files",
     "retry",
     "subscribe",
+    "to_json",
     "tool",
     "traits",
 ]

@@ -23,7 +23,7 @@ from typing import Any
 
 from inferlet_sdk.schemas.json_values import parse_json
 from inferlet_sdk.schemas.mismatch import SchemaMismatch, UnsupportedType, mismatch
-from inferlet_sdk.schemas.shapes import Anything, Array, Described, OneValue, Scalar, Shape, Tuple, Union
+from inferlet_sdk.schemas.shapes import Anything, Array, Described, Moment, OneValue, Scalar, Shape, Tuple, Union
 from inferlet_sdk.schemas.types import shape_of
 
 
@@ -233,6 +233,8 @@ def _parse(word: str, shape: Shape) -> Any:
         return word
     if isinstance(shape, Scalar):
         return _scalar(word, shape)
+    if isinstance(shape, Moment):
+        return shape.read(word, ())
     if isinstance(shape, OneValue):
         return _one_of(word, shape)
     if isinstance(shape, Union):

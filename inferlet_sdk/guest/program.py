@@ -18,6 +18,7 @@ from inferlet_sdk.guest.command_line import UsageError
 from inferlet_sdk.guest.forgotten import advice_on_forgotten, not_awaited
 from inferlet_sdk.guest.imports import check_imports
 from inferlet_sdk.guest.package import Module, Package, begin, compile_package
+from inferlet_sdk.schemas.writing import one_level, plain
 from inferlet_sdk.tracebacks.report import format_error
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -124,7 +125,7 @@ def entry_of(module: types.ModuleType, code: types.CodeType, name: str) -> Calla
 
 def _set_result(value: Any) -> None:
     try:
-        traits.set_result(value)
+        traits.set_result(plain(value))
     except (TypeError, ValueError) as error:
         kind = type(value).__name__
         raise UsageError(f"the result ({kind}) cannot be sent as JSON: {error}; {_result_advice(value)}") from None
@@ -138,22 +139,23 @@ def _result_advice(value: Any) -> str:
             value.close()
         return "it was not awaited: write `await` in front of what you return"
     place = _not_json(value, "the result")
-    return f"{place} is at fault; return text, numbers, lists and dicts" if place else _RETURN
+    return f"{place} is at fault; {_RETURN}" if place else _RETURN
 
 
-_RETURN = "return text, numbers, lists and dicts"
+_RETURN = "return text, numbers, lists, dicts, sets, dataclasses, enums and dates"
 
 
 def _not_json(value: Any, place: str, levels: int = 20) -> str:
     """Where in a value something stands that is none; "": it is the value itself."""
     parts: Iterable[tuple[Any, Any]] = ()
+    value = one_level(value)
     if isinstance(value, dict):
         parts = value.items()
     elif isinstance(value, list | tuple):
         parts = enumerate(value)
     for key, part in parts if levels else ():
         here = f"{place}[{key!r}]"
-        if not isinstance(part, str | int | float | bool | None | dict | list | tuple):
+        if not isinstance(one_level(part), str | int | float | bool | None | dict | list | tuple):
             return f"{here}, a {type(part).__name__},"
         if found := _not_json(part, here, levels - 1):
             return found

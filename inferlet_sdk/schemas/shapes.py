@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import date, time
 from typing import Any, Protocol
 
 from inferlet_sdk.schemas.mismatch import Path, SchemaMismatch, mismatch, told
@@ -62,6 +63,24 @@ class Scalar:
 
 
 @dataclass(frozen=True)
+class Moment:
+    """`datetime`, `date` or `time`: text in ISO 8601."""
+
+    kind: type[date] | type[time]
+    name: str
+    wanted: str
+
+    def schema(self) -> dict[str, Any]:
+        return {"type": "string", "format": self.name}
+
+    def read(self, value: Any, path: Path) -> Any:
+        try:
+            return self.kind.fromisoformat(value)
+        except (TypeError, ValueError):
+            raise mismatch(path, self.wanted, value) from None
+
+
+@dataclass(frozen=True)
 class OneValue:
     """A `Literal` or an `Enum`: one of some values, each with what it means."""
 
@@ -86,7 +105,7 @@ class OneValue:
 
 @dataclass(frozen=True)
 class Array:
-    """`list[T]` and `tuple[T, ...]`."""
+    """`list[T]`, `set[T]`, `frozenset[T]` and `tuple[T, ...]`."""
 
     item: Shape
     make: Callable[[list[Any]], Any]
@@ -99,7 +118,11 @@ class Array:
     def read(self, value: Any, path: Path) -> Any:
         if type(value) is not list:
             raise mismatch(path, self.wanted, value)
-        return self.make([self.item.read(one, (*path, place)) for place, one in enumerate(value)])
+        items = [self.item.read(one, (*path, place)) for place, one in enumerate(value)]
+        try:
+            return self.make(items)
+        except TypeError as error:
+            raise SchemaMismatch(f"no set can be made of these: {error}", path) from None
 
 
 @dataclass(frozen=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import collections.abc
 import dataclasses
+import datetime
 import enum
 import types
 import typing
@@ -17,6 +18,7 @@ from inferlet_sdk.schemas.shapes import (
     Array,
     Described,
     Field,
+    Moment,
     OneValue,
     Record,
     Scalar,
@@ -32,8 +34,8 @@ DEEPEST = 32
 """Levels of types within types."""
 
 SUPPORTED = (
-    "str, int, float, bool, None, list, tuple, dict with str keys, Literal, Enum, unions, dataclasses, TypedDict, "
-    "NamedTuple, Annotated and Any"
+    "str, int, float, bool, None, list, tuple, set, dict with str keys, Literal, Enum, datetime, date, time, unions, "
+    "dataclasses, TypedDict, NamedTuple, Annotated and Any"
 )
 
 _SCALARS = {
@@ -43,7 +45,13 @@ _SCALARS = {
     bool: Scalar(bool, "boolean", "true or false"),
     type(None): Scalar(type(None), "null", "null"),
 }
-_LISTS = (list, collections.abc.Sequence)
+_MOMENTS = {
+    datetime.datetime: Moment(datetime.datetime, "date-time", "a date and time in ISO 8601"),
+    datetime.date: Moment(datetime.date, "date", "a date in ISO 8601"),
+    datetime.time: Moment(datetime.time, "time", "a time in ISO 8601"),
+}
+_LISTS = {list: list, collections.abc.Sequence: list, set: set, collections.abc.Set: set, frozenset: frozenset}
+"""What is made of the values."""
 _DICTS = (dict, collections.abc.Mapping)
 
 
@@ -101,13 +109,15 @@ class _Reader:
             return _SCALARS[type(None)]
         if isinstance(kind, type) and kind in _SCALARS:
             return _SCALARS[kind]
+        if isinstance(kind, type) and kind in _MOMENTS:
+            return _MOMENTS[kind]
         if kind is Any or kind is object:
             return Anything()
         origin = typing.get_origin(kind)
         if origin is not None:
             return self._generic(kind, origin, typing.get_args(kind))
         if kind in (*_LISTS, tuple):
-            return Array(Anything(), tuple if kind is tuple else list)
+            return Array(Anything(), _LISTS.get(kind, tuple))
         if kind in _DICTS:
             return Table(Anything())
         return self._named(kind)
@@ -136,7 +146,7 @@ class _Reader:
         if origin is typing.Literal:
             return OneValue([(one, one) for one in args])
         if origin in _LISTS:
-            return Array(self._at("[]").shape(args[0]), list)
+            return Array(self._at("[]").shape(args[0]), _LISTS[origin])
         if origin in _DICTS:
             if args[0] is not str:
                 raise self._refused(kind, "keys of JSON objects are str")

@@ -67,6 +67,7 @@ def test_the_loop_of_the_paper() -> None:
         ("import asyncio\nasync def f(): return [1]\ndef main(args): return asyncio.run(f())", [1]),
         ("raise SystemExit", None),
         ("from inferlet_sdk import traits\ndef main(args): traits.set_result(7)", 7),
+        ("import datetime\ndef main(args): return {datetime.date(2026, 1, 2)}", ["2026-01-02"]),
         ("import sys\ndef main(args): sys.exit(0)", None),
     ],
 )
@@ -165,7 +166,8 @@ def test_a_module_level_dataclass_finds_its_module() -> None:
     ("text", "message"),
     [
         ("x = 1", "no entry: decorate a function with @inferlet"),
-        ("def main(a): return {1}", "result (set) cannot be sent as JSON"),
+        ("def main(a): return b''", "result (bytes) cannot be sent as JSON"),
+        ("def main(a): return {'a': [1, {2, b''}]}", "the result['a'][1]["),
         ("import sys\ndef main(a): sys.exit(3)", "exited with code 3"),
         ("import sys\ndef main(a): sys.exit('no luck')", "no luck"),
     ],
@@ -325,6 +327,11 @@ def main(args, mode: Literal["fast", "good"] = "fast", color: Color | None = Non
 )
 def test_words_become_what_annotations_say(argv: list[str], place: int, value: Any) -> None:
     assert launch(TYPED, *argv).result[place] == value
+
+
+def test_dates_and_sets_are_words() -> None:
+    text = "from datetime import *\ndef main(args, when: date, few: set[int]): return [when + timedelta(1), few]"
+    assert launch(text, "2026-01-01", "2,1,2").result == ["2026-01-02", [1, 2]]
 
 
 @pytest.mark.parametrize(

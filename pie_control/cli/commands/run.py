@@ -31,6 +31,7 @@ EXAMPLES = """  pie run hello                               a bundled example on
   pie run story.py -- --about "a small boat"  options of the inferlet after --
   pie run story.py -- --help                  what the inferlet takes
   pie run -i chat                             lines of stdin are sent to the inferlet
+  pie run --result story.py | jq .            the result alone on stdout, messages on stderr
   pie run --blob photo=cat.png describe.py    a file that the inferlet opens by its name
   pie run --model ~/models/llama story.py
   pie run --native story.py                   outside of the sandbox: breakpoint() works; for code that you trust
@@ -65,6 +66,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("arguments", nargs="*", metavar="ARGUMENT", help="arguments of the inferlet; options after --")
     parser.add_argument("-i", "--interactive", action="store_true", help="send the lines of stdin to the inferlet")
     parser.add_argument(
+        "--result", action="store_true", help="print the result alone to stdout, as JSON, and messages to stderr"
+    )
+    parser.add_argument(
         "--native", action="store_true", help="run in this process, outside of the sandbox: for trusted code only"
     )
     parser.add_argument(
@@ -95,7 +99,7 @@ async def _run(options: argparse.Namespace) -> int:
                 from ..stdin import sending_lines
 
                 await stack.enter_async_context(sending_lines(running))
-            return await _show(running)
+            return await _show(running, _Printer(options.result))
 
 
 NO_SANDBOX = "pie: --native runs the program outside of the sandbox, with all your rights: only for code that you trust"
@@ -114,7 +118,7 @@ def _run_native(options: argparse.Namespace) -> int:
 
     source = source_of(Path(find_program(options.program, ()).program))
     write_line(NO_SANDBOX, sys.stderr)
-    printer = _Printer()
+    printer = _Printer(options.result)
     with native_server(config_of(options)) as server:
 
         def began(inferlet: str) -> None:
@@ -153,19 +157,24 @@ def _is_listening() -> bool:
         return probe.connect_ex((DEFAULT_HOST, DEFAULT_PORT)) == 0
 
 
-async def _show(running: Running) -> int:
-    """Prints events until the inferlet ends, and its result if it sent no message."""
-    printer = _Printer()
+async def _show(running: Running, printer: _Printer) -> int:
+    """Prints events until the inferlet ends."""
     async for event in running.events():
         printer.show(event)
     return printer.code
 
 
 class _Printer:
-    """Writes messages to stdout and log lines to stderr."""
+    """Writes messages to stdout and log lines to stderr.
 
-    def __init__(self) -> None:
+    A result goes to stdout where nothing was sent, else apart from the messages, to a stderr that is a terminal. With
+    `result_alone` it goes to stdout, and messages to stderr.
+    """
+
+    def __init__(self, result_alone: bool = False) -> None:
         self.code = 0
+        self._messages = sys.stderr if result_alone else sys.stdout
+        self._result_alone = result_alone
         self._last = ""
 
     def show(self, event: Event) -> None:
@@ -180,14 +189,16 @@ class _Printer:
                 self._finish(status, result, error)
 
     def _write(self, text: str) -> None:
-        write(text)
+        write(text, self._messages)
         self._last = text or self._last
 
     def _finish(self, status: str, result: str | None, error: str | None) -> None:
-        if not self._last and result not in (None, "null"):
-            self._write(result or "")
         if self._last and not self._last.endswith("\n"):
             self._write("\n")
+        if result is not None and (self._result_alone or (not self._last and result != "null")):
+            write_line(result)
+        elif result not in (None, "null") and sys.stderr.isatty():
+            write_line(f"result: {result}", sys.stderr)
         if status != "finished":
             write_line(f"pie: the inferlet {status}{f': {error}' if error else ''}", sys.stderr)
             self.code = 1

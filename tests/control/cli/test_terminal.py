@@ -23,7 +23,7 @@ from pie_control.cli.main import main
 from pie_control.cli.terminal import HarmlessFormatter, harmless, one_line, write
 from pie_control.client import SyncClient
 from pie_control.errors import UnknownName
-from pie_control.inferlets.events import Ended
+from pie_control.inferlets.events import Ended, Message
 from pie_control.processes.status_line import CLEAR, StatusLine
 from pie_control.registry.entry import InferletInfo
 from tests.helpers.fake_server_api import RUDE, FakeInferlet, FakeServerApi, serving_thread
@@ -121,6 +121,37 @@ def test_results_are_shown_harmlessly(out: Callable[[], str]) -> None:
     printer = run_command._Printer()
     printer.show(Ended("finished", RUDE, None, inferlet="i1"))
     assert (out(), printer.code) == (SHOWN + "\n", 0)
+
+
+HOW_RESULTS_SHOW = [
+    # messages, result, stderr is a terminal, --result: stdout, stderr
+    ([], "3", True, False, "3\n", ""),
+    (["a", "b"], '{"n": 3}', True, False, "ab\n", 'result: {"n": 3}\n'),
+    (["a\n"], "3", False, False, "a\n", ""),
+    (["a"], None, True, False, "a\n", ""),
+    (["a"], "3", False, True, "3\n", "a\n"),
+    ([], None, False, True, "", ""),
+]
+
+
+@pytest.mark.parametrize(("messages", "result", "terminal", "alone", "stdout", "stderr"), HOW_RESULTS_SHOW)
+def test_results_are_shown_apart_from_messages(
+    messages: list[str],
+    result: str | None,
+    terminal: bool,
+    alone: bool,
+    stdout: str,
+    stderr: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    streams = io.StringIO(), Terminal() if terminal else io.StringIO()
+    monkeypatch.setattr(sys, "stdout", streams[0])
+    monkeypatch.setattr(sys, "stderr", streams[1])
+    printer = run_command._Printer(alone)
+    for text in messages:
+        printer.show(Message(text, inferlet="i1"))
+    printer.show(Ended("finished", result, None, inferlet="i1"))
+    assert [stream.getvalue() for stream in streams] == [stdout, stderr]
 
 
 def test_outages_are_shown_harmlessly(url: str, out: Callable[[], str], monkeypatch: pytest.MonkeyPatch) -> None:

@@ -199,7 +199,6 @@ def test_a_text_that_ends_within_its_value_is_truncated(text: str) -> None:
 
 
 REFUSED: list[tuple[Any, str]] = [
-    (set[int], "set[int] cannot"),
     (bytes, "bytes cannot"),
     (complex, "complex cannot"),
     (Callable[[int], int], "Callable"),
