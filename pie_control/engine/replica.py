@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable
 
 from pie_inference.protocol import AdapterLoaded, DropAdapter, LoadAdapter, ModelDescription, WaveDone
 
-from ..errors import WorkerError
+from ..errors import WorkerError, WorkerUnavailable
 from ..ids import Owner
 from ..inference_client.interface import InferenceClient
 from ..scheduling import (
@@ -76,6 +76,8 @@ class Replica:
 
     def _serve(self, description: ModelDescription) -> None:
         self.description = description
+        if description.lacks_pages:
+            raise WorkerUnavailable(description.lacks_pages)
         self._scheduler = self._make_scheduler(description)
         self.life.serve()
 

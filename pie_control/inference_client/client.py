@@ -14,6 +14,7 @@ from pie_inference.protocol import (
     FromWorker,
     Hello,
     LoadAdapter,
+    Loading,
     ProtocolError,
     Ready,
     Refused,
@@ -165,6 +166,8 @@ class WorkerClient:
             case WaveDone() if self._watch is not None:
                 self._watch.answered()
                 self.on_wave_done(message)
+            case Loading(progress):
+                self._way.is_told(progress)
             case Ready() if self._ready is not None and not self._ready.done():
                 self._ready.set_result(message)
             case AdapterLoaded(number) if number in self._adapters and not self._adapters[number].done():

@@ -36,6 +36,9 @@ class Way(Protocol):
     def patience(self) -> float:
         """Seconds for which a worker that is not ready is still waited for."""
 
+    def is_told(self, progress: str) -> None:
+        """A worker that is not ready says how far it has come."""
+
     def gives_up(self) -> str:
         """What is told when they are over."""
 

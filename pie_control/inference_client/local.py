@@ -85,6 +85,9 @@ class LocalWorker:
     def gives_up(self) -> str:
         return f"no worker was ready within {self._start_seconds:g} s"
 
+    def is_told(self, progress: str) -> None:
+        """A process that was started here says it on stderr instead."""
+
     def why_not(self, ready: Ready) -> str | None:
         return None
 

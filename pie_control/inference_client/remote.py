@@ -8,6 +8,7 @@ import secrets
 
 from pie_inference.protocol import PROTOCOL_VERSION, ModelDescription, Ready
 
+from ..processes.status_line import StatusLine
 from .connection import Connection, OnFrames, OnLost
 from .interface import differences
 from .zeromq import ZeroMQConnection
@@ -23,7 +24,7 @@ log = logging.getLogger("pie.worker")
 
 class RemoteWorker:
     """A `Way` to a worker that listens at `endpoint` (tcp://HOST:PORT). `secret`: the one that the worker has; None:
-    neither has one. A server that starts waits `wait_seconds` for it."""
+    neither has one. A server that starts waits `wait_seconds` for it, from its last word on."""
 
     def __init__(self, endpoint: str, secret: str | None, wait_seconds: float = WAIT_SECONDS) -> None:
         self.server = secrets.token_hex(8)
@@ -34,6 +35,7 @@ class RemoteWorker:
         self._since = 0.0  # by the clock of the loop
         self._reached = False
         self._notice: asyncio.TimerHandle | None = None
+        self._status = StatusLine(log)
 
     def open(self, on_frames: OnFrames, on_lost: OnLost) -> Connection:
         loop = asyncio.get_running_loop()
@@ -52,6 +54,12 @@ class RemoteWorker:
             "waits for the worker at %s, for %g s at most (--worker-wait): %s", self._endpoint, self._wait_seconds, why
         )
 
+    def is_told(self, progress: str) -> None:
+        """It has as much time again."""
+        self._since = asyncio.get_running_loop().time()
+        self._forget_notice()
+        self._status.show(f"the worker at {self._endpoint}: {progress}")
+
     @property
     def patience(self) -> float:
         must_reach = self._model is not None and not self._reached
@@ -65,9 +73,12 @@ class RemoteWorker:
 
     def why_not(self, ready: Ready) -> str | None:
         self._forget_notice()
+        self._status.clear()
         if ready.protocol != PROTOCOL_VERSION or len(ready.models) != 1:
             return f"the worker at {self._endpoint} runs another version of Pie: install the same one on both sides"
         (model,) = ready.models
+        if model.lacks_pages:
+            return f"the worker at {self._endpoint} cannot be used: {model.lacks_pages}"
         known, self._model = self._model, self._model or model
         if known is None:
             return None
@@ -79,6 +90,7 @@ class RemoteWorker:
 
     async def leave(self, seconds: float) -> None:
         self._forget_notice()
+        self._status.clear()
 
     def _forget_notice(self) -> None:
         if self._notice is not None:

@@ -23,11 +23,6 @@ class Resource:
         return self.name
 
 
-def scratch_pages(model: ModelDescription) -> int:
-    """Pages for the tokens of one batch whose keys and values are dropped after it; the last ones of the cache."""
-    return -(-model.max_batch_tokens // model.page_size)
-
-
-PAGES = Resource("pages", "KV pages", "KV page", lambda model: model.num_pages - scratch_pages(model))
+PAGES = Resource("pages", "KV pages", "KV page", lambda model: model.num_pages - model.scratch_pages)
 EMBEDS = Resource("embeds", "embeds", "embed", lambda model: model.num_embeds)
 RESOURCES = (PAGES, EMBEDS)

@@ -27,7 +27,7 @@ from pie_inference.protocol import ModelDescription
 from .contention import Action, ContentionPolicy, Holder, Shed, Shortage
 from .exports import Exports
 from .holdings import UNBOUND, Holdings, Request, Returns
-from .kinds import PAGES, RESOURCES, Resource, scratch_pages
+from .kinds import PAGES, RESOURCES, Resource
 from .pool import Pool, PoolUsage
 from .ranges import Range
 from .tile_slots import TileSlots
@@ -56,11 +56,8 @@ class Memory:
     """Binds addresses to physical slots and takes them back."""
 
     def __init__(self, model: ModelDescription, contention: ContentionPolicy) -> None:
-        if PAGES.pool_size(model) <= 0:
-            raise ValueError(
-                f"{model.name}: {model.num_pages} pages do not hold one batch of {model.max_batch_tokens} tokens; "
-                f"more than {scratch_pages(model)} pages are needed"
-            )
+        if model.lacks_pages:
+            raise ValueError(model.lacks_pages)
         self.scratch_slot = PAGES.pool_size(model) * model.page_size
         self.pools = {resource: Pool(resource.pool_size(model)) for resource in RESOURCES}
         self.tokens = Pool(model.num_token_slots)

@@ -6,12 +6,16 @@ it.
 
 from __future__ import annotations
 
+import io
 import sys
 import time
+from collections.abc import Callable
 from typing import TextIO
 
 PATIENCE_SECONDS = 1.0
 INTERVAL_SECONDS = 0.25
+LINE_SECONDS = 10.0
+"""Between two lines about the progress, where stderr is no terminal."""
 GB = 1e9
 
 
@@ -50,3 +54,30 @@ class LoadProgress:
     def _write(self, text: str) -> None:
         self._stream.write(text)
         self._stream.flush()
+
+
+class ProgressLines(io.TextIOBase):
+    """Stands in for stderr. Lines that end with a carriage return tell how far something has come: `tell` hears them,
+    and where `stream` is no terminal it has only some of them, as lines."""
+
+    def __init__(self, stream: TextIO, tell: Callable[[str], None]) -> None:
+        self._stream = stream
+        self._tell = tell
+        self._next = 0.0
+
+    def write(self, text: str) -> int:
+        if not text.endswith("\r"):
+            return self._stream.write(text)
+        self._tell(text.strip())
+        if self._stream.isatty():
+            self._stream.write(text)
+        elif time.monotonic() >= self._next:
+            self._next = time.monotonic() + LINE_SECONDS
+            self._stream.write(f"worker: {text.strip()}\n")
+        return len(text)
+
+    def flush(self) -> None:
+        self._stream.flush()
+
+    def isatty(self) -> bool:
+        return self._stream.isatty()

@@ -121,6 +121,28 @@ class ModelDescription(Message, frozen=True):
     weight_bytes: int  # all ranks; what each of them holds whole is counted for each
     vision: Vision | None = None  # None: it takes no images
 
+    @property
+    def scratch_pages(self) -> int:
+        """Pages for the tokens of one batch whose keys and values are dropped after it; the last ones of the cache."""
+        return -(-self.max_batch_tokens // self.page_size)
+
+    @property
+    def lacks_pages(self) -> str:
+        """What is wrong with the number of pages, and what to do; "": nothing."""
+        if self.num_pages > self.scratch_pages:
+            return ""
+        return (
+            f"model {self.name}: {self.num_pages} pages do not hold one batch of {self.max_batch_tokens} tokens; "
+            f"more than {self.scratch_pages} pages of {self.page_size} tokens are needed: start the worker with more "
+            "memory or --pages, or with fewer --max-batch-tokens"
+        )
+
+
+class Loading(Message, frozen=True):
+    """To a server that waits for a worker that listens: how far it has come."""
+
+    progress: str
+
 
 class Ready(Message, frozen=True):
     """Answer to `Hello`, once the model is loaded and the pools stand."""
@@ -164,4 +186,4 @@ class WorkerFailed(Message, frozen=True):
     message: str
 
 
-FromWorker = Ready | WaveDone | AdapterLoaded | WorkerFailed
+FromWorker = Loading | Ready | WaveDone | AdapterLoaded | WorkerFailed

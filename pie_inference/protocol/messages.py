@@ -26,7 +26,7 @@ import numpy as np
 from . import rows as _rows  # noqa: F401  # its classes are among those below
 from .batch import Array, Batch, Layout, Result, call_name
 
-PROTOCOL_VERSION = 10
+PROTOCOL_VERSION = 11
 """Raised by every change of this file that an older peer would misread; checked when a worker connects."""
 
 

@@ -5,11 +5,12 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable
-from contextlib import AbstractContextManager, closing
+from contextlib import AbstractContextManager, ExitStack, closing, redirect_stderr
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from ..config import Place
 from ..errors import InferenceError
+from ..loading.progress import ProgressLines
 from ..protocol import (
     PROTOCOL_VERSION,
     FromWorker,
@@ -71,6 +72,13 @@ def run(place: Place, open_worker: Open[S], serve: Serve[S]) -> int:
     return 0
 
 
+def check(worker: Servant) -> None:
+    """Raises InferenceError for a worker that nobody can use."""
+    for model in worker.describe():
+        if model.lacks_pages:
+            raise InferenceError(model.lacks_pages)
+
+
 def greet(worker: Servant, message: ToWorker) -> Ready:
     """The answer to the first message. Raises ProtocolError."""
     if not isinstance(message, Hello):
@@ -103,7 +111,10 @@ def _serve_all(address: str, secret: str | None, open_worker: Open[S], serve: Se
     with closing(Listener(address, secret)) as listener:
         try:
             listener.tell(f"listens at {listener.address} and loads its model")
-            with open_worker() as worker:
+            with ExitStack() as opened:
+                with redirect_stderr(ProgressLines(sys.stderr, listener.loads)):
+                    worker = opened.enter_context(open_worker())
+                check(worker)
                 names = ", ".join(model.name for model in worker.describe())
                 listener.tell(f"is ready: serves model {names} to the server that connects to {listener.address}")
                 while True:

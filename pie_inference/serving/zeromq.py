@@ -3,8 +3,9 @@
 Theory. The socket is a ROUTER, which names each connection. The first connection that says Hello is that of the server
 that is served; another server is refused while it lasts. A server whose connection broke comes back over another one,
 perhaps before this end has noticed: each Hello names its server, and the new connection of the same one takes the place
-of the old one. A connection ends with an event of the socket's monitor, by its descriptor. Events are looked at only
-when no message is left, so what a connection has said is always known before its end.
+of the old one. A connection ends with an event of the socket's monitor, by its descriptor, which a later connection may
+have again. Events are looked at when no message is left, so what a connection has said is known before its end; and
+before a Hello is heeded, so the end of a connection is not taken for that of a later one.
 
 Where others can reach the address, CURVE lets nobody in who does not know the secret (`options.secret`).
 """
@@ -22,8 +23,10 @@ from zmq.utils.monitor import recv_monitor_message
 from ..options.address import HEARTBEAT_MS, HEARTBEAT_TIMEOUT_MS, is_ipv6
 from ..options.secret import SOURCES, worker_key
 from ..protocol import (
+    PROTOCOL_VERSION,
     FromWorker,
     Hello,
+    Loading,
     ProtocolError,
     Refused,
     Shutdown,
@@ -109,6 +112,13 @@ class Listener:
         (self._peer, hello), self._next = self._next, None
         return hello
 
+    def loads(self, progress: str) -> None:
+        """Tells the server that waits how far the worker has come."""
+        while self._poller.poll(0):
+            self._read()
+        if self._next is not None and self._next[1].protocol == PROTOCOL_VERSION:
+            self._answer(self._next[0].identity, Loading(progress))
+
     def fail(self, reason: str) -> None:
         """Tells those who wait why nobody is served any more."""
         if self._peer is not None:
@@ -177,8 +187,11 @@ class Listener:
             return
         if not isinstance(hello, Hello):
             return  # the rest of a connection that was served
+        self._take_events()  # of a connection that has ended: this one may have its descriptor
         peer = _Peer(identity, int(frames[0].get(zmq.SRCFD)), hello.server, str(frames[0].get("Peer-Address")))
         served = self._peer if self._peer is not None and self._peer.descriptor != GONE else None
+        if served is None and self._next is not None:
+            served = self._next[0]
         if served is None or served.server == peer.server:
             self._next = peer, hello
             return

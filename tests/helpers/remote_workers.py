@@ -22,6 +22,34 @@ OTHER_VERSION = (
     "from pie_inference.testing.paced_worker import main; sys.exit(main())",
 )
 """Instead of `pie worker`: a worker of another version."""
+UNCHECKED = (
+    "-c",
+    "import sys; from pie_inference.serving import sessions; sessions.check = lambda worker: None; "
+    "from pie_inference.testing.paced_worker import main; sys.exit(main())",
+)
+"""A worker that does not look whether it can be used."""
+_LOADS = """
+import contextlib, sys, time
+from pie_inference.serving import sessions
+from pie_inference.testing import paced_worker
+
+run = sessions.run
+
+def run_slowly(place, open_worker, serve):
+    @contextlib.contextmanager
+    def open_slowly():
+        for share in range(10, 60, 10):
+            sys.stderr.write(f"loading weights: {share}%\\r")
+            time.sleep(0.3)
+        with open_worker() as worker:
+            yield worker
+    return run(place, open_slowly, serve)
+
+sessions.run = run_slowly
+sys.exit(paced_worker.main())
+"""
+LOADS = ("-c", _LOADS)
+"""A worker that takes a second to load, and says how far it is."""
 
 
 def free_address() -> str:

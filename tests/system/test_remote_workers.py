@@ -17,7 +17,15 @@ from pie_control.server_api import ServerApi
 from pie_inference.options.secret import SECRET_VARIABLE
 from testing.checkpoints import make_checkpoint
 from tests.helpers.guard import HANG_SECONDS
-from tests.helpers.remote_workers import OTHER_SECRET, OTHER_VERSION, SECRET, RemoteWorker, free_address, remote_worker
+from tests.helpers.remote_workers import (
+    OTHER_SECRET,
+    OTHER_VERSION,
+    SECRET,
+    UNCHECKED,
+    RemoteWorker,
+    free_address,
+    remote_worker,
+)
 from tests.helpers.servers import Listener, launch, run, started
 from tests.helpers.tree import ROOT
 from tests.system.test_exports import EXPORT, IMPORT, until_equal
@@ -160,10 +168,28 @@ def test_the_command_says_why_it_does_not_serve(guest_cache: Path) -> None:
         worker.until_it_says("is not served: the worker speaks version 99")
 
 
+def test_too_few_pages_are_told_on_both_sides(guest_cache: Path) -> None:
+    folder = ("--cache-dir", str(guest_cache))
+    wrong = "model demo: 2 pages do not hold one batch of 4096 tokens"
+    local = serve("--worker", "paced:1ms", "--pages", "2", *folder)
+    assert (local.returncode, local.stderr.count("Traceback")) == (2, 0)
+    assert f"pie: {wrong}" in local.stderr
+    with remote_worker("--pace", "1ms", "--name", "demo", "--pages", "2", program=UNCHECKED) as worker:
+        remote = serve("--worker", worker.address, *folder)
+        assert (remote.returncode, remote.stderr.count("Traceback")) == (2, 0)
+        told = f"the worker at {worker.address} cannot be used: {wrong}"
+        assert f"pie: {told}" in remote.stderr
+        worker.until_it_says(f"does not want this worker: {told}")
+
+
 def test_the_command_of_a_worker_says_why_it_does_not_serve(tmp_path: Path) -> None:
     with remote_worker("--model", "demo", address="tcp://0.0.0.0:0", secret=None, ready=False) as worker:
         assert worker.ends() == 2
         assert "so a worker there needs a secret" in worker.said
+    with remote_worker("--worker", "paced:1ms", "--pages", "2", ready=False) as worker:
+        assert worker.ends() == 1
+        assert "model demo: 2 pages do not hold one batch of 4096 tokens; more than 256 pages of 16" in worker.said
+        assert "start the worker with more memory or --pages, or with fewer --max-batch-tokens" in worker.said
     (tmp_path / "config.json").write_text("{}")
     with remote_worker("--model", str(tmp_path), ready=False) as worker:
         assert worker.ends() == 1

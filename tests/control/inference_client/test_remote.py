@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -25,10 +26,14 @@ from pie_inference.protocol import PROTOCOL_VERSION, Hello, Ready, RunWave, Work
 from pie_inference.serving import sessions
 from tests.helpers.clients import loss_of, run
 from tests.helpers.guard import HANG_SECONDS
-from tests.helpers.remote_workers import OTHER_VERSION, SECRET, free_address, remote_worker
+from tests.helpers.remote_workers import LOADS, OTHER_VERSION, SECRET, free_address, remote_worker
 from tests.helpers.tree import ROOT
 
 from .test_strangers import all_waves_reach_the_worker, client_of, stranger
+
+SOON_MS = 20_000
+PATIENCE = 5.0
+"""Seconds from the last word of a worker on; it takes longer to start beside others."""
 
 
 def wave(number: int) -> RunWave:
@@ -46,6 +51,19 @@ def test_one_server_after_the_other_is_served() -> None:
                 await asyncio.to_thread(worker.until_it_says, "has gone; waits for the next one", time)
 
     run(test)
+
+
+def test_servers_may_come_at_once_when_one_has_left() -> None:
+    """Their connections have the same descriptor, so the end of the old one was taken for that of the new one."""
+    with remote_worker() as worker:
+        for number in range(30):
+            with stranger(worker.address, SECRET) as dealer:
+                dealer.send_multipart(encode(Hello(PROTOCOL_VERSION, f"server {number}")))
+                for asked in range(1, 4):
+                    assert dealer.poll(SOON_MS), f"server {number} was forgotten"
+                    heard = decode_from_worker(dealer.recv_multipart())
+                    assert isinstance(heard, Ready) if asked == 1 else getattr(heard, "wave", 0) == asked - 1, heard
+                    dealer.send_multipart(encode(wave(asked)))
 
 
 def test_a_second_server_is_refused_while_one_is_served() -> None:
@@ -161,6 +179,26 @@ def test_the_new_connection_of_a_server_takes_the_place_of_its_old_one() -> None
         assert old.poll(0) == 0
 
 
+def test_a_server_that_waits_is_told_how_far_the_worker_is(caplog: pytest.LogCaptureFixture) -> None:
+    async def test() -> None:
+        with remote_worker("--pace", "1ms", "--name", "demo", program=LOADS, ready=False) as worker:
+            worker.until_it_says("loads its model")
+            first, second = (WorkerClient(RemoteWorker(worker.address, SECRET, PATIENCE)) for _ in range(2))
+            starts = asyncio.gather(first.start(), second.start(), return_exceptions=True)
+            ready, refused = sorted(await starts, key=lambda one: isinstance(one, Exception))
+            assert isinstance(ready, Ready)
+            assert "serves another server" in str(refused)
+            worker.until_it_says("worker: loading weights: ")
+            for client in (first, second):
+                await client.close()
+
+    caplog.set_level(logging.INFO, "pie.worker")
+    run(test)
+    told = [message for message in caplog.messages if "%" in message]
+    assert len(told) == 1, "a log has a line now and then"
+    assert re.fullmatch(r"the worker at tcp://\S+: loading weights: \d0%", told[0])
+
+
 def test_versions_that_differ_are_told_on_both_sides() -> None:
     async def test() -> None:
         named = ("--pace", "1ms", "--name", "demo")
@@ -196,8 +234,8 @@ def test_a_worker_that_comes_back_with_another_model_is_told_so_and_waits() -> N
         larger = remote_worker(*paced, "a=demo", "--page-size", "32", address=worker.address)
         with larger, pytest.raises(WorkerUnavailable, match="another model a than before: page_size differ"):
             await client.restart()
-        with remote_worker(*paced, "a=demo", "--pages", "99", address=worker.address):
-            assert (await client.restart()).models[0].num_pages == 99
+        with remote_worker(*paced, "a=demo", "--pages", "999", address=worker.address):
+            assert (await client.restart()).models[0].num_pages == 999
             await client.close()
 
     run(test)
