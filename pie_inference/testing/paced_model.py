@@ -160,7 +160,10 @@ class PacedModel:
     def _run_batch(self, number: int, batch: Batch, failures: list[Failure]) -> Result | None:
         name = call_name(type(batch))
         try:
-            result = self._handlers[type(batch)](batch)
+            handler = self._handlers.get(type(batch))
+            if handler is None:
+                raise ValueError("the stand-in for a model has no answer to this call")
+            result = handler(batch)
             faults, self._faults = self._faults, []
             failures += [Failure(number, row, f"{name}: {fault.message}", fault.busy) for row, fault in faults]
             return result
