@@ -3,6 +3,7 @@
 A CPython guest has no threads, sockets or signals; it can wait only for futures of the host. So this is the standard
 library's loop with a selector that suspends the whole guest in `core.wait` until one of these futures is done. One host
 future stands for the nearest timer. `asyncio.sleep`, `timeout`, `gather`, `TaskGroup` and `Queue` work unchanged.
+While it waits so, somebody may ask where the program stands: `wait_for` writes the places of the tasks to the log.
 
 A short cut keeps plain generation cheap: while the loop has nothing else ready, timed or waiting, a task that waits for
 the host suspends the guest immediately (`loop_with_others`), without an asyncio future and a turn of the loop.
@@ -14,6 +15,7 @@ import asyncio
 import math
 import traceback
 from collections.abc import Coroutine, Generator, Sequence
+from types import FrameType
 from typing import Any, NoReturn, TypeVar
 
 from inferlet_sdk import bindings
@@ -64,7 +66,7 @@ class _HostSelector:
     def _wait(self, numbers: list[int]) -> list[int]:
         self._busy_turns = 0
         give_back()
-        return list(bindings.core.wait(numbers))
+        return wait_for(numbers)
 
     def close(self) -> None:
         self.waiters.clear()
@@ -178,7 +180,17 @@ async def until_any_done(numbers: Sequence[int]) -> list[int]:
     loop = loop_with_others()
     if numbers and loop is not None:
         await loop.any_host_future(numbers)
-    return list(bindings.core.wait(list(numbers)))
+    return wait_for(list(numbers))
+
+
+def wait_for(numbers: Sequence[int]) -> list[int]:
+    """Suspends the guest until one of the host futures is done; returns the numbers of all done ones. Returns at once
+    if `numbers` is empty. What waits for anything but the model goes through here: it may take long, and whoever asks
+    meanwhile finds the places of the tasks in the log.
+    """
+    while not (done := list(bindings.core.wait(numbers))) and numbers:
+        bindings.core.log(bindings.core.LogLevel.INFO, "where its tasks are:\n" + _places(asyncio._get_running_loop()))
+    return done
 
 
 def run_blocking(coroutine: Coroutine[Any, Any, T]) -> T:
@@ -215,14 +227,43 @@ def _stderr() -> Any:
 
 
 def _describe_deadlock(loop: asyncio.AbstractEventLoop) -> str:
-    places = [_place(task) for task in asyncio.all_tasks(loop)]
-    return "every task waits for another, and no call to the host is under way:\n" + "\n".join(sorted(places))
+    return "every task waits for another, and no call to the host is under way:\n" + _places(loop)
 
 
-def _place(task: asyncio.Task[Any]) -> str:
-    summary = traceback.StackSummary.extract((frame, frame.f_lineno) for frame in task.get_stack())
-    where = ", ".join(f"{frame.name} (line {frame.lineno} of {frame.filename})" for frame in summary)
-    return f"  {task.get_name()}: {where or 'ended'}"
+def _places(loop: asyncio.AbstractEventLoop | None) -> str:
+    """A line for each task, with its frames, the outermost first; without a loop, of the program alone."""
+    if loop is None:
+        return f"  main: {_path(_frames_of_caller())}"
+    current = asyncio.current_task(loop)
+    lines = (
+        f"  {task.get_name()}: {_path(_frames_of_caller() if task is current else _frames(task))}"
+        for task in asyncio.all_tasks(loop)
+    )
+    return "\n".join(sorted(lines))
+
+
+def _path(frames: list[FrameType]) -> str:
+    """The program's own frames, or the innermost if there are none."""
+    from inferlet_sdk.tracebacks.report import is_own
+
+    own = [frame for frame in frames if is_own(frame.f_code.co_filename)] or frames[-1:]
+    places = (f"{frame.f_code.co_name} (line {frame.f_lineno} of {frame.f_code.co_filename})" for frame in own)
+    return ", ".join(places) or "ended"
+
+
+def _frames(task: asyncio.Task[Any]) -> list[FrameType]:
+    """Those of a task that is suspended: `Task.get_stack` has the first alone."""
+    awaited: Any = task.get_coro()
+    found = []
+    while awaited is not None:
+        found.append(getattr(awaited, "cr_frame", None) or getattr(awaited, "gi_frame", None))
+        awaited = getattr(awaited, "cr_await", None) or getattr(awaited, "gi_yieldfrom", None)
+    return [frame for frame in found if frame is not None]
+
+
+def _frames_of_caller() -> list[FrameType]:
+    """Those of what runs."""
+    return [frame for frame, _ in traceback.walk_stack(None)][::-1]
 
 
 def install() -> None:

@@ -7,7 +7,7 @@ from typing import Any, Generic, TypeVar
 
 from inferlet_sdk import bindings
 from inferlet_sdk.errors import Cancelled, PieError, call, from_host
-from inferlet_sdk.event_loop import HostEventLoop, loop_with_others
+from inferlet_sdk.event_loop import HostEventLoop, loop_with_others, wait_for
 
 T = TypeVar("T")
 
@@ -73,6 +73,7 @@ class HostFuture(Generic[T]):
 
 def await_done(future: int) -> None:
     """Waits for a future that has nothing to tell."""
+    wait_for([future])
     bindings.core.await_number(future)
 
 

@@ -113,8 +113,20 @@ class TenantApi:
         return self._registry.get(id, self._tenant)
 
     def inferlets(self) -> tuple[InferletInfo, ...]:
-        """Running and recently ended inferlets."""
-        return self._registry.infos(self._tenant)
+        """Running and recently ended inferlets, as far as is known without their hosts."""
+        return tuple(entry.info() for entry in self._registry.all(self._tenant))
+
+    async def look_at_all(self) -> tuple[InferletInfo, ...]:
+        """The same, with what each waits for: their hosts are asked."""
+        waits = await self._hosts.ask_waits()
+        return tuple(entry.info(waits.get(entry.number)) for entry in self._registry.all(self._tenant))
+
+    async def look_at(self, id: str, stack: bool = False) -> InferletInfo:
+        """An inferlet, with what it waits for. `stack`: soon its log says where its tasks are, unless it computes, or
+        waits for the model alone. Raises UnknownName."""
+        entry = self.inferlet(id)
+        waits = await self._hosts.ask_waits(entry, stack)
+        return entry.info(waits.get(entry.number))
 
     def terminate(self, id: str, reason: str) -> None:
         """Ends an inferlet, soon if its host is another process; nothing happens if it has ended. Raises

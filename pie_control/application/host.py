@@ -240,11 +240,12 @@ class Host:
     def _broadcasted(self, message: Broadcasted) -> None:
         self._topics.confirmed(message.number, message.future)
         if inferlet := self._inferlets.try_running(message.number):
-            inferlet.waits.resolve(message.future, Reached(message.reached))
+            inferlet.waits.conclude(message.future, Reached(message.reached))
 
     def _ping(self, message: Ping) -> None:
         self._report()
-        self._said.append(Pong(message.token))
+        waits = () if message.waits_of is None else self._inferlets.waits(message.waits_of, message.stack)
+        self._said.append(Pong(message.token, waits))
 
     # ---- what it says ----
 

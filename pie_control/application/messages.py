@@ -192,9 +192,12 @@ class Broadcasted(Record, frozen=True):
 
 
 class Ping(Record, frozen=True):
-    """Asks whether the host still turns."""
+    """Asks whether the host still turns. `waits_of`: and what an inferlet waits for, 0: what each does; `stack`: and
+    that this one writes to its log where its tasks are, if it waits in the function `wait`."""
 
     token: int
+    waits_of: Owner | None = None
+    stack: bool = False
 
 
 ToHost = (
@@ -331,9 +334,10 @@ class Report(Record, frozen=True):
 
 
 class Pong(Record, frozen=True):
-    """The answer to `Ping`."""
+    """The answer to `Ping`, with what was asked for."""
 
     token: int
+    waits: Sequence[events.InferletWait] = ()
 
 
 FromHost = (

@@ -36,7 +36,7 @@ def _interrupt(task: asyncio.Future[int], number: int, received: list[int]) -> N
     if received:  # the second signal: exit without waiting for the clean-up
         os._exit(128 + number)
     received.append(number)
-    task.cancel()
+    task.cancel(number)
 
 
 def _leave(code: int) -> None:

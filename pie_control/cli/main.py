@@ -23,6 +23,16 @@ EPILOG = """exit codes: 0 success, 1 the inferlet failed, 2 wrong use or no serv
 `pie COMMAND --help` shows the options of a command."""
 
 
+class _Version(argparse.Action):
+    """Looks the version up only where it is asked for: that imports much."""
+
+    def __call__(self, parser: argparse.ArgumentParser, *_: object) -> None:
+        from pie_control.http_server.app import package_version
+
+        write_line(f"pie {package_version()}")
+        parser.exit()
+
+
 def make_parser() -> argparse.ArgumentParser:
     """The parser of all commands."""
     parser = argparse.ArgumentParser(
@@ -31,6 +41,7 @@ def make_parser() -> argparse.ArgumentParser:
         epilog=EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
+    parser.add_argument("--version", action=_Version, nargs=0, help="show the version and exit")
     commands = parser.add_subparsers(metavar="COMMAND", required=True)
     for command in all_commands():
         sub = commands.add_parser(

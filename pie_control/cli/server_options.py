@@ -42,20 +42,37 @@ def server_of(options: argparse.Namespace) -> str | None:
     return options.server or os.environ.get("PIE_SERVER") or None
 
 
-def add_settings(parser: argparse.ArgumentParser, without: tuple[str, ...] = ()) -> None:
-    """Adds one option for each setting of a server."""
+class _HelpAll(argparse.Action):
+    """Shows the options that `--help` hides: the help of each is in `const`."""
+
+    def __call__(self, parser: argparse.ArgumentParser, *_: object) -> None:
+        for option, text in self.const.items():
+            option.help = text
+        parser.print_help()
+        parser.exit()
+
+
+def add_settings(
+    parser: argparse.ArgumentParser, without: tuple[str, ...] = (), shown: tuple[str, ...] | None = None
+) -> None:
+    """Adds one option for each setting of a server. `shown`: those that `--help` shows, `--help-all` shows the rest."""
+    hidden: dict[argparse.Action, str | None] = {}
+    if shown is not None:
+        parser.add_argument("--help-all", action=_HelpAll, nargs=0, const=hidden, help="show all options and exit")
     group = parser.add_argument_group(
         "settings of the server", "also as environment variables: PIE_MODEL, PIE_MAX_PAGES, ..."
     )
     for setting in settings():
         if setting.name in without:
             continue
-        group.add_argument(
+        option = group.add_argument(
             f"--{setting.name.replace('_', '-')}",
             action="append" if isinstance(setting.default, tuple) else "store",
             metavar=_metavar(setting),
             help=(setting.metadata["help"] + _default(setting)).replace("%", "%%"),
         )
+        if shown is not None and setting.name not in shown:
+            hidden[option], option.help = option.help, argparse.SUPPRESS
 
 
 def _metavar(setting: Field[Any]) -> str:

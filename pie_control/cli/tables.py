@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
 from .terminal import one_line
 
@@ -14,6 +15,16 @@ def format_table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     lines = [columns, *([one_line(cell) for cell in row] for row in rows)]
     widths = [max(len(line[column]) for line in lines) for column in range(len(columns))]
     return "\n".join("  ".join(map(str.ljust, line, widths)).rstrip() for line in lines)
+
+
+def standing(info: Mapping[str, Any]) -> str:
+    """What an inferlet does, in a line."""
+    if info["ended"] is not None:
+        return f"{info['id']} has ended ({info['status']})"
+    if not info.get("waits_for"):
+        return f"{info['id']} computes, or has not begun"
+    seconds = max(0.0, time.time() - info["waits_since"])
+    return one_line(f"{info['id']} waits for {info['waits_for']}, since {seconds:.1f} s")
 
 
 def moment(seconds: float) -> str:

@@ -8,7 +8,7 @@ import sys
 from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from pie_control.client.packages import name_of, read_file, read_program
 from pie_control.client.running import Content, Running
@@ -79,6 +79,9 @@ class OwnTarget:
 
     async def terminate(self, inferlet: str) -> None:
         self._api.terminate(inferlet, "terminated by its client")
+
+    async def inferlet(self, inferlet: str, stack: bool = False) -> dict[str, Any]:
+        return asdict(await self._api.look_at(inferlet, stack))
 
     async def logs(self, inferlet: str) -> tuple[LogLine, ...]:
         return self._api.inferlet(inferlet).logs()

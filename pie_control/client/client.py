@@ -224,10 +224,10 @@ class Client:
         """Running and recently ended inferlets: id, program, program_name, status, created, ended, ..."""
         return await self._list(wire.ListInferlets)
 
-    async def inferlet(self, inferlet: str) -> dict[str, Any]:
-        """One inferlet, with the same fields as in `inferlets`; raises UnknownName."""
-        value: dict[str, Any] = await self._session.request(wire.ShowInferlet, inferlet=inferlet)
-        return value
+    async def inferlet(self, inferlet: str, stack: bool = False) -> dict[str, Any]:
+        """One inferlet, with the same fields as in `inferlets`; raises UnknownName. `stack`: and its log tells soon
+        where its tasks are, unless it computes, or waits for the model alone."""
+        return await self._session.inferlet(inferlet, stack)
 
     async def logs(self, inferlet: str) -> tuple[LogLine, ...]:
         """The log of any inferlet; raises UnknownName."""

@@ -155,6 +155,10 @@ class ServerSession:
     async def terminate(self, inferlet: str) -> None:
         await self.request(wire.Terminate, inferlet=inferlet)
 
+    async def inferlet(self, inferlet: str, stack: bool = False) -> dict[str, Any]:
+        value: dict[str, Any] = await self.request(wire.ShowInferlet, inferlet=inferlet, stack=stack)
+        return value
+
     async def logs(self, inferlet: str) -> tuple[LogLine, ...]:
         lines = await self.request(wire.Logs, inferlet=inferlet)
         return tuple(LogLine(line["time"], line["stream"], line["text"], inferlet=inferlet) for line in lines)

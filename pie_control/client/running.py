@@ -25,6 +25,9 @@ class Link(Protocol):
     async def terminate(self, inferlet: str) -> None:
         """Ends the inferlet."""
 
+    async def inferlet(self, inferlet: str, stack: bool = False) -> dict[str, Any]:
+        """What `Client.inferlet` gives."""
+
     async def logs(self, inferlet: str) -> tuple[LogLine, ...]:
         """The log of the inferlet."""
 
@@ -103,6 +106,10 @@ class Running:
         if self._ended.status != "finished":
             raise InferletEnded(self._ended.status, self._ended.error or "")
         return None if self._ended.result is None else json.loads(self._ended.result)
+
+    async def info(self, stack: bool = False) -> dict[str, Any]:
+        """Its status, what it uses and waits for, as `Client.inferlet` gives them."""
+        return await self._link.inferlet(self.id, stack)
 
     async def logs(self) -> tuple[LogLine, ...]:
         """The lines of its stdout, stderr and `log` that the server keeps."""

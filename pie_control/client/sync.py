@@ -193,9 +193,10 @@ class SyncClient:
         """Running and recently ended inferlets: id, program, program_name, status, created, ended, ..."""
         return self._call(self._client.inferlets())
 
-    def inferlet(self, inferlet: str) -> dict[str, Any]:
-        """One inferlet, with the same fields as in `inferlets`; raises UnknownName."""
-        return self._call(self._client.inferlet(inferlet))
+    def inferlet(self, inferlet: str, stack: bool = False) -> dict[str, Any]:
+        """One inferlet, with the same fields as in `inferlets`; raises UnknownName. `stack`: and its log tells soon
+        where its tasks are, unless it computes, or waits for the model alone."""
+        return self._call(self._client.inferlet(inferlet, stack))
 
     def logs(self, inferlet: str) -> tuple[LogLine, ...]:
         """The log of any inferlet; raises UnknownName."""

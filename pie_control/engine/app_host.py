@@ -13,6 +13,7 @@ from math import inf
 
 from ..application.messages import FromHost, HostLink, Launch, Ping, Pong, Quiet, Report, Results, ToHost
 from ..errors import HostUnavailable
+from ..inferlets.events import InferletWait
 from ..programs.warm_pool import WARM_BYTES
 from ..registry.entry import Entry
 from .host_programs import RemotePrograms
@@ -27,8 +28,8 @@ LAUNCHES_UNTIL = 7 / 8
 """Share of the memory for guests at which launches are refused: the rest is for those that run."""
 
 NO_REPORT = Report(0, 0.0, 0, 0, 0)
-REPORT, GREETING = 0, 1
-"""Tokens of pings: for the report that answers them, and behind the greeting."""
+REPORT, GREETING, QUESTION = 0, 1, 2
+"""Tokens of pings: for the report that answers them, behind the greeting, and for what inferlets wait for."""
 
 
 @dataclass(frozen=True)
@@ -139,6 +140,7 @@ class AppHost:
         self._waiting: list[ToHost] = []
         self._soon: asyncio.Handle | None = None
         self._began: asyncio.Future[None] | None = None  # its answer to the greeting
+        self._questions: deque[asyncio.Future[Sequence[InferletWait]]] = deque()  # in their order
         self.programs = RemotePrograms(self.post)
         link.on_messages = lambda frame: on_frame(self, frame)
         link.on_lost = self._lost
@@ -159,8 +161,12 @@ class AppHost:
         self.life.serve()
 
     def take_pong(self, message: Pong) -> None:
-        """The host has taken its greeting."""
-        if message.token == GREETING and self._began is not None and not self._began.done():
+        """The host has taken its greeting, or answers a question."""
+        if message.token == QUESTION:
+            question = self._questions.popleft()
+            if not question.done():
+                question.set_result(message.waits)
+        elif message.token == GREETING and self._began is not None and not self._began.done():
             self._began.set_result(None)
 
     def _lost(self, reason: str) -> None:
@@ -174,6 +180,7 @@ class AppHost:
         log.warning(message)
         self._reports, self._results = Reports(), ResultsTold()
         self._waiting.clear()
+        self._drop_questions()
         self.programs.lost()
         self.life.restart(pause)
         self._on_lost(self, message)
@@ -188,6 +195,7 @@ class AppHost:
     async def close(self) -> None:
         """Ends it. Idempotent."""
         self.life.close()
+        self._drop_questions()
         self.programs.lost()
         if self._soon is not None:
             self._soon.cancel()
@@ -250,6 +258,21 @@ class AppHost:
             self.post(Ping(REPORT))
             if self.number == 0:
                 self.flush()
+
+    async def ask_waits(self, number: int, stack: bool) -> Sequence[InferletWait]:
+        """What an inferlet waits for, or each (0); nothing if the host does not serve. `stack`: see `Ping`."""
+        if not self.post(Ping(QUESTION, number, stack)):
+            return ()
+        question: asyncio.Future[Sequence[InferletWait]] = asyncio.get_running_loop().create_future()
+        self._questions.append(question)
+        self.flush()
+        return await question
+
+    def _drop_questions(self) -> None:
+        for question in self._questions:
+            if not question.done():
+                question.set_result(())
+        self._questions.clear()
 
     # ---- what it says ----
 

@@ -39,7 +39,7 @@ from ..application.messages import (
 from ..config import InferletLimits
 from ..errors import HostUnavailable, Overloaded
 from ..ids import Owner
-from ..inferlets.events import Ended
+from ..inferlets.events import Ended, InferletWait
 from ..inferlets.lifecycle import Status
 from ..inferlets.mailbox import NO_BLOBS
 from ..programs.program_host import ProgramHost
@@ -62,6 +62,8 @@ TELL_SECONDS = 1.0
 """Between looks at models that are down: what inferlets are told of them changes with time."""
 ASK_SECONDS = 0.01
 """Between questions for how hosts are, if many inferlets are launched."""
+ANSWER_SECONDS = 0.5
+"""Who asks what inferlets wait for does without hosts that do not answer in this time."""
 RETRY_SECONDS = 0.05
 """A launch that waits for a host looks again after this time."""
 
@@ -216,6 +218,17 @@ class Hosts:
         if host := self._homes.get(entry.number):
             host.post(Stop(entry.number, status, reason))
             host.flush()
+
+    async def ask_waits(self, entry: Entry | None = None, stack: bool = False) -> Mapping[Owner, InferletWait]:
+        """What an inferlet waits for, or each, by number: as their hosts say within ANSWER_SECONDS. `stack`: see
+        `Ping`."""
+        home = None if entry is None else self._homes.get(entry.number)
+        hosts = self.all if entry is None else [home] if home else []
+        asked = [asyncio.ensure_future(host.ask_waits(entry.number if entry else 0, stack)) for host in hosts]
+        done, late = await asyncio.wait(asked, timeout=ANSWER_SECONDS) if asked else ((), ())
+        for question in late:
+            question.cancel()
+        return {wait.number: wait for answer in done for wait in answer.result()}
 
     # ---- what hosts say ----
 

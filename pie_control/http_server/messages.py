@@ -72,10 +72,12 @@ class Terminate(_Tagged, frozen=True):
 
 
 class ShowInferlet(_Tagged, frozen=True, tag="inferlet"):
-    """The value describes one inferlet."""
+    """The value describes one inferlet. `stack`: and its log tells soon where its tasks are, unless it computes, or
+    waits for the model alone."""
 
     id: int
     inferlet: str
+    stack: bool = False
 
 
 class ListInferlets(_Tagged, frozen=True, tag="inferlets"):

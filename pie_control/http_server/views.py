@@ -68,18 +68,21 @@ def log_entries(api: TenantApi, inferlet: str) -> list[LogEntry]:
 
 
 class InferletListing:
-    """JSON of all inferlets of a tenant, made once for all who ask in the same turn of the loop: it may be long."""
+    """JSON of all inferlets of a tenant, made once for all who ask while it is being made: it may be long."""
 
     def __init__(self, api: TenantApi) -> None:
         self._api = api
-        self._encoded: msgspec.Raw | None = None
+        self._making: asyncio.Task[msgspec.Raw] | None = None
 
-    def encoded(self) -> msgspec.Raw:
+    async def encoded(self) -> msgspec.Raw:
         """The list of `InferletInfo`."""
-        if self._encoded is None:
-            self._encoded = msgspec.Raw(encode(self._api.inferlets()))
-            asyncio.get_running_loop().call_soon(self._forget)
-        return self._encoded
+        if self._making is None:
+            self._making = asyncio.create_task(self._make())
+            self._making.add_done_callback(self._forget)
+        return await asyncio.shield(self._making)
 
-    def _forget(self) -> None:
-        self._encoded = None
+    async def _make(self) -> msgspec.Raw:
+        return msgspec.Raw(encode(await self._api.look_at_all()))
+
+    def _forget(self, _made: object) -> None:
+        self._making = None

@@ -38,6 +38,18 @@ class Ended(_Event, frozen=True, tag="ended"):
 Event = Message | LogLine | Ended
 
 
+class InferletWait(Record, frozen=True, tag=None):
+    """What an inferlet waits for, and since when. `what`: a noun, with its article; "": it computes."""
+
+    number: Owner
+    what: str
+    seconds: float
+
+
+WHERE = "info: where its tasks are:"
+"""So begins the line of its log in which a Python program says where it stands."""
+
+
 class InferletUsage(Record, frozen=True, tag=None):
     """What an inferlet has used, and holds now."""
 

@@ -16,7 +16,7 @@ from ..programs.host.python_guests import ProgramOwner
 from ..sandbox.fibers import Instance, Step
 from ..services.aside import Aside
 from ..services.timers import Timers
-from .events import InferletUsage
+from .events import InferletUsage, InferletWait
 from .inferlet import Inferlet, Launched, ModelHoldings
 from .lifecycle import Status, check_transition
 from .relations.children import Outside
@@ -225,6 +225,15 @@ class InferletManager:
     def try_running(self, number: int) -> Inferlet | None:
         """The inferlet with this number if it runs, else None."""
         return self._running.get(number)
+
+    def waits(self, number: int, stack: bool) -> list[InferletWait]:
+        """What an inferlet waits for, or each (0). `stack`: and lets it say where it stands."""
+        asked = [self._running[number]] if number in self._running else [] if number else list(self._running.values())
+        now = time.monotonic()
+        waits = [InferletWait(one.number, one.waits.what(), now - one.life.last_turn) for one in asked]
+        for one in asked if stack else ():
+            one.waits.ask()
+        return waits
 
     def take_usage(self) -> list[InferletUsage]:
         """The usage of those that had a turn since it was asked last."""

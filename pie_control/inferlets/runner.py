@@ -20,6 +20,8 @@ from .lifecycle import ENDINGS, Status
 from .memory_use import MemoryUse
 
 PREEMPTIONS_UNTIL_BUSY = 3
+LONG_SECONDS = 5.0
+"""Processor time without a wait, of which the log of an inferlet tells."""
 LONGEST_RUN_SECONDS = 0.005
 """`run_ready` returns to the event loop after this time, even if inferlets are ready."""
 TURNS_IN_ROUND = 8
@@ -48,7 +50,8 @@ class Runner:
         self._interrupted: deque[Inferlet] = deque()  # that were preempted in their last turn; ready, too
         self._queued: set[int] = set()
         self._busy: deque[Inferlet] = deque()
-        self._preempted: dict[int, int] = {}
+        self._preempted: dict[int, int] = {}  # slices in a row
+        self._computed: dict[int, float] = {}  # seconds of these
         self._turns_left = 0  # of this round
         self._round_ends = 0.0
         self.turns = self._preemptions = 0
@@ -118,14 +121,21 @@ class Runner:
         self.turns += 1
         self._guest_seconds += elapsed
         if step is Step.PREEMPTED:
-            self._after_preemption(inferlet)
+            self._after_preemption(inferlet, elapsed)
         else:
-            self._preempted.pop(inferlet.number, None)
+            self.forget(inferlet)
             inferlet.processor_time.waits(now)
         self._on_step(inferlet, step)
 
-    def _after_preemption(self, inferlet: Inferlet) -> None:
+    def _after_preemption(self, inferlet: Inferlet, elapsed: float) -> None:
         self._preemptions += 1
+        before = self._computed.get(inferlet.number, 0.0)
+        after = self._computed[inferlet.number] = before + elapsed
+        if before < LONG_SECONDS <= after:
+            inferlet.mail.log(
+                f"warning: it has computed for {LONG_SECONDS:g} s without a wait, and none of its other tasks has had "
+                f"a turn: does a loop have no end? After {inferlet.limits.cpu_seconds:g} s it ends (--cpu-seconds)"
+            )
         count = self._preempted.get(inferlet.number, 0) + 1
         self._preempted[inferlet.number] = count
         self._queued.add(inferlet.number)
@@ -135,8 +145,9 @@ class Runner:
             self._busy.append(inferlet)
 
     def forget(self, inferlet: Inferlet) -> None:
-        """Drops what is stored for an inferlet that has ended."""
+        """Drops what is stored for an inferlet that waits, or has ended."""
         self._preempted.pop(inferlet.number, None)
+        self._computed.pop(inferlet.number, None)
 
     def statistics(self) -> RunnerStatistics:
         return RunnerStatistics(self.turns, self._preemptions, self._guest_seconds, self.memory.resident)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from ..config import InferletLimits
 from ..errors import Conflict, Overloaded
-from ..inferlets.events import Ended, Event, LogLine
+from ..inferlets.events import Ended, Event, InferletWait, LogLine
 from ..inferlets.lifecycle import ENDINGS, Status, check_transition
 from ..inferlets.mailbox import EVENT_BYTES, NO_BLOBS
 from ..programs.store import Program
@@ -24,7 +24,8 @@ MAX_INBOX_BYTES = 8 << 20
 class InferletInfo:
     """The state of an inferlet, for clients. Times are seconds since the epoch. `host`: number of the application host
     that runs it, 0: the control process. What it uses is as its host told last, a moment ago at most. `parent`: id of
-    the inferlet that has launched it; None: a client has."""
+    the inferlet that has launched it; None: a client has. `waits_for`: what it waits for, and since when; None: it
+    computes, or its host was not asked, as lists and look-ups do."""
 
     id: str
     program: str
@@ -39,6 +40,8 @@ class InferletInfo:
     embeds: int
     host: int = 0
     parent: str | None = None
+    waits_for: str | None = None
+    waits_since: float | None = None
 
 
 class Entry:
@@ -78,7 +81,9 @@ class Entry:
 
     # ---- for clients ----
 
-    def info(self) -> InferletInfo:
+    def info(self, wait: InferletWait | None = None) -> InferletInfo:
+        """`wait`: what its host has just said that it waits for."""
+        waits = wait if wait and wait.what and self.status is Status.RUNNING else None
         return InferletInfo(
             id=self.id,
             program=self.program.hash,
@@ -93,6 +98,8 @@ class Entry:
             embeds=self.embeds,
             host=self.host,
             parent=self.parent,
+            waits_for=waits.what if waits else None,
+            waits_since=round(time.time() - waits.seconds, 3) if waits else None,
         )
 
     def send(self, text: str, blobs: Mapping[str, bytes] = NO_BLOBS) -> None:

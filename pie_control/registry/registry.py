@@ -12,7 +12,7 @@ from ..inferlets.events import Event
 from ..inferlets.lifecycle import ENDINGS
 from ..programs.store import Program
 from ..tenants.tenant import DEFAULT_STANDING, DEFAULT_TENANT, Standing, Tenant
-from .entry import Entry, InferletInfo
+from .entry import Entry
 
 KEPT_ENDED = 1000
 """Number of ended inferlets that clients can still ask about."""
@@ -106,10 +106,10 @@ class Registry:
             raise UnknownName(f"no inferlet {inferlet_id!r}: it never existed, or ended long ago")
         return found
 
-    def infos(self, tenant: str = DEFAULT_TENANT.name) -> tuple[InferletInfo, ...]:
+    def all(self, tenant: str = DEFAULT_TENANT.name) -> tuple[Entry, ...]:
         """Recently ended inferlets of a tenant, then running ones, oldest first."""
         known = (*self._ended.values(), *self._running.values())
-        return tuple(one.info() for one in known if one.standing.tenant.name == tenant)
+        return tuple(one for one in known if one.standing.tenant.name == tenant)
 
     def statistics(self) -> RegistryStatistics:
         return RegistryStatistics(len(self._running), self._launched, dict(self._endings))

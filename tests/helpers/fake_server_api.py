@@ -20,7 +20,7 @@ from pie_control.config import InferletLimits, build_config
 from pie_control.errors import BadProgram, Conflict, UnknownName
 from pie_control.http_server.listening import bind
 from pie_control.http_server.server import HttpServer
-from pie_control.inferlets.events import Ended, LogLine
+from pie_control.inferlets.events import WHERE, Ended, LogLine
 from pie_control.inferlets.mailbox import Inbox, Sender
 from pie_control.programs.store import ProgramInfo
 from pie_control.registry.entry import InferletInfo
@@ -71,6 +71,7 @@ class FakeInferlet:
         self.ended: float | None = None
         self.result: str | None = None
         self.error: str | None = None
+        self.waits_for: str | None = None
         self.outbox = Outbox(id, LIMITS, lambda taken, read: self.sender.room(taken, read))
         self.sender = Sender(id, LIMITS, self.outbox.add)
         self._inbox = Inbox()
@@ -90,6 +91,8 @@ class FakeInferlet:
             cpu_seconds=0.0,
             pages=0,
             embeds=0,
+            waits_for=self.waits_for,
+            waits_since=None if self.waits_for is None else self.created,
         )
 
     def send(self, text: str) -> None:
@@ -120,6 +123,7 @@ class FakeInferlet:
     def end(self, status: str, result: str | None, error: str | None) -> None:
         if self.ended is None:
             self.status, self.ended, self.result, self.error = status, time.time(), result, error
+            self.waits_for = None
             self.sender.close()
             self.outbox.add(Ended(status, result, error, inferlet=self.id))
 
@@ -159,6 +163,7 @@ async def rude(inferlet: FakeInferlet) -> None:
 
 async def wait(inferlet: FakeInferlet) -> None:
     """Runs until it is ended."""
+    inferlet.waits_for = "a message of its client"
     await asyncio.Event().wait()
 
 
@@ -295,6 +300,15 @@ class FakeServerApi:
 
     def inferlets(self) -> tuple[InferletInfo, ...]:
         return tuple(inferlet.info() for inferlet in self._inferlets.values())
+
+    async def look_at_all(self) -> tuple[InferletInfo, ...]:
+        return self.inferlets()
+
+    async def look_at(self, id: str, stack: bool = False) -> InferletInfo:
+        inferlet = self.inferlet(id)
+        if stack and inferlet.waits_for:
+            inferlet.sender.log("log", f"{WHERE}\n  Task-1: main (line 4 of main.py)")
+        return inferlet.info()
 
     def terminate(self, id: str, reason: str) -> None:
         inferlet = self.inferlet(id)

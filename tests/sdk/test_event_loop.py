@@ -95,7 +95,7 @@ def test_a_lone_task_suspends_without_a_turn_of_the_loop(host: NativeHost) -> No
         await traits.receive()
 
     run(main())
-    assert host.calls == ["receive", "await_message"]
+    assert host.calls == ["receive", "wait", "await_message"]
 
 
 def test_a_deadlock_names_who_waits_where(host: NativeHost) -> None:

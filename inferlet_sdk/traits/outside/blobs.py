@@ -8,6 +8,7 @@ from typing import Self
 from inferlet_sdk import bindings
 from inferlet_sdk.dropped import drop
 from inferlet_sdk.errors import InvalidState
+from inferlet_sdk.event_loop import wait_for
 from inferlet_sdk.traits.blobs import MOST_READ, blob_size, close_blob, open_blob, read_blob
 
 
@@ -89,11 +90,13 @@ class Message(str):
 
 def take_message(future: int) -> Message:
     """Waits for a message from the client."""
+    wait_for([future])
     text, _, blobs = bindings.core.await_message(future)
     return Message(text, blobs)
 
 
 def take_message_if_any(future: int) -> Message | None:
     """Waits for a message from whom there may be none."""
+    wait_for([future])
     message = bindings.core.await_message(future)
     return None if message is None else Message(message[0], message[2])

@@ -13,7 +13,7 @@ from typing import Any
 from inferlet_sdk import bindings
 from inferlet_sdk.dropped import drop
 from inferlet_sdk.errors import call
-from inferlet_sdk.event_loop import waited_for
+from inferlet_sdk.event_loop import wait_for, waited_for
 from inferlet_sdk.futures import HostFuture, await_done
 from inferlet_sdk.traits.arguments import number, whole, wrong
 from inferlet_sdk.traits.arguments import text as checked_text
@@ -211,6 +211,7 @@ def _handle(child: Child | int) -> int:
 
 
 def _end(future: int) -> ChildEnd:
+    wait_for([future])
     told = json.loads(bindings.core.await_text(future))
     result = told["result"]
     return ChildEnd(told["inferlet"], told["status"], None if result is None else json.loads(result), told["error"])

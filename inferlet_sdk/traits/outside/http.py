@@ -11,7 +11,7 @@ from urllib.parse import quote, unquote, urlencode, urlsplit
 from inferlet_sdk import bindings
 from inferlet_sdk.dropped import drop
 from inferlet_sdk.errors import RequestFailed, call
-from inferlet_sdk.event_loop import waited_for
+from inferlet_sdk.event_loop import wait_for, waited_for
 from inferlet_sdk.futures import HostFuture
 from inferlet_sdk.traits.arguments import number, whole, wrong
 from inferlet_sdk.traits.arguments import text as checked_text
@@ -183,10 +183,12 @@ class Response:
 
 
 def _take_chunk(future: int) -> bytes:
+    wait_for([future])
     return base64.b64decode(bindings.core.await_text(future))
 
 
 def _take_response(future: int) -> Response:
+    wait_for([future])
     return Response(*bindings.http.await_response(future))
 
 

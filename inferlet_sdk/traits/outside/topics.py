@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from inferlet_sdk import bindings
 from inferlet_sdk.dropped import drop
 from inferlet_sdk.errors import Cancelled, NotFound, call
+from inferlet_sdk.event_loop import wait_for
 from inferlet_sdk.futures import HostFuture
 from inferlet_sdk.traits.arguments import text as checked_text
 from inferlet_sdk.traits.arguments import whole
@@ -75,6 +76,7 @@ class Subscription:
 
 
 def _take_published(future: int) -> Published:
+    wait_for([future])
     text, sender, _ = bindings.core.await_message(future)
     return Published(sender, text)
 

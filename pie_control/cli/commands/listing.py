@@ -17,7 +17,7 @@ HELP = "list running and recently ended inferlets"
 EXAMPLES = """  pie list
   pie list --json"""
 
-COLUMNS = ("ID", "STATUS", "PROGRAM", "AGE", "CPU", "PAGES", "HOST", "PARENT")
+COLUMNS = ("ID", "STATUS", "PROGRAM", "AGE", "CPU", "PAGES", "HOST", "PARENT", "WAITS FOR")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -50,5 +50,13 @@ def _row(info: dict[str, Any]) -> tuple[str, ...]:
         info["pages"],
         info["host"],
         info.get("parent") or "",
+        _wait(info),
     )
     return tuple(map(str, cells))
+
+
+def _wait(info: dict[str, Any]) -> str:
+    """What it waits for, and how long already."""
+    if not info.get("waits_for"):
+        return ""
+    return f"{info['waits_for']}, {max(0.0, time.time() - info['waits_since']):.1f} s"

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from pie_control.errors import UnknownName
+
 from ..server_options import DEFAULT_SERVER, add_server, server_of, token_of
-from ..terminal import write
+from ..tables import standing
+from ..terminal import write, write_line
 
 if TYPE_CHECKING:
     from pie_control.client import Client
@@ -16,15 +20,22 @@ if TYPE_CHECKING:
 
 NAME = "logs"
 HELP = "print the log of an inferlet"
-EXAMPLES = """  pie logs i7
-  pie logs -f i7                              new lines too, until it ends"""
+EXAMPLES = """  pie logs                                    of the inferlet that was launched last
+  pie logs i7
+  pie logs -f i7                              new lines too, until it ends
+  pie logs --stack i7                         what it waits for, and where its tasks are"""
 
 POLL_SECONDS = 0.2
+ANSWER_SECONDS = 2.0
+"""A program that waits says within this time where its tasks are."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declares the options."""
-    parser.add_argument("inferlet", metavar="ID", help="id of the inferlet, as `pie list` shows it")
+    parser.add_argument(
+        "inferlet", nargs="?", metavar="ID", help="id of the inferlet, as `pie list` shows it (default: the last one)"
+    )
+    parser.add_argument("--stack", action="store_true", help="print what it waits for, and where its tasks are")
     parser.add_argument("-f", "--follow", action="store_true", help="print new lines until the inferlet ends")
     add_server(parser)
 
@@ -36,22 +47,51 @@ def execute(options: argparse.Namespace) -> int:
     from ..interrupts import run_until_signal
 
     client = Client(server_of(options) or DEFAULT_SERVER, token_of(options))
-    return run_until_signal(_print_log(client, options.inferlet, options.follow))
+    return run_until_signal(_print(client, options))
+
+
+async def _print(client: Client, options: argparse.Namespace) -> int:
+    async with client:
+        id = options.inferlet or await _last(client)
+        return await (_print_stack(client, id) if options.stack else _print_log(client, id, options.follow))
+
+
+async def _last(client: Client) -> str:
+    """The id of the inferlet that was launched last."""
+    if not (known := await client.inferlets()):
+        raise UnknownName("no inferlet was launched lately: `pie list` shows those whose log there is")
+    newest: str = max(known, key=lambda info: info["created"])["id"]
+    return newest
 
 
 async def _print_log(client: Client, id: str, follow: bool) -> int:
     seen: Sequence[LogLine] = ()
-    async with client:
-        while True:
-            # Asks before it reads the lines: an inferlet that ends in between would lose its last lines.
-            ended = (await client.inferlet(id))["ended"] is not None
-            lines = await client.logs(id)
-            for line in _new_lines(seen, lines):
-                write(line.text + "\n")
-            if ended or not follow:
+    while True:
+        # Asks before it reads the lines: an inferlet that ends in between would lose its last lines.
+        ended = (await client.inferlet(id))["ended"] is not None
+        lines = await client.logs(id)
+        for line in _new_lines(seen, lines):
+            write(line.text + "\n")
+        if ended or not follow:
+            return 0
+        seen = lines
+        await asyncio.sleep(POLL_SECONDS)
+
+
+async def _print_stack(client: Client, id: str) -> int:
+    from pie_control.inferlets.events import WHERE
+
+    before = await client.logs(id)
+    info = await client.inferlet(id, stack=True)
+    write_line(standing(info))
+    until = time.monotonic() + ANSWER_SECONDS
+    while info["waits_for"] and time.monotonic() < until:
+        for line in _new_lines(before, await client.logs(id)):
+            if line.text.startswith(WHERE):
+                write_line(line.text.partition("\n")[2])
                 return 0
-            seen = lines
-            await asyncio.sleep(POLL_SECONDS)
+        await asyncio.sleep(ANSWER_SECONDS / 40)
+    return 0
 
 
 def _new_lines(seen: Sequence[LogLine], lines: Sequence[LogLine]) -> Sequence[LogLine]:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import argparse
+import asyncio
 import contextlib
 import logging
+import signal
 import socket
 import sys
 from collections.abc import AsyncIterator
@@ -13,10 +15,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pie_control.config import DEFAULT_HOST, DEFAULT_PORT
-from pie_control.errors import ConfigError
+from pie_control.errors import ConfigError, PieError
 
 from ..blobs import add_blobs, blobs_of
 from ..server_options import DEFAULT_SERVER, add_server, add_settings, config_of, given_settings, server_of, token_of
+from ..tables import standing
 from ..terminal import log_to_stderr, write, write_line
 
 if TYPE_CHECKING:
@@ -41,6 +44,8 @@ The command uses the server of --server or $PIE_SERVER, else a server at the def
 itself and stops it at the end. At the end of stdin, `-i` sends one empty message."""
 
 PROBE_SECONDS = 0.5
+PLACE_SECONDS = 0.5
+"""After Ctrl-C, the inferlet has this time to say where its tasks are."""
 OWN_SERVER_SETTINGS = (
     "host",
     "port",
@@ -76,7 +81,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     add_blobs(parser)
     add_server(parser)
-    add_settings(parser, without=OWN_SERVER_SETTINGS)
+    add_settings(parser, without=OWN_SERVER_SETTINGS, shown=("model",))
 
 
 def execute(options: argparse.Namespace) -> int:
@@ -158,10 +163,33 @@ def _is_listening() -> bool:
 
 
 async def _show(running: Running, printer: _Printer) -> int:
-    """Prints events until the inferlet ends."""
-    async for event in running.events():
-        printer.show(event)
+    """Prints events until the inferlet ends; after Ctrl-C, where it stands."""
+    try:
+        async for event in running.events():
+            printer.show(event)
+    except asyncio.CancelledError as interrupt:
+        if interrupt.args == (signal.SIGINT,):
+            await _show_place(running, printer)
+        raise
     return printer.code
+
+
+async def _show_place(running: Running, printer: _Printer) -> None:
+    """Prints what the inferlet waits for, and where its tasks are if it says so in time."""
+    from pie_control.inferlets.events import WHERE, Ended, LogLine
+
+    with contextlib.suppress(PieError, TimeoutError):
+        async with asyncio.timeout(PLACE_SECONDS):
+            info = await running.info(stack=True)
+            write_line(f"pie: {standing(info)}", sys.stderr)
+            if not info["waits_for"]:
+                return
+            async for event in running.events():
+                if isinstance(event, Ended):
+                    return
+                printer.show(event)
+                if isinstance(event, LogLine) and event.text.startswith(WHERE):
+                    return
 
 
 class _Printer:

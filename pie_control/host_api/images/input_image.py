@@ -39,7 +39,7 @@ def load_image(guest: Guest, queue: int, blob: int) -> int:
     def stop() -> None:
         work.cancel()
 
-    guest.inferlet.waits.begin(future, stop)
+    guest.inferlet.waits.begin(future, stop, "an image to be read")
     return future
 
 

@@ -20,6 +20,9 @@ MOST_READ = 1 << 18
 """Bytes of a body that one call gives."""
 
 
+A_BODY = "the body of an answer"
+
+
 class Body:
     """The body of a response, while the inferlet has its handle."""
 
@@ -42,7 +45,7 @@ def http_request(guest: Guest, method: str, url: str, headers: str, body: str, o
     except BaseException:
         guest.futures.forget(future)
         raise
-    guest.inferlet.waits.begin(future, exchange.close)
+    guest.inferlet.waits.begin(future, exchange.close, f"the answer of {request.target.host}")
     return future
 
 
@@ -74,7 +77,7 @@ def read_body(guest: Guest, body: int, most: int) -> int:
         raise InvalidArgument("most: read one byte at least")
     size = min(most, MOST_READ)
     future = guest.futures.new()
-    guest.inferlet.waits.begin(future, exchange.stop_reading)
+    guest.inferlet.waits.begin(future, exchange.stop_reading, A_BODY)
     try:
         exchange.read(size, _concludes(guest, future))
     except BaseException:
@@ -87,7 +90,7 @@ def read_body(guest: Guest, body: int, most: int) -> int:
 def keep_body(guest: Guest, body: int) -> int:
     exchange, inferlet, future = guest.handle(body, Body).exchange, guest.inferlet, guest.futures.new()
     keeping = Keeping(exchange, inferlet.blobs, _concludes(guest, future))
-    inferlet.waits.begin(future, keeping.stop)
+    inferlet.waits.begin(future, keeping.stop, A_BODY)
     try:
         keeping.start()
     except BaseException:

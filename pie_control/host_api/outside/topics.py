@@ -6,7 +6,9 @@ from ..guest import Guest
 
 
 def broadcast(guest: Guest, topic: str, message: str) -> int:
-    return guest.reach.topics.broadcast(guest.inferlet.number, topic, message, guest.futures.new)
+    future = guest.reach.topics.broadcast(guest.inferlet.number, topic, message, guest.futures.new)
+    guest.inferlet.waits.begin(future, lambda: None, f"subscribers of topic {topic!r}")
+    return future
 
 
 def subscribe(guest: Guest, topic: str) -> int:

@@ -63,13 +63,18 @@ def inferlets_router(attachments: Attachments, launches: Launches) -> APIRouter:
 
     @router.get("", summary="List inferlets", response_class=Response, responses=LISTED)
     async def list_inferlets(caller: FromTenant) -> Response:
-        """Running and recently ended inferlets."""
-        return Response(bytes(caller.listing.encoded()), media_type="application/json")
+        """Running and recently ended inferlets, with what each waits for, and since when."""
+        return Response(bytes(await caller.listing.encoded()), media_type="application/json")
 
     @router.get("/{inferlet}", summary="Look at an inferlet", responses=failures(404))
     async def get_inferlet(inferlet: str, caller: FromTenant) -> InferletInfo:
-        """Its status, result or error, and what it uses."""
-        return caller.api.inferlet(inferlet).info()
+        """Its status, result or error, what it uses, what it waits for and since when."""
+        return await caller.api.look_at(inferlet)
+
+    @router.post("/{inferlet}/stack", summary="Ask an inferlet where its tasks are")
+    async def stack(inferlet: str, caller: FromTenant) -> InferletInfo:
+        """A line of its log tells soon where each of its tasks is, unless it computes, or waits for the model alone."""
+        return await caller.api.look_at(inferlet, stack=True)
 
     @router.delete("/{inferlet}", summary="End an inferlet", responses=failures(404))
     async def terminate(inferlet: str, caller: FromTenant) -> InferletInfo:

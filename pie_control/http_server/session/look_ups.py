@@ -9,11 +9,11 @@ from .. import messages as wire
 from ..views import describe_model, find_program, log_entries
 
 
-def look_up(server: ServerApi, api: TenantApi, request: wire.Request) -> object:
+async def look_up(server: ServerApi, api: TenantApi, request: wire.Request) -> object:
     """The answer to a request that changes nothing."""
     match request:
-        case wire.ShowInferlet(inferlet=inferlet):
-            return api.inferlet(inferlet).info()
+        case wire.ShowInferlet(inferlet=inferlet, stack=stack):
+            return await api.look_at(inferlet, stack)
         case wire.Logs(inferlet=inferlet):
             return log_entries(api, inferlet)
         case wire.ShowProgram(program=program):

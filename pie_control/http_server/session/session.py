@@ -82,7 +82,7 @@ class Session:
                     return
                 for request in self._read(frame.get("text") or frame.get("bytes") or ""):
                     await self._buffer.room()
-                    self._take_request(request)
+                    await self._take_request(request)
                     taken += COSTS.get(type(request), REQUESTS_IN_A_TURN)
                     if taken >= REQUESTS_IN_A_TURN:
                         await asyncio.sleep(0)
@@ -106,18 +106,18 @@ class Session:
             self._buffer.put(wire.Error(_id_of(frame), error_body(refusal)))
             return ()
 
-    def _take_request(self, request: wire.Request) -> None:
+    async def _take_request(self, request: wire.Request) -> None:
         try:
             if isinstance(request, wire.LaunchInferlet):
                 self._start_launch(request)
             elif isinstance(request, wire.Attach):
                 self._attach(request)
             else:
-                self._buffer.put(wire.Reply(request.id, self._answer(request)))
+                self._buffer.put(wire.Reply(request.id, await self._answer(request)))
         except Exception as error:
             self._buffer.put(wire.Error(request.id, error_body(error)))
 
-    def _answer(self, request: wire.Request) -> object:
+    async def _answer(self, request: wire.Request) -> object:
         match request:
             case wire.Send(inferlet=inferlet, text=text, blobs=blobs):
                 self._api.send(inferlet, text, blobs)
@@ -126,9 +126,9 @@ class Session:
             case wire.Detach(inferlet=inferlet):
                 self._detach(inferlet)
             case wire.ListInferlets():
-                return self._listing.encoded()
+                return await self._listing.encoded()
             case _:
-                return look_up(self._server, self._api, request)
+                return await look_up(self._server, self._api, request)
         return None
 
     # ---- inferlets ----

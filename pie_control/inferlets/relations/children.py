@@ -27,6 +27,7 @@ MOST_DEPTH = 4
 """Generations below one that a client has launched."""
 MOST_KEPT = 8 << 20
 """Bytes of results that no `join` has taken: with more, no further child is launched."""
+OF_CHILD = "a message of a child"
 PARENT = "parent"
 """The sender of messages that are not from clients."""
 
@@ -54,7 +55,7 @@ class Child(Source):
 
     def __init__(self, parent: Waits, number: int, limits: InferletLimits) -> None:
         """`number`: among those of this parent. `limits`: those of the child."""
-        super().__init__(Mailbox(parent, self._took))
+        super().__init__(Mailbox(parent, self._took, OF_CHILD))
         self.number = number
         self.limits = limits
         self.inferlet: ClientMail | None = None  # while it runs
@@ -69,11 +70,18 @@ class Child(Source):
 
     # ---- for the parent ----
 
+    @property
+    def _name(self) -> str:
+        return "a child" if self.inferlet is None else f"child i{self.inferlet.number}"
+
     def join(self, future: int) -> None:
         """The future gets how the child ended, or why it was not launched."""
         self._joins[future] = None
-        self._parent.begin(future, lambda: self._joins.pop(future))
+        self._expect(future)
         self._answer()
+
+    def _expect(self, future: int) -> None:
+        self._parent.begin(future, lambda: self._joins.pop(future), f"the end of {self._name}")
 
     def has_room(self, size: int) -> bool:
         """Whether a message to it would be kept without that the parent should wait."""
@@ -95,7 +103,7 @@ class Child(Source):
 
     def when_room(self, future: int, value: object) -> None:
         """The future is done when there is room for further messages to it."""
-        self._parent.begin(future, lambda: None)
+        self._parent.begin(future, lambda: None, f"{self._name} to take messages")
         self._pace.when_room(lambda: self._parent.conclude(future, value))
 
     def cancel(self, nursery: Nursery) -> None:
@@ -114,7 +122,7 @@ class Child(Source):
         """The parent wants to hear nothing more of it: what waits for the parent is dropped, and so is what comes."""
         self._is_forgotten = True
         self._box.end(Cancelled("the child was dropped"))
-        self._box = Mailbox(self._parent, self._took)
+        self._box = Mailbox(self._parent, self._took, OF_CHILD)
         if self.inferlet is not None:
             self.inferlet.took(self._said)
 
@@ -129,6 +137,8 @@ class Child(Source):
         """It was launched."""
         self.inferlet = inferlet
         inferlet.took(0)  # somebody reads what it sends
+        for future in self._joins:
+            self._expect(future)  # by its name now
         early, self._early = self._early, []
         for text in early:
             inferlet.post(text, PARENT)

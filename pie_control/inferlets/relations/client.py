@@ -32,7 +32,7 @@ class ClientMail:
         self.sender = sender
         self._max_message_bytes = limits.max_message_bytes
         self._waits = waits
-        self._box = Mailbox(waits, received)
+        self._box = Mailbox(waits, received, "a message of its client")
 
     # ---- for the client ----
 
@@ -59,7 +59,8 @@ class ClientMail:
         except QuotaExceeded:
             self._waits.futures.forget(future)
             raise
-        self.sender.when_room(lambda: self._waits.resolve(future, gone))
+        self._waits.begin(future, lambda: None, "its client to read")
+        self.sender.when_room(lambda: self._waits.conclude(future, gone))
         return future
 
     def check_size(self, text: str) -> int:

@@ -26,8 +26,10 @@ class Mailbox:
     """Messages from one side, in order; each goes to one future, in the order in which they were asked for. `taken`
     hears of each message that a future got, with 1, and of each that went back, with -1."""
 
-    def __init__(self, owner: Waits, taken: Callable[[Received, int], None]) -> None:
+    def __init__(self, owner: Waits, taken: Callable[[Received, int], None], what: str) -> None:
+        """`what` the owner waits for while no message is there, as for `Waits.begin`."""
         self._owner = owner
+        self._what = what
         self._taken = taken
         self._inbox = Inbox()
         self._waiting: OrderedDict[int, None] = OrderedDict()  # futures
@@ -47,7 +49,7 @@ class Mailbox:
     def receive(self, future: int) -> None:
         """A future, pending until now, gets the next message."""
         self._waiting[future] = None
-        self._owner.begin(future, lambda: self._waiting.pop(future))
+        self._owner.begin(future, lambda: self._waiting.pop(future), self._what)
         self._deliver()
 
     def end(self, value: Any = None) -> None:

@@ -55,7 +55,7 @@ class Subscription(Source):
     """One inferlet's queue of a topic. `has_room` is called when it is full no more."""
 
     def __init__(self, owner: Waits, number: int, topic: str) -> None:
-        super().__init__(Mailbox(owner, self._taken))
+        super().__init__(Mailbox(owner, self._taken, f"a message to topic {topic!r}"))
         self.number = number
         self.topic = topic
         self._bytes = 0

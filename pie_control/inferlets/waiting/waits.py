@@ -14,8 +14,14 @@ from ...errors import InvalidState
 from ...sandbox.fibers import SUSPEND, Instance, Suspend
 from ...services.aside import Job
 from ...services.timers import Timers
+from ...texts import cut
 from ..futures import FutureTable
 from ..runs import Watch
+
+MOST_NAMED, MOST_BYTES = 3, 200
+"""Of what an inferlet waits for, a list tells so many different things, each in so many bytes."""
+
+THE_MODEL, A_TIME, A_JOB = "the model", "a time to pass", "work that the server does for it"
 
 RunAside = Callable[[Callable[[], Any], Callable[[], None]], Job]
 """Calls the first function on another thread, then the second one on this thread."""
@@ -30,11 +36,13 @@ class Returnable(Protocol):
 
 
 class _ForFutures(NamedTuple):
-    """The guest waits until one of these futures is done; its call then returns `answer(done futures)`."""
+    """The guest waits until one of these futures is done; its call then returns `answer(done futures)`. `asked`:
+    somebody asks where the program stands, and the call returns with none."""
 
     futures: list[int]
     members: Collection[int]
     answer: Callable[[list[int]], Any]
+    asked: bool = False
 
 
 class _Sleep(NamedTuple):
@@ -63,7 +71,7 @@ class Waits:
         self._timers = timers
         self._run_aside = run_aside
         self._charge = charge
-        self._under_way: dict[int, Callable[[], None]] = {}  # what ends the work behind pending futures
+        self._under_way: dict[int, tuple[Callable[[], None], str]] = {}  # behind futures: what ends it; its name
         self._call: _ForFutures | _Sleep | Job | None = None  # in which the guest is suspended
 
     # ---- futures ----
@@ -77,10 +85,10 @@ class Waits:
         if isinstance(self._call, _ForFutures) and future in self._call.members:
             self.wake()
 
-    def begin(self, future: int, stop: Callable[[], None]) -> None:
+    def begin(self, future: int, stop: Callable[[], None], what: str) -> None:
         """Something goes on behind a pending future until `conclude`. `stop` ends it, if the future is cancelled or
-        the inferlet ends before."""
-        self._under_way[future] = stop
+        the inferlet ends before. `what` the inferlet waits for then: a noun with its article."""
+        self._under_way[future] = stop, what
 
     def conclude(self, future: int, value: Any) -> None:
         """What went on behind a future has come to this value, or to a CallError."""
@@ -90,13 +98,14 @@ class Waits:
     def resolve_later(self, future: int, value: Any, deadline_ns: int) -> None:
         """Gives a future its value at `deadline_ns` of the monotonic clock."""
         timer = self._timers.call_at(deadline_ns, lambda: self.conclude(future, value))
-        self.begin(future, timer.cancel)
+        self.begin(future, timer.cancel, A_TIME)
 
     def cancel(self, future: int) -> None:
         """Cancels a future, and ends what goes on behind it. What it holds is given back: the next receiver gets a
         message."""
         value = self.futures.cancel(future)
-        if stop := self._under_way.pop(future, None):
+        if found := self._under_way.pop(future, None):
+            stop, _ = found
             stop()
         elif isinstance(value, Returnable):
             value.not_taken()
@@ -151,7 +160,7 @@ class Waits:
         call = self._call
         if isinstance(call, _ForFutures):
             done = self.futures.done(call.futures)
-            if done:
+            if done or call.asked:
                 self._call = None
                 instance.answer(call.answer, done)
         elif isinstance(call, _Sleep):
@@ -162,6 +171,24 @@ class Waits:
             self._charge(call.seconds)
             instance.answer(Job.take, call)
 
+    # ---- for those who ask ----
+
+    def what(self) -> str:
+        """What the guest waits for; "": it computes, or is about to."""
+        call = self._call
+        if isinstance(call, _ForFutures):
+            named = {self._under_way[each][1] if each in self._under_way else THE_MODEL: None for each in call.futures}
+            shown = [cut(each, MOST_BYTES) for each in named][:MOST_NAMED]
+            return " or ".join([*shown, f"{len(named) - MOST_NAMED} others"] if len(named) > MOST_NAMED else shown)
+        return "" if call is None else A_TIME if isinstance(call, _Sleep) else A_JOB
+
+    def ask(self) -> None:
+        """Lets `wait` return no future to the guest, which then says where it stands. A call that waits for one future
+        goes on."""
+        if isinstance(self._call, _ForFutures) and self._call.answer is list:
+            self._call = self._call._replace(asked=True)
+            self.wake()
+
     def end(self) -> None:
         """Nothing comes back to an inferlet that has ended."""
         if isinstance(self._call, _Sleep):
@@ -169,7 +196,7 @@ class Waits:
         elif isinstance(self._call, Job):
             self._call.cancel()
         self._call = None
-        for stop in self._under_way.values():
+        for stop, _ in self._under_way.values():
             stop()
         self._under_way.clear()
         self.futures = FutureTable(0)

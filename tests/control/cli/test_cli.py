@@ -100,6 +100,27 @@ def test_wrong_use_is_told_with_code_2(arguments: list[str], message: str, capsy
     assert message in capsys.readouterr().err
 
 
+def test_the_version_is_told(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as end:
+        main(["--version"])
+    assert end.value.code == 0
+    assert re.fullmatch(r"pie \d\S*\n", capsys.readouterr().out)
+
+
+def test_help_of_run_is_short_and_help_all_has_every_setting(capsys: pytest.CaptureFixture[str]) -> None:
+    texts = []
+    for option in ("--help", "--help-all"):
+        with pytest.raises(SystemExit):
+            main(["run", option])
+        texts.append(set(re.findall(r"^  (?:-\w, )?(--[a-z-]+)", capsys.readouterr().out, re.MULTILINE)))
+    short, whole = texts
+    assert len(short) <= 10
+    assert {"--model", "--help-all"} < short < whole
+    assert {f"--{each.name.replace('_', '-')}" for each in settings()} - whole == {
+        f"--{name.replace('_', '-')}" for name in run.OWN_SERVER_SETTINGS
+    }
+
+
 def test_unknown_options_end_with_code_2(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as caught:
         main(["list", "--colour"])
@@ -184,12 +205,23 @@ def test_launch_list_logs_stop(url: str, capsys: pytest.CaptureFixture[str]) -> 
     id = capsys.readouterr().out.strip()
     assert main(["list", "--server", url]) == 0
     assert any(line.split()[:3] == [id, "running", "echo"] for line in capsys.readouterr().out.splitlines())
+    assert main(["launch", "--server", url, "wait"]) == 0
+    waits = capsys.readouterr().out.strip()
+    assert main(["list", "--server", url]) == 0
+    (line,) = [line for line in capsys.readouterr().out.splitlines() if line.split()[:1] == [waits]]
+    assert re.search(r"a message of its client, \d+\.\d s$", line)
     assert main(["stop", "--server", url, id]) == 0
     assert main(["list", "--server", url, "--json"]) == 0
     listed = {info["id"]: info["status"] for info in json.loads(capsys.readouterr().out)}
     assert listed[id] == "terminated"
     assert main(["stop", "--server", url, "i999"]) == 2
     assert "no inferlet 'i999'" in capsys.readouterr().err
+    assert main(["stop", "--server", url, "--all"]) == 0
+    assert waits in capsys.readouterr().out.split()
+    assert main(["list", "--server", url, "--json"]) == 0
+    assert "running" not in {info["status"] for info in json.loads(capsys.readouterr().out)}
+    assert main(["stop", "--server", url]) == 2
+    assert "or all by --all" in capsys.readouterr().err
 
 
 def test_list_tells_which_workers_do_not_serve(
@@ -208,6 +240,20 @@ def test_logs_are_printed_and_followed_to_the_end(url: str, capsys: pytest.Captu
     for follow in ([], ["-f"]):
         assert main(["logs", "--server", url, *follow, id]) == 0
         assert capsys.readouterr().out == "greeting\n"
+    assert main(["logs", "--server", url]) == 0
+    assert capsys.readouterr().out == "greeting\n"
+
+
+def test_logs_tell_where_the_tasks_are(url: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["launch", "--server", url, "wait"]) == 0
+    id = capsys.readouterr().out.strip()
+    assert main(["logs", "--server", url, "--stack"]) == 0
+    first, second = capsys.readouterr().out.splitlines()
+    assert re.fullmatch(id + r" waits for a message of its client, since \d+\.\d s", first)
+    assert second == "  Task-1: main (line 4 of main.py)"
+    assert main(["stop", "--server", url, id]) == 0
+    assert main(["logs", "--server", url, "--stack", id]) == 0
+    assert capsys.readouterr().out == f"{id} has ended (terminated)\n"
 
 
 def test_models(url: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -227,7 +273,12 @@ def test_a_signal_ends_run_and_its_inferlet(url: str, number: signal.Signals, co
                 pass
             process.send_signal(number)
             out, err = process.communicate(timeout=HANG_SECONDS)
-        assert (process.returncode, out, err) == (code, "", "")
+        assert (process.returncode, out) == (code, "")
+        if number == signal.SIGINT:
+            id = re.escape(new[0]["id"])
+            assert re.fullmatch(rf"pie: {id} waits for a message .*\ninfo: where its tasks are:\n  Task-1: .*\n", err)
+        else:
+            assert err == ""
         while client.inferlet(new[0]["id"])["status"] == "running":
             pass
 

@@ -108,11 +108,10 @@ def test_all_who_ask_in_one_turn_share_one_listing() -> None:
         assert isinstance(api, CountedApi)
         api.turns = Turns()
         listing = InferletListing(api)  # type: ignore[arg-type]
-        first = listing.encoded()
-        assert listing.encoded() is first
-        await asyncio.sleep(0)
+        first, second = await asyncio.gather(listing.encoded(), listing.encoded())
+        assert first is second
         await runtime.launch("hello")
-        assert b"i1" in bytes(listing.encoded())
+        assert b"i1" in bytes(await listing.encoded())
         api.turns.stop()
         assert len(api.listed) == 2
 

@@ -21,7 +21,7 @@ class Owner(Waits):
         self.values: dict[int, Any] = {}
         self.last = 0
 
-    def begin(self, future: int, stop: Callable[[], None]) -> None:
+    def begin(self, future: int, stop: Callable[[], None], what: str) -> None:
         self.pending[future] = stop
 
     def conclude(self, future: int, value: Any) -> None:
