@@ -39,7 +39,7 @@ from inferlet_sdk.generation.sampling import DistSampler, Greedy, Mirostat, Samp
 from inferlet_sdk.generation.stopping import IgnoreStopTokens, MaxTokens, StopRegex, StopString, StopTokens, StopWhen
 from inferlet_sdk.grammars.grammar import Grammar, Matcher
 from inferlet_sdk.guest.arguments import Args
-from inferlet_sdk.guest.data_files import program_files
+from inferlet_sdk.guest.packages.data_files import program_files
 from inferlet_sdk.guest.program import inferlet
 from inferlet_sdk.images import Image
 from inferlet_sdk.retries import retry

@@ -66,7 +66,10 @@ def install(host: Any, host_error: type[Exception]) -> None:
 def _install_generated() -> None:
     """Installs the modules that componentize-py generated inside the component."""
     interfaces = {name: import_module("wit_world.imports." + name) for name in INTERFACES}
-    install(SimpleNamespace(**interfaces), import_module("componentize_py_types").Err)
+    host_error = import_module("componentize_py_types").Err
+    for name in ("__setattr__", "__delattr__"):  # it is a frozen dataclass; a `with` sets the traceback of what passes
+        setattr(host_error, name, getattr(Exception, name))
+    install(SimpleNamespace(**interfaces), host_error)
 
 
 if find_spec("wit_world") is not None:

@@ -1,7 +1,7 @@
 """The application of the Python guest component, from which componentize-py builds it.
 
 The build initialises the interpreter and stores it in the component with all modules that it has imported, so a launch
-imports nothing.
+imports nothing of these.
 """
 
 from __future__ import annotations
@@ -45,6 +45,7 @@ def seed_once() -> None:
 
 
 standard_library.load()
+standard_library.keep()
 event_loop.install()
 random.seed = seed_once  # type: ignore[assignment]
 rehearsal.rehearse(*(rehearsal.BEGINNING, rehearsal.GENERATION) * 3)

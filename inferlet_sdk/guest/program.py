@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import base64
 import inspect
 import linecache
-import marshal
 import sys
 import types
 from collections.abc import Callable, Iterable
@@ -16,15 +14,11 @@ from inferlet_sdk.generation.generation import Generation
 from inferlet_sdk.guest.arguments import Args, bind
 from inferlet_sdk.guest.command_line import UsageError
 from inferlet_sdk.guest.forgotten import advice_on_forgotten, not_awaited
-from inferlet_sdk.guest.imports import check_imports
-from inferlet_sdk.guest.package import Module, Package, begin, compile_package
+from inferlet_sdk.guest.packages.loading import Compiled, begin
 from inferlet_sdk.schemas.writing import one_level, plain
 from inferlet_sdk.tracebacks.report import format_error
 
 F = TypeVar("F", bound=Callable[..., Any])
-
-PACKAGE = "\0zip:"
-"""What the text of a package begins with; that of a module cannot."""
 
 _entries: list[Callable[..., Any]] = []
 
@@ -37,26 +31,6 @@ def inferlet(function: F) -> F:
     """Marks the entry of an inferlet: `async def main(args)` or a plain `def`. The last marked function counts."""
     _entries.append(function)
     return function
-
-
-def compile_source(name: str, text: str) -> str:
-    """The compiled code of a program as base64 of `marshal`; later runs load it instead of compiling again. The text is
-    that of a module, or PACKAGE and an archive in base64. Raises SyntaxError, ValueError."""
-    return base64.b64encode(marshal.dumps(_compile(name, text))).decode()
-
-
-def _compile(name: str, text: str) -> types.CodeType | tuple[Any, ...]:
-    if text.startswith(PACKAGE):
-        entry, modules, files = compile_package(base64.b64decode(text[len(PACKAGE) :]))
-        return entry, {name: tuple(module) for name, module in modules.items()}, files
-    try:
-        code = compile(text, name, "exec", dont_inherit=True)
-    except SyntaxError as error:
-        if error.text is None and error.lineno:  # what the parser did not see: the program is no file
-            error.text = "".join(text.splitlines(keepends=True)[error.lineno - 1 : error.lineno])
-        raise
-    check_imports(name, {name: text})
-    return code
 
 
 def run_program(name: str, text: str, code: str = "") -> None:
@@ -104,13 +78,10 @@ def _load(name: str, text: str, code: str) -> Callable[..., Any]:
     module = types.ModuleType("__main__")
     module.__file__ = name
     sys.modules["__main__"] = module
-    compiled = marshal.loads(base64.b64decode(code)) if code else compile(text, name, "exec", dont_inherit=True)
-    if not isinstance(compiled, types.CodeType):
-        entry, modules, files = compiled
-        compiled = begin(Package(entry, {name: Module(*one) for name, one in modules.items()}, files), module)
-    else:  # lazy: only tracebacks need it. The program may have had another name when it was compiled
-        linecache.cache[compiled.co_filename] = (lambda: text,)
-    return entry_of(module, compiled, name)
+    if code:
+        return entry_of(module, begin(Compiled(code), module), name)
+    linecache.cache[name] = (lambda: text,)  # lazy: only tracebacks need it
+    return entry_of(module, compile(text, name, "exec", dont_inherit=True), name)
 
 
 def entry_of(module: types.ModuleType, code: types.CodeType, name: str) -> Callable[..., Any]:

@@ -15,6 +15,7 @@ from typing import Any
 
 from inferlet_sdk import bindings
 from inferlet_sdk.guest import program
+from inferlet_sdk.guest.packages import compiled
 
 BEGINNING = """
 from inferlet_sdk import inferlet
@@ -47,7 +48,7 @@ async def main(args, tokens: int = 48):
     return context.model.name
 """
 
-CODES = {text: program.compile_source("rehearsal.py", text) for text in (BEGINNING, GENERATION)}
+CODES = {text: "".join(compiled.compile_source("rehearsal.py", text)) for text in (BEGINNING, GENERATION)}
 
 
 def _host() -> Any:
@@ -111,6 +112,6 @@ def rehearse(*programs: str) -> None:
     bindings.install(HOST, error)
     try:
         for text in programs:
-            program.run_program("rehearsal.py", text, CODES[text])
+            program.run_program("rehearsal.py", "", CODES[text])
     finally:
         bindings.install(real, error)

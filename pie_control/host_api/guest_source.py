@@ -5,10 +5,14 @@ from __future__ import annotations
 from typing import Any
 
 from ..errors import Unsupported
-from ..programs.host.python_source import MadeAhead
+from ..programs.host.python_source import Compilation, MadeAhead
 from ..sandbox.fibers import SUSPEND
 from .guest import Guest
 from .suspending import suspending
+
+PIECE = 1 << 20
+"""Characters that cross at once, of the code of a program or the text of one to be compiled."""
+NO_PYTHON = "this program is a component, not Python text"
 
 
 @suspending
@@ -16,6 +20,20 @@ def source(owner: Guest | MadeAhead) -> Any:
     """Suspends an instance that has no program yet; `PythonGuests` resumes it, with None to rehearse, or with one."""
     if type(owner) is MadeAhead:
         return SUSPEND
-    if owner.source is not None:
-        return owner.source
-    raise Unsupported("this program is a component, not Python text")
+    if owner.source is None:
+        raise Unsupported(NO_PYTHON)
+    name, text, code = owner.source
+    return name, text, code[:PIECE]
+
+
+def read(owner: Guest | Compilation, begin: int, length: int) -> str:
+    if owner.source is None:
+        raise Unsupported(NO_PYTHON)
+    whole = owner.source[2] or (owner.text if isinstance(owner, Compilation) else "")
+    return whole[begin : begin + min(length, PIECE)]
+
+
+def put_code(owner: Guest | Compilation, piece: str) -> None:
+    if not isinstance(owner, Compilation):
+        raise Unsupported("only the compiler of programs gives code: an inferlet has `set-result`")
+    owner.put_code(piece)

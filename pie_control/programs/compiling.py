@@ -25,7 +25,7 @@ log = logging.getLogger(__name__)
 
 
 PACKAGE = "\0zip:"
-"""What tells a guest that the text of a program is an archive in base64 (`inferlet_sdk.guest.program`)."""
+"""What tells a guest that the text of a program is an archive in base64 (`inferlet_sdk.guest.packages.compiled`)."""
 
 
 def _package(archive: bytes) -> str:
@@ -67,18 +67,15 @@ class ProgramCompiler:
         return await self._native.compile(await self._content(program, data), folder, stem, program.owner)
 
     async def _bring_python(self, program: Program, host: ProgramHost, data: bytes) -> int:
-        is_package = program.kind == "package"
-        text = await asyncio.to_thread(_package if is_package else bytes.decode, data)
+        text = await asyncio.to_thread(_package if program.kind == "package" else bytes.decode, data)
         stem = f"{program.hash}-{self._guest_hash}"
         code = await asyncio.to_thread(self._try_load_code, stem)
         if code is None:
             async with self._python_places.place(program.owner):
                 code = await host.compile(program.title, text)
             await asyncio.to_thread(self._keep_code, stem, code)
-        if is_package:
-            text = ""  # the code has the sources, too
-        host.provide(program.hash, text, code)
-        return len(text) + len(code)
+        host.provide(program.hash, "", code)  # the code has the sources, too
+        return len(code)
 
     def _try_load_code(self, stem: str) -> str | None:
         path = find_sealed(self._store.compiled, stem, CODE_SUFFIX)

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Protocol
 
 SourceText = tuple[str, str, str]
-"""Name, text and code of a Python program, as `guest-source.source` returns them. The code is base64 of what the guest
-made of the text."""
+"""Name, text and code of a Python program, for `guest-source.source`: what the guest has made of the text is its
+code, and then there is no text."""
 
 
 class ProgramHost(Protocol):

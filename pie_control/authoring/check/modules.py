@@ -3,34 +3,35 @@
 from __future__ import annotations
 
 import ast
-import functools
-import subprocess
 import sys
 from collections.abc import Collection, Iterator
-from pathlib import Path
+from importlib.util import find_spec
 
 import inferlet_sdk
+from inferlet_sdk.guest.standard_library import lacks
 
-LIST = (
-    "import sys; sys.path.insert(0, sys.argv[1]); from inferlet_sdk.guest import standard_library; "
-    "standard_library.load(); import inferlet_sdk.guest.program; print(*sys.modules)"
-)
-
-
-@functools.cache
-def of_the_sandbox() -> frozenset[str]:
-    """Modules that the guest's build loads: an interpreter with nothing else loads the same."""
-    folder = str(Path(inferlet_sdk.__file__).parents[1])
-    command = [sys.executable, "-I", "-S", "-c", LIST, folder]
-    done = subprocess.run(command, capture_output=True, text=True, check=True)
-    return frozenset(done.stdout.split()) | frozenset(sys.builtin_module_names)
+GUEST = (3, 14)
+"""Version of the sandbox's Python."""
+NEWER = {"annotationlib", "compression"}
+"""Modules that older versions lack."""
 
 
 def is_there(module: str, own: Collection[str]) -> bool:
     """Whether a program with modules `own` can import a module."""
     if module in own or any(one.startswith(f"{module}.") for one in own) or module.startswith("_"):
         return True
-    return module.partition(".")[0] == inferlet_sdk.__name__ or module in of_the_sandbox()
+    top = module.partition(".")[0]
+    return top in (inferlet_sdk.__name__, *NEWER) or (
+        top in sys.stdlib_module_names and not lacks(module) and (sys.version_info < GUEST or _is_found(module))
+    )
+
+
+def _is_found(module: str) -> bool:
+    """Whether this Python has a module; packages around it are imported, of the standard library only."""
+    try:
+        return find_spec(module) is not None
+    except ImportError:
+        return False
 
 
 def imports(tree: ast.AST) -> Iterator[tuple[ast.stmt, str]]:

@@ -6,8 +6,8 @@ import ast
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from inferlet_sdk.guest.imports import advice_on_package
-from inferlet_sdk.guest.package import COMPILED, PURE
+from inferlet_sdk.guest.packages.imports import advice_on_package
+from inferlet_sdk.guest.packages.package import COMPILED, PURE
 from inferlet_sdk.tracebacks.hints import advice_on
 
 from ...client.packages import ENTRIES

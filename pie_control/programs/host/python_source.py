@@ -9,24 +9,28 @@ from __future__ import annotations
 import asyncio
 import time
 
-from ...errors import BadProgram
+from ...errors import BadProgram, QuotaExceeded
 from ...sandbox.fibers import Instance, Step
 from ...sandbox.wasi import WasiState
 from ..program_host import SourceText
 
 COMPILE_SECONDS = 5.0
-"""Limit of processor time for the compilation of one program."""
+"""Limit of processor time for the compilation of a small program."""
+COMPILE_SECONDS_PER_MIB = 12.0
+"""What each MiB of it adds: of a text, or of an archive in base64. Wheels shrink to a quarter in one."""
+MOST_COMPILE_SECONDS = 120.0
+MOST_CODE = 96 << 20
+"""Characters of the code of one program: base64 of twice what a package may have, for sources and their code."""
 
 COMPILER = """
 import traceback
-from inferlet_sdk.bindings import core
 from inferlet_sdk.tracebacks.hints import advice_on
-from inferlet_sdk.guest.imports import Refused
-from inferlet_sdk.guest.program import compile_source
+from inferlet_sdk.guest.packages.compiled import compile_for_host
+from inferlet_sdk.guest.packages.imports import Refused
 
 def main(args):
     try:
-        core.set_result(compile_source(*args.argv))
+        compile_for_host(*args.argv)
     except Refused as error:
         raise SystemExit(str(error)) from None
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
@@ -56,12 +60,29 @@ class Compilation(MadeAhead):
 
     def __init__(self, name: str, text: str) -> None:
         super().__init__()
-        self.arguments = [name, text]
+        self.text = text
+        self.arguments = [name]
         self.environment: dict[str, str] = {}
-        self.code = ""
+        self._pieces: list[str] = []
+        self._size = 0
 
-    def put_result(self, text: str) -> None:
-        self.code = text
+    @property
+    def seconds(self) -> float:
+        """Limit of processor time."""
+        return min(COMPILE_SECONDS + COMPILE_SECONDS_PER_MIB * len(self.text) / (1 << 20), MOST_COMPILE_SECONDS)
+
+    @property
+    def code(self) -> str:
+        return "".join(self._pieces)
+
+    def put_code(self, piece: str) -> None:
+        """Raises QuotaExceeded."""
+        self._size += len(piece)
+        if self._size > MOST_CODE:
+            raise QuotaExceeded(f"the code of the program has more than {MOST_CODE >> 20} MiB: leave modules out")
+        self._pieces.append(piece)
+
+    put_result = put_code
 
 
 async def compile_in_guest(instance: Instance, compilation: Compilation) -> str:
@@ -74,8 +95,11 @@ async def compile_in_guest(instance: Instance, compilation: Compilation) -> str:
             used += time.perf_counter() - start
             if step is Step.DONE:
                 break
-            if used > COMPILE_SECONDS or step is Step.WAITING:
-                raise BadProgram(f"compiling the program took more than {COMPILE_SECONDS:g} s of processor time")
+            if used > compilation.seconds or step is Step.WAITING:
+                raise BadProgram(
+                    f"compiling the program took more than {compilation.seconds:.0f} s of processor time, the limit "
+                    "for its size: leave out modules that it does not need"
+                )
             await asyncio.sleep(0)
         error = instance.outcome()
         if error is not None:

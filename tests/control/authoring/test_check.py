@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from inferlet_sdk.guest.package import PURE
+from inferlet_sdk.guest.packages.package import PURE
 from pie_control.authoring.check import check
 from pie_control.authoring.new import make
 from pie_control.cli.main import main
@@ -79,7 +79,7 @@ WRONG = [
     (PLAIN.format("ctx.flush()"), 6, "`Context.flush` is never awaited", "make `main` an `async def`"),
     (START + "async def help():\n    pass\nasync def main(args):\n    help()", 7, "`help` is never awaited", "`await`"),
     ("import numpy\ndef main(args): ...", 1, "the sandbox has no module 'numpy'", "has compiled parts"),
-    ("import sqlite3\ndef main(args): ...", 1, "no module 'sqlite3'", "use what it has"),
+    ("import ssl\ndef main(args): ...", 1, "no module 'ssl'", "use what it has"),
     ("def main(args):\n    import requests", 2, "no module 'requests'", "`http_get`"),
     ("x = 1", 1, "the program has no entry", "decorate a function with @inferlet"),
     (START + "@inferlet\ndef a(args): ...\n@inferlet\ndef b(args): ...", 5, "several functions", "line 7"),

@@ -36,14 +36,14 @@ class MissingModule(Refused):
     """It imports what does not exist in the sandbox."""
 
 
-def check_imports(entry: str, sources: Mapping[str, str]) -> None:
-    """Follows the imports that every run makes, from the module `entry` on; `sources` by name of module. What stands in
-    a function or a `try` may never run. Raises MissingModule."""
+def check_imports(entry: str, sources: Mapping[str, bytes]) -> None:
+    """Follows the imports that every run makes, from the module `entry` on; `sources`, in UTF-8, by
+    name of module. What stands in a function or a `try` may never run. Raises MissingModule."""
     seen, waiting = {entry}, [entry]
     while waiting:
         name = waiting.pop()
         is_package = any(other.startswith(f"{name}.") for other in sources)
-        for line, wanted in _imports(ast.parse(sources[name]), name, is_package):
+        for line, wanted in _imports(ast.parse(sources[name].decode("utf-8-sig")), name, is_package):
             if wanted in sources:
                 if wanted not in seen:
                     seen.add(wanted)
@@ -84,7 +84,7 @@ def _imports(tree: ast.Module, name: str, is_package: bool) -> Iterator[tuple[in
                 waiting = [*body, *waiting]
 
 
-def _exists(name: str, sources: Mapping[str, str]) -> bool:
+def _exists(name: str, sources: Mapping[str, bytes]) -> bool:
     """Whether a module is in the sandbox, or a folder of the program."""
     if any(other.startswith(f"{name}.") for other in sources):
         return True
