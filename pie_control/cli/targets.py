@@ -77,8 +77,8 @@ class OwnTarget:
         uploaded = {name: await self._api.upload_blob(content) for name, content in contents.items()}
         self._api.send(inferlet, text, uploaded)
 
-    async def terminate(self, inferlet: str) -> None:
-        self._api.terminate(inferlet, "terminated by its client")
+    async def terminate(self, inferlet: str, reason: str = "terminated by its client") -> None:
+        self._api.terminate(inferlet, reason)
 
     async def inferlet(self, inferlet: str, stack: bool = False) -> dict[str, Any]:
         return asdict(await self._api.look_at(inferlet, stack))

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
+import inspect
 import json
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -16,9 +18,10 @@ from pie_control.http_server import messages as wire
 from pie_control.inferlets.events import LogLine
 
 from .connection import ServerSession, ServerUnavailable, error_of
+from .mapping import mapped
 from .packages import is_file, name_of, read_file, read_program
-from .passing import passed, wrong
-from .running import Content, Running
+from .passing import as_value, passed, wrong
+from .running import Content, Running, check_watch
 from .shipping import program_of
 
 DEFAULT_SERVER = f"http://{DEFAULT_HOST}:{DEFAULT_PORT}"
@@ -151,6 +154,8 @@ class Client:
         blobs: Mapping[str, Content] | None = None,
         detached: bool = False,
         logs: bool = False,
+        timeout: float | None = None,
+        retries: int = 0,
         **kwargs: Any,
     ) -> Running:
         """Starts an inferlet of a program that the server has (its name, its content hash, or the beginning of that),
@@ -160,14 +165,20 @@ class Client:
         The client ships the source of `function(args, ...)`, which may use `inferlet_sdk`, its arguments and modules
         that it imports itself, but nothing else of its own module.
 
+        After `timeout` seconds it is ended, and the error says so. Where its worker or host was lost, it is launched
+        again, `retries` times at most: from its beginning, under another id, after the messages that came until then.
+
         The inferlet ends with this client unless `detached`. With `logs`, `Running.events` includes its log lines.
         `blobs`: files (paths) or bytes, such as images, by the names under which the inferlet opens them. Raises
         UnknownName, BadProgram, and BadRequest for what cannot be sent.
         """
+        check_watch(timeout, retries, detached)
         words, passed_on = passed(args, kwargs, environment)
         reference = await self._reference(program)
         uploaded = {name: await self.upload_blob(blob) for name, blob in (blobs or {}).items()}
-        return await self._session.follow(
+        session = self._session
+        launch = functools.partial(
+            session.follow,
             wire.LaunchInferlet,
             program=reference,
             arguments=words,
@@ -176,6 +187,9 @@ class Client:
             detached=bool(detached),
             logs=bool(logs),
         )
+        running = await launch()
+        running.watch(timeout, retries, launch)
+        return running
 
     async def _reference(self, program: Program) -> str:
         """By what the server launches it."""
@@ -199,16 +213,54 @@ class Client:
         *args: Any,
         environment: Mapping[str, str] | None = None,
         blobs: Mapping[str, Content] | None = None,
+        on_message: Callable[[str], Any] | None = None,
+        timeout: float | None = None,
+        retries: int = 0,
         **kwargs: Any,
     ) -> Any:
-        """Launches what `launch` takes, such as a function, and returns its result. Raises as `launch`, and
-        InferletEnded with the traceback if it fails."""
-        running = await self.launch(program, *args, environment=environment, blobs=blobs, **kwargs)
+        """Launches what `launch` takes, such as a function, and returns its result. `on_message`, async or not, gets
+        what it sends, as it comes. Raises as `launch`, and InferletEnded with the traceback if it fails."""
+        running = await self.launch(
+            program, *args, environment=environment, blobs=blobs, timeout=timeout, retries=retries, **kwargs
+        )
         try:
+            if on_message is not None:
+                async for text in running:
+                    if inspect.isawaitable(taken := on_message(text)):
+                        await taken
             return await running.result()
         except BaseException:
             await self._end(running)
             raise
+
+    async def map(
+        self,
+        program: Program,
+        inputs: Iterable[Any],
+        /,
+        *,
+        at_once: int = 16,
+        ordered: bool = True,
+        environment: Mapping[str, str] | None = None,
+        timeout: float | None = None,
+        retries: int = 0,
+        **kwargs: Any,
+    ) -> AsyncIterator[Any]:
+        """The results of one inferlet for each input, the first argument of its `main`: `async for result in
+        client.map(f, inputs)`. At most `at_once` run at a time. In the order of the inputs, or with `ordered=False` as
+        they finish.
+
+        An input is a JSON value; a text is no word of a command line here. `kwargs` are the same for all. Raises as
+        `run`; the inferlets that run then end, and when the iterator is closed.
+        """
+        reference = await self._reference(program)
+
+        async def run(value: Any) -> Any:
+            env = as_value(value, environment)
+            return await self.run(reference, value, environment=env, timeout=timeout, retries=retries, **kwargs)
+
+        async for result in mapped(run, inputs, at_once, ordered):
+            yield result
 
     async def _end(self, running: Running) -> None:
         if self._connection is not None and not self._connection.is_lost:

@@ -19,7 +19,7 @@ from pie_control.errors import PieError
 from pie_control.http_server import messages as wire
 from pie_control.inferlets.events import Ended, Event, LogLine
 
-from .running import Content, Running
+from .running import TERMINATED, Content, Running
 
 CONNECT_SECONDS = 10.0
 CLOSE_SECONDS = 1.0
@@ -71,7 +71,7 @@ class ServerSession:
         self._upload = upload
         self._ids = itertools.count(1)
         self._replies: dict[int, asyncio.Future[Any]] = {}
-        self._following: dict[int, wire.LaunchInferlet | wire.Attach] = {}
+        self._following: dict[int, tuple[wire.LaunchInferlet | wire.Attach, Running | None]] = {}
         self._undoing: set[asyncio.Task[Any]] = set()
         self._running: dict[str, Running] = {}
         self._lost: PieError | None = None
@@ -126,12 +126,20 @@ class ServerSession:
         """Sends a request and returns the value of its reply; raises the PieError that the server answers with."""
         return await self._exchange(kind(id=next(self._ids), **fields))
 
-    async def follow(self, kind: type[wire.LaunchInferlet] | type[wire.Attach], /, **fields: Any) -> Running:
-        """Sends a request whose reply is the id of an inferlet; its events follow. Raises like `request`."""
+    async def follow(
+        self,
+        kind: type[wire.LaunchInferlet] | type[wire.Attach],
+        /,
+        *,
+        running: Running | None = None,
+        **fields: Any,
+    ) -> Running:
+        """Sends a request whose reply is the id of an inferlet; its events follow, to `running` if it is given. Raises
+        like `request`."""
         request = kind(id=next(self._ids), **fields)
-        self._following[request.id] = request
-        running: Running = await self._exchange(request)
-        return running
+        self._following[request.id] = request, running
+        followed: Running = await self._exchange(request)
+        return followed
 
     async def _exchange(self, request: wire.Request) -> Any:
         if self._lost is not None:
@@ -152,8 +160,8 @@ class ServerSession:
         uploaded = {name: await self._upload(blob) for name, blob in blobs.items()}
         await self.request(wire.Send, inferlet=inferlet, text=text, blobs=uploaded)
 
-    async def terminate(self, inferlet: str) -> None:
-        await self.request(wire.Terminate, inferlet=inferlet)
+    async def terminate(self, inferlet: str, reason: str = TERMINATED) -> None:
+        await self.request(wire.Terminate, inferlet=inferlet, reason=reason)
 
     async def inferlet(self, inferlet: str, stack: bool = False) -> dict[str, Any]:
         value: dict[str, Any] = await self.request(wire.ShowInferlet, inferlet=inferlet, stack=stack)
@@ -198,10 +206,11 @@ class ServerSession:
     def _take_reply(self, id: int, value: Any) -> None:
         reply, following = self._replies.get(id), self._following.pop(id, None)
         if following is not None and reply is None:
-            self._undo(following, value)
+            self._undo(following[0], value)
         elif following is not None:
             # Entered at once, not when the caller wakes up: its first events may be in the same frame.
-            value = self._running.setdefault(value, Running(value, self))
+            id_now, value = value, self._running.setdefault(value, following[1] or Running(value, self))
+            value.id = id_now
         if reply is not None and not reply.done():
             reply.set_result(value)
 

@@ -43,6 +43,11 @@ def passed(
     return words, env
 
 
+def as_value(value: Any, environment: Mapping[str, str] | None) -> dict[str, str]:
+    """The environment in which an only argument is a value, though it may be a text: no word of a command line."""
+    return {**(environment or {}), "args": f'{{"0": {_as_json(value, "inputs")}}}'}
+
+
 def _as_json(value: Any, name: str) -> str:
     try:
         return json.dumps(value)

@@ -3,17 +3,43 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import os
 from collections import deque
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Coroutine, Mapping
+from dataclasses import replace
 from typing import Any, Protocol
 
-from pie_control.errors import InferletEnded, PieError
+from pie_control.errors import BadRequest, InferletEnded, PieError
 from pie_control.inferlets.events import Ended, Event, LogLine, Message
 
 Content = str | os.PathLike[str] | bytes
 """What a blob is made of: the path of a file, or bytes."""
+
+
+TERMINATED = "terminated by a client"
+PAUSE_SECONDS = 0.5
+"""Before an inferlet that was lost is launched again; longer each time."""
+
+
+def check_watch(timeout: float | None, retries: int, detached: bool) -> None:
+    """Checks what `launch` is asked to look after. Raises BadRequest."""
+    if timeout is not None and not (isinstance(timeout, int | float) and timeout > 0):
+        raise BadRequest(f"timeout: give seconds, more than 0, or None, not {timeout!r}")
+    if type(retries) is not int or retries < 0:
+        raise BadRequest(f"retries: give a number of 0 or more, not {retries!r}")
+    if detached and (timeout is not None or retries):
+        raise BadRequest(
+            "timeout and retries are kept by this client, which a detached inferlet outlives: leave out one"
+        )
+
+
+class Relaunch(Protocol):
+    """Launches the same again."""
+
+    async def __call__(self, *, running: Running) -> Running:
+        """The new inferlet's events go to `running`, which has its id from then on. Raises PieError."""
 
 
 class Link(Protocol):
@@ -22,7 +48,7 @@ class Link(Protocol):
     async def send(self, inferlet: str, text: str, blobs: Mapping[str, Content]) -> None:
         """Sends a message to the inferlet, with blobs by name."""
 
-    async def terminate(self, inferlet: str) -> None:
+    async def terminate(self, inferlet: str, reason: str = TERMINATED) -> None:
         """Ends the inferlet."""
 
     async def inferlet(self, inferlet: str, stack: bool = False) -> dict[str, Any]:
@@ -46,15 +72,62 @@ class Running:
         self._ended: Ended | None = None
         self._lost: PieError | None = None
         self._changed = asyncio.Event()
+        self._retries = self._tries = 0
+        self._relaunch: Relaunch | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._overdue = ""
 
     # ---- for the link ----
 
     def deliver(self, event: Event) -> None:
         """Takes an event of the inferlet."""
         if isinstance(event, Ended):
+            if event.status == "lost" and self._tries < self._retries and not self._overdue:
+                self._start(self._try_again(event))
+                return
             self._ended = event
+            if self._timer is not None:
+                self._timer.cancel()
         self._events.append(event)
         self._changed.set()
+
+    def watch(self, timeout: float | None, retries: int, relaunch: Relaunch) -> None:
+        """Ends it after `timeout` seconds; launches it again where it is lost, so many times."""
+        self._retries, self._relaunch = retries, relaunch
+        if self._ended is not None:  # already: its events came with the answer to its launch
+            self._ended = None
+            self.deliver(self._events.pop())
+        if timeout is not None and self._ended is None:
+            overdue = f"it ran longer than its client gave it (timeout={timeout:g} s)"
+            self._timer = asyncio.get_running_loop().call_later(
+                timeout, lambda: self._start(self._end_overdue(overdue))
+            )
+
+    def _start(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _end_overdue(self, why: str) -> None:
+        self._overdue = why
+        with contextlib.suppress(PieError):  # it has ended, or the connection has
+            await self._link.terminate(self.id, why)
+
+    async def _try_again(self, lost: Ended) -> None:
+        assert self._relaunch is not None, "it is launched again only where it is watched"
+        self._tries += 1
+        await asyncio.sleep(PAUSE_SECONDS * self._tries)
+        try:
+            if self._overdue:
+                self.deliver(replace(lost, error=self._overdue))
+            else:
+                await self._relaunch(running=self)
+        except PieError as error:
+            self.deliver(replace(lost, error=f"{lost.error}; it could not be launched again: {error}"))
+            return
+        if self._overdue:
+            await self._end_overdue(self._overdue)
 
     def lose(self, error: PieError) -> None:
         """The connection broke: no more events will come. Events delivered before can still be read."""

@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import os
 import threading
-from collections.abc import Coroutine, Iterator, Mapping
+import weakref
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator, Mapping
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
@@ -22,8 +23,13 @@ class _LoopThread:
 
     def __init__(self) -> None:
         self._loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(target=self._loop.run_forever, name="pie-client", daemon=True)
+        self._thread = threading.Thread(target=self._run, name="pie-client", daemon=True)
+        self._dropped: asyncio.Future[None] | None = None
         self._thread.start()
+
+    def _run(self) -> None:
+        self._loop.run_forever()
+        self._loop.close()
 
     def call(self, coroutine: Coroutine[Any, Any, T]) -> T:
         """Runs a coroutine in the loop; Ctrl-C while waiting cancels it."""
@@ -34,19 +40,35 @@ class _LoopThread:
             future.cancel()
             raise
 
+    def drop(self, client: Client) -> None:
+        """Closes the client and stops, without waiting: it may be called in this thread, by the garbage collector."""
+
+        async def close() -> None:
+            await client.close()
+            self._loop.stop()
+
+        def start() -> None:
+            self._dropped = asyncio.ensure_future(close())
+
+        self._loop.call_soon_threadsafe(start)
+
     def stop(self) -> None:
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
-        self._loop.close()
 
 
 class SyncRunning:
     """`Running` without `async`."""
 
-    def __init__(self, running: Running, thread: _LoopThread) -> None:
-        self.id = running.id
+    def __init__(self, running: Running, client: SyncClient, thread: _LoopThread) -> None:
         self._running = running
+        self._client = client  # which must not be dropped before
         self._call = thread.call
+
+    @property
+    def id(self) -> str:
+        """The inferlet's id; another one after it was lost and launched again."""
+        return self._running.id
 
     def send(self, text: str, *, blobs: Mapping[str, Content] | None = None) -> None:
         """Sends a message, which the inferlet's `receive` returns; raises Conflict if the inferlet has ended,
@@ -88,29 +110,52 @@ async def _next(iterator: Any) -> Any:
     return await anext(iterator, None)
 
 
+async def _next_of(results: AsyncIterator[Any]) -> tuple[Any] | None:
+    """The next result, which may be None, in a tuple."""
+    async for result in results:
+        return (result,)
+    return None
+
+
+async def _close(results: Any) -> None:
+    await results.aclose()
+
+
 class SyncClient:
-    """`Client` without `async`, used as `with SyncClient(url) as client`."""
+    """`Client` without `async`, used as `with SyncClient(url) as client`, or without `with`, in a notebook. Then it
+    connects when it is used first, and closes at the end of Python or when nothing holds it any more."""
 
     def __init__(self, server: str = DEFAULT_SERVER, token: str | None = None) -> None:
         """`token`: see `Client`."""
         self._client = Client(server, token)
         self._thread: _LoopThread | None = None
+        self._at_end: weakref.finalize[Any, SyncClient] | None = None
+        self._closed = False
 
     def __enter__(self) -> Self:
-        self._thread = _LoopThread()
-        try:
-            self._call(self._client.connect())
-        except BaseException:
-            self.close()
-            raise
+        self._closed = False
+        self._open()
         return self
+
+    def _open(self) -> _LoopThread:
+        thread = _LoopThread()
+        try:
+            thread.call(self._client.connect())
+        except BaseException:
+            thread.stop()
+            raise
+        self._at_end = weakref.finalize(self, thread.drop, self._client)
+        self._thread = thread
+        return thread
 
     def __exit__(self, kind: type[BaseException] | None, error: object, trace: TracebackType | None) -> None:
         self.close()
 
     def close(self) -> None:
         """Disconnects. Idempotent."""
-        thread, self._thread = self._thread, None
+        thread, self._thread, self._closed = self._thread, None, True
+        if self._at_end is not None:
+            self._at_end.detach()
         if thread is not None:
             thread.call(self._client.close())
             thread.stop()
@@ -155,6 +200,8 @@ class SyncClient:
         blobs: Mapping[str, Content] | None = None,
         detached: bool = False,
         logs: bool = False,
+        timeout: float | None = None,
+        retries: int = 0,
         **kwargs: Any,
     ) -> SyncRunning:
         """Starts an inferlet of a program that the server has, of a file or folder, or of a function, with these
@@ -163,8 +210,9 @@ class SyncClient:
         It ends with this client unless `detached`. With `logs`, `SyncRunning.events` includes its log lines. `blobs`:
         files (paths) or bytes, such as images, by the names under which the inferlet opens them.
         """
+        watched: dict[str, Any] = {"timeout": timeout, "retries": retries}
         launch = self._client.launch(
-            program, *args, environment=environment, blobs=blobs, detached=detached, logs=logs, **kwargs
+            program, *args, environment=environment, blobs=blobs, detached=detached, logs=logs, **watched, **kwargs
         )
         return self._running(launch)
 
@@ -179,11 +227,47 @@ class SyncClient:
         *args: Any,
         environment: Mapping[str, str] | None = None,
         blobs: Mapping[str, Content] | None = None,
+        on_message: Callable[[str], Any] | None = None,
+        timeout: float | None = None,
+        retries: int = 0,
         **kwargs: Any,
     ) -> Any:
-        """Launches what `launch` takes, such as a function, and returns its result. Raises as `launch`, and
-        InferletEnded with the traceback if it fails."""
-        return self._call(self._client.run(program, *args, environment=environment, blobs=blobs, **kwargs))
+        """Launches what `launch` takes, such as a function, and returns its result. `on_message` gets what it sends, as
+        it comes, in this thread. Raises as `launch`, and InferletEnded with the traceback if it fails."""
+        options: dict[str, Any] = {"environment": environment, "blobs": blobs, "timeout": timeout, "retries": retries}
+        if on_message is None:
+            return self._call(self._client.run(program, *args, **options, **kwargs))
+        running = self.launch(program, *args, **options, **kwargs)
+        try:
+            for text in running:
+                on_message(text)
+            return running.result()
+        except BaseException:
+            running.terminate()
+            raise
+
+    def map(
+        self,
+        program: Program,
+        inputs: Iterable[Any],
+        /,
+        *,
+        at_once: int = 16,
+        ordered: bool = True,
+        environment: Mapping[str, str] | None = None,
+        timeout: float | None = None,
+        retries: int = 0,
+        **kwargs: Any,
+    ) -> Iterator[Any]:
+        """The results of one inferlet for each input, as `Client.map` gives them. Inputs are taken by another thread,
+        while this one waits for a result."""
+        options: dict[str, Any] = {"environment": environment, "timeout": timeout, "retries": retries}
+        results = self._client.map(program, inputs, at_once=at_once, ordered=ordered, **options, **kwargs)
+        try:
+            while (found := self._call(_next_of(results))) is not None:
+                yield found[0]
+        finally:
+            self._call(_close(results))
 
     def programs(self) -> list[dict[str, Any]]:
         """All programs: program (content hash), name, names, file, kind, size, uploaded (seconds since the epoch)."""
@@ -215,18 +299,18 @@ class SyncClient:
         return self._call(self._client.statistics())
 
     def _running(self, start: Coroutine[Any, Any, Running]) -> SyncRunning:
-        return SyncRunning(self._call(start), self._open_thread)
+        return SyncRunning(self._call(start), self, self._open_thread)
 
     def _call(self, coroutine: Coroutine[Any, Any, T]) -> T:
         try:
             thread = self._open_thread
-        except RuntimeError:
+        except BaseException:
             coroutine.close()
             raise
         return thread.call(coroutine)
 
     @property
     def _open_thread(self) -> _LoopThread:
-        if self._thread is None:
-            raise RuntimeError("the client is not open: use it in `with`")
-        return self._thread
+        if self._closed:
+            raise RuntimeError("the client was closed: make another one")
+        return self._thread or self._open()

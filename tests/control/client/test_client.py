@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import gc
 import json
 import socket
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -16,11 +18,13 @@ import pytest
 from inferlet_sdk import Context, gather
 from pie_control.client import Client, InferletEnded, ServerUnavailable, SyncClient
 from pie_control.client.connection import error_of
+from pie_control.client.mapping import mapped
 from pie_control.client.shipping import program_of
 from pie_control.errors import BadProgram, BadRequest, Conflict, UnknownName
 from pie_control.http_server.messages import ErrorBody
 from pie_control.inferlets.events import Ended, LogLine, Message
-from tests.helpers.fake_server_api import BODIES, FakeServerApi, serve_async, serving, serving_thread
+from tests.helpers.fake_server_api import BODIES, FakeInferlet, FakeServerApi, serve_async, serving, serving_thread
+from tests.helpers.guard import HANG_SECONDS
 
 # ---- launching and talking --------------------------------------------------------------------------
 
@@ -46,6 +50,115 @@ def test_events_hold_log_lines_when_asked_for() -> None:
             assert kinds == [LogLine, Message, Ended]
 
     serve_async(test)
+
+
+def test_run_gives_messages_as_they_come() -> None:
+    async def test(url: str, runtime: FakeServerApi) -> None:
+        said: list[str] = []
+
+        async def take(text: str) -> None:
+            said.append(text)
+
+        async with Client(url) as client:
+            assert await client.run("hello", "A", "B", on_message=said.append) == 2
+            assert await client.run("hello", "C", on_message=take) == 1
+            assert said == ["Hello, A! ", "Hello, B! ", "Hello, C! "]
+
+    serve_async(test)
+
+
+def test_an_inferlet_is_ended_after_its_timeout() -> None:
+    async def test(url: str, runtime: FakeServerApi) -> None:
+        async with Client(url) as client:
+            with pytest.raises(InferletEnded, match=r"it ran longer than its client gave it \(timeout=0.05 s\)"):
+                await client.run("wait", timeout=0.05)
+            running = await client.launch("echo", timeout=HANG_SECONDS)
+            await running.send("stop")
+            assert await running.result() is None
+
+    serve_async(test)
+
+
+@pytest.mark.parametrize(
+    ("options", "why"),
+    [
+        ({"timeout": 0}, "timeout: give seconds, more than 0"),
+        ({"retries": -1}, "retries: give a number of 0 or more"),
+        ({"timeout": 1, "detached": True}, "which a detached inferlet outlives"),
+    ],
+)
+def test_what_nobody_can_keep_is_refused(options: dict[str, Any], why: str) -> None:
+    async def test(url: str, runtime: FakeServerApi) -> None:
+        async with Client(url) as client:
+            with pytest.raises(BadRequest, match=why):
+                await client.launch("wait", **options)
+
+    serve_async(test)
+
+
+def test_what_was_lost_is_launched_again() -> None:
+    async def test(url: str, runtime: FakeServerApi) -> None:
+        async with Client(url) as client:
+            running = await client.launch("echo", retries=1)
+            first = running.id
+            await running.send("before")
+            runtime.inferlet(first).end("lost", None, "its host was lost")
+            while running.id == first:
+                await asyncio.sleep(0.01)
+            await running.send("after")
+            assert await running.receive() in ("before", "after")
+            runtime.inferlet(running.id).end("lost", None, "its host was lost again")
+            with pytest.raises(InferletEnded, match="its host was lost again"):
+                await running.result()
+
+    serve_async(test)
+
+
+async def same(inferlet: FakeInferlet) -> str:
+    """Returns its input; 0 takes longer."""
+    value = json.loads(inferlet.environment["args"])["0"]
+    if value == "--bad":
+        raise ValueError("bad input")
+    if value == 0:
+        await asyncio.sleep(0.1)
+    return json.dumps(value)
+
+
+def test_map_keeps_the_order_or_gives_what_finishes() -> None:
+    async def test(url: str, runtime: FakeServerApi) -> None:
+        runtime._add(b"same", "same", same)
+        async with Client(url) as client:
+            inputs = [0, "a", None, {"x": [1]}, "--b=1"]
+            assert [one async for one in client.map("same", inputs, at_once=2)] == inputs
+            found = [one async for one in client.map("same", inputs, at_once=2, ordered=False)]
+            assert sorted(map(str, found)) == sorted(map(str, inputs))
+            with pytest.raises(InferletEnded, match="bad input"):
+                [one async for one in client.map("same", ["a", "--bad", "b"])]
+            with pytest.raises(BadRequest, match="at_once: give a number of 1 or more, not 0"):
+                [one async for one in client.map("same", inputs, at_once=0)]
+
+    serve_async(test)
+
+
+@pytest.mark.parametrize(("ordered", "first"), [(True, 0), (False, 1)])
+def test_so_many_run_at_once(ordered: bool, first: int) -> None:
+    async def test() -> None:
+        going, most, last = 0, 0, asyncio.Event()
+
+        async def call(value: int) -> int:
+            nonlocal going, most
+            going += 1
+            most = max(most, going)
+            await (asyncio.sleep(0) if value else last.wait())
+            if value == 8:
+                last.set()
+            going -= 1
+            return value
+
+        found = [one async for one in mapped(call, range(9), 3, ordered)]
+        assert (found[0], sorted(found), most) == (first, list(range(9)), 3)
+
+    asyncio.run(test())
 
 
 def test_messages_go_both_ways() -> None:
@@ -444,8 +557,29 @@ def test_sync_client(url: str, tmp_path: Path) -> None:
         echo.terminate()
         assert list(echo) == []
         assert client.inferlet(echo_id)["status"] == "terminated"
-    with pytest.raises(RuntimeError, match="in `with`"):
+    with pytest.raises(RuntimeError, match="make another one"):
         client.models()
+
+
+def test_sync_client_without_with(url: str) -> None:
+    said: list[tuple[str, str]] = []
+    client = SyncClient(url)
+    assert client.run("hello", "A", on_message=lambda text: said.append((text, threading.current_thread().name))) == 1
+    assert said == [("Hello, A! ", threading.current_thread().name)]
+    assert list(client.map(double, [1, 2], number=3)) == [{"number": 3}] * 2
+    with pytest.raises(InferletEnded, match=r"timeout=0.05 s"):
+        client.run("wait", timeout=0.05)
+    inferlet = client.launch("wait").id
+    assert client._thread is not None
+    thread = client._thread._thread
+    del client
+    gc.collect()
+    thread.join(HANG_SECONDS)
+    assert not thread.is_alive()
+    other = SyncClient(url)
+    assert other.inferlet(inferlet)["status"] == "terminated"
+    other.close()
+    other.close()
 
 
 def test_sync_client_without_a_server_leaves_no_thread() -> None:
