@@ -72,9 +72,9 @@ def tried(programs: HostPrograms, name: str, module: str) -> str:
     instance = programs.instance(name, name, owner)
     while instance.step() is Step.PREEMPTED:
         pass
-    error = instance.outcome()
+    failure = instance.outcome()
     instance.close()
-    return f"no: {error.splitlines()[-1]}" if error else f"yes, {owner.code.strip(chr(34))}"
+    return f"no: {failure.splitlines()[-1]}" if failure else f"yes, {owner.code.strip(chr(34))}"
 
 
 def main() -> None:
