@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 
 from starlette.responses import StreamingResponse
 from starlette.types import Receive, Scope, Send
@@ -39,13 +39,18 @@ class _EventStream(StreamingResponse):
     """Takes events from the inferlet when the client has room for them. Holds its claim while it runs, even if the
     client leaves before the first byte."""
 
-    def __init__(self, inferlet: Entry, attachments: Attachments) -> None:
+    def __init__(self, inferlet: Entry, attachments: Attachments, end: Callable[[], object] | None) -> None:
+        self._inferlet = inferlet
+        self._end = end
         self._outbox = inferlet.outbox
         self._id = inferlet.id
         self._attachments = attachments
         self._news = asyncio.Event()
         attachments.claim(inferlet.id, self)
-        super().__init__(self._produce(), media_type="text/event-stream", headers={"cache-control": "no-store"})
+        status, headers = 200, {"cache-control": "no-store"}
+        if end is not None:
+            status, headers["location"] = 201, f"/v1/inferlets/{inferlet.id}"
+        super().__init__(self._produce(), status, headers, media_type="text/event-stream")
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         try:
@@ -54,6 +59,8 @@ class _EventStream(StreamingResponse):
         finally:
             self._outbox.detach()
             self._attachments.release(self._id, self)
+            if self._end is not None and self._inferlet.ended is None:
+                self._end()
 
     async def _produce(self) -> AsyncIterator[bytes]:
         ended = False
@@ -82,6 +89,9 @@ class _EventStream(StreamingResponse):
             return False
 
 
-def stream_events(inferlet: Entry, attachments: Attachments) -> StreamingResponse:
-    """A response that streams until the inferlet ends or the client leaves; raises Conflict."""
-    return _EventStream(inferlet, attachments)
+def stream_events(
+    inferlet: Entry, attachments: Attachments, end: Callable[[], object] | None = None
+) -> StreamingResponse:
+    """A response that streams until the inferlet ends or the client leaves; raises Conflict. `end`, where the same
+    request has launched the inferlet, is called if the client leaves before."""
+    return _EventStream(inferlet, attachments, end)

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Annotated, Any
 
 import msgspec
-from fastapi import APIRouter, Request
+from fastapi import APIRouter, Query, Request
 from msgspec import Meta
 from starlette.responses import Response, StreamingResponse
 
@@ -40,6 +41,9 @@ class MessageBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 LAUNCH = describe_body(LaunchBody, {"program": "hello", "arguments": ["--name", "Ada"]})
 MESSAGE = describe_body(MessageBody, {"text": "What is a page?"})
+STREAMED: dict[int | str, dict[str, Any]] = {
+    201: {"description": "It runs; or, with `stream=true`, its events.", "content": {"text/event-stream": {}}}
+}
 LISTED: dict[int | str, dict[str, Any]] = {200: {"model": list[InferletInfo]}}
 
 
@@ -48,17 +52,32 @@ def inferlets_router(attachments: Attachments, launches: Launches) -> APIRouter:
     router = APIRouter(prefix="/v1/inferlets", tags=["inferlets"])
 
     @router.post(
-        "", status_code=201, summary="Launch an inferlet", openapi_extra=LAUNCH, responses=failures(404, 413, 422)
+        "",
+        status_code=201,
+        summary="Launch an inferlet",
+        openapi_extra=LAUNCH,
+        response_model=InferletInfo,
+        responses=STREAMED | failures(404, 413, 422),
     )
-    async def launch(request: Request, caller: FromTenant) -> InferletInfo:
+    async def launch(
+        request: Request,
+        caller: FromTenant,
+        stream: Annotated[bool, Query(description="Answer with its events, as `events` does.")] = False,
+    ) -> Any:
         """Starts an inferlet that runs until it ends by itself or is deleted. The server keeps its messages, within
-        bounds, until `events` or a session reads them. To launch many and to stream, use `WS /v1/session`."""
+        bounds, until `events` or a session reads them. To launch many, use `WS /v1/session`.
+
+        With `stream=true` the answer is its events, as those of `/v1/inferlets/{inferlet}/events`, and `Location` has
+        its path. Such an inferlet ends when its client disconnects."""
         body = await read_body(request, LaunchBody)
         with launches.launching(request.client) as launched:
             inferlet = await caller.api.launch(
                 body.program, body.arguments, environment=body.environment, blobs=body.blobs
             )
             launched(inferlet)
+            if stream:
+                left = functools.partial(caller.api.terminate, inferlet.id, "the client that streamed it has left")
+                return stream_events(inferlet, attachments, left)
         return inferlet.info()
 
     @router.get("", summary="List inferlets", response_class=Response, responses=LISTED)

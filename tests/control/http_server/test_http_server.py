@@ -50,6 +50,38 @@ def test_upload_launch_and_look() -> None:
     serve_async(test)
 
 
+def test_one_request_launches_and_streams() -> None:
+    async def test(url: str, runtime: FakeServerApi) -> None:
+        async with http(url) as client:
+            path, body = "/v1/inferlets?stream=true", {"program": "hello", "arguments": ["Ada"]}
+            async with client.stream("POST", path, json=body) as answer:
+                assert (answer.status_code, answer.headers["content-type"][:17]) == (201, "text/event-stream")
+                text = "".join([text async for text in answer.aiter_text()])
+            assert [line for line in text.splitlines() if line.startswith("event")] == [
+                "event: log",
+                "event: message",
+                "event: ended",
+            ]
+            assert '{"text":"Hello, Ada! "}' in text
+            info = (await client.get(answer.headers["location"])).json()
+            assert (info["status"], info["result"]) == ("finished", "1")
+            refused = await client.post(path, json={"program": "none"})
+            assert (refused.status_code, refused.json()["error"]["code"]) == (404, "unknown-name")
+
+    serve_async(test)
+
+
+def test_an_inferlet_ends_with_the_stream_that_launched_it() -> None:
+    async def test(url: str, runtime: FakeServerApi) -> None:
+        async with http(url) as client:
+            async with client.stream("POST", "/v1/inferlets?stream=true", json={"program": "wait"}) as answer:
+                id = answer.headers["location"].rpartition("/")[2]
+            assert await ended(runtime, id) == "terminated"
+            assert runtime.inferlet(id).error == "the client that streamed it has left"
+
+    serve_async(test)
+
+
 def test_delete_a_program() -> None:
     async def test(url: str, runtime: FakeServerApi) -> None:
         async with http(url) as client:
