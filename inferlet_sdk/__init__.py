@@ -50,6 +50,7 @@ from inferlet_sdk.traits import Dist
 from inferlet_sdk.traits.outside.blobs import Blob, Message
 from inferlet_sdk.traits.outside.children import Child, ChildEnd, ChildFailed, launch
 from inferlet_sdk.traits.outside.http import Response, http_get, http_post, http_request
+from inferlet_sdk.traits.outside.mapping import map_children
 from inferlet_sdk.traits.outside.topics import Subscription, broadcast, subscribe
 
 __all__ = [
@@ -115,6 +116,7 @@ __all__ = [
     "inferlet",
     "json_schema",
     "launch",
+    "map_children",
     "program_files",
     "retry",
     "subscribe",

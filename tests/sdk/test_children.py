@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from inferlet_sdk import ChildEnd, ChildFailed, launch, traits
+from inferlet_sdk import ChildEnd, ChildFailed, launch, map_children, traits
 from inferlet_sdk.dropped import give_back
 from inferlet_sdk.event_loop import run
 from tests.helpers.native_host import NativeHost
@@ -66,6 +66,44 @@ def test_a_child_is_awaited_and_followed(host: NativeHost) -> None:
         return said, await child, await child, await child.join()
 
     assert run(main()) == (["one", "two"], ["x"], ["x"], ChildEnd("i2", "finished", ["x"], None))
+
+
+def told_to_end(host: NativeHost) -> list[tuple[list[str], str | None]]:
+    """Children end at once. Returns what will have been launched: words, and values that are none."""
+    given: list[tuple[list[str], str | None]] = []
+    launch_child = host.children.launch
+
+    def launched(program: str, arguments: list[str], options: str) -> Any:
+        given.append((arguments, json.loads(options)["environment"].get("args")))
+        child = launch_child(program, arguments, options)
+        host.core.send(child, "end")
+        return child
+
+    host.children.launch = launched
+    return given
+
+
+@pytest.mark.parametrize("ordered", [True, False])
+def test_children_are_mapped(host: NativeHost, ordered: bool) -> None:
+    given = told_to_end(host)
+
+    async def main() -> list[Any]:
+        return [one async for one in map_children("test", iter(["a=1", 2, "c"]), at_once=2, ordered=ordered)]
+
+    assert sorted(run(main())) == [["2"], ["a=1"], ["c"]]
+    assert given == [(["a=1"], '{"0": "a=1"}'), (["2"], '{"0": 2}'), (["c"], '{"0": "c"}')]
+
+
+def test_a_mapped_child_that_fails_raises(host: NativeHost) -> None:
+    told_to_end(host)
+
+    async def main(at_once: int) -> list[Any]:
+        return [one async for one in map_children("test", ["a", "fail", "b"], at_once=at_once)]
+
+    with pytest.raises(ChildFailed, match="it was told to fail"):
+        run(main(1))
+    with pytest.raises(ValueError, match="at_once"):
+        run(main(0))
 
 
 def test_a_child_that_did_not_finish_raises(host: NativeHost) -> None:

@@ -443,6 +443,25 @@ async def main(args):
 )
 
 
+MAPPED = """
+from inferlet_sdk import map_children
+async def twice(args, value):
+    return [value, value]
+async def main(args):
+    found = [one async for one in map_children(twice, ["--x", 2, None], at_once=2)]
+    return found, sorted([one async for one in map_children(twice, range(9), at_once=4, ordered=False)])[8]
+"""
+
+
+def test_children_are_mapped(guest_cache: Path) -> None:
+    async def test(server: ServerApi) -> None:
+        _, listener = await launch(server, MAPPED)
+        ended = await listener.ended
+        assert (ended.error, ended.result) == (None, '[[["--x", "--x"], [2, 2], [null, null]], [8, 8]]')
+
+    check(guest_cache, test)
+
+
 def test_a_function_of_the_program_is_a_child(guest_cache: Path) -> None:
     async def test(server: ServerApi) -> None:
         _, listener = await launch(server, FUNCTIONS)

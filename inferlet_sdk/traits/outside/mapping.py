@@ -1,0 +1,63 @@
+"""Many children, so many at a time."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import json
+from collections import deque
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
+from typing import Any
+
+from inferlet_sdk.traits.arguments import flag, whole
+from inferlet_sdk.traits.outside.children import launch
+
+
+async def map_children(
+    program: str | Callable[..., Any] | None,
+    inputs: Iterable[Any],
+    /,
+    *,
+    at_once: int = 16,
+    ordered: bool = True,
+    environment: Mapping[str, str] | None = None,
+    **kwargs: Any,
+) -> AsyncIterator[Any]:
+    """The results of one child for each input, the first argument of its `main`:
+
+        async for result in map_children("summarize", urls, at_once=8):
+
+    At most `at_once` run at a time, of the 64 that a family may have. In the order of the inputs, or with
+    `ordered=False` as they finish. An input is a JSON value; a text is no word of a command line here. `kwargs` are
+    those of `launch`, the same for all. Raises as `launch` and `await child`; the children that run then end, and when
+    the iterator is closed (`aclosing`).
+    """
+    whole(at_once, "at_once", least=1)
+    flag(ordered, "ordered")
+
+    async def run(value: Any) -> Any:
+        env = {**(environment or {}), "args": json.dumps({"0": value})} if isinstance(value, str) else environment
+        child = launch(program, value, environment=env, **kwargs)
+        try:
+            return await child
+        except BaseException:
+            child.cancel()
+            raise
+
+    source, started = iter(inputs), deque[asyncio.Task[Any]]()
+    try:
+        while True:
+            room = at_once - sum(not one.done() for one in started)
+            started.extend(asyncio.create_task(run(one)) for one in itertools.islice(source, room))
+            if not started:
+                return
+            done = [one for one in (itertools.islice(started, 1) if ordered else started) if one.done()]
+            if not done:
+                await asyncio.wait([one for one in started if not one.done()], return_when="FIRST_COMPLETED")
+                continue
+            started.remove(done[0])
+            yield done[0].result()
+    finally:
+        for one in started:
+            one.cancel()
+        await asyncio.gather(*started, return_exceptions=True)
