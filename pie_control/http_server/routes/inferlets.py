@@ -90,7 +90,7 @@ def inferlets_router(attachments: Attachments, launches: Launches) -> APIRouter:
         """Its status, result or error, what it uses, what it waits for and since when."""
         return await caller.api.look_at(inferlet)
 
-    @router.post("/{inferlet}/stack", summary="Ask an inferlet where its tasks are")
+    @router.post("/{inferlet}/stack", summary="Ask an inferlet where its tasks are", responses=failures(404))
     async def stack(inferlet: str, caller: FromTenant) -> InferletInfo:
         """A line of its log tells soon where each of its tasks is, unless it computes, or waits for the model alone."""
         return await caller.api.look_at(inferlet, stack=True)
