@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.helpers.tree import ROOT
+from tests.helpers.tree import ROOT, parse
 
 PACKAGES = ("pie_control", "pie_inference", "inferlet_sdk")
 
@@ -174,7 +174,7 @@ def walk(node: ast.AST, lazy: bool = False) -> Iterator[tuple[Importing, bool]]:
 def imports() -> tuple[Import, ...]:
     found = []
     for name, path in modules().items():
-        for node, lazy in walk(ast.parse(path.read_text("utf-8"))):
+        for node, lazy in walk(parse(path)):
             is_package = path.name == "__init__.py"
             found += [Import(name, imported, lazy) for imported in imported_names(node, name, is_package)]
     return tuple(found)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
-from tests.helpers.tree import ROOT
+from tests.helpers.tree import ROOT, parse
 
 FOLDER = ROOT / "pie_control" / "scheduling"
 CHANGES = {"add", "append", "clear", "discard", "extend", "pop", "popitem", "popleft", "remove", "update"}
@@ -74,7 +74,7 @@ def foreign_writes(tree: ast.Module, owners: Owned) -> list[str]:
 
 
 def test_nobody_writes_into_another_class_of_the_scheduler() -> None:
-    trees = [ast.parse(path.read_text("utf-8")) for path in sorted(FOLDER.rglob("*.py"))]
+    trees = [parse(path) for path in sorted(FOLDER.rglob("*.py"))]
     owners = owned(trees)
     assert "waiting" in owners["Account"]
     assert [wrong for tree in trees for wrong in foreign_writes(tree, owners)] == []

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.helpers.tree import ROOT
+from tests.helpers.tree import ROOT, parse
 
 PACKAGES = ("pie_control", "pie_inference", "inferlet_sdk")
 FILES = [path for package in PACKAGES for path in (ROOT / package).rglob("*.py")]
@@ -22,7 +22,7 @@ Functions = ast.FunctionDef | ast.AsyncFunctionDef
 
 @functools.cache
 def tree(path: Path) -> ast.Module:
-    return ast.parse(path.read_text("utf-8"))
+    return parse(path)
 
 
 @functools.cache

@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 import pytest
 from hypothesis import settings
 
-from tests.helpers.tree import ROOT
+from tests.helpers.tree import ROOT, parse
 
 Value = TypeVar("Value")
 
@@ -98,7 +98,7 @@ class Module:
 def module_at(path: Path) -> Module:
     imported: dict[str, str] = {}
     defined: dict[str, tuple[ast.stmt, ...]] = {}
-    for statement in _flat(ast.parse(path.read_text("utf-8")).body):
+    for statement in _flat(parse(path).body):
         if isinstance(statement, ast.Import | ast.ImportFrom):
             imported.update(_imports(statement, path))
         for name in _names_made(statement):
