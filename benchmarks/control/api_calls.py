@@ -62,7 +62,7 @@ LEFT_OUT = {
     "keep_body": "as `read_body`, but for the blob that it leaves",
     "watch_run": "once for a run of up to 512 tokens, beside `decode`",
     **dict.fromkeys(("num_embs_needed", "load_image", "embed_img"), "the demo model takes no images"),
-    "source": "the interpreter's own, before a program runs",
+    **dict.fromkeys(("source", "read", "put_code"), "the interpreter's own, before a program runs"),
 }
 """Functions without a row, and why. Nor have `take_` and `await_`: they are the way back in the layer "inference"."""
 

@@ -297,16 +297,20 @@ ADVANCE_REFUSED = [
 ]
 
 
+def advanced(accepted: int, forced: str, over: bool = False) -> dict[str, Any]:
+    return {"accepted": accepted, "forced": list(forced.encode()), "texts": list(forced), "over": over}
+
+
 def test_a_matcher_is_opened_and_goes_behind_what_is_forced(guest_cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(grammar, "MOST_MATCHED", 2)
     *found, refused, again = asyncio.run(result_of(OPENED, guest_cache, hosts=0))
     rest = "x" * 146
     assert found == [
         *(False, True),
-        [1, list(b"bxxxx"), list("bxxxx"), False],
-        [0, list(rest.encode()), list(rest), False],  # so many that their texts are made on a thread
-        [1, [], [], False],  # the second token may not come
-        [1, [], [], True],
+        advanced(1, "bxxxx"),
+        advanced(0, rest),  # so many that their texts are made on a thread
+        advanced(1, ""),  # the second token may not come
+        advanced(1, "", over=True),
         154,
     ]
     for (kind, message), (wanted_kind, wanted) in zip(refused, ADVANCE_REFUSED, strict=True):
