@@ -53,7 +53,10 @@ async def run(plan: Plan) -> list[Row]:
 
 async def _run_guest(guest: str, plan: Plan) -> list[Row]:
     most, warm = plan.inferlets[-1] + 1, plan.warm_pool
-    async with serving(tree=plan.tree, max_inferlets=most, warm_pool=warm) as server, Client(server.url) as client:
+    async with (
+        serving(tree=plan.tree, max_inferlets=most, max_inferlets_per_client=most, warm_pool=warm) as server,
+        Client(server.url) as client,
+    ):
         program = await client.upload(program_of(guest, "idle"), "idle")
         await _warm_up(client, program)
         empty = await _settled_mb(client, server, warm)
