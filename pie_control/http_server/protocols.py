@@ -63,7 +63,10 @@ class HttpProtocol(H11Protocol):
     def say_last(self, status: int, code: str, message: str) -> None:
         if self.cycle is None or self.cycle.response_complete or not self.cycle.response_started:
             self.transport.write(_response(status, code, message))
-            self.transport.write_eof()  # closing would lose the answer, if more of the request is on its way
+            try:
+                self.transport.write_eof()  # closing would lose the answer, if more of the request is on its way
+            except OSError:  # the client has gone
+                self.transport.abort()
         else:
             self.transport.close()
 

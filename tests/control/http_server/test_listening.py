@@ -7,6 +7,7 @@ import errno
 import logging
 import os
 import resource
+import signal
 import socket
 import subprocess
 import sys
@@ -109,8 +110,14 @@ def test_a_server_with_few_descriptors_says_so_once_and_serves(tmp_path: Any) ->
         assert server.stdout is not None
         url = server.stdout.readline().strip()
         address = httpx.URL(url)
-        held = [socket.create_connection((address.host, address.port), HANG_SECONDS) for _ in range(100)]
-        for one in held:
+        server.send_signal(signal.SIGSTOP)
+        clients = [socket.create_connection((address.host, address.port), HANG_SECONDS) for _ in range(100)]
+        for index, one in enumerate(clients):
+            if index % 3:
+                one.close()  # it has gone before the server takes it, or refuses it
+        server.send_signal(signal.SIGCONT)
+        clients += [socket.create_connection((address.host, address.port), HANG_SECONDS) for _ in range(100)]
+        for one in clients:
             one.close()
         assert httpx.get(f"{url}/v1/health", timeout=HANG_SECONDS, trust_env=False).status_code == 200
         server.communicate(timeout=HANG_SECONDS)
