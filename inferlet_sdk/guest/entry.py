@@ -14,7 +14,7 @@ import wit_world  # type: ignore[import-not-found]
 from componentize_py_types import Err  # type: ignore[import-not-found]
 
 from inferlet_sdk import bindings, event_loop
-from inferlet_sdk.guest import lasting, rehearsal, standard_library
+from inferlet_sdk.guest import heap, lasting, rehearsal, standard_library
 from inferlet_sdk.guest.program import ProgramFailed, run_program
 
 
@@ -54,4 +54,5 @@ rehearsal.rehearse(*(rehearsal.BEGINNING, rehearsal.GENERATION) * 3)
 # them all (15 ms) and write to their memory pages, which would then be copied.
 gc.collect()
 ADDRESSES = lasting.addresses()
+heap.fill()
 gc.freeze()
