@@ -1,0 +1,1 @@
+"""What the paper evaluates (section 7), each as a benchmark."""

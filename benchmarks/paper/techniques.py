@@ -1,0 +1,59 @@
+"""What does each technique gain, and how many lines does it take (Table 2)?
+
+A row is one measure of a technique's check; `reach` says what it must be, and nothing where it is shown only. `lines`
+are those that are neither blank, comment nor docstring, in brackets the paper's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from examples import checks
+from pie_control.client import Client
+
+from ..support.server import serving
+
+
+@dataclass(frozen=True)
+class Plan:
+    """`techniques` by name; none: all. Each with so many `problems`, drawn from `seed`, or the least that it takes."""
+
+    problems: int
+    techniques: tuple[str, ...] = ()
+    seed: int = 0
+
+
+FULL = Plan(problems=100)
+QUICK = Plan(problems=0)
+
+
+@dataclass(frozen=True)
+class Row:
+    technique: str
+    lines: str
+    problems: int
+    measure: str
+    value: float
+    reach: str
+    passed: bool
+
+
+async def run(plan: Plan) -> list[Row]:
+    """All measures of all techniques, on one server."""
+    rows: list[Row] = []
+    async with serving(**checks.SETTINGS) as server, Client(server.url) as client:
+        for name in plan.techniques or checks.names():
+            one = checks.load(name)
+            problems = plan.problems or one.LEAST
+            lines = f"{checks.lines(checks.program(name))} ({one.PAPER_LINES or '-'})"
+            rows += [
+                Row(name, lines, problems, found.name, round(found.value, 4), found.reach, found.passed)
+                for found in await checks.run(name, client, problems, plan.seed)
+            ]
+    return rows
+
+
+def passed(rows: Sequence[Row]) -> bool:
+    """Whether every measure is what it has to be."""
+    return all(row.passed for row in rows)

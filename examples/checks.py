@@ -1,0 +1,101 @@
+"""What a technique gains, measured. A folder of `inferlets` with a `check.py` is a technique.
+
+`check.py` draws problems from a seed, runs the program and its plain counterpart on a server, and gives measures. It
+has
+
+    PAPER_LINES: int  # what the paper counts for its program (Table 2), or 0
+    LEAST: int  # problems that tell something
+    async def check(client: Client, problems: int, seed: int) -> list[Measure]
+
+The server has the demo model in float32, whose greedy choices are those of any other float32. The tests run each check
+with LEAST problems, `python -m benchmarks techniques` with many.
+"""
+
+from __future__ import annotations
+
+import ast
+import importlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol, cast
+
+import pie_inference
+from pie_control.client import Client
+
+FOLDER = Path(__file__).parent / "inferlets"
+DEMO_MODEL = Path(pie_inference.__file__).parent / "demo_model"
+SETTINGS: dict[str, Any] = {"dtype": "float32"}
+"""Of the server."""
+
+
+@dataclass(frozen=True)
+class Measure:
+    """One number of a check, and what it has to reach; None: it is shown only."""
+
+    name: str
+    value: float
+    at_least: float | None = None
+    at_most: float | None = None
+
+    @property
+    def passed(self) -> bool:
+        return not (
+            (self.at_least is not None and self.value < self.at_least)
+            or (self.at_most is not None and self.value > self.at_most)
+        )
+
+    @property
+    def reach(self) -> str:
+        """The bounds, as a table has them."""
+        if self.at_least == self.at_most and self.at_least is not None:
+            return f"{self.at_least:g}"
+        bounds = (("at least", self.at_least), ("at most", self.at_most))
+        return ", ".join(f"{word} {bound:g}" for word, bound in bounds if bound is not None)
+
+
+class Check(Protocol):
+    """The module `check.py` of a technique."""
+
+    PAPER_LINES: int
+    LEAST: int
+
+    async def check(self, client: Client, problems: int, seed: int) -> list[Measure]:
+        """Measures of so many problems."""
+
+
+def names() -> list[str]:
+    """All techniques."""
+    return sorted(path.parent.name for path in FOLDER.glob("*/check.py"))
+
+
+def program(name: str) -> Path:
+    """The file of a technique's program."""
+    return FOLDER / name / f"{name}.py"
+
+
+def load(name: str) -> Check:
+    """The check of a technique. Raises ValueError for a name that is none."""
+    if name not in names():
+        raise ValueError(f"no technique is called {name!r}: there are {', '.join(names())}")
+    return cast(Check, importlib.import_module(f"examples.inferlets.{name}.check"))
+
+
+async def run(name: str, client: Client, problems: int, seed: int = 0) -> Sequence[Measure]:
+    """Checks a technique on a server. Raises ValueError if so few problems tell nothing."""
+    one = load(name)
+    if problems < one.LEAST:
+        raise ValueError(f"{problems} problems are too few to tell what {name} gains: take {one.LEAST} or more")
+    return await one.check(client, problems, seed)
+
+
+def lines(file: Path) -> int:
+    """Lines of a program that are neither blank, comment nor docstring, as the paper counts them."""
+    text = file.read_text("utf-8")
+    rows = {number for number, line in enumerate(text.splitlines(), 1) if line.strip() and line.strip()[0] != "#"}
+    kinds = ast.Module | ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, kinds) and ast.get_docstring(node):
+            first = node.body[0]
+            rows -= set(range(first.lineno, (first.end_lineno or first.lineno) + 1))
+    return len(rows)

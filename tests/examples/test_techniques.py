@@ -1,0 +1,53 @@
+"""The check of each technique passes with few problems; `python -m benchmarks techniques` runs them with many."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from benchmarks.support.server import serving
+from examples import checks
+from examples.checks import Measure
+from pie_control.client import Client
+from tests.helpers.guard import HANG_SECONDS
+
+
+@pytest.mark.parametrize("name", checks.names())
+def test_the_technique_does_what_it_is_for(name: str) -> None:
+    async def check() -> list[Measure]:
+        async with serving(**checks.SETTINGS) as server, Client(server.url) as client, asyncio.timeout(HANG_SECONDS):
+            return list(await checks.run(name, client, checks.load(name).LEAST))
+
+    measures = asyncio.run(check())
+    assert any(one.reach for one in measures)
+    assert all(one.passed for one in measures), measures
+
+
+@pytest.mark.parametrize("name", checks.names())
+def test_the_program_is_no_longer_than_the_papers(name: str) -> None:
+    most = checks.load(name).PAPER_LINES
+    assert not most or checks.lines(checks.program(name)) <= most
+
+
+def test_a_check_with_too_few_problems_says_so() -> None:
+    with pytest.raises(ValueError, match=r"1 problems are too few to tell what watermarking gains: take 12 or more"):
+        asyncio.run(checks.run("watermarking", Client("http://127.0.0.1:9"), 1))
+    with pytest.raises(ValueError, match="no technique is called 'magic': there are "):
+        checks.load("magic")
+
+
+def test_lines_are_counted_without_comments_and_docstrings(tmp_path: Path) -> None:
+    file = tmp_path / "program.py"
+    file.write_text('"""One\ntwo."""\n\n# three\nimport os  # four\n\ndef main(args):\n    """Five."""\n    pass\n')
+    assert checks.lines(file) == 3
+
+
+def test_a_measure_is_judged_by_its_bounds() -> None:
+    assert Measure("share", 0.9).passed
+    assert Measure("share", 0.9, at_least=0.9).passed
+    assert not Measure("share", 0.89, at_least=0.9).passed
+    assert not Measure("time", 1.1, at_most=1.0).passed
+    assert Measure("count", 1.0, 1.0, 1.0).reach == "1"
+    assert Measure("share", 0.9, at_least=0.9).reach == "at least 0.9"
