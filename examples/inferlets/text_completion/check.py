@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from typing import Any
 
 from examples.checks import DEMO_MODEL, Measure, program
 from examples.demo_model.story_checks import STARTS
@@ -17,7 +18,7 @@ async def check(client: Client, problems: int, seed: int) -> list[Measure]:
     import torch
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
-    model = AutoModelForCausalLM.from_pretrained(DEMO_MODEL, dtype=torch.float32)
+    model: Any = AutoModelForCausalLM.from_pretrained(DEMO_MODEL, dtype=torch.float32)
     tokenizer = AutoTokenizer.from_pretrained(DEMO_MODEL)
     draw = random.Random(seed)
     equal = 0

@@ -7,6 +7,7 @@ import random
 import re
 from functools import cache
 from math import log
+from typing import Any
 
 from examples.checks import Measure, program
 from examples.demo_model.story_checks import STARTS, closed, known_words, same_beings, same_things
@@ -40,7 +41,7 @@ async def check(client: Client, problems: int, seed: int) -> list[Measure]:
             if marked:
                 await client.run(marking, prompt=start, tokens=TOKENS, key=key, on_message=pieces.append)
             else:
-                options = {"max_tokens": TOKENS, "temperature": 0.7, "seed": number}
+                options: Any = {"max_tokens": TOKENS, "temperature": 0.7, "seed": number}
                 await client.run(plain_text, prompt=start, on_message=pieces.append, **options)
             text = "".join(pieces)
             return is_good(text), float(await client.run(marking, text=text, key=key))

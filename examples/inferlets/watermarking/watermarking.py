@@ -1,3 +1,4 @@
+from collections.abc import Sequence
 from hashlib import blake2b
 from math import exp, log
 
@@ -6,7 +7,7 @@ from inferlet_sdk import Context, DistSampler, inferlet, traits
 AT_ONCE, LOOKS_BACK, K, TEMPERATURE, KEPT = 256, 3, 64, 0.7, 0.95
 
 
-def log_draw(key: str, before: list[int], token: int) -> float:
+def log_draw(key: str, before: Sequence[int], token: int) -> float:
     """The logarithm of a number between 0 and 1 that the key draws for a token behind others."""
     digest = blake2b(f"{key} {list(before[-LOOKS_BACK:])} {token}".encode(), digest_size=8).digest()
     return log((int.from_bytes(digest) + 0.5) / 2**64)

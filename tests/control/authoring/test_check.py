@@ -19,7 +19,7 @@ from tests.helpers.tree import ROOT
 BLOCK = re.compile(r"```python\n(.*?)```", re.DOTALL)
 DOCS = [ROOT / "docs" / name for name in ("inferlets.md", "sdk.md", "adapters.md")]
 RIGHT = [code for doc in DOCS for code in BLOCK.findall(doc.read_text())]
-RIGHT += [path.read_text() for path in (ROOT / "examples" / "inferlets").glob("*/*.py") if "test_" not in path.name]
+RIGHT += [path.read_text() for path in (ROOT / "examples" / "inferlets").glob("*/*.py") if path.name != "check.py"]
 
 START = "import asyncio, time\nfrom inferlet_sdk import *\nfrom inferlet_sdk import traits\n"
 MAIN = START + "async def main(args):\n    ctx = Context(args.model)\n    {}\n"

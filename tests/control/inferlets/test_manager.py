@@ -211,7 +211,7 @@ def test_guests_that_wait_are_freed_before_an_inferlet_ends_for_memory(
 
     async def body(server: ServerApi) -> None:
         await until(lambda: server.statistics().inferlets.warm == 16)
-        _, large = await launch(server, GROW, {"mebibytes": 145})
+        _, large = await launch(server, GROW, {"mebibytes": 148})
         await large.until_messages(1)  # it has what the others held
         assert len(dropped) > 1
 
