@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from inspect import isawaitable
 from typing import Any
@@ -20,8 +20,9 @@ from inferlet_sdk.sequences.queues import Queues, queues_of
 from inferlet_sdk.tools.events import Call, CallStarted, Event, Malformed, Text
 from inferlet_sdk.tools.formats.dialect import Dialect, dialect_of
 from inferlet_sdk.tools.formats.grammars import AUTO, REQUIRED, Called, call_grammar
+from inferlet_sdk.tools.mcp import McpServer
 from inferlet_sdk.tools.tool import Tool, as_text, as_tool
-from inferlet_sdk.traits.arguments import whole
+from inferlet_sdk.traits.arguments import whole, wrong
 
 LONGEST_RESULT = 20_000
 """Characters of what a tool gave that the model reads."""
@@ -100,6 +101,34 @@ class Tools:
                 raise ValueError(f"two tools are named {one.name}: give one of them another by `@tool(name=...)`")
             self._tools[one.name] = one
         self._count = 0
+
+    @classmethod
+    async def from_mcp(
+        cls,
+        url: str,
+        *,
+        only: Collection[str] | None = None,
+        headers: Mapping[str, str] | None = None,
+        timeout: float | None = 60.0,
+        format: str | None = None,
+    ) -> Tools:
+        """The tools of a server that speaks MCP over HTTP, or those of the names in `only`. They are called with
+        arguments by name, checked by the schemas that the server gives: `await tools["search"](query="rain")`.
+
+            tools = await Tools.from_mcp("http://127.0.0.1:8099/mcp")
+            answer = await tools.chat(ctx, "Who is the baker?")
+
+        Several servers: `Tools(*await Tools.from_mcp(one), *await Tools.from_mcp(other))`. `headers` go with every
+        request, as `{"Authorization": ...}`; `timeout`: seconds for each. Raises RequestFailed, also where a tool is
+        called, for a server that cannot be reached, does not keep to the protocol or to its own schemas, or answers
+        more than 1 MiB, and for what a tool itself calls a failure; NotAllowed and Unsupported as `http_post` does;
+        ValueError for a name of `only` that the server does not have.
+        """
+        if isinstance(only, str):
+            raise wrong("only", "a list of names of tools", only)
+        server = McpServer(url, headers, timeout)
+        await server.start()
+        return cls(*await server.tools(only), format=format)
 
     def __iter__(self) -> Iterator[Tool[..., Any]]:
         return iter(self._tools.values())

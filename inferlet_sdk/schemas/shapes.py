@@ -223,16 +223,18 @@ class Field:
 
 @dataclass(frozen=True)
 class Record:
-    """A dataclass, TypedDict, NamedTuple, or the parameters of a function; `make` takes its values by name."""
+    """A dataclass, TypedDict, NamedTuple, or the parameters of a function; `make` takes its values by name. `rest`:
+    what further keys have; None: there may be none."""
 
     name: str
     fields: Sequence[Field]
     make: Callable[[dict[str, Any]], Any]
     description: str = ""
+    rest: Shape | None = None
 
     @property
     def wanted(self) -> str:
-        return f"an object ({self.name})"
+        return f"an object ({self.name})" if self.name else "an object"
 
     def schema(self) -> dict[str, Any]:
         schema: dict[str, Any] = {"type": "object"}
@@ -242,13 +244,15 @@ class Record:
         required = [field.name for field in self.fields if field.required]
         if required:
             schema["required"] = required
-        return {**schema, "additionalProperties": False}
+        return {**schema, "additionalProperties": False if self.rest is None else self.rest.schema()}
 
     def read(self, value: Any, path: Path) -> Any:
         if type(value) is not dict:
             raise mismatch(path, self.wanted, value)
         self._check_keys(value, path)
         values = {f.name: f.shape.read(value[f.name], (*path, f.name)) for f in self.fields if f.name in value}
+        if self.rest is not None:
+            values |= {key: self.rest.read(one, (*path, key)) for key, one in value.items() if key not in values}
         try:
             return self.make(values)
         except SchemaMismatch:
@@ -261,10 +265,10 @@ class Record:
         for field in self.fields:
             if field.required and field.name not in value:
                 raise SchemaMismatch(f"{json.dumps(field.name)} is missing: expected {field.shape.wanted}", path)
-        for key in value:
+        for key in value if self.rest is None else ():
             if key not in names:
                 known = f"there are {', '.join(names)}" if names else "there are none"
-                raise SchemaMismatch(f"no such key of {self.name}; {known}", (*path, key))
+                raise SchemaMismatch(f"no such key{f' of {self.name}' if self.name else ''}; {known}", (*path, key))
 
 
 def _is_plain(value: object) -> bool:

@@ -38,7 +38,7 @@ SUPPORTED = (
     "dataclasses, TypedDict, NamedTuple, Annotated and Any"
 )
 
-_SCALARS = {
+SCALARS = {
     str: Scalar(str, "string", "a string"),
     int: Scalar(int, "integer", "an integer"),
     float: Scalar(float, "number", "a number"),
@@ -106,9 +106,9 @@ class _Reader:
         if self._depth > DEEPEST:
             raise self._refused(kind, f"types are nested more than {DEEPEST} levels deep")
         if kind is None:
-            return _SCALARS[type(None)]
-        if isinstance(kind, type) and kind in _SCALARS:
-            return _SCALARS[kind]
+            return SCALARS[type(None)]
+        if isinstance(kind, type) and kind in SCALARS:
+            return SCALARS[kind]
         if isinstance(kind, type) and kind in _MOMENTS:
             return _MOMENTS[kind]
         if kind is Any or kind is object:

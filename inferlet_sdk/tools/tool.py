@@ -29,14 +29,21 @@ class Tool(Generic[P, R]):
     """A function that a model may call: `name`, `description` and parameters come from its signature and docstring. It
     is called as the function is."""
 
-    def __init__(self, function: Callable[P, R], name: str | None = None, description: str | None = None) -> None:
+    def __init__(
+        self,
+        function: Callable[P, R],
+        name: str | None = None,
+        description: str | None = None,
+        parameters: Record | None = None,
+    ) -> None:
+        """`parameters`: of a function whose signature does not tell them."""
         if not callable(function):
             raise wrong("tool", "a function", function)
         told = read_docstring(inspect.getdoc(function) or "")
         self.function = function
         self.name = _checked_name(getattr(function, "__name__", "") if name is None else checked_text(name, "name"))
         self.description: str = told.description if description is None else checked_text(description, "description")
-        self.parameters: Record = _parameters(self.name, function, told.parameters)
+        self.parameters: Record = parameters or _parameters(self.name, function, told.parameters)
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
         return self.function(*args, **kwargs)

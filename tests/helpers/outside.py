@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from types import SimpleNamespace
 from typing import Any
 
@@ -22,11 +22,12 @@ Page = tuple[int | None, dict[str, str], bytes]
 
 
 class Web:
-    """`pages` by URL; another URL answers with what it was asked. `asked`: the requests that came; `open`: connections
-    that are there now."""
+    """`pages` by URL, or what `answers` to requests; another URL answers with what it was asked. `asked`: the requests
+    that came; `open`: connections that are there now."""
 
     def __init__(self) -> None:
         self.pages: dict[str, Page] = {}
+        self.answers: Callable[[dict[str, Any]], Page] | None = None
         self.asked: list[dict[str, Any]] = []
         self.open = 0
         self.piece_bytes = 1000
@@ -47,7 +48,8 @@ class Web:
             "body": request.body.decode(),
         }
         self.asked.append(asked | {"timeout": request.seconds, "redirects": request.redirects})
-        status, headers, body = self.pages.get(request.target.url, (200, {}, json.dumps(asked).encode()))
+        page = self.answers(asked) if self.answers is not None else self.pages.get(request.target.url)
+        status, headers, body = page or (200, {}, json.dumps(asked).encode())
         if status is None:
             raise RequestFailed(body.decode())
         raw = [(name.encode(), value.encode()) for name, value in headers.items()]

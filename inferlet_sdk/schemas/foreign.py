@@ -1,0 +1,201 @@
+"""JSON Schemas that others have written, as shapes: what a value must keep to, and the schema as a model is told it.
+
+Read are `type`, `enum`, `const`, `properties`, `required`, `additionalProperties`, `items`, `anyOf`, `oneOf` (as
+`anyOf`), `allOf` and references within the schema. All other keywords are passed on, and not looked at.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import unquote
+
+from inferlet_sdk.schemas.mismatch import Path, SchemaMismatch, UnsupportedType, shown_path, told
+from inferlet_sdk.schemas.shapes import Anything, Array, Field, OneValue, Record, Shape, Union
+from inferlet_sdk.schemas.types import SCALARS
+
+DEEPEST = 32
+"""Levels of schemas within schemas."""
+MOST_PARTS = 5000
+"""Lists and objects of one schema, with what its references stand for."""
+
+_SCALARS = {shape.name: shape for shape in SCALARS.values()}
+_KINDS = (*_SCALARS, "array", "object")
+_DEFINITIONS = ("$schema", "$id", "$defs", "definitions")
+
+
+@dataclass(frozen=True)
+class Foreign:
+    """A schema of somebody else. A value that all of `parts` take stays as it is."""
+
+    told: Mapping[str, Any]
+    parts: Sequence[Shape]
+
+    @property
+    def wanted(self) -> str:
+        return self.parts[0].wanted if self.parts else "anything"
+
+    def schema(self) -> dict[str, Any]:
+        return dict(self.told)
+
+    def read(self, value: Any, path: Path) -> Any:
+        for part in self.parts:
+            part.read(value, path)
+        return value
+
+
+def foreign_shape(schema: object) -> Shape:
+    """What a JSON Schema takes. Raises UnsupportedType, which says where and why it is none, or none that any value can
+    keep to."""
+    return _shape(_Expander(schema).expand(schema, (), ()), ())
+
+
+def foreign_record(name: str, schema: object) -> Record:
+    """The parameters of a function by the schema of its arguments, which must be of type object. Others than those are
+    refused, unless the schema says that there may be some. Raises UnsupportedType."""
+    expanded = _Expander(schema).expand(schema, (), ())
+    if not isinstance(expanded, dict) or expanded.get("type") != "object":
+        kind = expanded.get("type") if isinstance(expanded, dict) else expanded
+        raise _refused((), f'the type of arguments must be "object", not {told(kind)}')
+    return _record(name, {"additionalProperties": False, **expanded}, ())
+
+
+def _refused(path: Path, reason: str) -> UnsupportedType:
+    return UnsupportedType(f"{shown_path(path)}: {reason}")
+
+
+class _Expander:
+    """Puts what they stand for in place of references, which mean nothing where a part of the schema is used."""
+
+    def __init__(self, root: object) -> None:
+        self._root = root
+        self._parts = 0
+
+    def expand(self, value: Any, path: Path, inside: tuple[str, ...]) -> Any:
+        if not isinstance(value, dict | list):
+            return value
+        self._parts += 1
+        if self._parts > MOST_PARTS:
+            raise _refused(path, f"the schema has more than {MOST_PARTS} parts")
+        if len(path) > 2 * DEEPEST:
+            raise _refused(path, f"schemas are nested more than {DEEPEST} levels deep")
+        if isinstance(value, list):
+            return [self.expand(one, (*path, place), inside) for place, one in enumerate(value)]
+        if not path:
+            value = {key: one for key, one in value.items() if key not in _DEFINITIONS}
+        reference = value.get("$ref")
+        if isinstance(reference, str):
+            if reference in inside:
+                raise _refused(path, f"{reference} contains itself")
+            target = self._target(reference, path)
+            beside = {key: one for key, one in value.items() if key != "$ref"}
+            merged = {**target, **beside} if isinstance(target, dict) else target
+            return self.expand(merged, path, (*inside, reference))
+        return {key: self.expand(one, (*path, key), inside) for key, one in value.items()}
+
+    def _target(self, reference: str, path: Path) -> Any:
+        found: Any = self._root
+        if reference == "#":
+            raise _refused(path, "# contains itself")
+        if not reference.startswith("#/"):
+            raise _refused(path, f"{told(reference)} is not within the schema: only what begins with #/ can be read")
+        for step in unquote(reference[2:]).split("/"):
+            step = step.replace("~1", "/").replace("~0", "~")
+            if isinstance(found, dict) and step in found:
+                found = found[step]
+            elif isinstance(found, list) and step.isdecimal() and int(step) < len(found):
+                found = found[int(step)]
+            else:
+                raise _refused(path, f"{told(reference)} is nowhere in the schema")
+        return found
+
+
+def _shape(schema: Any, path: Path) -> Shape:
+    if schema is True:
+        return Anything()
+    if schema is False:
+        raise _refused(path, "false takes no value at all")
+    if not isinstance(schema, dict):
+        raise _refused(path, f"expected a JSON Schema, got {told(schema)}")
+    if not isinstance(schema.get("description", ""), str):
+        raise _refused((*path, "description"), f"expected a string, got {told(schema['description'])}")
+    of_type = _of_type(schema, path)
+    values = _values(schema, path)
+    if values is not None and not any(_takes(of_type, value) for value in values):
+        raise _refused(path, f"none of its values ({told(values)}) is of its type")
+    parts: list[Shape] = [OneValue([(value, value) for value in values])] if values is not None else []
+    parts += [of_type] if of_type is not None else []
+    for key in ("anyOf", "oneOf"):
+        if key in schema:
+            parts.append(Union(_shapes(schema[key], (*path, key))))
+    if "allOf" in schema:
+        parts += _shapes(schema["allOf"], (*path, "allOf"))
+    return Foreign(schema, parts)
+
+
+def _shapes(schemas: Any, path: Path) -> list[Shape]:
+    if not isinstance(schemas, list) or not schemas:
+        raise _refused(path, f"expected a list of schemas, got {told(schemas)}")
+    return [_shape(one, (*path, place)) for place, one in enumerate(schemas)]
+
+
+def _values(schema: Mapping[str, Any], path: Path) -> list[Any] | None:
+    if "const" in schema:
+        return [schema["const"]]
+    if "enum" not in schema:
+        return None
+    values = schema["enum"]
+    if not isinstance(values, list) or not values:
+        raise _refused((*path, "enum"), f"expected a list of values, got {told(values)}")
+    return values
+
+
+def _of_type(schema: Mapping[str, Any], path: Path) -> Shape | None:
+    kinds = schema.get("type", "object" if "properties" in schema else [])
+    kinds = [kinds] if isinstance(kinds, str) else kinds
+    if not isinstance(kinds, list) or (not kinds and "type" in schema):
+        raise _refused((*path, "type"), f"expected the name of a type or several, got {told(schema['type'])}")
+    for kind in kinds:
+        if kind not in _KINDS:
+            raise _refused((*path, "type"), f"{told(kind)} is no type: there are {', '.join(_KINDS)}")
+    shapes = [_of_kind(kind, schema, path) for kind in kinds]
+    if not shapes:
+        return None
+    return shapes[0] if len(shapes) == 1 else Union(shapes)
+
+
+def _of_kind(kind: str, schema: Mapping[str, Any], path: Path) -> Shape:
+    if kind == "object":
+        return _record("", {"additionalProperties": True, **schema}, path)
+    if kind == "array":
+        items = schema.get("items", True)
+        return Array(Anything() if isinstance(items, bool | list) else _shape(items, (*path, "items")), list)
+    return _SCALARS[kind]
+
+
+def _record(name: str, schema: Mapping[str, Any], path: Path) -> Record:
+    properties, required = schema.get("properties", {}), schema.get("required", [])
+    if not isinstance(properties, dict):
+        raise _refused((*path, "properties"), f"expected an object, got {told(properties)}")
+    if not isinstance(required, list) or not all(isinstance(one, str) for one in required):
+        raise _refused((*path, "required"), f"expected a list of names, got {told(required)}")
+    rest = schema["additionalProperties"]
+    others = None if rest is False else _shape(rest, (*path, "additionalProperties"))
+    missing = [one for one in required if one not in properties]
+    if missing and others is None:
+        raise _refused((*path, "required"), f"{json.dumps(missing[0])} is required, and is none of the properties")
+    fields = [Field(key, _shape(one, (*path, "properties", key)), key in required) for key, one in properties.items()]
+    fields += [Field(key, others or Anything(), True) for key in missing]
+    return Record(name, fields, dict, rest=others)
+
+
+def _takes(shape: Shape | None, value: Any) -> bool:
+    if shape is None:
+        return True
+    try:
+        shape.read(value, ())
+    except SchemaMismatch:
+        return False
+    return True

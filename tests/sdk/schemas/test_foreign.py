@@ -1,0 +1,142 @@
+"""JSON Schemas that others have written."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from inferlet_sdk import SchemaMismatch, UnsupportedType
+from inferlet_sdk.schemas.foreign import MOST_PARTS, foreign_record, foreign_shape
+
+POINT = {
+    "type": "object",
+    "properties": {"x": {"type": "integer"}, "y": {"type": "number", "minimum": 0}},
+    "required": ["x"],
+}
+LINE = {
+    "$schema": "https://json-schema.org/draft/2020-12/schema",
+    "$defs": {"a/b": POINT, "points": {"type": "array", "items": {"$ref": "#/$defs/a~1b"}}},
+    "type": "object",
+    "properties": {"points": {"$ref": "#/$defs/points", "description": "its ends"}},
+    "required": ["points"],
+}
+
+
+@pytest.mark.parametrize(
+    ("schema", "takes", "refuses"),
+    [
+        ({}, [1, None, {"a": []}], []),
+        (True, [1], []),
+        ({"type": "string", "pattern": "a"}, ["", "x"], [1, None]),
+        ({"type": "integer"}, [1, 1.0], [1.5, True, "1"]),
+        ({"type": ["string", "null"]}, ["a", None], [1]),
+        ({"enum": ["a", 1, [2]]}, ["a", 1, [2]], ["b", 1.5, [3]]),
+        ({"const": {"a": 1}}, [{"a": 1}], [{"a": 2}]),
+        ({"type": "array", "items": {"type": "boolean"}}, [[], [True]], [[1], {}]),
+        ({"type": "array"}, [[1, "a"]], ["a"]),
+        (POINT, [{"x": 1}, {"x": 1, "y": 0.5, "z": "further"}], [{}, {"x": "1"}, []]),
+        ({**POINT, "additionalProperties": False}, [{"x": 1}], [{"x": 1, "z": 2}]),
+        ({**POINT, "additionalProperties": {"type": "null"}}, [{"x": 1, "z": None}], [{"x": 1, "z": 2}]),
+        ({"anyOf": [{"type": "string"}, POINT]}, ["a", {"x": 1}], [1, {}]),
+        ({"oneOf": [{"type": "string"}, {"const": 1}]}, ["a", 1], [2]),
+        (
+            {"allOf": [POINT], "properties": {"z": {"type": "string"}}},
+            [{"x": 1, "z": ""}],
+            [{"z": ""}, {"x": 1, "z": 1}],
+        ),
+        ({"required": ["a"], "type": "object"}, [{"a": 1}], [{}]),
+        (LINE, [{"points": [{"x": 1}]}], [{"points": [{}]}]),
+    ],
+)
+def test_a_schema_takes_what_it_says(schema: Any, takes: list[Any], refuses: list[Any]) -> None:
+    shape = foreign_shape(schema)
+    for value in takes:
+        assert shape.read(value, ()) is value
+    for value in refuses:
+        with pytest.raises(SchemaMismatch):
+            shape.read(value, ())
+
+
+def test_a_model_is_told_the_schema_without_references() -> None:
+    record = foreign_record("draw", LINE)
+    told = record.schema()
+    assert told["properties"] == {"points": {"type": "array", "items": POINT, "description": "its ends"}}
+    assert (told["required"], told["additionalProperties"]) == (["points"], False)
+
+
+def test_arguments_that_do_not_fit_are_told_where() -> None:
+    record = foreign_record("draw", LINE)
+    with pytest.raises(SchemaMismatch, match=r'\$.points\[1\].x: expected an integer, got "1"'):
+        record.read({"points": [{"x": 1}, {"x": "1"}]}, ())
+    with pytest.raises(SchemaMismatch, match=r"\$.colour: no such key of draw; there are points"):
+        record.read({"points": [], "colour": "red"}, ())
+    free = foreign_record("free", {"type": "object", "additionalProperties": {"type": "string"}})
+    assert free.read({"a": "b"}, ()) == {"a": "b"}
+    assert free.schema()["additionalProperties"] == {"type": "string"}
+    assert foreign_record("none", {"type": "object"}).schema() == {
+        "type": "object",
+        "properties": {},
+        "additionalProperties": False,
+    }
+
+
+def deep(levels: int) -> dict[str, Any]:
+    schema: dict[str, Any] = {"type": "string"}
+    for _ in range(levels):
+        schema = {"type": "array", "items": schema}
+    return schema
+
+
+LAUGHS = {
+    "$defs": {"l0": {"type": "string"}}
+    | {f"l{n}": {"anyOf": [{"$ref": f"#/$defs/l{n - 1}"}] * 10} for n in range(1, 10)},
+    "$ref": "#/$defs/l9",
+}
+
+
+@pytest.mark.parametrize(
+    ("schema", "told"),
+    [
+        ("text", r'\$: expected a JSON Schema, got "text"'),
+        (None, r"\$: expected a JSON Schema, got null"),
+        (False, r"\$: false takes no value"),
+        ({"type": "objekt"}, r'\$.type: "objekt" is no type: there are string'),
+        ({"type": []}, r"\$.type: expected the name of a type"),
+        ({"type": [{}]}, r"\$.type: {} is no type"),
+        ({"type": 1}, r"\$.type: expected the name of a type or several, got 1"),
+        ({"enum": []}, r"\$.enum: expected a list of values"),
+        ({"type": "string", "enum": [1, 2]}, r"\$: none of its values \(\[1, 2\]\) is of its type"),
+        ({"type": "object", "properties": []}, r"\$.properties: expected an object"),
+        (
+            {"properties": {"a": {"type": "string", "description": 1}}},
+            r"\$.properties.a.description: expected a string",
+        ),
+        ({"type": "object", "required": "a"}, r"\$.required: expected a list of names"),
+        ({"type": "object", "required": ["a"], "additionalProperties": False}, r'\$.required: "a" is required, and is'),
+        ({"type": "object", "additionalProperties": 1}, r"\$.additionalProperties: expected a JSON Schema"),
+        ({"type": "array", "items": 1}, r"\$.items: expected a JSON Schema, got 1"),
+        ({"anyOf": []}, r"\$.anyOf: expected a list of schemas"),
+        ({"allOf": [1]}, r"\$.allOf\[0\]: expected a JSON Schema"),
+        ({"$ref": "https://example.com/a"}, "is not within the schema"),
+        ({"$ref": "#/$defs/a"}, "is nowhere in the schema"),
+        ({"$ref": "#"}, "contains itself"),
+        ({"$defs": {"a": {"items": {"$ref": "#/$defs/a"}}}, "$ref": "#/$defs/a"}, r"#/\$defs/a contains itself"),
+        (LAUGHS, f"more than {MOST_PARTS} parts"),
+        (deep(100), "nested more than 32 levels deep"),
+    ],
+)
+def test_what_is_no_schema_is_refused(schema: Any, told: str) -> None:
+    with pytest.raises(UnsupportedType, match=told):
+        foreign_shape(schema)
+
+
+@pytest.mark.parametrize("schema", [None, {}, {"type": "string"}, {"type": ["object"]}, True, []])
+def test_arguments_are_an_object(schema: Any) -> None:
+    with pytest.raises(UnsupportedType, match='the type of arguments must be "object"'):
+        foreign_record("tool", schema)
+
+
+def test_arguments_that_are_required_are_known() -> None:
+    with pytest.raises(UnsupportedType, match=r'\$.required: "town" is required, and is none of the properties'):
+        foreign_record("tool", {"type": "object", "properties": {"city": {}}, "required": ["town"]})
