@@ -27,6 +27,8 @@ LARGEST_ANSWER = 1 << 20
 MOST_TOOLS = 512
 MOST_TOLD = 2000
 """Characters of what a server says of an error."""
+MOST_AT_ONCE = 8
+"""Requests to a server; others wait, for an inferlet has a bound on them."""
 
 _NO_METHOD = -32601
 _SESSION = re.compile(r"[!-~]{1,1024}")
@@ -48,6 +50,7 @@ class McpServer:
         self._session = ""
         self._count = 0
         self._starting = asyncio.Lock()
+        self._turns = asyncio.Semaphore(MOST_AT_ONCE)
 
     async def start(self) -> None:
         """Begins a session: client and server agree on a revision of the protocol."""
@@ -95,14 +98,15 @@ class McpServer:
 
     async def request(self, method: str, params: Mapping[str, Any]) -> dict[str, Any]:
         """The result of a request; in a new session, if the server has forgotten this one."""
-        session = self._session
-        try:
-            return await self._ask(method, params)
-        except _SessionIsGone:
-            async with self._starting:  # several calls hear of it, one begins anew
-                if self._session == session:
-                    await self.start()
-            return await self._ask(method, params)
+        async with self._turns:
+            session = self._session
+            try:
+                return await self._ask(method, params)
+            except _SessionIsGone:
+                async with self._starting:  # several calls hear of it, one begins anew
+                    if self._session == session:
+                        await self.start()
+                return await self._ask(method, params)
 
     # ---- one tool ----
 

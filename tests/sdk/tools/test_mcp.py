@@ -375,3 +375,13 @@ def test_what_the_operator_refuses_stays_what_it_is(host: NativeHost, monkeypatc
     monkeypatch.setattr(host.web, "connect", refuse)
     with pytest.raises(NotAllowed, match="--http-allow"):
         run(Tools.from_mcp(URL))
+
+
+def test_more_calls_at_once_than_requests_may_be_open_wait_for_their_turn(host: NativeHost) -> None:
+    Server(host)
+
+    async def check() -> list[Any]:
+        tools = await Tools.from_mcp(URL)
+        return list(await gather(*(tools["add"](a=n, b=1) for n in range(20))))
+
+    assert run(check()) == [str(n + 1) for n in range(20)]
