@@ -7,7 +7,8 @@ has
     LEAST: int  # problems that tell something
     async def check(client: Client, problems: int, seed: int) -> list[Measure]
 
-The server has the demo model in float32, whose greedy choices are those of any other float32. The tests run each check
+and, if the technique needs another model than `demo` or several, `MODELS`, a list of them, the default one first. The
+server has them in float32, whose greedy choices are those of any other float32. The tests run each check
 with LEAST problems, `python -m benchmarks techniques` with many.
 """
 
@@ -25,8 +26,6 @@ from pie_control.client import Client
 
 FOLDER = Path(__file__).parent / "inferlets"
 DEMO_MODEL = Path(pie_inference.__file__).parent / "demo_model"
-SETTINGS: dict[str, Any] = {"dtype": "float32"}
-"""Of the server."""
 
 
 @dataclass(frozen=True)
@@ -79,6 +78,11 @@ def load(name: str) -> Check:
     if name not in names():
         raise ValueError(f"no technique is called {name!r}: there are {', '.join(names())}")
     return cast(Check, importlib.import_module(f"examples.inferlets.{name}.check"))
+
+
+def settings(name: str) -> dict[str, Any]:
+    """Those of the server that a technique is checked on."""
+    return {"dtype": "float32", "model": getattr(load(name), "MODELS", ["demo"])}
 
 
 async def run(name: str, client: Client, problems: int, seed: int = 0) -> Sequence[Measure]:

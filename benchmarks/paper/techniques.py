@@ -40,11 +40,11 @@ class Row:
 
 
 async def run(plan: Plan) -> list[Row]:
-    """All measures of all techniques, on one server."""
+    """All measures of all techniques, each on a server of its own."""
     rows: list[Row] = []
-    async with serving(**checks.SETTINGS) as server, Client(server.url) as client:
-        for name in plan.techniques or checks.names():
-            one = checks.load(name)
+    for name in plan.techniques or checks.names():
+        one = checks.load(name)
+        async with serving(**checks.settings(name)) as server, Client(server.url) as client:
             problems = plan.problems or one.LEAST
             lines = f"{checks.lines(checks.program(name))} ({one.PAPER_LINES or '-'})"
             rows += [

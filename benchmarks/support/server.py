@@ -105,7 +105,13 @@ def _environment(root: Path) -> dict[str, str]:
 
 
 def _options(settings: dict[str, object]) -> list[str]:
-    return [word for name, value in settings.items() for word in (f"--{name.replace('_', '-')}", str(value))]
+    """A setting that is a list is given several times."""
+    return [
+        word
+        for name, value in settings.items()
+        for one in (value if isinstance(value, list) else [value])
+        for word in (f"--{name.replace('_', '-')}", str(one))
+    ]
 
 
 async def _stop(process: asyncio.subprocess.Process) -> None:
