@@ -17,8 +17,9 @@ from tests.helpers.guard import HANG_SECONDS
 @pytest.mark.parametrize("name", checks.names())
 def test_the_technique_does_what_it_is_for(name: str) -> None:
     async def check() -> list[Measure]:
-        async with serving(**checks.settings(name)) as server, Client(server.url) as client, asyncio.timeout(HANG_SECONDS):
-            return list(await checks.run(name, client, checks.load(name).LEAST))
+        async with serving(**checks.settings(name)) as server, Client(server.url) as client:
+            async with asyncio.timeout(HANG_SECONDS):
+                return list(await checks.run(name, client, checks.load(name).LEAST))
 
     measures = asyncio.run(check())
     assert any(one.reach for one in measures)
