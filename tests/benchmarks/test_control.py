@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import AbstractAsyncContextManager
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from benchmarks.control import api_calls, idle
+from benchmarks.control import api_calls, idle, soak
 from benchmarks.control.contexts import PHASES
 from benchmarks.control.scale import fits
 from benchmarks.support.server import Server, serving
@@ -157,3 +158,17 @@ def test_neighbours(tmp_path: Path) -> None:
     ended = {"exception": "failed", "sys_exit_zero": "finished"}
     assert measured == [(program, f"{copies} {status}") for program, status in ended.items() for copies in (1, 2)]
     assert all(0 < row["median_gap_ms"] <= row["worst_gap_ms"] and row["beats"] for row in rows)
+
+
+def test_soak(tmp_path: Path) -> None:
+    (row,) = run(tmp_path, "soak", "--minutes", "0.2", "--kill-seconds", "3", "--at-once", "4")
+    assert row["finished"] > 0
+    assert row["vanished"] > 0
+    assert row["kills"] > 0
+
+
+def test_a_soak_fails_for_what_no_kill_explains() -> None:
+    good = soak.Row(1.0, 1, 1, 1, 1, 1, 0, 0, 0.5, 2.0, ())
+    assert soak.passed([good])
+    for wrong in ({"unexplained": 1}, {"pages_left": 1}, {"least_share": 0.49}, {"minutes": 5.0}):
+        assert not soak.passed([good, replace(good, **wrong)])
