@@ -9,9 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.control import api_calls, idle, soak
+from benchmarks.control import api_calls, idle
 from benchmarks.control.contexts import PHASES
 from benchmarks.control.scale import fits
+from benchmarks.stress import soak
 from benchmarks.support.server import Server, serving
 from tests.helpers import wit
 from tests.helpers.tree import ROOT
