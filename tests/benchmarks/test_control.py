@@ -173,3 +173,10 @@ def test_a_soak_fails_for_what_no_kill_explains() -> None:
     assert soak.passed([good])
     for wrong in ({"unexplained": 1}, {"pages_left": 1}, {"least_share": 0.49}, {"minutes": 5.0}):
         assert not soak.passed([good, replace(good, **wrong)])
+
+
+def test_policies(tmp_path: Path) -> None:
+    size = ["--inferlets", "4", "--tokens", "4", "--wave-ms", "1", "--seconds", "0.3", "--warm-up", "0.3"]
+    rows = run(tmp_path, "policies", "--quick", "--k", "4", "--t-ms", "5", *size)
+    assert [row["policy"] for row in rows] == ["adaptive", "eager", "k-only 4", "t-only 0.005"]
+    assert all(row["requests_s"] > 0 for row in rows)
