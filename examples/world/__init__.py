@@ -1,0 +1,1 @@
+"""An agent's world: pages of the village and tools, over plain HTTP and MCP (README.md)."""
