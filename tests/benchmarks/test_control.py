@@ -180,3 +180,9 @@ def test_policies(tmp_path: Path) -> None:
     rows = run(tmp_path, "policies", "--quick", "--k", "4", "--t-ms", "5", *size)
     assert [row["policy"] for row in rows] == ["adaptive", "eager", "k-only 4", "t-only 0.005"]
     assert all(row["requests_s"] > 0 for row in rows)
+
+
+def test_calls_per_token(tmp_path: Path) -> None:
+    (row,) = run(tmp_path, "calls_per_token", "--programs", "raw_api")
+    assert row["tokens"] > 0
+    assert 3 <= row["inference"] == row["commands"], "each of its calls is a command"
