@@ -33,7 +33,7 @@ CONTROL_CALLS = (
     "synchronize", "create_queue", "tokenize", "detokenize", "create_detokenizer",
     "create_sampler", "drop", "format_chat", "tokenize_chat",
     "get_vocabs", "alloc", "dealloc", "copy_emb",
-    "copy_kvpage", "set_positions", "trim_kvpage", "mask_kvpage", "verify", "decode",
+    "copy_kvpage", "set_positions", "trim_kvpage", "mask_kvpage", "shift_kvpage", "verify", "decode",
     "export_kvpage", "import_kvpage", "unexport_kvpage", "list_exports", "fork_matcher",
     "grammar_mask", "grammar_rollback", "grammar_forced", "grammar_state",
     "open_matcher", "advance_matcher", "open_blob", "read_blob",

@@ -68,7 +68,7 @@ def _host() -> Any:
     info = {
         "name": "rehearsal", "architecture": "", "page_size": 16, "vocab_size": 1000, "max_context": 1000,
         "max_batch_tokens": 512, "max_dist": 256, "stop_tokens": [0], "bos_text": None, "eos_text": None,
-        "has_chat_template": False, "image_token": None,
+        "has_chat_template": False, "image_token": None, "moves_tokens": True,
     }  # fmt: skip
     core = SimpleNamespace(
         get_arg=list, get_env=list, send=nothing, receive=number, set_result=nothing,

@@ -75,6 +75,7 @@ class ModelInfo:
     eos_text: str | None
     has_chat_template: bool
     image_token: int | None  # stands for what is seen in an image; None: the model takes none
+    moves_tokens: bool  # whether `shift_kvpage` can move tokens to other positions
 
 
 @dataclass(frozen=True)

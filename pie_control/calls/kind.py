@@ -37,13 +37,14 @@ class Stage(IntEnum):
     be in the same wave. Outputs only read, so their order among each other does not matter."""
 
     CONTROL = -1  # in no wave: it takes effect in the control layer
-    COPY = 0
-    IMAGE = 1
-    EMBED = 2
-    FORWARD = 3
-    SCORES = 4  # forwards of a kind of their own
-    HAND_ON = 5
-    OUTPUT = 6
+    SHIFT = 0
+    COPY = 1
+    IMAGE = 2
+    EMBED = 3
+    FORWARD = 4
+    SCORES = 5  # forwards of a kind of their own
+    HAND_ON = 6
+    OUTPUT = 7
 
 
 # ---- what address spaces hand on -----------------------------------------------------------------------------------

@@ -145,6 +145,7 @@ def _model_info(found: ModelView) -> str:
     others = {
         "has_chat_template": found.has_chat_template,
         "image_token": image_token,
+        "moves_tokens": not about.fixed_positions,
         "adapters": found.adapters,
         "traits": traits,
     }

@@ -7,8 +7,9 @@ cases are rare, and since it follows the order of issue it cannot deadlock.
 
 A *stamp* is the sequence number of a command and the number of its queue in one integer, so the newer is the larger.
 Reads of shared pages leave no stamp: branches that read a common prefix never wait for each other. Pages need no
-read stamps, for a filled slot is written again only after `trim_kvpage` or by `copy_kvpage`, and both wait for
-everything before. Stamps below `floor` belong to commands that were dispatched, or to none: no command waits for them.
+read stamps, for a filled slot is written again only after `trim_kvpage`, by `copy_kvpage` or by `shift_kvpage`, and all
+of these wait for everything before. Stamps below `floor` belong to commands that were dispatched, or to none: no
+command waits for them.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
 """A model without weights that keeps the wire protocol to the letter: a test double that ships.
 
-Theory. An input embed holds a hash of its token. A KV slot holds a hash of the input and its position; an output embed
-holds a digest of the visible keys *in their order*. Next-token scores are a hash of the digest. So tokens depend on
-exactly what they depend on in a real model, and a wrong slot, page, order, position or mask changes them. Unlike a
-real model it also refuses what the protocol forbids: a slot or embed that is read before it was filled, or written
-twice in one batch, and keys that do not end with the sequence's own tokens.
+Theory. An input embed holds a hash of its token. A KV slot holds the input and its position, and a key is a hash of
+both; an output embed holds a digest of the visible keys *in their order*. Next-token scores are a hash of the digest.
+So tokens depend on exactly what they depend on in a real model, and a wrong slot, page, order, position or mask changes
+them. Unlike a real model it also refuses what the protocol forbids: a slot or embed that is read before it was filled,
+or written twice in one batch, and keys that do not end with the sequence's own tokens.
 """
 
 from __future__ import annotations
@@ -48,6 +48,7 @@ from pie_inference.protocol import (
     RunWave,
     Sample,
     SampleResult,
+    ShiftKvpage,
     SwapIn,
     SwapOut,
     Verify,
@@ -83,7 +84,7 @@ def mix(values: Array) -> Hashes:
 
 
 def hash_key(inputs: Hashes, positions: Array) -> Hashes:
-    """What a KV slot holds. Mixing positions twice keeps token n at position n from cancelling out."""
+    """The key of an input. Mixing positions twice keeps token n at position n from cancelling out."""
     return mix(inputs ^ mix(mix(positions)))
 
 
@@ -222,6 +223,12 @@ class FakeModel:
         self._slots.write(batch.target, self._slots.read(batch.source))
         self._positions[batch.target] = self._positions[batch.source]
 
+    def _shift_kvpage(self, batch: ShiftKvpage) -> None:
+        self._slots.read(batch.slots)
+        if batch.positions.min(initial=0) < 0:
+            raise ValueError("a position is negative")
+        self._positions[batch.slots] = batch.positions
+
     def _copy_emb(self, batch: CopyEmb) -> None:
         self._embeds.write(batch.target, self._embeds.read(batch.source))
 
@@ -248,8 +255,7 @@ class FakeModel:
             raise ValueError("a position is negative")
         if batch.kv_begins.min(initial=0) < 0 or batch.kv_ends.max(initial=0) > self._description.page_size:
             raise ValueError("a run of keys leaves its page")
-        keys = hash_key(self._embeds.read(batch.q_embeds), batch.q_positions)
-        self._slots.write(batch.q_slots, keys ^ self._adapters.changes(batch))
+        self._slots.write(batch.q_slots, self._embeds.read(batch.q_embeds) ^ self._adapters.changes(batch))
         self._positions[batch.q_slots] = batch.q_positions
         outputs = [self._attend(batch, n) for n in range(len(batch.q_indptr) - 1)]
         self._embeds.write(batch.out_embeds, np.concatenate([np.zeros(0, np.uint64), *outputs])[batch.out_rows])
@@ -273,7 +279,7 @@ class FakeModel:
         slots = self._key_slots(batch, n)
         if not np.array_equal(slots[len(slots) - count :], batch.q_slots[queries]):
             raise ValueError("the keys of a sequence do not end with its own tokens")
-        keys = self._slots.read(slots)
+        keys = hash_key(self._slots.read(slots), self._positions[slots])
         mask = self._mask(batch, n, count, slots)
         if mask is None:
             return mix(np.cumsum(keys * self._powers[: len(keys)])[len(keys) - count :])

@@ -125,4 +125,5 @@ def _describe(plan: ServingPlan, host_pages: HostPages, weight_bytes: int) -> Mo
         page_bytes=size * plan.kv_shape.page_bytes,
         weight_bytes=size * weight_bytes,
         vision=plan.vision,
+        fixed_positions=model.fixed_positions,
     )

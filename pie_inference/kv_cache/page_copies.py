@@ -68,6 +68,10 @@ class Move:
         rows = layer.view(-1, self._width)
         torch.index_select(rows, 0, self._source[:count], out=self._staged[:count])
 
+    def staged(self, heads: int) -> Tensor:
+        """What was read, [heads, M, width]; a view."""
+        return self._staged[: heads * self._rows].view(heads, self._rows, self._width)
+
     def write(self, layer: Tensor, heads: int) -> None:
         """Writes what was read to the targets."""
         count = heads * self._rows

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -12,8 +13,10 @@ from torch import Tensor
 from ..device.host_memory import lazy_zero_bytes
 from ..device.tensors import index_tensor, tensor, upload
 from ..errors import BatchError
+from ..ops.interface import Rotation
 from ..protocol import Array
 from .page_copies import Copies, Move, split_copies
+from .turning import WORK_BYTES, Turn
 
 STAGED_BYTES = 32 << 20
 """Memory that a copy takes beside the cache: one head's part of all its slots, or this."""
@@ -171,6 +174,35 @@ class KvCache:
         shape = self.shape
         source, target = _first_rows(copies.source, shape), _first_rows(copies.target, shape)
         return Move(source, target, shape.page_size, at_once, shape.head_dim, shape.dtype, self.device)
+
+    def distances(self, slots: Array, positions: Array) -> Array:
+        """How far the keys in `slots` int32 [M] are from `positions` int32 [M]; int32 [M]. Raises BatchError."""
+        if len(slots) != len(positions):
+            raise BatchError(f"{len(slots)} slots cannot be moved to {len(positions)} positions")
+        if positions.min(initial=0) < 0:
+            raise BatchError(f"position {positions.min()} is negative")
+        index_tensor(slots, self.num_pages * self.shape.page_size, "KV slot")
+        far: Array = positions - self.positions[slots]
+        return far
+
+    def shift(self, slots: Array, positions: Array, rotations: Sequence[Rotation]) -> None:
+        """Moves the keys in `slots` int32 [M] to `positions` int32 [M]; `rotations`, one of M rows for each layer, are
+        those by the `distances`. Values stay.
+
+        It takes its memory before it writes anything, so a shift that fails has done nothing.
+        """
+        shape, rows = self.shape, _first_rows(slots, self.shape)
+        at_once = max(1, min(shape.num_kv_heads, STAGED_BYTES // (len(slots) * shape.head_dim * WORK_BYTES)))
+        move = Move(rows, rows, shape.page_size, at_once, shape.head_dim, shape.dtype, self.device)
+        turn = Turn(at_once, rotations[0])
+        for first in range(0, shape.num_kv_heads, at_once):  # keys are before values
+            count = min(at_once, shape.num_kv_heads - first)
+            for pages, rotation in zip(self._pages, rotations, strict=True):
+                move.read(pages, count)
+                turn(move.staged(count), rotation)
+                move.write(pages, count)
+            move.go_on()
+        self.note_positions(slots, positions)
 
     def _check_copy(self, source: Array, target: Array) -> None:
         if len(source) != len(target):

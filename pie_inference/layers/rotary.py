@@ -18,6 +18,9 @@ from ..ops.interface import Rotation
 
 Parameters = Mapping[str, Any]
 
+BY_LENGTH = ("dynamic", "longrope")
+"""Types of rotation that were made to change with the length of the text."""
+
 
 @dataclass(frozen=True)
 class RopeConfig:
@@ -28,6 +31,12 @@ class RopeConfig:
     dim: int  # number of leading dimensions of a head that are rotated
     context: int  # number of positions that are served
     parameters: Parameters
+
+    @property
+    def follows_length(self) -> bool:
+        """Whether the checkpoint means a rotation that depends on the length of the text: NTK-aware scaling and
+        LongRoPE do, beyond the positions that the model was trained for."""
+        return self.type in BY_LENGTH and self.context > self.parameters["original_max_position_embeddings"]
 
 
 @dataclass(frozen=True)
@@ -150,8 +159,15 @@ class Rotary:
 
     def at(self, positions: Tensor, dtype: torch.dtype) -> Rotation:
         """The rotation for positions int64 [T]."""
+        return self._rotation(positions, dtype, self._scale)
+
+    def by(self, distances: Tensor, dtype: torch.dtype) -> Rotation:
+        """The rotation that takes keys to positions that are further by int64 [T]. It leaves their length as it is."""
+        return self._rotation(distances, dtype, 1.0)
+
+    def _rotation(self, positions: Tensor, dtype: torch.dtype, scale: float) -> Rotation:
         angles = positions[:, None, None].to(torch.promote_types(dtype, torch.float32)) * self._inverse
         cos, sin = angles.cos(), angles.sin()
-        if self._scale != 1.0:
-            cos, sin = cos * self._scale, sin * self._scale
+        if scale != 1.0:
+            cos, sin = cos * scale, sin * scale
         return Rotation(torch.cat((cos, cos), -1).to(dtype), torch.cat((-sin, sin), -1).to(dtype))

@@ -61,6 +61,18 @@ class ModelConfig:
         return self.num_layers * (attention + 3 * self.hidden_size * self.intermediate_size)
 
     @property
+    def fixed_positions(self) -> str:
+        """Why keys cannot be moved to other positions; "": they can."""
+        for rope in self.distinct_ropes:
+            if rope.follows_length:
+                trained = rope.parameters["original_max_position_embeddings"]
+                return (
+                    f"its rotary positions ({rope.type!r}) depend on the length of the text beyond the {trained} "
+                    f"positions that it was trained for, and {rope.context} are served"
+                )
+        return ""
+
+    @property
     def distinct_ropes(self) -> list[RopeConfig]:
         """Each rotation once, in the order of the layers that use it first."""
         found: list[RopeConfig] = []

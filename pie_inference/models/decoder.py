@@ -67,6 +67,10 @@ class Decoder:
         kept = hidden.index_select(0, keep)
         return self._norm.after_adding(kept, None if change is None else change.index_select(0, keep))
 
+    def moves(self, distances: Tensor, dtype: torch.dtype) -> list[Rotation]:
+        rotations = [rotary.by(distances, dtype) for rotary in self._rotaries]
+        return [rotations[rotary] for rotary in self._rotary_of_layer]
+
     def logits(self, hidden: Tensor) -> Tensor:
         return self._head(hidden)
 

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Protocol
 
+import torch
 from torch import Tensor
 
 from ..attention.interface import AttentionPlan
+from ..ops.interface import Rotation
 from .config import ModelConfig
 from .vision import VisionTower
 
@@ -25,6 +28,9 @@ class Model(Protocol):
 
     def forward(self, hidden: Tensor, positions: Tensor, attention: AttentionPlan, keep: Tensor) -> Tensor:
         """Runs all layers over [T, hidden_size]; returns rows `keep` [O] of the result, after the last norm."""
+
+    def moves(self, distances: Tensor, dtype: torch.dtype) -> Sequence[Rotation]:
+        """For each layer the rotation that moves keys by distances int64 [T] in positions, in `dtype`."""
 
     def logits(self, hidden: Tensor) -> Tensor:
         """Outputs of `forward` [N, hidden_size] to next-token logits, float32 [N, vocab_size]."""

@@ -120,6 +120,7 @@ class ModelDescription(Message, frozen=True):
     page_bytes: int  # memory of one page, all layers, all ranks
     weight_bytes: int  # all ranks; what each of them holds whole is counted for each
     vision: Vision | None = None  # None: it takes no images
+    fixed_positions: str = ""  # why it does not run ShiftKvpage; "": it does
 
     @property
     def scratch_pages(self) -> int:

@@ -2,7 +2,8 @@
 
 A *wave* is one message: batches of commands, at most one of each kind, in the order in which the worker runs them.
 Waves run in the order in which they are sent. Within a wave the control layer puts SwapOut first, for it frees pages
-that the rest may fill, then SwapIn, CopyKvpage, EmbedImg, EmbedTxt, Forward, CopyEmb, and last what reads outputs.
+that the rest may fill, then SwapIn, ShiftKvpage, CopyKvpage, EmbedImg, EmbedTxt, Forward, CopyEmb, and last what reads
+outputs.
 
 The worker knows slot numbers only: the KV pool is a flat array of `num_pages * page_size` slots, the host pool an array
 of `num_host_pages` pages, the embed pool an array of `num_embeds` vectors, the token slots an array of integers that
@@ -26,7 +27,7 @@ import numpy as np
 from . import rows as _rows  # noqa: F401  # its classes are among those below
 from .batch import Array, Batch, Layout, Result, call_name
 
-PROTOCOL_VERSION = 11
+PROTOCOL_VERSION = 12
 """Raised by every change of this file that an older peer would misread; checked when a worker connects."""
 
 
@@ -45,6 +46,17 @@ class SwapIn(Batch, frozen=True):
 
     host_pages: Array  # int32 [N]
     pages: Array  # int32 [N], no page twice
+
+
+class ShiftKvpage(Batch, frozen=True):
+    """Moves keys of all layers to other positions. It names where they go, not how far: one that ran already, as a part
+    of a batch that failed, changes nothing."""
+
+    ragged: ClassVar[Layout] = {"indptr": ("slots", "positions")}
+
+    slots: Array  # int32 [M], no slot twice
+    positions: Array  # int32 [M]
+    indptr: Array  # int32 [N + 1]
 
 
 class CopyKvpage(Batch, frozen=True):

@@ -66,6 +66,10 @@ class DenseLlama:
         """Keys are [layers, 2, kv_heads, dim] each."""
         return self._run(context, inputs, mask, adapter, [])
 
+    def moved(self, key: Tensor, by: int) -> Tensor:
+        keys, values = key.unbind(1)
+        return torch.stack([self._rotate(keys, torch.full((len(keys),), by)), values], 1)
+
     def scores(self, context: Sequence[Held], inputs: Sequence[Held], adapter: str = "") -> list[float]:
         weights: list[Tensor] = []
         self._run(context, inputs, None, adapter, weights)

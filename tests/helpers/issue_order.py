@@ -56,6 +56,9 @@ class Arithmetic(Protocol):
     def scores(self, context: Sequence[Held], inputs: Sequence[Held], adapter: str = "") -> list[float]:
         """The attention that each token of the context and each input gets of all inputs of a `run` without a mask."""
 
+    def moved(self, key: Any, by: int) -> Any:
+        """What is in the cache of a token that was moved."""
+
     def most_probable(self, output: Any) -> int:
         """The greedy token at an output."""
 
@@ -83,6 +86,10 @@ def power(index: int) -> int:
 _TOKENS = np.array([mix(token) for token in range(VOCAB)], np.uint64)
 
 
+def _hashed(value: int, position: int) -> int:
+    return mix(value ^ mix(mix(position)))
+
+
 class HashModel:
     """Implements `Arithmetic` as the fake model does. `adapters`: their folders, by name."""
 
@@ -100,13 +107,14 @@ class HashModel:
         self, context: Sequence[Held], inputs: Sequence[Held], mask: Mask | None = None, adapter: str = ""
     ) -> tuple[list[int], list[int]]:
         change = self._changes[adapter]
-        new = [mix(value ^ mix(mix(position))) ^ change for value, position in inputs]
+        new = [value ^ change for value, _ in inputs]
+        keys = [_hashed(*held) for held in context]
+        own = [_hashed(value, position) for value, (_, position) in zip(new, inputs, strict=True)]
         outputs: list[int] = []
         for n, (_, position) in enumerate(inputs):
-            visible = [key for key, at in context if at < position] + new[: n + 1]
+            visible = [key for key, (_, at) in zip(keys, context, strict=True) if at < position] + own[: n + 1]
             if mask is not None:
-                keys = [*(key for key, _ in context), *new]
-                visible = [key for key, is_seen in zip(keys, mask[n], strict=True) if is_seen]
+                visible = [key for key, is_seen in zip([*keys, *own], mask[n], strict=True) if is_seen]
             outputs.append(mix(sum(key * power(n) for n, key in enumerate(visible)) & MASK))
         return new, outputs
 
@@ -117,6 +125,9 @@ class HashModel:
             seen = [at < position for _, at in context] + [other <= n for other in range(len(inputs))]
             found += np.array(seen) / sum(seen)
         return [float(score) for score in found]
+
+    def moved(self, key: int, by: int) -> int:
+        return key
 
     def most_probable(self, output: int) -> int:
         return int(self._numbers(output).argmax())
@@ -330,6 +341,17 @@ class IssueOrder:
             self.hidden.discard((page, slot))
             if is_hidden:
                 self.hidden.add((page, slot))
+        return True
+
+    def shift_kvpage(self, pages: Sequence[int], by: int, limit: int) -> bool:
+        """`limit`: of positions."""
+        held = [(page, slot, key) for page in pages for slot, key in enumerate(self.pages[page]) if key is not None]
+        if any(page in self.sealed | self.unbound for page in pages) or (pages and not held):
+            return False
+        if any(not 0 <= at + by < limit for *_, (_, at) in held):
+            return False
+        for page, slot, (key, at) in held:
+            self.pages[page][slot] = self.model.moved(key, by), at + by
         return True
 
     def mask_kvpage(self, pages: Sequence[int], places: Sequence[int]) -> bool:

@@ -139,6 +139,7 @@ class Author:
             self.set_positions,
             self.copy_emb,
             self.mask_kvpage,
+            self.shift_kvpage,
             self.export_kvpage,
             self.import_kvpage,
             self.get_logprobs,
@@ -360,7 +361,8 @@ class Author:
         context, targets = context[::2], targets[::2]
         for _ in range(choice.randint(0, MOST_CONTINUED)):
             if choice.random() < 0.15:
-                choice.choice([self.embed_txt, self.forward, self.trim_kvpage, self.copy_kvpage, self.draw])(queue)
+                moves = [self.trim_kvpage, self.copy_kvpage, self.shift_kvpage]
+                choice.choice([self.embed_txt, self.forward, *moves, self.draw])(queue)
             named, (token,) = self._named(queue, 1)
             free, own = self.readable(), self.writable()
             gone = any(page not in free for page in context) or any(page not in own for page in targets)
@@ -449,6 +451,15 @@ class Author:
         places = choice.sample(full, choice.randint(0, len(full)) if choice.random() < 0.7 else 0)
         accepted = self.means.mask_kvpage(named, places)
         self.attempt(accepted, "mask_kvpage", queue, flat(named), flat(places))
+
+    def shift_kvpage(self, queue: int) -> None:
+        choice, pages = self.choice, self.writable()
+        if not pages:
+            return
+        named = choice.sample(pages, choice.randint(1, min(len(pages), 4)))
+        by = choice.choice([0, 1, 7, 30, -1, -2, -9, -30])
+        accepted = self.means.shift_kvpage(named, by, self.inferlet.space.model.max_context)
+        self.attempt(accepted, "shift_kvpage", queue, flat(named), by)
 
     def export_kvpage(self, queue: int) -> None:
         pages = self.writable()

@@ -37,6 +37,7 @@ ARGUMENTS = {
     "copy_emb": "qee",
     "trim_kvpage": "qpn",
     "mask_kvpage": "qpr",
+    "shift_kvpage": "qpn",
     "embed_txt": "qtne",
     "embed_img": "qinne",
     "set_positions": "qne",

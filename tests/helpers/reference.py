@@ -46,7 +46,8 @@ KNOWN = {
 }
 """Types of what is called by these names."""
 STAGES = {
-    Stage.COPY: "the worker, first in a wave",
+    Stage.SHIFT: "the worker, first in a wave",
+    Stage.COPY: "the worker, before the wave's embeds and forwards",
     Stage.EMBED: "the worker, before the wave's forwards",
     Stage.FORWARD: "the worker",
     Stage.HAND_ON: "the worker, behind the wave's forwards",

@@ -12,7 +12,17 @@ import numpy as np
 
 from pie_control.testing.fake_model import FakeModel, Floats, Hashes, mix
 from pie_inference.grammars.rows import Constraints
-from pie_inference.protocol import Array, CopyEmb, CopyKvpage, EmbedImg, EmbedTxt, Forward, RunWave, WaveDone
+from pie_inference.protocol import (
+    Array,
+    CopyEmb,
+    CopyKvpage,
+    EmbedImg,
+    EmbedTxt,
+    Forward,
+    RunWave,
+    ShiftKvpage,
+    WaveDone,
+)
 from pie_inference.testing import byte_tokenizer
 from pie_inference.testing.small_vision import VISION
 
@@ -97,6 +107,11 @@ class ScriptedModel(FakeModel):
         super()._copy_kvpage(batch)
         read = [self._kept[slot] for slot in batch.source.tolist()]
         self._kept.update(zip(batch.target.tolist(), read, strict=True))
+
+    def _shift_kvpage(self, batch: ShiftKvpage) -> None:
+        super()._shift_kvpage(batch)
+        for slot, position in zip(batch.slots.tolist(), batch.positions.tolist(), strict=True):
+            self._kept[slot] = self._kept[slot][0], position
 
     def _copy_emb(self, batch: CopyEmb) -> None:
         super()._copy_emb(batch)

@@ -116,7 +116,7 @@ RIGHT: dict[str, Any] = {
     "child": 1, "image": 1, "subscription": 1, "count": 1, "first": 0, "k": 4, "keep": 1, "most": 10, "offset": 0,
     "length": 1, "position": 0, "priority": 1, "steps": 1, "window": 0, "alternatives": 0, "width": 10, "height": 10,
     "redirects": 1, "top_k": 1, "seed": 1, "logprobs": None, "seconds": 0.1, "temperature": 1.0, "timeout": 1.0,
-    "min_p": 0.1, "typical_p": 0.5, "top_p": 0.9,
+    "by": 1, "min_p": 0.1, "typical_p": 0.5, "top_p": 0.9,
     "repetition_penalty": 1.0, "frequency_penalty": 0.0, "presence_penalty": 0.0,
     "adapter": "a", "model": "toy", "name": "n", "prefix": "p", "topic": "t", "message": "m", "url": "http://a.b",
     "method": "GET", "text": "x", "held": "h", "level": "info", "program": "p", "value": 1, "json": None,

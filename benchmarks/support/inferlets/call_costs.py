@@ -114,6 +114,7 @@ def model_calls(world: World) -> dict[str, Callable[..., Any]]:
         "copy_emb": lambda: traits.copy_emb(queue, output, world.spare[:1]),
         "trim_kvpage": lambda: traits.trim_kvpage(queue, world.pages, world.position),
         "mask_kvpage": lambda: traits.mask_kvpage(queue, world.pages, next(world.hidden)),
+        "shift_kvpage": lambda: traits.shift_kvpage(queue, world.pages, 1),
         "set_positions": lambda: traits.set_positions(queue, [world.position], world.input),
         "embed_txt": lambda: traits.embed_txt(queue, [100], [world.position], world.input),
         "forward": lambda: traits.forward(*world.forwarded()),
@@ -243,6 +244,7 @@ class Bench:
             "subscribe": traits.unsubscribe,
             "http_request": lambda response: response.close(),
             "mask_kvpage": lambda _: traits.mask_kvpage(world.queue, world.pages),
+            "shift_kvpage": lambda _: traits.shift_kvpage(world.queue, world.pages, -1),
             "copy_kvpage": lambda _: traits.trim_kvpage(world.queue, world.pages, world.position),
         }
 

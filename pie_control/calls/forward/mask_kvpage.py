@@ -13,7 +13,7 @@ import numpy as np
 from pie_control.errors import InvalidArgument, InvalidState
 from pie_control.resources.address_space import AddressSpace
 from pie_control.resources.ranges import parse_ranges, total_length
-from pie_control.resources.tables.slots import is_token
+from pie_control.resources.tables import slots
 
 from ..kind import define
 
@@ -34,10 +34,13 @@ def issue(space: AddressSpace, queue: int, pages: Sequence[int], hidden: Sequenc
                 "count slots along the list of pages, from 0 on"
             )
         hide[first:last] = True
-    empty = hide > is_token(held)
+    empty = hide > slots.is_token(held)
     if empty.any():
         raise InvalidState(f"slot {int(empty.argmax())} of the pages holds no token; hide filled slots only")
-    space.pages.mask(parsed, held, hide)
+    seen = slots.shown(held)
+    after = np.where(hide, slots.hidden(seen), seen)
+    if (after != held).any():
+        space.pages.rewrite(parsed, after)
 
 
 CALL = define(__name__, issue)

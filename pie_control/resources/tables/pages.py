@@ -7,7 +7,8 @@ with a hidden token, is *irregular*: `fill` says so and the slots themselves are
 
 Slots are named by virtual slot numbers, page * page_size + offset; a run of slots is an interval of them, which may
 span pages with adjoining addresses. A decode step must not look at every page of its context: `Span` remembers how many
-pages from a first one on are full. Full pages change only through `trim`, `copy` and deallocation, which forget spans.
+pages from a first one on are full. Full pages change only through `trim`, `copy`, `rewrite` and deallocation, which
+forget spans.
 
 A slot that holds nothing is free, or *withheld* from all but decode runs: a run that goes on will fill it, or its page
 has no memory yet. Which is which, the slots say (slots.py); `fill` and `top` count tokens that are seen only.
@@ -27,7 +28,7 @@ from pie_control.resources.ranges import Range
 
 from .addresses import AddressAllocator
 from .contexts import Context
-from .slots import EMPTY, RESERVED, SEALED, UNBOUND, hidden, is_token, is_withheld, shown
+from .slots import EMPTY, RESERVED, SEALED, UNBOUND, is_token, is_withheld
 from .spans import Spans
 from .summaries import IRREGULAR, summaries, summary
 
@@ -300,18 +301,16 @@ class PageTable:
                     found[page] = tail
         return found
 
-    def mask(self, ranges: Sequence[Range], held: NDArray[np.int32], hide: NDArray[np.bool_]) -> None:
-        """Hides some tokens of the pages, by the places of their slots along the list, and shows all others. `held`:
-        as `held_in` gives it."""
-        seen = shown(held)
-        after = np.where(hide, hidden(seen), seen)
-        if (after == held).all():
-            return
+    def rewrite(self, ranges: Sequence[Range], after: NDArray[np.int32], stamp: int | None = None) -> None:
+        """What all slots of pages hold from now on, in order, as `held_in` gives it: the same tokens, hidden, shown or
+        at other positions. `stamp`: of the command that writes them, if one does."""
         done, size = 0, self.page_size
         for first, last in ranges:
             count = (last - first) * size
             self.positions[first * size : last * size] = after[done : done + count]
             self._summarize_all(first, last)
+            if stamp is not None:
+                self.writes[first:last] = [stamp] * (last - first)
             done += count
         self._spans.clear()
 

@@ -208,6 +208,7 @@ def test_information_is_that_of_model_and_limits(guest_cache: Path) -> None:
             "stop_tokens": list(described.stop_tokens),
             "has_chat_template": True,
             "image_token": 255,
+            "moves_tokens": True,
         }
         assert {trait["name"]: trait["functions"] for trait in traits} == {
             name: list(functions) for name, functions in functions_of_traits().items()

@@ -179,7 +179,7 @@ async def main(args):
         refused.append(error.message)
     return [names, refused, traits.usage().futures]
 """
-    model = Partial(calls=("copy_emb", "copy_kvpage", "embed_txt", "forward"))
+    model = Partial(calls=("copy_emb", "copy_kvpage", "embed_txt", "forward", "shift_kvpage"))
     names, refused, futures = run_on(guest_cache, model, source)
     assert names == [*OF_ALL, "Allocate", "Forward", "InputText", "Tokenize", "Exports"]
     has = f"; it has: {', '.join(names)}"

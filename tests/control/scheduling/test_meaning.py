@@ -44,6 +44,7 @@ def test_random_programs_are_told_what_their_calls_mean(share: int, adapters: di
             "copy_kvpage",
             "copy_emb",
             "mask_kvpage",
+            "shift_kvpage",
             "forward_with_mask",
             "forward_with_adapter",
             "forward_with_scores",

@@ -57,8 +57,8 @@ class Interpreter:
         own: list[Key] = []
         results: list[Key] = []
         for value, position in read:
-            own.append((int(hash_key(_unsigned(value), np.array([position]))[0]), position))
-            visible = [key for key, at in seen if at < position] + [key for key, _ in own]
+            own.append((value, position))
+            visible = [_hashed(*key) for key in [key for key in seen if key[1] < position] + own]
             digest = np.sum(np.array(visible, np.uint64) * POWERS[: len(visible)])
             results.append((int(mix(_unsigned(int(digest)))[0]), position))
         if pages:
@@ -80,6 +80,10 @@ class Interpreter:
         value, _ = self.embeds[embed]
         scores = (mix(_unsigned(value) ^ VOCABULARY) >> np.uint64(11)).astype(np.float64) * (SCORE_RANGE / 2**53)
         self.tokens[future] = int(scores.argmax())
+
+
+def _hashed(value: int, position: int) -> int:
+    return int(hash_key(_unsigned(value), np.array([position]))[0])
 
 
 def _unsigned(value: int) -> np.ndarray:

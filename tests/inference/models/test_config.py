@@ -198,6 +198,19 @@ def test_dynamic_frequencies_are_those_of_the_served_context() -> None:
         torch.testing.assert_close(rotation.at(torch.tensor([5]), torch.float32).cos[0, 0, :8], (inverse * 5).cos())
 
 
+@pytest.mark.parametrize(("wanted", "kind"), [(None, ""), (5000, "dynamic"), (None, "longrope"), (5000, "longrope")])
+def test_tokens_are_not_moved_where_the_rotation_follows_the_length_of_the_text(wanted: int | None, kind: str) -> None:
+    raw = {**SIZES, **LONGROPE, "architectures": ["Phi3ForCausalLM"], "rope_scaling": {"type": "longrope", **FACTORS}}
+    if kind != "longrope":
+        raw = {**SIZES, "architectures": ["LlamaForCausalLM"], "rope_scaling": {"type": "dynamic", "factor": 4.0}}
+    model = read_architecture(raw, wanted)
+    if wanted is None:
+        assert model.fixed_positions == "", "the positions that it was trained for"
+    else:
+        assert f"its rotary positions ({kind!r}) depend on the length of the text beyond the" in model.fixed_positions
+        assert model.fixed_positions.endswith(" and 5000 are served")
+
+
 @pytest.mark.parametrize(
     ("name", "changes", "message"),
     [

@@ -11,8 +11,9 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from pie_inference.config import WorkerConfig
+from pie_inference.protocol import ShiftKvpage
 from pie_inference.serving.worker import Worker
-from testing.worker_batches import Driver, Extend, Keys, copy_batch, ints
+from testing.worker_batches import Driver, Extend, Keys, copy_batch, indptr, ints
 from tests.helpers.families import FAMILIES, save_reference
 from tests.helpers.oracle import (
     VOCAB,
@@ -58,6 +59,16 @@ def test_forks_share_pages(oracle: Oracle) -> None:
         results = driver.logprobs(*steps, vocab_size=VOCAB)
     for result, text in zip(results, texts, strict=True):
         assert_close(result, oracle.expected(prompt + text)[-1:])
+
+
+def test_moved_tokens_are_at_their_new_positions(oracle: Oracle) -> None:
+    tokens, keys, driver = random_tokens(60, 5), Keys(), oracle.driver()
+    keys.position = 23
+    driver.logprobs(Extend(keys, tokens[:50]), vocab_size=VOCAB)
+    driver.run(ShiftKvpage(ints(keys.slots), ints(range(50)), indptr([50])))
+    keys.position = 50
+    [result] = driver.logprobs(Extend(keys, tokens[50:]), vocab_size=VOCAB)
+    assert_close(result, oracle.expected(tokens)[50:])
 
 
 def test_float64_is_float64_everywhere(oracle: Oracle) -> None:

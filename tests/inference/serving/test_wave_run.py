@@ -27,6 +27,7 @@ from pie_inference.protocol import (
     Result,
     RunWave,
     SampleResult,
+    ShiftKvpage,
     SwapIn,
     SwapOut,
     Verify,
@@ -104,6 +105,12 @@ def copy_kvpage(prepared: Prepared, which: Sequence[int]) -> Batch:
     source = [prepared.keys[n].slots for n in which]
     target = [[NOWHERE if n == BAD else 16 * (40 + 2 * n) + slot for slot in range(20)] for n in which]
     return copy_batch(ints(np.ravel(source)), ints(np.ravel(target)), [20] * len(which))
+
+
+def shift_kvpage(prepared: Prepared, which: Sequence[int]) -> Batch:
+    slots = [[NOWHERE, *prepared.keys[n].slots[1:]] if n == BAD else prepared.keys[n].slots for n in which]
+    positions = [range(5 + n, 25 + n) for n in which]
+    return ShiftKvpage(ints(np.ravel(slots)), ints(np.ravel(positions)), indptr([20] * len(which)))
 
 
 def copy_emb(prepared: Prepared, which: Sequence[int]) -> Batch:
@@ -243,6 +250,7 @@ CASES: dict[str, Build] = {
     "embed_txt: embed": embed_txt(embed=NOWHERE),
     "embed_txt: token slot": embed_txt(token=-NOWHERE),
     "copy_kvpage: slot": copy_kvpage,
+    "shift_kvpage: slot": shift_kvpage,
     "copy_emb: embed": copy_emb,
     "swap_out: page": swap_out(page=NOWHERE, host_page=1),
     "swap_out: host page": swap_out(page=3, host_page=NOWHERE),
@@ -280,6 +288,8 @@ def observe(call: str, prepared: Prepared) -> list[Numbers]:
             return [prepared.read(embed) for embed in (100, 101, 104, 105)]
         case "copy_kvpage":
             return [prepared.read_slots(range(16 * page, 16 * page + 20)) for page in (40, 44)]
+        case "shift_kvpage":
+            return [prepared.read_slots(prepared.keys[n].slots) for n in (0, 2)]
         case "swap_out":
             prepared.driver.run(SwapIn(ints([0, 2]), ints([40, 44])))
             return observe("swap_in", prepared)
@@ -331,7 +341,7 @@ def test_only_the_command_at_fault_fails(case: str, model: Model) -> None:
 
 
 @pytest.mark.parametrize(
-    "call", ["embed_txt", "copy_kvpage", "copy_emb", "forward", "sample", "verify", "get_next_dist"]
+    "call", ["embed_txt", "copy_kvpage", "shift_kvpage", "copy_emb", "forward", "sample", "verify", "get_next_dist"]
 )
 def test_commands_run_one_by_one_where_memory_is_too_short_for_all(
     call: str, checkpoint: Path, monkeypatch: pytest.MonkeyPatch

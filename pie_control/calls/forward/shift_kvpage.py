@@ -1,0 +1,111 @@
+"""Moves tokens to other positions without computing them again: a worker rotates their keys (RoPE, Su et al. 2021).
+
+Rotations compose, so a moved key is the one that was computed at the new position from the same input; what tokens
+behind others have seen of these stays in them. Positions change as the call is issued, for whatever is issued after it.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Hashable, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pie_control.errors import InvalidArgument, InvalidState, Unsupported
+from pie_control.resources.address_space import AddressSpace
+from pie_control.resources.holdings import Holdings
+from pie_control.resources.intervals import intervals_of
+from pie_control.resources.kinds import PAGES, Resource
+from pie_control.resources.ranges import Range, parse_ranges
+from pie_control.resources.tables.slots import hidden, is_token, shown
+from pie_inference.protocol import ShiftKvpage
+
+from ..arrays import addresses, append_slots, as_int32
+from ..kind import Batch, Stage, WaveContext, WorkerCommand, define
+
+MOST_TOKENS = 1 << 16
+"""In one shift, and in one batch of them."""
+
+
+class ShiftCommand(WorkerCommand, frozen=True):
+    """Virtual slots, which hold tokens, and where these go."""
+
+    slots: Sequence[Range]
+    positions: NDArray[np.int32]
+
+    def uses(self, resource: Resource, page_size: int) -> Sequence[Range]:
+        if resource is not PAGES:
+            return ()
+        return [(first // page_size, (last - 1) // page_size + 1) for first, last in self.slots]
+
+
+def issue(space: AddressSpace, queue: int, pages: Sequence[int], by: int) -> None:
+    """Moves all tokens of pages, hidden ones too. Raises Unsupported (positions of the model follow the length of the
+    text), NotFound, InvalidArgument (a position that the model does not have, too many tokens), InvalidState (no token,
+    a page that was exported or imported, a decode run that writes to one or sees it)."""
+    space.check_command(queue)
+    if space.model.fixed_positions:
+        raise Unsupported(
+            f"model {space.model.name} cannot move tokens: {space.model.fixed_positions}. Compute them again, or serve "
+            "the model with fewer positions (--max-context)"
+        )
+    ranges = parse_ranges(pages, "KV page")
+    held = space.pages.read(ranges)
+    if not ranges:
+        return
+    after, tokens = _moved(held, by, space.model.max_context)
+    space.pages.check_unsealed(addresses(ranges))
+    space.runs.check_emptied(addresses(ranges))
+    if not by:
+        return
+    slots = intervals_of(space.pages.slots_of(ranges)[tokens])
+    before = space.seq  # earlier commands may read what is moved
+    seq = space.next_seq()
+    space.pages.rewrite(ranges, after, space.stamp(queue))
+    space.issue(ShiftCommand(space.owner, queue, seq, before, None, (), slots, shown(after)[tokens]))
+
+
+def _moved(held: NDArray[np.int32], by: int, limit: int) -> tuple[NDArray[np.int32], NDArray[np.bool_]]:
+    """What the slots hold after it, and which of them hold tokens. Raises InvalidArgument, InvalidState."""
+    tokens = is_token(held)
+    count = int(tokens.sum())
+    if not count:
+        raise InvalidState("the pages hold no token: move pages that a forward or a copy has filled")
+    if count > MOST_TOKENS:
+        raise InvalidArgument(f"{count} tokens are more than {MOST_TOKENS}: move them in several calls")
+    positions = shown(held)
+    lowest, highest = int(positions[tokens].min()), int(positions[tokens].max())
+    if lowest + by < 0 or highest + by >= limit:
+        raise InvalidArgument(
+            f"tokens at positions {lowest} to {highest} moved by {by} would be at {lowest + by} to {highest + by}, "
+            f"outside of the model's context of {limit} tokens: move them by {-lowest} to {limit - 1 - highest}"
+        )
+    moved = positions + np.int32(by)
+    return np.where(tokens, np.where(held == positions, moved, hidden(moved)), held), tokens
+
+
+class ShiftBatch(Batch[ShiftCommand]):
+    """One shift of a queue in a wave."""
+
+    def __init__(self, context: WaveContext) -> None:
+        super().__init__(context)
+        self._left = MOST_TOKENS
+        self._ends: array[int] = array("i", [0])
+        self._slots: array[int] = array("i")
+
+    def try_add(self, queue: Hashable, command: ShiftCommand, holdings: Holdings, done: int) -> int:
+        if len(command.positions) > self._left:
+            return done
+        self._left -= len(command.positions)
+        self.commands.append(command)
+        append_slots(command.slots, holdings.pages.physical, self.context.model.page_size, self._slots)
+        self._ends.append(len(self._slots))
+        return 1
+
+    def build(self) -> ShiftKvpage:
+        positions = np.concatenate([command.positions for command in self.commands])
+        return ShiftKvpage(slots=as_int32(self._slots), positions=positions, indptr=as_int32(self._ends))
+
+
+CALL = ShiftCommand.call = define(__name__, issue, stage=Stage.SHIFT, new_batch=ShiftBatch)
