@@ -82,12 +82,9 @@ async def _steps(live: list[Beam], width: int, stop: Collection[int]) -> list[_S
 
 
 def _take(live: list[Beam], steps: list[_Step], width: int, stop: Collection[int]) -> tuple[list[Beam], list[Beam]]:
-    """The `width` best steps that go on, and the beams that end before them."""
-    going, ending = list[_Step](), list[_Step]()
-    for step in steps:
-        if len(going) == width:
-            break
-        (ending if step.token in stop else going).append(step)
+    """The `width` best steps that go on, and the beams that end with one of the `width` best steps of all."""
+    going = [step for step in steps if step.token not in stop][:width]
+    ending = [step for step in steps[:width] if step.token in stop]
     done = [Beam(step.beam.branch.fork(), [*step.beam.logprobs, step.logprob], "stop") for step in ending]
     used: set[int] = set()
     beams = []

@@ -11,4 +11,4 @@ async def main(args, question: str = "Is the sky blue?", width: int = 3, length:
     await args.send(f"greedy: {greedy}\n")
     for beam in beams:
         await args.send(f"{beam.score:.2f}: {beam.text}\n")
-    return ctx.text.endswith(beams[0].text)
+    return {"greedy": greedy, "beams": [(beam.text, beam.score) for beam in beams]}
