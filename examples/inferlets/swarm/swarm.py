@@ -1,42 +1,50 @@
+import re
 from collections import Counter
 
 from inferlet_sdk import Context, broadcast, gather, inferlet, launch, subscribe
 
+PARTS = [3, 11, 7, 12, 5, 9, 2, 8]
+
 
 @inferlet
-async def main(args, topics: str = "bees, rivers, bread, winter", topic: str = ""):
-    """A swarm: each member writes about its own topic, tells the others, and votes for what it likes best of all."""
-    if topic:
-        return await member(args, topic)
-    names = topics.split(", ")
-    members = [launch(topic=name) for name in names]
+async def main(args, parts: list[int] = PARTS, alone: bool = False):
+    """A swarm adds up what its members know: each one part, and no more than others tell it. `alone`: the model adds up
+    all at once."""
+    if alone:
+        return {"answer": int(await add(args.model, *map(str, parts)))}
+    if len(parts) < 2 or len(parts) & (len(parts) - 1):
+        return f"{len(parts)} members cannot meet in pairs: give 2, 4, 8, ... parts"
+    members = [launch(member, part, number, len(parts)) for number, part in enumerate(parts)]
     for one in members:
         await one.receive()  # it listens
-    await gather(*(one.send(str(len(names))) for one in members))
-    results = await gather(*members)
-    for name, (sentence, _) in zip(names, results, strict=True):
-        await args.send(f"{name}: {sentence}\n")
-    votes = Counter(vote for _, vote in results)
-    best, count = min(votes.items(), key=lambda item: (-item[1], item[0]))
-    await args.send(f"{count} of {len(names)} like best: {best}\n")
-    return len(names)
+    await gather(*(one.send("begin") for one in members))
+    ends = await gather(*members)
+    for number, end in enumerate(ends):
+        await args.send(f"member {number} knows {parts[number]}, and hears {', '.join(end['heard'])}\n")
+    answer, votes = ends[0]["votes"][0]
+    await args.send(f"{votes} of {len(parts)} vote for {answer}\n")
+    return {"answer": int(answer), "votes": votes, "messages": sum(end["sent"] for end in ends)}
 
 
-async def member(args, topic: str) -> tuple[str, str]:
-    swarm = f"swarm of {args.environment['parent']}"
-    with subscribe(swarm) as others:
+async def member(args, part: int, number: int, size: int):
+    """In each round it tells one of the other half what it knows by then, and adds what that one tells; then all
+    vote."""
+    swarm, rounds, known = f"swarm of {args.environment['parent']}", size.bit_length() - 1, str(part)
+    mail: dict[str, str] = {}
+    with subscribe(f"{swarm}, {number}") as inbox, subscribe(swarm) as everybody:
         await args.send("ready")
-        size = int(await args.receive())
-        ctx = Context(args.model).fill_chat("user", f"Write a fact about {topic}.")
-        sentence = await ctx.generate_until(max_tokens=40)
-        await broadcast(swarm, sentence)
-        heard = sorted({(await others.next()).text for _ in range(size)})
-    return sentence, await favourite(ctx, heard)
+        await args.receive()
+        for turn in range(rounds):
+            await broadcast(f"{swarm}, {number ^ 1 << turn}", f"{turn} {known}")
+            while str(turn) not in mail:  # another one may be ahead
+                mail.update([(await inbox.next()).text.split()])
+            known = await add(args.model, known, mail[str(turn)])
+        await broadcast(swarm, known)
+        votes = Counter([(await everybody.next()).text for _ in range(size)])
+    return {"heard": [mail[str(turn)] for turn in range(rounds)], "votes": votes.most_common(1), "sent": rounds + 1}
 
 
-async def favourite(ctx: Context, sentences: list[str]) -> str:
-    """The one that the member finds most probable, for a token."""
-    ctx.fill_chat("user", "Write another fact.")
-    scores = [await ctx.score(sentence) for sentence in sentences]
-    means = [sum(score) / len(score) for score in scores]
-    return sentences[means.index(max(means))]
+async def add(model: str, *numbers: str) -> str:
+    """The sum that the model finds, or the first number where it finds none."""
+    said = await Context(model).fill(f"<|begin|>{' + '.join(numbers)} =").generate_until(max_tokens=60)
+    return (re.findall(r"Answer: (\d+)", said) or numbers)[0]
