@@ -93,6 +93,12 @@ async def run(name: str, client: Client, problems: int, seed: int = 0) -> Sequen
     return await one.check(client, problems, seed)
 
 
+async def counts(client: Client, model: str = "demo") -> dict[str, Any]:
+    """What the scheduler of a model's only worker has counted."""
+    (worker,) = (await client.statistics())["models"][model]
+    return cast(dict[str, Any], worker["scheduler"])
+
+
 def lines(file: Path) -> int:
     """Lines of a program that are neither blank, comment nor docstring, as the paper counts them."""
     text = file.read_text("utf-8")

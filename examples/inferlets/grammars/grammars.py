@@ -1,4 +1,4 @@
-from inferlet_sdk import Context, Grammar, inferlet
+from inferlet_sdk import Context, Grammar, Sampler, inferlet
 
 PERSON = {
     "type": "object",
@@ -20,8 +20,12 @@ NUMBER: /[1-9][0-9]?/
 
 
 @inferlet
-async def main(args, text: str = "Mia is 7 years old and lives in Oslo."):
-    """What a model writes, kept to a JSON Schema, to a regular expression and to a grammar in the syntax of Lark."""
+async def main(args, text: str = "Mia is 7 years old and lives in Oslo.", grammar: str = "", seed: int = 0):
+    """What a model writes, kept to a JSON Schema, to a regular expression and to a grammar in the syntax of Lark. With
+    `grammar=`, an answer to the text that is sampled by this grammar."""
+    if grammar:
+        ctx = Context(args.model).fill_chat("user", text)
+        return await args.stream(ctx.generate(sampler=Sampler(seed=seed), grammar=grammar))
     async with Context(args.model) as ctx:
         ctx.fill_chat("user", f"{text} Write this as JSON with name, age, city.")
         await args.send(await ctx.generate_until(schema=PERSON, max_tokens=60) + "\n")

@@ -1,18 +1,21 @@
-from inferlet_sdk import Context, NotFound, inferlet
+from inferlet_sdk import Context, NotFound, inferlet, traits
 
 BEGINNING = "Once upon a time there was a small bee. The bee lived in an old barn, and it had a friend, a grey mouse."
 
 
 @inferlet
-async def main(args, turn: str = " One day"):
-    """Goes on with a story whose beginning is kept for all programs of this user: the first one runs it."""
+async def main(args, turn: str = " One day", beginning: str = BEGINNING, name: str = "bee-story", tokens: int = 40):
+    """Goes on with a story whose beginning is kept for all programs of this user: the first one runs it. Without a
+    name it is not kept. Returns the seconds up to the first token."""
+    started = traits.now()
     try:
-        story = await Context.open("bee-story", args.model)
+        story = await Context.open(name, args.model) if name else Context(args.model, share=False).fill(beginning)
     except NotFound:
-        story = Context(args.model).fill(BEGINNING)
-        await story.export("bee-story")
+        story = Context(args.model).fill(beginning)
+        await story.export(name)
 
-    known = len(story)
-    await args.send(turn + await story.fill(turn).generate_until(max_tokens=40) + "\n")
-    again = await Context.open("bee-story", args.model)
-    return [len(again) == known, again.text == BEGINNING]
+    generation = story.fill(turn).generate(tokens)
+    first = await anext(generation)
+    seconds = traits.now() - started
+    await args.send(turn + first + await generation.whole() + "\n")
+    return seconds

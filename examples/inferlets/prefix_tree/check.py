@@ -8,7 +8,7 @@ import random
 
 from transformers import AutoTokenizer
 
-from examples.checks import DEMO_MODEL, Measure, program
+from examples.checks import DEMO_MODEL, Measure, counts, program
 from pie_control.client import Client
 
 PAPER_LINES = 0  # section 7.3 counts none
@@ -25,9 +25,9 @@ async def check(client: Client, problems: int, seed: int) -> list[Measure]:
         parts = [[f" {one} and {draw.choice(WORDS)}" for one in draw.sample(WORDS, BRANCHES)] for _ in range(LEVELS)]
         tokens = [[len(tokenizer(part, add_special_tokens=False).input_ids) for part in level] for level in parts]
         nodes = [sum(level) * BRANCHES**depth for depth, level in enumerate(tokens)]
-        before = await _computed(client)
+        before = (await counts(client))["input_tokens"]
         await client.run(program("prefix_tree"), parts=parts, tokens=1)  # the token behind a path is not run
-        computed += await _computed(client) - before
+        computed += (await counts(client))["input_tokens"] - before
         distinct += sum(nodes)
         apart += sum(sum(level) * BRANCHES ** (LEVELS - 1) for level in tokens)
         equal += await _equal(client, draw, parts)
@@ -36,11 +36,6 @@ async def check(client: Client, problems: int, seed: int) -> list[Measure]:
         Measure("of the tokens that paths computed apart have", computed / apart),
         Measure("paths that go on as alone, while others generate", equal / problems, at_least=1.0),
     ]
-
-
-async def _computed(client: Client) -> int:
-    (worker,) = (await client.statistics())["models"]["demo"]
-    return int(worker["scheduler"]["input_tokens"])
 
 
 async def _equal(client: Client, draw: random.Random, parts: list[list[str]]) -> bool:
