@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import random
+from typing import Any
 
 from examples.checks import Measure, program
 from examples.demo_model.chat import fact
@@ -39,7 +40,7 @@ async def check(client: Client, problems: int, seed: int) -> list[Measure]:
                 await client.run(kept, text=question, grammar=JSON, seed=number, on_message=pieces.append)
             else:
                 prompt = f"<|begin|><|user|>{question}<|end|><|assistant|>"
-                options = {"prompt": prompt, "max_tokens": 400, "temperature": 1.0, "seed": number}
+                options: Any = {"prompt": prompt, "max_tokens": 400, "temperature": 1.0, "seed": number}
                 await client.run(free, **options, on_message=pieces.append)
         try:
             return isinstance(json.loads("".join(pieces)), dict)

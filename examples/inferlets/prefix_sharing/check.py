@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from statistics import median
+from typing import Any
 
 from transformers import AutoTokenizer
 
@@ -33,7 +34,7 @@ async def check(client: Client, problems: int, seed: int) -> list[Measure]:
         for form, name in (("kept", kept), ("", "")):
             pieces: list[str] = []
             before = (await counts(client))["input_tokens"]
-            options = {"turn": turn, "beginning": beginning, "name": name}
+            options: Any = {"turn": turn, "beginning": beginning, "name": name}
             seconds[form].append(await client.run(program("prefix_sharing"), **options, on_message=pieces.append))
             computed[form] += (await counts(client))["input_tokens"] - before
             texts.append("".join(pieces))
