@@ -8,8 +8,9 @@ has
     async def check(client: Client, problems: int, seed: int) -> list[Measure]
 
 and, if the technique needs another model than `demo` or several, `MODELS`, a list of them, the default one first. The
-server has them in float32, whose greedy choices are those of any other float32. The tests run each check
-with LEAST problems, `python -m benchmarks techniques` with many.
+server has them in float32, whose greedy choices are those of any other float32, and its programs reach this machine: a
+check may serve a world of its own (examples/world). The tests run each check with LEAST problems, `python -m benchmarks
+techniques` with many.
 """
 
 from __future__ import annotations
@@ -82,7 +83,7 @@ def load(name: str) -> Check:
 
 def settings(name: str) -> dict[str, Any]:
     """Those of the server that a technique is checked on."""
-    return {"dtype": "float32", "model": getattr(load(name), "MODELS", ["demo"])}
+    return {"dtype": "float32", "model": getattr(load(name), "MODELS", ["demo"]), "http_allow": "127.0.0.1:*"}
 
 
 async def run(name: str, client: Client, problems: int, seed: int = 0) -> Sequence[Measure]:

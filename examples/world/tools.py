@@ -7,7 +7,7 @@ import operator
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from examples.world.village import Relation, Village
+from examples.world.village import NUMBER, Relation, Village
 from inferlet_sdk.schemas.types import record_of
 from inferlet_sdk.tools.tool import Tool, as_tool
 
@@ -94,8 +94,8 @@ class Toolbox:
         def look_up(**subject: str) -> str:
             return self._village.look_up(relation.name, *subject.values())
 
-        parameters = record_of(relation.name, {relation.of: (str, ...)})
-        return Tool(look_up, relation.name, f"tells the {relation.words} of a {relation.of}", parameters)
+        parameters = record_of(relation.name, {"x" if relation.to == NUMBER else relation.of: (str, ...)})
+        return Tool(look_up, relation.name, f"tells the {relation.words}", parameters)
 
     def search(self, query: str) -> str:
         """finds the titles of pages"""
@@ -145,7 +145,7 @@ class Toolbox:
 
     def population(self, city: str) -> str:
         """tells how many people live in a city"""
-        return str(1000 + self._village.number("population", _checked(city)) % 99_000)
+        return str(1000 + self._village.number("population", _checked(city)) % 9000)
 
     def garbage(self) -> bytes:
         """answers what is no text"""

@@ -14,9 +14,9 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from examples.demo_model.knowledge import FACTS
-from examples.demo_model.world import ADULTS, ANIMALS, CHILDREN, COLOURS, PLACES, THING_NOUNS, article
+from examples.demo_model.world import ADULTS, ANIMALS, CHILDREN, CITIES, PLACE_BY_NAME, PLACES, THING_NOUNS, article
 
-PERSON, ANIMAL, PLACE, THING = "person", "animal", "place", "thing"
+PERSON, ANIMAL, PLACE, THING, CITY, NUMBER = "person", "animal", "place", "thing", "city", "number"
 MOST_LOOK_UPS = 8
 FOUND = 8
 """Pages that a search names."""
@@ -24,12 +24,13 @@ FOUND = 8
 _WORD = re.compile(r"[a-z0-9]+")
 _EMPTY = frozenset("a an and are can do does how in is it of on the to what which who you".split())  # noqa: SIM905
 _HOLES = re.compile(r"\[([^\[\]]*)\]")
+_WAYS = {PERSON: "called {}", ANIMAL: "called {}", CITY: "called {}", NUMBER: "of {}"}
 _NAME = re.compile(r"[a-z][a-z_]{0,39}")
 
 
 @dataclass(frozen=True)
 class Relation:
-    """`name` leads from an entity of the kind `of` to one of the kind `to`."""
+    """`name` leads from an entity of the kind `of` to one of the kind `to`, or to a NUMBER from 1 to 99."""
 
     name: str
     of: str
@@ -49,8 +50,12 @@ RELATIONS = (
     Relation("pet", PERSON, ANIMAL),
     Relation("keeper", ANIMAL, PERSON),
     Relation("home", PERSON, PLACE),
+    Relation("city", PERSON, CITY),
     Relation("caretaker", PLACE, PERSON),
     Relation("owner", THING, PERSON),
+    Relation("price", THING, NUMBER),
+    Relation("weight", THING, NUMBER),
+    Relation("age", PERSON, NUMBER),
 )
 
 
@@ -86,14 +91,12 @@ class Village:
             if _NAME.fullmatch(name) is None or name in self.relations:
                 raise ValueError(f"{name!r} cannot be a relation: take a new name of small letters, as in godmother")
             self.relations[name] = Relation(name, PERSON, PERSON)
-        draw = random.Random(seed)
-        nouns = sorted(THING_NOUNS)
-        draw.shuffle(nouns)
         self.entities: Mapping[str, Sequence[str]] = {
             PERSON: [one.name for one in (*ADULTS, *CHILDREN)],
             ANIMAL: [one.name for one in ANIMALS],
             PLACE: [one.name for one in PLACES],
-            THING: [f"{draw.choice(COLOURS)} {noun}" for noun in nouns],
+            THING: THING_NOUNS,
+            CITY: CITIES,
         }
         self._names = {name.lower(): (kind, name) for kind, names in self.entities.items() for name in names}
 
@@ -106,6 +109,8 @@ class Village:
         if kind != found.of:
             some = ", ".join(self.entities[found.of][:3])
             raise LookupError(f"no {found.of} is called {subject[:40]!r}: there are {some} and others")
+        if found.to == NUMBER:
+            return str(1 + self.number(relation, name) % 99)
         others = [one for one in self.entities[found.to] if one != name]
         return others[self.number(relation, name) % len(others)]
 
@@ -115,31 +120,27 @@ class Village:
         return int.from_bytes(digest)
 
     def question(self, draw: random.Random, look_ups: int, relations: Sequence[str] = ()) -> Question:
-        """A question of so many look-ups, by these relations or by all. No person is met twice. Raises ValueError if
-        they allow no chain of that length."""
+        """A question of so many look-ups about a person, by these relations or by all, each of them once. No name is
+        met twice. Raises ValueError if they allow no chain of that length."""
         if not 1 <= look_ups <= MOST_LOOK_UPS:
             raise ValueError(f"{look_ups} look-ups are none of 1 to {MOST_LOOK_UPS}")
         usable = [self.relations[name] for name in relations or self.relations]
         for _ in range(1000):
-            kind = draw.choice([one.of for one in usable])
-            subject = start = draw.choice(self.entities[kind])
-            steps: list[LookUp] = []
-            while len(steps) < look_ups and (ways := [one for one in usable if one.of == kind]):
-                way = draw.choice(ways)
+            kind, subject = PERSON, draw.choice(self.entities[PERSON])
+            names, steps, ways = {subject}, list[LookUp](), list(usable)
+            while len(steps) < look_ups and (fitting := [one for one in ways if one.of == kind]):
+                way = draw.choice(fitting)
+                ways.remove(way)
                 steps.append(LookUp(way.name, subject, self.look_up(way.name, subject)))
                 subject, kind = steps[-1].result, way.to
-            if len({start, *(step.result for step in steps)}) == look_ups + 1:
-                return Question(self.ask(steps), steps)
+                names.add(subject)
+            if len(names) == look_ups + 1:
+                return Question(self._ask(steps), steps)
         raise ValueError(f"no chain of {look_ups} look-ups leads through {', '.join(one.name for one in usable)}")
 
-    def ask(self, steps: Sequence[LookUp]) -> str:
-        """The question of a chain: the last relation stands first."""
-        last = self.relations[steps[-1].relation]
-        subject = steps[0].subject
-        if self.relations[steps[0].relation].of in (PLACE, THING):
-            subject = f"the {subject}"
-        chain = " of ".join(f"the {self.relations[step.relation].words}" for step in reversed(steps))
-        return f"{'Who' if last.to == PERSON else 'What'} is {chain} of {subject}?"
+    def _ask(self, steps: Sequence[LookUp]) -> str:
+        way = "".join(f"'s {self.relations[step.relation].words}" for step in steps)
+        return f"What is {steps[0].subject}{way}?"
 
     # ---- pages ----
 
@@ -153,15 +154,17 @@ class Village:
         return found
 
     def _page(self, kind: str, name: str) -> str:
-        beings = {one.name: one for one in (*ADULTS, *CHILDREN, *ANIMALS)}
-        the = f"the {name}" if kind in (PLACE, THING) else name
-        what = f"{name} is {article(beings[name].kind)} {beings[name].kind}. " if name in beings else ""
-        told = [
-            f"The {one.words} of {the} is {'the ' * (one.to == PLACE)}{self.look_up(one.name, name)}."
-            for one in self.relations.values()
-            if one.of == kind
-        ]
-        return what + " ".join(told)
+        """Short sentences, as the demo model can read them."""
+        told, the = [], f"The {name}" if kind in (PLACE, THING) else name
+        for one in (*ADULTS, *CHILDREN, *ANIMALS):
+            if one.name == name:
+                job = f" works as a {one.kind} {PLACE_BY_NAME[one.place].at}" if one in ADULTS else ""
+                told.append(f"{name}{job or f' is {article(one.kind)} {one.kind}'}.")
+        for relation in (one for one in self.relations.values() if one.of == kind):
+            result = self.look_up(relation.name, name)
+            how = PLACE_BY_NAME[result].at if relation.to == PLACE else _WAYS[relation.to].format(result)
+            told.append(f"{the} has {article(relation.words)} {relation.words} {how}.")
+        return " ".join(told)
 
     def page(self, title: str) -> str:
         """The text of a page. Raises LookupError."""

@@ -1,8 +1,8 @@
 """Every example runs on a model and prints what its folder says.
 
 `run.json` tells how: {"arguments": [...], "messages": [...], "tools": true, "blobs": {...}, "model": ...}, all
-optional; messages are what the client sends. With tools, the folder `tools` is served by HTTP meanwhile, and the
-argument `tools=` says where. Blobs are files of the folder by name. The model is one of MODELS.
+optional; messages are what the client sends. With tools, the agent's world is served meanwhile, and the argument
+`world=` says where. Blobs are files of the folder by name. The model is one of MODELS.
 `scripts/update_examples` writes the expected outputs anew, after the demo model or an example has changed.
 """
 
@@ -13,15 +13,13 @@ import functools
 import json
 import os
 import re
-import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
-from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from pathlib import Path
-from typing import Any
 
 import pytest
 
+from examples.world.serving import Settings, serving
 from pie_control.authoring.new import make
 from pie_control.inferlets.events import Ended
 from pie_control.testing.in_process import InProcessClient
@@ -59,31 +57,12 @@ async def run_example(folder: Path, workers: Callable[[str], Worker], cache_dir:
     options = json.loads((folder / "run.json").read_text())
     arguments = list(options.get("arguments", ()))
     settings: dict[str, object] = {"model": ["demo"], "warm_pool": 0}
-    with serving_tools(folder) if options.get("tools") else nullcontext("") as place:
-        if place:
-            arguments.append(f"tools=http://{place}")
-            settings["http_allow"] = place
+    async with serving(Settings(slow=0, failures=0)) if options.get("tools") else nullcontext() as world:
+        if world is not None:
+            arguments.append(f"world={world.url}")
+            settings["http_allow"] = world.place
         worker, files = workers(options.get("model", "demo")), options.get("blobs", {})
         return await run_with(folder, worker, cache_dir, arguments, options.get("messages", ()), files, settings)
-
-
-@contextmanager
-def serving_tools(folder: Path) -> Iterator[str]:
-    """Serves the tools of an example by HTTP; gives address and port."""
-
-    class Handler(SimpleHTTPRequestHandler):
-        def __init__(self, *arguments: Any, **options: Any) -> None:
-            super().__init__(*arguments, directory=str(folder / "tools"), **options)
-
-        def log_message(self, *_: object) -> None:
-            """Says nothing."""
-
-    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
-        thread = threading.Thread(target=server.serve_forever)
-        thread.start()
-        yield f"127.0.0.1:{server.server_port}"
-        server.shutdown()
-        thread.join()
 
 
 async def run_with(

@@ -1,28 +1,16 @@
-import re
-
-from inferlet_sdk import Context, Response, http_get, inferlet
-
-TOOLS = """Tools:
-weather(city): tells the weather in a city
-population(city): tells how many people live in a city"""
-CALL = re.compile(r'<tool>(\w+)\("([\w ]+)"\)</tool>')
+from inferlet_sdk import CallResult, Context, Tools, inferlet
 
 
 @inferlet
-async def main(args, tools: str = "http://127.0.0.1:8099", turns: int = 4):
-    """Answers questions with the help of a web service: the model says what to look up, and sees what came (ReAct)."""
-    ctx = Context(args.model).fill_chat("system", TOOLS)
+async def main(args, world: str = "http://127.0.0.1:8099", tools: str = "weather, population", rounds: int = 12):
+    """Answers questions with the tools of a server: the model says what to look up, and sees what came (ReAct)."""
+
+    async def show(event: object) -> None:
+        if isinstance(event, CallResult):
+            await args.send(f"{event.name}({', '.join(event.arguments.values())}) = {event.text}\n")
+
+    toolbox = await Tools.from_mcp(f"{world}/mcp", only=tools.split(", "))
     while question := await args.receive():
-        ctx.fill_chat("user", question)
-        for _ in range(turns):
-            said = await ctx.generate_until(max_tokens=40)
-            await args.send(f"{said}\n")
-            call = CALL.fullmatch(said)
-            if call is None:
-                break
-            ctx.fill_chat("tool", await look_up(tools, *call.groups()))
-
-
-async def look_up(tools: str, name: str, argument: str) -> str:
-    response: Response = await http_get(f"{tools}/{name}/{argument}.txt", timeout=10)
-    return await response.text() if response.ok else f"error {response.status}"
+        async with Context(args.model) as ctx:
+            answer = await toolbox.chat(ctx, question, max_tokens=60, rounds=rounds, strict=True, on_event=show)
+        await args.send(f"{answer.text}\n")
