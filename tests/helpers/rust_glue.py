@@ -71,10 +71,7 @@ def _docs(item: re.Match[str]) -> str:
 
 def _enum(item: re.Match[str]) -> str:
     cases = ", ".join(_camel(case.strip()) for case in item["cases"].split(",") if case.strip())
-    return (
-        f"{_docs(item)}#[derive(Clone, Copy, Debug, PartialEq, Eq)]\n"
-        f"pub enum {_camel(item['enum'])} {{ {cases} }}\n"
-    )
+    return f"{_docs(item)}#[derive(Clone, Copy, Debug, PartialEq, Eq)]\npub enum {_camel(item['enum'])} {{ {cases} }}\n"
 
 
 def _function(item: re.Match[str], imported: str, enums: set[str]) -> str:
@@ -126,7 +123,9 @@ def _flat(kind: str) -> str:
 
 
 def _as_flat(kind: str, value: str) -> str:
-    return f"u32::from({value})" if kind == "bool" else f"{value.removesuffix(' as u8')} as u32" if kind == "u8" else value
+    return (
+        f"u32::from({value})" if kind == "bool" else f"{value.removesuffix(' as u8')} as u32" if kind == "u8" else value
+    )
 
 
 def _result_type(kind: str) -> str:

@@ -46,9 +46,11 @@ impl Json {
     /// The entry of an object; None if there is none, or it is null.
     pub fn get(&self, key: &str) -> Option<&Json> {
         match self {
-            Json::Object(entries) => {
-                entries.iter().find(|(name, _)| name == key).map(|(_, value)| value).filter(|value| **value != Json::Null)
-            }
+            Json::Object(entries) => entries
+                .iter()
+                .find(|(name, _)| name == key)
+                .map(|(_, value)| value)
+                .filter(|value| **value != Json::Null),
             _ => None,
         }
     }
@@ -270,7 +272,8 @@ impl Reader<'_> {
             b'u' => {
                 let first = self.hexadecimal()?;
                 let is_half = (0xd800..0xdc00).contains(&first) && self.takes("\\u");
-                let code = if is_half { 0x10000 + ((first - 0xd800) << 10) + (self.hexadecimal()? & 0x3ff) } else { first };
+                let code =
+                    if is_half { 0x10000 + ((first - 0xd800) << 10) + (self.hexadecimal()? & 0x3ff) } else { first };
                 char::from_u32(code).unwrap_or(char::REPLACEMENT_CHARACTER)
             }
             _ => return Err(self.wrong("an escaped character")),

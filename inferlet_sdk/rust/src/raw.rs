@@ -313,10 +313,10 @@ pub mod core {
     /// A model as a JSON object: `name`, `architecture`, `page_size` (tokens in a page), `vocab_size`, `max_context` (most tokens that a
     /// context may hold), `max_batch_tokens` (most input tokens that run at once), `max_dist` (largest `k` of `get-next-dist`), `stop_tokens`
     /// (list of tokens after which generation ends), `bos_text` and `eos_text` (of the special tokens; null: none), `has_chat_template`,
-    /// `image_token` (that stands for what is seen in an image; null: the model takes no images), `adapters` (names of the LoRA adapters that
-    /// it has now, for `forward` and `decode`: the operator may drop them at any time; empty where there can be none), and `traits`, what it
-    /// implements: a list of objects with `name`, `version` (of its functions: that of this package), `functions` (names as here) and
-    /// `supertraits` (names). Later versions may add keys: ignore those that you do not know.
+    /// `image_token` (that stands for what is seen in an image; null: the model takes no images), `moves_tokens` (whether `shift-kvpage` can
+    /// do so), `adapters` (names of the LoRA adapters that it has now, for `forward` and `decode`: the operator may drop them at any time;
+    /// empty where there can be none), and `traits`, what it implements: a list of objects with `name`, `version` (of its functions: that of
+    /// this package), `functions` (names as here) and `supertraits` (names). Later versions may add keys: ignore those that you do not know.
     pub fn get_model_info(model: &str) -> Result<String, Error> {
         #[link(wasm_import_module = "pie:inferlet/core@0.3.0")]
         extern "C" {
@@ -480,6 +480,20 @@ pub mod forward {
             fn import(_: u32, _: *const u8, _: usize, _: *const u8, _: usize, _: *mut u8);
         }
         unsafe { call(|result| import(queue, pages.as_ptr().cast(), pages.len(), hidden.as_ptr().cast(), hidden.len(), result)) }
+    }
+
+    /// Moves the tokens of pages by so many positions, forwards or backwards, without computing them again: their keys are rotated, for all
+    /// that is issued from now on. Hidden tokens move too. What tokens have seen when they were computed stays in them. Pages that were
+    /// exported or imported are refused: copy their tokens to pages of your own. A model whose rotation depends on the length of the text
+    /// cannot do it (`unsupported`; `moves_tokens` of `get-model-info`). Each move rounds the keys: in bfloat16 they are off by 0.2 % of
+    /// their length after one move, and by 5 % after 100 of them, however far; so one long move is better than many short ones.
+    pub fn shift_kvpage(queue: u32, pages: &[u32], by: i32) -> Result<(), Error> {
+        #[link(wasm_import_module = "pie:inferlet/forward@0.3.0")]
+        extern "C" {
+            #[link_name = "shift-kvpage"]
+            fn import(_: u32, _: *const u8, _: usize, _: i32, _: *mut u8);
+        }
+        unsafe { call(|result| import(queue, pages.as_ptr().cast(), pages.len(), by, result)) }
     }
 
     /// Gives filled embeds new positions (same number of both). An output embed that is fed back as an input needs one: otherwise it keeps

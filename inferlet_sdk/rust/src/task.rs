@@ -214,6 +214,19 @@ pub async fn timeout<T>(time: Duration, future: impl Future<Output = Result<T>>)
     }
 }
 
+/// A future by a function.
+struct PollFn<F>(F);
+
+impl<F> Unpin for PollFn<F> {}
+
+impl<T, F: FnMut(&mut Context<'_>) -> Poll<T>> Future for PollFn<F> {
+    type Output = T;
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<T> {
+        (self.0)(context)
+    }
+}
+
 /// Which of two futures was done first, and its value.
 pub enum First<A, B> {
     /// The first one.
@@ -225,7 +238,7 @@ pub enum First<A, B> {
 /// Waits for one of two futures, and drops the other.
 pub async fn first<A: Future, B: Future>(this: A, other: B) -> First<A::Output, B::Output> {
     let (mut this, mut other) = (Box::pin(this), Box::pin(other));
-    std::future::poll_fn(move |context| {
+    PollFn(move |context: &mut Context<'_>| {
         if let Poll::Ready(value) = this.as_mut().poll(context) {
             return Poll::Ready(First::This(value));
         }
@@ -237,7 +250,7 @@ pub async fn first<A: Future, B: Future>(this: A, other: B) -> First<A::Output, 
 /// Runs futures at once; gives their values in order.
 pub async fn join_all<F: Future>(futures: impl IntoIterator<Item = F>) -> Vec<F::Output> {
     let mut tasks: Vec<Task<F>> = futures.into_iter().map(Task::new).collect();
-    std::future::poll_fn(move |context| {
+    PollFn(move |context: &mut Context<'_>| {
         let mut all_done = true;
         for task in &mut tasks {
             all_done &= task.is_done(context);

@@ -1,0 +1,240 @@
+//! `Context`: a text that a model continues.
+
+mod chat;
+pub mod model;
+mod pages;
+pub(crate) mod sequence;
+
+use std::rc::Rc;
+
+use crate::error::{Error, Result};
+use crate::generation::dist::Dist;
+use crate::generation::sampler::Sampler;
+use crate::generation::Generation;
+use crate::json::Json;
+use crate::raw;
+use crate::task::HostFuture;
+use chat::{message, Conversation};
+use model::Model;
+use sequence::Sequence;
+
+/// A growing text with its KV cache. It owns pages and an embed, and gives them back when it is dropped.
+///
+/// Filling is lazy: `fill` only stores the text. The next call that needs an output of the model tokenizes the stored
+/// text in one piece and runs it in one go.
+pub struct Context {
+    pub(crate) sequence: Sequence,
+    noted: Vec<(String, bool)>, // texts, and whether special tokens are recognized
+    conversation: Conversation,
+}
+
+impl Context {
+    /// An empty context of a model.
+    pub fn new(model: impl AsRef<str>) -> Result<Self> {
+        Self::with(model, "", 0)
+    }
+
+    /// All of it runs with a LoRA adapter ("": none). `position`: of its first token; contexts that are to be joined
+    /// may leave room for each other.
+    pub fn with(model: impl AsRef<str>, adapter: &str, position: usize) -> Result<Self> {
+        let mut sequence = Sequence::new(Model::named(model.as_ref())?, adapter)?;
+        sequence.offset = position;
+        Ok(Self::of(sequence))
+    }
+
+    fn of(sequence: Sequence) -> Self {
+        Context { sequence, noted: Vec::new(), conversation: Conversation::default() }
+    }
+
+    // ---- filling ----
+
+    /// Appends text of the program: special tokens in it are recognized. None are added.
+    pub fn fill(&mut self, text: impl Into<String>) -> &mut Self {
+        self.noted.push((text.into(), true));
+        self
+    }
+
+    /// Appends text of others, which is plain text, whatever it says.
+    pub fn fill_plain(&mut self, text: impl Into<String>) -> &mut Self {
+        self.noted.push((text.into(), false));
+        self
+    }
+
+    /// Appends tokens.
+    pub fn fill_tokens(&mut self, tokens: &[u32]) -> Result<&mut Self> {
+        self.take_noted()?;
+        self.sequence.tokens.extend_from_slice(tokens);
+        Ok(self)
+    }
+
+    /// Appends a chat message in the model's template. Text generated since the last one becomes the assistant's
+    /// message before it. Text of messages is never read as special tokens.
+    pub fn chat(&mut self, role: &str, content: &str) -> Result<&mut Self> {
+        self.chat_with(vec![message(role, content)], None)
+    }
+
+    /// Appends a message of the system.
+    pub fn system(&mut self, content: &str) -> Result<&mut Self> {
+        self.chat("system", content)
+    }
+
+    /// Appends a message of the user.
+    pub fn user(&mut self, content: &str) -> Result<&mut Self> {
+        self.chat("user", content)
+    }
+
+    /// Appends a message of the assistant.
+    pub fn assistant(&mut self, content: &str) -> Result<&mut Self> {
+        self.chat("assistant", content)
+    }
+
+    /// Appends messages, objects as the template takes them. `reply`: what stands for the text that was generated
+    /// since.
+    pub fn chat_with(&mut self, messages: Vec<Json>, reply: Option<Vec<Json>>) -> Result<&mut Self> {
+        self.take_noted()?;
+        self.conversation.add(&mut self.sequence, messages, reply)?;
+        Ok(self)
+    }
+
+    /// Declarations of tools that the template tells the model of from now on.
+    pub fn declare_tools(&mut self, tools: Vec<Json>) -> &mut Self {
+        self.conversation.tools = tools;
+        self
+    }
+
+    /// All texts are one piece, unless there are special tokens in them and not all are read alike.
+    fn take_noted(&mut self) -> Result<()> {
+        if self.noted.is_empty() {
+            return Ok(());
+        }
+        let noted = std::mem::take(&mut self.noted);
+        let text: String = noted.iter().map(|(text, _)| text.as_str()).collect();
+        let special = noted[0].1;
+        let tokens = self.sequence.model.tokenize(&text, special)?;
+        if noted.iter().all(|(_, one)| *one == special) || tokens == self.sequence.model.tokenize(&text, !special)? {
+            self.sequence.tokens.extend(tokens);
+            return Ok(());
+        }
+        let mut place = 0;
+        while place < noted.len() {
+            let count = noted[place..].iter().take_while(|(_, one)| *one == noted[place].1).count();
+            let text: String = noted[place..place + count].iter().map(|(text, _)| text.as_str()).collect();
+            let tokens = self.sequence.model.tokenize(&text, noted[place].1)?;
+            self.sequence.tokens.extend(tokens);
+            place += count;
+        }
+        Ok(())
+    }
+
+    pub(crate) async fn settle(&mut self) -> Result<()> {
+        self.take_noted()
+    }
+
+    // ---- what it holds ----
+
+    /// The model, with its sizes and limits.
+    pub fn model(&self) -> &Rc<Model> {
+        &self.sequence.model
+    }
+
+    /// All tokens, filled and generated.
+    pub fn tokens(&mut self) -> Result<&[u32]> {
+        self.take_noted()?;
+        Ok(&self.sequence.tokens)
+    }
+
+    /// Text of all tokens, without special tokens.
+    pub fn text(&mut self) -> Result<String> {
+        self.take_noted()?;
+        self.sequence.model.detokenize(&self.sequence.tokens)
+    }
+
+    /// Its queue and its pages as ranges, for raw calls.
+    pub fn raw_parts(&mut self) -> (u32, Vec<u32>) {
+        (self.sequence.queue.number, self.sequence.pages.context().to_vec())
+    }
+
+    // ---- outputs ----
+
+    /// Continues the text by at most so many tokens, or (`None`) as many as the model's context holds.
+    pub fn generate(&mut self, max_tokens: impl Into<Option<usize>>) -> Generation<'_> {
+        Generation::new(self, max_tokens.into())
+    }
+
+    /// The distribution of the next token, cut to the `k` most probable tokens.
+    pub async fn next_dist(&mut self, k: usize, temperature: f32) -> Result<Dist> {
+        self.settle().await?;
+        self.sequence.next_dist(k, temperature).await
+    }
+
+    /// Samples the next token without appending it.
+    pub async fn sample(&mut self, sampler: &Sampler) -> Result<u32> {
+        self.settle().await?;
+        let sequence = &mut self.sequence;
+        sequence.flush()?;
+        let handle = sampler.create()?;
+        let begin =
+            sequence.tokens.len() - if sampler.looks_back() { sampler.window.min(sequence.tokens.len()) } else { 0 };
+        let recent = &sequence.tokens[begin..];
+        let number = raw::fused::sample(sequence.queue.number, sequence.output(), handle.0, recent, "", 0)?;
+        HostFuture::new(number, raw::core::await_number).await
+    }
+
+    /// Runs the filled text and waits until that is done. Otherwise the next call that needs an output runs it.
+    pub async fn flush(&mut self) -> Result<()> {
+        self.settle().await?;
+        self.sequence.flush()?;
+        let number = raw::core::synchronize(self.sequence.queue.number)?;
+        HostFuture::new(number, raw::core::await_number).await.map(|_| ())
+    }
+
+    // ---- cutting and sharing ----
+
+    /// A context with the same text and shared pages. Thousands may live at once.
+    pub fn fork(&mut self) -> Result<Context> {
+        self.take_noted()?;
+        let mut child = Self::of(self.sequence.fork()?);
+        child.conversation = self.conversation.clone();
+        Ok(child)
+    }
+
+    /// Keeps the first `length` tokens. It cannot end among tokens that were dropped.
+    pub fn truncate(&mut self, length: usize) -> Result<&mut Self> {
+        self.take_noted()?;
+        if let Some((start, stop)) = self.sequence.pages.ends_in_dropped(length) {
+            let message =
+                format!("tokens {} to {} were dropped: truncate to at most {}, or {}", start, stop, start, stop);
+            return Err(Error::with(crate::error::Code::InvalidState, message));
+        }
+        self.sequence.truncate(length)?;
+        Ok(self)
+    }
+
+    /// The model does not see the tokens `start` .. `stop` any more; pages that hold no others are given back. They
+    /// stay in `tokens`, and all tokens keep their positions. The last token cannot be dropped; it runs again.
+    pub fn drop_tokens(&mut self, start: usize, stop: usize) -> Result<&mut Self> {
+        self.take_noted()?;
+        let length = self.sequence.tokens.len();
+        if start > stop || stop + 1 > length.max(1) {
+            return Err(Error::invalid(format!(
+                "tokens {} to {} cannot be dropped: of {} tokens all but the last one can",
+                start, stop, length
+            )));
+        }
+        if start < stop {
+            self.sequence.drop_tokens(start, stop)?;
+        }
+        Ok(self)
+    }
+
+    /// Drops all but the last `length` tokens, and the first `sink`, to which models attend however far they are (Xiao
+    /// et al. 2023). For long generations, call it again and again.
+    pub fn window(&mut self, length: usize, sink: usize) -> Result<&mut Self> {
+        self.take_noted()?;
+        let last = self.sequence.tokens.len().saturating_sub(length.max(1));
+        if sink < last {
+            self.drop_tokens(sink, last)?;
+        }
+        Ok(self)
+    }
+}

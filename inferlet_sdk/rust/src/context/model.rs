@@ -1,0 +1,197 @@
+//! A model as the contexts of a program share it: what it is, its queues, and what waits to be given back.
+
+use std::cell::{Cell, RefCell};
+use std::rc::Rc;
+
+use crate::error::Result;
+use crate::json::Json;
+use crate::raw;
+use crate::raw::allocate::Memory;
+
+/// Tokens of a forward whose inputs a queue keeps for the next one.
+pub(crate) const KEPT_INPUTS: usize = 16;
+/// Queues for which nobody asks what the limit is.
+const FEW: usize = 8;
+
+thread_local! {
+    static KNOWN: RefCell<Vec<Rc<Model>>> = RefCell::new(Vec::new());
+}
+
+/// A model: its sizes and limits.
+pub struct Model {
+    /// Its name.
+    pub name: String,
+    /// Tokens in a page.
+    pub page_size: usize,
+    /// Most tokens that a context may hold.
+    pub max_context: usize,
+    /// Largest `k` of a distribution.
+    pub max_dist: usize,
+    /// Tokens after which generation ends.
+    pub stop_tokens: Vec<u32>,
+    /// All that the host says about it.
+    pub info: Json,
+    queues: RefCell<Vec<Rc<Queue>>>,
+    most_queues: Cell<usize>,
+    freed: RefCell<[Vec<u32>; 2]>, // pages, embeds
+}
+
+/// A command queue, and the embeds for the inputs of short forwards, which its users fill in turn.
+pub(crate) struct Queue {
+    pub number: u32,
+    inputs: RefCell<Vec<u32>>,
+}
+
+impl Queue {
+    fn new(model: &str) -> Result<Self> {
+        let number = raw::core::create_queue(model)?;
+        Ok(Queue { number, inputs: RefCell::default() })
+    }
+
+    /// Embeds for `count` tokens, at most `KEPT_INPUTS`, as ranges.
+    pub fn inputs(&self, count: usize) -> Result<Vec<u32>> {
+        let mut inputs = self.inputs.borrow_mut();
+        if inputs.len() < count {
+            let missing = (count - inputs.len()) as u32;
+            let first = raw::allocate::alloc(self.number, Memory::Emb, missing)?;
+            inputs.extend(first..first + missing);
+        }
+        Ok(ranges(inputs[..count].iter().copied()))
+    }
+}
+
+impl Model {
+    /// A model by name; an error if there is none.
+    pub fn named(name: &str) -> Result<Rc<Model>> {
+        if let Some(model) = KNOWN.with(|all| all.borrow().iter().find(|one| one.name == name).cloned()) {
+            return Ok(model);
+        }
+        let info = Json::parse(&raw::core::get_model_info(name)?)?;
+        let number = |key: &str| info.get(key).and_then(Json::as_i64).unwrap_or(0) as usize;
+        let stops = info.get("stop_tokens").map_or(&[][..], Json::items);
+        let model = Rc::new(Model {
+            name: name.to_string(),
+            page_size: number("page_size").max(1),
+            max_context: number("max_context"),
+            max_dist: number("max_dist"),
+            stop_tokens: stops.iter().filter_map(Json::as_i64).map(|token| token as u32).collect(),
+            info,
+            queues: RefCell::default(),
+            most_queues: Cell::new(0),
+            freed: RefCell::default(),
+        });
+        KNOWN.with(|all| all.borrow_mut().push(model.clone()));
+        Ok(model)
+    }
+
+    /// A queue to work with: one that no other context has, if there may be one more, else the one with the fewest
+    /// users.
+    pub(crate) fn queue(&self) -> Result<Rc<Queue>> {
+        let mut queues = self.queues.borrow_mut();
+        if let Some(idle) = queues.iter().find(|queue| Rc::strong_count(queue) == 1) {
+            return Ok(idle.clone());
+        }
+        if queues.len() < FEW || queues.len() < self.most_queues() {
+            match Queue::new(&self.name) {
+                Ok(queue) => {
+                    let queue = Rc::new(queue);
+                    queues.push(queue.clone());
+                    return Ok(queue);
+                }
+                Err(error) if error.is_lack_of_room() && !queues.is_empty() => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(queues.iter().min_by_key(|queue| Rc::strong_count(queue)).expect("there are some").clone())
+    }
+
+    /// Three quarters of those that the inferlet may have: the program may want some for itself.
+    fn most_queues(&self) -> usize {
+        if self.most_queues.get() == 0 {
+            let usage = Json::parse(&raw::core::usage()).unwrap_or(Json::Null);
+            let most = usage.get("max_queues").and_then(Json::as_i64).unwrap_or(0) as usize;
+            self.most_queues.set((most * 3 / 4).max(1));
+        }
+        self.most_queues.get()
+    }
+
+    /// The number of any queue, for what has no order: to give back, to tokenize.
+    pub(crate) fn some_queue(&self) -> Result<u32> {
+        if let Some(queue) = self.queues.borrow().first() {
+            return Ok(queue.number);
+        }
+        self.queue().map(|queue| queue.number)
+    }
+
+    /// Tokens of a text. `special_tokens`: those that are written in it are recognized.
+    pub fn tokenize(&self, text: &str, special_tokens: bool) -> Result<Vec<u32>> {
+        raw::tokenize::tokenize(self.some_queue()?, text, special_tokens)
+    }
+
+    /// Text of tokens, without special tokens.
+    pub fn detokenize(&self, tokens: &[u32]) -> Result<String> {
+        raw::tokenize::detokenize(self.some_queue()?, tokens)
+    }
+
+    /// A page, or an embed, that nobody holds any more: it goes back at the next `give_back`.
+    fn free(&self, kind: Memory, address: u32) {
+        self.freed.borrow_mut()[usize::from(kind == Memory::Emb)].push(address);
+    }
+
+    /// Gives back what nobody holds any more.
+    pub(crate) fn give_back(&self) {
+        for (place, kind) in [Memory::Kvpage, Memory::Emb].into_iter().enumerate() {
+            let addresses = std::mem::take(&mut self.freed.borrow_mut()[place]);
+            if let (false, Ok(queue)) = (addresses.is_empty(), self.some_queue()) {
+                let _ = raw::allocate::dealloc(queue, kind, &ranges(addresses.into_iter()));
+            }
+        }
+    }
+
+    /// Allocates pages or embeds, behind what waits to be given back.
+    pub(crate) fn allocate(self: &Rc<Self>, queue: u32, kind: Memory, count: usize) -> Result<Vec<Rc<Held>>> {
+        self.give_back();
+        let first = raw::allocate::alloc(queue, kind, count as u32)?;
+        Ok((first..first + count as u32).map(|address| self.hold(kind, address)).collect())
+    }
+
+    pub(crate) fn hold(self: &Rc<Self>, kind: Memory, address: u32) -> Rc<Held> {
+        let kind = if kind == Memory::Emb { kind } else { Memory::Kvpage };
+        Rc::new(Held { model: self.clone(), kind, address, is_sealed: Cell::new(false) })
+    }
+}
+
+/// A page or an embed, which may have several holders. With the last of them it goes back.
+pub(crate) struct Held {
+    pub address: u32,
+    pub is_sealed: Cell<bool>, // exported or imported: nobody writes to it
+    model: Rc<Model>,
+    kind: Memory,
+}
+
+impl Held {
+    /// Whether the only holder may write to it.
+    pub fn is_writable(self: &Rc<Self>) -> bool {
+        Rc::strong_count(self) == 1 && !self.is_sealed.get()
+    }
+}
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        self.model.free(self.kind, self.address);
+    }
+}
+
+/// Addresses as ranges: first, length, first, length, ...
+pub fn ranges(addresses: impl Iterator<Item = u32>) -> Vec<u32> {
+    let mut found: Vec<u32> = Vec::new();
+    for address in addresses {
+        let count = found.len();
+        if count > 0 && found[count - 2] + found[count - 1] == address {
+            found[count - 1] += 1;
+        } else {
+            found.extend([address, 1]);
+        }
+    }
+    found
+}

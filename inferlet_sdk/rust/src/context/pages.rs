@@ -1,0 +1,254 @@
+//! The KV pages of one context, shared with the contexts that were forked from it, or with other inferlets.
+//!
+//! Token n is in page n / page size; where all tokens of a page were dropped there is none, but it keeps its place.
+//! Nobody writes to a page with several holders: who needs room in it gets a copy.
+
+use std::rc::Rc;
+
+use super::model::{ranges, Held, Model};
+use crate::error::Result;
+use crate::raw;
+use crate::raw::allocate::Memory;
+
+/// Pages allocated at once while a context grows token by token.
+const AHEAD: usize = 4;
+
+type Page = Option<Rc<Held>>;
+
+pub(crate) struct Pages {
+    model: Rc<Model>,
+    pages: Vec<Page>,
+    dropped: Vec<(usize, usize)>, // ranges of tokens, in order
+    reserved_from: Option<usize>, // while a decode run goes on: pages that were not reserved for it
+    context: Option<Vec<u32>>,    // as ranges, until pages change
+}
+
+impl Pages {
+    pub fn new(model: Rc<Model>) -> Self {
+        Pages { model, pages: Vec::new(), dropped: Vec::new(), reserved_from: None, context: None }
+    }
+
+    /// All pages, as ranges.
+    pub fn context(&mut self) -> &[u32] {
+        let pages = &self.pages;
+        self.context.get_or_insert_with(|| ranges(pages.iter().flatten().map(|page| page.address)))
+    }
+
+    /// The pages for what comes behind the first `tokens` tokens, as ranges.
+    pub fn output(&self, tokens: usize) -> Vec<u32> {
+        ranges(self.pages[tokens / self.model.page_size..].iter().flatten().map(|page| page.address))
+    }
+
+    /// Whether tokens were dropped.
+    pub fn has_dropped(&self) -> bool {
+        !self.dropped.is_empty()
+    }
+
+    /// The range of dropped tokens in which a context of `tokens` tokens would end, if there is one.
+    pub fn ends_in_dropped(&self, tokens: usize) -> Option<(usize, usize)> {
+        self.dropped.iter().copied().find(|(start, stop)| *start < tokens && tokens < *stop)
+    }
+
+    /// Makes room for tokens behind the first `tokens`, up to a total of `total`.
+    pub fn reserve(&mut self, queue: u32, tokens: usize, total: usize) -> Result<()> {
+        self.own_end(queue, tokens)?;
+        let wanted = self.pages_of(total);
+        if wanted > self.pages.len() {
+            let missing = wanted - self.pages.len();
+            let ahead = self.model.allocate(queue, Memory::Kvpage, missing.max(AHEAD)); // those ahead are not essential
+            let found = match ahead {
+                Err(error) if error.is_lack_of_room() && missing < AHEAD => {
+                    self.model.allocate(queue, Memory::Kvpage, missing)?
+                }
+                other => other?,
+            };
+            self.extend(found);
+        }
+        Ok(())
+    }
+
+    /// Makes room for a decode run up to a total of `total` tokens, or fewer; for how many. `settle` ends this.
+    pub fn reserve_for_run(&mut self, queue: u32, tokens: usize, total: usize) -> Result<usize> {
+        self.own_end(queue, tokens)?;
+        self.reserved_from = Some(self.pages.len());
+        let mut missing = self.pages_of(total).saturating_sub(self.pages.len());
+        while missing > 0 {
+            match self.model.allocate(queue, Memory::ReservedKvpage, missing) {
+                Ok(found) => {
+                    self.extend(found);
+                    break;
+                }
+                Err(error) if error.is_lack_of_room() => missing /= 2, // the run will be shorter
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(self.pages.len() * self.model.page_size)
+    }
+
+    /// A run has ended: gives back the pages that were reserved for it, but those of the first `tokens` tokens.
+    pub fn settle(&mut self, tokens: usize) {
+        if let Some(ordinary) = self.reserved_from.take() {
+            let used = ordinary.max(self.pages_of(tokens));
+            if used < self.pages.len() {
+                self.pages.truncate(used);
+                self.context = None;
+            }
+        }
+    }
+
+    /// The first `tokens` tokens, which are all that have keys, for a fork.
+    pub fn fork(&self, tokens: usize) -> Pages {
+        let pages = self.pages[..self.pages_of(tokens)].to_vec();
+        let dropped = below(&self.dropped, tokens);
+        Pages { model: self.model.clone(), pages, dropped, reserved_from: None, context: None }
+    }
+
+    /// Keeps the first `tokens` tokens. Pages of its own stay for new tokens.
+    pub fn cut(&mut self, queue: u32, tokens: usize) -> Result<()> {
+        let size = self.model.page_size;
+        let (full, rest) = (tokens / size, tokens % size);
+        self.dropped = below(&self.dropped, tokens);
+        let behind = self.pages.split_off(full.min(self.pages.len()));
+        let mut behind = behind.into_iter().flatten();
+        let mut own = Vec::new();
+        let mut kept = 0;
+        if rest > 0 {
+            let page = behind.next().expect("it has tokens");
+            if page.is_writable() {
+                own.push(page);
+                kept = rest;
+            } else {
+                self.pages.push(Some(self.copy(queue, &page, rest)?));
+            }
+        }
+        own.extend(behind.filter(Held::is_writable));
+        if !own.is_empty() {
+            raw::allocate::trim_kvpage(queue, &ranges(own.iter().map(|page| page.address)), kept as u32)?;
+        }
+        self.extend(own);
+        self.context = None;
+        Ok(())
+    }
+
+    /// Hides tokens from what comes, and gives back the pages that hold no others.
+    pub fn drop_tokens(&mut self, queue: u32, start: usize, stop: usize) -> Result<()> {
+        let size = self.model.page_size;
+        self.dropped.push((start, stop));
+        self.dropped = merged(std::mem::take(&mut self.dropped));
+        for place in start / size..=(stop - 1) / size {
+            let begin = place * size;
+            let near =
+                self.dropped.iter().map(|(a, b)| (a.max(&begin) - begin, (*b).min(begin + size).max(begin) - begin));
+            let hidden: Vec<(usize, usize)> = near.filter(|(a, b)| a < b).collect();
+            let page = match self.pages[place].take() {
+                Some(page) => page,
+                None => continue,
+            };
+            if hidden == [(0, size)] {
+                continue;
+            }
+            let page = if page.is_writable() { page } else { self.copy(queue, &page, size)? };
+            let slots: Vec<u32> = hidden.iter().flat_map(|(a, b)| [*a as u32, (b - a) as u32]).collect();
+            raw::forward::mask_kvpage(queue, &[page.address, 1], &slots)?;
+            self.pages[place] = Some(page);
+        }
+        self.context = None;
+        Ok(())
+    }
+
+    /// Puts the first `count` tokens of another table, of which none was dropped, behind the `tokens` that are here:
+    /// its full pages are shared if a page begins there, and copied otherwise.
+    pub fn append(&mut self, queue: u32, other: &Pages, tokens: usize, count: usize) -> Result<()> {
+        let size = self.model.page_size;
+        let shared = if tokens % size == 0 { count / size } else { 0 };
+        if shared > 0 {
+            self.pages.truncate(tokens / size);
+            self.pages.extend_from_slice(&other.pages[..shared]);
+            self.context = None;
+        }
+        let done = shared * size;
+        if done < count {
+            self.reserve(queue, tokens + done, tokens + count)?;
+            let sources = ranges((done..count).map(|token| other.slot(token)));
+            let targets = ranges((tokens + done..tokens + count).map(|token| self.slot(token)));
+            raw::allocate::copy_kvpage(queue, &sources, &targets)?;
+        }
+        Ok(())
+    }
+
+    /// The pages of the first `tokens` tokens, for an export: full ones are sealed, and the last one is a copy, if it
+    /// is not full.
+    pub fn sealed(&mut self, queue: u32, tokens: usize) -> Result<Vec<Rc<Held>>> {
+        let (full, rest) = (tokens / self.model.page_size, tokens % self.model.page_size);
+        let mut found: Vec<Rc<Held>> = self.pages[..full].iter().flatten().cloned().collect();
+        found.iter().for_each(|page| page.is_sealed.set(true));
+        if rest > 0 {
+            let last = self.pages[full].clone().expect("it has tokens");
+            found.push(self.copy(queue, &last, rest)?);
+        }
+        Ok(found)
+    }
+
+    /// Has pages that were imported; it is empty.
+    pub fn adopt(&mut self, first: u32, count: u32) {
+        let imported = (first..first + count).map(|address| self.model.hold(Memory::Kvpage, address));
+        self.pages = imported.map(Some).collect();
+        self.pages.iter().flatten().for_each(|page| page.is_sealed.set(true));
+        self.context = None;
+    }
+
+    /// Has the page with the last of the first `tokens` tokens for itself: a copy, if others hold it.
+    fn own_end(&mut self, queue: u32, tokens: usize) -> Result<()> {
+        let (place, rest) = (tokens / self.model.page_size, tokens % self.model.page_size);
+        if rest == 0 {
+            return Ok(());
+        }
+        let page = self.pages[place].clone().expect("the last token was not dropped");
+        if Rc::strong_count(&page) == 2 && !page.is_sealed.get() {
+            return Ok(()); // here, and in the table
+        }
+        self.pages[place] = Some(self.copy(queue, &page, rest)?);
+        self.context = None;
+        Ok(())
+    }
+
+    fn copy(&self, queue: u32, page: &Rc<Held>, tokens: usize) -> Result<Rc<Held>> {
+        let copy = self.model.allocate(queue, Memory::Kvpage, 1)?.remove(0);
+        let slots = |page: &Held| [page.address * self.model.page_size as u32, tokens as u32];
+        raw::allocate::copy_kvpage(queue, &slots(page), &slots(&copy))?;
+        Ok(copy)
+    }
+
+    fn slot(&self, token: usize) -> u32 {
+        let size = self.model.page_size;
+        let page = self.pages[token / size].as_ref().expect("it was not dropped");
+        page.address * size as u32 + (token % size) as u32
+    }
+
+    fn pages_of(&self, tokens: usize) -> usize {
+        (tokens + self.model.page_size - 1) / self.model.page_size
+    }
+
+    fn extend(&mut self, pages: Vec<Rc<Held>>) {
+        self.pages.extend(pages.into_iter().map(Some));
+        self.context = None;
+    }
+}
+
+/// The ranges in order, those that touch in one.
+fn merged(mut ranges: Vec<(usize, usize)>) -> Vec<(usize, usize)> {
+    ranges.sort_unstable();
+    let mut found: Vec<(usize, usize)> = Vec::new();
+    for (start, stop) in ranges {
+        match found.last_mut() {
+            Some(last) if start <= last.1 => last.1 = last.1.max(stop),
+            _ => found.push((start, stop)),
+        }
+    }
+    found
+}
+
+/// What of the ranges is below `end`.
+fn below(ranges: &[(usize, usize)], end: usize) -> Vec<(usize, usize)> {
+    ranges.iter().filter(|(start, _)| *start < end).map(|(start, stop)| (*start, (*stop).min(end))).collect()
+}

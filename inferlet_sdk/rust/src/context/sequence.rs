@@ -1,0 +1,230 @@
+//! A token sequence and its KV cache: the engine under `Context`.
+//!
+//! The cache holds the first `computed` tokens; the others are pending and run together at the next `flush`. The output
+//! embed holds the output of token `output_of - 1`. Token n is at position `offset` + n.
+
+use std::rc::Rc;
+
+use super::model::{Held, Model, Queue, KEPT_INPUTS};
+use super::pages::Pages;
+use crate::error::{Code, Error, Result};
+use crate::generation::dist::{await_dist, Dist};
+use crate::raw;
+use crate::raw::allocate::Memory;
+use crate::task::HostFuture;
+
+/// Most tokens in one forward, which bounds the embeds that a long prompt needs.
+const MAX_CHUNK: usize = 2048;
+/// A longer prompt is not run with fewer embeds than this: it would take very many calls.
+const LEAST_CHUNK: usize = 32;
+
+pub(crate) struct Sequence {
+    pub model: Rc<Model>,
+    pub queue: Rc<Queue>,
+    pub adapter: String,
+    pub tokens: Vec<u32>,
+    pub offset: usize,
+    pub computed: usize,
+    pub output_of: usize,
+    pub pages: Pages,
+    output: Option<Rc<Held>>,
+}
+
+impl Sequence {
+    pub fn new(model: Rc<Model>, adapter: &str) -> Result<Self> {
+        Ok(Sequence {
+            queue: model.queue()?,
+            adapter: adapter.to_string(),
+            tokens: Vec::new(),
+            offset: 0,
+            computed: 0,
+            output_of: 0,
+            pages: Pages::new(model.clone()),
+            output: None,
+            model,
+        })
+    }
+
+    /// A sequence with the same tokens. Runs pending tokens first, so that they are computed once for both.
+    pub fn fork(&mut self) -> Result<Sequence> {
+        if !self.tokens.is_empty() {
+            self.flush()?;
+        }
+        Ok(Sequence {
+            model: self.model.clone(),
+            queue: self.model.queue()?,
+            adapter: self.adapter.clone(),
+            tokens: self.tokens.clone(),
+            offset: self.offset,
+            computed: self.computed,
+            output_of: self.output_of,
+            pages: self.pages.fork(self.computed),
+            output: self.output.clone(),
+        })
+    }
+
+    /// Runs all pending tokens; the output embed then belongs to the last one.
+    pub fn flush(&mut self) -> Result<()> {
+        if self.pending()? > 0 {
+            let output = self.own_output(false)?;
+            self.compute(self.tokens.len(), &[output, 1])?;
+            self.output_of = self.computed;
+        }
+        Ok(())
+    }
+
+    /// The address of the output embed, after `flush`. Only for reading.
+    pub fn output(&self) -> u32 {
+        self.output.as_ref().map_or(0, |output| output.address)
+    }
+
+    /// The address of an output embed that nobody else has, which holds what the one before does if `keep`.
+    pub fn own_output(&mut self, keep: bool) -> Result<u32> {
+        if let Some(output) = self.output.as_ref().filter(|output| output.is_writable()) {
+            return Ok(output.address);
+        }
+        let own = self.model.allocate(self.queue.number, Memory::Emb, 1)?.remove(0);
+        if let (true, Some(shared)) = (keep, &self.output) {
+            raw::allocate::copy_emb(self.queue.number, &[shared.address, 1], &[own.address, 1])?;
+        }
+        Ok(self.output.insert(own).address)
+    }
+
+    /// Number of tokens that have to run for the output of the last one.
+    fn pending(&mut self) -> Result<usize> {
+        if self.tokens.is_empty() {
+            return Err(Error::with(Code::InvalidState, "the context is empty: `fill` it before generating"));
+        }
+        if self.output_of == self.tokens.len() && self.computed == self.output_of {
+            return Ok(0);
+        }
+        self.rewind(self.tokens.len() - 1)?;
+        Ok(self.tokens.len() - self.computed)
+    }
+
+    /// Runs pending tokens up to `end`; the last outputs go to `outputs` (ranges).
+    pub fn compute(&mut self, end: usize, outputs: &[u32]) -> Result<()> {
+        while self.computed < end {
+            let count = end - self.computed;
+            if count <= KEPT_INPUTS {
+                let inputs = self.queue.inputs(count)?;
+                self.forward(count, &inputs, outputs, 0, 0, 0.0)?;
+                continue;
+            }
+            let (first, count) = self.allocate_inputs(count.min(MAX_CHUNK))?;
+            let inputs = [first, count as u32];
+            let is_last = self.computed + count == end;
+            self.forward(count, &inputs, if is_last { outputs } else { &[] }, 0, 0, 0.0)?;
+            raw::allocate::dealloc(self.queue.number, Memory::Emb, &inputs)?;
+        }
+        Ok(())
+    }
+
+    /// At most `count` embeds, or as many as there are.
+    fn allocate_inputs(&self, mut count: usize) -> Result<(u32, usize)> {
+        self.model.give_back();
+        loop {
+            match raw::allocate::alloc(self.queue.number, Memory::Emb, count as u32) {
+                Ok(first) => return Ok((first, count)),
+                Err(error) if error.is_lack_of_room() && count > LEAST_CHUNK => count = (count / 2).max(LEAST_CHUNK),
+                Err(error) => return Err(error),
+            }
+        }
+    }
+
+    /// Runs the next `count` tokens and appends their keys and values. The rest is that of the raw call.
+    fn forward(
+        &mut self,
+        count: usize,
+        inputs: &[u32],
+        outputs: &[u32],
+        sampler: u32,
+        k: u32,
+        temperature: f32,
+    ) -> Result<u32> {
+        let (start, stop) = (self.computed, self.computed + count);
+        self.pages.reserve(self.queue.number, start, stop)?;
+        let positions: Vec<u32> = (start..stop).map(|token| (token + self.offset) as u32).collect();
+        let output = self.pages.output(start);
+        let tokens = &self.tokens[start..stop];
+        let context = self.pages.context();
+        let queue = self.queue.number;
+        let number = raw::forward::forward(
+            queue,
+            context,
+            inputs,
+            &output,
+            outputs,
+            tokens,
+            &positions,
+            &[],
+            &self.adapter,
+            sampler,
+            k,
+            temperature,
+            false,
+        )?;
+        self.computed = stop;
+        Ok(number)
+    }
+
+    /// Runs tokens that are not in the sequence behind those that are, with an output for each; `compute` has run all.
+    pub fn run_beyond(&mut self, tokens: &[u32], inputs: &[u32], outputs: &[u32]) -> Result<()> {
+        let length = self.tokens.len();
+        self.tokens.truncate(self.computed);
+        self.tokens.extend_from_slice(tokens);
+        let done = self.forward(tokens.len(), inputs, outputs, 0, 0, 0.0);
+        self.tokens.truncate(length);
+        self.output_of = 0;
+        done.map(|_| ())
+    }
+
+    /// The distribution of the next token. A few pending tokens run in the same call.
+    pub async fn next_dist(&mut self, k: usize, temperature: f32) -> Result<Dist> {
+        let pending = self.pending()?;
+        let number = if pending == 0 || pending > KEPT_INPUTS {
+            self.flush()?;
+            raw::output_text::get_next_dist(self.queue.number, &[self.output(), 1], k as u32, temperature)?
+        } else {
+            let output = self.own_output(false)?;
+            let inputs = self.queue.inputs(pending)?;
+            let number = self.forward(pending, &inputs, &[output, 1], 0, k as u32, temperature)?;
+            self.output_of = self.computed;
+            number
+        };
+        HostFuture::new(number, await_dist).await
+    }
+
+    /// Drops keys and values after the first `length` tokens.
+    pub fn rewind(&mut self, length: usize) -> Result<()> {
+        if self.computed > length {
+            self.pages.cut(self.queue.number, length)?;
+            self.computed = length;
+            self.output_of = 0;
+        }
+        Ok(())
+    }
+
+    /// Keeps the first `length` tokens.
+    pub fn truncate(&mut self, length: usize) -> Result<()> {
+        self.tokens.truncate(length);
+        self.rewind(length)
+    }
+
+    /// Hides tokens from what comes. The last token stays, and runs again for the next output.
+    pub fn drop_tokens(&mut self, start: usize, stop: usize) -> Result<()> {
+        self.rewind(self.tokens.len() - 1)?;
+        self.compute(self.tokens.len() - 1, &[])?;
+        self.pages.drop_tokens(self.queue.number, start, stop)?;
+        self.output_of = 0;
+        Ok(())
+    }
+}
+
+impl Drop for Sequence {
+    fn drop(&mut self) {
+        self.output = None;
+        self.pages = Pages::new(self.model.clone());
+        self.model.give_back();
+    }
+}

@@ -1,0 +1,368 @@
+//! Generating text.
+//!
+//! What was computed past a stop is dropped: afterwards the context holds exactly the tokens that were emitted, and the
+//! same tokens come out however they were made.
+
+pub mod dist;
+pub mod draft;
+pub(crate) mod run;
+pub mod sampler;
+pub mod stop;
+
+use crate::args::Args;
+use crate::context::Context;
+use crate::error::{Error, Result};
+use crate::raw;
+use crate::task::HostFuture;
+use dist::Dist;
+use draft::{Draft, Drafted};
+use run::{Following, Pieces, Runs, MOST_STOPS};
+use sampler::{Choose, Handle, Sampler};
+use stop::{StopReason, TextFilter};
+
+/// Stop strings for which the host can look, and characters of all of them.
+const MOST_STRINGS: usize = 16;
+const MOST_CHARACTERS: usize = 1024;
+
+/// A continuation of a context: set what it needs, then take its pieces by `next`, or all of it by `text`.
+///
+/// A piece is the text of a token, or of several if the program is slower than the model. It ends at a stop token of
+/// the model or a stop string, after the most tokens, or when the model's context is full. Dropped before, it keeps
+/// what was taken.
+#[must_use = "a generation does nothing until its text is asked for"]
+pub struct Generation<'a> {
+    context: &'a mut Context,
+    options: Options,
+    state: Option<State>,
+    start: usize,
+    left: usize,
+    reason: Option<StopReason>,
+}
+
+struct Options {
+    max_tokens: Option<usize>,
+    sampler: Sampler,
+    choose: Option<Choose>,
+    stop: Vec<String>,
+    stop_tokens: Vec<u32>,
+    ignores_stop_tokens: bool,
+    include_stop: bool,
+    draft: Option<Draft>,
+    grammar: Option<(&'static str, String)>,
+    run_ahead: bool,
+}
+
+/// What it holds while it goes on.
+struct State {
+    source: Source,
+    filter: Option<TextFilter>,
+    stops: Vec<u32>,
+    detokenizer: Handle,
+}
+
+enum Source {
+    Runs(Runs),
+    Drafted(Drafted),
+    Chosen(Choose),
+}
+
+impl<'a> Generation<'a> {
+    pub(crate) fn new(context: &'a mut Context, max_tokens: Option<usize>) -> Self {
+        let options = Options {
+            max_tokens,
+            sampler: Sampler::greedy(),
+            choose: None,
+            stop: Vec::new(),
+            stop_tokens: Vec::new(),
+            ignores_stop_tokens: false,
+            include_stop: false,
+            draft: None,
+            grammar: None,
+            run_ahead: true,
+        };
+        Generation { context, options, state: None, start: 0, left: 0, reason: None }
+    }
+
+    /// How tokens are chosen; greedy unless it is told.
+    pub fn sampler(mut self, sampler: Sampler) -> Self {
+        self.options.sampler = sampler;
+        self
+    }
+
+    /// A function of the program chooses each token, of the `k` most probable ones.
+    pub fn choose(mut self, k: usize, temperature: f32, choose: impl FnMut(&Dist) -> u32 + 'static) -> Self {
+        self.options.choose = Some(Choose { choose: Box::new(choose), k, temperature });
+        self
+    }
+
+    /// Ends before this string, which is neither emitted nor kept; it may be called several times.
+    pub fn stop(mut self, string: impl Into<String>) -> Self {
+        self.options.stop.push(string.into());
+        self
+    }
+
+    /// Ends at this token, too.
+    pub fn stop_token(mut self, token: u32) -> Self {
+        self.options.stop_tokens.push(token);
+        self
+    }
+
+    /// Treats the model's own stop tokens like any other tokens.
+    pub fn ignore_stop_tokens(mut self) -> Self {
+        self.options.ignores_stop_tokens = true;
+        self
+    }
+
+    /// What ends the text belongs to it.
+    pub fn include_stop(mut self) -> Self {
+        self.options.include_stop = true;
+        self
+    }
+
+    /// A function that guesses the next tokens, such as `prompt_lookup(3, 8)`; the text is the same.
+    pub fn draft(mut self, draft: impl FnMut(&[u32]) -> Vec<u32> + 'static) -> Self {
+        self.options.draft = Some(Box::new(draft));
+        self
+    }
+
+    /// Keeps to a JSON schema.
+    pub fn schema(self, schema: impl Into<String>) -> Self {
+        self.grammar("json-schema", schema)
+    }
+
+    /// Keeps to a regular expression, which matches all of the text.
+    pub fn regex(self, pattern: impl Into<String>) -> Self {
+        self.grammar("regex", pattern)
+    }
+
+    /// Keeps to a grammar in the syntax of Lark.
+    pub fn lark(self, grammar: impl Into<String>) -> Self {
+        self.grammar("lark", grammar)
+    }
+
+    fn grammar(mut self, kind: &'static str, text: impl Into<String>) -> Self {
+        self.options.grammar = Some((kind, text.into()));
+        self
+    }
+
+    /// Makes each token when it is asked for, and none ahead.
+    pub fn step_by_step(mut self) -> Self {
+        self.options.run_ahead = false;
+        self
+    }
+
+    /// The tokens that were emitted.
+    pub fn tokens(&self) -> &[u32] {
+        if self.start == 0 {
+            return &[]; // it has not begun: a context that is empty cannot generate
+        }
+        &self.context.sequence.tokens[self.start..]
+    }
+
+    /// Why it has ended; None while it goes on.
+    pub fn stop_reason(&self) -> Option<StopReason> {
+        self.reason
+    }
+
+    /// The next piece of text; None at the end.
+    pub async fn next(&mut self) -> Result<Option<String>> {
+        if self.state.is_none() && self.reason.is_none() {
+            self.begin().await?;
+        }
+        while self.reason.is_none() {
+            let piece = if self.left == 0 {
+                self.finish(StopReason::Length)?
+            } else {
+                let pieces = self.pieces().await?;
+                let mut piece = self.take_in(&pieces)?;
+                if pieces.complete && self.reason.is_none() {
+                    piece += &self.finish(StopReason::Stop)?;
+                }
+                piece
+            };
+            if !piece.is_empty() {
+                return Ok(Some(piece));
+            }
+        }
+        Ok(None)
+    }
+
+    /// All of the text, or what is left of it.
+    pub async fn text(mut self) -> Result<String> {
+        self.whole(None).await
+    }
+
+    pub(crate) async fn whole(&mut self, to: Option<&Args>) -> Result<String> {
+        if self.state.is_none() && self.reason.is_none() {
+            self.begin().await?;
+        }
+        let is_followed = self.follow(to.is_some());
+        let mut text = String::new();
+        while let Some(piece) = self.next().await? {
+            if let (Some(args), false) = (to, is_followed) {
+                args.send(&piece).await?;
+            }
+            text += &piece;
+        }
+        Ok(text)
+    }
+
+    /// Leaves the text to the host, if nothing else has to look at it.
+    fn follow(&mut self, send: bool) -> bool {
+        let characters: usize = self.options.stop.iter().map(|one| one.chars().count()).sum();
+        let fits = self.options.stop.len() <= MOST_STRINGS && characters <= MOST_CHARACTERS;
+        match &mut self.state {
+            Some(State { source: Source::Runs(runs), stops, .. })
+                if fits && stops.len() <= MOST_STOPS && !self.options.include_stop && self.options.run_ahead =>
+            {
+                runs.follow(Following { stop: self.options.stop.clone(), send });
+                true
+            }
+            _ => false,
+        }
+    }
+
+    async fn begin(&mut self) -> Result<()> {
+        self.context.settle().await?;
+        let options = &mut self.options;
+        let sequence = &mut self.context.sequence;
+        if sequence.tokens.is_empty() {
+            return Err(Error::with(
+                crate::error::Code::InvalidState,
+                "the context is empty: `fill` it before generating",
+            ));
+        }
+        let used = sequence.offset + sequence.tokens.len();
+        if used > sequence.model.max_context {
+            let (name, most) = (&sequence.model.name, sequence.model.max_context);
+            let message = format!(
+                "the context has {} tokens, and {} takes at most {}: fill less, or truncate it",
+                used, name, most
+            );
+            return Err(Error::invalid(message));
+        }
+        let room = sequence.model.max_context - used;
+        self.left = options.max_tokens.map_or(room, |most| most.min(room));
+        self.start = sequence.tokens.len();
+        let mut stops = options.stop_tokens.clone();
+        if !options.ignores_stop_tokens {
+            stops.extend_from_slice(&sequence.model.stop_tokens);
+        }
+        stops.sort_unstable();
+        let queue = sequence.queue.number;
+        let detokenizer = Handle(raw::tokenize::create_detokenizer(queue)?);
+        let matcher = match &options.grammar {
+            None => None,
+            Some((kind, text)) => {
+                let number = raw::grammar::open_matcher(queue, kind, text, "")?;
+                Some(Handle(HostFuture::new(number, raw::grammar::await_matcher).await?.0))
+            }
+        };
+        let source = match (options.choose.take(), options.draft.take()) {
+            (Some(_), Some(_)) => return Err(Error::invalid("draft: drafts need a sampler of the host")),
+            (None, None) => {
+                let most = if options.run_ahead { usize::MAX } else { 1 };
+                Source::Runs(Runs::new(options.sampler.clone(), stops.clone(), most, matcher)?)
+            }
+            _ if matcher.is_some() => {
+                return Err(Error::invalid("schema: a grammar needs a sampler of the host, and no draft"))
+            }
+            (Some(choose), None) => Source::Chosen(choose),
+            (None, Some(draft)) => Source::Drafted(Drafted::new(draft, &options.sampler, stops.clone())?),
+        };
+        let strings = options.stop.clone();
+        let filter = (!strings.is_empty()).then(|| TextFilter::new(strings, options.include_stop));
+        self.state = Some(State { source, filter, stops, detokenizer });
+        Ok(())
+    }
+
+    async fn pieces(&mut self) -> Result<Pieces> {
+        let (sequence, left) = (&mut self.context.sequence, self.left);
+        let state = self.state.as_mut().expect("it goes on");
+        let detokenizer = state.detokenizer.0;
+        match &mut state.source {
+            Source::Runs(runs) => {
+                let held = state.filter.as_ref().map_or("", TextFilter::held);
+                runs.next(sequence, detokenizer, self.start, left, held).await
+            }
+            Source::Drafted(drafted) => drafted.next(sequence, detokenizer, left).await,
+            Source::Chosen(choose) => {
+                let dist = sequence.next_dist(choose.k, choose.temperature).await?;
+                let token = (choose.choose)(&dist);
+                let text = raw::tokenize::push_tokens(detokenizer, &[token])?;
+                Ok(Pieces { tokens: vec![token], texts: vec![text], complete: false })
+            }
+        }
+    }
+
+    /// Takes tokens into the context, up to the one that ends the generation; gives the text to emit.
+    fn take_in(&mut self, pieces: &Pieces) -> Result<String> {
+        let mut emitted = String::new();
+        for (token, text) in pieces.tokens.iter().zip(&pieces.texts) {
+            let state = self.state.as_mut().expect("it goes on");
+            let stops = state.stops.contains(token);
+            if stops && !self.options.include_stop {
+                emitted += &self.finish(StopReason::Stop)?;
+                break;
+            }
+            self.context.sequence.tokens.push(*token);
+            self.left -= 1;
+            let mut is_cut = false;
+            match &mut state.filter {
+                Some(filter) => {
+                    emitted += &filter.push(text);
+                    is_cut = filter.cut.is_some();
+                }
+                None => emitted += text,
+            }
+            if stops || is_cut {
+                emitted += &self.finish(StopReason::Stop)?;
+                break;
+            }
+            if self.left == 0 {
+                emitted += &self.finish(StopReason::Length)?;
+                break;
+            }
+        }
+        Ok(emitted)
+    }
+
+    /// Ends the generation; gives the text that was held back.
+    fn finish(&mut self, reason: StopReason) -> Result<String> {
+        self.reason = Some(reason);
+        let mut state = match self.state.take() {
+            Some(state) => state,
+            None => return Ok(String::new()),
+        };
+        let sequence = &mut self.context.sequence;
+        match &mut state.source {
+            Source::Runs(runs) => {
+                runs.cancel(sequence)?;
+                sequence.rewind(sequence.tokens.len())?;
+            }
+            Source::Drafted(drafted) => drafted.close(sequence)?,
+            Source::Chosen(_) => {}
+        }
+        let mut rest = String::new();
+        if let Some(filter) = &mut state.filter {
+            rest = filter.rest();
+            if filter.cut.is_some() {
+                let (count, part) = filter.kept();
+                sequence.truncate(self.start + count)?;
+                if !part.is_empty() {
+                    let tokens = sequence.model.tokenize(part, false)?;
+                    sequence.tokens.extend(tokens);
+                }
+            }
+        }
+        Ok(rest)
+    }
+}
+
+impl Drop for Generation<'_> {
+    fn drop(&mut self) {
+        if self.reason.is_none() {
+            let _ = self.finish(StopReason::Ended);
+        }
+    }
+}

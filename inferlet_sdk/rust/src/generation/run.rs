@@ -1,0 +1,225 @@
+//! A decode run of a sequence: the worker goes on by itself, and the sequence takes tokens as they come.
+//!
+//! While a run lives, the sequence counts all of its tokens as computed. When it ends, that is set right: all tokens of
+//! a run but the last one have keys.
+
+use super::sampler::{Handle, Sampler};
+use crate::context::sequence::Sequence;
+use crate::error::{Code, Result};
+use crate::json::Json;
+use crate::raw;
+use crate::task::{sleep, Ready};
+use std::rc::Rc;
+use std::time::Duration;
+
+/// Most steps of a run.
+const STEPS: usize = 512;
+/// Most steps of a run where others use the queue, because their commands come after the run.
+const STEPS_OF_SHARED: usize = 16;
+/// Most stop tokens of a run.
+pub(crate) const MOST_STOPS: usize = 64;
+/// Milliseconds of the longest pause before a run is issued again for which the worker was not ready.
+const LONGEST_PAUSE: u64 = 4000;
+
+/// Tokens, and the text that each completes.
+#[derive(Default)]
+pub(crate) struct Pieces {
+    pub tokens: Vec<u32>,
+    pub texts: Vec<String>,
+    /// Whether nothing can follow.
+    pub complete: bool,
+}
+
+/// Tokens from a sampler on the worker, by decode runs.
+pub(crate) struct Runs {
+    sampler: Sampler,
+    handle: Handle,
+    stop: Vec<u32>,
+    most: usize,
+    run: Option<Run>,
+    following: Option<Following>,
+    /// The matcher of a grammar, at the beginning of the generation.
+    matcher: Option<Handle>,
+    accepted: usize,
+}
+
+/// How the host follows the text of a run: strings that end it, and whether it goes to the client.
+#[derive(Clone)]
+pub(crate) struct Following {
+    pub stop: Vec<String>,
+    pub send: bool,
+}
+
+struct Run {
+    number: u32,
+    steps: usize,
+    position: usize,
+    taken: usize,
+    is_followed: bool,
+}
+
+impl Runs {
+    /// `most`: steps of a run.
+    pub fn new(sampler: Sampler, stop: Vec<u32>, most: usize, matcher: Option<Handle>) -> Result<Self> {
+        let handle = sampler.create()?;
+        Ok(Runs { sampler, handle, stop, most, run: None, following: None, matcher, accepted: 0 })
+    }
+
+    /// From now on the host follows the text of each run, which comes at its end.
+    pub fn follow(&mut self, following: Following) {
+        self.following = Some(following);
+    }
+
+    /// What has come, at most `left` tokens; `start`: tokens of the sequence before the generation.
+    pub async fn next(
+        &mut self,
+        sequence: &mut Sequence,
+        detokenizer: u32,
+        start: usize,
+        left: usize,
+        held: &str,
+    ) -> Result<Pieces> {
+        let mut pause = 2;
+        loop {
+            if self.run.is_none() {
+                self.issue(sequence, detokenizer, start, left, held)?;
+            }
+            let number = self.run.as_ref().expect("it was issued").number;
+            Ready(number).await;
+            match raw::fused::take_run(number, detokenizer) {
+                Ok((tokens, texts, over, _)) => {
+                    let run = self.run.as_mut().expect("it is there");
+                    run.taken += tokens.len();
+                    let is_short = run.taken < run.steps;
+                    if over {
+                        self.settle(sequence)?;
+                    }
+                    let stopped = tokens.last().map_or(false, |last| self.stop.contains(last));
+                    let complete = over && is_short && !stopped && self.matcher.is_some();
+                    return Ok(Pieces { tokens, texts, complete });
+                }
+                Err(error) => {
+                    self.cancel(sequence)?;
+                    if error.code != Code::Busy || pause > LONGEST_PAUSE {
+                        return Err(error);
+                    }
+                }
+            }
+            sleep(Duration::from_millis(pause)).await?;
+            pause *= 2;
+        }
+    }
+
+    fn issue(
+        &mut self,
+        sequence: &mut Sequence,
+        detokenizer: u32,
+        start: usize,
+        left: usize,
+        held: &str,
+    ) -> Result<()> {
+        sequence.flush()?;
+        self.catch_up(&sequence.tokens[start..])?;
+        let (queue, position) = (sequence.queue.number, sequence.computed);
+        let is_alone = Rc::strong_count(&sequence.queue) == 2; // the model's list has it, too
+        let most = left.min(self.most).min(if is_alone { STEPS } else { STEPS_OF_SHARED });
+        let room = sequence.pages.reserve_for_run(queue, position, position + most - 1)?;
+        let steps = most.min(room + 1 - position);
+        let output = sequence.own_output(true)?;
+        let input = sequence.queue.inputs(1)?[0];
+        let pages = sequence.pages.output(position);
+        let options = self.options(sequence);
+        let stop = &self.stop[..self.stop.len().min(MOST_STOPS)];
+        let matcher = self.matcher.as_ref().map_or(0, |matcher| matcher.0);
+        let place = (position + sequence.offset) as u32;
+        let context = sequence.pages.context();
+        let issued = raw::fused::decode(
+            queue,
+            output,
+            self.handle.0,
+            input,
+            place,
+            context,
+            &pages,
+            steps as u32,
+            stop,
+            &options,
+            matcher,
+            0,
+        );
+        let number = match issued {
+            Ok(number) => number,
+            Err(error) => {
+                sequence.pages.settle(position);
+                return Err(error);
+            }
+        };
+        sequence.computed = position + steps - 1;
+        sequence.output_of = 0;
+        let is_followed = self.following.as_ref().map_or(false, |following| !following.stop.is_empty());
+        self.run = Some(Run { number, steps, position, taken: 0, is_followed });
+        if let Some(following) = &self.following {
+            let stop = following.stop.iter().cloned().map(Json::Text).collect();
+            let options = Json::object([
+                ("stop", Json::List(stop)),
+                ("send", Json::Bool(following.send)),
+                ("held", Json::from(held)),
+                ("more", Json::Bool(left > steps)),
+            ]);
+            raw::fused::watch_run(number, detokenizer, &options.to_string())?;
+        }
+        Ok(())
+    }
+
+    /// The matcher accepts the tokens of the generation that it lacks.
+    fn catch_up(&mut self, tokens: &[u32]) -> Result<()> {
+        if let Some(matcher) = &self.matcher {
+            raw::grammar::advance_matcher(matcher.0, 0, &tokens[self.accepted..], 0, 0)?;
+            self.accepted = tokens.len();
+        }
+        Ok(())
+    }
+
+    fn options(&self, sequence: &Sequence) -> String {
+        let mut options = Vec::new();
+        if !sequence.adapter.is_empty() {
+            options.push(("adapter", Json::from(sequence.adapter.as_str())));
+        }
+        if self.sampler.looks_back() {
+            let begin = sequence.tokens.len().saturating_sub(self.sampler.window);
+            let recent = sequence.tokens[begin..].iter().map(|token| Json::from(*token)).collect();
+            options.push(("recent", Json::List(recent)));
+            options.push(("window", Json::from(self.sampler.window)));
+        }
+        if options.is_empty() {
+            return String::new();
+        }
+        Json::object(options).to_string()
+    }
+
+    /// Ends the run, and drops what it computed beyond what was taken.
+    pub fn cancel(&mut self, sequence: &mut Sequence) -> Result<()> {
+        if let Some(run) = &self.run {
+            let _ = raw::core::cancel(run.number); // it is over, and its value was an error
+            self.run.as_mut().expect("it is there").is_followed = true; // there may be more than was taken
+            self.settle(sequence)?;
+        }
+        Ok(())
+    }
+
+    /// Keeps what belongs to tokens that were taken. A stop string that the host found may have come too late to keep
+    /// further steps from being run.
+    fn settle(&mut self, sequence: &mut Sequence) -> Result<()> {
+        if let Some(run) = self.run.take() {
+            let kept = run.position + run.taken.max(1) - 1;
+            sequence.pages.settle(kept);
+            sequence.model.give_back();
+            if run.is_followed {
+                sequence.rewind(kept)?;
+            } else {
+                sequence.computed = kept;
+            }
+        }
+        Ok(())
+    }
+}

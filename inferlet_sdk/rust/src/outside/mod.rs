@@ -1,0 +1,3 @@
+//! Beyond the model: messages.
+
+pub mod messages;
