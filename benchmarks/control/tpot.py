@@ -117,7 +117,7 @@ async def _measure_model(name: str, plan: Plan) -> list[Row]:
 
 
 async def _compare(loop: ClosedLoop, client: Client, program: str, concurrent: int, plan: Plan) -> Row:
-    prompts = _prompts(concurrent, plan.prompt, loop.description)
+    prompts = make_prompts(concurrent, plan.prompt, loop.description)
     await _turns(loop, client, program, prompts, WARM_UP_TOKENS)
     rounds = [await _turns(loop, client, program, prompts, plan.tokens) for _ in range(plan.rounds)]
     return Row(
@@ -144,7 +144,7 @@ async def _turns(
     return _Turns(closed, await run_inferlets(client, program, prompts, tokens))
 
 
-def _prompts(count: int, length: int, model: ModelDescription) -> list[list[int]]:
+def make_prompts(count: int, length: int, model: ModelDescription) -> list[list[int]]:
     """The beginnings of different stories, `length` tokens each."""
     tokenizer = Tokenizer(model.tokenizer, model.tokenizer_config, model.vocab_size)
     heroes = itertools.islice(itertools.product(NAMES, ANIMALS), count)

@@ -9,7 +9,7 @@ import secrets
 import socket
 import sys
 import tempfile
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,6 +21,9 @@ from ..report import ROOT
 SHARED = ("guest", "kernels")
 """Folders of the user's cache that the benchmark's cache shares: their content takes 15 seconds to compile."""
 STOP_SECONDS = 10.0
+PIE = ("pie_control.cli", "serve")
+CLOSED = ("benchmarks.opponents.closed",)
+"""The modules of servers: Pie, and its opponent without programs."""
 
 
 @dataclass(frozen=True)
@@ -46,16 +49,18 @@ def cache_folder() -> Iterator[Path]:
 
 
 @contextlib.asynccontextmanager
-async def serving(*, tree: Path | None = None, **settings: object) -> AsyncIterator[Server]:
-    """Runs `pie serve` on a free port with these settings (`max_inferlets=2000`). Raises RuntimeError, with the end of
-    its log, if it does not start.
+async def serving(
+    command: Sequence[str] = PIE, /, *, tree: Path | None = None, **settings: object
+) -> AsyncIterator[Server]:
+    """Runs `pie serve`, or another command that says where it serves as that does, on a free port with these settings
+    (`max_inferlets=2000`). Raises RuntimeError, with the end of its log, if it does not start.
 
     `tree`: the folder with the packages to serve with, if not these (a checkout of another commit).
     """
     root = (tree or ROOT).resolve()
     with cache_folder() as cache, tempfile.TemporaryFile() as errors:
         process = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-m", "pie_control.cli", "serve"),
+            *(sys.executable, "-m", *command),
             *_options({"port": 0, "cache_dir": cache, **settings}),
             stdout=asyncio.subprocess.PIPE,
             stderr=errors.fileno(),
@@ -67,7 +72,8 @@ async def serving(*, tree: Path | None = None, **settings: object) -> AsyncItera
             first = (await process.stdout.readline()).decode()
             if not first.startswith("serving "):
                 errors.seek(0)
-                raise RuntimeError(f"pie serve did not start: {errors.read()[-2000:].decode(errors='replace')}")
+                end = errors.read()[-2000:].decode(errors="replace")
+                raise RuntimeError(f"{' '.join(command)} did not start: {end}")
             yield Server(first.split(" at ")[1].split()[0], process.pid)
         finally:
             await _stop(process)

@@ -1,0 +1,1 @@
+"""Opponents of Pie: servers of completions, their clients, and a proxy that delays (docs/benchmarks.md)."""

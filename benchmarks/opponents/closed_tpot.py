@@ -1,0 +1,114 @@
+"""Is `closed`, the opponent without programs, as fast as its worker in a tight loop?
+
+The same work as in `tpot`: prompts of other tokens for each sequence, which are in the cache of prefixes, and then
+tokens that are streamed to an HTTP client. The time runs from the first event of any stream to the last one of any,
+divided by the tokens between. The closed loop (a worker in this process) and the server take turns on the same prompts,
+with the same worker settings. `overhead` is the median of the rounds' ratios, minus one: above 0.03, `closed` is no
+opponent.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from pie_inference.config import WorkerConfig
+
+from ..control.tpot import DEMO, DEMO_MODEL, MODELS, PAGES, WARM_UP_TOKENS, make_prompts
+from ..plans import refuse_unknown
+from ..support.closed_loop import ClosedLoop
+from ..support.models.random_models import LLAMA_1B, random_model
+from ..support.samples import median
+from ..support.server import CLOSED, serving
+from .client import CompletionClient
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Prompts have `prompt` tokens, and `tokens` tokens are generated. Closed loop and server take `rounds` turns."""
+
+    models: tuple[str, ...]
+    concurrent: tuple[int, ...]
+    prompt: int
+    tokens: int
+    rounds: int
+
+    def __post_init__(self) -> None:
+        refuse_unknown("model", self.models, (*MODELS, LLAMA_1B))
+
+
+FULL = Plan(MODELS, (1, 8, 32), prompt=64, tokens=64, rounds=5)
+QUICK = Plan((DEMO,), (8,), prompt=64, tokens=32, rounds=2)
+
+
+@dataclass(frozen=True)
+class Row:
+    """Medians over the rounds, in milliseconds. `same_tokens`: both sides gave the same tokens in every round."""
+
+    model: str
+    dtype: str
+    threads: int
+    concurrent: int
+    closed_loop_ms: float
+    closed_ms: float
+    overhead: float
+    same_tokens: bool
+
+
+async def run(plan: Plan) -> list[Row]:
+    """One row for each model and number of sequences."""
+    return [row for model in plan.models for row in await _measure_model(model, plan)]
+
+
+async def _measure_model(name: str, plan: Plan) -> list[Row]:
+    folder = DEMO_MODEL if name == DEMO else random_model(name)
+    loop = ClosedLoop(WorkerConfig(folder, name, pages=PAGES))
+    settings: dict[str, Any] = {"model": f"{name}={folder}", "pages": PAGES, "threads": loop.threads}
+    async with serving(CLOSED, **settings) as server, CompletionClient(server.url) as client:
+        return [await _compare(loop, client, concurrent, plan) for concurrent in plan.concurrent]
+
+
+async def _compare(loop: ClosedLoop, client: CompletionClient, concurrent: int, plan: Plan) -> Row:
+    prompts = make_prompts(concurrent, plan.prompt, loop.description)
+    await _server(client, prompts, WARM_UP_TOKENS)
+    loop.generate(prompts, WARM_UP_TOKENS)
+    loops, servers, same = [], [], True
+    for _ in range(plan.rounds):
+        closed = await asyncio.to_thread(loop.generate, prompts, plan.tokens)
+        tokens, seconds = await _server(client, prompts, plan.tokens)
+        loops.append(1e3 * closed.seconds_per_token)
+        servers.append(1e3 * seconds)
+        same = same and tokens == closed.tokens.tolist()
+    ratios = [server / one for server, one in zip(servers, loops, strict=True)]
+    return Row(
+        model=loop.description.name,
+        dtype=loop.description.dtype,
+        threads=loop.threads,
+        concurrent=concurrent,
+        closed_loop_ms=round(median(loops), 3),
+        closed_ms=round(median(servers), 3),
+        overhead=round(median(ratios) - 1, 3),
+        same_tokens=same,
+    )
+
+
+async def _server(
+    client: CompletionClient, prompts: Sequence[Sequence[int]], count: int
+) -> tuple[list[list[int]], float]:
+    """The tokens of each stream, and seconds for a token of all."""
+
+    async def stream(prompt: Sequence[int]) -> tuple[list[int], list[float]]:
+        tokens, times = [], []
+        asked: dict[str, Any] = {"max_tokens": count, "temperature": 0, "ignore_eos": True, "return_token_ids": True}
+        async for event in client.stream(prompt=prompt, **asked):
+            times.append(time.perf_counter())
+            tokens += event["choices"][0]["token_ids"]
+        return tokens, times
+
+    streams = await asyncio.gather(*(stream(prompt) for prompt in prompts))
+    first = min(times[0] for _, times in streams)
+    last = max(times[-1] for _, times in streams)
+    return [tokens for tokens, _ in streams], (last - first) / (count - 1)
