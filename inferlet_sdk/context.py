@@ -51,7 +51,7 @@ class Context(FilledContext):
     def __init__(
         self, model: str | None = None, *, adapter: str | None = None, position: int = 0, share: bool = True
     ) -> None:
-        """`position`: of its first token. Contexts that are to be joined may leave room for each other. `share`:
+        """`position`: of its first token. Contexts that are to be joined at these positions share their pages. `share`:
         whether the keys of a long prompt are shared with inferlets of the same user that have a prompt which begins
         alike.
         """
@@ -250,8 +250,9 @@ class Context(FilledContext):
     def join(cls, parts: Sequence[Context]) -> Context:
         """A context with the texts of all parts behind each other, without running them again: modular caching.
 
-        Each part keeps what it has computed, alone and at its own positions (see `Context(position=)`); what comes sees
-        all of them. The parts stay as they are.
+        Each part keeps what it has computed alone; what comes sees all of them. A part that begins behind those before
+        it (`Context(position=)`) stays there; any other is moved behind them, so parts may come in any order. With a
+        model that cannot move tokens all stay where they are. The parts themselves stay as they are.
         """
         sequences = [part._settled("join") for part in parts]
         joined = cls.__new__(cls)

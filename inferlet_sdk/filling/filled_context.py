@@ -120,21 +120,24 @@ class FilledContext:
         sequence.truncate(length)
         return self
 
-    def drop(self, start: int, stop: int) -> Self:
+    def drop(self, start: int, stop: int, *, close_gap: bool = True) -> Self:
         """The model does not see the tokens `start` .. `stop` any more. Pages that hold no others are given back.
 
-        They stay in `tokens`, all tokens keep their positions, and keys that were computed stay as they are: tokens
-        behind them have seen them. The last token cannot be dropped; it runs again for the next output.
+        The tokens behind them move up to where these were (`traits.shift_kvpage`); pages that are shared with a fork
+        are copied for that. With `close_gap=False` they stay at their positions, as with a model that cannot move
+        tokens. What they have seen stays in them. The dropped ones stay in `tokens`. The last token cannot be dropped;
+        it runs again for the next output.
         """
         sequence = self._settled("drop")
         check_droppable(len(sequence.tokens), whole(start, "start"), whole(stop, "stop"))
         if start < stop:
-            sequence.drop(start, stop)
+            sequence.drop(start, stop, flag(close_gap, "close_gap"))
         return self
 
     def window(self, length: int, *, sink: int = 4) -> Self:
         """Drops all but the last `length` tokens, and the first `sink`, to which models attend however far they are
-        (Xiao et al. 2023, attention sinks). For long generations, call it again and again."""
+        (Xiao et al. 2023, attention sinks). The last ones move up behind the sinks. So a text has no end: call it again
+        and again, each time before the model's last position is reached."""
         sequence = self._settled("window")
         first, last = whole(sink, "sink"), len(sequence.tokens) - whole(length, "length", least=1)
         return self.drop(first, last) if first < last else self

@@ -13,7 +13,7 @@ from inferlet_sdk.sequences.queues import queues_of
 from inferlet_sdk.sequences.sequence import TokenSequence
 from inferlet_sdk.traits.arguments import text
 
-VERSION = 1
+VERSION = 2
 
 
 def snapshot_of(sequence: TokenSequence, conversation: Conversation) -> str:
@@ -22,7 +22,7 @@ def snapshot_of(sequence: TokenSequence, conversation: Conversation) -> str:
         "version": VERSION,
         "model": sequence.info.name,
         "adapter": sequence.adapter,
-        "position": sequence.offset,
+        "position": sequence.offset + sum(gap for *_, gap in sequence.drops),
         "share": sequence.shares,
         "tokens": sequence.tokens,
         "drops": sequence.drops,
@@ -42,8 +42,8 @@ def restore(snapshot: str) -> tuple[TokenSequence, Conversation]:
         sequence.tokens = list(kept["tokens"])
         sequence.images.places = [Seen(as_image(name), start, end) for name, start, end in kept["images"]]
         conversation = Conversation.of_state(kept["conversation"])
-        for start, stop, computed in kept["drops"]:
-            sequence.drop(start, stop, computed)
+        for start, stop, computed, gap in kept["drops"]:
+            sequence.drop(start, stop, gap > 0, computed)
     except BaseException:
         sequence.close()
         raise

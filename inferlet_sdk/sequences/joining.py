@@ -10,14 +10,9 @@ from inferlet_sdk.sequences.sequence import TokenSequence
 
 def join_sequences(parts: Sequence[TokenSequence]) -> TokenSequence:
     """Their tokens behind each other, with keys as each part has computed them, but of the last token: that runs again,
-    at a position behind all, and sees all."""
+    at a position behind all, and sees all. A part that is not behind those before it is moved there, if the model can
+    move tokens."""
     _check(parts)
-    if not parts or not all(part.tokens for part in parts):
-        raise InvalidState("join: give contexts that are not empty")
-    if any(part.pages.dropped for part in parts):
-        raise InvalidState("join: tokens of a part were dropped")
-    if len({(part.info.name, part.adapter) for part in parts}) > 1:
-        raise InvalidArgument("join: the parts are of different models, or adapters")
     whole = TokenSequence(parts[0].queues, adapter=parts[0].adapter)
     behind = 0  # the highest position
     with whole as queue:
@@ -25,12 +20,13 @@ def join_sequences(parts: Sequence[TokenSequence]) -> TokenSequence:
             with part:
                 part.flush()
             count = len(part.tokens) - (place == len(parts) - 1)
+            by = max(behind - part.offset, 0) if part.info.moves_tokens else 0
             if count:
-                whole.pages.append(queue, part.pages, whole.computed, count)
+                whole.pages.append(queue, part.pages, whole.computed, count, by)
             whole.images.append(part.images, len(whole.tokens))
             whole.tokens += part.tokens
             whole.computed += count
-            behind = max(behind, part.offset + count)
+            behind = max(behind, part.offset + by + count)
     whole.offset = max(0, behind - whole.computed)
     return whole
 

@@ -20,6 +20,10 @@ PAGES_AHEAD = 4
 """Number of pages allocated at once while a context grows token by token."""
 
 
+MOST_MOVED = 1 << 16
+"""Tokens that the host copies or moves in one call."""
+
+
 class _Page:
     __slots__ = ("address", "holders", "sealed")
 
@@ -144,11 +148,12 @@ class PageTable:
         self.context, self.output = list((self.pages[:place] + end).ranges), list(end.ranges)
         self.capacity = len(self._pages) * self._page_size
 
-    def append(self, queue: int, other: PageTable, tokens: int, count: int) -> None:
-        """Puts the first `count` tokens of another table, of which none was dropped, behind the `tokens` that are here:
-        its full pages are shared if a page begins there, and copied otherwise."""
+    def append(self, queue: int, other: PageTable, tokens: int, count: int, by: int) -> None:
+        """Puts the first `count` tokens of another table, of which none was dropped, behind the `tokens` that are here,
+        moved by `by` positions: its full pages are shared if a page begins there and nothing moves, copied otherwise.
+        """
         size = self._page_size
-        shared = count // size if tokens % size == 0 else 0
+        shared = count // size if tokens % size == 0 and by == 0 else 0
         if shared:
             for page in other._pages[:shared]:
                 page.holders += 1
@@ -161,6 +166,8 @@ class PageTable:
             sources = Pages.of([page.address for page in other._pages]).slots(size)[done:count]
             targets = Pages.of([page.address for page in self._pages]).slots(size)[tokens + done : tokens + count]
             traits.copy_kvpage(queue, sources, targets)
+        if by:
+            self._move(queue, tokens, tokens + count, by)
 
     def check_end(self, tokens: int) -> None:
         """Raises InvalidState if a context of the first `tokens` tokens would end among those that were dropped."""
@@ -186,15 +193,19 @@ class PageTable:
         full, rest = divmod(tokens, self._page_size)
         return Pages.of([self._copy(queue, self._pages[full], rest).address] if rest else [])
 
-    def drop(self, queue: int, start: int, stop: int) -> None:
-        """Hides the tokens `start` .. `stop` from what comes, and gives back the pages that hold no others."""
+    def drop(self, queue: int, start: int, stop: int, computed: int, close_gap: bool) -> int:
+        """Hides the tokens `start` .. `stop` of the first `computed`, which have keys, from what comes, and gives back
+        the pages that hold no others. With `close_gap` those behind move up; gives by how many positions they do."""
         self.own_end(queue)
-        self.dropped = _merged([*self.dropped, (start, stop)])
+        dropped = _merged([*self.dropped, (start, stop)])
+        gap = _count(dropped) - _count(self.dropped) if close_gap else 0
+        behind = next(end for begin, end in dropped if begin <= start < end)
+        if gap:
+            self._own(queue, behind, computed)
+        self.dropped = dropped
         size, unused = self._page_size, []
         for place in range(start // size, (stop - 1) // size + 1):
-            page, begin = self._pages[place], place * size
-            near = ((max(a - begin, 0), min(b - begin, size)) for a, b in self.dropped)
-            hidden = [(a, b) for a, b in near if a < b]
+            page, hidden = self._pages[place], self._hidden(place)
             if page is _DROPPED:
                 continue
             if hidden == [(0, size)]:
@@ -204,9 +215,44 @@ class PageTable:
             if page.is_shared:
                 unused.append(page)
                 page = self._pages[place] = self._copy(queue, page, size)
-            traits.mask_kvpage(queue, [page.address], [slot for a, b in hidden for slot in range(a, b)])
+            _hide(queue, page, hidden)
+        if gap:
+            self._move(queue, behind, computed, -gap)
         self._release(queue, unused)
         self._update()
+        return gap
+
+    def _hidden(self, place: int) -> list[tuple[int, int]]:
+        """The ranges of slots in the page at a place whose tokens were dropped."""
+        size, begin = self._page_size, place * self._page_size
+        near = ((max(start - begin, 0), min(stop - begin, size)) for start, stop in self.dropped)
+        return [(start, stop) for start, stop in near if start < stop]
+
+    def _own(self, queue: int, start: int, stop: int) -> None:
+        """Has the pages of the tokens `start` .. `stop`, the last ones with keys, for itself: copies of shared ones."""
+        size = self._page_size
+        places = [place for place in range(start // size, -(-stop // size)) if self._pages[place].is_shared]
+        for first in range(0, len(places), MOST_MOVED // size):
+            some = places[first : first + MOST_MOVED // size]
+            shared, own = [self._pages[place] for place in some], traits.alloc_kvpage(queue, len(some))
+            count = len(some) * size - max(0, (some[-1] + 1) * size - stop)
+            slots = Pages.of([page.address for page in shared]).slots(size)[:count]
+            traits.copy_kvpage(queue, slots, own.slots(size)[:count])
+            for place, address in zip(some, own, strict=True):
+                self._pages[place] = _Page(address)
+            self._release(queue, shared)
+
+    def _move(self, queue: int, start: int, stop: int, by: int) -> None:
+        """Moves the tokens `start` .. `stop`, the last ones with keys, whose pages are its own, to other positions."""
+        size, place = self._page_size, start // self._page_size
+        pages = [page.address for page in self._pages[place : -(-stop // size)] if page is not _DROPPED]
+        head, before = self._pages[place], start % size
+        if before and start < stop:  # those that stay are hidden meanwhile
+            _hide(queue, head, [(0, before), *self._hidden(place)])
+        for first in range(0, len(pages) if start < stop else 0, MOST_MOVED // size):
+            traits.shift_kvpage(queue, pages[first : first + MOST_MOVED // size], by)
+        if before and start < stop:
+            _hide(queue, head, self._hidden(place))
 
     def cut(self, queue: int, tokens: int) -> None:
         """Keeps the first `tokens` tokens. Pages of its own stay for new tokens."""
@@ -258,6 +304,15 @@ def check_droppable(tokens: int, start: int, stop: int) -> None:
         raise InvalidArgument(
             f"tokens {start} to {stop} cannot be dropped: of {tokens} tokens all but the last one can"
         )
+
+
+def _hide(queue: int, page: _Page, ranges: Iterable[tuple[int, int]]) -> None:
+    """Hides the tokens in these ranges of slots, and shows all others of the page."""
+    traits.mask_kvpage(queue, [page.address], sorted({slot for start, stop in ranges for slot in range(start, stop)}))
+
+
+def _count(ranges: Iterable[tuple[int, int]]) -> int:
+    return sum(stop - start for start, stop in ranges)
 
 
 def _merged(ranges: list[tuple[int, int]]) -> list[tuple[int, int]]:

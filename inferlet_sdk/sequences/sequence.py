@@ -3,7 +3,7 @@
 `tokens` are the tokens of the sequence. The KV cache holds keys and values of the first `computed` tokens; the others
 are pending and run together at the next `flush`. The output embed holds the last hidden state of token `output_of - 1`,
 which is the one needed while `output_of == len(tokens)`. During run-ahead `computed` exceeds `len(tokens)`; `rewind`
-drops the excess. Token n is at position `offset` + n.
+drops the excess. Token n is at position `offset` + n if nothing behind it was dropped, as is every token that will run.
 
 A sequence has a queue while it is `working`, and an output embed from its first output on, which it shares with those
 that are forked from it until it writes another output. If the program drops it without closing it, `give_back` closes
@@ -54,7 +54,8 @@ class TokenSequence:
         self.computed = 0
         self.output_of = 0
         self.pages: PageTable = PageTable(queues)
-        self.drops: list[tuple[int, int, int]] = []  # what was dropped, and how many tokens had keys then
+        # What was dropped, how many tokens had keys then, and by how many positions those behind it moved up.
+        self.drops: list[tuple[int, int, int, int]] = []
         self.output: OutputEmbed = OutputEmbed()
         self.last_step: LastStep | None = None  # that gave a distribution
         self.last_queue: Queue | None = None  # at the first use, and from then on
@@ -251,17 +252,20 @@ class TokenSequence:
         """Keeps the first `length` tokens."""
         del self.tokens[length:]
         if self.drops:
-            self.drops = [(a, min(b, length), min(n, length)) for a, b, n in self.drops if a < length]
+            self.offset += sum(gap for start, *_, gap in self.drops if start >= length)
+            self.drops = [(a, min(b, length), min(n, length), gap) for a, b, n, gap in self.drops if a < length]
         self.images.cut(length)
         self.rewind(length)
 
-    def drop(self, start: int, stop: int, seen_by: int | None = None) -> None:
+    def drop(self, start: int, stop: int, close_gap: bool, seen_by: int | None = None) -> None:
         """Hides tokens from what comes, which is all behind the first `seen_by`: all but the last token, unless others
-        are told. The last token stays, and runs again for the next output."""
+        are told. The last token stays, and runs again for the next output. With `close_gap` the tokens behind move up,
+        if the model can move tokens."""
         with self as queue:
             self.compute(len(self.tokens) - 1 if seen_by is None else seen_by, ())
-            self.pages.drop(queue, start, stop)
-        self.drops.append((start, stop, self.computed))
+            gap = self.pages.drop(queue, start, stop, self.computed, close_gap and self.info.moves_tokens)
+        self.drops.append((start, stop, self.computed, gap))
+        self.offset -= gap
         self.output_of = 0
 
     # ---- text and images ----

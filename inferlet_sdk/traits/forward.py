@@ -85,11 +85,11 @@ def shift_kvpage(queue: int | HasQueue, pages: Pages | Iterable[int], by: int) -
     """Moves the tokens of pages by `by` positions, forwards or backwards, without computing them again: their keys are
     rotated, for the forwards that come after.
 
-    Hidden tokens move too. What tokens have seen when they were computed stays in them. Each move rounds the keys: in
-    bfloat16 they are off by 0.2 % of their length after one move, by 5 % after 100. Raises InvalidArgument for a
-    position that the model does not have, InvalidState for pages without a token, for pages that were exported or
-    imported (copy their tokens to pages of your own), and while a decode run uses them; Unsupported if the rotation of
-    the model depends on the length of the text (`moves_tokens` of `get_model_info`).
+    Those that are hidden stay where they are. What tokens have seen when they were computed stays in them. Each move
+    rounds the keys: in bfloat16 they are off by 0.2 % of their length after one move, by 5 % after 100. Raises
+    InvalidArgument for a position that the model does not have, InvalidState for pages without a token to move, for
+    pages that were exported or imported (copy their tokens to pages of your own), and while a decode run uses them;
+    Unsupported if the rotation of the model depends on the length of the text (`moves_tokens` of `get_model_info`).
     """
     by = whole(by, "by", -(2**31), 2**31 - 1)
     call(bindings.forward.shift_kvpage, queue_number(queue), page_ranges(pages, "pages"), by)

@@ -105,6 +105,7 @@ class FakeModel:
         max_context: int = 4096,
         max_swap_pages: int = 16,
         vision: Vision | None = VISION,
+        fixed_positions: str = "",
     ) -> None:
         self._description = ModelDescription(
             name=name,
@@ -130,6 +131,7 @@ class FakeModel:
             page_bytes=8 * page_size,
             weight_bytes=0,
             vision=vision,
+            fixed_positions=fixed_positions,
         )
         self._slots = FilledArray("KV slot", page_size * num_pages)
         self._positions = np.zeros(page_size * num_pages, np.int64)  # of the keys in the slots

@@ -345,7 +345,8 @@ class IssueOrder:
 
     def shift_kvpage(self, pages: Sequence[int], by: int, limit: int) -> bool:
         """`limit`: of positions."""
-        held = [(page, slot, key) for page in pages for slot, key in enumerate(self.pages[page]) if key is not None]
+        slots = [(page, slot) for page in pages for slot in range(self.page_size) if (page, slot) not in self.hidden]
+        held = [(page, slot, key) for page, slot in slots if (key := self.pages[page][slot]) is not None]
         if any(page in self.sealed | self.unbound for page in pages) or (pages and not held):
             return False
         if any(not 0 <= at + by < limit for *_, (_, at) in held):

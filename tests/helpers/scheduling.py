@@ -50,7 +50,13 @@ LAST: dict[str, tuple[Any, ...]] = {
 """Arguments at the end of a call that tests may leave out."""
 GOES_ON = "continue_with_dist"
 READ_RANGES = ("get_next_dist", "get_logprobs")
-SIZES = {"page_size": 4, "num_pages": 200, "num_embeds": 1024, "num_token_slots": 512, "max_batch_tokens": 64}
+SIZES: dict[str, Any] = {
+    "page_size": 4,
+    "num_pages": 200,
+    "num_embeds": 1024,
+    "num_token_slots": 512,
+    "max_batch_tokens": 64,
+}
 
 
 def describe(**sizes: int) -> ModelDescription:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 import pytest
@@ -10,6 +11,7 @@ from hypothesis import strategies as st
 
 from inferlet_sdk import Context, IgnoreStopTokens, InvalidArgument, InvalidState
 from inferlet_sdk.event_loop import run
+from inferlet_sdk.sequences.page_table import PAGES_AHEAD
 from tests.helpers.native_host import NativeHost, install, nothing_held
 
 Pairs = tuple[tuple[int, int], ...]
@@ -26,7 +28,7 @@ def watched(**model: Any) -> tuple[NativeHost, list[Pairs]]:
     return install(page_size=4, next_token=next_token, **model), seen
 
 
-def pairs(tokens: range | list[int], positions: range) -> list[tuple[int, int]]:
+def pairs(tokens: Iterable[int], positions: Iterable[int]) -> list[tuple[int, int]]:
     return list(zip(tokens, positions, strict=True))
 
 
@@ -42,9 +44,43 @@ def test_dropped_tokens_are_not_seen_and_their_pages_come_back() -> None:
     ctx.fill([50])
     run(ctx.sample())
     left = [*range(5), *range(22, 30), 50]
-    assert sorted(seen[-1]) == [(token, 30 if token == 50 else token) for token in left]
+    assert sorted(seen[-1]) == pairs(left, range(14)), "those behind move up"
     ctx.close()
     assert nothing_held(host)
+
+
+def test_a_gap_stays_open_where_that_is_asked_for_or_the_model_cannot_move_tokens() -> None:
+    for fixed in ("", "its positions are learned"):
+        _, seen = watched(fixed_positions=fixed)
+        ctx = Context().fill(range(30)).drop(5, 22, close_gap=bool(fixed))
+        run(ctx.fill([50]).sample())
+        assert sorted(seen[-1]) == [(token, 30 if token == 50 else token) for token in [*range(5), *range(22, 30), 50]]
+        parts = Context().fill(range(3)), Context().fill(range(60, 65))
+        run(Context.join(parts).sample())
+        first = range(0 if fixed else 3, 4 if fixed else 7)
+        assert sorted(seen[-1]) == sorted([*pairs(range(3), range(3)), *pairs(range(60, 64), first), (64, 7)])
+
+
+def test_windows_go_on_beyond_the_last_position_of_the_model() -> None:
+    host, seen = watched(max_context=64)
+    ctx = Context().fill(range(40))
+    held = []
+    for n in range(20):
+        run(ctx.window(17, sink=3).fill(range(10 * n, 10 * n + 10)).sample())
+        left = [*ctx.tokens[:3], *ctx.tokens[-27:]]
+        assert sorted(seen[-1], key=lambda pair: pair[1]) == pairs(left, range(30))
+        host.settle()
+        held.append(host.pages)
+    assert len(ctx) == 240
+    assert max(held) <= 30 // 4 + 2 + PAGES_AHEAD
+    text = ctx.tokens
+    run(ctx.generate_until(IgnoreStopTokens(), 30))
+    assert len(ctx) == 270
+    again = Context.restore(ctx.snapshot())
+    assert again.tokens[:240] == text
+    run(again.sample())
+    run(ctx.sample())
+    assert seen[-1] == seen[-2]
 
 
 def test_a_window_keeps_the_sinks_and_the_end() -> None:
@@ -81,6 +117,7 @@ def test_a_context_cannot_end_among_dropped_tokens() -> None:
 @given(st.data())
 def test_any_order_of_forks_drops_cuts_and_steps_shows_the_right_tokens(data: st.DataObject) -> None:
     host, seen = watched(max_context=2000)
+    close_gap = data.draw(st.booleans())
     contexts: list[tuple[Context, set[int]]] = [(Context().fill(range(data.draw(st.integers(2, 30)))), set())]
     for _ in range(data.draw(st.integers(1, 8))):
         place = data.draw(st.integers(0, len(contexts) - 1))
@@ -91,7 +128,7 @@ def test_any_order_of_forks_drops_cuts_and_steps_shows_the_right_tokens(data: st
             case "drop":
                 start = data.draw(st.integers(0, len(ctx) - 1))
                 stop = data.draw(st.integers(start, len(ctx) - 1))
-                ctx.drop(start, stop)
+                ctx.drop(start, stop, close_gap=close_gap)
                 dropped |= set(range(start, stop))
             case "cut":
                 length = data.draw(st.integers(1, len(ctx)))
@@ -106,15 +143,18 @@ def test_any_order_of_forks_drops_cuts_and_steps_shows_the_right_tokens(data: st
                 contexts.pop(place)[0].close()
         for one, gone in contexts:
             run(one.sample())
-            assert sorted(p for _, p in seen[-1]) == [n for n in range(len(one)) if n not in gone]
-            assert all(one.tokens[p] == token for token, p in seen[-1])
+            left = [n for n in range(len(one)) if n not in gone]
+            positions = range(len(left)) if close_gap else left
+            assert sorted(seen[-1], key=lambda pair: pair[1]) == [
+                (one.tokens[n], at) for n, at in zip(left, positions, strict=True)
+            ]
     for ctx, _ in contexts:
         ctx.close()
     assert nothing_held(host)
 
 
 @pytest.mark.parametrize("lengths", [(8, 4, 9), (5, 3, 6), (4, 1), (1, 1), (3,), (8, 8)])
-def test_joined_parts_are_seen_together_as_each_was_computed(lengths: tuple[int, ...]) -> None:
+def test_joined_parts_are_seen_together_behind_each_other(lengths: tuple[int, ...]) -> None:
     host, seen = watched()
     tokens = [list(range(100 * n, 100 * n + length)) for n, length in enumerate(lengths)]
     parts = [Context().fill(part) for part in tokens]
@@ -122,12 +162,10 @@ def test_joined_parts_are_seen_together_as_each_was_computed(lengths: tuple[int,
     run(joined.sample())
     everything = [token for part in tokens for token in part]
     assert joined.tokens == tuple(everything)
-    alone = [pair for part in tokens for pair in pairs(part, range(len(part)))][:-1]
-    last = everything[-1], len(everything) - 1
-    assert sorted(seen[-1]) == sorted([*alone, last])
+    assert sorted(seen[-1], key=lambda pair: pair[1]) == pairs(everything, range(len(everything)))
     run(joined.generate_until(IgnoreStopTokens(), 6))
     run(joined.sample())
-    assert {p for _, p in seen[-1]} >= set(range(len(everything) - 1, len(everything) + 6))
+    assert sorted(p for _, p in seen[-1]) == [*range(len(everything) + 6)]
     for part in parts:
         run(part.sample())
         assert [token for token, _ in seen[-1]] == list(part.tokens)
@@ -143,7 +181,9 @@ def test_parts_may_have_positions_of_their_own() -> None:
     assert sorted(seen[-1]) == sorted([*pairs(range(6), range(6)), *pairs(range(50, 55), range(6, 11)), (90, 11)])
     late = Context(position=20).fill(range(3))
     run(Context.join([late, first]).sample())
-    assert sorted(seen[-1], key=lambda pair: pair[1])[-1] == (5, 23)
+    assert sorted(seen[-1]) == sorted([*pairs(range(3), range(20, 23)), *pairs(range(6), range(23, 29))]), (
+        "moved behind"
+    )
 
 
 def test_what_cannot_be_joined_is_told() -> None:

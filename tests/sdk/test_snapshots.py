@@ -73,7 +73,7 @@ def test_a_generation_goes_on_while_it_is_kept() -> None:
     [
         ("", "this is no snapshot of a context"),
         ("[1]", "this is no snapshot of a context: give what `Context.snapshot` has made"),
-        ('{"version": 99}', "the snapshot has version 99, and this SDK reads version 1"),
+        ('{"version": 99}', "the snapshot has version 99, and this SDK reads version 2"),
     ],
 )
 def test_what_is_no_snapshot_is_told(snapshot: str, message: str) -> None:

@@ -18,7 +18,7 @@ from pie_control.resources.holdings import Holdings
 from pie_control.resources.intervals import intervals_of
 from pie_control.resources.kinds import PAGES, Resource
 from pie_control.resources.ranges import Range, parse_ranges
-from pie_control.resources.tables.slots import hidden, is_token, shown
+from pie_control.resources.tables.slots import EMPTY
 from pie_inference.protocol import ShiftKvpage
 
 from ..arrays import addresses, append_slots, as_int32
@@ -29,7 +29,7 @@ MOST_TOKENS = 1 << 16
 
 
 class ShiftCommand(WorkerCommand, frozen=True):
-    """Virtual slots, which hold tokens, and where these go."""
+    """Virtual slots of tokens, and the positions to which these go."""
 
     slots: Sequence[Range]
     positions: NDArray[np.int32]
@@ -41,9 +41,9 @@ class ShiftCommand(WorkerCommand, frozen=True):
 
 
 def issue(space: AddressSpace, queue: int, pages: Sequence[int], by: int) -> None:
-    """Moves all tokens of pages, hidden ones too. Raises Unsupported (positions of the model follow the length of the
-    text), NotFound, InvalidArgument (a position that the model does not have, too many tokens), InvalidState (no token,
-    a page that was exported or imported, a decode run that writes to one or sees it)."""
+    """Moves the tokens of pages, but those that are hidden. Raises Unsupported (the model cannot), NotFound,
+    InvalidArgument (a position that the model does not have, too many tokens), InvalidState (no token to move, a page
+    that was exported or imported, a decode run that writes to one or sees it)."""
     space.check_command(queue)
     if space.model.fixed_positions:
         raise Unsupported(
@@ -63,26 +63,26 @@ def issue(space: AddressSpace, queue: int, pages: Sequence[int], by: int) -> Non
     before = space.seq  # earlier commands may read what is moved
     seq = space.next_seq()
     space.pages.rewrite(ranges, after, space.stamp(queue))
-    space.issue(ShiftCommand(space.owner, queue, seq, before, None, (), slots, shown(after)[tokens]))
+    space.issue(ShiftCommand(space.owner, queue, seq, before, None, (), slots, after[tokens]))
 
 
 def _moved(held: NDArray[np.int32], by: int, limit: int) -> tuple[NDArray[np.int32], NDArray[np.bool_]]:
-    """What the slots hold after it, and which of them hold tokens. Raises InvalidArgument, InvalidState."""
-    tokens = is_token(held)
+    """What the slots hold after it, and which of them move. Raises InvalidArgument, InvalidState."""
+    tokens = held > np.int32(EMPTY)
     count = int(tokens.sum())
     if not count:
-        raise InvalidState("the pages hold no token: move pages that a forward or a copy has filled")
+        raise InvalidState(
+            "the pages hold no token, or hidden ones only: move pages that a forward or a copy has filled"
+        )
     if count > MOST_TOKENS:
         raise InvalidArgument(f"{count} tokens are more than {MOST_TOKENS}: move them in several calls")
-    positions = shown(held)
-    lowest, highest = int(positions[tokens].min()), int(positions[tokens].max())
+    lowest, highest = int(held[tokens].min()), int(held.max())
     if lowest + by < 0 or highest + by >= limit:
         raise InvalidArgument(
             f"tokens at positions {lowest} to {highest} moved by {by} would be at {lowest + by} to {highest + by}, "
             f"outside of the model's context of {limit} tokens: move them by {-lowest} to {limit - 1 - highest}"
         )
-    moved = positions + np.int32(by)
-    return np.where(tokens, np.where(held == positions, moved, hidden(moved)), held), tokens
+    return np.where(tokens, held + np.int32(by), held), tokens
 
 
 class ShiftBatch(Batch[ShiftCommand]):

@@ -1,12 +1,11 @@
 from __future__ import annotations
 
-import msgspec
 import pytest
 
 from pie_control.calls.forward import shift_kvpage
 from pie_control.errors import InvalidArgument, InvalidState, NotFound, Unsupported
 from pie_control.testing.fake_model import FakeModel
-from pie_inference.protocol import ModelDescription, ShiftKvpage
+from pie_inference.protocol import ShiftKvpage
 from tests.helpers.refusals import NO_QUEUE, OTHER_QUEUE, Q, Refusal, check_refused, prepare, refusal
 from tests.helpers.scheduling import World, by_kind
 
@@ -14,7 +13,7 @@ REFUSED = [
     refusal(NotFound, NO_QUEUE, "shift_kvpage", 9, [0, 1], 1),
     refusal(NotFound, "KV page 4 is not allocated", "shift_kvpage", Q, [3, 2], 1),
     refusal(InvalidArgument, "KV page 0 is named twice", "shift_kvpage", Q, [0, 1, 0, 1], 1),
-    refusal(InvalidState, "the pages hold no token: move pages that", "shift_kvpage", Q, [1, 2], 1),
+    refusal(InvalidState, "the pages hold no token, or hidden ones only", "shift_kvpage", Q, [1, 2], 1),
     refusal(
         InvalidArgument,
         "tokens at positions 0 to 2 moved by -1 would be at -1 to 1, outside of the model's context of 40 tokens: "
@@ -38,17 +37,25 @@ def test_a_refused_call_names_the_number_and_changes_nothing(wanted: Refusal) ->
 def test_tokens_are_at_their_new_positions_for_what_is_issued_after_it() -> None:
     inferlet, handed_on = prepare()
     pages, last = inferlet.space.pages, inferlet.space.seq
-    inferlet.call("mask_kvpage", Q, [0, 1], [1, 1])
     inferlet.call("shift_kvpage", Q, [0, 2], 7)
     command = handed_on[-1]
-    assert (command.slots, command.positions.tolist(), command.after) == (((0, 3),), [7, 8, 9], last), (
-        "what is earlier may read the tokens"
-    )
-    assert pages.context([(0, 1)], 9, 9).intervals == ((0, 1),), "position 9 is not below 9, 8 is hidden"
-    assert pages.context([(0, 1)], 10, 10).intervals == ((0, 1), (2, 3))
-    inferlet.call("mask_kvpage", Q, [0, 1], [])
-    assert pages.positions[:8].tolist() == [7, 8, 9, -1, -1, -1, -1, -1]
+    assert (command.slots, command.positions.tolist()) == (((0, 3),), [7, 8, 9])
+    assert command.after == last, "what is earlier may read the tokens"
+    assert pages.context([(0, 1)], 9, 9).intervals == ((0, 2),), "position 9 is not below 9"
+    assert pages.context([(0, 1)], 10, 10).intervals == ((0, 3),)
     assert (pages.fill[0], pages.top[0]) == (3, 9)
+
+
+def test_hidden_tokens_stay_where_they_are() -> None:
+    inferlet, handed_on = prepare()
+    inferlet.call("mask_kvpage", Q, [0, 1], [0, 1])
+    inferlet.call("shift_kvpage", Q, [0, 1], -1)
+    assert (handed_on[-1].slots, handed_on[-1].positions.tolist()) == (((1, 3),), [0, 1])
+    inferlet.call("mask_kvpage", Q, [0, 1], [])
+    assert inferlet.space.pages.positions[:4].tolist() == [0, 0, 1, -1]
+    inferlet.call("mask_kvpage", Q, [0, 1], [0, 3])
+    with pytest.raises(InvalidState, match="hidden ones only"):
+        inferlet.call("shift_kvpage", Q, [0, 1], 1)
 
 
 def test_another_queue_that_reads_the_pages_waits() -> None:
@@ -77,14 +84,8 @@ def test_an_exported_page_must_be_copied_first() -> None:
     assert inferlet.space.pages.positions[:12].tolist() == [0, 1, 2, -4, -1, -1, -1, -1, 1, 2, 3, -1]
 
 
-class Fixed(FakeModel):
-    def describe(self) -> tuple[ModelDescription, ...]:
-        (described,) = super().describe()
-        return (msgspec.structs.replace(described, fixed_positions="its positions are learned"),)
-
-
 def test_a_model_that_cannot_move_tokens_says_why() -> None:
-    inferlet = World(model=Fixed(num_pages=64)).open(4, 4)
+    inferlet = World(model=FakeModel(num_pages=64, fixed_positions="its positions are learned")).open(4, 4)
     with pytest.raises(
         Unsupported, match=r"model fake cannot move tokens: its positions are learned. Compute them again"
     ):

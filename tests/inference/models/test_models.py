@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from pie_inference.config import WorkerConfig
-from pie_inference.protocol import Forward, GetLogprobs, GetLogprobsResult
+from pie_inference.protocol import Forward, GetLogprobs, GetLogprobsResult, ShiftKvpage
 from pie_inference.serving.worker import Worker
 from testing.checkpoints import make_checkpoint
 from testing.worker_batches import Driver, Extend, Keys, copy_batch, embed_batch, indptr, ints
@@ -65,6 +65,20 @@ def test_a_split_prefill_equals_a_whole_one(oracle: Oracle, cuts: tuple[int, ...
     edges = [0, *cuts, len(tokens)]
     parts = [driver.logprobs(Extend(keys, tokens[a:b]), vocab_size=VOCAB)[0] for a, b in pairwise(edges)]
     assert_close(np.concatenate(parts), oracle.expected(tokens))
+
+
+def test_parts_that_were_moved_behind_each_other_equal_a_dense_run_where_they_do_not_see_each_other(
+    oracle: Oracle,
+) -> None:
+    first, second, last = random_tokens(20, 7), random_tokens(13, 8), random_tokens(4, 9)
+    one, other, driver = Keys(), Keys(), oracle.driver()
+    for keys, part in ((one, first), (other, second)):
+        driver.logprobs(Extend(keys, part), vocab_size=VOCAB)
+    driver.run(ShiftKvpage(ints(other.slots), ints(range(20, 33)), indptr([13])))
+    [result] = driver.logprobs(Extend(Keys(one.slots + other.slots, 33), last), vocab_size=VOCAB)
+    visible = np.tri(37, dtype=np.bool_)
+    visible[20:33, :20] = False
+    assert_close(result, oracle.expected(first + second + last, visible)[33:])
 
 
 def test_prefill_split_within_one_batch(oracle: Oracle) -> None:
