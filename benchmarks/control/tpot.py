@@ -27,13 +27,13 @@ from ..support.closed_loop import ClosedLoop
 from ..support.closed_loop import Generated as ClosedRun
 from ..support.generation import Generated, run_inferlets
 from ..support.guests import source
-from ..support.models.random_models import LLAMA_160M, random_model
+from ..support.models.random_models import LLAMA_1B, LLAMA_160M, random_model
 from ..support.samples import median
 from ..support.server import serving
 
 DEMO = "demo"
 DEMO_MODEL = ROOT / "pie_inference" / "demo_model"
-MODELS = (DEMO, LLAMA_160M)
+MODELS = (DEMO, LLAMA_160M, LLAMA_1B)
 PAGES = 2048
 WARM_UP_TOKENS = 8
 NAMES = ("Tom", "Anna", "Ben", "Lily", "Max", "Sue", "Sam", "Mia")
@@ -61,8 +61,8 @@ class Plan:
         refuse_unknown("model", self.models, MODELS)
 
 
-FULL = Plan(MODELS, (1, 8, 32), prompt=64, tokens=64, rounds=3)
-QUICK = Plan(MODELS, (1, 8), prompt=64, tokens=16, rounds=2)
+FULL = Plan((DEMO, LLAMA_160M), (1, 8, 32), prompt=64, tokens=64, rounds=3)
+QUICK = Plan((DEMO, LLAMA_160M), (1, 8), prompt=64, tokens=16, rounds=2)
 
 
 @dataclass(frozen=True)

@@ -93,6 +93,11 @@ class CompletionClient:
             ) from None
         return name
 
+    async def get(self, path: str) -> bytes:
+        """What stands at a path, of whatever server."""
+        async with self._exchange("GET", path, b"") as pieces:
+            return b"".join([piece async for piece in pieces])
+
     async def complete(self, path: str = "/v1/completions", **request: Any) -> dict[str, Any]:
         """The whole answer to a request."""
         return await self._whole("POST", path, msgspec.json.encode(request))

@@ -20,7 +20,7 @@ from pie_inference.config import WorkerConfig
 from ..control.tpot import DEMO, DEMO_MODEL, MODELS, PAGES, WARM_UP_TOKENS, make_prompts
 from ..plans import refuse_unknown
 from ..support.closed_loop import ClosedLoop
-from ..support.models.random_models import LLAMA_1B, random_model
+from ..support.models.random_models import LLAMA_160M, random_model
 from ..support.samples import median
 from ..support.server import CLOSED, serving
 from .client import CompletionClient
@@ -37,10 +37,10 @@ class Plan:
     rounds: int
 
     def __post_init__(self) -> None:
-        refuse_unknown("model", self.models, (*MODELS, LLAMA_1B))
+        refuse_unknown("model", self.models, MODELS)
 
 
-FULL = Plan(MODELS, (1, 8, 32), prompt=64, tokens=64, rounds=5)
+FULL = Plan((DEMO, LLAMA_160M), (1, 8, 32), prompt=64, tokens=64, rounds=5)
 QUICK = Plan((DEMO,), (8,), prompt=64, tokens=32, rounds=2)
 
 

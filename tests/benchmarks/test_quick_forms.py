@@ -12,7 +12,7 @@ from tests.helpers.guard import HANG_SECONDS
 from tests.helpers.tiers import corpus
 from tests.helpers.tree import ROOT
 
-NAMES = sorted(catalog.find().keys() - {"compare"})  # which compares two trees
+NAMES = sorted(catalog.find().keys() - {"compare", "paper"})  # which compares two trees, or runs the others
 NEEDS_GPU = {"gpu_bench", "gpu_check"}
 
 

@@ -1,0 +1,63 @@
+"""How long single requests take, and how many are done in a second: at one side, and at both."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+
+from ..support.samples import median
+
+Request = Callable[[], Awaitable[object]]
+
+
+async def seconds_of(request: Request) -> float:
+    """Seconds of one request alone."""
+    start = time.perf_counter()
+    await request()
+    return time.perf_counter() - start
+
+
+async def run_many(request: Request, count: int, concurrent: int) -> tuple[float, list[float]]:
+    """Requests a second, of `count` with so many at a time, and the seconds of each."""
+    left, times = iter(range(count)), []
+
+    async def one_after_the_other() -> None:
+        for _ in left:
+            times.append(await seconds_of(request))
+
+    start = time.perf_counter()
+    await asyncio.gather(*(one_after_the_other() for _ in range(concurrent)))
+    return count / (time.perf_counter() - start), times
+
+
+@dataclass(frozen=True)
+class Compared:
+    """Medians in milliseconds of requests alone, and requests a second; `latency` and `rate` are Pie's over the
+    opponent's."""
+
+    pie_ms: float
+    opponent_ms: float
+    latency: float
+    pie_s: float
+    opponent_s: float
+    rate: float
+
+
+async def compare(pie: Request, opponent: Request, rounds: int, count: int, concurrent: int) -> Compared:
+    """Both in turns: `rounds` requests alone, then `count`, so many at a time."""
+    await pie()  # warm
+    await opponent()
+    turns = [(await seconds_of(pie), await seconds_of(opponent)) for _ in range(rounds)]
+    pie_seconds, opponent_seconds = zip(*turns, strict=True)
+    pie_s, _ = await run_many(pie, count, concurrent)
+    opponent_s, _ = await run_many(opponent, count, concurrent)
+    return Compared(
+        pie_ms=round(1e3 * median(pie_seconds), 1),
+        opponent_ms=round(1e3 * median(opponent_seconds), 1),
+        latency=round(median([one / other for one, other in turns]), 3),
+        pie_s=round(pie_s, 2),
+        opponent_s=round(opponent_s, 2),
+        rate=round(pie_s / opponent_s, 3),
+    )

@@ -1,0 +1,146 @@
+"""How long do agents take, and how many are done in a second, as programs and as clients (Figure 6)?
+
+An agent generates some tokens, uses a tool, reads what came of it, and so on; `ios` times. `react` calls a tool of the
+agent's world (examples/world) over HTTP, `codeact` executes Python, `swarm` has four members that pass messages in a
+ring, `ios` of them in all. Each agent is a program at Pie, and a script beside the opponent (`closed`, unless
+`--opponent URL` names another one) on kept connections, whose prompts hit the cache of prefixes. The round trip lies
+between clients and servers; tools are as near to the client as to the server. Models that generate nonsense serve as
+well: numbers of tokens are fixed, and what tools say is replaced by as many tokens.
+
+Latency is the median of single agents, which both sides run in turns. The rate is of `concurrent` agents at a time.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from examples.world.serving import Settings
+from examples.world.serving import serving as world
+
+from ..opponents.agents import PROGRAM, Task, run_agent
+from ..opponents.client import CompletionClient
+from ..opponents.requests import Request, compare
+from ..opponents.sides import Sides, check_models, new_prompt, servers, sides
+from ..plans import refuse_unknown
+from ..support.guests import source
+
+PAPER = {"react": (0.85, 1.30)}
+"""Latency and throughput over the better baseline; the paper gives them for ReACT ("up to"), with 8 I/Os and a campus
+network between."""
+KINDS = {"react": 8, "codeact": 8, "swarm": 32}
+"""The paper's I/Os."""
+PAGE = "/tools/calculator?expression=12*12"
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Prompts have `system` tokens in common and `task` of their own. A tool takes `tool_ms`. `few_ios` are measured
+    beside the paper's numbers, for `react`. `opponent`: the address of a server of completions; empty: `closed`."""
+
+    models: tuple[str, ...]
+    kinds: tuple[str, ...]
+    round_trips: tuple[int, ...]
+    few_ios: tuple[int, ...]
+    rounds: int
+    concurrent: int
+    agents: int  # for each rate
+    system: int = 512
+    task: int = 32
+    tokens: int = 16
+    observation: int = 16
+    tool_ms: int = 5
+    device: str = "auto"
+    opponent: str = ""
+
+    def __post_init__(self) -> None:
+        refuse_unknown("agent", self.kinds, tuple(KINDS))
+        check_models(self.models)
+
+
+ALL = tuple(KINDS)
+FULL = Plan(("demo", "random-160m", "paced:5ms+20us"), ALL, (0, 30, 100), (1, 2), rounds=7, concurrent=8, agents=48)
+QUICK = Plan(("demo",), ALL, (0, 30), (2,), rounds=2, concurrent=8, agents=8)
+
+
+@dataclass(frozen=True)
+class Row:
+    """`latency`, `rate`: Pie's over the opponent's; `paper_latency`, `paper_rate`: the same in the paper."""
+
+    model: str
+    agent: str
+    ios: int
+    round_trip_ms: int
+    pie_ms: float
+    opponent_ms: float
+    latency: float
+    pie_agents_s: float
+    opponent_agents_s: float
+    rate: float
+    paper_latency: float | None
+    paper_rate: float | None
+
+
+async def run(plan: Plan) -> list[Row]:
+    """A row for each model, agent and round trip."""
+    rows = []
+    async with world(Settings(delay=plan.tool_ms / 1e3)) as tools, CompletionClient(tools.url) as hands:
+        for model in plan.models:
+            options = {"device": plan.device, "pie_http_allow": tools.place}
+            async with servers(model, plan.opponent, **options) as (pie, opponent):
+                for round_trip in plan.round_trips:
+                    async with sides(model, pie, opponent, round_trip) as both:
+                        program = await both.pie.upload(source("agent"), "agent")
+                        for task in _tasks(plan):
+                            runs = _runs(plan, both, program, task, tools.url, hands)
+                            rows.append(await _measure(plan, model, round_trip, task, *runs))
+    return rows
+
+
+def _tasks(plan: Plan) -> list[Task]:
+    few = [("react", ios) for ios in plan.few_ios] if "react" in plan.kinds else []
+    each = [*few, *((kind, KINDS[kind]) for kind in plan.kinds)]
+    return [Task(kind, ios, plan.tokens, plan.observation) for kind, ios in each]
+
+
+def _runs(
+    plan: Plan, both: Sides, program: str, task: Task, url: str, hands: CompletionClient
+) -> tuple[Request, Request]:
+    """What runs one agent at each side."""
+
+    async def pie() -> int:
+        generated: int = await both.pie.run(
+            program,
+            kind=task.kind,
+            prompt=new_prompt(plan.system, plan.task),
+            ios=task.ios,
+            tokens=task.tokens,
+            observation=task.observation,
+            url=f"{url}{PAGE}",
+            program=PROGRAM,
+        )
+        return generated
+
+    async def opponent() -> int:
+        return await run_agent(both, task, new_prompt(plan.system, plan.task), lambda: hands.get(PAGE))
+
+    return pie, opponent
+
+
+async def _measure(plan: Plan, model: str, round_trip: int, task: Task, pie: Request, opponent: Request) -> Row:
+    assert await pie() == await opponent()
+    one = await compare(pie, opponent, plan.rounds, plan.agents, plan.concurrent)
+    paper = PAPER.get(task.kind, (None, None)) if task.ios == KINDS[task.kind] else (None, None)
+    return Row(
+        model=model,
+        agent=task.kind,
+        ios=task.ios,
+        round_trip_ms=round_trip,
+        pie_ms=one.pie_ms,
+        opponent_ms=one.opponent_ms,
+        latency=one.latency,
+        pie_agents_s=one.pie_s,
+        opponent_agents_s=one.opponent_s,
+        rate=one.rate,
+        paper_latency=paper[0],
+        paper_rate=paper[1],
+    )

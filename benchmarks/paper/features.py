@@ -1,0 +1,137 @@
+"""Is Pie as fast as a server without programs, at what that can do, too (Figure 8)?
+
+`completion`: greedy tokens behind a prompt of its own. `prefix_caching`: the prompt begins as all others do. `n`:
+several samples of one prompt. `json_schema`: a text that keeps to a schema. Pie runs a program for each request, the
+opponent (`closed`, unless `--opponent URL` names another one) answers it over HTTP on kept connections. Whole answers
+are measured, not streams. What only programs do has no opponent: these rows are examples of this repository on the demo
+model, as their folders say.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import Any
+
+from ..opponents.requests import Request, compare, run_many, seconds_of
+from ..opponents.sides import Sides, check_models, new_prompt, servers, sides
+from ..plans import refuse_unknown
+from ..report import ROOT
+from ..support.guests import source
+from ..support.samples import median
+
+FEATURES = ("completion", "prefix_caching", "n", "json_schema")
+PROGRAMS = ("attention_sink", "beam_search", "heavy_hitters", "prefix_tree", "watermarking")
+"""Examples of what no server of completions of today offers without changes to itself (but beams, in some)."""
+EXAMPLES = ROOT / "examples" / "inferlets"
+SAMPLES = 4
+NAME = {"type": "string", "minLength": 3, "maxLength": 6}
+SCHEMA: dict[str, Any] = {
+    "type": "object",
+    "properties": {
+        "names": {
+            "type": "array",
+            "items": {"type": "string", "minLength": 3, "maxLength": 6},
+            "minItems": 4,
+            "maxItems": 4,
+        },
+        "old": {"type": "boolean"},
+        "age": {"type": "integer", "minimum": 10, "maximum": 99},
+    },
+    "required": ["names", "old", "age"],
+    "additionalProperties": False,
+}
+MOST_LATENCY, LEAST_RATE = 1.05, 0.97
+"""Pie's over the opponent's, to be reached."""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Prompts have `prompt` tokens, `tokens` are generated. Latencies are medians of `rounds` requests alone, which
+    both sides run in turns; rates are of `requests`, `concurrent` at a time. `programs` run on Pie alone."""
+
+    models: tuple[str, ...]
+    features: tuple[str, ...]
+    programs: tuple[str, ...]
+    rounds: int
+    concurrent: int
+    requests: int
+    prompt: int = 256
+    tokens: int = 64
+    device: str = "auto"
+    opponent: str = ""
+
+    def __post_init__(self) -> None:
+        refuse_unknown("feature", self.features, FEATURES)
+        refuse_unknown("program", self.programs, PROGRAMS)
+        check_models(self.models)
+
+
+FULL = Plan(("demo", "random-160m"), FEATURES, PROGRAMS, rounds=9, concurrent=32, requests=128)
+QUICK = Plan(("demo",), FEATURES, PROGRAMS[:2], rounds=3, concurrent=16, requests=16)
+
+
+@dataclass(frozen=True)
+class Row:
+    """`latency`, `rate`: Pie's over the opponent's; to be reached are 1.05 and 0.97. The paper shows no numbers."""
+
+    model: str
+    feature: str
+    pie_ms: float
+    opponent_ms: float | None
+    latency: float | None
+    pie_requests_s: float
+    opponent_requests_s: float | None
+    rate: float | None
+
+
+async def run(plan: Plan) -> list[Row]:
+    """A row for each model and feature."""
+    rows = []
+    for number, model in enumerate(plan.models):
+        async with servers(model, plan.opponent, device=plan.device) as where, sides(model, *where) as both:
+            program = await both.pie.upload(source("feature"), "feature")
+            for feature in plan.features:
+                rows.append(await _compare(plan, model, feature, *_requests(plan, both, program, feature)))
+            if number == 0:
+                rows += [await _alone(plan, both, model, name) for name in plan.programs]
+    return rows
+
+
+def _requests(plan: Plan, both: Sides, program: str, feature: str) -> tuple[Request, Request]:
+    """What sends one request to each side."""
+    shared = plan.prompt - 16 if feature == "prefix_caching" else 0
+    more: dict[str, Any] = {"n": SAMPLES} if feature == "n" else {}
+    asked: dict[str, Any] = {"n": SAMPLES, "temperature": 1.0} if feature == "n" else {}
+    if feature == "json_schema":
+        more = {"schema": SCHEMA}
+        form = {"type": "json_schema", "json_schema": {"name": "people", "schema": SCHEMA}}
+        asked = {"response_format": form, "ignore_eos": False}
+    tokens = 4 * plan.tokens if feature == "json_schema" else plan.tokens
+
+    async def pie() -> object:
+        return await both.pie.run(program, prompt=new_prompt(shared, plan.prompt - shared), tokens=tokens, **more)
+
+    async def opponent() -> object:
+        return await both.complete(new_prompt(shared, plan.prompt - shared), tokens, **asked)
+
+    return pie, opponent
+
+
+async def _compare(plan: Plan, model: str, feature: str, pie: Request, opponent: Request) -> Row:
+    one = await compare(pie, opponent, plan.rounds, plan.requests, plan.concurrent)
+    return Row(model, feature, one.pie_ms, one.opponent_ms, one.latency, one.pie_s, one.opponent_s, one.rate)
+
+
+async def _alone(plan: Plan, both: Sides, model: str, name: str) -> Row:
+    """An example, which has no opponent."""
+    arguments = json.loads((EXAMPLES / name / "run.json").read_text()).get("arguments", ())
+    program = await both.pie.upload(EXAMPLES / name / f"{name}.py")
+
+    async def pie() -> object:
+        return await both.pie.run(program, *arguments)
+
+    await seconds_of(pie)
+    times = [await seconds_of(pie) for _ in range(plan.rounds)]
+    rate, _ = await run_many(pie, plan.requests, plan.concurrent)
+    return Row(model, name, round(1e3 * median(times), 1), None, None, round(rate, 2), None, None)

@@ -1,0 +1,19 @@
+"""How much does Pie add to the time per output token, for models of several sizes (Table 4)?
+
+It is `tpot` with `concurrent` inferlets on models that are larger and larger: what Pie adds is about the same for all.
+"""
+
+from __future__ import annotations
+
+from ..control import tpot
+from ..support.models.random_models import LLAMA_1B, LLAMA_160M
+
+PAPER = {"8B": 0.0239, "3B": 0.0564, "1B": 0.1141}
+"""The overhead against vLLM, on an L4."""
+FULL = tpot.Plan((tpot.DEMO, LLAMA_160M, LLAMA_1B), (32,), prompt=64, tokens=32, rounds=3)
+QUICK = tpot.Plan((tpot.DEMO, LLAMA_160M), (8,), prompt=64, tokens=16, rounds=2)
+
+
+async def run(plan: tpot.Plan) -> list[tpot.Row]:
+    """A row for each model."""
+    return await tpot.run(plan)

@@ -1,0 +1,126 @@
+"""What comes of the paper's evaluation on this machine?
+
+Runs the benchmark of each figure and table, each in a process of its own, and writes `docs/evaluation.md`, with JSON
+and an SVG for each in `docs/evaluation/`. With `--parts agents,policies` only these are measured, and the others are
+taken from the JSON that is there. `--device` and `--opponent` go to the benchmarks that compare with a server.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ..plans import refuse_unknown
+from ..report import ROOT, as_table
+from .drawing import draw_bars
+from .parts import NAMES, PARTS, Part
+
+GUIDE = Path(__file__).with_name("evaluation.md")
+"""What stands before the results."""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """`folder`: where evaluation.md goes, with a folder `evaluation` beside it."""
+
+    quick: bool
+    parts: tuple[str, ...] = NAMES
+    models: tuple[str, ...] = ()  # of those that compare with a server; none: their own
+    device: str = "auto"
+    opponent: str = ""
+    folder: Path | None = None
+
+    def __post_init__(self) -> None:
+        refuse_unknown("part", self.parts, NAMES)
+
+
+FULL = Plan(quick=False)
+QUICK = Plan(quick=True)
+
+
+@dataclass(frozen=True)
+class Row:
+    """`failed`: the end of what a benchmark said that failed."""
+
+    part: str
+    benchmark: str
+    seconds: float
+    rows: int
+    failed: str
+
+
+async def run(plan: Plan) -> list[Row]:
+    """A row for each part that was measured."""
+    folder = plan.folder or ROOT / "docs"
+    (folder / "evaluation").mkdir(parents=True, exist_ok=True)
+    rows = []
+    for part in PARTS:
+        if part.name in plan.parts:
+            rows.append(await _measure(plan, part, folder / "evaluation" / f"{part.name}.json"))
+            print(rows[-1], file=sys.stderr, flush=True)
+    write(folder)
+    return rows
+
+
+def passed(rows: Sequence[Row]) -> bool:
+    """Whether all ran."""
+    return not any(row.failed for row in rows)
+
+
+def command(plan: Plan, part: Part) -> list[str]:
+    """The words behind `python -m benchmarks`."""
+    words = [part.name, *(part.quick if plan.quick else part.full)]
+    if part.on_device:
+        words += ["--device", plan.device]
+        words += ["--models", ",".join(plan.models)] if plan.models else []
+        words += ["--opponent", plan.opponent] if plan.opponent else []
+    return words
+
+
+async def _measure(plan: Plan, part: Part, path: Path) -> Row:
+    start = time.perf_counter()
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", "benchmarks", *command(plan, part), "--json", str(path)),
+        cwd=ROOT,
+        stdout=asyncio.subprocess.DEVNULL,
+        stderr=asyncio.subprocess.PIPE,
+    )
+    _, said = await process.communicate()
+    seconds = round(time.perf_counter() - start, 1)
+    if process.returncode:
+        return Row(part.title, part.name, seconds, 0, said.decode(errors="replace").strip()[-300:])
+    report = json.loads(path.read_text())
+    path.write_text(json.dumps({**report, "command": command(plan, part), "seconds": seconds}, indent=1) + "\n")
+    return Row(part.title, part.name, seconds, len(report["rows"]), "")
+
+
+def write(folder: Path) -> None:
+    """Writes evaluation.md and the figures, from the JSON of all parts that there is."""
+    texts = [GUIDE.read_text().rstrip()]
+    for part in PARTS:
+        path = folder / "evaluation" / f"{part.name}.json"
+        if path.exists():
+            texts.append(_section(part, json.loads(path.read_text()), path))
+    (folder / "evaluation.md").write_text("\n\n".join(texts) + "\n")
+
+
+def _section(part: Part, report: dict[str, Any], path: Path) -> str:
+    machine = report["machine"]
+    gpu = f", {report['gpu']['name']}" if report["gpu"] else ""
+    where = f"{machine['cpu']}, {machine['cores']} cores{gpu}, load before {machine['load']}"
+    words = " ".join(["python -m benchmarks", *report.get("command", [part.name])])
+    lines = [
+        f"## {part.title}",
+        f"**Paper:** {part.paper}",
+        f"`{words}` ({report.get('seconds', 0):g} s), {where}, commit {report['commit']}:",
+    ]
+    if part.groups is not None and (groups := part.groups(report["rows"])):
+        path.with_suffix(".svg").write_text(draw_bars(part.drawn, groups))
+        lines.append(f"![{part.drawn}](evaluation/{part.name}.svg)")
+    return "\n\n".join([*lines, as_table(report["rows"])])

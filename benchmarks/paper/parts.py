@@ -1,0 +1,124 @@
+"""The figures and tables of the paper's evaluation: which benchmark measures each, and how it is shown."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from .drawing import Groups
+
+Row = Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Part:
+    """`name`: of the benchmark. `paper`: what the paper has, in figures. `quick`, `full`: its options. `on_device`: it
+    takes `--device` and `--opponent`. `groups`: the bars of its figure; None: a table is enough."""
+
+    name: str
+    title: str
+    paper: str
+    drawn: str = ""
+    groups: Callable[[Sequence[Row]], Groups] | None = None
+    quick: tuple[str, ...] = ("--quick",)
+    full: tuple[str, ...] = ()
+    on_device: bool = False
+
+
+def _pairs(label: Callable[[Row], str], **series: str) -> Callable[[Sequence[Row]], Groups]:
+    """A group for each row, and in it the columns `series`, by the names of the bars; what is empty is left out."""
+
+    def groups(rows: Sequence[Row]) -> Groups:
+        found = {
+            label(row): {name: row[column] for name, column in series.items() if row.get(column) is not None}
+            for row in rows
+        }
+        return {name: bars for name, bars in found.items() if bars}
+
+    return groups
+
+
+def _agent(row: Row) -> str:
+    return f"{row['model']}, {row['agent']}, {row['ios']} I/Os, {row['round_trip_ms']} ms away"
+
+
+def _short(text: str) -> str:
+    return text.replace("documentation ", "").replace("calls on sight", "sight")
+
+
+PARTS = (
+    Part(
+        "agents",
+        "Figure 6: agents",
+        "ReACT (8 I/Os), CodeACT (8) and Swarm (32) took 4.27, 3.18 and 6.14 s with a 1B model, at 29.94, 40.18 and "
+        "5.21 agents a second; ReACT had up to 15 % less latency and 30 % more throughput than vLLM and SGLang, and "
+        "there was no difference with fewer than two I/Os.",
+        "Latency of one agent, in milliseconds",
+        _pairs(_agent, Pie="pie_ms", opponent="opponent_ms"),
+        on_device=True,
+    ),
+    Part(
+        "optimizations",
+        "Figure 7: optimizations of an application",
+        "3.5 times the throughput of the workflow in Python on vLLM, with all three.",
+        "Agents a second",
+        _pairs(lambda row: f"{row['model']}, {_short(row['agent'])}", rate="agents_s"),
+        on_device=True,
+    ),
+    Part(
+        "features",
+        "Figure 8: techniques",
+        "Completion, prefix caching and structured output about as fast as vLLM and SGLang (no numbers in the text); "
+        "beam search a little slower with more throughput; attention sink with 1.5 times less latency and more than 30 "
+        "times the throughput of StreamingLLM.",
+        "Latency of one request, in milliseconds",
+        _pairs(lambda row: f"{row['model']}, {row['feature']}", Pie="pie_ms", opponent="opponent_ms"),
+        on_device=True,
+    ),
+    Part(
+        "launch",
+        "Figure 9: time to launch",
+        "10 to 50 ms warm and 35 to 81 ms cold, for up to 896 at once, Rust.",
+        "Milliseconds, through a session",
+        lambda rows: {
+            f"{row['guest']}, {'warm' if row['warm'] else 'cold'}, {row['concurrent']} at once": {
+                "p50": row["p50_ms"],
+                "p99": row["p99_ms"],
+            }
+            for row in rows
+            if row["through"] == "session"
+        },
+    ),
+    Part(
+        "api_calls",
+        "Figure 10: time of calls",
+        "Below 30 us in the control layer, 10 to 300 us in the inference layer, with up to 896 inferlets.",
+    ),
+    Part(
+        "calls_per_token",
+        "Figure 11: calls for each token",
+        "Text completion makes 1.5 calls of the control layer and 1.6 of the inference layer for each token; beam "
+        "search about 13 and 17.",
+        "Calls for each token",
+        _pairs(lambda row: str(row["program"]), control="control", inference="inference"),
+    ),
+    Part(
+        "model_sizes",
+        "Table 4: time per output token and size of the model",
+        "vLLM 64.06, 30.30 and 16.83 ms with 8B, 3B and 1B; Pie 2.39, 5.64 and 11.41 % more.",
+        "Milliseconds per output token",
+        _pairs(
+            lambda row: f"{row['model']}, {row['concurrent']} at once",
+            **{"Pie": "pie_ms", "closed loop": "closed_loop_ms"},
+        ),
+    ),
+    Part(
+        "policies",
+        "Table 5: policies of batching",
+        "Eager 5.61, K-only 30.09, T-only 78.11, Adaptive 84.85 requests a second, 128 inferlets, 8B.",
+        "Requests a second, on a paced worker",
+        _pairs(lambda row: f"{row['program']}, {row['policy']}", rate="requests_s"),
+    ),
+)
+NAMES = tuple(part.name for part in PARTS)

@@ -1,0 +1,62 @@
+"""The agents of `benchmarks agents` as programs: what benchmarks/opponents/agents.py does beside a server."""
+
+from collections.abc import Awaitable, Callable
+
+from inferlet_sdk import Args, Context, IgnoreStopTokens, broadcast, gather, http_get, inferlet, launch, subscribe
+
+MEMBERS = 4
+Act = Callable[[], Awaitable[None]]
+
+
+@inferlet
+async def main(
+    args: Args,
+    kind: str,
+    prompt: list[int],
+    ios: int,
+    tokens: int,
+    observation: int,
+    url: str = "",
+    program: str = "",
+    member: int = -1,
+) -> int:
+    if kind != "swarm":
+
+        async def act() -> None:
+            if kind == "codeact":
+                eval(program)
+            else:
+                (await http_get(url)).raise_for_status()
+
+        return await steps(args, prompt, ios, tokens, observation, act)
+    if member < 0:
+        members = [
+            launch(kind=kind, prompt=prompt, ios=ios, tokens=tokens, observation=observation, member=number)
+            for number in range(MEMBERS)
+        ]
+        for one in members:
+            await one.receive()  # it listens
+        for one in members:
+            await one.send("go")
+        return sum(await gather(*members))
+    swarm = args.environment["parent"]
+    with subscribe(f"{swarm} {member}") as messages:
+        await args.send("ready")
+        await args.receive()
+
+        async def pass_on() -> None:
+            await broadcast(f"{swarm} {(member + 1) % MEMBERS}", "message")
+            await messages.next()
+
+        return await steps(args, prompt, ios // MEMBERS, tokens, observation, pass_on)
+
+
+async def steps(args: Args, prompt: list[int], count: int, tokens: int, observation: int, act: Act) -> int:
+    context, generated = Context(args.model).fill(prompt), 0
+    for step in range(count + 1):
+        await context.generate_until(IgnoreStopTokens(), tokens)
+        generated += tokens
+        if step < count:
+            await act()
+            context.fill(65 + (31 * step + 7 * place) % 180 for place in range(observation))
+    return generated

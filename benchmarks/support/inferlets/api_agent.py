@@ -1,0 +1,68 @@
+"""The agent of `benchmarks optimizations` as a program; benchmarks/opponents/api_agents.py is the client's.
+
+`export`: the documentation of each API is kept under a name, and joined. `sight`: a call goes out as soon as it is
+written, and nobody waits for its result. `drop`: documentation goes when its API has been called.
+"""
+
+from collections.abc import Awaitable
+from typing import Any
+
+from inferlet_sdk import Args, Context, IgnoreStopTokens, NotFound, gather, http_get, inferlet
+
+
+@inferlet
+async def main(
+    args: Args,
+    system: list[int],
+    docs: list[list[int]],
+    numbers: list[int],
+    query: list[int],
+    url: str,
+    tokens: int,
+    written: int,
+    result: list[int],
+    export: bool,
+    sight: bool,
+    drop: bool,
+) -> int:
+    context = await prepared(args, system, docs, numbers) if export else Context(args.model).fill(system)
+    if not export:
+        for doc in docs:
+            context.fill(doc)
+    context.fill(query)
+    calls: list[Awaitable[Any]] = []
+    begin = len(system)
+    for doc in docs:
+        if sight:
+            await context.generate_until(IgnoreStopTokens(), written)
+            calls.append(http_get(url))
+            await context.generate_until(IgnoreStopTokens(), tokens - written)
+        else:
+            await context.generate_until(IgnoreStopTokens(), tokens)
+            (await http_get(url)).raise_for_status()
+        context.fill(result)
+        if drop:
+            context.drop(begin, begin + len(doc))
+        begin += len(doc)
+    await context.generate_until(IgnoreStopTokens(), tokens)
+    for response in await gather(*calls):
+        response.raise_for_status()
+    return tokens * (len(docs) + 1)
+
+
+async def prepared(args: Args, system: list[int], docs: list[list[int]], numbers: list[int]) -> Context:
+    """The system's text and the documentation behind each other, each computed once for all agents. They begin where
+    they stand in the library, so that none has to be computed for its place."""
+    parts = [await opened(args, "system", system, 0)]
+    for number, doc in zip(numbers, docs, strict=True):
+        parts.append(await opened(args, f"api {number}", doc, len(system) + number % len(docs) * len(doc)))
+    return Context.join(parts)
+
+
+async def opened(args: Args, name: str, tokens: list[int], position: int) -> Context:
+    try:
+        return await Context.open(name, args.model)
+    except NotFound:
+        context = Context(args.model, position=position).fill(tokens)
+        await context.export(name)
+        return context

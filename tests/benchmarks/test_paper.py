@@ -1,0 +1,88 @@
+"""The paper's evaluation: its benchmarks run, in forms too short to mean anything, and what is made of their rows."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from pathlib import Path
+from xml.etree import ElementTree
+
+import pytest
+
+from benchmarks.opponents.api_agents import Apis, make_task
+from benchmarks.opponents.client import OpponentError
+from benchmarks.paper import features, paper
+from benchmarks.paper.drawing import draw_bars
+from benchmarks.paper.parts import PARTS
+from benchmarks.support.models.random_models import LLAMA_TINY
+
+from .running import run
+
+TINY = ("--models", LLAMA_TINY)
+
+
+def test_features(tmp_path: Path) -> None:
+    options = ["--rounds", "1", "--concurrent", "2", "--requests", "2", "--prompt", "40", "--tokens", "4"]
+    rows = run(tmp_path, "features", *TINY, *options, "--programs", "")
+    assert [row["feature"] for row in rows] == list(features.FEATURES)
+
+
+def test_agents(tmp_path: Path) -> None:
+    options = ["--round-trips", "5", "--few-ios", "1", "--rounds", "1", "--concurrent", "1", "--agents", "1"]
+    rows = run(tmp_path, "agents", *TINY, *options, "--tokens", "2", "--observation", "2", "--system", "20")
+    agents = [("react", 1), ("react", 8), ("codeact", 8), ("swarm", 32)]
+    assert [(row["agent"], row["ios"]) for row in rows] == agents
+    for row in rows:
+        assert row["opponent_ms"] > 5 * row["ios"] / (4 if row["agent"] == "swarm" else 1)  # a round trip for each step
+
+
+def test_optimizations(tmp_path: Path) -> None:
+    options = ["--concurrent", "2", "--agents", "2", "--doc", "16", "--each", "3", "--popular", "1", "--api-ms", "1"]
+    rows = run(tmp_path, "optimizations", *TINY, *options, "--library", "6", "--system", "16")
+    assert len(rows) == 8
+    assert [row["agent"].count(" + ") for row in rows if row["agent"].startswith("program")] == [0, 1, 2, 3, 1, 1]
+
+
+def test_an_opponent_that_is_none_is_told() -> None:
+    plan = features.Plan((LLAMA_TINY,), ("completion",), (), 1, 1, 1, opponent="http://127.0.0.1:1")
+    with pytest.raises(OpponentError, match="is no server of completions"):
+        asyncio.run(features.run(plan))
+
+
+def test_prompts_of_agents_begin_with_what_is_popular() -> None:
+    apis = Apis(library=8, popular=2, each=4, system=5, doc=3, query=2, tokens=1, written=1, result=1)
+    one, other = make_task(apis, 1), make_task(apis, 2)
+    assert one.numbers[:2] == other.numbers[:2] == [0, 1]
+    assert (one.system, one.docs[:2]) == (other.system, other.docs[:2])
+    assert one.query != other.query
+    assert len(set(one.numbers)) == 4
+
+
+def test_figures_are_well_formed_and_bars_have_their_lengths() -> None:
+    text = draw_bars("a & b", {"one <1>": {"x": 2.0, "y": 1.0}, "two": {"x": 0.5}})
+    bars = [float(one.attrib["width"]) for one in ElementTree.fromstring(text) if one.attrib.get("height") == "12"]
+    assert bars[0] == 2 * bars[1] == 4 * bars[2]
+
+
+def test_the_page_has_what_was_measured(tmp_path: Path) -> None:
+    machine = {"cpu": "a processor", "cores": 2, "load": 0.1}
+    row = {"program": "run", "policy": "eager", "requests_s": 5.0}
+    report = {"machine": machine, "gpu": None, "commit": "abc", "rows": [row], "command": ["policies"], "seconds": 3}
+    (tmp_path / "evaluation").mkdir()
+    (tmp_path / "evaluation" / "policies.json").write_text(json.dumps(report))
+    paper.write(tmp_path)
+    page = (tmp_path / "evaluation.md").read_text()
+    assert "## Table 5" in page
+    assert "| run | eager | 5.0 |" in page
+    assert "## Figure 6" not in page
+    assert "evaluation/policies.svg" in page
+    assert (tmp_path / "evaluation" / "policies.svg").exists()
+
+
+def test_commands_of_parts_are_commands(tmp_path: Path) -> None:
+    from benchmarks import __main__ as cli
+
+    for quick in (True, False):
+        plan = paper.Plan(quick, device="cpu", opponent="http://127.0.0.1:1", models=(LLAMA_TINY,))
+        for part in PARTS:
+            cli.parse(paper.command(plan, part))
