@@ -1,0 +1,25 @@
+from inferlet_sdk import Context, IgnoreStopTokens, inferlet
+
+STEP = 128
+
+
+@inferlet
+async def main(args, window: int = 64, tokens: int = 200, text: list[int] = ()):
+    """A text of any length of which the model sees the last tokens only, and not the first ones (windowed attention).
+    It writes a story; or reads `text`, and tells how likely each token was."""
+    ctx, most, told = Context(args.model), 0, []
+    if text:
+        ctx.fill(text[:1])
+        for first in range(1, len(text), STEP):
+            told += await ctx.score(part := text[first : first + STEP])
+            ctx.fill(part).window(window, sink=0)
+            most = max(most, len(ctx.pages))
+        return {"logprobs": told, "pages": most}
+
+    ctx.fill_chat("user", "Tell me a story.")
+    while len(ctx) < tokens:
+        await ctx.generate_until(IgnoreStopTokens(), 16)
+        ctx.window(window, sink=0)
+    size = ctx.model.page_size
+    await args.send(f"{len(ctx)} tokens, in {len(ctx.pages)} pages of {size}\n")
+    return len(ctx.pages) * size <= window + 6 * size
