@@ -73,12 +73,12 @@ async def _measure_model(name: str, plan: Plan) -> list[Row]:
 
 async def _compare(loop: ClosedLoop, client: CompletionClient, concurrent: int, plan: Plan) -> Row:
     prompts = make_prompts(concurrent, plan.prompt, loop.description)
-    await _server(client, prompts, WARM_UP_TOKENS)
+    await run_server(client, prompts, WARM_UP_TOKENS)
     loop.generate(prompts, WARM_UP_TOKENS)
     loops, servers, same = [], [], True
     for _ in range(plan.rounds):
         closed = await asyncio.to_thread(loop.generate, prompts, plan.tokens)
-        tokens, seconds = await _server(client, prompts, plan.tokens)
+        tokens, seconds = await run_server(client, prompts, plan.tokens)
         loops.append(1e3 * closed.seconds_per_token)
         servers.append(1e3 * seconds)
         same = same and tokens == closed.tokens.tolist()
@@ -95,7 +95,7 @@ async def _compare(loop: ClosedLoop, client: CompletionClient, concurrent: int, 
     )
 
 
-async def _server(
+async def run_server(
     client: CompletionClient, prompts: Sequence[Sequence[int]], count: int
 ) -> tuple[list[list[int]], float]:
     """The tokens of each stream, and seconds for a token of all."""
