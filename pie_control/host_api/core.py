@@ -99,6 +99,8 @@ def set_result(owner: Guest | Compilation, value: str) -> None:
 
 def log(guest: Guest, level: str, message: str) -> None:
     guest.inferlet.mail.log(f"{level}: {message}")
+    if level == "error":
+        guest.inferlet.last_error = message
 
 
 def sleep(guest: Guest, nanoseconds: int) -> int:

@@ -83,6 +83,7 @@ class Inferlet:
         "holdings",
         "instance",
         "kin",
+        "last_error",
         "launched",
         "life",
         "limits",
@@ -119,6 +120,7 @@ class Inferlet:
         self.mail = ClientMail(number, limits, self.waits, sender, self._received)
         self.blobs = BlobTable(limits.max_blob_bytes, launched.blobs)
         self.holdings: ModelHoldings = NoHoldings()
+        self.last_error = ""  # that it has logged: a guest that aborts has said there why
         self.no_worker = ""  # why a model that it wanted has none
         self.instance: Instance
         self._outside = outside

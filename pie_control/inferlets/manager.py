@@ -16,6 +16,7 @@ from ..programs.host.python_guests import ProgramOwner
 from ..sandbox.fibers import Instance, Step
 from ..services.aside import Aside
 from ..services.timers import Timers
+from ..texts import cut
 from .events import InferletUsage, InferletWait
 from .inferlet import Inferlet, Launched, ModelHoldings
 from .lifecycle import Status, check_transition
@@ -42,6 +43,10 @@ LARGE_BYTES = 4 << 20
 """An instance that holds as much is freed at once."""
 WARM_UNTIL = 3 / 4
 """Share of the memory for guests up to which some are made ahead."""
+ABORTED = "`unreachable`"
+"""What the message of a trap says if a guest has ended itself."""
+MOST_TOLD = 4096
+"""Bytes of the reason that it has logged."""
 MOST_DROPPED = 8
 """Guests that wait for a launch and are freed at once, when memory is short: that takes a millisecond each."""
 
@@ -149,7 +154,7 @@ class InferletManager:
         self._had_turns.add(inferlet)
         if step is Step.DONE:
             error = inferlet.instance.outcome()
-            self.end(inferlet, _status_of(inferlet, error), error)
+            self.end(inferlet, _status_of(inferlet, error), _with_reason(inferlet, error))
         elif inferlet.processor_time.is_exceeded:
             whose = "" if inferlet.parent is None else ", with its family"
             most = inferlet.limits.cpu_seconds
@@ -251,6 +256,13 @@ class InferletManager:
                 timer.cancel()
         self._aside.close()
         self.runner.memory.close()
+
+
+def _with_reason(inferlet: Inferlet, error: str | None) -> str | None:
+    """An error with what a guest that aborts has logged before, as the Rust crate does when a program panics."""
+    if error is None or ABORTED not in error or not inferlet.last_error:
+        return error
+    return f"{cut(inferlet.last_error, MOST_TOLD)}\n{error}"
 
 
 def _status_of(inferlet: Inferlet, error: str | None) -> Status:

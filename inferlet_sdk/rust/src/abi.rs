@@ -2,7 +2,7 @@
 //!
 //! A list of numbers that the host returns is taken over as it is, without a copy.
 
-use std::alloc::{alloc, realloc, Layout};
+use std::alloc::Layout;
 use std::mem::{size_of, MaybeUninit};
 
 pub use crate::error::Error;
@@ -194,9 +194,9 @@ pub unsafe extern "C" fn cabi_realloc(old: *mut u8, old_size: usize, align: usiz
         return align as *mut u8;
     }
     let found = if old_size == 0 {
-        alloc(Layout::from_size_align_unchecked(size, align))
+        std::alloc::alloc(Layout::from_size_align_unchecked(size, align))
     } else {
-        realloc(old, Layout::from_size_align_unchecked(old_size, align), size)
+        std::alloc::realloc(old, Layout::from_size_align_unchecked(old_size, align), size)
     };
     if found.is_null() {
         std::alloc::handle_alloc_error(Layout::from_size_align_unchecked(size, align));

@@ -249,7 +249,7 @@ impl Reader<'_> {
         self.at += 1;
         loop {
             let rest = &self.text[self.at..];
-            let plain = rest.find(|letter| letter == '"' || letter == '\\').ok_or_else(|| self.wrong("'\"'"))?;
+            let plain = rest.find(['"', '\\']).ok_or_else(|| self.wrong("'\"'"))?;
             found.push_str(&rest[..plain]);
             self.at += plain + 1;
             if rest.as_bytes()[plain] == b'"' {

@@ -32,9 +32,11 @@ mod outside;
 #[rustfmt::skip]
 pub mod raw;
 mod task;
+mod tools;
 
 pub use args::{Args, Argument};
 pub use context::model::{ranges, Model};
+pub use context::search::Hypothesis;
 pub use context::Context;
 pub use error::{Code, Error, Result};
 pub use generation::dist::Dist;
@@ -43,5 +45,9 @@ pub use generation::sampler::{mirostat, Sampler};
 pub use generation::stop::StopReason;
 pub use generation::Generation;
 pub use json::{Json, ToJson};
+pub use outside::children::{Child, ChildEnd, Launch};
+pub use outside::http::{http_get, http_post, Request, Response};
 pub use outside::messages::Message;
+pub use outside::topics::{broadcast, subscribe, Subscription};
 pub use task::{first, join_all, sleep, timeout, try_join_all, First, HostFuture};
+pub use tools::{CallResult, Tool, Tools, Turn};

@@ -14,7 +14,8 @@ pub(crate) struct Conversation {
     messages: Vec<Json>,
     start: Option<usize>, // tokens before the first message
     end: usize,           // tokens up to the last `add`
-    pub tools: Vec<Json>, // declarations that the model is told of
+    pub tools: Vec<Json>, // declarations that the template tells the model of
+    pub system: String,   // what the system message says of tools
 }
 
 pub(crate) fn message(role: &str, content: &str) -> Json {
@@ -31,16 +32,31 @@ impl Conversation {
             None => self.reply(sequence)?,
         });
         messages.extend(new);
-        let messages = Json::List(messages);
+        let shown = Json::List(self.shown(&messages));
         let tools = if self.tools.is_empty() { String::new() } else { Json::List(self.tools.clone()).to_string() };
-        let rendered = raw::tokenize::tokenize_chat(sequence.model.some_queue()?, &messages.to_string(), &tools, true)?;
+        let rendered = raw::tokenize::tokenize_chat(sequence.model.some_queue()?, &shown.to_string(), &tools, true)?;
         let common = sequence.tokens[start..].iter().zip(&rendered).take_while(|(one, other)| one == other).count();
         sequence.truncate(start + common)?;
         sequence.tokens.extend_from_slice(&rendered[common..]);
-        self.messages = messages.items().to_vec();
+        self.messages = messages;
         self.start = Some(start);
         self.end = sequence.tokens.len();
         Ok(())
+    }
+
+    /// The messages with what the system message says of tools.
+    fn shown(&self, messages: &[Json]) -> Vec<Json> {
+        if self.system.is_empty() {
+            return messages.to_vec();
+        }
+        let first = messages.first().filter(|one| one.get("role").and_then(Json::as_str) == Some("system"));
+        match first.and_then(|one| one.get("content")).and_then(Json::as_str) {
+            Some(content) => {
+                let first = message("system", &format!("{}\n{}", content, self.system));
+                [&[first], &messages[1..]].concat()
+            }
+            None => [&[message("system", &self.system)], messages].concat(),
+        }
     }
 
     fn reply(&self, sequence: &Sequence) -> Result<Vec<Json>> {

@@ -3,7 +3,9 @@
 mod chat;
 pub mod model;
 mod pages;
+pub mod search;
 pub(crate) mod sequence;
+mod sharing;
 
 use std::rc::Rc;
 
@@ -99,6 +101,12 @@ impl Context {
     /// Declarations of tools that the template tells the model of from now on.
     pub fn declare_tools(&mut self, tools: Vec<Json>) -> &mut Self {
         self.conversation.tools = tools;
+        self
+    }
+
+    /// What the system message says of tools from now on, where the template tells nothing of them.
+    pub fn describe_tools(&mut self, text: String) -> &mut Self {
+        self.conversation.system = text;
         self
     }
 

@@ -1,3 +1,6 @@
-//! Beyond the model: messages.
+//! Beyond the model: messages, children, topics, servers outside.
 
+pub mod children;
+pub mod http;
 pub mod messages;
+pub mod topics;

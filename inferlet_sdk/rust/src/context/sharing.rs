@@ -1,0 +1,111 @@
+//! Contexts behind each other, and contexts that are exported under a name.
+
+use crate::base64::{decode_numbers, encode_numbers};
+use crate::context::model::{ranges, Model};
+use crate::context::sequence::Sequence;
+use crate::context::Context;
+use crate::error::{Code, Error, Result};
+use crate::json::Json;
+use crate::raw;
+use crate::task::HostFuture;
+
+/// The name of the export of a context with an adapter ("": none), as the Python SDK has it.
+fn full_name(name: &str, adapter: &str) -> String {
+    if adapter.is_empty() {
+        return name.to_string();
+    }
+    format!("{} (adapter {})", name, adapter)
+}
+
+fn wrong_state(message: &str) -> Error {
+    Error::with(Code::InvalidState, message)
+}
+
+impl Context {
+    /// Keeps its tokens and keys under a name, for `Context::open` in any inferlet of the same user, after this one has
+    /// ended, too: as long as memory is not needed for something else. An older export of this name makes room.
+    pub async fn export(&mut self, name: &str) -> Result<()> {
+        self.settle().await?;
+        let sequence = &mut self.sequence;
+        if sequence.pages.has_dropped() {
+            return Err(wrong_state("export: tokens of the context were dropped, and exports have all tokens"));
+        }
+        sequence.flush()?;
+        let queue = sequence.queue.number;
+        let pages = sequence.pages.sealed(queue, sequence.tokens.len())?;
+        let addresses = ranges(pages.iter().map(|page| page.address));
+        let tokens = encode_numbers(&sequence.tokens);
+        let number = raw::exports::export_kvpage(queue, &full_name(name, &sequence.adapter), &addresses, &tokens)?;
+        HostFuture::new(number, raw::core::await_number).await.map(|_| ())
+    }
+
+    /// A context with what was exported under a name; the last token runs again. An error with `Code::NotFound`: there
+    /// is no such export; fill a new one. `adapter`: that with which it was made ("": none).
+    pub async fn open(name: &str, model: impl AsRef<str>, adapter: &str) -> Result<Context> {
+        let mut sequence = Sequence::new(Model::named(model.as_ref())?, adapter)?;
+        let number = raw::exports::import_kvpage(sequence.queue.number, &full_name(name, adapter))?;
+        let (first, count, about) = HostFuture::new(number, raw::exports::await_import).await?;
+        sequence.pages.adopt(first, count);
+        let about = Json::parse(&about)?;
+        let text = |key: &str| about.get(key).and_then(Json::as_str).unwrap_or("");
+        let tokens = decode_numbers(text("tokens"), u32::from_le_bytes);
+        let positions = decode_numbers(text("positions"), i32::from_le_bytes);
+        let filled = positions.iter().filter(|position| **position >= 0).count();
+        let is_hidden = about.get("hidden").map_or(false, |ranges| !ranges.items().is_empty());
+        if tokens.is_empty() || tokens.len() != filled || is_hidden {
+            return Err(wrong_state(&format!("export {:?} is not one of a context: import it by a raw call", name)));
+        }
+        sequence.offset = positions[0] as usize;
+        sequence.computed = tokens.len();
+        sequence.tokens = tokens;
+        sequence.rewind(sequence.tokens.len() - 1)?; // its output is not exported
+        Ok(Context::of(sequence))
+    }
+
+    /// A context with the texts of all parts behind each other, without running them again: modular caching (Gim et al.
+    /// 2024). Each part keeps what it has computed, alone and at its own positions; what comes sees all. The parts stay
+    /// as they are.
+    pub fn join<'a>(parts: impl IntoIterator<Item = &'a mut Context>) -> Result<Context> {
+        let mut parts: Vec<&mut Context> = parts.into_iter().collect();
+        for part in &mut parts {
+            part.take_noted()?;
+        }
+        if parts.is_empty() || parts.iter().any(|part| part.sequence.tokens.is_empty()) {
+            return Err(wrong_state("join: give contexts that are not empty"));
+        }
+        if parts.iter().any(|part| part.sequence.pages.has_dropped()) {
+            return Err(wrong_state("join: tokens of a part were dropped"));
+        }
+        let model = parts[0].sequence.model.clone();
+        let adapter = parts[0].sequence.adapter.clone();
+        if parts.iter().any(|part| part.sequence.model.name != model.name || part.sequence.adapter != adapter) {
+            return Err(Error::invalid("join: the parts are of different models, or adapters"));
+        }
+        let mut whole = Sequence::new(model, &adapter)?;
+        let mut behind = 0; // the highest position
+        let last = parts.len() - 1;
+        for (place, part) in parts.into_iter().enumerate() {
+            let part = &mut part.sequence;
+            part.flush()?;
+            let count = part.tokens.len() - usize::from(place == last);
+            if count > 0 {
+                whole.pages.append(whole.queue.number, &part.pages, whole.computed, count)?;
+            }
+            whole.tokens.extend_from_slice(&part.tokens);
+            whole.computed += count;
+            behind = behind.max(part.offset + count);
+        }
+        whole.offset = behind.saturating_sub(whole.computed);
+        Ok(Context::of(whole))
+    }
+
+    /// A context with the last `last` tokens alone, which run anew from position 0 on: so a text goes on past the
+    /// model's last position.
+    pub fn restarted(&mut self, last: usize) -> Result<Context> {
+        self.take_noted()?;
+        let tokens = &self.sequence.tokens[self.sequence.tokens.len().saturating_sub(last.max(1))..];
+        let mut fresh = Context::with(&self.sequence.model.name, &self.sequence.adapter, 0)?;
+        fresh.sequence.tokens.extend_from_slice(tokens);
+        Ok(fresh)
+    }
+}

@@ -1,0 +1,155 @@
+//! Requests to servers outside, of those that the operator allows.
+
+use crate::base64::{decode, encode};
+use crate::error::{Code, Error, Result};
+use crate::generation::sampler::Handle;
+use crate::json::Json;
+use crate::raw;
+use crate::task::HostFuture;
+
+/// Bytes of a body that are read at a time.
+const PIECE_BYTES: u32 = 1 << 16;
+
+/// A request: set what goes with it, then `send` it.
+#[must_use = "a request is not sent before `send`"]
+pub struct Request {
+    method: String,
+    url: String,
+    headers: Vec<Json>,
+    body: Vec<u8>,
+    options: Vec<(String, Json)>,
+}
+
+/// Asks a server for something.
+pub fn http_get(url: impl Into<String>) -> Request {
+    Request::new("GET", url)
+}
+
+/// Sends something to a server.
+pub fn http_post(url: impl Into<String>) -> Request {
+    Request::new("POST", url)
+}
+
+impl Request {
+    /// A request with any method.
+    pub fn new(method: &str, url: impl Into<String>) -> Self {
+        let (method, url) = (method.to_uppercase(), url.into());
+        Request { method, url, headers: Vec::new(), body: Vec::new(), options: Vec::new() }
+    }
+
+    /// A header.
+    pub fn header(mut self, name: &str, value: &str) -> Self {
+        self.headers.push(Json::List(vec![Json::from(name), Json::from(value)]));
+        self
+    }
+
+    /// A value as the body.
+    pub fn json(self, value: &Json) -> Self {
+        self.header("Content-Type", "application/json").body(value.to_string())
+    }
+
+    /// The body as it is.
+    pub fn body(mut self, body: impl Into<Vec<u8>>) -> Self {
+        self.body = body.into();
+        self
+    }
+
+    /// Seconds for all of it, the body of the response included.
+    pub fn timeout(mut self, seconds: f64) -> Self {
+        self.options.push(("timeout".to_string(), Json::Float(seconds)));
+        self
+    }
+
+    /// How many redirects to follow; 5 by default.
+    pub fn redirects(mut self, most: u32) -> Self {
+        self.options.push(("redirects".to_string(), Json::from(most)));
+        self
+    }
+
+    /// The response, once its headers are there. A status such as 404 is a response, too.
+    pub async fn send(self) -> Result<Response> {
+        let headers = if self.headers.is_empty() { String::new() } else { Json::List(self.headers).to_string() };
+        let options = Json::Object(self.options).to_string();
+        let url: String =
+            self.url.chars().map(|one| if one == ' ' { "%20".to_string() } else { one.to_string() }).collect();
+        let number = raw::http::http_request(&self.method, &url, &headers, &encode(&self.body), &options)?;
+        let (body, about) = HostFuture::new(number, raw::http::await_response).await?;
+        Response::new(body, &about)
+    }
+}
+
+/// A response; dropped, its connection is closed.
+pub struct Response {
+    /// Its status.
+    pub status: u32,
+    /// Where it came from, after redirects.
+    pub url: String,
+    /// Headers, with names in lower case.
+    pub headers: Vec<(String, String)>,
+    body: Handle,
+}
+
+impl Response {
+    fn new(body: u32, about: &str) -> Result<Self> {
+        let body = Handle(body);
+        let about = Json::parse(about)?;
+        let text = |value: &Json| value.as_str().unwrap_or("").to_string();
+        let headers = about.get("headers").map_or(&[][..], Json::items);
+        Ok(Response {
+            status: about.get("status").and_then(Json::as_i64).unwrap_or(0) as u32,
+            url: about.get("url").map(text).unwrap_or_default(),
+            headers: headers.iter().map(|pair| (text(&pair.items()[0]), text(&pair.items()[1]))).collect(),
+            body,
+        })
+    }
+
+    /// Whether the status says so: 200 to 299.
+    pub fn is_ok(&self) -> bool {
+        (200..300).contains(&self.status)
+    }
+
+    /// The first header of a name.
+    pub fn header(&self, name: &str) -> Option<&str> {
+        self.headers.iter().find(|(one, _)| one.eq_ignore_ascii_case(name)).map(|(_, value)| value.as_str())
+    }
+
+    /// An error unless the status is 200 to 299.
+    pub fn check(self) -> Result<Self> {
+        if self.is_ok() {
+            return Ok(self);
+        }
+        Err(Error::with(Code::RequestFailed, format!("{} answered with status {}", self.url, self.status)))
+    }
+
+    /// The next bytes of the body; none at its end.
+    pub async fn piece(&mut self) -> Result<Vec<u8>> {
+        let number = raw::http::read_body(self.body.0, PIECE_BYTES)?;
+        Ok(decode(&HostFuture::new(number, raw::core::await_text).await?))
+    }
+
+    /// All of the body that was not read.
+    pub async fn bytes(mut self) -> Result<Vec<u8>> {
+        let mut all = Vec::new();
+        loop {
+            let piece = self.piece().await?;
+            if piece.is_empty() {
+                return Ok(all);
+            }
+            all.extend(piece);
+        }
+    }
+
+    /// The body as text in UTF-8.
+    pub async fn text(self) -> Result<String> {
+        Ok(String::from_utf8_lossy(&self.bytes().await?).into_owned())
+    }
+
+    /// The value of a body that is JSON.
+    pub async fn json(self) -> Result<Json> {
+        let (url, status) = (self.url.clone(), self.status);
+        Json::parse(&self.text().await?).map_err(|error| {
+            let message = format!("{} answered with status {}, and its body is {}", url, status, error.message);
+            Error::with(Code::RequestFailed, message)
+        })
+    }
+}

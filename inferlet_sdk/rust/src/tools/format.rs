@@ -1,0 +1,126 @@
+//! How a model is told of tools, and how it calls them: `<tool>name(1, "two")</tool>` as the demo model does, or
+//! `<tool_call>{"name": ..., "arguments": {...}}</tool_call>` as Hermes, Qwen 2.5 and 3 and many others do.
+
+use crate::context::model::Model;
+use crate::error::Result;
+use crate::json::Json;
+use crate::raw;
+use crate::tools::Tool;
+
+/// A call that a model has written: arguments by name, or in the order of the tool's parameters.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Call {
+    pub name: String,
+    pub arguments: Json,
+    /// As it was written.
+    pub text: String,
+}
+
+/// The format of a model.
+pub(crate) struct Format {
+    is_signature: bool,
+    /// Whether the chat template tells of tools.
+    pub declares: bool,
+    /// Whether it renders calls of earlier messages; else they are text.
+    pub renders_calls: bool,
+    /// Markers of calls that are special tokens, which the text of a generation leaves out.
+    shown: Vec<(u32, &'static str)>,
+}
+
+const PROBE: &str = "pie_probe";
+
+impl Format {
+    /// That of a model, by its chat template and its vocabulary.
+    pub fn of(model: &Model) -> Result<Format> {
+        let queue = model.some_queue()?;
+        let count = |text: &str| raw::tokenize::tokenize(queue, text, true).map(|tokens| tokens.len());
+        let is_signature = count("<|tool|>")? == 1 && count("<|tool_call|>")? > 1;
+        let asked = r#"{"role": "user", "content": "hi"}"#;
+        let tool = format!(
+            r#"[{{"type": "function", "function": {{"name": "{}", "description": "", "parameters": {{}}}}}}]"#,
+            PROBE
+        );
+        let function = Json::object([("name", Json::from(PROBE)), ("arguments", Json::Object(Vec::new()))]);
+        let call = Json::object([("id", "call00000".into()), ("type", "function".into()), ("function", function)]);
+        let called = Json::object([
+            ("role", Json::from("assistant")),
+            ("content", Json::from("")),
+            ("tool_calls", Json::List(vec![call])),
+        ]);
+        let renders = |messages: String, tools: &str| {
+            let text = raw::tokenize::format_chat(queue, &messages, tools, false); // some refuse such messages
+            text.map_or(false, |text| text.contains(PROBE))
+        };
+        let mut shown = Vec::new();
+        for marker in ["<tool_call>", "</tool_call>"] {
+            let tokens = model.tokenize(marker, true)?;
+            if tokens.len() == 1 && model.detokenize(&tokens)? != marker {
+                shown.push((tokens[0], marker));
+            }
+        }
+        Ok(Format {
+            is_signature,
+            declares: renders(format!("[{}]", asked), &tool),
+            renders_calls: renders(format!("[{}, {}]", asked, called), ""),
+            shown,
+        })
+    }
+
+    /// What a system message says of tools, where the template does not.
+    pub fn describe(&self, tools: &[Tool]) -> String {
+        if self.is_signature {
+            let lines = tools
+                .iter()
+                .map(|tool| format!("\n{}({}): {}", tool.name, tool.parameters().join(", "), tool.description));
+            return format!("Tools:{}", lines.collect::<String>());
+        }
+        let listed: Vec<String> = tools.iter().map(|tool| tool.declaration().to_string()).collect();
+        format!(
+            "# Tools\n\nYou may call one or more functions to assist with the user query.\n\nYou are provided with \
+             function signatures within <tools></tools> XML tags:\n<tools>\n{}\n</tools>\n\nFor each function call, \
+             return a json object with function name and arguments within <tool_call></tool_call> XML tags:\n\
+             <tool_call>\n{{\"name\": <function-name>, \"arguments\": <args-json-object>}}\n</tool_call>",
+            listed.join("\n")
+        )
+    }
+
+    /// The text of tokens, with the markers that are special tokens.
+    pub fn text(&self, model: &Model, tokens: &[u32]) -> Result<String> {
+        let mut text = String::new();
+        for part in tokens.split_inclusive(|token| self.shown.iter().any(|(one, _)| one == token)) {
+            text += &model.detokenize(part)?;
+            let last = part.last().copied();
+            text.extend(self.shown.iter().filter(|(one, _)| Some(*one) == last).map(|(_, marker)| *marker));
+        }
+        Ok(text)
+    }
+
+    /// The calls in a text, and the text around them. A call that cannot be read is told as an error.
+    pub fn read(&self, text: &str) -> (String, Vec<Result<Call, String>>) {
+        let (begin, end) = if self.is_signature { ("<tool>", "</tool>") } else { ("<tool_call>", "</tool_call>") };
+        let (mut plain, mut calls, mut rest) = (String::new(), Vec::new(), text);
+        while let Some((before, behind)) = rest.split_once(begin) {
+            plain += before;
+            let (inner, after) = behind.split_once(end).unwrap_or((behind, ""));
+            let call = if self.is_signature { read_signature(inner) } else { read_object(inner) };
+            let written = format!("{}{}{}", begin, inner, end);
+            calls.push(match call {
+                Some((name, arguments)) => Ok(Call { name, arguments, text: written }),
+                None => Err(written),
+            });
+            rest = after;
+        }
+        (plain + rest, calls)
+    }
+}
+
+fn read_signature(inner: &str) -> Option<(String, Json)> {
+    let (name, arguments) = inner.trim().strip_suffix(')')?.split_once('(')?;
+    Some((name.trim().to_string(), Json::parse(&format!("[{}]", arguments)).ok()?))
+}
+
+fn read_object(inner: &str) -> Option<(String, Json)> {
+    let call = Json::parse(inner.trim()).ok()?;
+    let arguments = call.get("arguments").cloned().unwrap_or_else(|| Json::Object(Vec::new()));
+    Some((call.get("name")?.as_str()?.to_string(), arguments))
+}

@@ -1,0 +1,86 @@
+"""What features.rs does, by the Python SDK."""
+
+from inferlet_sdk import Context, Dist, Greedy, PromptLookup, Sampler, gather, inferlet
+
+PROMPT = "Once upon a time, there was a"
+SCHEMA = {
+    "type": "object",
+    "properties": {"name": {"type": "string", "maxLength": 8}, "age": {"type": "integer", "maximum": 99}},
+    "required": ["name", "age"],
+}
+
+
+@inferlet
+async def main(args, what: str):
+    ctx = Context(args.model).fill(PROMPT)
+    return await FEATURES[what](args, ctx)
+
+
+async def stop(_, ctx):
+    generation = ctx.generate(40, stop=" na")
+    pieces = "".join([piece async for piece in generation])
+    text = ctx.text
+    return [pieces, generation.stop_reason, text, await ctx.fork().generate_until(",", max_tokens=40)]
+
+
+async def sampled(_, ctx):
+    def second_best(dist: Dist) -> int:
+        return dist.tokens[1]
+
+    sampler = Sampler(seed=7, top_p=0.9)
+    first = await ctx.fork().generate_until(max_tokens=12, sampler=sampler)
+    penalized = Greedy(repetition_penalty=1.3)
+    second = await ctx.fork().generate_until(max_tokens=12, sampler=penalized, run_ahead=False)
+    third = await ctx.fork().generate_until(max_tokens=12, sampler=second_best)
+    return [first, second, third, await ctx.sample(sampler)]
+
+
+async def drafted(_, ctx):
+    ctx.fill(" dog. The dog ran. The dog")
+    plain = await ctx.fork().generate_until(max_tokens=30)
+    text = await ctx.generate_until(max_tokens=30, draft=PromptLookup())
+    return [plain, text, ctx.text]
+
+
+async def constrained(_, ctx):
+    found = await ctx.fork().generate_until(max_tokens=40, schema=SCHEMA)
+    fork = ctx.fork()
+    matched = fork.generate(40, regex="( cat| dog){2}")
+    await matched.whole()
+    return [found, fork.text, matched.stop_reason]
+
+
+async def cut(_, ctx):
+    await ctx.generate_until(max_tokens=30)
+    ctx.truncate(20)
+    windowed = ctx.fork()
+    windowed.drop(4, 12)
+    hidden = await windowed.generate_until(max_tokens=8)
+    return [hidden, await ctx.generate_until(max_tokens=8), ctx.restarted(5).text]
+
+
+async def joined(args, ctx):
+    other = Context(args.model, position=len(ctx)).fill(" small girl with a red")
+    whole = Context.join([ctx, other])
+    text = await whole.generate_until(max_tokens=8)
+    return [text, whole.text, await other.generate_until(max_tokens=4)]
+
+
+async def exported(args, ctx):
+    await ctx.export("features in Python")
+    opened = await Context.open("features in Python", args.model)
+    return [await opened.generate_until(max_tokens=8), await ctx.generate_until(max_tokens=8)]
+
+
+async def scored(_, ctx):
+    scores = await ctx.score(" little girl")
+    dist = await ctx.next_dist(3)
+    best = await ctx.best_of(3, 6, sampler=Sampler(seed=1), score=len)
+    return [round(sum(scores) * 1000), list(dist.tokens), [one.text for one in best]]
+
+
+async def together(_, ctx):
+    return await gather(*(fork.generate_until(max_tokens=6) for fork in [ctx.fork() for _ in range(12)]))
+
+
+FEATURES = {one.__name__: one for one in (stop, sampled, drafted, constrained, cut, joined, exported, scored, together)}

@@ -1,0 +1,130 @@
+//! What `Context` and the modules beside it do, for comparison with the Python SDK (`features.py`), and what goes
+//! wrong.
+
+use std::time::Duration;
+
+use inferlet::*;
+
+inferlet::main!(main);
+
+const PROMPT: &str = "Once upon a time, there was a";
+
+async fn main(args: Args) -> Result<Json> {
+    let what: String = args.required("what")?;
+    let mut ctx = Context::new(args.model())?;
+    ctx.fill(PROMPT);
+    match what.as_str() {
+        "stop" => {
+            let mut generation = ctx.generate(40).stop(" na");
+            let mut pieces = String::new();
+            while let Some(piece) = generation.next().await? {
+                pieces += &piece;
+            }
+            let reason = generation.stop_reason().map_or("", |reason| reason.as_str());
+            drop(generation);
+            let followed = ctx.fork()?.generate(40).stop(",").text().await?;
+            Ok(list([pieces.into(), reason.into(), ctx.text()?.into(), followed.into()]))
+        }
+        "sampled" => {
+            let sampler = Sampler { seed: Some(7), top_p: 0.9, ..Sampler::default() };
+            let penalized = Sampler { repetition_penalty: 1.3, ..Sampler::greedy() };
+            let first = ctx.fork()?.generate(12).sampler(sampler.clone()).text().await?;
+            let second = ctx.fork()?.generate(12).sampler(penalized).step_by_step().text().await?;
+            let third = ctx.fork()?.generate(12).choose(4, 1.0, |dist| dist.tokens[1]).text().await?;
+            Ok(list([first.into(), second.into(), third.into(), ctx.sample(&sampler).await?.into()]))
+        }
+        "drafted" => {
+            ctx.fill(" dog. The dog ran. The dog");
+            let plain = ctx.fork()?.generate(30).text().await?;
+            let drafted = ctx.generate(30).draft(prompt_lookup(3, 8)).text().await?;
+            Ok(list([plain.into(), drafted.into(), ctx.text()?.into()]))
+        }
+        "constrained" => {
+            let schema = r#"{"type": "object", "required": ["name", "age"], "properties":
+                {"name": {"type": "string", "maxLength": 8}, "age": {"type": "integer", "maximum": 99}}}"#;
+            let object = ctx.fork()?.generate(40).schema(schema).text().await?;
+            let mut fork = ctx.fork()?;
+            let mut matched = fork.generate(40).regex("( cat| dog){2}");
+            while matched.next().await?.is_some() {}
+            let reason = matched.stop_reason().map_or("", |reason| reason.as_str());
+            drop(matched);
+            Ok(list([object.into(), fork.text()?.into(), reason.into()]))
+        }
+        "cut" => {
+            ctx.generate(30).text().await?;
+            ctx.truncate(20)?;
+            let mut windowed = ctx.fork()?;
+            windowed.drop_tokens(4, 12)?;
+            let hidden = windowed.generate(8).text().await?;
+            windowed.fork()?.truncate(10).err().ok_or("it was allowed")?;
+            Ok(list([hidden.into(), ctx.generate(8).text().await?.into(), ctx.restarted(5)?.text()?.into()]))
+        }
+        "joined" => {
+            let length = ctx.tokens()?.len();
+            let mut other = Context::with(args.model(), "", length)?;
+            other.fill(" small girl with a red");
+            let mut joined = Context::join([&mut ctx, &mut other])?;
+            let text = joined.generate(8).text().await?;
+            Ok(list([text.into(), joined.text()?.into(), other.generate(4).text().await?.into()]))
+        }
+        "exported" => {
+            ctx.export("features").await?;
+            let mut opened = Context::open("features", args.model(), "").await?;
+            let missing = Context::open("nothing", args.model(), "").await.err().map(|error| error.code);
+            assert_eq!(missing, Some(Code::NotFound));
+            Ok(list([opened.generate(8).text().await?.into(), ctx.generate(8).text().await?.into()]))
+        }
+        "scored" => {
+            let tokens = ctx.model().tokenize(" little girl", true)?;
+            let scores = ctx.score(&tokens).await?;
+            let dist = ctx.next_dist(3, 1.0).await?;
+            let tokens = dist.tokens.iter().map(|token| (*token).into()).collect();
+            let sampler = Sampler { seed: Some(1), ..Sampler::default() };
+            let best = ctx.best_of(3, 6, &sampler, |text| text.len() as f64).await?;
+            let best = best.into_iter().map(|one| one.text.into()).collect();
+            let total: f32 = scores.iter().sum();
+            Ok(list([((total * 1000.0).round() as i64).into(), Json::List(tokens), Json::List(best)]))
+        }
+        "together" => {
+            let mut forks = (0..12).map(|_| ctx.fork()).collect::<Result<Vec<Context>>>()?;
+            let texts = try_join_all(forks.iter_mut().map(|fork| fork.generate(6).text())).await?;
+            let slept = timeout(Duration::from_millis(20), sleep(Duration::from_secs(60))).await;
+            assert_eq!(slept.unwrap_err().code, Code::TimedOut);
+            Ok(Json::List(texts.into_iter().map(Json::from).collect()))
+        }
+        "talk" => {
+            let topic = subscribe("features")?;
+            let listeners = broadcast("features", "\"hello\"\n\u{1f41d}").await?;
+            let heard = topic.next().await?;
+            let child = Launch::of("").argument("what", "echo").limit("max_pages", 50u32).launch()?;
+            child.send("one").await?;
+            let echoed = child.receive().await?.map_or(String::new(), |message| message.text);
+            let result = child.result().await?;
+            let failed = Launch::of("").argument("what", "panic").launch()?.end().await?;
+            let says = failed.error.unwrap_or_default().contains("it was meant");
+            Ok(list([listeners.into(), heard.text.into(), echoed.into(), result, failed.status.into(), says.into()]))
+        }
+        "echo" => {
+            let message = args.receive().await?;
+            args.send(format!("{} {}", message.text, message.sender)).await?;
+            Ok(Json::object([("half", 0.5.into()), ("list", list([1.into(), Json::Null, true.into()]))]))
+        }
+        "fail" => Err(ctx.truncate(3)?.fill_tokens(&[u32::MAX])?.flush().await.err().ok_or("it was allowed")?),
+        "panic" => {
+            let numbers = [1, 2, 3];
+            let place = args.or("place", 5usize)?;
+            panic!("it was meant: {}", numbers.get(place).map_or(0, |one| *one));
+        }
+        "loop" => loop {
+            if args.environment("never").is_some() {
+                return Ok(Json::Null);
+            }
+        },
+        "stuck" => std::future::pending().await,
+        other => Err(Error::new(format!("unknown: {}", other))),
+    }
+}
+
+fn list<const N: usize>(items: [Json; N]) -> Json {
+    Json::List(items.to_vec())
+}
