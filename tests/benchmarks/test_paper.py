@@ -11,7 +11,7 @@ import pytest
 
 from benchmarks.opponents.api_agents import Apis, make_task
 from benchmarks.opponents.client import OpponentError
-from benchmarks.paper import features, paper
+from benchmarks.paper import features, opportunity_cost, paper
 from benchmarks.paper.drawing import draw_bars
 from benchmarks.paper.parts import PARTS
 from benchmarks.support.models.random_models import LLAMA_TINY
@@ -56,6 +56,13 @@ def test_prompts_of_agents_begin_with_what_is_popular() -> None:
     assert (one.system, one.docs[:2]) == (other.system, other.docs[:2])
     assert one.query != other.query
     assert len(set(one.numbers)) == 4
+
+
+def test_parts_of_the_cost_add_up_to_the_whole() -> None:
+    ways = [opportunity_cost.LOOP, opportunity_cost.SERVER, opportunity_cost.RUN]
+    *parts, whole = opportunity_cost.rows_of("a model", ways, [[10.0, 11.0, 13.0], [10.0, 11.0, 13.0]])
+    assert [row.added_ms for row in parts] == [0, 1, 2]
+    assert (whole.added_ms, whole.share, whole.sum) == (3, 0.3, 1)
 
 
 def test_figures_are_well_formed_and_bars_have_their_lengths() -> None:
