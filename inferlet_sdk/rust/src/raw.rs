@@ -483,7 +483,7 @@ pub mod forward {
     }
 
     /// Moves the tokens of pages by so many positions, forwards or backwards, without computing them again: their keys are rotated, for all
-    /// that is issued from now on. Hidden tokens move too. What tokens have seen when they were computed stays in them. Pages that were
+    /// that is issued from now on. Those that are hidden stay where they are. What tokens have seen when they were computed stays in them. Pages that were
     /// exported or imported are refused: copy their tokens to pages of your own. A model whose rotation depends on the length of the text
     /// cannot do it (`unsupported`; `moves_tokens` of `get-model-info`). Each move rounds the keys: in bfloat16 they are off by 0.2 % of
     /// their length after one move, and by 5 % after 100 of them, however far; so one long move is better than many short ones.
