@@ -1,38 +1,51 @@
-from collections import Counter
+from math import exp
 
 from inferlet_sdk import inferlet, traits
 
+DECAY = 0.9  # of attention, with each token
+
 
 @inferlet
-async def main(args, prompt: str = "Once upon a time there was a little dog ", max_tokens: int = 24, budget: int = 24):
-    """Generates within a budget of tokens that attention may see: a third are the newest ones, the others those that
-    got most attention so far (heavy hitters, Zhang et al. 2023)."""
-    queue = traits.create_queue(args.model)
-    model = traits.get_model_info(args.model)
-    tokens = traits.tokenize(queue, prompt)
-    total = len(tokens) + max_tokens
-    inputs, output = traits.alloc_emb(queue, len(tokens)), traits.alloc_emb(queue)
-    pages = traits.alloc_kvpage(queue, -(-total // model.page_size))
-    detokenizer = traits.create_detokenizer(queue)
+async def main(
+    args, prompt: str = "Once upon a time", text: str = "", max_tokens: int = 80, budget: int = 48, recent: int = 40
+):
+    """Goes on within a budget of tokens that are in memory: the newest ones, and of the others those that got most
+    attention lately (heavy hitters, Zhang et al. 2023). With `text` it reads that, and gives its perplexity."""
+    queue, model = traits.create_queue(args.model), traits.get_model_info(args.model)
+    size, output = model.page_size, traits.alloc_emb(queue)
+    pending, given = traits.tokenize(queue, prompt), traits.tokenize(queue, text)
+    pages, detokenizer = traits.alloc_kvpage(queue), traits.create_detokenizer(queue)
+    attention: list[float] = []  # that each token in memory got
+    position, most, loss = 0, 1, 0.0
+    for step in range(len(given) or max_tokens):
+        if len(attention) + len(pending) > len(pages) * size:
+            pages += traits.alloc_kvpage(queue, -(-(len(attention) + len(pending)) // size) - len(pages))
+        inputs, positions = traits.alloc_emb(queue, len(pending)), range(position, position + len(pending))
+        traits.embed_txt(queue, pending, positions, inputs)
+        scores = await traits.forward_with_scores(queue, pages, inputs, pages, output)
+        traits.dealloc_emb(queue, inputs)
+        attention = [a * DECAY + b for a, b in zip([*attention, *(0.0 for _ in pending)], scores, strict=True)]
+        position += len(pending)
+        most = max(most, len(pages))
+        if given:
+            loss -= (await traits.get_logprobs(queue, output[0], given[step : step + 1]))[0]
+            pending = given[step : step + 1]
+        else:
+            pending = [(await traits.get_next_dist(queue, output[0], k=1)).max_index()]
+            if pending[0] in model.stop_tokens:
+                break
+            await args.send(traits.push_tokens(detokenizer, pending))
+        if len(attention) >= budget + size:
+            older = sorted(range(len(attention) - recent), key=attention.__getitem__)
+            kept = sorted(older[recent - budget :] if recent < budget else [])
+            kept += range(len(attention) - recent, len(attention))
+            pages, attention = keep(queue, pages, size, kept), [attention[n] for n in kept]
+    return {"tokens": position, "pages": most, "perplexity": exp(loss / len(given)) if given else None}
 
-    visible: list[int] = []  # places of tokens in the pages
-    hidden: list[int] = []
-    attention: Counter[int] = Counter()  # that each place got
-    pending = tokens
-    for position in range(len(tokens), total):
-        start = position - len(pending)
-        traits.embed_txt(queue, pending, range(start, position), inputs[: len(pending)])
-        scores = await traits.forward_with_scores(queue, pages, inputs[: len(pending)], pages, output)
-        visible += range(start, position)
-        attention.update(dict(zip(visible, scores, strict=True)))
-        token = (await traits.get_next_dist(queue, output[0], k=1)).max_index()
-        if token in model.stop_tokens:
-            break
-        await args.send(traits.push_tokens(detokenizer, [token]))
-        while len(visible) >= budget:
-            least = min(visible[: -(budget // 3)], key=attention.__getitem__)
-            visible.remove(least)
-            hidden.append(least)
-        traits.mask_kvpage(queue, pages, sorted(hidden))
-        pending = [token]
-    return {"seen": len(visible), "hidden": len(hidden)}
+
+def keep(queue: int, pages: traits.Pages, size: int, kept: list[int]) -> traits.Pages:
+    """Pages with the tokens of these places alone; the others are given back."""
+    slots, new = pages.slots(size), traits.alloc_kvpage(queue, -(-len(kept) // size))
+    traits.copy_kvpage(queue, [slots[n] for n in kept], new.slots(size)[: len(kept)])
+    traits.dealloc_kvpage(queue, pages)
+    return new

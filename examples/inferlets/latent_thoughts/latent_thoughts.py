@@ -1,0 +1,28 @@
+from inferlet_sdk import inferlet, traits
+
+
+@inferlet
+async def main(args, question: str = "What is 4 + 5?", thoughts: int = 4, max_tokens: int = 60):
+    """Thinks without words before it answers: the output of the model is its next input, a few times (Hao et al. 2024).
+    Gives the probabilities of the first token of the answer, and the pages with all of it."""
+    queue, model = traits.create_queue(args.model), traits.get_model_info(args.model)
+    tokens = traits.tokenize_chat(queue, [{"role": "user", "content": question}])
+    start = len(tokens)
+    pages = traits.alloc_kvpage(queue, -(-(start + thoughts + max_tokens) // model.page_size))
+    inputs, output = traits.alloc_emb(queue, start), traits.alloc_emb(queue)
+    traits.embed_txt(queue, tokens, range(start), inputs)
+    traits.forward(queue, pages, inputs, pages, output)
+
+    for position in range(start, start + thoughts):
+        traits.set_positions(queue, [position], output)
+        traits.forward(queue, pages, output, pages, output)
+
+    first = dist = await traits.get_next_dist(queue, output[0])
+    answer: list[int] = []
+    while len(answer) < max_tokens and dist.max_index() not in model.stop_tokens:
+        answer.append(dist.max_index())
+        traits.embed_txt(queue, answer[-1:], [start + thoughts + len(answer) - 1], inputs[:1])
+        traits.forward(queue, pages, inputs[:1], pages, output)
+        dist = await traits.get_next_dist(queue, output[0])
+    await args.send(traits.detokenize(queue, answer))
+    return dict(zip(first.tokens, first.probabilities, strict=True))
