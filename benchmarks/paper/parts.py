@@ -77,6 +77,23 @@ PARTS = (
         on_device=True,
     ),
     Part(
+        "transformers_batching",
+        "Beside: the continuous batching of transformers",
+        "(not in the paper)",
+        "Tokens a second",
+        _pairs(lambda row: str(row["model"]), closed="closed_tokens_s", transformers="transformers_tokens_s"),
+    ),
+    Part(
+        "closed_tpot",
+        "Beside: is closed an opponent?",
+        "(not in the paper)",
+        "Milliseconds per output token",
+        _pairs(
+            lambda row: f"{row['model']}, {row['concurrent']} at once",
+            **{"closed": "closed_ms", "closed loop": "closed_loop_ms"},
+        ),
+    ),
+    Part(
         "launch",
         "Figure 9: time to launch",
         "10 to 50 ms warm and 35 to 81 ms cold, for up to 896 at once, Rust.",
