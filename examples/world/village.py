@@ -47,6 +47,8 @@ RELATIONS = (
     Relation("teacher", PERSON, PERSON),
     Relation("cousin", PERSON, PERSON),
     Relation("helper", PERSON, PERSON),
+    Relation("boss", PERSON, PERSON),
+    Relation("doctor", PERSON, PERSON),
     Relation("pet", PERSON, ANIMAL),
     Relation("keeper", ANIMAL, PERSON),
     Relation("home", PERSON, PLACE),

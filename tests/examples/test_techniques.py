@@ -33,8 +33,8 @@ def test_the_program_is_no_longer_than_the_papers(name: str) -> None:
 
 
 def test_a_check_with_too_few_problems_says_so() -> None:
-    with pytest.raises(ValueError, match=r"1 problems are too few to tell what watermarking gains: take 12 or more"):
-        asyncio.run(checks.run("watermarking", Client("http://127.0.0.1:9"), 1))
+    with pytest.raises(ValueError, match=r"1 problems are too few to tell what swarm gains: take 3 or more"):
+        asyncio.run(checks.run("swarm", Client("http://127.0.0.1:9"), 1))
     with pytest.raises(ValueError, match="no technique is called 'magic': there are "):
         checks.load("magic")
 

@@ -8,6 +8,7 @@ from pie_control.client import Client
 
 PAPER_LINES = 62
 LEAST = 1
+QUESTION = "What is the total price of kite, bell and cup?"
 BAD: dict[str, str | tuple[str, ...]] = {
     "while True: pass": "Error: the program was ended: used more than 1 s of processor time",
     "x = [0]\nwhile True: x += x": ("Error: the program was ended: ", "MemoryError"),
@@ -24,7 +25,7 @@ async def check(client: Client, problems: int, seed: int) -> list[Measure]:
     told = 0
     async with serving(Settings(seed)) as served:
         for bad, words in [*BAD.items()] * problems:
-            sent: list[str] = []
-            await client.run(code, first=bad, rounds=1, world=served.url, on_message=sent.append)
-            told += sent[1].startswith(words)
+            running = await client.launch(code, QUESTION, first=bad, world=served.url)
+            told += [await running.receive() for _ in range(2)][1].startswith(words)
+            await running.terminate()
     return [Measure("loops, bombs and tracebacks of which the model is told", told / problems / len(BAD), at_least=1.0)]

@@ -1,22 +1,22 @@
 import asyncio
+import json
 import re
 
 from inferlet_sdk import Context, http_get, inferlet, launch
 
-LONGEST = 500
+WORLD, LONGEST, SECONDS, ROUNDS = "http://127.0.0.1:8099", 500, 60.0, 5
 LIMITS = {"cpu_seconds": 1.0, "memory_bytes": 64 << 20, "max_children": 0, "max_pages": 0, "max_embeds": 0}
-SECONDS = 60.0
+PYTHON = r"""
+code: "<code>print(" (value " - " value | "sum(" value (" > " NUMBER)? " for x in " list ")" | best) ")</code>"
+best: ("max(" | "min(") list ", key=" NAME ")"
+value: NAME "(" ("x" | TEXT) ")" | "int(" NAME "(" ("x" | TEXT) "))"
+list: "[" TEXT (", " TEXT)+ "]"
+"""
 
 
 @inferlet
 async def main(
-    args,
-    question: str = "What is the total price of kite, bell and cup?",
-    functions: str = "price, weight",
-    world: str = "http://127.0.0.1:8099",
-    texts: bool = False,
-    first: str = "",
-    rounds: int = 4,
+    args, question: str, functions: str = "price, weight", world: str = WORLD, texts: bool = False, first: str = ""
 ):
     """Answers by Python that the model writes: a child runs it, and the model sees what it prints (CodeACT).
 
@@ -25,18 +25,27 @@ async def main(
     names = functions.split(", ")
     listed = "\n".join(f"{name}(x): tells the {name}" for name in names)
     ctx = Context(args.model).fill_chat("system", f"Python:\n{listed}").fill_chat("user", question)
-    said = f"<code>{first}</code>" if first else await ctx.generate_until(max_tokens=100)
-    if first:
-        ctx.fill_chat("assistant", said)
-    for _ in range(rounds):
+    told, said = "", f"<code>{first}</code>" if first else ""
+    for _ in range(ROUNDS):
+        ctx = ctx.fill_chat("assistant", said) if said else ctx
+        said = said or await ctx.generate_until(grammar=grammar(question, names, told), max_tokens=100)
         await args.send(f"{said}\n")
-        code = re.fullmatch(r"<code>(.*)</code>", said, re.DOTALL)
-        if code is None:
-            break
-        told = await run(code[1], names, world, texts)
+        if said.startswith("Answer: "):
+            return said.removeprefix("Answer: ")
+        told, said = await run(said.removeprefix("<code>").removesuffix("</code>"), names, world, texts), ""
         await args.send(f"{told}\n")
-        said = await ctx.fill_chat("tool", told).generate_until(max_tokens=100)
-    return said.removeprefix("Answer: ")
+        ctx.fill_chat("tool", told)
+    return f"no answer after {ROUNDS} programs"
+
+
+def grammar(question: str, names: list[str], told: str) -> str:
+    """A line of Python with the functions that there are, and the words and numbers of the question; or the answer, if
+    the last one has printed something."""
+    words, numbers = re.findall("[a-z]+", question), re.findall("[0-9]+", question) or ["0"]
+    one_of = {"NAME": names, "TEXT": [f'"{word}"' for word in words], "NUMBER": numbers}
+    rules = [f"{name}: {' | '.join(map(json.dumps, dict.fromkeys(texts)))}" for name, texts in one_of.items()]
+    answer = f'| "Answer: " {json.dumps(told)}' if told and not re.match("[A-Za-z]*Error", told) else ""
+    return "\n".join([f"start: code {answer}", PYTHON, *rules])
 
 
 async def run(*work) -> str:
@@ -48,7 +57,7 @@ async def run(*work) -> str:
     except TimeoutError:
         child.cancel()
         return f"Error: the program was ended, for it had not ended after {SECONDS:g} s"
-    return end.result if end.status == "finished" else f"Error: the program was ended: {end.error}"[:LONGEST]
+    return str(end.result) if end.status == "finished" else f"Error: the program was ended: {end.error}"[:LONGEST]
 
 
 def execute(args, code: str, names: list[str], world: str, texts: bool) -> str:
