@@ -10,6 +10,8 @@ from ..errors import BadRequest
 SUFFIXES = (".py", ".zip", ".wasm")
 ENTRIES = ("main.py", "__main__.py")
 LEFT_OUT = {"__pycache__", "node_modules", "venv"}
+BUILT = ".component"
+"""Ends the names of files that `pie build` makes, before the suffix."""
 MOST_BYTES = 64 << 20
 EARLIEST = (1980, 1, 1, 0, 0, 0)
 """The time that an archive gives to every file, so that its content hash depends on nothing else."""
@@ -29,7 +31,7 @@ def read_program(path: Path) -> bytes:
 
 def name_of(path: Path) -> str:
     """The name that a program gets by its file or folder."""
-    return path.resolve().name if path.is_dir() else path.stem
+    return path.resolve().name if path.is_dir() else path.stem.removesuffix(BUILT)
 
 
 def package_of(folder: Path) -> bytes:

@@ -92,7 +92,9 @@ def kind_of(data: bytes) -> Kind:
     """Tells components, archives and Python texts apart; raises BadProgram for anything else."""
     if data.startswith(WASM_MAGIC):
         if data[4:8] != COMPONENT_LAYER:
-            raise BadProgram("this is a core WebAssembly module, not a component: build it for wasm32-wasip2")
+            raise BadProgram(
+                "this is a core WebAssembly module, not a component: `pie build FILE.wasm` makes a component of it"
+            )
         return "component"
     if data.startswith(ZIP_MAGIC):
         return "package"  # what is in it is for the guest to see

@@ -34,7 +34,7 @@ class Contract:
     def __init__(self, package: str, editions: Sequence[Edition]) -> None:
         self._package = package
         self.editions = tuple(editions)
-        self._by_series = {_series(edition.version): edition for edition in editions}
+        self._by_series = {series(edition.version): edition for edition in editions}
 
     def check(self, engine: Engine, component: Component) -> None:
         """Raises LinkError if a component imports what this server does not offer, or with another type."""
@@ -58,8 +58,8 @@ class Contract:
         if not interface.startswith(self._package + "/"):
             raise LinkError(f"imports {interface}, which is not part of the world of inferlets")
         version = interface.partition("@")[2]
-        edition = self._by_series.get(_series(version))
-        if edition is None or _numbers(version) > _numbers(edition.version):
+        edition = self._by_series.get(series(version))
+        if edition is None or numbers(version) > numbers(edition.version):
             versions = [one.version for one in reversed(self.editions)]
             which, build = ("version", "it") if len(versions) == 1 else ("versions", "one of them")
             raise LinkError(
@@ -76,13 +76,13 @@ class Contract:
             raise LinkError(f"imports `{name}` of {interface} as {given}, this server has {wanted}")
 
 
-def _numbers(version: str) -> tuple[int, ...]:
+def numbers(version: str) -> tuple[int, ...]:
     """Empty where it is not one of ours."""
     found = _VERSION.fullmatch(version)
     return tuple(map(int, found.groups())) if found else ()
 
 
-def _series(version: str) -> tuple[int, ...]:
+def series(version: str) -> tuple[int, ...]:
     """Versions of one series are compatible: they have all numbers in common up to the first that is not 0."""
-    numbers = _numbers(version)
-    return numbers[:1] if numbers[:1] > (0,) else numbers[:2]
+    found = numbers(version)
+    return found[:1] if found[:1] > (0,) else found[:2]

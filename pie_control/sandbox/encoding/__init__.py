@@ -1,0 +1,1 @@
+"""Makes a component of our world from a core module."""

@@ -1,0 +1,140 @@
+"""What a core module imports and exports, checked against the contract."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import wasmtime
+
+from ..contract import numbers, series
+from ..engine import LinkError, new_engine
+from ..wit import WitPackage
+from .types import CoreType, Function, read_function
+
+HEADER = b"\0asm\1\0\0\0"
+"""The first bytes of a core module: the magic number and the version of its format."""
+COMPONENT_HEADER = b"\0asm\x0d\0\1\0"
+RUN, MEMORY, REALLOC, POST_RUN, INITIALIZE = "run", "memory", "cabi_realloc", "cabi_post_run", "_initialize"
+"""Names of exports, as wit-bindgen gives them."""
+EXPORTS = {
+    RUN: CoreType((), ("i32",)),
+    REALLOC: CoreType(("i32",) * 4, ("i32",)),
+    POST_RUN: CoreType(("i32",), ()),
+    INITIALIZE: CoreType((), ()),
+}
+MOST_NAMED = 5
+"""Imports that a message names."""
+
+
+@dataclass(frozen=True)
+class Import:
+    """A function that a module imports, of an interface of the contract."""
+
+    interface: str
+    name: str
+    function: Function
+
+
+@dataclass(frozen=True)
+class CoreModule:
+    """A module that fits the contract. `version`: of the package, which its imports name. `exports`: the names in
+    EXPORTS that it has."""
+
+    version: str
+    imports: tuple[Import, ...]
+    exports: frozenset[str]
+
+
+def read_module(data: bytes, package: WitPackage) -> CoreModule:
+    """Reads a core module. Raises LinkError: what is wrong with it, and what to do."""
+    if data.startswith(COMPONENT_HEADER):
+        raise LinkError("is a component already: run or upload it as it is")
+    if not data.startswith(HEADER):
+        raise LinkError("is no WebAssembly module: give a .wasm file that a compiler made for wasm32-unknown-unknown")
+    try:
+        module = wasmtime.Module(new_engine(), data)
+    except wasmtime.WasmtimeError as error:
+        raise LinkError(f"is no valid WebAssembly module; build it anew: {_first_line(error)}") from None
+    version, imports = _imports([(each.module, each.name or "", each.type) for each in module.imports], package)
+    return CoreModule(version, imports, _exports({each.name: each.type for each in module.exports}, bool(imports)))
+
+
+def _imports(given: Sequence[tuple[str, str, object]], package: WitPackage) -> tuple[str, tuple[Import, ...]]:
+    foreign = [(module, name) for module, name, _ in given if not module.startswith(package.name + "/")]
+    if foreign:
+        raise LinkError(_foreign(foreign, package))
+    found: dict[Import, None] = {}
+    versions: set[str] = set()
+    for module, name, kind in given:
+        interface, _, version = module.removeprefix(package.name + "/").partition("@")
+        versions.add(version)
+        if series(version) != series(package.version) or numbers(version) > numbers(package.version):
+            raise LinkError(
+                f"imports {module}, and this is version {package.version}: build it with the WIT files of that"
+            )
+        signature = package.signatures.get((interface, name))
+        if signature is None or interface not in package.world:
+            raise LinkError(
+                f"imports `{name}` of {module}, which the contract does not have: `inferlet_sdk/wit` has all"
+            )
+        function = read_function(signature)
+        if not isinstance(kind, wasmtime.FuncType) or _core_type(kind) != function.lowered():
+            has = _core_type(kind) if isinstance(kind, wasmtime.FuncType) else "no function"
+            raise LinkError(f"imports `{name}` of {module} as {has}; the contract's is {function.lowered()}")
+        found[Import(interface, name, function)] = None
+    if len(versions) > 1:
+        raise LinkError(f"imports several versions of {package.name}: {', '.join(sorted(versions))}; take one")
+    return versions.pop() if versions else package.version, tuple(found)
+
+
+def _foreign(imports: Sequence[tuple[str, str]], package: WitPackage) -> str:
+    """What a module imports that no inferlet may, and what to do about it."""
+    named = ", ".join(f"{module}.{name}" for module, name in imports[:MOST_NAMED])
+    more = f" and {len(imports) - MOST_NAMED} more" if len(imports) > MOST_NAMED else ""
+    modules = {module for module, _ in imports}
+    if any(module.startswith("wasi") for module in modules):
+        advice = (
+            "these are of an operating system; build it for wasm32-unknown-unknown, or without the standard "
+            "library (wasm32-freestanding)"
+        )
+    elif any(module.startswith("__wbindgen") for module in modules):
+        advice = "these are for browsers; build it without wasm-bindgen"
+    elif ("env", "abort") in imports:
+        advice = "give `--use abort=` to AssemblyScript's compiler"
+    elif "env" in modules:
+        advice = "these are undefined in the program: link what defines them, and let it export its memory"
+    else:
+        advice = f"an inferlet imports the interfaces of {package.name}@{package.version} alone"
+    return f"imports {named}{more}: {advice}"
+
+
+def _exports(given: Mapping[str, object], has_imports: bool) -> frozenset[str]:
+    """Those in EXPORTS that a module has."""
+    memory = given.get(MEMORY)
+    if RUN not in given:
+        raise LinkError("exports no function `run`, which is the entry: `run` takes nothing and returns an address")
+    if not isinstance(memory, wasmtime.MemoryType) or memory.is_64:
+        raise LinkError("exports no memory of 32 bits under the name `memory`: link it so that it does")
+    if has_imports and REALLOC not in given:
+        raise LinkError(
+            "exports no function `cabi_realloc`, by which it gets texts and lists: it takes the old address, the old "
+            "size, the alignment and the new size, and returns an address"
+        )
+    for name, wanted in EXPORTS.items():
+        kind = given.get(name)
+        if kind is not None and not (isinstance(kind, wasmtime.FuncType) and _core_type(kind) == wanted):
+            has = _core_type(kind) if isinstance(kind, wasmtime.FuncType) else "no function"
+            raise LinkError(f"exports `{name}` as {has}; it must be {wanted}")
+    return frozenset(EXPORTS.keys() & given.keys())
+
+
+def _core_type(kind: wasmtime.FuncType) -> CoreType:
+    return CoreType(tuple(map(str, kind.params)), tuple(map(str, kind.results)))
+
+
+def _first_line(error: Exception) -> str:
+    """The innermost cause."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return re.sub(r"^\d+: ", "", lines[-1]) if lines else ""
