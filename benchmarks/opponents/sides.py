@@ -38,9 +38,12 @@ class Sides:
 
     async def complete(self, prompt: list[int], tokens: int, **more: Any) -> dict[str, Any]:
         """Greedy tokens behind a prompt, at the opponent: the first choice of the answer. Stop tokens do not count."""
+        return (await self.choices(prompt, tokens, **more))[0]
+
+    async def choices(self, prompt: list[int], tokens: int, **more: Any) -> list[dict[str, Any]]:
+        """All choices of the answer."""
         answer = await self.opponent.complete(**{**self._asked(prompt, tokens), **more})
-        choice: dict[str, Any] = answer["choices"][0]
-        return {"token_ids": self._tokens(choice), **choice}
+        return [{**choice, "token_ids": self._tokens(choice)} for choice in answer["choices"]]
 
     async def stream(self, prompt: list[int], tokens: int) -> AsyncIterator[list[int]]:
         """The same, as it comes."""

@@ -1,7 +1,9 @@
 """Is Pie as fast as a server without programs, at what that can do, too (Figure 8)?
 
 `completion`: greedy tokens behind a prompt of its own. `prefix_caching`: the prompt begins as all others do. `n`:
-several samples of one prompt. `json_schema`: a text that keeps to a schema. Pie runs a program for each request, the
+several samples of one prompt. `json_schema`: a text that keeps to a schema. Two strategies of several steps come behind
+a round trip: `skeleton`, an outline and four points of it at once; `tree`, three levels of three thoughts, one of which
+is kept. Pie runs a program for each request, the
 opponent (`closed`, unless `--opponent URL` names another one) answers it over HTTP on kept connections. Whole answers
 are measured, not streams. What only programs do has no opponent: these rows are examples of this repository on the demo
 model, as their folders say.
@@ -9,10 +11,12 @@ model, as their folders say.
 
 from __future__ import annotations
 
+import asyncio
 import json
 from dataclasses import dataclass
 from typing import Any
 
+from ..opponents.agents import observed
 from ..opponents.requests import Request, compare, run_many, seconds_of
 from ..opponents.sides import Sides, check_models, new_prompt, servers, sides
 from ..plans import refuse_unknown
@@ -20,11 +24,13 @@ from ..report import ROOT
 from ..support.guests import source
 from ..support.samples import median
 
-FEATURES = ("completion", "prefix_caching", "n", "json_schema")
+STRATEGIES = ("skeleton", "tree")
+FEATURES = ("completion", "prefix_caching", "n", "json_schema", *STRATEGIES)
 PROGRAMS = ("attention_sink", "beam_search", "heavy_hitters", "prefix_tree", "watermarking")
 """Examples of what no server of completions of today offers without changes to itself (but beams, in some)."""
 EXAMPLES = ROOT / "examples" / "inferlets"
 SAMPLES = 4
+BRANCHES, POINTS = 3, 4
 NAME = {"type": "string", "minLength": 3, "maxLength": 6}
 SCHEMA: dict[str, Any] = {
     "type": "object",
@@ -58,6 +64,7 @@ class Plan:
     requests: int
     prompt: int = 256
     tokens: int = 64
+    round_trip: int = 30  # of strategies
     device: str = "auto"
     opponent: str = ""
 
@@ -77,6 +84,7 @@ class Row:
 
     model: str
     feature: str
+    round_trip_ms: int
     pie_ms: float
     opponent_ms: float | None
     latency: float | None
@@ -87,19 +95,28 @@ class Row:
 
 async def run(plan: Plan) -> list[Row]:
     """A row for each model and feature."""
+    return [row for number, model in enumerate(plan.models) for row in await _measure(plan, model, number == 0)]
+
+
+async def _measure(plan: Plan, model: str, with_programs: bool) -> list[Row]:
     rows = []
-    for number, model in enumerate(plan.models):
-        async with servers(model, plan.opponent, device=plan.device) as where, sides(model, *where) as both:
-            program = await both.pie.upload(source("feature"), "feature")
-            for feature in plan.features:
-                rows.append(await _compare(plan, model, feature, *_requests(plan, both, program, feature)))
-            if number == 0:
-                rows += [await _alone(plan, both, model, name) for name in plan.programs]
+    async with servers(model, plan.opponent, device=plan.device) as where:
+        for round_trip in dict.fromkeys((0, plan.round_trip)):
+            async with sides(model, *where, round_trip) as both:
+                program = await both.pie.upload(source("feature"), "feature")
+                for feature in plan.features:
+                    if round_trip == (plan.round_trip if feature in STRATEGIES else 0):
+                        requests = _requests(plan, both, program, feature)
+                        rows.append(await _compare(plan, model, feature, round_trip, *requests))
+                if with_programs and not round_trip:
+                    rows += [await _alone(plan, both, model, name) for name in plan.programs]
     return rows
 
 
 def _requests(plan: Plan, both: Sides, program: str, feature: str) -> tuple[Request, Request]:
     """What sends one request to each side."""
+    if feature in STRATEGIES:
+        return _strategies(plan, both, program, feature)
     shared = plan.prompt - 16 if feature == "prefix_caching" else 0
     more: dict[str, Any] = {"n": SAMPLES} if feature == "n" else {}
     asked: dict[str, Any] = {"n": SAMPLES, "temperature": 1.0} if feature == "n" else {}
@@ -118,9 +135,33 @@ def _requests(plan: Plan, both: Sides, program: str, feature: str) -> tuple[Requ
     return pie, opponent
 
 
-async def _compare(plan: Plan, model: str, feature: str, pie: Request, opponent: Request) -> Row:
+def _strategies(plan: Plan, both: Sides, program: str, strategy: str) -> tuple[Request, Request]:
+    """The same for strategies, each step of which has a quarter of the tokens."""
+    tokens, headings = plan.tokens // 4, [observed(place, 8) for place in range(POINTS)]
+
+    async def pie() -> object:
+        prompt = new_prompt(0, plan.prompt)
+        more: dict[str, Any] = {"headings": headings} if strategy == "skeleton" else {"n": BRANCHES}
+        return await both.pie.run(program, prompt=prompt, tokens=tokens, strategy=strategy, **more)
+
+    async def opponent() -> object:
+        prompt = new_prompt(0, plan.prompt)
+        if strategy == "skeleton":
+            prompt += (await both.complete(prompt, tokens))["token_ids"]
+            return await asyncio.gather(*(both.complete([*prompt, *heading], tokens) for heading in headings))
+        for level in range(BRANCHES):
+            thoughts = await both.choices(prompt, tokens, n=BRANCHES, temperature=1.0)
+            prompt += thoughts[level]["token_ids"]
+        return prompt
+
+    return pie, opponent
+
+
+async def _compare(plan: Plan, model: str, feature: str, round_trip: int, pie: Request, opponent: Request) -> Row:
     one = await compare(pie, opponent, plan.rounds, plan.requests, plan.concurrent)
-    return Row(model, feature, one.pie_ms, one.opponent_ms, one.latency, one.pie_s, one.opponent_s, one.rate)
+    return Row(
+        model, feature, round_trip, one.pie_ms, one.opponent_ms, one.latency, one.pie_s, one.opponent_s, one.rate
+    )
 
 
 async def _alone(plan: Plan, both: Sides, model: str, name: str) -> Row:
@@ -134,4 +175,4 @@ async def _alone(plan: Plan, both: Sides, model: str, name: str) -> Row:
     await seconds_of(pie)
     times = [await seconds_of(pie) for _ in range(plan.rounds)]
     rate, _ = await run_many(pie, plan.requests, plan.concurrent)
-    return Row(model, name, round(1e3 * median(times), 1), None, None, round(rate, 2), None, None)
+    return Row(model, name, 0, round(1e3 * median(times), 1), None, None, round(rate, 2), None, None)
