@@ -49,6 +49,8 @@ MOST_DEFAULT_HOSTS = 8
 NAMED_ADAPTER = re.compile(r"(?:([\w.-]+)/)?([\w.-]{1,64})=(.+)")
 """An adapter with its name, and perhaps that of its model."""
 
+SHIPPED = {"demo": "demo_model", "demo-reasoner": "demo_reasoner"}
+"""Models of the package by their names, with their folders."""
 NAMED_MODEL = re.compile(r"([\w.-]+)=(.+)")
 """A model with the name that it has in the API."""
 
@@ -117,7 +119,9 @@ class ServerConfig:
     max_connections_per_client: int = _setting(256, "connections from one address", least=1)
     max_inferlets_per_client: int = _setting(512, "inferlets that may run at a time for one address", least=1)
     model: tuple[str, ...] = _setting(
-        ("demo",), "[NAME=]MODEL: folder of a Hugging Face checkpoint, its id on the hub, or `demo`; may be repeated"
+        ("demo",),
+        "[NAME=]MODEL: folder of a Hugging Face checkpoint, its id on the hub, `demo` or `demo-reasoner`; may be "
+        "repeated",
     )
     adapter: tuple[str, ...] = _setting(
         (), "[MODEL/]NAME=FOLDER: a LoRA adapter as PEFT saves it, for the first model or another; may be repeated"
@@ -309,12 +313,12 @@ def find_model(text: str) -> ModelPath:
     """The model that [NAME=]MODEL says; raises ConfigError."""
     named = NAMED_MODEL.fullmatch(text)
     name, model = (named[1], named[2]) if named else ("", text)
-    path = _demo_model() if model == "demo" else Path(model).expanduser().resolve()
+    path = _shipped_model(SHIPPED[model]) if model in SHIPPED else Path(model).expanduser().resolve()
     if not path.exists() and HUB_ID.fullmatch(model):
         return ModelPath(name or model.rpartition("/")[2], model)  # the worker fetches it
     if not (path / "config.json").is_file():
         raise ConfigError(f"no model at {path}: a folder with config.json, tokenizer.json and *.safetensors is needed")
-    return ModelPath(name or ("demo" if model == "demo" else path.name), str(path))
+    return ModelPath(name or (model if model in SHIPPED else path.name), str(path))
 
 
 def find_accounts(file: str) -> Accounts:
@@ -348,9 +352,9 @@ def _find_adapter(text: str, models: Sequence[ModelPath], others: bool) -> Adapt
     return AdapterPath(name, model, str(folder))
 
 
-def _demo_model() -> Path:
+def _shipped_model(folder: str) -> Path:
     # Found without importing the package, so that the control process never loads torch.
     spec = importlib.util.find_spec("pie_inference")
     if spec is None or not spec.submodule_search_locations:
         raise ConfigError("the package pie_inference is not installed, so there is no demo model; give --model PATH")
-    return Path(next(iter(spec.submodule_search_locations))) / "demo_model"
+    return Path(next(iter(spec.submodule_search_locations))) / folder

@@ -22,6 +22,7 @@ from examples.demo_model.tokenizer import BEGIN, END, MAX_LENGTH, PAD, role_toke
 
 IGNORED = -100
 SHARD_DOCUMENTS = 12_000
+LONG_SHARE = 0.01
 Batch = tuple[np.ndarray, np.ndarray]
 
 CHAT_SKILLS: dict[Skill, float] = {
@@ -155,6 +156,11 @@ def _converse(talk: Talk, skills: dict[Skill, float], turns: int) -> None:
         chat.greeting(talk)
 
 
+def draw_mixed(rng: random.Random) -> Document:
+    """A document of the first model's mixture; one in a hundred is a talk of many turns."""
+    return draw_document(rng, turns=long_turns if rng.random() < LONG_SHARE else short_turns)
+
+
 def training_texts(seed: int, documents: int) -> Iterator[str]:
     """The texts that train the tokenizer: those of the mixture, message by message."""
     rng = random.Random(f"{seed}/tokenizer")
@@ -208,25 +214,22 @@ def batches(
     seed: int,
     unit_tokens: int,
     units: int,
-    long_share: float = 0.01,
+    draw: Callable[[random.Random], Document] = draw_mixed,
     shard_documents: int = SHARD_DOCUMENTS,
 ) -> Iterator[list[Batch]]:
     """Endless steps of `units` batches (ids, targets: [rows, length]), each of about `unit_tokens` tokens.
 
     A row holds one document, as at inference, so that no stranger's text precedes a token. The documents of a batch are
-    of about the same length; what does not fill a batch is dropped. `long_share` of the documents are talks of many
-    turns. Documents are drawn `shard_documents` at a time.
+    of about the same length; what does not fill a batch is dropped. `draw` makes a document;
+    they are drawn `shard_documents` at a time.
     """
     for shard in itertools.count():
         rng = random.Random(f"{seed}/{shard}")
-        documents = [
-            draw_document(rng, turns=long_turns if rng.random() < long_share else short_turns)
-            for _ in range(shard_documents)
-        ]
+        documents = [draw(rng) for _ in range(shard_documents)]
         groups = _in_groups(encode(tokenizer, documents), unit_tokens)
         rng.shuffle(groups)
         for start in range(0, len(groups) - units + 1, units):
-            yield [_stack(group) for group in groups[start : start + units]]
+            yield [stack(group) for group in groups[start : start + units]]
 
 
 def row_length(size: int) -> int:
@@ -247,8 +250,9 @@ def _in_groups(rows: Sequence[Row], tokens: int) -> list[list[Row]]:
     return groups
 
 
-def _stack(rows: Sequence[Row]) -> Batch:
-    length = row_length(len(rows[0].ids))
+def stack(rows: Sequence[Row]) -> Batch:
+    """Rows as one batch of the padded length of the longest."""
+    length = row_length(max(len(row.ids) for row in rows))
     ids = np.full((len(rows), length), token_id(PAD), dtype=np.int64)
     targets = np.full((len(rows), length), IGNORED, dtype=np.int64)
     for index, row in enumerate(rows):

@@ -10,6 +10,7 @@ both update float32 copies of the bfloat16 weights that compute.
 from __future__ import annotations
 
 import argparse
+import re
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -21,10 +22,14 @@ from safetensors.torch import load_file
 from tokenizers import Tokenizer
 from torch import Tensor, nn
 
-from examples.demo_model.data import IGNORED, Batch, batches, training_texts
+from examples.demo_model.data import IGNORED, Batch, batches, draw_mixed, training_texts
 from examples.demo_model.export import export
 from examples.demo_model.model import DemoLlama, ModelConfig
+from examples.demo_model.reasoning.mixture import draw_reasoning
 from examples.demo_model.tokenizer import save_tokenizer, train_tokenizer
+
+LAYER = re.compile(r"model\.layers\.(\d+)\.(.+)")
+MIXTURES = {"first": draw_mixed, "reasoning": draw_reasoning}
 
 
 @dataclass(frozen=True)
@@ -168,11 +173,29 @@ def gradients_of(
 
 
 def load(sizes: ModelConfig, device: torch.device, start: Path | None) -> DemoLlama:
-    """A new model, or one with the weights in the folder of an earlier run."""
+    """A new model, or one with the weights in the folder of an earlier run, which may have fewer layers."""
     model = DemoLlama(sizes).to(device)
     if start is not None:
-        model.load_state_dict(load_file(start / "model.safetensors", device=str(device)))
+        model.load_state_dict(deepened(load_file(start / "model.safetensors", device=str(device)), sizes.layers))
     return model
+
+
+def deepened(weights: dict[str, Tensor], layers: int) -> dict[str, Tensor]:
+    """Weights of so many layers that compute the same: a new layer is a copy of the one before and adds nothing yet."""
+    grouped: dict[int, dict[str, Tensor]] = {}
+    result = {}
+    for name, weight in weights.items():
+        if found := LAYER.fullmatch(name):
+            grouped.setdefault(int(found[1]), {})[found[2]] = weight
+        else:
+            result[name] = weight
+    sources = [index * len(grouped) // layers for index in range(layers)]
+    for index, source in enumerate(sources):
+        new = index > 0 and sources[index - 1] == source
+        for name, weight in grouped[source].items():
+            silent = new and name.endswith(("o_proj.weight", "down_proj.weight"))
+            result[f"model.layers.{index}.{name}"] = torch.zeros_like(weight) if silent else weight
+    return result
 
 
 def parse_arguments() -> argparse.Namespace:
@@ -182,10 +205,12 @@ def parse_arguments() -> argparse.Namespace:
     length.add_argument("--minutes", type=float, default=0)
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--start", type=Path, help="a folder of a former run whose weights are trained on")
+    parser.add_argument("--mixture", choices=list(MIXTURES), default="first")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--matrix-rate", type=float, default=TrainConfig.matrix_rate)
     parser.add_argument("--decay", type=float, default=TrainConfig.decay, help="the last part of the run, 0 to 1")
     parser.add_argument("--other-rate", type=float, default=TrainConfig.other_rate)
+    parser.add_argument("--unit-tokens", type=int, default=TrainConfig.unit_tokens, help="a step has four units")
     parser.add_argument("--layers", type=int, default=ModelConfig.layers)
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     return parser.parse_args()
@@ -196,7 +221,8 @@ def main() -> None:
     device = torch.device(arguments.device)
     config = TrainConfig(
         steps=arguments.steps, minutes=arguments.minutes, seed=arguments.seed,
-        matrix_rate=arguments.matrix_rate, other_rate=arguments.other_rate, decay=arguments.decay,
+        unit_tokens=arguments.unit_tokens, matrix_rate=arguments.matrix_rate, other_rate=arguments.other_rate,
+        decay=arguments.decay,
     )  # fmt: skip
     if device.type != "cpu":
         config = replace(config, workers=1, units=1, unit_tokens=config.units * config.unit_tokens)
@@ -208,7 +234,8 @@ def main() -> None:
     torch.manual_seed(config.seed)
     torch.set_num_threads(1)  # threads of each worker, see gradients_of
     model = load(ModelConfig(layers=arguments.layers), device, arguments.start)
-    steps = batches(tokenizer, seed=config.seed, unit_tokens=config.unit_tokens, units=config.units)
+    draw = MIXTURES[arguments.mixture]
+    steps = batches(tokenizer, seed=config.seed, unit_tokens=config.unit_tokens, units=config.units, draw=draw)
     train(model, steps, config, lambda trained: export(trained, arguments.out))
 
 

@@ -178,7 +178,7 @@ def test_a_failure_of_pip_is_ours(install: ModuleType, monkeypatch: pytest.Monke
     assert install.main([]) == 1
 
 
-def test_a_wheel_has_the_examples_and_the_demo_model(tmp_path: Path) -> None:
+def test_a_wheel_has_the_examples_and_the_demo_models(tmp_path: Path) -> None:
     pytest.importorskip("setuptools", minversion="77")
     tree = tmp_path / "tree"
     packages = ("pie_control", "pie_inference", "inferlet_sdk")
@@ -192,5 +192,5 @@ def test_a_wheel_has_the_examples_and_the_demo_model(tmp_path: Path) -> None:
     held = set(zipfile.ZipFile(wheel).namelist())
     files = [path for path in EXAMPLES.rglob("*") if path.is_file() and "__pycache__" not in path.parts]
     assert {f"pie_control/examples/{path.relative_to(EXAMPLES)}" for path in files} <= held
-    assert "pie_inference/demo_model/model.safetensors" in held
+    assert {"pie_inference/demo_model/model.safetensors", "pie_inference/demo_reasoner/model.safetensors"} <= held
     assert {name.partition("/")[0] for name in held if "dist-info" not in name} == set(packages)

@@ -22,7 +22,9 @@ COLUMNS = ("WORK", "SEQUENCES", "TOKENS/S", "MS A WAVE", "BOUND TOKENS/S", "REAC
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declares the options."""
-    parser.add_argument("checkpoint", metavar="MODEL", help="folder of a checkpoint, its id on the hub, or `demo`")
+    parser.add_argument(
+        "checkpoint", metavar="MODEL", help="folder of a checkpoint, its id on the hub, `demo` or `demo-reasoner`"
+    )
     parser.add_argument("--json", action="store_true", help="print all measurements as JSON")
     parser.add_argument("--quick", action="store_true", help="measure for a few seconds only")
     add_model_settings(parser)

@@ -26,7 +26,10 @@ THOUSAND = 1000
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declares the options."""
     parser.add_argument(
-        "checkpoints", nargs="*", metavar="MODEL", help="folder of a checkpoint, its id on the hub, or `demo`"
+        "checkpoints",
+        nargs="*",
+        metavar="MODEL",
+        help="folder of a checkpoint, its id on the hub, `demo` or `demo-reasoner`",
     )
     parser.add_argument("--json", action="store_true", help="print all fields as JSON")
     add_server(parser)

@@ -37,7 +37,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--model",
         metavar=TUPLE_METAVARS["model"],
-        help="folder of a Hugging Face checkpoint, its id on the hub, or `demo` (default: demo)",
+        help="folder of a Hugging Face checkpoint, its id on the hub, `demo` or `demo-reasoner` (default: demo)",
     )
     parser.add_argument(
         "--worker",

@@ -491,6 +491,14 @@ def test_resolving_gives_a_new_config(tmp_path: Path, monkeypatch: pytest.Monkey
     assert resolved.resolved() == resolved
 
 
+def test_models_of_the_package_have_names_of_their_own() -> None:
+    config = build_config({"model": ["demo", "demo-reasoner"]}).resolved()
+    assert [(model.name, Path(model.path).name) for model in config.models] == [
+        ("demo", "demo_model"),
+        ("demo-reasoner", "demo_reasoner"),
+    ]
+
+
 def test_several_models_have_names(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text("{}")
     config = build_config({"model": ["demo", f"chat={tmp_path}", "org/name"]}).resolved()
