@@ -252,7 +252,8 @@ class Context(FilledContext):
 
         Each part keeps what it has computed alone; what comes sees all of them. A part that begins behind those before
         it (`Context(position=)`) stays there; any other is moved behind them, so parts may come in any order. With a
-        model that cannot move tokens all stay where they are. The parts themselves stay as they are.
+        model that cannot move tokens all stay where they are. Tokens that were dropped are left out. The parts
+        themselves stay as they are.
         """
         sequences = [part._settled("join") for part in parts]
         joined = cls.__new__(cls)

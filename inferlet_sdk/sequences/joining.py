@@ -17,16 +17,18 @@ def join_sequences(parts: Sequence[TokenSequence]) -> TokenSequence:
     behind = 0  # the highest position
     with whole as queue:
         for place, part in enumerate(parts):
-            with part:
-                part.flush()
             count = len(part.tokens) - (place == len(parts) - 1)
-            by = max(behind - part.offset, 0) if part.info.moves_tokens else 0
-            if count:
-                whole.pages.append(queue, part.pages, whole.computed, count, by)
-            whole.images.append(part.images, len(whole.tokens))
-            whole.tokens += part.tokens
-            whole.computed += count
+            with part:
+                part.compute(count, ())
+            kept = part.pages.kept(count)
+            by = max(behind - part.position(kept[0][0]), 0) if kept and part.info.moves_tokens else 0
+            whole.pages.append(queue, part.pages, whole.computed, kept, by)
+            if not part.pages.dropped:
+                whole.images.append(part.images, len(whole.tokens))
+            whole.computed += sum(stop - start for start, stop in kept)
+            whole.tokens += [token for start, stop in kept for token in part.tokens[start:stop]]
             behind = max(behind, part.offset + by + count)
+    whole.tokens.append(parts[-1].tokens[-1])
     whole.offset = max(0, behind - whole.computed)
     return whole
 
@@ -34,7 +36,7 @@ def join_sequences(parts: Sequence[TokenSequence]) -> TokenSequence:
 def _check(parts: Sequence[TokenSequence]) -> None:
     if not parts or not all(part.tokens for part in parts):
         raise InvalidState("join: give contexts that are not empty")
-    if any(part.pages.dropped for part in parts):
-        raise InvalidState("join: tokens of a part were dropped")
+    if any(part.pages.dropped and part.images.places for part in parts):
+        raise InvalidState("join: tokens of a part with images were dropped")
     if len({(part.info.name, part.adapter) for part in parts}) > 1:
         raise InvalidArgument("join: the parts are of different models, or adapters")

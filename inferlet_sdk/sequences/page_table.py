@@ -9,10 +9,10 @@ page n // page size.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from inferlet_sdk import traits
-from inferlet_sdk.addresses import Addresses, Pages
+from inferlet_sdk.addresses import Addresses, Pages, Slots
 from inferlet_sdk.errors import Exhausted, InvalidArgument, InvalidState, QuotaExceeded
 from inferlet_sdk.sequences.queues import MANY_CONTEXTS, Queues
 
@@ -148,12 +148,12 @@ class PageTable:
         self.context, self.output = list((self.pages[:place] + end).ranges), list(end.ranges)
         self.capacity = len(self._pages) * self._page_size
 
-    def append(self, queue: int, other: PageTable, tokens: int, count: int, by: int) -> None:
-        """Puts the first `count` tokens of another table, of which none was dropped, behind the `tokens` that are here,
-        moved by `by` positions: its full pages are shared if a page begins there and nothing moves, copied otherwise.
+    def append(self, queue: int, other: PageTable, tokens: int, kept: Sequence[tuple[int, int]], by: int) -> None:
+        """Puts the ranges `kept` of the tokens of another table behind the `tokens` that are here, moved by `by`
+        positions: its full pages are shared if a page begins there and nothing is left out or moved, copied otherwise.
         """
-        size = self._page_size
-        shared = count // size if tokens % size == 0 and by == 0 else 0
+        size, count = self._page_size, _count(kept)
+        shared = count // size if tokens % size == 0 and by == 0 and not other.dropped else 0
         if shared:
             for page in other._pages[:shared]:
                 page.holders += 1
@@ -163,11 +163,23 @@ class PageTable:
         done = shared * size
         if done < count:
             self.reserve(queue, tokens + count)
-            sources = Pages.of([page.address for page in other._pages]).slots(size)[done:count]
+            sources = sum((other._slots(max(start, done), stop) for start, stop in kept), Slots(()))
             targets = Pages.of([page.address for page in self._pages]).slots(size)[tokens + done : tokens + count]
             traits.copy_kvpage(queue, sources, targets)
         if by:
             self._move(queue, tokens, tokens + count, by)
+
+    def kept(self, count: int) -> list[tuple[int, int]]:
+        """The ranges of the first `count` tokens that were not dropped."""
+        edges = [0, *(edge for one in _below(self.dropped, count) for edge in one), count]
+        return [(start, stop) for start, stop in zip(edges[::2], edges[1::2], strict=True) if start < stop]
+
+    def _slots(self, start: int, stop: int) -> Slots:
+        """Those of the tokens `start` .. `stop`, of which none was dropped."""
+        place = start // self._page_size
+        pages = Pages.of([page.address for page in self._pages[place : -(-stop // self._page_size)]])
+        begin = place * self._page_size
+        return pages.slots(self._page_size)[start - begin : stop - begin]
 
     def check_end(self, tokens: int) -> None:
         """Raises InvalidState if a context of the first `tokens` tokens would end among those that were dropped."""

@@ -248,6 +248,10 @@ class TokenSequence:
             self.computed = length
             self.output_of = 0
 
+    def position(self, token: int) -> int:
+        """Where a token that was not dropped is, which has keys."""
+        return self.offset + token + sum(gap for start, *_, gap in self.drops if start > token)
+
     def truncate(self, length: int) -> None:
         """Keeps the first `length` tokens."""
         del self.tokens[length:]

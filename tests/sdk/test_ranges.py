@@ -186,6 +186,24 @@ def test_parts_may_have_positions_of_their_own() -> None:
     )
 
 
+@pytest.mark.parametrize("close_gap", [True, False])
+def test_what_was_dropped_of_a_part_is_left_out(close_gap: bool) -> None:
+    """So a part may be computed behind a beginning that all of them have."""
+    host, seen = watched()
+    first = Context().fill(range(5))
+    parts = [Context().fill([*range(5), *range(n, n + 9)]).drop(0, 5, close_gap=close_gap) for n in (20, 40)]
+    parts[1].drop(8, 10, close_gap=close_gap)
+    joined = Context.join([first, *parts])
+    assert joined.tokens == (*range(5), *range(20, 29), *range(40, 43), *range(45, 49))
+    run(joined.fill([60]).sample())
+    second, third = (range(5, 14), range(14, 21)) if close_gap else (range(5, 14), [14, 15, 16, 19, 20, 21, 22])
+    positions = [*range(5), *second, *third, third[-1] + 1]
+    assert sorted(seen[-1], key=lambda pair: pair[1]) == pairs(joined.tokens, positions)
+    for one in (first, *parts, joined):
+        one.close()
+    assert nothing_held(host)
+
+
 def test_what_cannot_be_joined_is_told() -> None:
     watched()
     one = Context().fill(range(9))
@@ -193,8 +211,6 @@ def test_what_cannot_be_joined_is_told() -> None:
         Context.join([one, Context()])
     with pytest.raises(InvalidState, match="give contexts that are not empty"):
         Context.join([])
-    with pytest.raises(InvalidState, match="tokens of a part were dropped"):
-        Context.join([one.fork().drop(2, 5), one])
 
 
 def test_contexts_and_generations_print_well() -> None:

@@ -8,8 +8,6 @@ import random
 from collections.abc import Sequence
 from typing import Any
 
-from transformers import AutoTokenizer
-
 from examples.checks import DEMO_MODEL, Measure, program
 from examples.demo_model.stories import plain_text
 from pie_control.client import Client
@@ -45,6 +43,8 @@ async def check(client: Client, problems: int, seed: int) -> list[Measure]:
 
 def stories(seed: int, tokens: int) -> list[int]:
     """So many tokens of stories behind each other."""
+    from transformers import AutoTokenizer
+
     draw, tokenizer = random.Random(seed), AutoTokenizer.from_pretrained(DEMO_MODEL)
     found: list[int] = []
     while len(found) < tokens:
