@@ -7,10 +7,12 @@ has
     LEAST: int  # problems that tell something
     async def check(client: Client, problems: int, seed: int) -> list[Measure]
 
+if vLLM or SGLang have it by themselves, `IN_VLLM` and `IN_SGLANG` ("yes", or how), as docs/techniques.md shows them;
 and, if the technique needs another model than `demo` or several, `MODELS`, a list of them, the default one first. The
 server has them in float32, whose greedy choices are those of any other float32, and its programs reach this machine: a
 check may serve a world of its own (examples/world). The tests run each check with LEAST problems, `python -m benchmarks
-techniques` with many.
+techniques` with many. `scripts/update_techniques NAME --problems 100` keeps what it measures for docs/techniques.md
+(see page.py).
 """
 
 from __future__ import annotations

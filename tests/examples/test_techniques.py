@@ -8,8 +8,10 @@ from pathlib import Path
 import pytest
 
 from benchmarks.support.server import serving
-from examples import checks
+from examples import checks, page
 from examples.checks import Measure
+from inferlet_sdk import traits
+from pie_control.calls import CALLS
 from pie_control.client import Client
 from tests.helpers.guard import HANG_SECONDS
 
@@ -30,6 +32,17 @@ def test_the_technique_does_what_it_is_for(name: str) -> None:
 def test_the_program_is_no_longer_than_the_papers(name: str) -> None:
     most = checks.load(name).PAPER_LINES
     assert not most or checks.lines(checks.program(name)) <= most
+
+
+def test_the_page_of_techniques_is_what_they_are() -> None:
+    assert page.PAGE.read_text("utf-8") == page.page(), "run scripts/update_techniques"
+
+
+def test_the_calls_of_a_program_are_found(tmp_path: Path) -> None:
+    file = tmp_path / "program.py"
+    file.write_text("from inferlet_sdk import Context, Grammar, traits\nctx.generate(5, draft=f)\ntraits.forward(q)\n")
+    assert page.calls(file) == ["decode", "forward", "verify"]
+    assert {call for needed in page.NEEDED.values() for call in needed} - CALLS.keys() <= set(traits.__dict__)
 
 
 def test_a_check_with_too_few_problems_says_so() -> None:

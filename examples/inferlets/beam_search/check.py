@@ -11,6 +11,7 @@ from examples.demo_model.lists import ideas
 from pie_control.client import Client
 
 PAPER_LINES = 98
+IN_VLLM, IN_SGLANG = "yes", "no"
 LEAST = 2
 WIDTHS = (3, 5)
 LENGTH = 24
@@ -21,6 +22,8 @@ draw_question = skill_case(ideas)
 async def check(client: Client, problems: int, seed: int) -> list[Measure]:
     import torch
     from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    torch.set_num_threads(1)  # a small model, beside a server at work
 
     model: Any = AutoModelForCausalLM.from_pretrained(DEMO_MODEL, dtype=torch.float32)
     tokenizer = AutoTokenizer.from_pretrained(DEMO_MODEL)

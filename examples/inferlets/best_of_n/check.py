@@ -12,6 +12,7 @@ from examples.demo_model.talk import Talk
 from pie_control.client import Client
 
 PAPER_LINES = 0  # the paper has none
+IN_VLLM, IN_SGLANG = "in part: several samples", "in part: several samples"
 LEAST = 16
 AT_ONCE = 4
 COUNT, TEMPERATURE = 12, 0.7

@@ -13,6 +13,7 @@ from examples.demo_model.evaluate import skill_case
 from pie_control.client import Client
 
 PAPER_LINES = 225
+IN_VLLM, IN_SGLANG = "yes", "yes"
 LEAST = 16
 AT_ONCE = 8
 JSON = r"""

@@ -13,6 +13,7 @@ from examples.demo_model.stories import plain_text
 from pie_control.client import Client
 
 PAPER_LINES = 45
+IN_VLLM, IN_SGLANG = "yes: automatic, by content", "yes: automatic, by content"
 LEAST = 1
 TIMED = 10
 """Problems from which on times are judged."""

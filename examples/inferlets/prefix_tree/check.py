@@ -12,6 +12,10 @@ from examples.checks import DEMO_MODEL, Measure, counts, program
 from pie_control.client import Client
 
 PAPER_LINES = 0  # section 7.3 counts none
+IN_VLLM, IN_SGLANG = (
+    "in part: automatic prefix caching, no say in what stays",
+    "in part: a radix tree of prefixes, no say in what stays",
+)
 LEAST = 1
 LEVELS = BRANCHES = 4
 WORDS = ["fox", "bee", "mill", "key", "lamp", "hat", "boat", "well", "goat", "barn", "rain", "wind", "seed", "bell"]

@@ -11,6 +11,7 @@ from examples.demo_model.arithmetic import held_out_problems
 from pie_control.client import Client
 
 PAPER_LINES = 0  # the paper has none
+IN_VLLM, IN_SGLANG = "in part: several samples", "in part: several samples"
 LEAST = 12
 AT_ONCE = 4
 

@@ -9,6 +9,7 @@ from examples.demo_model.topics import TOPICS
 from pie_control.client import Client
 
 PAPER_LINES = 82
+IN_VLLM, IN_SGLANG = "no", "in part: as a program of the client"
 LEAST = 5
 POINTS = 4
 

@@ -10,6 +10,7 @@ from examples.demo_model.story_checks import STARTS
 from pie_control.client import Client
 
 PAPER_LINES = 38
+IN_VLLM, IN_SGLANG = "yes", "yes"
 LEAST = 2
 TOKENS = 40
 
@@ -17,6 +18,8 @@ TOKENS = 40
 async def check(client: Client, problems: int, seed: int) -> list[Measure]:
     import torch
     from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    torch.set_num_threads(1)  # a small model, beside a server at work
 
     model: Any = AutoModelForCausalLM.from_pretrained(DEMO_MODEL, dtype=torch.float32)
     tokenizer = AutoTokenizer.from_pretrained(DEMO_MODEL)

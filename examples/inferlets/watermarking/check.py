@@ -14,6 +14,7 @@ from examples.demo_model.story_checks import STARTS, closed, known_words, same_b
 from pie_control.client import Client
 
 PAPER_LINES = 43
+IN_VLLM, IN_SGLANG = "no; a custom logits processor can", "no; a custom logit processor can"
 LEAST = 12
 TOKENS = 400
 ALARM = log(1000)

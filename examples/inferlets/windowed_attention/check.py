@@ -20,6 +20,7 @@ from examples.inferlets.attention_sink.check import (
 from pie_control.client import Client
 
 PAPER_LINES = 60
+IN_VLLM, IN_SGLANG = "in part: in models trained for it", "in part: in models trained for it"
 LEAST = 1
 
 
