@@ -29,7 +29,7 @@ BEINGS = (*ADULTS, *CHILDREN, *ANIMALS)
 TOLD = " ".join(sentence for points in TOPICS.values() for _, sentence in points) + " ".join(
     known.full for known in FACTS
 )
-WORDS = sorted(set(re.findall(r"\b[a-z]{3,9}\b", TOLD)) - {*HELD_OUT_RELATIONS})
+WORDS: list[str] = sorted(set(re.findall(r"\b[a-z]{3,9}\b", TOLD)) - {*HELD_OUT_RELATIONS})
 """Words that the first model knows; as names of relations, functions and things they teach to copy what is told."""
 PARAMETERS = ("person", "name", "thing", "x", "who")
 LENGTHS = (1, 1, 1, 2, 2, 2, 3, 3, 4, 5, 6, 8)
