@@ -37,6 +37,7 @@ UPDATE = "PIE_UPDATE_EXAMPLES" in os.environ
 
 MODELS: dict[str, Callable[[Path], Path]] = {
     "demo": lambda _: DEMO_MODEL,
+    "demo-reasoner": lambda _: DEMO_MODEL.with_name("demo_reasoner"),
     "random vision": make_vision_checkpoint,
 }
 
