@@ -32,6 +32,7 @@ from tests.helpers.servers import Listener, started
 from tests.helpers.tree import DEMO_MODEL, EXAMPLES
 
 FOLDERS = sorted(path for path in EXAMPLES.iterdir() if path.is_dir())
+IN_RUST = sorted(EXAMPLES.glob("*/rust/*.wasm"))
 UPDATE = "PIE_UPDATE_EXAMPLES" in os.environ
 
 
@@ -54,7 +55,10 @@ def workers(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Worker]
     return worker
 
 
-async def run_example(folder: Path, workers: Callable[[str], Worker], cache_dir: Path) -> tuple[Ended, str]:
+async def run_example(
+    folder: Path, workers: Callable[[str], Worker], cache_dir: Path, program: Path | None = None
+) -> tuple[Ended, str]:
+    """`program`: another one than that in Python."""
     options = json.loads((folder / "run.json").read_text())
     arguments = list(options.get("arguments", ()))
     settings: dict[str, object] = {"model": ["demo"], "warm_pool": 0}
@@ -63,7 +67,8 @@ async def run_example(folder: Path, workers: Callable[[str], Worker], cache_dir:
             arguments.append(f"world={world.url}")
             settings["http_allow"] = world.place
         worker, files = workers(options.get("model", "demo")), options.get("blobs", {})
-        return await run_with(folder, worker, cache_dir, arguments, options.get("messages", ()), files, settings)
+        messages = options.get("messages", ())
+        return await run_with(folder, worker, cache_dir, arguments, messages, files, settings, program)
 
 
 async def run_with(
@@ -74,9 +79,11 @@ async def run_with(
     messages: Sequence[str],
     files: Mapping[str, str],
     settings: Mapping[str, object],
+    program: Path | None = None,
 ) -> tuple[Ended, str]:
+    program = program or folder / f"{folder.name}.py"
     async with started(cache_dir, InProcessClient(worker), **settings) as server:
-        info = await server.upload((folder / f"{folder.name}.py").read_bytes(), f"{folder.name}.py")
+        info = await server.upload(program.read_bytes(), program.name)
         listener = Listener()
         blobs = {name: await server.upload_blob((folder / file).read_bytes()) for name, file in files.items()}
         inferlet = await server.launch(info.program, arguments, blobs=blobs, listener=listener)
@@ -96,6 +103,16 @@ def test_the_example_prints_what_its_folder_says(
     if UPDATE:
         expected.write_text(text)
     assert text == expected.read_text(), "run scripts/update_examples if the change is meant"
+
+
+@pytest.mark.parametrize("program", IN_RUST, ids=lambda path: path.stem)
+def test_an_example_in_rust_prints_what_that_in_python_prints(
+    program: Path, workers: Callable[[str], Worker], guest_cache: Path
+) -> None:
+    folder = program.parent.parent
+    ended, text = asyncio.run(run_example(folder, workers, guest_cache, program))
+    assert (ended.status, ended.error) == ("finished", None)
+    assert text == (folder / "expected_output.txt").read_text()
 
 
 def test_the_demo_saves_as_many_tokens_as_it_says(

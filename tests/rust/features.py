@@ -1,6 +1,6 @@
 """What features.rs does, by the Python SDK."""
 
-from inferlet_sdk import Context, Dist, Greedy, PromptLookup, Sampler, gather, inferlet
+from inferlet_sdk import Context, Dist, Greedy, IgnoreStopTokens, PromptLookup, Sampler, gather, inferlet
 
 PROMPT = "Once upon a time, there was a"
 SCHEMA = {
@@ -54,16 +54,28 @@ async def cut(_, ctx):
     await ctx.generate_until(max_tokens=30)
     ctx.truncate(20)
     windowed = ctx.fork()
-    windowed.drop(4, 12)
+    windowed.drop(4, 12, close_gap=False)
     hidden = await windowed.generate_until(max_tokens=8)
     return [hidden, await ctx.generate_until(max_tokens=8), ctx.restarted(5).text]
 
 
+async def windowed(_, ctx):
+    for _ in range(4):
+        await ctx.generate_until(IgnoreStopTokens(), max_tokens=16)
+        kept = ctx.fork()  # has the pages, too
+        ctx.window(24, sink=3)
+        kept.close()
+    cut = ctx.fork().truncate(50)
+    return [await ctx.generate_until(max_tokens=8), ctx.text, await cut.generate_until(max_tokens=8)]
+
+
 async def joined(args, ctx):
+    first = Context(args.model).fill("The bee and the fox met by the mill.")
+    moved = await Context.join([first, ctx]).generate_until(max_tokens=8)
     other = Context(args.model, position=len(ctx)).fill(" small girl with a red")
     whole = Context.join([ctx, other])
     text = await whole.generate_until(max_tokens=8)
-    return [text, whole.text, await other.generate_until(max_tokens=4)]
+    return [moved, text, whole.text, await other.generate_until(max_tokens=4)]
 
 
 async def exported(args, ctx):
@@ -79,8 +91,18 @@ async def scored(_, ctx):
     return [round(sum(scores) * 1000), list(dist.tokens), [one.text for one in best]]
 
 
+async def stepped(_, ctx):
+    start = len(ctx)
+    for _ in range(40):
+        ctx.fill([(await ctx.next_dist(5)).max_index()])
+    return [list(ctx.tokens[start:]), ctx.text]
+
+
 async def together(_, ctx):
     return await gather(*(fork.generate_until(max_tokens=6) for fork in [ctx.fork() for _ in range(12)]))
 
 
-FEATURES = {one.__name__: one for one in (stop, sampled, drafted, constrained, cut, joined, exported, scored, together)}
+FEATURES = {
+    one.__name__: one
+    for one in (stop, sampled, drafted, constrained, cut, windowed, joined, exported, scored, together, stepped)
+}

@@ -54,18 +54,31 @@ async fn main(args: Args) -> Result<Json> {
             ctx.generate(30).text().await?;
             ctx.truncate(20)?;
             let mut windowed = ctx.fork()?;
-            windowed.drop_tokens(4, 12)?;
+            windowed.drop_tokens(4, 12, false)?;
             let hidden = windowed.generate(8).text().await?;
             windowed.fork()?.truncate(10).err().ok_or("it was allowed")?;
             Ok(list([hidden.into(), ctx.generate(8).text().await?.into(), ctx.restarted(5)?.text()?.into()]))
         }
+        "windowed" => {
+            for _ in 0..4 {
+                ctx.generate(16).ignore_stop_tokens().text().await?;
+                let _kept = ctx.fork()?; // has the pages, too
+                ctx.window(24, 3)?;
+            }
+            let mut cut = ctx.fork()?;
+            cut.truncate(50)?;
+            Ok(list([ctx.generate(8).text().await?.into(), ctx.text()?.into(), cut.generate(8).text().await?.into()]))
+        }
         "joined" => {
+            let mut first = Context::new(args.model())?;
+            first.fill("The bee and the fox met by the mill.");
+            let moved = Context::join([&mut first, &mut ctx])?.generate(8).text().await?;
             let length = ctx.tokens()?.len();
             let mut other = Context::with(args.model(), "", length)?;
             other.fill(" small girl with a red");
             let mut joined = Context::join([&mut ctx, &mut other])?;
             let text = joined.generate(8).text().await?;
-            Ok(list([text.into(), joined.text()?.into(), other.generate(4).text().await?.into()]))
+            Ok(list([moved.into(), text.into(), joined.text()?.into(), other.generate(4).text().await?.into()]))
         }
         "exported" => {
             ctx.export("features").await?;
@@ -91,6 +104,18 @@ async fn main(args: Args) -> Result<Json> {
             let slept = timeout(Duration::from_millis(20), sleep(Duration::from_secs(60))).await;
             assert_eq!(slept.unwrap_err().code, Code::TimedOut);
             Ok(Json::List(texts.into_iter().map(Json::from).collect()))
+        }
+        "stepped" => {
+            let mut chosen = Vec::new();
+            for _ in 0..40 {
+                let dist = ctx.next_dist(5, 1.0).await?;
+                ctx.fill_tokens(&dist.tokens[..1])?;
+                chosen.push(dist.max_index().into());
+                if chosen.len() == 20 {
+                    ctx.fork()?.generate(3).text().await?; // its queue is another one, its last page is shared
+                }
+            }
+            Ok(list([Json::List(chosen), ctx.text()?.into()]))
         }
         "talk" => {
             let topic = subscribe("features")?;

@@ -3,7 +3,7 @@
 //! The guest is suspended as a whole, in one of two ways: if the program waits for one future, the call that takes its
 //! value suspends it; if it waits for several, `wait` does, until one of them is done.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -16,6 +16,29 @@ use crate::raw;
 
 thread_local! {
     static WAITING: RefCell<Waiting> = RefCell::new(Waiting::default());
+    static BESIDE: Cell<usize> = Cell::new(0); // futures that run beside another one
+}
+
+/// Whether nothing else goes on in the program, so that a call may suspend all of it.
+pub(crate) fn is_alone() -> bool {
+    BESIDE.with(Cell::get) == 0
+}
+
+/// Several futures that run at once.
+struct Several(usize);
+
+impl Several {
+    fn of(count: usize) -> Self {
+        let others = count.saturating_sub(1);
+        BESIDE.with(|beside| beside.set(beside.get() + others));
+        Several(others)
+    }
+}
+
+impl Drop for Several {
+    fn drop(&mut self) {
+        BESIDE.with(|beside| beside.set(beside.get() - self.0));
+    }
 }
 
 /// What tasks wait for.
@@ -237,6 +260,7 @@ pub enum First<A, B> {
 
 /// Waits for one of two futures, and drops the other.
 pub async fn first<A: Future, B: Future>(this: A, other: B) -> First<A::Output, B::Output> {
+    let _two = Several::of(2);
     let (mut this, mut other) = (Box::pin(this), Box::pin(other));
     PollFn(move |context: &mut Context<'_>| {
         if let Poll::Ready(value) = this.as_mut().poll(context) {
@@ -250,6 +274,7 @@ pub async fn first<A: Future, B: Future>(this: A, other: B) -> First<A::Output, 
 /// Runs futures at once; gives their values in order.
 pub async fn join_all<F: Future>(futures: impl IntoIterator<Item = F>) -> Vec<F::Output> {
     let mut tasks: Vec<Task<F>> = futures.into_iter().map(Task::new).collect();
+    let _several = Several::of(tasks.len());
     PollFn(move |context: &mut Context<'_>| {
         let mut all_done = true;
         for task in &mut tasks {

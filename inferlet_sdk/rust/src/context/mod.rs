@@ -40,7 +40,7 @@ impl Context {
     /// may leave room for each other.
     pub fn with(model: impl AsRef<str>, adapter: &str, position: usize) -> Result<Self> {
         let mut sequence = Sequence::new(Model::named(model.as_ref())?, adapter)?;
-        sequence.offset = position;
+        sequence.offset = position as isize;
         Ok(Self::of(sequence))
     }
 
@@ -219,8 +219,9 @@ impl Context {
     }
 
     /// The model does not see the tokens `start` .. `stop` any more; pages that hold no others are given back. They
-    /// stay in `tokens`, and all tokens keep their positions. The last token cannot be dropped; it runs again.
-    pub fn drop_tokens(&mut self, start: usize, stop: usize) -> Result<&mut Self> {
+    /// stay in `tokens`. Those behind them move up, unless `close_gap` is false, or the model cannot move tokens. The
+    /// last token cannot be dropped; it runs again.
+    pub fn drop_tokens(&mut self, start: usize, stop: usize, close_gap: bool) -> Result<&mut Self> {
         self.take_noted()?;
         let length = self.sequence.tokens.len();
         if start > stop || stop + 1 > length.max(1) {
@@ -230,18 +231,18 @@ impl Context {
             )));
         }
         if start < stop {
-            self.sequence.drop_tokens(start, stop)?;
+            self.sequence.drop_tokens(start, stop, close_gap)?;
         }
         Ok(self)
     }
 
     /// Drops all but the last `length` tokens, and the first `sink`, to which models attend however far they are (Xiao
-    /// et al. 2023). For long generations, call it again and again.
+    /// et al. 2023). The last ones move up behind the sinks, so a text has no end: call it again and again.
     pub fn window(&mut self, length: usize, sink: usize) -> Result<&mut Self> {
         self.take_noted()?;
         let last = self.sequence.tokens.len().saturating_sub(length.max(1));
         if sink < last {
-            self.drop_tokens(sink, last)?;
+            self.drop_tokens(sink, last, true)?;
         }
         Ok(self)
     }

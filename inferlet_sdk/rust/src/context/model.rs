@@ -27,6 +27,8 @@ pub struct Model {
     pub max_context: usize,
     /// Largest `k` of a distribution.
     pub max_dist: usize,
+    /// Whether tokens can be moved to other positions.
+    pub moves_tokens: bool,
     /// Tokens after which generation ends.
     pub stop_tokens: Vec<u32>,
     /// All that the host says about it.
@@ -39,13 +41,14 @@ pub struct Model {
 /// A command queue, and the embeds for the inputs of short forwards, which its users fill in turn.
 pub(crate) struct Queue {
     pub number: u32,
+    pub last_step: Cell<u32>, // the output embed of the last forward, if that gave a distribution
     inputs: RefCell<Vec<u32>>,
 }
 
 impl Queue {
     fn new(model: &str) -> Result<Self> {
         let number = raw::core::create_queue(model)?;
-        Ok(Queue { number, inputs: RefCell::default() })
+        Ok(Queue { number, last_step: Cell::new(u32::MAX), inputs: RefCell::default() })
     }
 
     /// Embeds for `count` tokens, at most `KEPT_INPUTS`, as ranges.
@@ -74,6 +77,7 @@ impl Model {
             page_size: number("page_size").max(1),
             max_context: number("max_context"),
             max_dist: number("max_dist"),
+            moves_tokens: info.get("moves_tokens").and_then(Json::as_bool).unwrap_or(false),
             stop_tokens: stops.iter().filter_map(Json::as_i64).map(|token| token as u32).collect(),
             info,
             queues: RefCell::default(),

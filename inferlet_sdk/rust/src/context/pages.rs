@@ -12,6 +12,8 @@ use crate::raw::allocate::Memory;
 
 /// Pages allocated at once while a context grows token by token.
 const AHEAD: usize = 4;
+/// Tokens that the host copies or moves in one call.
+const MOST_MOVED: usize = 1 << 16;
 
 type Page = Option<Rc<Held>>;
 
@@ -37,6 +39,12 @@ impl Pages {
     /// The pages for what comes behind the first `tokens` tokens, as ranges.
     pub fn output(&self, tokens: usize) -> Vec<u32> {
         ranges(self.pages[tokens / self.model.page_size..].iter().flatten().map(|page| page.address))
+    }
+
+    /// Whether a token behind the first `tokens` fits into pages that are its own, and how many there are.
+    pub fn room_behind(&self, tokens: usize) -> Option<usize> {
+        let page = self.pages.get(tokens / self.model.page_size)?.as_ref()?;
+        page.is_writable().then(|| self.pages.len())
     }
 
     /// Whether tokens were dropped.
@@ -130,16 +138,29 @@ impl Pages {
         Ok(())
     }
 
-    /// Hides tokens from what comes, and gives back the pages that hold no others.
-    pub fn drop_tokens(&mut self, queue: u32, start: usize, stop: usize) -> Result<()> {
+    /// Hides the tokens `start` .. `stop` of the first `computed`, which have keys, from what comes, and gives back the
+    /// pages that hold no others. With `close_gap` those behind move up; by how many positions they do.
+    pub fn drop_tokens(
+        &mut self,
+        queue: u32,
+        start: usize,
+        stop: usize,
+        computed: usize,
+        close_gap: bool,
+    ) -> Result<usize> {
         let size = self.model.page_size;
-        self.dropped.push((start, stop));
-        self.dropped = merged(std::mem::take(&mut self.dropped));
+        let before = count(&self.dropped);
+        let mut dropped = self.dropped.clone();
+        dropped.push((start, stop));
+        let dropped = merged(dropped);
+        let gap = if close_gap { count(&dropped) - before } else { 0 };
+        let behind = dropped.iter().find(|(begin, end)| *begin <= start && start < *end).map_or(stop, |(_, end)| *end);
+        if gap > 0 {
+            self.own(queue, behind, computed)?;
+        }
+        self.dropped = dropped;
         for place in start / size..=(stop - 1) / size {
-            let begin = place * size;
-            let near =
-                self.dropped.iter().map(|(a, b)| (a.max(&begin) - begin, (*b).min(begin + size).max(begin) - begin));
-            let hidden: Vec<(usize, usize)> = near.filter(|(a, b)| a < b).collect();
+            let hidden = self.hidden(place);
             let page = match self.pages[place].take() {
                 Some(page) => page,
                 None => continue,
@@ -148,19 +169,63 @@ impl Pages {
                 continue;
             }
             let page = if page.is_writable() { page } else { self.copy(queue, &page, size)? };
-            let slots: Vec<u32> = hidden.iter().flat_map(|(a, b)| [*a as u32, (b - a) as u32]).collect();
-            raw::forward::mask_kvpage(queue, &[page.address, 1], &slots)?;
+            hide(queue, &page, &hidden)?;
+            self.pages[place] = Some(page);
+        }
+        self.context = None;
+        if gap > 0 {
+            self.shift(queue, behind, computed, -(gap as i32))?;
+        }
+        Ok(gap)
+    }
+
+    /// The ranges of slots in the page at a place whose tokens were dropped.
+    fn hidden(&self, place: usize) -> Vec<(usize, usize)> {
+        let begin = place * self.model.page_size;
+        let end = begin + self.model.page_size;
+        let near = self.dropped.iter().filter(|(start, stop)| *start < end && begin < *stop);
+        near.map(|(start, stop)| ((*start).max(begin) - begin, (*stop).min(end) - begin)).collect()
+    }
+
+    /// Has the pages of the tokens `start` .. `stop`, the last ones with keys, for itself: copies of shared ones.
+    fn own(&mut self, queue: u32, start: usize, stop: usize) -> Result<()> {
+        let size = self.model.page_size;
+        for place in start / size..self.pages_of(stop) {
+            let page = self.pages[place].take().expect("nothing behind was dropped");
+            let tokens = size.min(stop - place * size);
+            let page = if page.is_writable() { page } else { self.copy(queue, &page, tokens)? };
             self.pages[place] = Some(page);
         }
         self.context = None;
         Ok(())
     }
 
-    /// Puts the first `count` tokens of another table, of which none was dropped, behind the `tokens` that are here:
-    /// its full pages are shared if a page begins there, and copied otherwise.
-    pub fn append(&mut self, queue: u32, other: &Pages, tokens: usize, count: usize) -> Result<()> {
+    /// Moves the tokens `start` .. `stop`, the last ones with keys, whose pages are its own, to other positions.
+    fn shift(&mut self, queue: u32, start: usize, stop: usize, by: i32) -> Result<()> {
+        if start >= stop {
+            return Ok(());
+        }
         let size = self.model.page_size;
-        let shared = if tokens % size == 0 { count / size } else { 0 };
+        let (place, stay) = (start / size, start % size);
+        let head = self.pages[place].clone().filter(|_| stay > 0);
+        if let Some(head) = &head {
+            hide(queue, head, &merged([&[(0, stay)], &self.hidden(place)[..]].concat()))?;
+            // those that stay
+        }
+        let pages: Vec<u32> =
+            self.pages[place..self.pages_of(stop)].iter().flatten().map(|page| page.address).collect();
+        for some in pages.chunks((MOST_MOVED / size).max(1)) {
+            raw::forward::shift_kvpage(queue, &ranges(some.iter().copied()), by)?;
+        }
+        head.map_or(Ok(()), |head| hide(queue, &head, &self.hidden(place)))
+    }
+
+    /// Puts the first `count` tokens of another table, of which none was dropped, behind the `tokens` that are here,
+    /// moved by `by` positions: its full pages are shared if a page begins there and nothing moves, and copied
+    /// otherwise.
+    pub fn append(&mut self, queue: u32, other: &Pages, tokens: usize, count: usize, by: usize) -> Result<()> {
+        let size = self.model.page_size;
+        let shared = if tokens % size == 0 && by == 0 { count / size } else { 0 };
         if shared > 0 {
             self.pages.truncate(tokens / size);
             self.pages.extend_from_slice(&other.pages[..shared]);
@@ -169,9 +234,15 @@ impl Pages {
         let done = shared * size;
         if done < count {
             self.reserve(queue, tokens + done, tokens + count)?;
-            let sources = ranges((done..count).map(|token| other.slot(token)));
-            let targets = ranges((tokens + done..tokens + count).map(|token| self.slot(token)));
-            raw::allocate::copy_kvpage(queue, &sources, &targets)?;
+            let places: Vec<usize> = (done..count).collect();
+            for some in places.chunks(MOST_MOVED) {
+                let sources = ranges(some.iter().map(|token| other.slot(*token)));
+                let targets = ranges(some.iter().map(|token| self.slot(tokens + token)));
+                raw::allocate::copy_kvpage(queue, &sources, &targets)?;
+            }
+        }
+        if by > 0 {
+            self.shift(queue, tokens, tokens + count, by as i32)?;
         }
         Ok(())
     }
@@ -233,6 +304,16 @@ impl Pages {
         self.pages.extend(pages.into_iter().map(Some));
         self.context = None;
     }
+}
+
+/// Hides the tokens in these ranges of slots, and shows all others of the page.
+fn hide(queue: u32, page: &Held, hidden: &[(usize, usize)]) -> Result<()> {
+    let slots: Vec<u32> = hidden.iter().flat_map(|(start, stop)| [*start as u32, (stop - start) as u32]).collect();
+    raw::forward::mask_kvpage(queue, &[page.address, 1], &slots)
+}
+
+fn count(ranges: &[(usize, usize)]) -> usize {
+    ranges.iter().map(|(start, stop)| stop - start).sum()
 }
 
 /// The ranges in order, those that touch in one.

@@ -51,7 +51,7 @@ impl Context {
         self.settle().await?;
         let start = self.sequence.tokens.len();
         let stop = self.sequence.model.stop_tokens.clone();
-        let room = self.sequence.model.max_context.saturating_sub(self.sequence.offset + start);
+        let room = self.sequence.model.max_context.saturating_sub(self.sequence.position(start));
         let mut live = vec![Beam { branch: self.sequence.fork()?, logprobs: Vec::new(), reason: StopReason::Length }];
         let mut ended: Vec<Beam> = Vec::new();
         for _ in 0..length.min(room) {

@@ -1,17 +1,18 @@
 //! A token sequence and its KV cache: the engine under `Context`.
 //!
 //! The cache holds the first `computed` tokens; the others are pending and run together at the next `flush`. The output
-//! embed holds the output of token `output_of - 1`. Token n is at position `offset` + n.
+//! embed holds the output of token `output_of - 1`. Token n is at position `offset` + n if
+//! nothing behind it was dropped, as is every token that will run.
 
 use std::rc::Rc;
 
 use super::model::{Held, Model, Queue, KEPT_INPUTS};
 use super::pages::Pages;
 use crate::error::{Code, Error, Result};
-use crate::generation::dist::{await_dist, Dist};
+use crate::generation::dist::{await_dist, dist_of, Dist};
 use crate::raw;
 use crate::raw::allocate::Memory;
-use crate::task::HostFuture;
+use crate::task::{is_alone, HostFuture};
 
 /// Most tokens in one forward, which bounds the embeds that a long prompt needs.
 const MAX_CHUNK: usize = 2048;
@@ -23,12 +24,27 @@ pub(crate) struct Sequence {
     pub queue: Rc<Queue>,
     pub adapter: String,
     pub tokens: Vec<u32>,
-    pub offset: usize,
+    pub offset: isize,
     pub computed: usize,
     pub output_of: usize,
     pub pages: Pages,
+    gaps: Vec<(usize, usize)>, // first tokens of what was dropped, and by how many positions those behind moved up
     output: Option<Rc<Held>>,
+    last_step: Option<LastStep>,
 }
+
+/// The step that gave the last distribution: what has to be the same for the next one to go on from it.
+#[derive(PartialEq)]
+struct LastStep {
+    stop: usize,
+    pages: usize,
+    output: u32,
+    k: usize,
+    temperature: f32,
+}
+
+/// Numbers of a list of pages with which a step can be gone on from.
+const SHORT: usize = 64;
 
 impl Sequence {
     pub fn new(model: Rc<Model>, adapter: &str) -> Result<Self> {
@@ -40,9 +56,16 @@ impl Sequence {
             computed: 0,
             output_of: 0,
             pages: Pages::new(model.clone()),
+            gaps: Vec::new(),
             output: None,
+            last_step: None,
             model,
         })
+    }
+
+    /// The position of a token that will run.
+    pub fn position(&self, token: usize) -> usize {
+        (token as isize + self.offset) as usize
     }
 
     /// A sequence with the same tokens. Runs pending tokens first, so that they are computed once for both.
@@ -59,7 +82,9 @@ impl Sequence {
             computed: self.computed,
             output_of: self.output_of,
             pages: self.pages.fork(self.computed),
+            gaps: self.gaps.clone(),
             output: self.output.clone(),
+            last_step: None,
         })
     }
 
@@ -144,7 +169,7 @@ impl Sequence {
     ) -> Result<u32> {
         let (start, stop) = (self.computed, self.computed + count);
         self.pages.reserve(self.queue.number, start, stop)?;
-        let positions: Vec<u32> = (start..stop).map(|token| (token + self.offset) as u32).collect();
+        let positions: Vec<u32> = (start..stop).map(|token| self.position(token) as u32).collect();
         let output = self.pages.output(start);
         let tokens = &self.tokens[start..stop];
         let context = self.pages.context();
@@ -165,6 +190,7 @@ impl Sequence {
             false,
         )?;
         self.computed = stop;
+        self.queue.last_step.set(u32::MAX);
         Ok(number)
     }
 
@@ -181,6 +207,9 @@ impl Sequence {
 
     /// The distribution of the next token. A few pending tokens run in the same call.
     pub async fn next_dist(&mut self, k: usize, temperature: f32) -> Result<Dist> {
+        if let Some(dist) = self.go_on(k, temperature) {
+            return dist;
+        }
         let pending = self.pending()?;
         let number = if pending == 0 || pending > KEPT_INPUTS {
             self.flush()?;
@@ -190,9 +219,45 @@ impl Sequence {
             let inputs = self.queue.inputs(pending)?;
             let number = self.forward(pending, &inputs, &[output, 1], 0, k as u32, temperature)?;
             self.output_of = self.computed;
+            self.note_step(k, temperature);
             number
         };
         HostFuture::new(number, await_dist).await
+    }
+
+    /// The distribution after one token more than the last step had, if nothing else goes on in the program: one call
+    /// with two numbers.
+    fn go_on(&mut self, k: usize, temperature: f32) -> Option<Result<Dist>> {
+        let (start, output) = (self.computed, self.output());
+        let pages = self.pages.room_behind(start)?;
+        let wanted = LastStep { stop: start, pages, output, k, temperature };
+        let goes_on = self.last_step.as_ref() == Some(&wanted)
+            && self.tokens.len() == start + 1
+            && self.queue.last_step.get() == output
+            && self.output.as_ref().map_or(false, Held::is_writable)
+            && is_alone();
+        if !goes_on {
+            return None;
+        }
+        let found = raw::fused::continue_with_dist(self.queue.number, self.tokens[start]);
+        self.computed = start + 1;
+        if found.is_err() {
+            self.last_step = None;
+            let _ = self.rewind(start); // nobody knows whether the token has run
+        } else {
+            self.output_of = self.computed;
+            self.last_step = Some(LastStep { stop: self.computed, ..wanted });
+        }
+        Some(found.map(dist_of))
+    }
+
+    fn note_step(&mut self, k: usize, temperature: f32) {
+        let (stop, output) = (self.computed, self.output());
+        let is_short = self.pages.context().len() <= SHORT;
+        self.last_step = self.pages.room_behind(stop).filter(|_| is_short).map(|pages| {
+            self.queue.last_step.set(output);
+            LastStep { stop, pages, output, k, temperature }
+        });
     }
 
     /// Drops keys and values after the first `length` tokens.
@@ -201,6 +266,7 @@ impl Sequence {
             self.pages.cut(self.queue.number, length)?;
             self.computed = length;
             self.output_of = 0;
+            self.last_step = None;
         }
         Ok(())
     }
@@ -208,15 +274,22 @@ impl Sequence {
     /// Keeps the first `length` tokens.
     pub fn truncate(&mut self, length: usize) -> Result<()> {
         self.tokens.truncate(length);
+        self.offset +=
+            self.gaps.iter().filter(|(start, _)| *start >= length).map(|(_, gap)| *gap as isize).sum::<isize>();
+        self.gaps.retain(|(start, _)| *start < length);
         self.rewind(length)
     }
 
-    /// Hides tokens from what comes. The last token stays, and runs again for the next output.
-    pub fn drop_tokens(&mut self, start: usize, stop: usize) -> Result<()> {
-        self.rewind(self.tokens.len() - 1)?;
+    /// Hides tokens from what comes. The last token stays, and runs again for the next output. With `close_gap` the
+    /// tokens behind move up, if the model can move tokens.
+    pub fn drop_tokens(&mut self, start: usize, stop: usize, close_gap: bool) -> Result<()> {
         self.compute(self.tokens.len() - 1, &[])?;
-        self.pages.drop_tokens(self.queue.number, start, stop)?;
+        let closes = close_gap && self.model.moves_tokens;
+        let gap = self.pages.drop_tokens(self.queue.number, start, stop, self.computed, closes)?;
+        self.gaps.push((start, gap));
+        self.offset -= gap as isize;
         self.output_of = 0;
+        self.last_step = None;
         Ok(())
     }
 }

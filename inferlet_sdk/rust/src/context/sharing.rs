@@ -55,7 +55,7 @@ impl Context {
         if tokens.is_empty() || tokens.len() != filled || is_hidden {
             return Err(wrong_state(&format!("export {:?} is not one of a context: import it by a raw call", name)));
         }
-        sequence.offset = positions[0] as usize;
+        sequence.offset = positions[0] as isize;
         sequence.computed = tokens.len();
         sequence.tokens = tokens;
         sequence.rewind(sequence.tokens.len() - 1)?; // its output is not exported
@@ -63,8 +63,9 @@ impl Context {
     }
 
     /// A context with the texts of all parts behind each other, without running them again: modular caching (Gim et al.
-    /// 2024). Each part keeps what it has computed, alone and at its own positions; what comes sees all. The parts stay
-    /// as they are.
+    /// 2024). Each part keeps what it has computed alone; what comes sees all. A part that begins behind those before
+    /// it stays there; any other is moved behind them, if the model can move tokens. The parts themselves stay as they
+    /// are.
     pub fn join<'a>(parts: impl IntoIterator<Item = &'a mut Context>) -> Result<Context> {
         let mut parts: Vec<&mut Context> = parts.into_iter().collect();
         for part in &mut parts {
@@ -88,14 +89,15 @@ impl Context {
             let part = &mut part.sequence;
             part.flush()?;
             let count = part.tokens.len() - usize::from(place == last);
+            let by = if part.model.moves_tokens { (behind - part.offset).max(0) } else { 0 };
             if count > 0 {
-                whole.pages.append(whole.queue.number, &part.pages, whole.computed, count)?;
+                whole.pages.append(whole.queue.number, &part.pages, whole.computed, count, by as usize)?;
             }
             whole.tokens.extend_from_slice(&part.tokens);
             whole.computed += count;
-            behind = behind.max(part.offset + count);
+            behind = behind.max(part.offset + by + count as isize);
         }
-        whole.offset = behind.saturating_sub(whole.computed);
+        whole.offset = (behind - whole.computed as isize).max(0);
         Ok(Context::of(whole))
     }
 

@@ -24,10 +24,14 @@ impl Dist {
 
 /// The value of a future of one distribution.
 pub fn await_dist(number: u32) -> Result<Dist> {
-    let (tokens, probabilities, rest) = raw::output_text::await_dists(number)?;
-    Ok(Dist {
+    raw::output_text::await_dists(number).map(dist_of)
+}
+
+/// The only distribution of what `await-dists` gives.
+pub(crate) fn dist_of((tokens, probabilities, rest): (String, String, Vec<f32>)) -> Dist {
+    Dist {
         tokens: decode_numbers(&tokens, u32::from_le_bytes),
         probabilities: decode_numbers(&probabilities, f32::from_le_bytes),
         rest: rest.first().copied().unwrap_or(0.0),
-    })
+    }
 }

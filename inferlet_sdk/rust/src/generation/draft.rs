@@ -53,7 +53,7 @@ impl Drafted {
     pub async fn next(&mut self, sequence: &mut Sequence, detokenizer: u32, left: usize) -> Result<Pieces> {
         let length = sequence.tokens.len();
         sequence.rewind(length - 1)?;
-        let room = sequence.model.max_context.saturating_sub(sequence.offset + length);
+        let room = sequence.model.max_context.saturating_sub(sequence.position(length));
         let most = (left - 1).min(MOST_DRAFTED).min(room);
         let mut tokens = if most > 0 { (self.draft)(&sequence.tokens) } else { Vec::new() };
         tokens.truncate(most);

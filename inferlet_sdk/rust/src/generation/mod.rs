@@ -232,7 +232,7 @@ impl<'a> Generation<'a> {
                 "the context is empty: `fill` it before generating",
             ));
         }
-        let used = sequence.offset + sequence.tokens.len();
+        let used = sequence.position(sequence.tokens.len());
         if used > sequence.model.max_context {
             let (name, most) = (&sequence.model.name, sequence.model.max_context);
             let message = format!(

@@ -131,7 +131,7 @@ impl Runs {
         let options = self.options(sequence);
         let stop = &self.stop[..self.stop.len().min(MOST_STOPS)];
         let matcher = self.matcher.as_ref().map_or(0, |matcher| matcher.0);
-        let place = (position + sequence.offset) as u32;
+        let place = sequence.position(position) as u32;
         let context = sequence.pages.context();
         let issued = raw::fused::decode(
             queue,
