@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import keyword
 import sys
 from pathlib import Path
 
 from ..errors import BadRequest
+from ..programs.python_guest import sdk_folder
 
 PROGRAM = '''"""Tells facts about a topic."""
 
@@ -40,9 +42,56 @@ The whole API: docs/inferlets.md and docs/sdk.md of Pie.
 """
 
 
-def make(name: str, parent: Path) -> Path:
-    """Writes the files of an inferlet into a new folder, and returns that. Raises BadRequest."""
+CRATE = """[package]
+name = "{name}"
+version = "0.1.0"
+edition = "2021"
+
+[lib]
+crate-type = ["cdylib"]
+
+[dependencies]
+inferlet = {{ path = {sdk} }}
+
+[profile.release]
+opt-level = "s"
+lto = true
+strip = true
+panic = "abort"
+"""
+
+RUST_PROGRAM = """//! Tells facts about a topic.
+
+use inferlet::{Args, Context, Json, Result};
+
+inferlet::main!(main);
+
+async fn main(args: Args) -> Result<Json> {
+    let topic = args.or("topic", "bees".to_string())?;
+    let mut ctx = Context::new(args.model())?;
+    ctx.user(&format!("Write three facts about {topic}."))?;
+    let text = args.stream(&mut ctx.generate(args.or("max_tokens", 60)?)).await?;
+    Ok(Json::object([("topic", Json::from(topic)), ("text", Json::from(text))]))
+}
+"""
+
+RUST_README = """# {name}
+Tells facts about a topic. `pie run {name}/ -- --topic cats` builds it and runs it, `pie launch {name}/` on a server.
+`pie build {name}/` makes the component alone.
+The crate `inferlet`, on which it depends, comes with Pie: its path in Cargo.toml is that of this installation.
+The whole API: docs/inferlets.md of Pie, and `cargo doc --open`.
+"""
+RUST_WORDS = """abstract become box const crate do dyn enum extern fn final impl inferlet let loop macro mod move mut
+override priv pub ref static struct super trait typeof union unsafe unsized use virtual where"""
+"""No crate can have these names, and words of Python have none either."""
+
+
+def make(name: str, parent: Path, language: str = "python") -> Path:
+    """Writes the files of an inferlet in a language, "python" or "rust", into a new folder, and returns that. Raises
+    BadRequest."""
     check_name(name)
+    if language == "rust" and name in RUST_WORDS.split():
+        raise BadRequest(f"a crate cannot be called {name!r}: take another name")
     folder = parent / name
     try:
         folder.mkdir()
@@ -50,10 +99,20 @@ def make(name: str, parent: Path) -> Path:
         raise BadRequest(f"{folder} is there already: take another name, or remove it") from None
     except OSError as error:
         raise BadRequest(f"cannot make {folder}: {error.strerror}") from None
-    files = {"main.py": PROGRAM, f"test_{name}.py": TEST, "README.md": README.format(name=name)}
-    for file, text in files.items():
+    for file, text in (_crate(name) if language == "rust" else _python(name)).items():
+        (folder / file).parent.mkdir(exist_ok=True)
         (folder / file).write_text(text, "utf-8")
     return folder
+
+
+def _python(name: str) -> dict[str, str]:
+    return {"main.py": PROGRAM, f"test_{name}.py": TEST, "README.md": README.format(name=name)}
+
+
+def _crate(name: str) -> dict[str, str]:
+    manifest = CRATE.format(name=name, sdk=json.dumps(str(sdk_folder() / "rust")))  # a string of TOML, too
+    readme = RUST_README.format(name=name)
+    return {"Cargo.toml": manifest, "src/lib.rs": RUST_PROGRAM, "README.md": readme, ".gitignore": "/target\n"}
 
 
 def check_name(name: str) -> None:

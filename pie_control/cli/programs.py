@@ -7,7 +7,7 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from pie_control.client.packages import ENTRIES, SUFFIXES, read_program
+from pie_control.client.packages import ENTRIES, SUFFIXES, is_crate, read_program
 from pie_control.errors import UnknownName
 
 from .tables import moment
@@ -43,6 +43,15 @@ def find_program(reference: str, known: Sequence[Mapping[str, Any]]) -> Found:
         return Found(example)
     names = ", ".join(sorted(path.stem for path in EXAMPLES.glob("*/*.py") if path.stem == path.parent.name))
     raise UnknownName(f"{reference!r} is not a file, a program of the server or an example (examples are: {names})")
+
+
+def built(path: Path) -> Path:
+    """The file or folder; of a program in Rust its component, which is built first. Raises BadProgram, BadRequest."""
+    if not is_crate(path):
+        return path
+    from pie_control.authoring.build import build
+
+    return build(path)
 
 
 def _note(name: str, program: Mapping[str, Any]) -> str:

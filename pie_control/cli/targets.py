@@ -14,7 +14,7 @@ from pie_control.client.packages import name_of, read_file, read_program
 from pie_control.client.running import Content, Running
 
 from .patience import explaining_slow_start
-from .programs import find_program
+from .programs import built, find_program
 from .terminal import write_line
 
 if TYPE_CHECKING:
@@ -47,7 +47,7 @@ async def stored(client: Client, program: str) -> str:
     name is taken."""
     found, note = find_program(program, await client.programs())
     _tell(note)
-    return await client.upload(found, "") if isinstance(found, Path) else found
+    return await client.upload(await asyncio.to_thread(built, found), "") if isinstance(found, Path) else found
 
 
 def _tell(note: str) -> None:
@@ -65,6 +65,7 @@ class OwnTarget:
         found, note = find_program(program, [asdict(each) for each in self._api.programs()])
         _tell(note)
         if isinstance(found, Path):
+            found = await asyncio.to_thread(built, found)
             found = (await self._api.upload(read_program(found), file=name_of(found))).program
         running = Running("", self)
         uploaded = {name: await self._api.upload_blob(path.read_bytes()) for name, path in blobs.items()}

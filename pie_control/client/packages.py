@@ -9,6 +9,8 @@ from ..errors import BadRequest
 
 SUFFIXES = (".py", ".zip", ".wasm")
 ENTRIES = ("main.py", "__main__.py")
+MANIFEST = "Cargo.toml"
+"""A folder that has it, and no entry in Python, is a program in Rust."""
 LEFT_OUT = {"__pycache__", "node_modules", "venv"}
 BUILT = ".component"
 """Ends the names of files that `pie build` makes, before the suffix."""
@@ -34,9 +36,16 @@ def name_of(path: Path) -> str:
     return path.resolve().name if path.is_dir() else path.stem.removesuffix(BUILT)
 
 
+def is_crate(path: Path) -> bool:
+    """Whether a path is the folder of a program in Rust, which must be built."""
+    return (path / MANIFEST).is_file() and not any((path / name).is_file() for name in ENTRIES)
+
+
 def package_of(folder: Path) -> bytes:
     """The archive of a folder with `main.py` or `__main__.py`: everything in it but hidden files, caches and virtual
     environments. A folder that is a package itself, with `__init__.py`, keeps its name. Raises BadRequest."""
+    if is_crate(folder):
+        raise BadRequest(f"the folder {folder} is a program in Rust: `pie build {folder}` makes a component of it")
     if not any((folder / name).is_file() for name in ENTRIES):
         raise BadRequest(f"the folder {folder} is no program: it has no main.py and no __main__.py")
     import io

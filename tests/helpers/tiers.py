@@ -45,6 +45,7 @@ HEAVY = (
     "benchmarks.__main__",
     "examples.world.serving.serving",
     "pie_control.application.process_link",
+    "pie_control.authoring.build",
     "pie_control.authoring.check",
     "pie_control.authoring.native.server",
     "pie_control.authoring.sandboxed",

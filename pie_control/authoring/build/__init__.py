@@ -9,13 +9,15 @@ from ...errors import BadProgram, BadRequest
 from ...host_api import wit_files
 from ...sandbox.encoding.component import encode
 from ...sandbox.engine import LinkError
+from .cargo import built_module
 
 
 def build(path: Path, output: Path | None = None) -> Path:
-    """Makes a component of a core module, beside it unless `output` is given; returns its file. Raises BadProgram if
-    the module is wrong, and BadRequest."""
-    component = component_of(path)
-    output = output or path.with_name(path.stem + BUILT + path.suffix)
+    """Makes a component of a core module, or of the crate in a folder, which is built first. It gets beside the module
+    unless `output` is given. Returns its file. Raises BadProgram if the program is wrong, and BadRequest."""
+    module = built_module(path) if path.is_dir() else path
+    component = component_of(module)
+    output = output or module.with_name(module.stem + BUILT + module.suffix)
     try:
         output.write_bytes(component)
     except OSError as error:

@@ -66,7 +66,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "program",
         metavar="FILE|FOLDER|NAME",
-        help="a Python file, a folder or zip with main.py, a component, a program of the server, or an example",
+        help="a Python file, a folder or zip with main.py, a component, a folder with Cargo.toml, a program of the "
+        "server, or an example",
     )
     parser.add_argument("arguments", nargs="*", metavar="ARGUMENT", help="arguments of the inferlet; options after --")
     parser.add_argument("-i", "--interactive", action="store_true", help="send the lines of stdin to the inferlet")

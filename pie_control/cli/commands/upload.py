@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
+from ..programs import built
 from ..server_options import DEFAULT_SERVER, add_server, server_of, token_of
 from ..tables import moment
 from ..terminal import write_line
@@ -18,7 +19,11 @@ EXAMPLES = """  pie upload story.py                         its name is story
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declares the options."""
-    parser.add_argument("file", metavar="FILE|FOLDER", help="a Python file, a folder or zip with main.py, a component")
+    parser.add_argument(
+        "file",
+        metavar="FILE|FOLDER",
+        help="a Python file, a folder or zip with main.py, a component, a folder with Cargo.toml",
+    )
     parser.add_argument("--name", help="(default: that of the file without its suffix, or of the folder)")
     add_server(parser)
 
@@ -32,7 +37,7 @@ def execute(options: argparse.Namespace) -> int:
     name = options.name or name_of(path)
     with SyncClient(server_of(options) or DEFAULT_SERVER, token_of(options)) as client:
         before = {each["program"]: each for each in client.programs()}
-        stored = client.store(path, name)
+        stored = client.store(built(path), name)
     write_line(f"{name}: {stored['program'][:12]}")
     if replaced := before.get(stored.get("replaced", "")):
         when, hash_ = moment(replaced["uploaded"]), replaced["program"][:12]

@@ -8,14 +8,15 @@ from pathlib import Path
 from ...terminal import this_command, write_line
 
 NAME = "build"
-HELP = "make a component of a WebAssembly module"
+HELP = "make a component of a WebAssembly module, or of a program in Rust"
 EXAMPLES = """  pie build story.wasm                        makes story.component.wasm
-  pie run story.component.wasm"""
+  pie run story.component.wasm
+  pie build story/                            runs cargo in a folder with Cargo.toml, and does the same"""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declares the options."""
-    parser.add_argument("program", metavar="FILE", help="a core module for wasm32-unknown-unknown")
+    parser.add_argument("program", metavar="FILE|FOLDER", help="a core module, or a folder with Cargo.toml")
     parser.add_argument("-o", "--output", metavar="FILE", help="(default: FILE.component.wasm, beside the module)")
 
 

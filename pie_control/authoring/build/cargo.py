@@ -1,0 +1,63 @@
+"""Builds programs in Rust by `cargo`."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+from pathlib import Path
+
+from ...client.packages import MANIFEST
+from ...errors import BadProgram, BadRequest
+
+TARGET = "wasm32-unknown-unknown"
+INSTALL = (
+    f"With rustup: `rustup target add {TARGET}` (https://rustup.rs). "
+    "On Debian and Ubuntu: `apt install rustc cargo libstd-rust-dev-wasm32 lld-14`"
+)
+
+
+def built_module(folder: Path) -> Path:
+    """Builds the crate in a folder; returns the core module. What cargo says goes to stderr. Its settings hold: `CARGO`
+    names the command, `RUSTC` the compiler. Raises BadRequest if the folder has no crate or there is no compiler, and
+    BadProgram if the crate cannot be built."""
+    if not (folder / MANIFEST).is_file():
+        raise BadRequest(
+            f"{folder} has no {MANIFEST}: `pie build` takes the folder of a program in Rust, or a .wasm file; a "
+            "program in Python needs no build"
+        )
+    command = [os.environ.get("CARGO", "cargo"), "build", "--release", "--target", TARGET]
+    try:
+        done = subprocess.run(
+            [*command, "--message-format", "json-render-diagnostics"],
+            cwd=folder, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, check=False,
+        )  # fmt: skip
+    except OSError as error:
+        raise BadRequest(f"cannot run {command[0]} ({error.strerror}): a program in Rust needs it. {INSTALL}") from None
+    if done.returncode != 0 and not knows_target():
+        raise BadRequest(f"the Rust compiler has no standard library for {TARGET}. {INSTALL}")
+    if done.returncode != 0:
+        raise BadProgram(f"{folder} cannot be built: {command[0]} says why on stderr")
+    modules = _modules(done.stdout)
+    if len(modules) != 1:
+        many = f"several modules ({', '.join(path.name for path in modules)})" if modules else "no module"
+        raise BadProgram(
+            f'{folder} gives {many}: one crate with `crate-type = ["cdylib"]` in the [lib] part of {MANIFEST} gives one'
+        )
+    return modules[0]
+
+
+def _modules(messages: bytes) -> list[Path]:
+    """The WebAssembly files that cargo has made, by its messages."""
+    artifacts = (json.loads(line) for line in messages.splitlines() if line.startswith(b"{"))
+    return [Path(name) for each in artifacts for name in each.get("filenames", ()) if name.endswith(".wasm")]
+
+
+def knows_target() -> bool:
+    """Whether the compiler has the target's standard library."""
+    command = [os.environ.get("RUSTC", "rustc"), "--print", "target-libdir", "--target", TARGET]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+    except OSError:
+        return False
+    return done.returncode == 0 and any(Path(done.stdout.strip()).glob("libstd-*"))

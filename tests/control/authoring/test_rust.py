@@ -1,0 +1,134 @@
+"""`pie build FOLDER` and `pie new --lang rust`: with a `cargo` of ours, and with a real one where there is one."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import sys
+from pathlib import Path
+
+import pytest
+import wasmtime
+
+from pie_control.authoring.build import build, cargo
+from pie_control.authoring.new import make
+from pie_control.cli.main import main
+from pie_control.client.packages import read_program
+from pie_control.errors import BadProgram, BadRequest
+from tests.helpers.live_server import live_server
+
+MODULE = """(module (memory (export "memory") 1) (data (i32.const 0) "\\01\\00\\00\\00\\10\\00\\00\\00\\06\\00\\00\\00")
+  (data (i32.const 16) "as told") (func (export "run") (result i32) (i32.const 0)))"""
+"""A program that fails with the words "as tol"."""
+FOUND = {"reason": "compiler-artifact", "filenames": ["target/libstory.rlib", "target/story.wasm"]}
+QUICK = {"CARGO_PROFILE_RELEASE_LTO": "off", "CARGO_PROFILE_RELEASE_OPT_LEVEL": "0"}
+
+
+def script(path: Path, text: str) -> str:
+    path.write_text(f"#!{sys.executable}\nimport json, os, sys\n{text}")
+    path.chmod(0o755)
+    return str(path)
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """A crate without sources."""
+    (tmp_path / "story").mkdir()
+    (tmp_path / "story" / "Cargo.toml").touch()
+    return tmp_path / "story"
+
+
+def set_cargo(monkeypatch: pytest.MonkeyPatch, folder: Path, *artifacts: object, code: int = 0) -> None:
+    """A `cargo` that writes a module, tells of artifacts, and ends with an exit code."""
+    module = folder / "target" / "story.wasm"
+    module.parent.mkdir(exist_ok=True)
+    module.write_bytes(wasmtime.wat2wasm(MODULE))
+    said = "".join(json.dumps(each).replace("target/", f"{module.parent}/") + "\n" for each in artifacts)
+    notes = f"print(sys.argv[1:], os.getcwd(), file=open({str(folder / 'called')!r}, 'w'))"
+    monkeypatch.setenv("CARGO", script(folder.parent / "cargo", f"{notes}\nprint({said!r})\nsys.exit({code})"))
+
+
+def test_a_folder_is_built_by_cargo(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    set_cargo(monkeypatch, folder, FOUND, {"reason": "build-finished"})
+    made = build(folder)
+    assert made == folder / "target" / "story.component.wasm"
+    assert made.read_bytes().startswith(b"\0asm\x0d")
+    called = (folder / "called").read_text()
+    assert "'build', '--release', '--target', 'wasm32-unknown-unknown'" in called
+    assert called.endswith(f"{folder}\n")
+
+
+def test_commands_build_a_crate_first(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], guest_cache: Path
+) -> None:
+    set_cargo(monkeypatch, folder, FOUND)
+    with live_server(guest_cache, warm_pool=0) as url:
+        assert main(["run", "--server", url, str(folder)]) == 1
+        assert "as tol" in capsys.readouterr().err
+        assert main(["upload", "--server", url, str(folder)]) == 0
+    assert capsys.readouterr().out.startswith("story: ")
+
+
+@pytest.mark.parametrize(
+    ("artifacts", "message"),
+    [
+        ([], r'gives no module: one crate with `crate-type = \["cdylib"\]`'),
+        ([FOUND, FOUND], r"gives several modules \(story.wasm, story.wasm\)"),
+    ],
+)
+def test_a_crate_that_is_no_program(
+    artifacts: list[object], message: str, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    set_cargo(monkeypatch, folder, *artifacts)
+    with pytest.raises(BadProgram, match=message):
+        build(folder)
+
+
+def test_what_is_missing_is_told_with_how_to_install_it(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    ways = r".*`rustup target add wasm32-unknown-unknown`.*`apt install rustc cargo libstd-rust-dev-wasm32 lld-14`"
+    monkeypatch.setenv("CARGO", str(folder / "none"))
+    with pytest.raises(BadRequest, match=r"cannot run .*/none \(No such file or directory\)" + ways):
+        build(folder)
+    libraries = folder / "lib"
+    set_cargo(monkeypatch, folder, code=101)
+    monkeypatch.setenv("RUSTC", script(folder / "rustc", f"print({str(libraries)!r})"))
+    with pytest.raises(BadRequest, match=r"no standard library for wasm32-unknown-unknown" + ways):
+        build(folder)
+    libraries.mkdir()
+    (libraries / "libstd-1.rlib").touch()
+    with pytest.raises(BadProgram, match=r"story cannot be built: .*cargo says why on stderr"):
+        build(folder)
+
+
+def test_folders_that_cannot_be_built(folder: Path) -> None:
+    with pytest.raises(BadRequest, match=r"is a program in Rust: `pie build .*story` makes a component of it"):
+        read_program(folder)
+    (folder / "Cargo.toml").rename(folder / "main.py")
+    with pytest.raises(BadRequest, match=r"story has no Cargo.toml: .* a program in Python needs no build"):
+        build(folder)
+
+
+def test_what_new_makes_depends_on_the_crate_of_this_installation(tmp_path: Path) -> None:
+    folder = make("tale", tmp_path, "rust")
+    assert sorted(path.name for path in folder.iterdir()) == [".gitignore", "Cargo.toml", "README.md", "src"]
+    found = re.search(r'inferlet = \{ path = "(.*)" \}', (folder / "Cargo.toml").read_text())
+    assert found is not None
+    assert (Path(found[1]) / "Cargo.toml").is_file()
+    with pytest.raises(BadRequest, match="a crate cannot be called 'loop'"):
+        make("loop", tmp_path, "rust")
+
+
+def test_what_new_makes_is_built(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for place in ("", "/usr/bin/"):
+        monkeypatch.setenv("RUSTC", f"{place}rustc")
+        monkeypatch.setenv("CARGO", f"{place}cargo")
+        if cargo.knows_target():
+            break
+    else:
+        pytest.skip("there is no Rust compiler for WebAssembly here")
+    for name, value in {**QUICK, "CARGO_TARGET_DIR": str(tmp_path / "elsewhere")}.items():
+        monkeypatch.setenv(name, value)
+    made = build(make("tale", tmp_path, "rust"))
+    assert made == tmp_path / "elsewhere" / cargo.TARGET / "release" / "tale.component.wasm"
+    assert os.path.getsize(made) > 1000
