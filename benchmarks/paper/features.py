@@ -159,9 +159,8 @@ def _strategies(plan: Plan, both: Sides, program: str, strategy: str) -> tuple[R
 
 async def _compare(plan: Plan, model: str, feature: str, round_trip: int, pie: Request, opponent: Request) -> Row:
     one = await compare(pie, opponent, plan.rounds, plan.requests, plan.concurrent)
-    return Row(
-        model, feature, round_trip, one.pie_ms, one.opponent_ms, one.latency, one.pie_s, one.opponent_s, one.rate
-    )
+    latencies = one.pie_ms, one.opponent_ms, one.latency
+    return Row(model, feature, round_trip, *latencies, one.pie_s, one.opponent_s, one.rate)
 
 
 async def _alone(plan: Plan, both: Sides, model: str, name: str) -> Row:

@@ -64,7 +64,7 @@ class Plan:
         check_models(self.models)
 
 
-FULL = Plan(("demo", "random-160m"), concurrent=16, agents=64)
+FULL = Plan(("demo", "random-160m"), concurrent=16, agents=32)
 QUICK = Plan(("demo",), concurrent=8, agents=8)
 
 

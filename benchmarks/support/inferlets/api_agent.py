@@ -42,7 +42,7 @@ async def main(
             (await http_get(url)).raise_for_status()
         context.fill(result)
         if drop:
-            context.drop(begin, begin + len(doc))
+            context.drop(begin, begin + len(doc), close_gap=False)
         begin += len(doc)
     await context.generate_until(IgnoreStopTokens(), tokens)
     for response in await gather(*calls):
@@ -51,8 +51,8 @@ async def main(
 
 
 async def prepared(args: Args, system: list[int], docs: list[list[int]], numbers: list[int]) -> Context:
-    """The system's text and the documentation behind each other, each computed once for all agents. They begin where
-    they stand in the library, so that none has to be computed for its place."""
+    """The system's text and the documentation behind each other, each computed once for all agents. Each was computed
+    at one of the places that it may have; where it stands at another one, `join` moves it."""
     parts = [await opened(args, "system", system, 0)]
     for number, doc in zip(numbers, docs, strict=True):
         parts.append(await opened(args, f"api {number}", doc, len(system) + number % len(docs) * len(doc)))
