@@ -84,7 +84,7 @@ class Context(FilledContext):
         many alternatives. `draft`: guesses the next tokens, such as `PromptLookup()`; the text is the same. `schema`,
         `regex`, `grammar`: see `Kept`.
         """
-        guide, sequence = as_guide(kept, as_sampler(sampler), logprobs, draft), self._settled("generate")
+        guide, sequence = as_guide(kept, as_sampler(sampler), logprobs), self._settled("generate")
         alternatives = None if logprobs is None else whole(logprobs, "logprobs")
         rules = rules_of(sequence, stop, max_tokens, include_stop)
         self._generation = Generation(sequence, as_sampler(sampler), rules, run_ahead, alternatives, draft, guide)

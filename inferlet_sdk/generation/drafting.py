@@ -2,28 +2,36 @@
 
 A step runs the last token and the draft behind it, and `verify` says how many tokens of the draft the sampler would
 have chosen, and the token behind them. They are exactly the tokens that sampling one by one gives.
+
+With a grammar, each of these outputs is sampled by itself, among the tokens that may come behind the draft up to there,
+also where a token before it is wrong. A draft is looked at as far as the grammar allows it, and up to a place where
+tokens are forced that are run together.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
+from inspect import isawaitable
 
 from inferlet_sdk import traits
 from inferlet_sdk.addresses import Embeds
 from inferlet_sdk.errors import Cancelled, InvalidState
 from inferlet_sdk.generation.sampling import Sampler
 from inferlet_sdk.generation.scoring import logprobs_at
-from inferlet_sdk.generation.token_source import Pieces
+from inferlet_sdk.generation.token_source import NOTHING, Pieces
+from inferlet_sdk.grammars.guide import Guide
 from inferlet_sdk.sequences.sequence import TokenSequence
 from inferlet_sdk.sharing.prefixes import share_prefix
+from inferlet_sdk.traits.arguments import LARGEST_U32
 from inferlet_sdk.traits.arguments import tokens as token_list
+from inferlet_sdk.traits.fused import Verified
 from inferlet_sdk.traits.runs import TokenLogprobs
 
 MOST_DRAFTED = 63
 """Tokens of one draft that are looked at."""
 
-Draft = Callable[[Sequence[int]], Sequence[int]]
-"""A function from all tokens so far to those that may come next; none, if it has no guess."""
+Draft = Callable[[Sequence[int]], Sequence[int] | Awaitable[Sequence[int]]]
+"""A function from all tokens so far to those that may come next, or an `async def`; none, if it has no guess."""
 
 
 class PromptLookup:
@@ -55,6 +63,7 @@ class DraftedTokens:
         draft: Draft,
         stop: Sequence[int],
         logprobs: int | None = None,
+        guide: Guide | None = None,
     ) -> None:
         """`logprobs`: tokens come with log-probabilities, and those of as many alternatives."""
         self._sequence = sequence
@@ -62,6 +71,8 @@ class DraftedTokens:
         self._draft = draft
         self._stop = frozenset(stop)
         self._logprobs = logprobs
+        self._guide = guide
+        self._start = len(sequence.tokens)
         self._closed = False
         if sampler.looks_back:
             raise ValueError("draft: a sampler with penalties cannot check a draft: leave one of them out")
@@ -75,25 +86,60 @@ class DraftedTokens:
         if not sequence.tokens:
             raise InvalidState("the context is empty: `fill` it before generating")
         await share_prefix(sequence)
+        if (forced := await self._forced_first(left)) != NOTHING:
+            return forced
         sequence.rewind(len(sequence.tokens) - 1)
-        tokens, outputs = await self._check(self._guess(min(left - 1, MOST_DRAFTED)))
+        draft, masks = self._allowed(await self._guess(min(left - 1, MOST_DRAFTED)))
+        tokens, outputs = await self._check(draft, masks)
         end = next((place + 1 for place, token in enumerate(tokens) if token in self._stop), len(tokens))
         logprobs: Sequence[TokenLogprobs] = ()
         if self._logprobs is not None:
             logprobs = await logprobs_at(sequence.queue, outputs[:end], tokens[:end], self._logprobs)
             self._check_open()
         texts = [traits.push_tokens(self._detokenizer, [token]) for token in tokens[:end]]
-        return Pieces(tokens[:end], texts, logprobs)
+        if self._guide is None or end == left or tokens[end - 1] in self._stop:
+            return Pieces(tokens[:end], texts, logprobs)
+        found = self._guide.advance([*sequence.tokens[self._start :], *tokens[:end]], left - end, self._detokenizer)
+        return Pieces([*tokens[:end], *found.forced], [*texts, *found.texts], logprobs, found.over)
 
-    def _guess(self, most: int) -> list[int]:
+    async def _forced_first(self, left: int) -> Pieces:
+        """What a grammar forces before all tokens."""
+        guide, sequence = self._guide, self._sequence
+        if guide is None or len(sequence.tokens) > self._start or not await guide.open(sequence.queues):
+            return NOTHING
+        self._check_open()
+        found = guide.advance((), left, self._detokenizer)
+        return Pieces(found.forced, found.texts, complete=found.over)
+
+    def _allowed(self, draft: list[int]) -> tuple[list[int], list[bytes]]:
+        """The part of a draft that keeps to the grammar, and what may come at each of its outputs; no masks without a
+        grammar."""
+        if self._guide is None:
+            return draft, []
+        with self._guide.branch(self._sequence.tokens[self._start :]) as matcher:
+            masks = [matcher.mask()]
+            for place, token in enumerate(draft):
+                found = matcher.advance([token], self._guide.skip, LARGEST_U32, 0)
+                if not found.accepted or found.forced or found.over:
+                    return draft[:place], masks
+                masks.append(matcher.mask())
+        return draft, masks
+
+    async def _guess(self, most: int) -> list[int]:
         sequence = self._sequence
         room = sequence.info.max_context - sequence.offset - len(sequence.tokens)
         most = max(min(most, room), 0)
-        return token_list(list(self._draft(sequence.tokens)), "draft")[:most] if most else []
+        if not most:
+            return []
+        guess = self._draft(sequence.tokens)
+        if isawaitable(guess):
+            guess = await guess
+            self._check_open()
+        return token_list(list(guess), "draft")[:most]
 
-    async def _check(self, draft: list[int]) -> tuple[list[int], Embeds]:
+    async def _check(self, draft: list[int], masks: Sequence[bytes]) -> tuple[list[int], Embeds]:
         """What of the draft is right, and the token behind it; with the outputs that chose them, and others. Keys of
-        the rest are dropped."""
+        the rest are dropped. `masks`: what may come at each output, or none."""
         sequence = self._sequence
         length = len(sequence.tokens)
         sequence.compute(length - 1, ())
@@ -104,10 +150,22 @@ class DraftedTokens:
         outputs = self._embeds[count : 2 * count]
         sequence.run([sequence.tokens[-1], *draft], self._embeds[:count], outputs)
         sequence.output_of = 0
-        verified = await traits.verify(sequence.queue, outputs, draft, self._handle)
+        verified = await self._verified(draft, outputs, masks)
         self._check_open()
         sequence.rewind(length + verified.accepted)
         return [*draft[: verified.accepted], verified.token], outputs
+
+    async def _verified(self, draft: list[int], outputs: Embeds, masks: Sequence[bytes]) -> Verified:
+        """How much of the draft the sampler would have chosen, and the token behind it."""
+        queue = self._sequence.queue
+        if not masks:
+            return await traits.verify(queue, outputs, draft, self._handle)
+        samples = [
+            traits.sample(queue, outputs[place : place + 1], self._handle, (), mask) for place, mask in enumerate(masks)
+        ]
+        chosen = [await one for one in samples]
+        accepted = next((n for n, token in enumerate(draft) if chosen[n] != token), len(draft))
+        return Verified(accepted, chosen[accepted])
 
     def _check_open(self) -> None:
         if self._closed:

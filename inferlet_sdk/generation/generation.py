@@ -172,7 +172,7 @@ class Generation:
             return token_source(sequence, sampler, self._detokenizer, run_ahead, stop, alternatives, self._guide)
         if isinstance(sampler, DistSampler):
             raise ValueError("draft: drafts need a sampler of the host")
-        return DraftedTokens(sequence, sampler, self._detokenizer, self._draft, stop, self._alternatives)
+        return DraftedTokens(sequence, sampler, self._detokenizer, self._draft, stop, self._alternatives, self._guide)
 
     @property
     def _held(self) -> str:

@@ -30,7 +30,7 @@ OPTIONS = ("max_tokens", "sampler", "stop", "logprobs", "draft", "run_ahead", *K
 """The options of `generate`, by name."""
 
 
-def as_guide(kept: Kept, sampler: Sampler | DistSampler, logprobs: object, draft: object) -> Guide | None:
+def as_guide(kept: Kept, sampler: Sampler | DistSampler, logprobs: object) -> Guide | None:
     """What keeps a generation to what `generate` was given, if anything. Raises TypeError or ValueError for what does
     not go together."""
     given = _given(kept)
@@ -40,8 +40,6 @@ def as_guide(kept: Kept, sampler: Sampler | DistSampler, logprobs: object, draft
         raise TypeError(
             "sampler: the host cannot keep a function to a grammar: choose among what `Matcher.mask` allows in it"
         )
-    if draft is not None:
-        raise ValueError("draft: what a draft guesses cannot be kept to a grammar: leave one of them out")
     skip = WHERE_IT_PAYS if logprobs is None else 0  # forced tokens have no log-probabilities, so they are sampled
     return Guide(given, skip)
 

@@ -35,6 +35,12 @@ class Guide:
         assert self._matcher is not None
         return self._matcher.number
 
+    def branch(self, tokens: Sequence[int]) -> Matcher:
+        """A matcher of its own behind these tokens, which are all of the generation so far."""
+        self.follow(tokens)
+        assert self._matcher is not None
+        return self._matcher.fork()
+
     def follow(self, tokens: Sequence[int]) -> None:
         """The matcher accepts what it lacks, and takes back what was cut off."""
         if self._matcher is None:

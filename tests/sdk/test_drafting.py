@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
 import pytest
@@ -41,6 +41,13 @@ def knowing(tokens: list[int], wrong_at: int = 10**6) -> Callable[[Sequence[int]
     return draft
 
 
+def later(draft: Callable[[Sequence[int]], list[int]]) -> Callable[[Sequence[int]], Awaitable[list[int]]]:
+    async def asked(so_far: Sequence[int]) -> list[int]:
+        return draft(so_far)
+
+    return asked
+
+
 STOPS: dict[str, Any] = {
     "none": IgnoreStopTokens(),
     "token": [IgnoreStopTokens(), StopTokens(262, 100)],
@@ -50,13 +57,13 @@ STOPS: dict[str, Any] = {
 
 
 @pytest.mark.parametrize("stop", STOPS)
-@pytest.mark.parametrize("kind", ["right", "wrong", "garbage", "nothing", "lookup"])
+@pytest.mark.parametrize("kind", ["right", "wrong", "garbage", "nothing", "lookup", "async"])
 def test_drafts_change_nothing_but_the_number_of_forwards(stop: str, kind: str) -> None:
     expected = plain(STOPS[stop], 40)
     known = plain(IgnoreStopTokens(), 60)
     draft: Any = {
         "right": knowing(known), "wrong": knowing(known, 7), "garbage": lambda tokens: [0, 1, 2],
-        "nothing": lambda tokens: (), "lookup": PromptLookup(),
+        "nothing": lambda tokens: (), "lookup": PromptLookup(), "async": later(knowing(known, 7)),
     }[kind]  # fmt: skip
     host = install()
     ctx = Context().fill(PROMPT)
