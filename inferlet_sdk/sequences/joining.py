@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from inferlet_sdk.errors import InvalidArgument, InvalidState
+from inferlet_sdk.sequences.page_table import Part
 from inferlet_sdk.sequences.sequence import TokenSequence
 
 
@@ -14,20 +15,21 @@ def join_sequences(parts: Sequence[TokenSequence]) -> TokenSequence:
     move tokens."""
     _check(parts)
     whole = TokenSequence(parts[0].queues, adapter=parts[0].adapter)
-    behind = 0  # the highest position
+    behind, joined = 0, list[Part]()  # behind: the highest position
+    for place, part in enumerate(parts):
+        count = len(part.tokens) - (place == len(parts) - 1)
+        with part:
+            part.compute(count, ())
+        kept = part.pages.kept(count)
+        by = max(behind - part.position(kept[0][0]), 0) if kept and part.info.moves_tokens else 0
+        joined.append(Part(part.pages, kept, by))
+        if not part.pages.dropped:
+            whole.images.append(part.images, len(whole.tokens))
+        whole.tokens += [token for start, stop in kept for token in part.tokens[start:stop]]
+        behind = max(behind, part.offset + by + count)
     with whole as queue:
-        for place, part in enumerate(parts):
-            count = len(part.tokens) - (place == len(parts) - 1)
-            with part:
-                part.compute(count, ())
-            kept = part.pages.kept(count)
-            by = max(behind - part.position(kept[0][0]), 0) if kept and part.info.moves_tokens else 0
-            whole.pages.append(queue, part.pages, whole.computed, kept, by)
-            if not part.pages.dropped:
-                whole.images.append(part.images, len(whole.tokens))
-            whole.computed += sum(stop - start for start, stop in kept)
-            whole.tokens += [token for start, stop in kept for token in part.tokens[start:stop]]
-            behind = max(behind, part.offset + by + count)
+        whole.pages.join(queue, joined)
+    whole.computed = len(whole.tokens)
     whole.tokens.append(parts[-1].tokens[-1])
     whole.offset = max(0, behind - whole.computed)
     return whole

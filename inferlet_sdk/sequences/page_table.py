@@ -10,6 +10,7 @@ page n // page size.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from typing import NamedTuple
 
 from inferlet_sdk import traits
 from inferlet_sdk.addresses import Addresses, Pages, Slots
@@ -39,6 +40,14 @@ class _Page:
 
 _DROPPED = _Page(-1)
 """In place of a page whose tokens were all dropped."""
+
+
+class Part(NamedTuple):
+    """Tokens of a table that are joined with others: in these ranges, moved by so many positions."""
+
+    pages: PageTable
+    kept: Sequence[tuple[int, int]]
+    by: int
 
 
 class PageTable:
@@ -148,26 +157,33 @@ class PageTable:
         self.context, self.output = list((self.pages[:place] + end).ranges), list(end.ranges)
         self.capacity = len(self._pages) * self._page_size
 
-    def append(self, queue: int, other: PageTable, tokens: int, kept: Sequence[tuple[int, int]], by: int) -> None:
-        """Puts the ranges `kept` of the tokens of another table behind the `tokens` that are here, moved by `by`
-        positions: its full pages are shared if a page begins there and nothing is left out or moved, copied otherwise.
-        """
-        size, count = self._page_size, _count(kept)
-        shared = count // size if tokens % size == 0 and by == 0 and not other.dropped else 0
-        if shared:
-            for page in other._pages[:shared]:
-                page.holders += 1
-            self._pages[tokens // size : tokens // size] = other._pages[:shared]  # spare pages stay behind them
-            self._update()
-            other._update()
-        done = shared * size
-        if done < count:
-            self.reserve(queue, tokens + count)
-            sources = sum((other._slots(max(start, done), stop) for start, stop in kept), Slots(()))
-            targets = Pages.of([page.address for page in self._pages]).slots(size)[tokens + done : tokens + count]
-            traits.copy_kvpage(queue, sources, targets)
-        if by:
-            self._move(queue, tokens, tokens + count, by)
+    def join(self, queue: int, parts: Sequence[Part]) -> None:
+        """Has the tokens of other tables behind each other; it is empty. Full pages are shared if a page begins there,
+        and nothing is left out or moved; the others are copied, all at once, so that this takes few waves."""
+        size, tokens, sources, targets = self._page_size, 0, Slots(()), list[tuple[int, int]]()
+        for part in parts:
+            other, count = part.pages, _count(part.kept)
+            done = count - count % size if tokens % size == 0 and part.by == 0 and not other.dropped else 0
+            if done:
+                shared = other._pages[: done // size]
+                for page in shared:
+                    page.holders += 1
+                self._pages[tokens // size : tokens // size] = shared  # spare pages stay behind them
+                self._update()
+                other._update()
+            if done < count:
+                self.reserve(queue, tokens + count)
+                sources = sum((other._slots(max(start, done), stop) for start, stop in part.kept), sources)
+                targets.append((tokens + done, tokens + count))
+            tokens += count
+        if targets:
+            traits.copy_kvpage(queue, sources, sum((self._slots(*one) for one in targets), Slots(())))
+        begin = 0
+        for part in parts:
+            stop = begin + _count(part.kept)
+            if part.by:
+                self._move(queue, begin, stop, part.by, tokens)
+            begin = stop
 
     def kept(self, count: int) -> list[tuple[int, int]]:
         """The ranges of the first `count` tokens that were not dropped."""
@@ -229,7 +245,7 @@ class PageTable:
                 page = self._pages[place] = self._copy(queue, page, size)
             _hide(queue, page, hidden)
         if gap:
-            self._move(queue, behind, computed, -gap)
+            self._move(queue, behind, computed, -gap, computed)
         self._release(queue, unused)
         self._update()
         return gap
@@ -254,17 +270,27 @@ class PageTable:
                 self._pages[place] = _Page(address)
             self._release(queue, shared)
 
-    def _move(self, queue: int, start: int, stop: int, by: int) -> None:
-        """Moves the tokens `start` .. `stop`, the last ones with keys, whose pages are its own, to other positions."""
-        size, place = self._page_size, start // self._page_size
-        pages = [page.address for page in self._pages[place : -(-stop // size)] if page is not _DROPPED]
-        head, before = self._pages[place], start % size
-        if before and start < stop:  # those that stay are hidden meanwhile
-            _hide(queue, head, [(0, before), *self._hidden(place)])
-        for first in range(0, len(pages) if start < stop else 0, MOST_MOVED // size):
+    def _move(self, queue: int, start: int, stop: int, by: int, end: int) -> None:
+        """Moves the tokens `start` .. `stop` of the first `end`, which have keys, to other positions. Their pages must
+        be its own."""
+        if start == stop:
+            return
+        size, places = self._page_size, range(start // self._page_size, -(-stop // self._page_size))
+        stay = {place: self._others(place, start, stop, end) for place in {places[0], places[-1]}}
+        for place, others in stay.items():
+            if others:  # they are hidden meanwhile
+                _hide(queue, self._pages[place], [*others, *self._hidden(place)])
+        pages = [page.address for page in self._pages[places.start : places.stop] if page is not _DROPPED]
+        for first in range(0, len(pages), MOST_MOVED // size):
             traits.shift_kvpage(queue, pages[first : first + MOST_MOVED // size], by)
-        if before and start < stop:
-            _hide(queue, head, self._hidden(place))
+        for place, others in stay.items():
+            if others:
+                _hide(queue, self._pages[place], self._hidden(place))
+
+    def _others(self, place: int, start: int, stop: int, end: int) -> list[tuple[int, int]]:
+        """The ranges of slots in the page at a place that hold tokens up to `end`, but for `start` .. `stop`."""
+        begin, filled = place * self._page_size, min(end - place * self._page_size, self._page_size)
+        return [one for one in ((0, start - begin), (stop - begin, filled)) if one[0] < one[1]]
 
     def cut(self, queue: int, tokens: int) -> None:
         """Keeps the first `tokens` tokens. Pages of its own stay for new tokens."""

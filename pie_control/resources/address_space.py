@@ -73,6 +73,7 @@ class AddressSpace:
         self._hand_on = hand_on
         self._samples: dict[int, _Sample] = {}  # by future
         self.last_steps: dict[int, Any] = {}  # by queue, see calls/fused/last_step.py
+        self.last_shift: Any = None  # see calls/forward/shift_kvpage.py
         self._watchers: dict[int, Callable[[Any], None]] = {}  # by future
         self.imports: dict[int, Range | CallError | None] = {}  # by future: first address and number of pages
         self._delivered: deque[int] = deque()  # futures of samples whose tokens were delivered

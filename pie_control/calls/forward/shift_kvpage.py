@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Hashable, Sequence
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,7 +18,7 @@ from pie_control.resources.address_space import AddressSpace
 from pie_control.resources.holdings import Holdings
 from pie_control.resources.intervals import intervals_of
 from pie_control.resources.kinds import PAGES, Resource
-from pie_control.resources.ranges import Range, parse_ranges
+from pie_control.resources.ranges import Range, merge, overlap, parse_ranges
 from pie_control.resources.tables.slots import EMPTY
 from pie_inference.protocol import ShiftKvpage
 
@@ -40,6 +41,16 @@ class ShiftCommand(WorkerCommand, frozen=True):
         return [(first // page_size, (last - 1) // page_size + 1) for first, last in self.slots]
 
 
+class Shifts(NamedTuple):
+    """Shifts of different slots that a queue has right behind each other, up to `seq`: they do not wait for each other,
+    only for what was issued up to `after`."""
+
+    seq: int
+    queue: int
+    after: int
+    slots: Sequence[Range]
+
+
 def issue(space: AddressSpace, queue: int, pages: Sequence[int], by: int) -> None:
     """Moves the tokens of pages, but those that are hidden. Raises Unsupported (the model cannot), NotFound,
     InvalidArgument (a position that the model does not have, too many tokens), InvalidState (no token to move, a page
@@ -60,10 +71,13 @@ def issue(space: AddressSpace, queue: int, pages: Sequence[int], by: int) -> Non
     if not by:
         return
     slots = intervals_of(space.pages.slots_of(ranges)[tokens])
-    before = space.seq  # earlier commands may read what is moved
+    last: Shifts | None = space.last_shift
+    if last is None or (last.seq, last.queue) != (space.seq, queue) or overlap(last.slots, slots):
+        last = Shifts(space.seq, queue, space.seq, ())  # earlier commands may read what is moved
     seq = space.next_seq()
+    space.last_shift = Shifts(seq, queue, last.after, merge([*last.slots, *slots]))
     space.pages.rewrite(ranges, after, space.stamp(queue))
-    space.issue(ShiftCommand(space.owner, queue, seq, before, None, (), slots, after[tokens]))
+    space.issue(ShiftCommand(space.owner, queue, seq, last.after, None, (), slots, after[tokens]))
 
 
 def _moved(held: NDArray[np.int32], by: int, limit: int) -> tuple[NDArray[np.int32], NDArray[np.bool_]]:

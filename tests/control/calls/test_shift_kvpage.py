@@ -66,6 +66,19 @@ def test_another_queue_that_reads_the_pages_waits() -> None:
     assert handed_on[-1].after == shift.seq
 
 
+def test_shifts_of_other_tokens_right_behind_each_other_go_together() -> None:
+    world = World()
+    inferlet = world.open(8, 12)
+    inferlet.embed(0, 12)
+    inferlet.forward(0, 12)
+    world.drain()
+    first = inferlet.pages
+    for page, by in ((first, 1), (first + 1, 2), (first + 2, 3), (first, 4), (first + 1, 5)):
+        inferlet.call("shift_kvpage", 1, [page, 1], by)
+    moved = [by_kind(wave)[ShiftKvpage].positions.tolist() for wave in world.drain()]
+    assert moved == [[1, 2, 3, 4, 6, 7, 8, 9, 11, 12, 13, 14], [5, 6, 7, 8, 11, 12, 13, 14]]
+
+
 def test_moving_nothing_or_by_nothing_does_nothing() -> None:
     inferlet, handed_on = prepare()
     before = len(handed_on), inferlet.space.seq
