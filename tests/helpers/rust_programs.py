@@ -14,14 +14,15 @@ import tempfile
 from collections.abc import Mapping
 from hashlib import sha256
 from pathlib import Path
+from unittest.mock import patch
 
+from pie_control.authoring.build.cargo import built_module, knows_target
 from pie_control.host_api.wit_files import current
 from pie_control.sandbox.encoding.component import encode
 from tests.helpers.tree import EXAMPLES, ROOT
 
 CRATE = ROOT / "inferlet_sdk" / "rust"
 FOLDERS = [*sorted(EXAMPLES.glob("*/rust")), ROOT / "tests" / "rust"]
-TARGET = "wasm32-unknown-unknown"
 QUICK = {"CARGO_PROFILE_RELEASE_LTO": "off", "CARGO_PROFILE_RELEASE_OPT_LEVEL": "0"}
 """Settings with which cargo is soon done."""
 
@@ -56,13 +57,11 @@ def recorded(folder: Path) -> Mapping[str, str]:
 @functools.cache
 def compiler() -> Path | None:
     """The folder of a cargo and a rustc that know the target; None: there are none."""
-    places = [Path(place) for place in os.environ.get("PATH", "").split(os.pathsep)] + [Path("/usr/bin")]
-    for place in places:
+    for place in [*map(Path, os.environ.get("PATH", "").split(os.pathsep)), Path("/usr/bin")]:
         if (place / "cargo").exists() and (place / "rustc").exists():
-            asked = [str(place / "rustc"), "--print", "target-libdir", "--target", TARGET]
-            libraries = subprocess.run(asked, capture_output=True, text=True, check=False).stdout.strip()
-            if libraries and Path(libraries).is_dir():
-                return place
+            with patch.dict(os.environ, {"RUSTC": str(place / "rustc")}):
+                if knows_target():
+                    return place
     return None
 
 
@@ -74,20 +73,20 @@ def version() -> str:
 
 
 def build(folder: Path, target: Path, settings: Mapping[str, str] | None = None) -> bytes:
-    """The component of a program, built in the folder `target`. Raises CalledProcessError."""
+    """The component of a program, built in the folder `target`. Raises BadProgram."""
     place = compiler()
     assert place is not None
     environment = {
-        **os.environ,
         **(settings or {}),
+        "CARGO": str(place / "cargo"),
         "RUSTC": str(place / "rustc"),
+        "CARGO_NET_OFFLINE": "true",
         "CARGO_TARGET_DIR": str(target),
         "RUSTFLAGS": f"--remap-path-prefix={ROOT}/=",
     }
-    command = [str(place / "cargo"), "build", "--quiet", "--release", "--offline", "--target", TARGET]
-    subprocess.run(command, cwd=folder, env=environment, check=True)
+    with patch.dict(os.environ, environment):
+        module = built_module(folder)
     (folder / "Cargo.lock").unlink(missing_ok=True)
-    module = target / TARGET / "release" / component(folder).name
     return encode(module.read_bytes(), current())
 
 

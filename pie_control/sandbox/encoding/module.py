@@ -114,7 +114,10 @@ def _exports(given: Mapping[str, object], has_imports: bool) -> frozenset[str]:
     """Those in EXPORTS that a module has."""
     memory = given.get(MEMORY)
     if RUN not in given:
-        raise LinkError("exports no function `run`, which is the entry: `run` takes nothing and returns an address")
+        raise LinkError(
+            "exports no function `run`, which is the entry: `run` takes nothing and returns an address. In Rust "
+            "`inferlet::main!(main);` makes it"
+        )
     if not isinstance(memory, wasmtime.MemoryType) or memory.is_64:
         raise LinkError("exports no memory of 32 bits under the name `memory`: link it so that it does")
     if has_imports and REALLOC not in given:
