@@ -19,7 +19,7 @@ from pie_control.client import Client
 from pie_control.client.running import Running
 
 from ..plans import refuse_unknown
-from ..support.guests import end_all, launch_many, source
+from ..support.guests import end_all, launch_many, program_of
 from ..support.samples import median
 from ..support.server import scheduler_counts, serving
 from ..support.surroundings import demo_adapter, web_server
@@ -51,10 +51,16 @@ SHORT_BLOCKS = {
 }
 """Calls in a block, where BLOCK would hold too much, or take too long."""
 INFERENCE_CALLS = 10
+RUST_CALLS = (
+    "get_arg", "get_env", "available_models", "blob_names", "usage", "get_model_info", "send", "set_result", "log",
+    "sleep", "receive", "synchronize", "set_queue_priority", "tokenize", "detokenize", "push_tokens", "create_sampler",
+    "alloc", "set_positions", "embed_txt", "forward", "sample", "get_next_dist",
+)  # fmt: skip
+"""Calls that also have a row of a guest in Rust, in layer "control": it has no clock for the other one."""
 OUTSIDE, MOST_OUTSIDE = ("http_request", "read_body"), 32
 """Calls, and the inferlets that make them at most: a host has 256 requests open at a time."""
-ENDLESS = {"cpu_seconds": 1e6, "cpu_refill": 0}
-"""Settings with which the processor time of an inferlet only grows."""
+SETTINGS = {"cpu_seconds": 1e6, "cpu_refill": 0, "max_inferlets": 2000, "max_inferlets_per_client": 2000}
+"""Settings with which the processor time of an inferlet only grows, and 896 inferlets and their children may run."""
 LEFT_OUT = {
     "launch": "it starts an inferlet: see the benchmark of this name",
     "cancel_child": "it ends what `join` waits for",
@@ -84,15 +90,17 @@ class Plan:
         refuse_unknown("call", self.calls, (*CONTROL_CALLS, *ISSUED_CALLS))
 
 
-FULL = Plan((1, 16, 64, 256), blocks=40, least_blocks=5)
+FULL = Plan((1, 16, 64, 256, 896), blocks=40, least_blocks=5)
 QUICK = Plan((1, 16), blocks=10, least_blocks=3)
 
 
 @dataclass(frozen=True)
 class Row:
     """`latency_us` is processor time in layer "control", where `worker_us` and `waves_per_call` are 0; `guest_us` is 0
-    in layer "inference". `waves_per_call`: waves that the worker ran during one call of each inferlet."""
+    in layer "inference", and for a guest in Rust, whose own time is part of `us`. `waves_per_call`: waves that the
+    worker ran during one call of each inferlet."""
 
+    guest: str
     call: str
     layer: str
     inferlets: int
@@ -119,18 +127,24 @@ async def run(plan: Plan) -> list[Row]:
     with demo_adapter() as adapter:
         async with (
             web_server() as outside,
-            serving(tree=plan.tree, adapter=f"adapter={adapter}", http_allow=outside, **ENDLESS) as server,
+            serving(tree=plan.tree, adapter=f"adapter={adapter}", http_allow=outside, **SETTINGS) as server,
             Client(server.url) as client,
         ):
-            program = await client.upload(source("call_costs"), "call_costs")
-            return [row for number in plan.inferlets for row in await _rows(plan, client, program, number, outside)]
+            rows = []
+            for guest in ("python", "rust"):
+                program = await client.upload(program_of(guest, "call_costs"), "call_costs")
+                for number in plan.inferlets:
+                    rows += await _rows(plan, client, guest, program, number, outside)
+            return rows
 
 
-async def _rows(plan: Plan, client: Client, program: str, number: int, outside: str) -> list[Row]:
+async def _rows(plan: Plan, client: Client, guest: str, program: str, number: int, outside: str) -> list[Row]:
     running = await launch_many(client, program, number, f"http://{outside}/", blobs={"blob": bytes(1000)})
     blocks = max(plan.least_blocks, plan.blocks // number)
     orders = [one for one in _orders(number) if not plan.calls or (one[0] in plan.calls and one[1] == "control")]
-    rows = [await _measure(client, running, *order, blocks) for order in orders]
+    if guest == "rust":
+        orders = [one for one in orders if one[0] in RUST_CALLS and one[1] == "control"]
+    rows = [await _measure(client, guest, running, *order, blocks) for order in orders]
     await end_all(running)
     return rows
 
@@ -144,12 +158,15 @@ def _orders(inferlets: int) -> list[tuple[str, str, int]]:
     ]
 
 
-async def _measure(client: Client, running: Sequence[Running], call: str, layer: str, calls: int, blocks: int) -> Row:
+async def _measure(
+    client: Client, guest: str, running: Sequence[Running], call: str, layer: str, calls: int, blocks: int
+) -> Row:
     order = json.dumps([call, layer, calls])
     measured = [await _block(client, running, order, calls) for _ in range(blocks + 1)][1:]  # the first warms up
     with_worker = layer == "inference"
     latency = median([block.latency for block in measured])
     return Row(
+        guest=guest,
         call=call,
         layer=layer,
         inferlets=len(running),

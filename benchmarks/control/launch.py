@@ -53,10 +53,12 @@ class Plan:
     @property
     def settings(self) -> dict[str, Any]:
         """Of the server."""
-        return {"warm_pool": self.warm_pool} | ({"hosts": self.hosts} if self.hosts >= 0 else {})
+        bound = max((*self.warm, *self.cold, ServerConfig().max_inferlets_per_client))
+        own = {"warm_pool": self.warm_pool, "max_inferlets_per_client": bound}
+        return own | ({"hosts": self.hosts} if self.hosts >= 0 else {})
 
 
-FULL = Plan(warm=(1, 16, 64, 256), cold=(1, 16, 64), launches=200, least_rounds=4)
+FULL = Plan(warm=(1, 16, 64, 256, 896), cold=(1, 16, 64), launches=200, least_rounds=4)
 QUICK = Plan(warm=(1, 16, 64), cold=(1,), launches=20, least_rounds=1, warm_pool=64)
 """Making the guests ahead takes most of the time: a server makes one in about 35 ms, so that it delays nobody."""
 
@@ -151,7 +153,7 @@ async def run(plan: Plan) -> list[Row]:
 
 async def _measure_target(through: str, target: Target, plan: Plan) -> list[Row]:
     rows = []
-    for guest in GUESTS:
+    for guest in (*GUESTS, "rust"):
         program = await target.upload(program_of(guest, "first_message"))
         start = partial(target.launch, program)
         await _round(target, 1, start, plan)

@@ -28,7 +28,7 @@ def test_launch(tmp_path: Path) -> None:
     rows = run(tmp_path, "launch", *options, *FEW_GUESTS)
     names = ("through", "guest", "concurrent", "warm", "launches")
     measured = [tuple(row[name] for name in names) for row in rows]
-    warm = [(guest, number, True, 2) for guest in ("python", "component") for number in (1, 2)]
+    warm = [(guest, number, True, 2) for guest in ("python", "component", "rust") for number in (1, 2)]
     each = [*warm, ("python", 1, False, 2)]
     assert measured == [(through, *rest) for through in ("session", "runtime") for rest in each]
     assert all(0 < row["p50_ms"] <= row["p99_ms"] for row in rows)
@@ -37,11 +37,12 @@ def test_launch(tmp_path: Path) -> None:
 def test_api_calls(tmp_path: Path) -> None:
     rows = run(tmp_path, "api_calls", *["--inferlets", "2", "--blocks", "1", "--least-blocks", "1"])
     assert {row["layer"] for row in rows} == {"control", "inference"}
+    assert {row["call"] for row in rows if row["guest"] == "rust"} == {*api_calls.RUST_CALLS}
     for row in rows:
         waits = row["layer"] == "inference"
         assert (row["worker_us"] > 0) is (row["waves_per_call"] >= 1) is waits
         assert row["us"] <= row["latency_us"]
-        assert waits or row["guest_us"] > 0 or row["call"] == "clock"
+        assert waits or row["guest_us"] > 0 or row["call"] == "clock" or row["guest"] == "rust"
 
 
 def test_one_call(tmp_path: Path) -> None:

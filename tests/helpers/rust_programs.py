@@ -22,7 +22,8 @@ from pie_control.sandbox.encoding.component import encode
 from tests.helpers.tree import EXAMPLES, ROOT
 
 CRATE = ROOT / "inferlet_sdk" / "rust"
-FOLDERS = [*sorted(EXAMPLES.glob("*/rust")), ROOT / "tests" / "rust"]
+MEASURED = ROOT / "benchmarks" / "support" / "inferlets" / "rust"
+FOLDERS = [*sorted(EXAMPLES.glob("*/rust")), ROOT / "tests" / "rust", *sorted(MEASURED.iterdir())]
 QUICK = {"CARGO_PROFILE_RELEASE_LTO": "off", "CARGO_PROFILE_RELEASE_OPT_LEVEL": "0"}
 """Settings with which cargo is soon done."""
 
