@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from tokenizers import Tokenizer
 
 from examples.demo_model import arithmetic, lists
 from examples.demo_model.data import IGNORED, encode, stack
@@ -101,8 +102,9 @@ TASKS: dict[str, tuple[Skill, Judge | None]] = {
 class Evaluation:
     """Runs tasks, and keeps what was wrong."""
 
-    def __init__(self, generator: Generator, count: int) -> None:
-        self._generator = generator
+    def __init__(self, folder: Path, count: int) -> None:
+        self._generator = Generator(folder)
+        self._tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))  # the generator's one pads
         self._count = count
         self.wrong: list[dict[str, Any]] = []
 
@@ -120,8 +122,8 @@ class Evaluation:
     @torch.no_grad()
     def _not_exact(self, talks: Sequence[Talk], batch: int = 16) -> dict[int, dict[str, Any]]:
         """The talks in which greedy decoding says something else than training. One pass over a talk tells."""
-        tokenizer = self._generator.tokenizer
-        rows = encode(tokenizer.backend_tokenizer, [Document(messages=tuple(talk.messages)) for talk in talks])
+        tokenizer = self._tokenizer
+        rows = encode(tokenizer, [Document(messages=tuple(talk.messages)) for talk in talks])
         order = sorted(range(len(rows)), key=lambda index: len(rows[index].ids))
         wrong = {}
         for start in range(0, len(order), batch):
@@ -132,9 +134,9 @@ class Evaluation:
             for row, index in enumerate(chosen):
                 if (bad := missed[row]).any():
                     wrong[index] = {
-                        "talk": tokenizer.decode(ids[row], skip_special_tokens=False),
-                        "expected": tokenizer.decode(targets[row][bad]),
-                        "answer": tokenizer.decode(said[row][bad]),
+                        "talk": tokenizer.decode(ids[row].tolist(), skip_special_tokens=False),
+                        "expected": tokenizer.decode(targets[row][bad].tolist()),
+                        "answer": tokenizer.decode(said[row][bad].tolist()),
                     }
         return wrong
 
@@ -157,7 +159,7 @@ def main() -> None:
     parser.add_argument("--json", type=Path, help="where to write the scores")
     parser.add_argument("--wrong", type=Path, help="where to write the wrong answers")
     arguments = parser.parse_args()
-    evaluation = Evaluation(Generator(arguments.model), arguments.count)
+    evaluation = Evaluation(arguments.model, arguments.count)
     scores: dict[str, float] = {}
     for name in TASKS:
         if arguments.only in name:
