@@ -15,6 +15,7 @@ from pie_control.inference_client.process import worker_environment
 
 from . import catalog, plans, report
 from .catalog import Benchmark, Entry
+from .opponents.client import OpponentError
 
 MOST_LOAD = 0.5
 """Most runnable processes of others; above it, times measure them too."""
@@ -24,12 +25,17 @@ TEXT = functools.partial(argparse.RawDescriptionHelpFormatter, width=120)
 
 
 def main(words: Sequence[str]) -> int:
-    """Runs a benchmark. Returns the exit status: 1 if the benchmark is one that can fail, and did."""
+    """Runs a benchmark. Returns the exit status: 1 if the benchmark is one that can fail, and did, 2 if a
+    server that it was given is none of completions."""
     benchmark, options = parse(words)
     machine = report.machine()
     if machine.load > MOST_LOAD:
         print(f"the machine is not idle (load {machine.load}): times will be too long", file=sys.stderr)
-    rows = asyncio.run(benchmark.run(options.plan))
+    try:
+        rows = asyncio.run(benchmark.run(options.plan))
+    except OpponentError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
     made = report.make_report(options.name, options.form, options.plan, machine, rows)
     print(benchmark.summary(rows) if hasattr(benchmark, "summary") else report.as_table(made.rows))
     if options.json is not None:

@@ -83,7 +83,11 @@ def settings_of(model: str) -> dict[str, Any]:
 @contextlib.asynccontextmanager
 async def servers(model: str, opponent: str = "", **settings: Any) -> AsyncIterator[tuple[str, str]]:
     """The addresses of a server of Pie, and of its opponent: `closed`, or the one at the address `opponent`. `settings`
-    are those of both workers, and of Pie those that begin with `pie_`."""
+    are those of both workers, and of Pie those that begin with `pie_`. Raises OpponentError before anything is started
+    if the address is that of no such server."""
+    if opponent:
+        async with CompletionClient(opponent) as client:
+            await client.model()
     own = {name.removeprefix("pie_"): value for name, value in settings.items() if name.startswith("pie_")}
     shared = {name: value for name, value in settings.items() if not name.startswith("pie_")}
     worker = {**settings_of(model), **shared}

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
 
+from benchmarks import __main__ as cli
 from benchmarks.opponents.api_agents import Apis, make_task
-from benchmarks.opponents.client import OpponentError
 from benchmarks.paper import features, opportunity_cost, paper
 from benchmarks.paper.drawing import draw_bars
 from benchmarks.paper.parts import PARTS
@@ -43,10 +42,9 @@ def test_optimizations(tmp_path: Path) -> None:
     assert [row["agent"].count(" + ") for row in rows if row["agent"].startswith("program")] == [0, 1, 2, 3, 1, 1]
 
 
-def test_an_opponent_that_is_none_is_told() -> None:
-    plan = features.Plan((LLAMA_TINY,), ("completion",), (), 1, 1, 1, opponent="http://127.0.0.1:1")
-    with pytest.raises(OpponentError, match="is no server of completions"):
-        asyncio.run(features.run(plan))
+def test_an_opponent_that_is_none_is_told(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["features", *TINY, "--opponent", "http://127.0.0.1:1"]) == 2
+    assert "error: http://127.0.0.1:1 is no server of completions" in capsys.readouterr().err
 
 
 def test_prompts_of_agents_begin_with_what_is_popular() -> None:
@@ -87,8 +85,6 @@ def test_the_page_has_what_was_measured(tmp_path: Path) -> None:
 
 
 def test_commands_of_parts_are_commands(tmp_path: Path) -> None:
-    from benchmarks import __main__ as cli
-
     for quick in (True, False):
         plan = paper.Plan(quick, device="cpu", opponent="http://127.0.0.1:1", models=(LLAMA_TINY,))
         for part in PARTS:
