@@ -89,7 +89,7 @@ async def run(plan: Plan) -> list[Row]:
             async with servers(model, plan.opponent, **options) as (pie, opponent):
                 for round_trip in plan.round_trips:
                     async with sides(model, pie, opponent, round_trip) as both:
-                        program = await both.pie.upload(source("agent"), "agent")
+                        program = await both.pie.upload(source("paper/agent"), "agent")
                         for task in _tasks(plan):
                             runs = _runs(plan, both, program, task, tools.url, hands)
                             rows.append(await _measure(plan, model, round_trip, task, *runs))

@@ -103,7 +103,7 @@ async def _measure(plan: Plan, model: str, with_programs: bool) -> list[Row]:
     async with servers(model, plan.opponent, device=plan.device) as where:
         for round_trip in dict.fromkeys((0, plan.round_trip)):
             async with sides(model, *where, round_trip) as both:
-                program = await both.pie.upload(source("feature"), "feature")
+                program = await both.pie.upload(source("paper/feature"), "feature")
                 for feature in plan.features:
                     if round_trip == (plan.round_trip if feature in STRATEGIES else 0):
                         requests = _requests(plan, both, program, feature)

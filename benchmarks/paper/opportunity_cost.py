@@ -107,7 +107,7 @@ async def _ways(plan: Plan, loop: ClosedLoop, client: Client, completions: Compl
         return 1e3 * (await run_server(completions, prompts, tokens))[1]
 
     async def program(way: str) -> Turn:
-        text = source("ways").replace(b'WAY = "run"', f'WAY = "{way}"'.encode())
+        text = source("paper/ways").replace(b'WAY = "run"', f'WAY = "{way}"'.encode())
         uploaded = await client.upload(text, f"ways-{way}")
 
         async def turn(tokens: int) -> float:

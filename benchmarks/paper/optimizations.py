@@ -91,7 +91,7 @@ async def run(plan: Plan) -> list[Row]:
                 servers(model, plan.opponent, **options) as (pie, opponent),
                 sides(model, pie, opponent, plan.round_trip) as both,
             ):
-                program = await both.pie.upload(source("api_agent"), "api_agent")
+                program = await both.pie.upload(source("paper/api_agent"), "api_agent")
                 rows += await _measure_all(plan, model, _agents(plan, both, program, tools.url, hands))
     return rows
 
