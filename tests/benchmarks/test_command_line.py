@@ -54,7 +54,7 @@ def test_options_replace_what_the_form_says() -> None:
         (["tpot", "--models", "gpt"], "there is no model gpt; there are demo, random-160m"),
         (["gpu_check", "--only", "tritn ops"], "there is no path tritn ops; there are torch ops"),
         (["gpu_bench", "--parts", "gpu"], "there is no part gpu; there are worker, system, transformers"),
-        (["compare", "HEAD", "tpt"], "there is no benchmark tpt; there are adapters, api_calls"),
+        (["compare", "HEAD", "tpt"], "there is no benchmark tpt; there are adapters, agents"),
         (["compare", "HEAD", "compare"], "there is no benchmark compare"),
         (["compare", "HEAD", "tpot", "--steps", "3"], "benchmarks tpot: error: unrecognized arguments: --steps 3"),
         (["compare", "HEAD", "tpot", "--json", "file"], "unrecognized arguments: --json file"),
