@@ -1,4 +1,4 @@
-"""How much less time does it take to move tokens than to compute them, and to join a prompt than to fill it?"""
+"""How much faster are tokens moved than computed anew, and a prompt joined than filled?"""
 
 from __future__ import annotations
 
