@@ -26,6 +26,8 @@ from typing import Any, Protocol, cast
 
 import pie_inference
 from pie_control.client import Client
+from pie_control.config import find_model
+from pie_control.errors import ConfigError
 
 FOLDER = Path(__file__).parent / "inferlets"
 DEMO_MODEL = Path(pie_inference.__file__).parent / "demo_model"
@@ -86,6 +88,16 @@ def load(name: str) -> Check:
 def settings(name: str) -> dict[str, Any]:
     """Those of the server that a technique is checked on."""
     return {"dtype": "float32", "model": getattr(load(name), "MODELS", ["demo"]), "http_allow": "127.0.0.1:*"}
+
+
+def lacks(name: str) -> str:
+    """Why a technique cannot be checked here: it needs a model that this version does not ship. "": it can."""
+    for model in getattr(load(name), "MODELS", ["demo"]):
+        try:
+            find_model(model)
+        except ConfigError:
+            return f"{name} needs the model {model}, and this version does not ship it"
+    return ""
 
 
 async def run(name: str, client: Client, problems: int, seed: int = 0) -> Sequence[Measure]:

@@ -43,6 +43,7 @@ HEAVY = (
     "wasmtime",
     "zmq",
     "benchmarks.__main__",
+    "examples.checks.load",
     "examples.world.serving.serving",
     "pie_control.application.process_link",
     "pie_control.authoring.build",

@@ -10,7 +10,7 @@ PYTHON = r"""
 code: "<code>print(" (value " - " value | "sum(" value (" > " NUMBER)? " for x in " list ")" | best) ")</code>"
 best: ("max(" | "min(") list ", key=" NAME ")"
 value: NAME "(" ("x" | TEXT) ")" | "int(" NAME "(" ("x" | TEXT) "))"
-list: "[" TEXT (", " TEXT)+ "]"
+list: "[" in0 "]"
 """
 
 
@@ -41,9 +41,12 @@ async def main(
 def grammar(question: str, names: list[str], told: str) -> str:
     """A line of Python with the functions that there are, and the words and numbers of the question; or the answer, if
     the last one has printed something."""
-    words, numbers = re.findall("[a-z]+", question), re.findall("[0-9]+", question) or ["0"]
-    one_of = {"NAME": names, "TEXT": [f'"{word}"' for word in words], "NUMBER": numbers}
-    rules = [f"{name}: {' | '.join(map(json.dumps, dict.fromkeys(texts)))}" for name, texts in one_of.items()]
+    texts = [json.dumps(f'"{word}"') for word in dict.fromkeys(re.findall("[a-z]+", question))]
+    rules = [f"TEXT: {' | '.join(texts)}", f"NAME: {' | '.join(map(json.dumps, names))}"]
+    rules.append(f"NUMBER: {' | '.join(map(json.dumps, re.findall('[0-9]+', question) or '0'))}")
+    for place in range(len(texts)):  # a list has words in their order, and none twice
+        more = [f'{text} (", " in{later})?' for later, text in enumerate(texts[place:-1], place + 1)]
+        rules.append(f"in{place}: {' | '.join([*more, texts[-1]])}")
     answer = f'| "Answer: " {json.dumps(told)}' if told and not re.match("[A-Za-z]*Error", told) else ""
     return "\n".join([f"start: code {answer}", PYTHON, *rules])
 

@@ -2,36 +2,40 @@ import json
 import re
 from collections import Counter
 
-from inferlet_sdk import CallResult, Context, Tools, TooManyRounds, Truncated, inferlet
+from inferlet_sdk import CallResult, Context, Tool, Tools, TooManyRounds, Truncated, inferlet
 from inferlet_sdk.tools.events import Call
 
 CALL = re.compile(r'(.*): <tool>(\w+)\("(.*)"\)</tool>')
+WORLD, ROUNDS = "http://127.0.0.1:8099", 16
 
 
 @inferlet
-async def main(
-    args,
-    world: str = "http://127.0.0.1:8099",
-    tools: str = "weather, population",
-    rounds: int = 16,
-    grounded: bool = False,
-):
+async def main(args, world: str = WORLD, tools: str = "weather, population", grounded: bool = False, aliases: str = ""):
     """Answers questions with the tools of a server: the model says what to look up, and sees what came (ReACT).
-    `grounded`: what it looks for is an end of the question, about what it has found last."""
+
+    `grounded`: what it looks for is an end of the question, about what it has found last, by a tool that shares a word
+    with it. `aliases`: words that the model knows, under which it is told of the tools.
+    """
+    toolbox = await Tools.from_mcp(f"{world}/mcp", only=tools.split(", "))
+    known = dict(zip(aliases.split(", "), tools.split(", "), strict=False)) if aliases else {}
+    if known:
+        real = [(alias, toolbox[name]) for alias, name in known.items()]
+        toolbox = Tools(*(Tool(tool, alias, f"tells the {alias}", tool.parameters) for alias, tool in real))
 
     async def show(event: object) -> None:
         if isinstance(event, CallResult):
-            await args.send(f"{event.name}({', '.join(event.arguments.values())}) = {event.text}\n")
+            name = known.get(event.name, event.name)
+            await args.send(f"{name}({', '.join(event.arguments.values())}) = {event.text}\n")
 
-    toolbox = await Tools.from_mcp(f"{world}/mcp", only=tools.split(", "))
-    answers = []
+    answers, words = [], {name: alias for alias, name in known.items()}
     while question := await args.receive():
+        asked = re.sub(r"\w+", lambda word: words.get(word[0], word[0]), question)
         ctx = Context(args.model)
         try:
             if grounded:
-                answers.append(await answer(ctx, toolbox, question, rounds, show))
+                answers.append(await answer(ctx, toolbox, asked, show))
             else:
-                said = await toolbox.chat(ctx, question, max_tokens=60, rounds=rounds, strict=True, on_event=show)
+                said = await toolbox.chat(ctx, asked, max_tokens=60, rounds=ROUNDS, strict=True, on_event=show)
                 answers.append(said.text)
         except (TooManyRounds, Truncated) as error:
             answers.append(f"no answer: {error}")
@@ -39,14 +43,14 @@ async def main(
     return answers
 
 
-async def answer(ctx: Context, toolbox: Tools, question: str, rounds: int, show) -> str:
+async def answer(ctx: Context, toolbox: Tools, question: str, show) -> str:
     """Goes on until the model answers. Each step looks for an end of the question that is shorter than the last one;
     a tool that fails twice in a step is not called again there."""
     words, found, failed = question.rstrip("?").split(), "", Counter[str]()
     ctx.fill_chat([{"role": "user", "content": question}], tools=toolbox)
-    for _ in range(rounds):
-        names = [tool.name for tool in toolbox if failed[tool.name] < 2]
-        said = await ctx.generate_until(grammar=step(names, words, found), max_tokens=100)
+    for _ in range(ROUNDS):
+        usable = [tool for tool in toolbox if failed[tool.name] < 2]
+        said = await ctx.generate_until(grammar=step(usable, words, found), max_tokens=100)
         call = CALL.fullmatch(said)
         if call is None:
             return said
@@ -55,18 +59,22 @@ async def answer(ctx: Context, toolbox: Tools, question: str, rounds: int, show)
         ctx.fill_chat("tool", result.text)
         failed[call[2]] += 1
         if result.error is None:
-            words, found, failed = call[1].split()[2:], result.text, Counter()
-    return f"no answer after {rounds} look-ups"
+            words, found, failed = call[1].removeprefix(call[3]).split()[2:], result.text, Counter()
+    return f"no answer after {ROUNDS} look-ups"
 
 
-def step(names: list[str], words: list[str], found: str) -> str:
-    """The grammar of a step: what is looked for and the call, or the answer."""
-    ends = [" ".join([f"{found}'s"] * bool(found) + words[place:]) for place in range(len(words))]
-    starts = [found] if found else [word.removesuffix("'s") for word in words]
-    calls = f'({any_of(ends)}) ": <tool>" ({any_of(names)}) "(\\"" ({any_of(starts)}) "\\")</tool>"'
-    reply = f'"Answer: " {json.dumps(found)}'
-    return "start: " + " | ".join([calls] * bool(words and names) + [reply] * bool(found))
+def step(tools: list[Tool], words: list[str], found: str) -> str:
+    """The grammar of a step: what is looked for, and the call of a tool that shares a word with it; or the answer."""
+    parts = [f'"Answer: " {json.dumps(found)}'] if found else []
+    for place in range(len(words) if tools else 0):
+        wanted = " ".join([f"{found}'s"] * bool(found) + words[place:])
+        sharing = [tool for tool in tools if spoken(wanted) & spoken(f"{tool.name} {tool.description}")]
+        names = " | ".join(json.dumps(tool.name) for tool in sharing or tools)
+        subject = wanted.partition("'s ")[0]
+        parts.append(json.dumps(f"{wanted}: <tool>") + f' ({names}) "(\\"{subject}\\")</tool>"')
+    return f"start: {' | '.join(parts)}"
 
 
-def any_of(texts) -> str:
-    return " | ".join(map(json.dumps, texts))
+def spoken(text: str) -> set[str]:
+    """The words of a text that are no part of every question."""
+    return set(re.findall("[a-z]+", text.lower())) - {"a", "is", "of", "s", "tells", "the", "what"}
