@@ -40,7 +40,7 @@ pub use context::search::Hypothesis;
 pub use context::Context;
 pub use error::{Code, Error, Result};
 pub use generation::dist::Dist;
-pub use generation::draft::prompt_lookup;
+pub use generation::draft::{prompt_lookup, Draft, Guess};
 pub use generation::sampler::{mirostat, Sampler};
 pub use generation::stop::StopReason;
 pub use generation::Generation;

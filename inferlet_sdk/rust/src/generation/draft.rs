@@ -3,6 +3,9 @@
 //! A step runs the last token and the draft behind it, and `verify` says how many tokens of the draft the sampler would
 //! have chosen, and the token behind them. They are exactly the tokens that sampling one by one gives.
 
+use std::future::Future;
+use std::pin::Pin;
+
 use super::run::Pieces;
 use super::sampler::{Handle, Sampler};
 use crate::context::model::ranges;
@@ -15,8 +18,20 @@ use crate::task::HostFuture;
 /// Tokens of one draft that are looked at.
 const MOST_DRAFTED: usize = 63;
 
-/// A function from all tokens so far to those that may come next; none, if it has no guess.
-pub type Draft = Box<dyn FnMut(&[u32]) -> Vec<u32>>;
+/// Tokens that may come next, once they are there.
+pub type Guess<'a> = Pin<Box<dyn Future<Output = Result<Vec<u32>>> + 'a>>;
+
+/// What guesses the next tokens: a function of all tokens so far, or a type of the program that needs time for it.
+pub trait Draft {
+    /// From all tokens so far to those that may come next; none, if it has no guess.
+    fn guess<'a>(&'a mut self, tokens: &'a [u32]) -> Guess<'a>;
+}
+
+impl<F: FnMut(&[u32]) -> Vec<u32>> Draft for F {
+    fn guess<'a>(&'a mut self, tokens: &'a [u32]) -> Guess<'a> {
+        Box::pin(std::future::ready(Ok(self(tokens))))
+    }
+}
 
 /// A draft from the text itself: at most `length` tokens behind the last place where the last `matched` tokens, or
 /// fewer, stand. Good where a text repeats what it was given, as in summaries and code.
@@ -35,14 +50,14 @@ pub fn prompt_lookup(matched: usize, length: usize) -> impl FnMut(&[u32]) -> Vec
 
 /// Tokens by drafts.
 pub(crate) struct Drafted {
-    draft: Draft,
+    draft: Box<dyn Draft>,
     handle: Handle,
     stop: Vec<u32>,
     embeds: Vec<u32>,
 }
 
 impl Drafted {
-    pub fn new(draft: Draft, sampler: &Sampler, stop: Vec<u32>) -> Result<Self> {
+    pub fn new(draft: Box<dyn Draft>, sampler: &Sampler, stop: Vec<u32>) -> Result<Self> {
         if sampler.looks_back() {
             return Err(Error::invalid("draft: a sampler with penalties cannot check a draft: leave one of them out"));
         }
@@ -55,7 +70,7 @@ impl Drafted {
         sequence.rewind(length - 1)?;
         let room = sequence.model.max_context.saturating_sub(sequence.position(length));
         let most = (left - 1).min(MOST_DRAFTED).min(room);
-        let mut tokens = if most > 0 { (self.draft)(&sequence.tokens) } else { Vec::new() };
+        let mut tokens = if most > 0 { self.draft.guess(&sequence.tokens).await? } else { Vec::new() };
         tokens.truncate(most);
         sequence.compute(length - 1, &[])?;
         let (accepted, next) = self.check(sequence, &tokens).await?;

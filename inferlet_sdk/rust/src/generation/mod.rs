@@ -47,7 +47,7 @@ struct Options {
     stop_tokens: Vec<u32>,
     ignores_stop_tokens: bool,
     include_stop: bool,
-    draft: Option<Draft>,
+    draft: Option<Box<dyn Draft>>,
     grammar: Option<(&'static str, String)>,
     run_ahead: bool,
 }
@@ -119,8 +119,8 @@ impl<'a> Generation<'a> {
         self
     }
 
-    /// A function that guesses the next tokens, such as `prompt_lookup(3, 8)`; the text is the same.
-    pub fn draft(mut self, draft: impl FnMut(&[u32]) -> Vec<u32> + 'static) -> Self {
+    /// What guesses the next tokens, such as `prompt_lookup(3, 8)`; the text is the same.
+    pub fn draft(mut self, draft: impl Draft + 'static) -> Self {
         self.options.draft = Some(Box::new(draft));
         self
     }
