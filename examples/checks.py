@@ -20,14 +20,13 @@ from __future__ import annotations
 import ast
 import importlib
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol, cast
 
 import pie_inference
 from pie_control.client import Client
-from pie_control.config import find_model
-from pie_control.errors import ConfigError
 
 FOLDER = Path(__file__).parent / "inferlets"
 DEMO_MODEL = Path(pie_inference.__file__).parent / "demo_model"
@@ -85,19 +84,22 @@ def load(name: str) -> Check:
     return cast(Check, importlib.import_module(f"examples.inferlets.{name}.check"))
 
 
+def constants(name: str) -> dict[str, Any]:
+    """Those of a check, read without importing it: some need packages that are not installed everywhere."""
+    found: dict[str, Any] = {}
+    for node in ast.parse((FOLDER / name / "check.py").read_text("utf-8")).body:
+        if isinstance(node, ast.Assign):
+            with suppress(ValueError):  # it is computed
+                value, (target,) = ast.literal_eval(node.value), node.targets
+                names = target.elts if isinstance(target, ast.Tuple) else [target]
+                values = value if isinstance(target, ast.Tuple) else [value]
+                found.update({ast.unparse(one): each for one, each in zip(names, values, strict=True)})
+    return found
+
+
 def settings(name: str) -> dict[str, Any]:
     """Those of the server that a technique is checked on."""
-    return {"dtype": "float32", "model": getattr(load(name), "MODELS", ["demo"]), "http_allow": "127.0.0.1:*"}
-
-
-def lacks(name: str) -> str:
-    """Why a technique cannot be checked here: it needs a model that this version does not ship. "": it can."""
-    for model in getattr(load(name), "MODELS", ["demo"]):
-        try:
-            find_model(model)
-        except ConfigError:
-            return f"{name} needs the model {model}, and this version does not ship it"
-    return ""
+    return {"dtype": "float32", "model": constants(name).get("MODELS", ["demo"]), "http_allow": "127.0.0.1:*"}
 
 
 async def run(name: str, client: Client, problems: int, seed: int = 0) -> Sequence[Measure]:

@@ -16,7 +16,6 @@ import ast
 import asyncio
 import json
 from collections.abc import Sequence
-from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
 
@@ -121,21 +120,8 @@ def _shown(one: Measure) -> str:
     return f"{one.name}: **{one.value:.3g}**{bounds}{'' if one.passed else ' - missed'}"
 
 
-def _said(name: str) -> dict[str, object]:
-    """The constants of a check, read without importing it: some need packages that are not installed everywhere."""
-    found: dict[str, object] = {}
-    for node in ast.parse((checks.FOLDER / name / "check.py").read_text("utf-8")).body:
-        if isinstance(node, ast.Assign):
-            with suppress(ValueError):  # it is computed
-                value, (target,) = ast.literal_eval(node.value), node.targets
-                names = target.elts if isinstance(target, ast.Tuple) else [target]
-                values = value if isinstance(target, ast.Tuple) else [value]
-                found.update({ast.unparse(one): each for one, each in zip(names, values, strict=True)})
-    return found
-
-
 def _row(name: str) -> str:
-    said, file = _said(name), checks.program(name)
+    said, file = checks.constants(name), checks.program(name)
     needed = ", ".join(f"`{call}`" for call in calls(file))
     others = [str(said.get(engine, "no")) for engine in ("IN_VLLM", "IN_SGLANG")]
     cells = [

@@ -44,9 +44,6 @@ async def run(plan: Plan) -> list[Row]:
     rows: list[Row] = []
     for name in plan.techniques or checks.names():
         one = checks.load(name)
-        if why := checks.lacks(name):
-            rows.append(Row(name, "", 0, why, 0.0, "", False))
-            continue
         async with serving(**checks.settings(name)) as server, Client(server.url) as client:
             problems = plan.problems or one.LEAST
             lines = f"{checks.lines(checks.program(name))} ({one.PAPER_LINES or '-'})"

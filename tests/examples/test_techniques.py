@@ -23,8 +23,6 @@ def test_the_technique_does_what_it_is_for(name: str) -> None:
             async with asyncio.timeout(HANG_SECONDS):
                 return list(await checks.run(name, client, checks.load(name).LEAST))
 
-    if why := checks.lacks(name):
-        pytest.skip(why)
     measures = asyncio.run(check())
     assert any(one.reach for one in measures)
     assert all(one.passed for one in measures), measures
@@ -32,7 +30,7 @@ def test_the_technique_does_what_it_is_for(name: str) -> None:
 
 @pytest.mark.parametrize("name", checks.names())
 def test_the_program_is_no_longer_than_the_papers(name: str) -> None:
-    most = checks.load(name).PAPER_LINES
+    most = checks.constants(name)["PAPER_LINES"]
     assert not most or checks.lines(checks.program(name)) <= most
 
 
@@ -52,12 +50,6 @@ def test_a_check_with_too_few_problems_says_so() -> None:
         asyncio.run(checks.run("swarm", Client("http://127.0.0.1:9"), 1))
     with pytest.raises(ValueError, match="no technique is called 'magic': there are "):
         checks.load("magic")
-
-
-def test_a_technique_whose_model_is_not_there_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(checks.load("swarm"), "MODELS", ["demo", "demo-sage"], raising=False)
-    assert checks.lacks("swarm") == "swarm needs the model demo-sage, and this version does not ship it"
-    assert not checks.lacks("early_tools")
 
 
 def test_lines_are_counted_without_comments_and_docstrings(tmp_path: Path) -> None:
