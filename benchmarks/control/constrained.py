@@ -24,15 +24,13 @@ from pie_control.client import Client
 from pie_control.client.running import Running
 
 from ..plans import refuse_unknown
-from ..report import ROOT
 from ..support.guests import launch_many, source
-from ..support.models.random_models import LLAMA_128K, random_model
+from ..support.models.random_models import LLAMA_128K, model_folder
 from ..support.processes import processor_seconds
 from ..support.samples import median, percentile
 from ..support.server import Server, scheduler_counts, serving
 
 DEMO = "demo"
-DEMO_MODEL = ROOT / "pie_inference" / "demo_model"
 MODELS = (DEMO, LLAMA_128K)
 WARM_UP_TOKENS = 24
 WORD: Mapping[str, Any] = {"type": "string", "maxLength": 20}
@@ -141,7 +139,7 @@ class _Pair(NamedTuple):
 
 
 async def _measure_model(name: str, plan: Plan) -> list[Row]:
-    folder = DEMO_MODEL if name == DEMO else random_model(name)
+    folder = model_folder(name)
     settings: dict[str, Any] = {"model": folder, "device": "cpu", "pages": 2048}
     async with serving(tree=plan.tree, **settings) as server, Client(server.url) as client:
         measured = _Measured(server, client, await client.upload(source("constrained"), "constrained"))

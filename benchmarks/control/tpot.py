@@ -17,23 +17,22 @@ from pathlib import Path
 from typing import Any
 
 from pie_control.client import Client
+from pie_control.config import SHIPPED
 from pie_control.services.tokenizer import Tokenizer
 from pie_inference.config import WorkerConfig
 from pie_inference.protocol import ModelDescription
 
 from ..plans import refuse_unknown
-from ..report import ROOT
 from ..support.closed_loop import ClosedLoop
 from ..support.closed_loop import Generated as ClosedRun
 from ..support.generation import Generated, run_inferlets
 from ..support.guests import source
-from ..support.models.random_models import LLAMA_1B, LLAMA_160M, random_model
+from ..support.models.random_models import LLAMA_1B, LLAMA_160M, model_folder
 from ..support.samples import median
 from ..support.server import serving
 
 DEMO = "demo"
-DEMO_MODEL = ROOT / "pie_inference" / "demo_model"
-MODELS = (DEMO, LLAMA_160M, LLAMA_1B)
+MODELS = (*SHIPPED, LLAMA_160M, LLAMA_1B)
 PAGES = 2048
 WARM_UP_TOKENS = 8
 NAMES = ("Tom", "Anna", "Ben", "Lily", "Max", "Sue", "Sam", "Mia")
@@ -108,7 +107,7 @@ async def run(plan: Plan) -> list[Row]:
 
 
 async def _measure_model(name: str, plan: Plan) -> list[Row]:
-    folder = DEMO_MODEL if name == DEMO else random_model(name)
+    folder = model_folder(name)
     loop = ClosedLoop(WorkerConfig(folder, name, pages=PAGES))
     settings: dict[str, Any] = {"model": folder, "pages": PAGES, "threads": loop.threads}
     async with serving(tree=plan.tree, **settings) as server, Client(server.url) as client:

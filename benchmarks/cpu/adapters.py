@@ -16,7 +16,6 @@ from pathlib import Path
 import msgspec
 import numpy as np
 
-import pie_inference
 from pie_inference.adapters.products.torch_products import TorchProducts
 from pie_inference.config import WorkerConfig
 from pie_inference.protocol import LoadAdapter
@@ -24,7 +23,7 @@ from pie_inference.serving.worker import Worker
 from testing.adapters.files import make_adapter, sizes_of
 from testing.worker_batches import Driver, Extend, Keys, ints
 
-from ..support.models.random_models import LLAMA_160M, LLAMA_TINY, random_model
+from ..support.models.random_models import LLAMA_160M, LLAMA_TINY, model_folder
 from ..support.samples import median
 
 DEMO = "demo"
@@ -69,7 +68,7 @@ async def run(plan: Plan) -> list[Row]:
 
 def _rows(model: str, plan: Plan) -> list[Row]:
     with tempfile.TemporaryDirectory() as folder:
-        path = _folder_of(model)
+        path = model_folder(model)
         config = WorkerConfig(path, "model", pages=4096, embeds=1024, threads=plan.threads, max_adapters=64)
         worker = Worker(config)
         sizes = sizes_of(path)
@@ -82,10 +81,6 @@ def _rows(model: str, plan: Plan) -> list[Row]:
             assert answer.error is None, answer.error
         steps = _Steps(worker, plan)
         return [_row(model, count, steps, plan) for count in plan.adapters]
-
-
-def _folder_of(model: str) -> Path:
-    return Path(pie_inference.__file__).parent / "demo_model" if model == DEMO else random_model(model)
 
 
 class _Steps:

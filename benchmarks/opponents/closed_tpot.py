@@ -17,10 +17,10 @@ from typing import Any
 
 from pie_inference.config import WorkerConfig
 
-from ..control.tpot import DEMO, DEMO_MODEL, MODELS, PAGES, WARM_UP_TOKENS, make_prompts
+from ..control.tpot import DEMO, MODELS, PAGES, WARM_UP_TOKENS, make_prompts
 from ..plans import refuse_unknown
 from ..support.closed_loop import ClosedLoop
-from ..support.models.random_models import LLAMA_160M, random_model
+from ..support.models.random_models import LLAMA_160M, model_folder
 from ..support.samples import median
 from ..support.server import CLOSED, serving
 from .client import CompletionClient
@@ -64,7 +64,7 @@ async def run(plan: Plan) -> list[Row]:
 
 
 async def _measure_model(name: str, plan: Plan) -> list[Row]:
-    folder = DEMO_MODEL if name == DEMO else random_model(name)
+    folder = model_folder(name)
     loop = ClosedLoop(WorkerConfig(folder, name, pages=PAGES))
     settings: dict[str, Any] = {"model": f"{name}={folder}", "pages": PAGES, "threads": loop.threads}
     async with serving(CLOSED, **settings) as server, CompletionClient(server.url) as client:

@@ -14,16 +14,16 @@ import numpy as np
 from tokenizers import Tokenizer
 
 from pie_control.client import Client
+from pie_control.config import SHIPPED
 from pie_inference.testing import byte_tokenizer
 
-from ..control.tpot import DEMO, DEMO_MODEL
-from ..support.models.random_models import SHAPES, random_model
+from ..support.models.random_models import SHAPES, model_folder
 from ..support.server import CLOSED, serving
 from .client import CompletionClient
 from .delay import delayed
 
 PACED = "paced:"
-MODELS = (DEMO, *SHAPES)
+MODELS = (*SHIPPED, *SHAPES)
 INFERLETS = 2000
 
 
@@ -71,13 +71,11 @@ def check_models(models: tuple[str, ...]) -> None:
 
 
 def settings_of(model: str) -> dict[str, Any]:
-    """The settings of a server with a model: `demo`, one with random weights, the folder of a checkpoint, or
+    """The settings of a server with a model: one that ships, one with random weights, the folder of a checkpoint, or
     `paced:5ms`, the stand-in for a GPU."""
     if model.startswith(PACED):
         return {"model": "paced=demo", "worker": model}
-    if model == DEMO:
-        return {"model": f"{DEMO}={DEMO_MODEL}"}
-    return {"model": f"{model}={random_model(model)}" if model in SHAPES else model}
+    return {"model": f"{model}={model_folder(model)}" if model in MODELS else model}
 
 
 @contextlib.asynccontextmanager

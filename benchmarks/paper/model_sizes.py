@@ -10,7 +10,7 @@ from ..support.models.random_models import LLAMA_1B, LLAMA_160M
 
 PAPER = {"8B": 0.0239, "3B": 0.0564, "1B": 0.1141}
 """The overhead against vLLM, on an L4."""
-FULL = tpot.Plan((tpot.DEMO, LLAMA_160M, LLAMA_1B), (32,), prompt=64, tokens=32, rounds=3)
+FULL = tpot.Plan((tpot.DEMO, "demo-reasoner", LLAMA_160M, LLAMA_1B), (32,), prompt=64, tokens=32, rounds=3)
 QUICK = tpot.Plan((tpot.DEMO, LLAMA_160M), (8,), prompt=64, tokens=16, rounds=2)
 
 

@@ -18,14 +18,14 @@ from typing import Any
 from pie_control.client import Client
 from pie_inference.config import WorkerConfig
 
-from ..control.tpot import DEMO, DEMO_MODEL, MODELS, PAGES, WARM_UP_TOKENS, make_prompts
+from ..control.tpot import DEMO, MODELS, PAGES, WARM_UP_TOKENS, make_prompts
 from ..opponents.client import CompletionClient
 from ..opponents.closed_tpot import run_server
 from ..plans import refuse_unknown
 from ..support.closed_loop import ClosedLoop
 from ..support.generation import run_inferlets
 from ..support.guests import source
-from ..support.models.random_models import LLAMA_160M, random_model
+from ..support.models.random_models import LLAMA_160M, model_folder
 from ..support.samples import median
 from ..support.server import CLOSED, serving
 
@@ -81,7 +81,7 @@ async def run(plan: Plan) -> list[Row]:
 
 
 async def _measure(model: str, plan: Plan) -> list[Row]:
-    folder = DEMO_MODEL if model == DEMO else random_model(model)
+    folder = model_folder(model)
     loop = ClosedLoop(WorkerConfig(folder, model, pages=PAGES))
     settings: dict[str, Any] = {"model": f"{model}={folder}", "pages": PAGES, "threads": loop.threads}
     async with (

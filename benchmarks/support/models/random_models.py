@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from pie_control.config import ServerConfig
+from pie_control.config import SHIPPED, ServerConfig, find_model
 from pie_inference.testing import byte_tokenizer
 from testing.checkpoints import make_checkpoint
 
@@ -67,6 +67,11 @@ random-128k has the layers of the demo model under the vocabulary of random-1b, 
 random-tiny is the smallest whose layers can be cut into the groups of every form of weights."""
 VERSION = 2
 """Raise it with every change of a checkpoint's content, so that old checkpoints are made again."""
+
+
+def model_folder(name: str) -> Path:
+    """The folder of a model that ships, or of one with random weights."""
+    return Path(find_model(name).path) if name in SHIPPED else random_model(name)
 
 
 def random_model(name: str) -> Path:
