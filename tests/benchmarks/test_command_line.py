@@ -51,7 +51,7 @@ def test_options_replace_what_the_form_says() -> None:
         (["--quick", "tpot"], "unrecognized arguments: --quick"),
         (["tpot", "--steps", "3"], "benchmarks tpot: error: unrecognized arguments: --steps 3"),
         (["tpot", "--concurrent", "many"], "argument --concurrent: invalid list of int value: 'many'"),
-        (["tpot", "--models", "gpt"], "there is no model gpt; there are demo, random-160m"),
+        (["tpot", "--models", "gpt"], "there is no model gpt; there are demo, demo-reasoner, random-160m"),
         (["gpu_check", "--only", "tritn ops"], "there is no path tritn ops; there are torch ops"),
         (["gpu_bench", "--parts", "gpu"], "there is no part gpu; there are worker, system, transformers"),
         (["compare", "HEAD", "tpt"], "there is no benchmark tpt; there are adapters, agents"),
