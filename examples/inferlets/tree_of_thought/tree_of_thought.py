@@ -18,21 +18,26 @@ class Node:
 
 
 @inferlet
-async def main(args, numbers: str = "4,7,8,8", tries: int = 8, width: int = 6, seed: int = 1):
+async def main(args, numbers: str = "4,7,8,8", tries: int = 3, width: int = 4, rounds: int = 8, seed: int = 1):
     """Makes 24 of four numbers (tree of thought): the model proposes steps, the program does the arithmetic, and goes
-    on with the most likely of those that are right."""
-    level, tokens = [Node(tuple(sorted(int(number) for number in numbers.split(","))))], 0
-    while level and len(level[0].left) > 1:
-        found = await gather(*(propose(args.model, node, tries, seed) for node in level))
-        tokens += sum(written for _, written in found)
-        best: dict[tuple[int, ...], Node] = {}
-        for node in sorted((node for nodes, _ in found for node in nodes), key=lambda one: -one.score):
-            if len(node.left) > 1 or node.left == (GOAL,):
-                best.setdefault(node.left, node)
-        level = list(best.values())[:width]
-    if level:
-        await args.send("\n".join(level[0].steps) + "\n")
-    return {"solved": bool(level), "tokens": tokens}
+    on with the most likely of those that are right; again with other proposals, if none of them leads to 24."""
+    root, tokens = Node(tuple(sorted(int(number) for number in numbers.split(",")))), 0
+    seen: set[tuple[int, ...]] = set()
+    for number in range(rounds):
+        level = [root]
+        while level and len(level[0].left) > 1:
+            found = await gather(*(propose(args.model, node, tries, seed + tries * number) for node in level))
+            tokens += sum(written for _, written in found)
+            best: dict[tuple[int, ...], Node] = {}
+            for node in sorted((node for nodes, _ in found for node in nodes), key=lambda one: -one.score):
+                if node.left not in seen and (len(node.left) > 1 or node.left == (GOAL,)):
+                    best.setdefault(node.left, node)
+            level = list(best.values())[:width]
+            seen.update(node.left for node in level if len(node.left) == 2)
+        if level:
+            await args.send("\n".join(level[0].steps) + "\n")
+            return {"solved": True, "tokens": tokens}
+    return {"solved": False, "tokens": tokens}
 
 
 async def propose(model: str, node: Node, tries: int, seed: int) -> tuple[list[Node], int]:
