@@ -4,7 +4,7 @@ STEP = 128
 
 
 @inferlet
-async def main(args, window: int = 64, sink: int = 4, tokens: int = 200, text: list[int] = ()):
+async def main(args, window: int = 64, sink: int = 4, tokens: int = 200, text: list[int] | None = None):
     """A text of any length in little memory: the model sees the first few tokens and the last ones (attention sink).
     It writes a story; or reads `text`, and tells how likely each token was."""
     ctx, most, told = Context(args.model), 0, []

@@ -5,7 +5,6 @@ import re
 from inferlet_sdk import Context, http_get, inferlet, launch
 
 WORLD, LONGEST, SECONDS, ROUNDS = "http://127.0.0.1:8099", 500, 60.0, 5
-LIMITS = {"cpu_seconds": 1.0, "memory_bytes": 64 << 20, "max_children": 0, "max_pages": 0, "max_embeds": 0}
 PYTHON = r"""
 code: "<code>print(" (value " - " value | "sum(" value (" > " NUMBER)? " for x in " list ")" | best) ")</code>"
 best: ("max(" | "min(") list ", key=" NAME ")"
@@ -53,7 +52,7 @@ def grammar(question: str, names: list[str], told: str) -> str:
 
 async def run(*work) -> str:
     """What a program prints, or why it ended: a child runs it, with limits of its own."""
-    child = launch(execute, *work, **LIMITS)
+    child = launch(execute, *work, cpu_seconds=1.0, memory_bytes=64 << 20, max_children=0, max_pages=0, max_embeds=0)
     try:
         async with asyncio.timeout(SECONDS):
             end = await child.join()

@@ -14,7 +14,7 @@ async def main(
 ):
     """Two models answer. While they say different things, each sees the other's answer and answers anew. Each rates all
     answers by how probable it finds them, and the one with the best ratings of both counts."""
-    said, first, rated, tokens = ["", ""], [], {}, 0
+    said, first, rated, tokens = ["", ""], list[str](), dict[str, float](), 0
     for number in range(rounds):
         seeds = [seed + 2 * number, seed + 2 * number + 1]
         samplers = [Sampler(temperature=temperature, seed=one) for one in seeds]
@@ -25,7 +25,7 @@ async def main(
         rated |= {text: sum(both) for text, *both in zip(said, *ratings, strict=True)}
         if last(said[0]) == last(said[1]):
             break
-    agreed = max(rated, key=rated.get)
+    agreed = max(rated, key=rated.__getitem__)
     await args.send(f"{agreed}\nRounds: {number + 1}\n")
     return {"answer": last(agreed), "first": [last(text) for text in first], "tokens": tokens}
 

@@ -35,7 +35,7 @@ async def main(
     return {"record": json.loads(written), "found": found, "begun": begun, "tokens": len(generation.tokens)}
 
 
-def begin(world: str, written: str, calls: dict, begun: dict, tokens: int) -> None:
+def begin(world: str, written: str, calls: dict[str, asyncio.Task[str]], begun: dict[str, int], tokens: int) -> None:
     """Begins the calls whose arguments are complete in what is written so far."""
     for key, value in VALUE.findall(written):
         if key in TOOLS and key not in calls:
@@ -45,4 +45,5 @@ def begin(world: str, written: str, calls: dict, begun: dict, tokens: int) -> No
 async def ask(world: str, tool: str, parameter: str, value: str) -> str:
     """What a tool says; a call that fails says why."""
     response = await http_get(f"{world}/tools/{tool}", params={parameter: value}, timeout=10)
-    return await response.text()
+    said: str = await response.text()
+    return said

@@ -1,6 +1,6 @@
 from math import exp
 
-from inferlet_sdk import inferlet, traits
+from inferlet_sdk import Pages, inferlet, traits
 
 DECAY = 0.9  # of attention, with each token
 
@@ -43,7 +43,7 @@ async def main(
     return {"tokens": position, "pages": most, "perplexity": exp(loss / len(given)) if given else None}
 
 
-def keep(queue: int, pages: traits.Pages, size: int, kept: list[int]) -> traits.Pages:
+def keep(queue: int, pages: Pages, size: int, kept: list[int]) -> Pages:
     """Pages with the tokens of these places alone; the others are given back."""
     slots, new = pages.slots(size), traits.alloc_kvpage(queue, -(-len(kept) // size))
     traits.copy_kvpage(queue, [slots[n] for n in kept], new.slots(size)[: len(kept)])

@@ -26,7 +26,7 @@ async def main(args, sections: list[list[str]] = TOLD, question: str = "Where do
 
     seen = first = room(1)
     run(range(1), seen, seen)
-    summaries, rows = [], []
+    summaries, rows = list[int](), list[list[int]]()
     for start, middle, end in zip(ends[::2], ends[1::2], ends[2::2], strict=False):
         pages, column = room(middle - start), start - len(summaries)
         run(range(start, middle), first + pages, pages)

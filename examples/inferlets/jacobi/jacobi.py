@@ -12,7 +12,7 @@ class Pool:
     """What came behind runs of up to `most` tokens, in the text and in outputs at guesses."""
 
     def __init__(self, most: int) -> None:
-        self.most, self.found = most, {}
+        self.most, self.found = most, dict[tuple[int, ...], int]()
 
     def add(self, tokens: Sequence[int], following: Sequence[int]) -> None:
         """`following`: what comes behind each of the tokens."""
@@ -23,7 +23,7 @@ class Pool:
     def guess(self, text: Sequence[int], trajectory: Sequence[int], count: int) -> list[int]:
         """Tokens that may come behind a text: by the pool, else the outputs at the last guesses."""
         tokens = list(text)
-        for output in [*trajectory, *text[-1:] * count][:count]:
+        for output in [*trajectory, *[text[-1]] * count][:count]:
             runs = (tuple(tokens[-size:]) for size in range(self.most, 0, -1))
             tokens.append(next((self.found[run] for run in runs if run in self.found), output))
         return tokens[len(text) :]
@@ -39,7 +39,7 @@ async def main(args, prompt: str = PROMPT, max_tokens: int = 80, length: int = 1
     start = len(text)
     pages = traits.alloc_kvpage(queue, -(-(start + max_tokens + length) // model.page_size))
     inputs, outputs = traits.alloc_emb(queue, max(start, length + 1)), traits.alloc_emb(queue, length + 1)
-    pool, run, forwards, draft, ended = Pool(most), 0, 0, [], False
+    pool, run, forwards, draft, ended = Pool(most), 0, 0, list[int](), False
     pool.add(text, text[1:])
     while not ended:
         given = [*text[run:], *draft]

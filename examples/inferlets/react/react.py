@@ -1,6 +1,7 @@
 import json
 import re
 from collections import Counter
+from typing import Any
 
 from inferlet_sdk import CallResult, Context, Tool, Tools, TooManyRounds, Truncated, inferlet
 from inferlet_sdk.tools.events import Call
@@ -63,7 +64,7 @@ async def answer(ctx: Context, toolbox: Tools, question: str, show) -> str:
     return f"no answer after {ROUNDS} look-ups"
 
 
-def step(tools: list[Tool], words: list[str], found: str) -> str:
+def step(tools: list[Tool[..., Any]], words: list[str], found: str) -> str:
     """The grammar of a step: what is looked for, and the call of a tool that shares a word with it; or the answer."""
     parts = [f'"Answer: " {json.dumps(found)}'] if found else []
     for place in range(len(words) if tools else 0):

@@ -35,7 +35,7 @@ async def main(
 ):
     """Goes on with a prompt by guesses of `length` tokens, each checked at once: from the text itself ("lookup"),
     by a second context ("context"), or by another model, which is named; "": without guesses."""
-    guess = PromptLookup(length=length)
+    guess: PromptLookup | Follower = PromptLookup(length=length)
     if draft not in ("", "lookup"):
         guess = Follower(*((args.model, length, LAST) if draft == "context" else (draft, length, None)))
     forwards = 0

@@ -37,7 +37,7 @@ async def member(args, part: int, number: int, size: int):
         for turn in range(rounds):
             await broadcast(f"{swarm}, {number ^ 1 << turn}", f"{turn} {known}")
             while str(turn) not in mail:  # another one may be ahead
-                mail.update([(await inbox.next()).text.split()])
+                mail |= dict([(await inbox.next()).text.split()])
             known = await add(args.model, known, mail[str(turn)])
         await broadcast(swarm, known)
         votes = Counter([(await everybody.next()).text for _ in range(size)])

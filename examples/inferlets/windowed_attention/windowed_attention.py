@@ -4,7 +4,7 @@ STEP = 128
 
 
 @inferlet
-async def main(args, window: int = 64, tokens: int = 200, text: list[int] = ()):
+async def main(args, window: int = 64, tokens: int = 200, text: list[int] | None = None):
     """A text of any length of which the model sees the last tokens only, and not the first ones (windowed attention).
     It writes a story; or reads `text`, and tells how likely each token was."""
     ctx, most, told = Context(args.model), 0, []

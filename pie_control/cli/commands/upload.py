@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from ..programs import built
 from ..server_options import DEFAULT_SERVER, add_server, server_of, token_of
 from ..tables import moment
 from ..terminal import write_line
@@ -32,6 +31,8 @@ def execute(options: argparse.Namespace) -> int:
     """Uploads; prints what the program is called, and which other one had the name."""
     from pie_control.client import SyncClient
     from pie_control.client.packages import name_of
+
+    from ..programs import built
 
     path = Path(options.file).expanduser()
     name = options.name or name_of(path)
