@@ -2,51 +2,15 @@
 
 from __future__ import annotations
 
-import asyncio
-import random
-from typing import Any
-
-from examples.checks import Measure, program
-from examples.demo_model.reasoning.evaluate import solves
-from examples.demo_model.reasoning.puzzles import shuffled, written
+from examples.checks import Measure
+from examples.inferlets.tree_of_thought.check import search
 from pie_control.client import Client
 
 MODELS = ["demo-reasoner"]
 PAPER_LINES = 0  # the paper has none
 LEAST = 6
-AT_ONCE = 3
-MOST_SAMPLES = 64
 
 
 async def check(client: Client, problems: int, seed: int) -> list[Measure]:
-    draw = random.Random(seed)
-    limit = asyncio.Semaphore(AT_ONCE)
-    searching, sampling = [await client.upload(program(name), "") for name in ("mcts", "best_of_n")]
-    drawn = [written(shuffled(draw, held_out=True)) for _ in range(problems)]
-
-    async def solve(number: int, puzzle: str) -> tuple[bool, int, float, bool]:
-        """Whether the search has found a solution, its tokens, the share of samples that are one, and whether one of
-        those that take as many tokens is."""
-        async with limit:
-            found = await client.run(searching, numbers=puzzle, seed=1000 * (seed + number))
-            options: Any = {"count": MOST_SAMPLES, "temperature": 1.0, "seed": 1000 * (seed + number)}
-            given = await client.run(sampling, question=f"Make 24: {puzzle}", **options)
-        right, left = [], int(found["tokens"])
-        samples = list(zip(given["samples"], given["tokens"], strict=True))
-        random.Random(number).shuffle(samples)  # they come by their probability
-        for text, tokens in samples:
-            if left > 0:
-                right.append(solves(f"Make 24: {puzzle}", "", text))
-            left -= tokens
-        return bool(found["solved"]), int(found["tokens"]), sum(right) / len(right), any(right)
-
-    found = await asyncio.gather(*(solve(*one) for one in enumerate(drawn)))
-    searched, tokens, one, best = (sum(column) / problems for column in zip(*found, strict=True))
-    return [
-        Measure("solved by the search", searched),
-        Measure("solved by one sample", one),
-        Measure("solved by the best of samples with as many tokens", best),
-        Measure("tokens of a search", tokens),
-        Measure("solved by the search above one sample", searched - one, at_least=0.2),
-        Measure("solved by the search above the best of samples", searched - best),
-    ]
+    measures, best = await search(client, "mcts", problems, seed)
+    return [*measures, Measure("solved by the search above the best of samples", best)]
