@@ -1,11 +1,11 @@
 """Does a saturated server keep its promises while clients vanish, and its hosts and workers are killed?
 
-Three tenants of equal weight run all examples over and over, `at_once` each. One run in `vanishing` loses its
-client, whose connection breaks in the middle. Every `kill_seconds` a host or the worker is killed, in turns. The row
-passes if no run ended with an error that this does not explain, all pages of the worker came back, no tenant finished
-less than half of its share, and the memory of the server's processes grew by no more than `MOST_GROWTH` between the
-second and the last quarter of the time. A run that was lost is explained if it began before what was killed served
-again.
+Three tenants of equal weight run examples over and over, `at_once` each: those that need neither tools, files nor a
+model of their own. One run in `vanishing` loses its client, whose connection breaks in the middle. Every `kill_seconds`
+a host or the worker is killed, in turns. The row passes if no run ended with an error that this does not explain, all
+pages of the worker came back, no tenant finished less than half of its share, and the memory of the server's processes
+grew by no more than `MOST_GROWTH` between the second and the last quarter of the time. A run that was lost is explained
+if it began before what was killed served again.
 """
 
 from __future__ import annotations
