@@ -41,13 +41,23 @@ def is_crate(path: Path) -> bool:
     return (path / MANIFEST).is_file() and not any((path / name).is_file() for name in ENTRIES)
 
 
+def entry_of(folder: Path) -> Path:
+    """The file of a folder in Python that runs: `main.py` or `__main__.py`. Raises BadRequest if there is none."""
+    if is_crate(folder):
+        raise BadRequest(
+            f"the folder {folder} is a program in Rust, which runs in the sandbox alone: `pie build {folder}` makes a "
+            f"component of it, and `pie run {folder}` runs it"
+        )
+    for name in ENTRIES:
+        if (folder / name).is_file():
+            return folder / name
+    raise BadRequest(f"the folder {folder} is no program: it has no main.py and no __main__.py")
+
+
 def package_of(folder: Path) -> bytes:
     """The archive of a folder with `main.py` or `__main__.py`: everything in it but hidden files, caches and virtual
     environments. A folder that is a package itself, with `__init__.py`, keeps its name. Raises BadRequest."""
-    if is_crate(folder):
-        raise BadRequest(f"the folder {folder} is a program in Rust: `pie build {folder}` makes a component of it")
-    if not any((folder / name).is_file() for name in ENTRIES):
-        raise BadRequest(f"the folder {folder} is no program: it has no main.py and no __main__.py")
+    entry_of(folder)
     import io
     import zipfile  # most programs are one file
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 from pathlib import Path
 
@@ -15,6 +16,10 @@ INSTALL = (
     f"With rustup: `rustup target add {TARGET}` (https://rustup.rs). "
     "On Debian and Ubuntu: `apt install rustc cargo libstd-rust-dev-wasm32 lld-14`"
 )
+
+LOCK = "Cargo.lock"
+LOCK_4 = 1, 78
+"""The first cargo that reads lock files of version 4."""
 
 
 def built_module(folder: Path) -> Path:
@@ -36,6 +41,11 @@ def built_module(folder: Path) -> Path:
         raise BadRequest(f"cannot run {command[0]} ({error.strerror}): a program in Rust needs it. {INSTALL}") from None
     if done.returncode != 0 and not knows_target():
         raise BadRequest(f"the Rust compiler has no standard library for {TARGET}. {INSTALL}")
+    if done.returncode != 0 and (version := _too_old_for(folder / LOCK)):
+        raise BadProgram(
+            f"{folder / LOCK} is of a newer cargo than {version}: delete it, and cargo makes one that it can read, or "
+            f"build with cargo {'.'.join(map(str, LOCK_4))} or newer (CARGO names the command)"
+        )
     if done.returncode != 0:
         raise BadProgram(f"{folder} cannot be built: {command[0]} says why on stderr")
     modules = _modules(done.stdout)
@@ -51,6 +61,15 @@ def _modules(messages: bytes) -> list[Path]:
     """The WebAssembly files that cargo has made, by its messages."""
     artifacts = (json.loads(line) for line in messages.splitlines() if line.startswith(b"{"))
     return [Path(name) for each in artifacts for name in each.get("filenames", ()) if name.endswith(".wasm")]
+
+
+def _too_old_for(lock: Path) -> str:
+    """The version of the cargo, if it cannot read a lock file of version 4; else nothing."""
+    if not lock.is_file() or "\nversion = 4\n" not in lock.read_text(errors="replace"):
+        return ""
+    done = subprocess.run([os.environ.get("CARGO", "cargo"), "--version"], capture_output=True, text=True, check=False)
+    found = re.match(r"cargo ((\d+)\.(\d+)\S*)", done.stdout)
+    return found[1] if found and (int(found[2]), int(found[3])) < LOCK_4 else ""
 
 
 def knows_target() -> bool:

@@ -10,7 +10,7 @@ from inferlet_sdk.guest.packages.imports import advice_on_package
 from inferlet_sdk.guest.packages.package import COMPILED, PURE
 from inferlet_sdk.tracebacks.hints import advice_on
 
-from ...client.packages import ENTRIES
+from ...client.packages import entry_of
 from ...errors import BadRequest
 from .findings import Finding
 from .modules import imports, is_there
@@ -27,11 +27,9 @@ def check(path: Path) -> list[Finding]:
         return sorted(_check_file(path, path.name, set(), is_entry=True))
     if not path.is_dir():
         raise BadRequest(f"there is no file or folder {path}")
+    entry = entry_of(path).name
     files = {file.relative_to(path).as_posix(): file for file in sorted(path.rglob("*.py"))}
     files = {name: file for name, file in files.items() if not _is_left_out(name)}
-    entry = next((name for name in ENTRIES if name in files), None)
-    if entry is None:
-        raise BadRequest(f"the folder {path} is no program: it has no main.py and no __main__.py")
     wheels = sorted(path.rglob("*.whl"))
     own = set(_modules(files)) | {_name for wheel in wheels for _name in _modules(_contents(wheel))}
     if (path / "__init__.py").is_file():

@@ -15,7 +15,7 @@ from typing import Any
 from inferlet_sdk import bindings, event_loop
 from inferlet_sdk.guest import program as guest_program
 
-from ...client.packages import ENTRIES
+from ...client.packages import entry_of
 from ...errors import BadRequest, CallError
 from ...host_api import wit_files
 from ...sandbox.contract import Contract
@@ -43,10 +43,7 @@ class Source:
 def source_of(path: Path) -> Source:
     """A Python file, or a folder with `main.py` or `__main__.py`. Raises BadRequest."""
     if path.is_dir():
-        entry = next((path / name for name in ENTRIES if (path / name).is_file()), None)
-        if entry is None:
-            raise BadRequest(f"the folder {path} is no program: it has no main.py and no __main__.py")
-        return Source(path, path.resolve().name, partial(_load, entry.resolve(), path.resolve()))
+        return Source(path, path.resolve().name, partial(_load, entry_of(path).resolve(), path.resolve()))
     if path.suffix != ".py":
         raise BadRequest(f"{path} cannot run outside of the sandbox: give a Python file, or a folder with main.py")
     return Source(path, path.stem, partial(_load, path.resolve(), path.resolve().parent))

@@ -12,6 +12,8 @@ import pytest
 import wasmtime
 
 from pie_control.authoring.build import build, cargo
+from pie_control.authoring.check import check
+from pie_control.authoring.native.program import source_of
 from pie_control.authoring.new import make
 from pie_control.cli.main import main
 from pie_control.client.packages import read_program
@@ -40,13 +42,15 @@ def folder(tmp_path: Path) -> Path:
 
 
 def set_cargo(monkeypatch: pytest.MonkeyPatch, folder: Path, *artifacts: object, code: int = 0) -> None:
-    """A `cargo` that writes a module, tells of artifacts, and ends with an exit code."""
+    """A `cargo` of Debian 12's version that writes a module, tells of artifacts, and ends with an exit code."""
     module = folder / "target" / "story.wasm"
     module.parent.mkdir(exist_ok=True)
     module.write_bytes(wasmtime.wat2wasm(MODULE))
     said = "".join(json.dumps(each).replace("target/", f"{module.parent}/") + "\n" for each in artifacts)
     notes = f"print(sys.argv[1:], os.getcwd(), file=open({str(folder / 'called')!r}, 'w'))"
-    monkeypatch.setenv("CARGO", script(folder.parent / "cargo", f"{notes}\nprint({said!r})\nsys.exit({code})"))
+    version = "if sys.argv[1:] == ['--version']: sys.exit(print('cargo 1.65.0'))"
+    text = f"{version}\n{notes}\nprint({said!r})\nsys.exit({code})"
+    monkeypatch.setenv("CARGO", script(folder.parent / "cargo", text))
 
 
 def test_a_folder_is_built_by_cargo(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -97,13 +101,18 @@ def test_what_is_missing_is_told_with_how_to_install_it(folder: Path, monkeypatc
         build(folder)
     libraries.mkdir()
     (libraries / "libstd-1.rlib").touch()
+    (folder / "Cargo.lock").write_text("# made by cargo\nversion = 3\n")
     with pytest.raises(BadProgram, match=r"story cannot be built: .*cargo says why on stderr"):
+        build(folder)
+    (folder / "Cargo.lock").write_text("# made by cargo\nversion = 4\n")
+    with pytest.raises(BadProgram, match=r"Cargo.lock is of a newer cargo than 1\.65\.0: delete it, .* 1\.78 or newer"):
         build(folder)
 
 
 def test_folders_that_cannot_be_built(folder: Path) -> None:
-    with pytest.raises(BadRequest, match=r"is a program in Rust: `pie build .*story` makes a component of it"):
-        read_program(folder)
+    for read in (read_program, source_of, check):
+        with pytest.raises(BadRequest, match=r"is a program in Rust, .*: `pie build .*story` makes a component of it"):
+            read(folder)
     (folder / "Cargo.toml").rename(folder / "main.py")
     with pytest.raises(BadRequest, match=r"story has no Cargo.toml: .* a program in Python needs no build"):
         build(folder)
