@@ -54,6 +54,9 @@ SHIPPED = {"demo": "demo_model", "demo-reasoner": "demo_reasoner"}
 NAMED_MODEL = re.compile(r"([\w.-]+)=(.+)")
 """A model with the name that it has in the API."""
 
+BOOLEANS = {"true": True, "false": False, "1": True, "0": False}
+"""Values of settings that are switched on, as variables give them."""
+
 
 def _setting(default: Any, text: str, *, choices: tuple[str, ...] = (), least: float = 0) -> Any:
     return field(default=default, metadata={"help": text, "choices": choices, "least": least})
@@ -115,6 +118,7 @@ class ServerConfig:
         (), "SERVER that programs may send HTTP requests to, as api.example.com or *.example.org:8443; may be repeated"
     )
     tenants: str = _setting("", "FILE of tenants, who show tokens; by default nobody needs one")
+    metrics: bool = _setting(False, "measure what the server does, for Prometheus to read at /metrics")
     max_connections: int = _setting(768, "connections of clients", least=1)
     max_connections_per_client: int = _setting(256, "connections from one address", least=1)
     max_inferlets_per_client: int = _setting(512, "inferlets that may run at a time for one address", least=1)
@@ -276,6 +280,8 @@ def _parse(setting: Field[Any], value: Any) -> Any:
     kind: Any = type(setting.default)
     if kind is tuple:
         return tuple(value.split(",")) if isinstance(value, str) else tuple(map(str, value))
+    if kind is bool:
+        return _parse_bool(setting.name, value)
     try:
         parsed: str | int | float = kind(value)
     except (TypeError, ValueError):
@@ -283,6 +289,13 @@ def _parse(setting: Field[Any], value: Any) -> Any:
         raise ConfigError(f"{setting.name} must be {what}, not {value!r}") from None
     _check(setting, parsed)
     return parsed
+
+
+def _parse_bool(name: str, value: object) -> bool:
+    text = str(value).lower()
+    if text not in BOOLEANS:
+        raise ConfigError(f"{name} must be one of {', '.join(BOOLEANS)}, not {value!r}")
+    return BOOLEANS[text]
 
 
 def _check(setting: Field[Any], value: str | int | float) -> None:

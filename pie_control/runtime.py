@@ -30,6 +30,7 @@ from .inference_client.client import WorkerClient
 from .inference_client.interface import InferenceClient
 from .inference_client.local import LocalWorker
 from .inference_client.process import PACED_WORKER, WORKER
+from .observation.observer import Observer
 from .programs.compiling import ProgramCompiler
 from .programs.library import ProgramLibrary
 from .programs.native import NativeCompiler
@@ -92,13 +93,15 @@ def _build(
     make_client: ClientFactory,
     make_guest: Callable[[Path], Coroutine[Any, Any, Path]],
 ) -> ServerApi:
-    models = {model.name: _build_model(config, model, make_client) for model in config.models}
     loop, registry = Loop(), Registry(config.limits, config.max_inferlets)
+    observer = Observer(registry) if config.metrics else None
+    models = {model.name: _build_model(config, model, make_client, observer) for model in config.models}
     pool = part_of(max(1, config.hosts), config.warm_pool, config.max_inferlets, config.max_host_bytes)
     settings = HostSettings(config.limits, config.max_host_bytes, pool, config.http_allow)
     hosts = Hosts(links, settings, registry, models, loop, library.lost)
     hosts.on_child = ChildLaunches(library, registry, hosts).take
-    return ServerApi(config, library, registry, hosts, models, loop, make_guest, _reach_workers(config))
+    remote = _reach_workers(config, observer)
+    return ServerApi(config, library, registry, hosts, models, loop, make_guest, remote, observer)
 
 
 def _host_links(config: ServerConfig) -> dict[int, HostLink]:
@@ -109,13 +112,19 @@ def _host_links(config: ServerConfig) -> dict[int, HostLink]:
     return {one: ProcessLink(one, memory_bytes=most, silent_seconds=config.host_timeout) for one in numbers}
 
 
-def _build_model(config: ServerConfig, model: ModelPath, make_client: ClientFactory) -> Model:
+def _build_model(
+    config: ServerConfig, model: ModelPath, make_client: ClientFactory, observer: Observer | None
+) -> Model:
     clients = [make_client(config, model) for _ in range(config.replicas)]
-    return Model(model.name, [Replica(client, _scheduler_maker(config)) for client in clients])
+    return Model(model.name, [Replica(client, _scheduler_maker(config, observer)) for client in clients])
 
 
-def _scheduler_maker(config: ServerConfig) -> Callable[[ModelDescription], Scheduler]:
-    return lambda description: Scheduler(description, make_policy(config), FirstComeFirstServed())
+def _scheduler_maker(config: ServerConfig, observer: Observer | None) -> Callable[[ModelDescription], Scheduler]:
+    def make(description: ModelDescription) -> Scheduler:
+        counts = observer.counts(description.name) if observer else None
+        return Scheduler(description, make_policy(config), FirstComeFirstServed(), counts)
+
+    return make
 
 
 def make_policy(config: ServerConfig) -> DispatchPolicy:
@@ -136,10 +145,11 @@ def start_worker(config: ServerConfig, model: ModelPath) -> InferenceClient:
     return WorkerClient(LocalWorker(config.worker_arguments(model), module), config.wave_timeout)
 
 
-def _reach_workers(config: ServerConfig) -> list[Replica]:
+def _reach_workers(config: ServerConfig, observer: Observer | None) -> list[Replica]:
     """Those that were started by hand. Which models they serve they say when they are reached."""
     from .inference_client.remote import RemoteWorker  # which needs zmq
 
     ways = [RemoteWorker(address, config.worker_secret, config.worker_wait) for address in config.remote_workers]
     clients = [WorkerClient(way, config.wave_timeout) for way in ways]
-    return [Replica(client, _scheduler_maker(config), longest_pause=REMOTE_PAUSE_SECONDS) for client in clients]
+    make_scheduler = _scheduler_maker(config, observer)
+    return [Replica(client, make_scheduler, longest_pause=REMOTE_PAUSE_SECONDS) for client in clients]

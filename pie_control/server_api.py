@@ -17,7 +17,8 @@ from .engine.hosts import Hosts
 from .engine.loop import Loop
 from .engine.model import Model, ReplicaStatistics, join
 from .engine.replica import Replica
-from .errors import PieError
+from .errors import PieError, UnknownName
+from .observation.observer import Observer
 from .programs.library import ProgramLibrary
 from .programs.python_guest import compiled_guest
 from .registry.registry import Registry
@@ -74,14 +75,16 @@ class ServerApi(TenantApi):
         loop: Loop,
         make_guest: Callable[[Path], Coroutine[Any, Any, Path]] = compiled_guest,
         remote: Sequence[Replica] = (),
+        observer: Observer | None = None,
     ) -> None:
         """`make_guest` gives the file of the compiled Python guest, by the cache folder. `remote`: workers whose models
-        join `models` when they have said them."""
+        join `models` when they have said them. `observer`: what measures, where anything does."""
         super().__init__(config, library, registry, hosts, models)
         self._make_guest = make_guest
         self._all_models = models
         self._remote = remote
         self._loop = loop
+        self.observer = observer
         self._closed = False
         self.adapters = AdapterLibrary(config, models, self._tell_hosts)
 
@@ -96,7 +99,8 @@ class ServerApi(TenantApi):
                     tasks.create_task(replica.start())
             join(self._all_models, self._remote)
             await self.adapters.start()
-            self._loop.start(self._hosts, tuple(self._models.values()))
+            hosts = self.observer.watching(self._hosts) if self.observer else self._hosts
+            self._loop.start(hosts, tuple(self._models.values()))
             await self._hosts.start(guest.result())
         except ExceptionGroup as group:
             await self.close()
@@ -160,6 +164,15 @@ class ServerApi(TenantApi):
             {name: model.statistics() for name, model in self._models.items()},
             self.outages(),
         )
+
+    def metrics(self) -> bytes:
+        """What was measured, in the text format of Prometheus. Raises UnknownName if nothing is."""
+        if self.observer is None:
+            raise UnknownName("nothing is measured: the operator starts the server with --metrics to change that")
+        from .observation.exposition import exposition  # which needs prometheus_client
+
+        workers = {name: model.statistics() for name, model in self._models.items()}
+        return exposition(self.observer, self._registry.statistics(), self._hosts.statistics(), workers)
 
 
 def _first(group: BaseExceptionGroup[BaseException]) -> BaseException:

@@ -227,6 +227,10 @@ class Batch(Generic[C]):
         """Commands and rows."""
         return len(self.commands) + self.rows
 
+    def sizes(self) -> Sequence[int]:
+        """The input tokens of each command; nothing where they have none."""
+        return ()
+
     def try_add(self, queue: Hashable, command: C, holdings: Holdings, done: int) -> int:
         """Adds a command and returns 1; `done`, which is 0, if it does not fit. `queue` tells the commands of different
         queues apart."""

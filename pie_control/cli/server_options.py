@@ -65,12 +65,13 @@ def add_settings(
     for setting in settings():
         if setting.name in without:
             continue
-        option = group.add_argument(
-            f"--{setting.name.replace('_', '-')}",
-            action="append" if isinstance(setting.default, tuple) else "store",
-            metavar=_metavar(setting),
-            help=(setting.metadata["help"] + _default(setting)).replace("%", "%%"),
-        )
+        text = (setting.metadata["help"] + _default(setting)).replace("%", "%%")
+        name = f"--{setting.name.replace('_', '-')}"
+        if isinstance(setting.default, bool):
+            option = group.add_argument(name, action="store_const", const=True, help=text)
+        else:
+            action = "append" if isinstance(setting.default, tuple) else "store"
+            option = group.add_argument(name, action=action, metavar=_metavar(setting), help=text)
         if shown is not None and setting.name not in shown:
             hidden[option], option.help = option.help, argparse.SUPPRESS
 

@@ -224,7 +224,7 @@ class Replica:
     # ---- inspection ----
 
     def statistics(self) -> SchedulerStatistics:
-        return self._scheduler.statistics()
+        return self._scheduler.statistics(self._clock())
 
 
 NOTHING = Turn((), (), (), (), None)

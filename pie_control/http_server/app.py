@@ -15,6 +15,8 @@ from .callers import Callers, caller_of
 from .failures import add_handlers
 from .guard import AllowedHosts, Guard, json_limit
 from .launches import Launches
+from .metrics.measured import MeasuredRequests
+from .metrics.route import metrics_router
 from .routes.adapters import adapters_router
 from .routes.blobs import blobs_router
 from .routes.failures import OF_ALL, describe_as_sent, failures
@@ -52,6 +54,8 @@ def create_app(api: ServerApi, config: ServerConfig, callers: Callers) -> FastAP
         max_blob_bytes=config.limits.max_blob_bytes,
         max_json_bytes=json_limit(config.limits.max_message_bytes),
     )
+    if api.observer is not None:
+        app.add_middleware(MeasuredRequests, requests=api.observer.http)
     add_handlers(app)
     routers = (
         programs_router(),
@@ -59,6 +63,7 @@ def create_app(api: ServerApi, config: ServerConfig, callers: Callers) -> FastAP
         inferlets_router(attachments, launches),
         adapters_router(api),
         system_router(api),
+        metrics_router(api),
     )
     for router in routers:
         app.include_router(router, dependencies=[TOKEN] if callers.ask else [], responses=failures(*OF_ALL))

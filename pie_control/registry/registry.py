@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from ..config import InferletLimits
 from ..errors import Overloaded, UnknownName
 from ..inferlets.events import Event
-from ..inferlets.lifecycle import ENDINGS
+from ..inferlets.lifecycle import ENDINGS, Status
 from ..programs.store import Program
 from ..tenants.tenant import DEFAULT_STANDING, DEFAULT_TENANT, Standing, Tenant
 from .entry import Entry
@@ -22,11 +22,14 @@ KEPT_ENDED_BYTES = 64 << 20
 
 @dataclass(frozen=True)
 class RegistryStatistics:
-    """Counts of inferlets; `ended` by status."""
+    """Counts of inferlets; `ended` by status, `of_tenants` those that run. Those that run and had no turn yet are
+    `created`."""
 
     running: int
     launched: int
     ended: dict[str, int]
+    created: int
+    of_tenants: dict[str, int]
 
 
 class Registry:
@@ -41,6 +44,8 @@ class Registry:
         self._launched = 0
         self._of_tenants: Counter[str] = Counter()  # that run, by tenant
         self._endings = {str(status): 0 for status in sorted(ENDINGS)}
+        self.on_end: Callable[[Entry], None] | None = None
+        """Hears of each inferlet that has ended."""
 
     def new(
         self,
@@ -86,6 +91,8 @@ class Registry:
         del self._running[entry.number]
         self._of_tenants[entry.standing.tenant.name] -= 1
         self._endings[entry.status] += 1
+        if self.on_end is not None:
+            self.on_end(entry)
         self._ended[entry.number] = entry
         self._ended_bytes += entry.kept_when_ended
         while len(self._ended) > KEPT_ENDED or (self._ended_bytes > KEPT_ENDED_BYTES and len(self._ended) > 1):
@@ -112,4 +119,6 @@ class Registry:
         return tuple(one for one in known if one.standing.tenant.name == tenant)
 
     def statistics(self) -> RegistryStatistics:
-        return RegistryStatistics(len(self._running), self._launched, dict(self._endings))
+        created = sum(entry.status is Status.CREATED for entry in self._running.values())
+        tenants = {name: count for name, count in self._of_tenants.items() if count}
+        return RegistryStatistics(len(self._running), self._launched, dict(self._endings), created, tenants)

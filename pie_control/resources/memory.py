@@ -16,7 +16,7 @@ from __future__ import annotations
 from bisect import bisect_left, insort
 from collections.abc import Iterable, Iterator, Sequence
 from operator import attrgetter
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -27,7 +27,7 @@ from pie_inference.protocol import ModelDescription
 from .contention import Action, ContentionPolicy, Holder, Shed, Shortage
 from .exports import Exports
 from .holdings import UNBOUND, Holdings, Request, Returns
-from .kinds import PAGES, RESOURCES, Resource
+from .kinds import EMBEDS, PAGES, RESOURCES, Resource
 from .pool import Pool, PoolUsage
 from .ranges import Range
 from .tile_slots import TileSlots
@@ -272,6 +272,17 @@ class Memory:
 
     def usage(self) -> dict[Resource, PoolUsage]:
         return {resource: pool.usage() for resource, pool in self.pools.items()}
+
+    def fields(self) -> dict[str, Any]:
+        """Those of the statistics of a scheduler."""
+        usage = self.usage()
+        return {
+            "pages": usage[PAGES],
+            "embeds": usage[EMBEDS],
+            "token_slots": self.tokens.usage(),
+            "exports": len(self.exports),
+            "export_pages": self.exports.own_pages(),
+        }
 
     def check_integrity(self) -> None:
         """Asserts that pools, holdings and lines agree."""

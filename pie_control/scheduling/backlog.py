@@ -18,6 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from operator import add
+from typing import Any
 
 from pie_control.calls.kind import Command, LongCommand
 from pie_control.ids import Owner
@@ -60,6 +61,17 @@ class Backlog:
 
     def turn_begins(self, now: float) -> None:
         self.now = now
+
+    def fields(self, now: float) -> dict[str, Any]:
+        """Those of `SchedulerStatistics`."""
+        return {
+            "queues_waiting": self.queues,
+            "queues_ready": sum(self.ready) + len(self.local),
+            "queues_starved": len(self.starved),
+            "waits_seconds": max(0.0, now - self.since) if self.queues else 0.0,
+            "commands_waiting": self.commands,
+            "runs": self.runs.live,
+        }
 
     # ---- inferlets ----
 

@@ -27,7 +27,7 @@ from pie_control.ids import Owner
 from pie_control.resources.address_space import again
 from pie_control.resources.contention import Action, ContentionPolicy, End, FirstComeFirstServed, Shed
 from pie_control.resources.holdings import Forgotten
-from pie_control.resources.kinds import EMBEDS, PAGES
+from pie_control.resources.kinds import PAGES
 from pie_control.resources.memory import Memory
 from pie_control.tenants.tenant import Tenant
 from pie_inference.protocol import DropAdapter, ModelDescription, RunWave, WaveDone
@@ -49,7 +49,11 @@ class Scheduler:
     """Schedules the commands of all inferlets on one model of one worker."""
 
     def __init__(
-        self, model: ModelDescription, policy: DispatchPolicy | None = None, contention: ContentionPolicy | None = None
+        self,
+        model: ModelDescription,
+        policy: DispatchPolicy | None = None,
+        contention: ContentionPolicy | None = None,
+        counts: Counts | None = None,
     ) -> None:
         self.model = model
         self._policy = policy or Adaptive()
@@ -59,7 +63,7 @@ class Scheduler:
         self._in_flight: deque[Wave] = deque()
         self._lost = False
         self._now = float("-inf")  # of the last turn
-        self._counts = Counts()
+        self._counts = counts or Counts()
         self._wave_seconds = Lately()
         self._times = LinearFit()  # seconds of a wave over its tokens
         self._chunks = Chunks()
@@ -372,21 +376,16 @@ class Scheduler:
         """Whether a tenant can import it, now or soon."""
         return self._memory.exports.find(tenant, name) is not None
 
-    def statistics(self) -> SchedulerStatistics:
-        memory, usage = self._memory, self._memory.usage()
+    def statistics(self, now: float | None = None) -> SchedulerStatistics:
+        """`now`: seconds of the clock of turns; None: as of the last one."""
         return SchedulerStatistics(
             inferlets=len(self._accounts),
-            queues_waiting=self._backlog.queues,
-            commands_waiting=self._backlog.commands,
-            runs=self._backlog.runs.live,
+            **self._backlog.fields(self._now if now is None else now),
+            queues_in_flight=sum(sum(wave.accounts.values()) for wave in self._in_flight),
             waves_in_flight=len(self._in_flight),
             **self._counts.fields(),
-            pages=usage[PAGES],
-            embeds=usage[EMBEDS],
-            token_slots=memory.tokens.usage(),
+            **self._memory.fields(),
             evictions=self._evictions,
-            exports=len(memory.exports),
-            export_pages=memory.exports.own_pages(),
         )
 
     def check_integrity(self) -> None:

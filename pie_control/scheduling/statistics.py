@@ -13,10 +13,15 @@ from .answers import Wave
 
 @dataclass(frozen=True, slots=True)
 class SchedulerStatistics:
-    """Counts since the start, and the state now."""
+    """Counts since the start, and the state now. Queues that wait are ready for a wave, starved of memory, or wait for
+    other commands of their inferlet."""
 
     inferlets: int
     queues_waiting: int
+    queues_ready: int
+    queues_starved: int
+    queues_in_flight: int  # with commands in waves in flight, but for decode runs
+    waits_seconds: float  # since something began to wait, or the last wave was sent; 0: nothing waits
     commands_waiting: int
     runs: int  # decode runs that are under way
     waves_in_flight: int

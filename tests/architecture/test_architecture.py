@@ -65,6 +65,7 @@ HOMES = {
     "starlette": ("pie_control.http_server",),
     "uvicorn": ("pie_control.http_server.server", "pie_control.http_server.protocols"),
     "httpx": ("pie_control.client",),
+    "prometheus_client": ("pie_control.observation",),
     "PIL": ("pie_control.images.prepare",),
     "websockets": ("pie_control.client.connection",),
     "wit_world": ("inferlet_sdk.guest.entry",),

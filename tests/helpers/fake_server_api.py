@@ -321,6 +321,11 @@ class FakeServerApi:
     def outages(self) -> tuple[str, ...]:
         return ()
 
+    observer = None
+
+    def metrics(self) -> bytes:
+        raise UnknownName("nothing is measured")
+
     def statistics(self) -> FakeStatistics:
         return FakeStatistics(FakeCounts(launched=len(self._inferlets)))
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Hashable, Mapping, Sequence
+from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
@@ -69,6 +70,9 @@ class ForwardBatch(LongBatch[PassCommand]):
         self._adapters: dict[int, int] = {}  # of sequences that have one
         self._pairs = MOST_PAIRS
         self._columns: ForwardColumns | None = None
+
+    def sizes(self) -> Sequence[int]:
+        return [end - begin for begin, end in pairwise(self._ends)]
 
     def can_add(self, queue: Hashable, command: PassCommand) -> bool:
         """Not if it reads or writes an embed that an earlier command of its queue writes in this batch."""

@@ -421,7 +421,7 @@ def test_the_documentation_has_every_command_and_setting() -> None:
     text = (ROOT / "docs" / "cli.md").read_text()
     for setting in settings():
         default = ",".join(setting.default) if isinstance(setting.default, tuple) else setting.default
-        shown = "auto" if default is None else default
+        shown = "auto" if default is None else "off" if default is False else default
         assert f"| `--{setting.name.replace('_', '-')}` | {shown} | {setting.metadata['help']} |" in text
     assert all(f"`pie {command.NAME}" in text for command in all_commands())
 
@@ -431,6 +431,9 @@ def test_the_documentation_has_every_command_and_setting() -> None:
 
 def test_options_beat_the_environment_and_that_the_defaults() -> None:
     config = build_config({"port": "9", "host": None}, {"PIE_PORT": "8", "PIE_MAX_PAGES": "7", "HOME": "/"})
+    assert not config.metrics
+    assert build_config({"metrics": True}).metrics
+    assert build_config({}, {"PIE_METRICS": "1"}).metrics
     assert (config.port, config.limits.max_pages, config.host) == (9, 7, "127.0.0.1")
 
 
@@ -440,6 +443,7 @@ def test_options_beat_the_environment_and_that_the_defaults() -> None:
         ({}, {"PIE_PROT": "1"}, "PIE_PROT; did you mean PIE_PORT"),
         ({"prot": 1}, {}, "'prot'; did you mean port"),
         ({}, {"PIE_PORT": "x"}, "port must be a whole number, not 'x'"),
+        ({}, {"PIE_METRICS": "maybe"}, "metrics must be one of true, false, 1, 0, not 'maybe'"),
         ({"cpu_seconds": "nan"}, {}, "cpu_seconds must be at least"),
         ({"run_ahead": 0}, {}, "run_ahead must be at least 1"),
         ({"dtype": "int4"}, {}, "--dtype must be one of auto"),

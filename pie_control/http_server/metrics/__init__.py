@@ -1,0 +1,1 @@
+"""What Prometheus reads, and what is measured of HTTP requests for it."""

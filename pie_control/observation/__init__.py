@@ -1,0 +1,1 @@
+"""What an operator sees of a server: counts and times that are kept only where `--metrics` asks for them."""
