@@ -33,10 +33,13 @@ UPKEEP_SECONDS = 0.02
 IDLE_UPKEEP_SECONDS = 0.005
 """Between them if none has run since the last slice, and launches would have to do without: one that comes waits for
 two milliseconds at most."""
+EMPTY_UPKEEP_SECONDS = 0.001
+"""Between them if there is no inferlet: after a burst of launches hundreds are to be freed and made again."""
 MOST_POSTPONED = 10
 """Slices that are postponed, one after the other, because inferlets want turns."""
-MOST_UNFREED, FREED_AT_ONCE = 512, 3
-"""Instances of inferlets that have ended and wait to be freed, and how many of them one slice frees."""
+MOST_UNFREED, FREED_AT_ONCE = 1024, 3
+"""Instances of inferlets that have ended and wait to be freed, and how many of them one slice frees. A burst of as many
+launches frees none: its last ones would wait for that."""
 UNFREED_UNTIL = 1 / 2
 """Share of the memory for guests up to which they wait."""
 LARGE_BYTES = 4 << 20
@@ -133,7 +136,10 @@ class InferletManager:
             self._free(FREED_AT_ONCE)
         elif not self._programs.warm_one(self.guest_bytes < self._max_guest_bytes * WARM_UNTIL):
             return
-        self._keep_up_later(IDLE_UPKEEP_SECONDS if hurries else UPKEEP_SECONDS)
+        if not self._running:
+            self._keep_up_later(EMPTY_UPKEEP_SECONDS)
+        else:
+            self._keep_up_later(IDLE_UPKEEP_SECONDS if hurries else UPKEEP_SECONDS)
 
     def _free_later(self, instance: Instance) -> None:
         """Frees an instance that is done, at leisure: that takes as long as half a launch."""

@@ -62,6 +62,16 @@ def test_the_warm_pool_fills_and_fills_again(guest_cache: Path) -> None:
     on_server(guest_cache, body, warm_pool=2)
 
 
+def test_the_pool_fills_quickly_while_there_is_no_inferlet(guest_cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(manager, "UPKEEP_SECONDS", 1000)
+    monkeypatch.setattr(manager, "IDLE_UPKEEP_SECONDS", 1000)
+
+    async def body(server: ServerApi) -> None:
+        await until(lambda: server.statistics().inferlets.warm == 2)
+
+    on_server(guest_cache, body, warm_pool=2)
+
+
 def test_guests_are_made_ahead_beside_an_endless_loop_but_not_between_launches(
     guest_cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -97,7 +107,8 @@ def test_instances_that_are_done_are_freed_at_leisure_up_to_a_number(
     guest_cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(manager, "MOST_UNFREED", 2)
-    monkeypatch.setattr(manager, "UPKEEP_SECONDS", 1000)  # there is no leisure
+    for pause in ("UPKEEP_SECONDS", "EMPTY_UPKEEP_SECONDS"):
+        monkeypatch.setattr(manager, pause, 1000)  # there is no leisure
     monkeypatch.setattr(manager, "LARGE_BYTES", 1 << 40)
     closed: list[Instance] = []
     close = Instance.close
