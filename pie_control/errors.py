@@ -24,6 +24,7 @@ PieError
 │   ├── StorageFull        413, the tenant keeps as many programs, or bytes of them, as it may; or the disk is full
 │   ├── Conflict           409, the inferlet has ended
 │   └── Overloaded         503, too many inferlets
+│       └── TooManyRequests 429, as many of the tenant or client as it may have at a time
 ├── InferletEnded          an inferlet ended without a result: why (`InferletStatus`), its message or traceback
 ├── WorkerUnavailable      503: the worker did not start or died; tells what it said
 ├── HostUnavailable        503: an application host did not start; tells what it said
@@ -131,6 +132,10 @@ class Conflict(ClientError):
 
 class Overloaded(ClientError):
     status = 503
+
+
+class TooManyRequests(Overloaded):
+    status = 429
 
 
 class InferletEnded(PieError):

@@ -120,6 +120,11 @@ class ServerApi(TenantApi):
         await asyncio.gather(*(replica.close() for replica in self._remote))  # of which some may serve no model yet
 
     @property
+    def is_ready(self) -> bool:
+        """Whether a worker and a host serve."""
+        return self._hosts.can_launch and not all(model.is_down for model in self._models.values())
+
+    @property
     def is_idle(self) -> bool:
         """Whether no inferlet can run now."""
         return self._hosts.are_quiet

@@ -78,17 +78,20 @@ class TenantApi:
         *,
         environment: Mapping[str, str] | None = None,
         blobs: Mapping[str, str] | None = None,
+        contents: Mapping[str, bytes] | None = None,
+        owner: str = "",
         listener: Callable[[Event], None] | None = None,
     ) -> Entry:
         """Starts an inferlet of a program (hash, unique prefix of it, or name). `blobs`: hashes of uploaded ones, by
-        the names under which the inferlet knows them. `listener` hears its events on the loop's thread and must not
-        block. Raises UnknownName, BadRequest, Overloaded; WorkerUnavailable if no
-        model has a worker, now or soon, HostUnavailable if no host runs. A launch waits for no model."""
+        the names under which the inferlet knows them; `contents`: further ones themselves. `owner`: who keeps the
+        program, by default the tenant. `listener` hears its events on the loop's thread and must not block. Raises
+        UnknownName, BadRequest, Overloaded; WorkerUnavailable if no model has a worker, now or soon, HostUnavailable if
+        no host runs. A launch waits for no model."""
         self._check_launch(arguments, environment or {})
-        found_blobs = self._blobs.find(blobs or {})
+        found_blobs = self._blobs.find(blobs or {}) | dict(contents or {})
         host = await self._hosts.place()
         with host.launching():
-            found = await self._library.find(program, host.programs, self._tenant)
+            found = await self._library.find(program, host.programs, owner or self._tenant)
         if all(model.is_down for model in self._models.values()):
             raise WorkerUnavailable("; ".join(model.why_down() for model in self._models.values()))
         entry = self._registry.new(found, self._hosts.post, self._hosts.tell_room, self.standing)

@@ -39,7 +39,7 @@ def _class_name(code: str) -> str:
 
 def error_of(body: wire.ErrorBody) -> PieError:
     """The exception for an error that the server sent."""
-    kind = getattr(errors, _class_name(body.code), PieError)
+    kind = getattr(errors, _class_name(body.code or ""), PieError)
     if not (isinstance(kind, type) and issubclass(kind, PieError)) or kind is errors.InferletEnded:
         kind = PieError
     error: PieError = kind(body.message)

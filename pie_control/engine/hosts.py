@@ -355,6 +355,11 @@ class Hosts:
 
     # ---- inspection ----
 
+    @property
+    def can_launch(self) -> bool:
+        """Whether a host serves."""
+        return any(host.life.serves for host in self.all)
+
     def outages(self) -> tuple[str, ...]:
         """One line for each host that does not serve."""
         return tuple(

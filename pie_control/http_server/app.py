@@ -8,6 +8,8 @@ from fastapi import Depends, FastAPI, WebSocket
 from fastapi.security import HTTPBearer
 
 from pie_control.config import ServerConfig
+from pie_control.gateway.gateway import Gateway
+from pie_control.gateway.programs import RoutePrograms
 from pie_control.server_api import ServerApi
 
 from .attachments import Attachments
@@ -23,12 +25,14 @@ from .routes.failures import OF_ALL, describe_as_sent, failures
 from .routes.inferlets import inferlets_router
 from .routes.programs import programs_router
 from .routes.system import health_router, system_router
+from .served.models import models_router
+from .served.routes import served_router
 from .session.session import Session
 
 DESCRIPTION = """Upload small programs (*inferlets*) that run beside the model and drive generation themselves.
 
-Every failure has one shape, `{"error": {"code": "...", "message": "..."}}`. The connection for many inferlets is the
-WebSocket `/v1/session`; `docs/http-api.md` describes its messages."""
+Every failure has one shape, `{"error": {"code": "...", "message": "...", "type": "...", "param": null}}`. The
+connection for many inferlets is the WebSocket `/v1/session`; `docs/http-api.md` describes its messages."""
 
 TOKEN = Depends(HTTPBearer(auto_error=False, description="The token of a tenant."))
 """Makes `/docs` ask for a token, where the server does; the guard is what checks it."""
@@ -46,6 +50,7 @@ def create_app(api: ServerApi, config: ServerConfig, callers: Callers) -> FastAP
     """The application over one server, which the caller starts and closes."""
     app = FastAPI(title="Pie", version=package_version(), description=DESCRIPTION)
     attachments, launches = Attachments(), Launches(config.max_inferlets_per_client)
+    gateway = Gateway(api, RoutePrograms(api))
     app.add_middleware(
         Guard,
         hosts=AllowedHosts(config.host, config.allowed_hosts),
@@ -62,6 +67,8 @@ def create_app(api: ServerApi, config: ServerConfig, callers: Callers) -> FastAP
         blobs_router(),
         inferlets_router(attachments, launches),
         adapters_router(api),
+        served_router(gateway, attachments, launches),
+        models_router(api, gateway),
         system_router(api),
         metrics_router(api),
     )

@@ -1,4 +1,5 @@
-"""Errors as clients see them: one JSON shape over HTTP and over the session, `{"error": {"code", "message"}}`."""
+"""Errors as clients see them: one JSON shape over HTTP, `{"error": {"code", "message", "type", "param"}}`, of which
+the session leaves out what says nothing more."""
 
 from __future__ import annotations
 
@@ -14,12 +15,17 @@ from starlette.routing import Match, Route
 from starlette.types import Scope
 
 from pie_control.errors import CallError, ClientError, PieError
+from pie_control.gateway.refusal import Refused
 
 from .messages import ErrorBody
 
 log = logging.getLogger(__name__)
 
 HTTP_CODES = {403: "forbidden", 404: "not-found", 405: "method-not-allowed", 413: "too-large"}
+TYPES = {401: "authentication_error", 403: "permission_error", 429: "rate_limit_error"}
+"""Classes of errors as OpenAI's API calls them; of others, `invalid_request_error` or `server_error`."""
+RETRY_AFTER = {429: "1", 503: "1"}
+"""Seconds after which a client may try again."""
 
 
 def error_code(error: PieError) -> str:
@@ -29,13 +35,16 @@ def error_code(error: PieError) -> str:
 
 def error_body(error: Exception) -> ErrorBody:
     """An error as the client sees it. One that is not a PieError is our fault: only the log has details."""
+    if isinstance(error, Refused):
+        return ErrorBody(error.code, str(error), error.type, error.param)
     if isinstance(error, PieError):
         return ErrorBody(error_code(error), str(error))
     log.error("a request failed", exc_info=error)
     return ErrorBody("internal", "the server failed on this request; its log says why")
 
 
-def _status(error: Exception) -> int:
+def status_of(error: Exception) -> int:
+    """The HTTP status of an error."""
     if isinstance(error, CallError):
         return ClientError.status
     return int(getattr(error, "status", 500)) if isinstance(error, PieError) else 500
@@ -43,7 +52,14 @@ def _status(error: Exception) -> int:
 
 def response(status: int, body: ErrorBody) -> JSONResponse:
     """The HTTP form of an error."""
-    return JSONResponse({"error": {"code": body.code, "message": body.message}}, status)
+    headers = {"retry-after": RETRY_AFTER[status]} if status in RETRY_AFTER else None
+    return JSONResponse({"error": told(status, body)}, status, headers)
+
+
+def told(status: int, body: ErrorBody) -> dict[str, str | None]:
+    """What an answer of this status says of an error."""
+    kind = body.type or TYPES.get(status, "invalid_request_error" if status < 500 else "server_error")
+    return {"code": body.code, "message": body.message, "type": kind, "param": body.param}
 
 
 def _explain(error: RequestValidationError) -> str:
@@ -61,7 +77,7 @@ def add_handlers(app: FastAPI) -> None:
     """Answers every failure of `app` in this shape."""
 
     async def on_failure(_: Request, error: Exception) -> JSONResponse:
-        return response(_status(error), error_body(error))
+        return response(status_of(error), error_body(error))
 
     async def on_malformed(_: Request, error: Exception) -> JSONResponse:
         assert isinstance(error, RequestValidationError)

@@ -21,6 +21,7 @@ from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from pie_control.errors import Unauthorized
+from pie_control.gateway.programs import ROUTES
 
 from .callers import Callers
 from .failures import error_body, response
@@ -28,7 +29,7 @@ from .messages import ErrorBody
 
 LOOPBACK_NAME = "localhost"
 PROGRAMS, BLOBS = "/v1/programs", "/v1/blobs"
-OPEN_PATHS = frozenset({"/v1/health", "/docs", "/redoc", "/openapi.json"})
+OPEN_PATHS = frozenset({"/health", "/ready", "/v1/health", "/docs", "/redoc", "/openapi.json"})
 """What is told without a token: that the server is there, and what its API is."""
 NETLOC = re.compile(r"(?:\[([^\]@\s]+)\]|([^:@/?#\s]+))(?::\d+)?")
 
@@ -85,8 +86,8 @@ def is_address(name: str) -> bool:
 
 
 class Guard:
-    """ASGI middleware. A program may have `max_program_bytes`, a blob `max_blob_bytes`, every other body
-    `max_json_bytes`. Routes find the `Caller` in the state of the request; for OPEN_PATHS it may
+    """ASGI middleware. A program may have `max_program_bytes`, a blob and a request of a served route `max_blob_bytes`,
+    every other body `max_json_bytes`. Routes find the `Caller` in the state of the request; for OPEN_PATHS it may
     be None."""
 
     def __init__(
@@ -103,7 +104,7 @@ class Guard:
         self._callers = callers
         self._uploads = {
             PROGRAMS: (max_program_bytes, "--max-program-bytes"),
-            BLOBS: (max_blob_bytes, "--max-blob-bytes"),
+            **dict.fromkeys((BLOBS, *ROUTES), (max_blob_bytes, "--max-blob-bytes")),
         }
         self._others = (max_json_bytes, "--max-message-bytes")
 

@@ -9,7 +9,7 @@ from weakref import WeakSet
 
 from starlette.datastructures import Address
 
-from pie_control.errors import Overloaded
+from pie_control.errors import TooManyRequests
 from pie_control.registry.entry import Entry
 
 MAX_ADDRESSES = 1024
@@ -35,14 +35,15 @@ class Launches:
 
     @contextlib.contextmanager
     def launching(self, address: Address | None) -> Iterator[Callable[[Entry], None]]:
-        """Reserves a place while the block launches an inferlet, which it gives to the function. Raises Overloaded."""
+        """Reserves a place while the block launches an inferlet, which it gives to the function. Raises
+        TooManyRequests."""
         if len(self._clients) >= MAX_ADDRESSES:
             self._forget_idle()
         client = self._clients[address.host if address else ""]
         if client.starting + len(client.inferlets) >= self.most:
             client.inferlets = WeakSet(each for each in client.inferlets if each.ended is None)
             if client.count() >= self.most:
-                raise Overloaded(
+                raise TooManyRequests(
                     f"{self.most} inferlets of this client run, which is the limit for one client: end some, or let "
                     "the operator raise --max-inferlets-per-client"
                 )

@@ -137,11 +137,14 @@ Request = (
 # ---- server to client -----------------------------------------------------------------------------------------------
 
 
-class ErrorBody(msgspec.Struct, frozen=True):
-    """What went wrong: a stable code for programs and a sentence for people."""
+class ErrorBody(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What went wrong: a stable code for programs and a sentence for people. Over HTTP, `type` and `param` are said as
+    well: a class of errors, by default that of the status, and the field of the request that is wrong."""
 
-    code: str
+    code: str | None
     message: str
+    type: str = ""
+    param: str | None = None
 
 
 class Reply(_Tagged, frozen=True):

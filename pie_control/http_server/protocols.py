@@ -13,7 +13,8 @@ from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIO
 from pie_control.errors import Unauthorized
 
 from .connections import Connections, WatchedConnection
-from .messages import encode
+from .failures import told
+from .messages import ErrorBody, encode
 
 TRY_AGAIN_LATER, POLICY_VIOLATION = 1013, 1008
 """The codes with which the server ends a session (RFC 6455): its client does not read, or may not use it any more."""
@@ -134,7 +135,7 @@ class SessionProtocol(WebSocketsSansIOProtocol):
 
 
 def _response(status: int, code: str, message: str) -> bytes:
-    body = encode({"error": {"code": code, "message": message}})
+    body = encode({"error": told(status, ErrorBody(code, message))})
     head = (
         f"HTTP/1.1 {status} {PHRASES[status]}\r\ncontent-type: application/json\r\ncontent-length: {len(body)}\r\n"
         "connection: close\r\n\r\n"

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from ..config import InferletLimits
-from ..errors import Overloaded, UnknownName
+from ..errors import Overloaded, TooManyRequests, UnknownName
 from ..inferlets.events import Event
 from ..inferlets.lifecycle import ENDINGS, Status
 from ..programs.store import Program
@@ -54,7 +54,8 @@ class Registry:
         tell_room: Callable[[int, int, bool], None],
         standing: Standing = DEFAULT_STANDING,
     ) -> Entry:
-        """An entry for an inferlet that is about to be launched; raises Overloaded."""
+        """An entry for an inferlet that is about to be launched; raises Overloaded,
+        TooManyRequests."""
         self._check_tenant(standing.tenant)
         if len(self._running) >= self._max_inferlets:
             raise Overloaded(f"{len(self._running)} inferlets run, which is the limit: try again when some have ended")
@@ -72,7 +73,7 @@ class Registry:
 
     def _check_tenant(self, tenant: Tenant) -> None:
         if tenant.max_inferlets is not None and self._of_tenants[tenant.name] >= tenant.max_inferlets:
-            raise Overloaded(
+            raise TooManyRequests(
                 f"{tenant.max_inferlets} inferlets of tenant {tenant.name} run, which is the limit that the operator "
                 "has set for it: try again when some have ended"
             )

@@ -17,6 +17,7 @@ from dataclasses import dataclass, replace
 from typing import Any, cast
 
 from pie_control.config import InferletLimits, build_config
+from pie_control.engine.adapters import AdapterInfo
 from pie_control.errors import BadProgram, Conflict, UnknownName
 from pie_control.http_server.listening import bind
 from pie_control.http_server.server import HttpServer
@@ -200,7 +201,21 @@ async def burst(inferlet: FakeInferlet) -> None:
             inferlet.sender.send(str(number))
 
 
-BODIES: tuple[Body, ...] = (hello, echo, fail, rude, wait, flood, heedless, tick, burst)
+async def refuse(inferlet: FakeInferlet) -> str:
+    """Its request is wrong, which it says after a message if the id of the request is `late`."""
+    if inferlet.environment["request_id"] == "late":
+        inferlet.sender.send("one\ntwo")
+    return json.dumps({"served_error": {"status": 422, "message": "n is too large", "param": "n", "code": "too_many"}})
+
+
+async def environment(inferlet: FakeInferlet) -> str:
+    """The result is its environment; before, it sends each of its values."""
+    for value in inferlet.environment.values():
+        inferlet.sender.send(value)
+    return json.dumps(dict(inferlet.environment))
+
+
+BODIES: tuple[Body, ...] = (refuse, environment, hello, echo, fail, rude, wait, flood, heedless, tick, burst)
 
 
 class FakeServerApi:
@@ -210,6 +225,8 @@ class FakeServerApi:
         self.tenants: dict[str, FakeServerApi] = {}  # the last one of each
         self._ids = ids or itertools.count(1)  # of the inferlets of all tenants
         self.uploads = 0
+        self.adapters = FakeAdapters()
+        self.is_ready = True
         self.compiles = True
         self.blobs: dict[str, bytes] = {}
         self.launched_with: dict[str, bytes] = {}  # the last inferlet
@@ -268,12 +285,15 @@ class FakeServerApi:
         *,
         environment: Mapping[str, str] | None = None,
         blobs: Mapping[str, str] | None = None,
+        contents: Mapping[str, bytes] | None = None,
+        owner: str = "",
         listener: Listener | None = None,
     ) -> FakeInferlet:
         found = [each for each in self._programs.values() if program in (each.program, each.name)]
         if not found:
             raise UnknownName(f"no program {program!r}: upload it first")
         self.launched_with = {name: self.blobs[digest] for name, digest in (blobs or {}).items()}
+        self.launched_with |= contents or {}
         inferlet = FakeInferlet(f"i{next(self._ids)}", found[-1], arguments, environment or {})
         self._inferlets[inferlet.id] = inferlet
         if listener is not None:
@@ -332,6 +352,13 @@ class FakeServerApi:
     async def close(self) -> None:
         for inferlet in self._inferlets.values():
             self.terminate(inferlet.id, "the server is shutting down")
+
+
+class FakeAdapters:
+    """None."""
+
+    def all(self) -> tuple[AdapterInfo, ...]:
+        return ()
 
 
 @dataclass(frozen=True)

@@ -10,10 +10,13 @@ from fastapi import FastAPI
 
 @dataclass(frozen=True)
 class FailureBody:
-    """`code`: for programs; docs/http-api.md lists them. `message`: for people."""
+    """`code`: for programs; docs/http-api.md lists them. `message`: for people. `type`: a class of errors; `param`: the
+    field of the request that is wrong."""
 
-    code: str
+    code: str | None
     message: str
+    type: str
+    param: str | None
 
 
 @dataclass(frozen=True)
@@ -32,6 +35,7 @@ MEANINGS = {
     409: "`conflict`",
     413: "`too-large`, `storage-full`",
     421: "`forbidden`: by this name of the server",
+    429: "`too-many-requests`: what the tenant or client may have at a time; try again later",
     422: "`bad-program`, `bad-adapter`: the message says what is wrong with it",
     500: "`internal`: a fault of the server; its log says more",
     503: "`overloaded`, `worker-unavailable`, `host-unavailable`: try again later",

@@ -1,24 +1,19 @@
-"""`/v1/models`, `/v1/statistics`, `/v1/health`: the server itself."""
+"""`/v1/statistics`, `/v1/health`, `/health`, `/ready`: the server itself."""
 
 from __future__ import annotations
 
 from fastapi import APIRouter, Request
 from starlette.responses import Response
 
+from pie_control.errors import WorkerUnavailable
 from pie_control.server_api import ServerApi
 
 from ..messages import encode
-from ..views import ModelInfo, describe_model
 
 
 def system_router(api: ServerApi) -> APIRouter:
     """Routes that describe the server."""
     router = APIRouter(prefix="/v1", tags=["system"])
-
-    @router.get("/models", summary="List models")
-    async def models() -> list[ModelInfo]:
-        """The models that inferlets can use, and the traits that each implements."""
-        return [describe_model(model) for model in api.models()]
 
     @router.get("/statistics", summary="Read statistics", response_class=Response)
     async def statistics() -> Response:
@@ -29,10 +24,22 @@ def system_router(api: ServerApi) -> APIRouter:
 
 
 def health_router(api: ServerApi, version: str) -> APIRouter:
-    """The route that needs no token."""
-    router = APIRouter(prefix="/v1", tags=["system"])
+    """The routes that need no token."""
+    router = APIRouter(tags=["system"])
 
-    @router.get("/health", summary="Check health")
+    @router.get("/health", summary="See whether the server is alive")
+    async def alive() -> dict[str, str]:
+        """Answers as long as the server does, whatever its workers do."""
+        return {"status": "ok"}
+
+    @router.get("/ready", summary="See whether the server can take requests")
+    async def ready() -> dict[str, str]:
+        """503 `worker-unavailable` while no worker has loaded a model, or no host runs inferlets."""
+        if not api.is_ready:
+            raise WorkerUnavailable("no worker or no host serves now: try again later")
+        return {"status": "ready"}
+
+    @router.get("/v1/health", summary="Check health")
     async def health(request: Request) -> dict[str, str | list[str]]:
         """Answers when the server accepts requests. `outages` has a line for each worker that does not serve, for those
         who may use the server."""

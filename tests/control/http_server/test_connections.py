@@ -349,10 +349,10 @@ def test_inferlets_of_one_client_are_bounded_over_http_and_sessions() -> None:
             (reply,) = await exchange(session, {**wait, "id": 1})
             assert (await client.post("/v1/inferlets", json={"program": "wait"})).status_code == 201
             answer = await client.post("/v1/inferlets", json={"program": "wait"})
-            assert (answer.status_code, answer.json()["error"]["code"]) == (503, "overloaded")
+            assert (answer.status_code, answer.json()["error"]["code"]) == (429, "too-many-requests")
             assert "--max-inferlets-per-client" in answer.json()["error"]["message"]
             (refusal,) = await exchange(session, {**wait, "id": 2})
-            assert refusal["error"]["code"] == "overloaded"
+            assert refusal["error"]["code"] == "too-many-requests"
             runtime.terminate(reply["value"], "to make room")
             answer = await client.post("/v1/inferlets", json={"program": "nothing"})
             assert answer.status_code == 404  # a launch that fails takes no place

@@ -133,8 +133,24 @@ def test_system_routes() -> None:
             runtime.outages = lambda: ("worker 1 of model fake: restarting",)  # type: ignore[method-assign]
             health = (await client.get("/v1/health")).json()
             assert (health["status"], health["outages"]) == ("degraded", ["worker 1 of model fake: restarting"])
-            (model,) = (await client.get("/v1/models")).json()
-            assert (model["name"], model["has_chat_template"]) == ("fake", True)
+            models = (await client.get("/v1/models")).json()
+            (model,) = models["data"]
+            assert (models["object"], model["object"], model["id"], model["owned_by"]) == (
+                "list",
+                "model",
+                "fake",
+                "pie",
+            )
+            assert isinstance(model["created"], int)
+            assert model["has_chat_template"] is True
+            assert (await client.get("/v1/models/fake")).json() == model
+            assert (await client.get("/v1/models/fake+hello")).json()["id"] == "fake+hello"
+            assert (await client.get("/v1/models/other")).json()["error"]["code"] == "model_not_found"
+            assert (await client.get("/health")).status_code == (await client.get("/ready")).status_code == 200
+            runtime.is_ready = False
+            ready = await client.get("/ready")
+            assert (ready.status_code, ready.headers["retry-after"]) == (503, "1")
+            assert ready.json()["error"]["code"] == "worker-unavailable"
             assert "tokenizer" not in model
             assert (await client.get("/v1/statistics")).json() == {"inferlets": {"launched": 0}}
             paths = (await client.get("/openapi.json")).json()["paths"]
@@ -170,6 +186,7 @@ def test_every_failure_has_one_shape(method: str, path: str, options: dict[str, 
             assert answer.status_code == status
             assert list(answer.json()) == ["error"]
             assert answer.json()["error"]["code"] == code
+            assert answer.json()["error"].keys() == {"code", "message", "type", "param"}
             assert len(answer.json()["error"]["message"]) > 8
 
     serve_async(test, max_program_bytes=1024, max_message_bytes=100)

@@ -1,0 +1,69 @@
+"""Requests of served routes become inferlets of those who send them (docs/serving-programs.md)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from ..errors import UnknownName
+from ..server_api import ServerApi
+from .programs import OWNER, RoutePrograms
+from .request import ServedRequest, Target, find_target, unknown_model
+
+if TYPE_CHECKING:
+    from ..registry.entry import Entry
+    from ..tenant_api import TenantApi
+
+BODY = "request"
+"""The blob of the inferlet that is the body of the request."""
+
+
+class Gateway:
+    """All methods belong to the thread of one event loop."""
+
+    def __init__(self, server: ServerApi, programs: RoutePrograms) -> None:
+        self._server = server
+        self._programs = programs
+
+    def models(self) -> Mapping[str, list[str]]:
+        """The models, and the adapters of each, that requests can name."""
+        found: dict[str, list[str]] = {model.name: [] for model in self._server.models()}
+        for adapter in self._server.adapters.all():
+            found[adapter.model].append(adapter.name)
+        return found
+
+    def find(self, name: str, api: TenantApi) -> Target:
+        """What a tenant means by the name of a model; raises Refused."""
+        target = find_target(name, self.models())
+        if target.program and not any(target.program in (*one.names, one.program) for one in api.programs()):
+            raise _no_program(target.program)
+        return target
+
+    async def launch(self, request: ServedRequest, api: TenantApi) -> Entry:
+        """Starts the inferlet that serves a request of a tenant. Raises Refused, and what `TenantApi.launch` does."""
+        target = find_target(request.model, self.models())
+        program, owner = target.program, ""
+        if not program:
+            found = await self._programs.find(request.route)
+            if found is None:
+                raise unknown_model(
+                    f"the server has no program of its own for {request.route}: name one of yours, as in the model "
+                    f"{target.model}+PROGRAM"
+                )
+            program, owner = found, OWNER
+        environment = {
+            "route": request.route,
+            "request_id": request.id,
+            "model": target.model,
+            "adapter": target.adapter,
+        }
+        try:
+            return await api.launch(program, environment=environment, contents={BODY: request.body}, owner=owner)
+        except UnknownName:
+            if owner:
+                raise
+            raise _no_program(program) from None
+
+
+def _no_program(program: str) -> Exception:
+    return unknown_model(f"you have no program {program[:80]!r}: upload it first, or see GET /v1/programs")

@@ -1,0 +1,45 @@
+"""The programs of the routes: those that come with the package, in `programs/bundled/`."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+from ..server_api import ServerApi
+from ..tenants.tenant import Standing, Tenant
+
+FOLDER = Path(__file__).parents[1] / "programs" / "bundled"
+ROUTES = {"/v1/chat/completions": "chat_completions", "/v1/completions": "completions"}
+"""The program of each route."""
+OWNER = "bundled programs"
+"""Keeps them in the store. No tenant of the file can have a name with a space."""
+
+
+class RoutePrograms:
+    """Each program is uploaded when it is first asked for, and stays. Belongs to one event loop."""
+
+    def __init__(self, server: ServerApi, folder: Path = FOLDER) -> None:
+        self._server = server
+        self._folder = folder
+        self._uploads: dict[str, asyncio.Task[str]] = {}
+
+    async def find(self, route: str) -> str | None:
+        """The hash of the program of a route, which OWNER keeps; None: there is none."""
+        name = ROUTES[route]
+        path = self._folder / name / f"{name}.py"
+        if name not in self._uploads:
+            if not await asyncio.to_thread(path.is_file):
+                return None
+            self._uploads.setdefault(name, asyncio.create_task(self._upload(name, path)))
+        task = self._uploads[name]
+        try:
+            return await asyncio.shield(task)  # others may wait for it
+        except BaseException:
+            if task.done() and self._uploads.get(name) is task:
+                del self._uploads[name]  # the next request tries again
+            raise
+
+    async def _upload(self, name: str, path: Path) -> str:
+        data = await asyncio.to_thread(path.read_bytes)
+        owner = self._server.of(Standing(Tenant(OWNER)))
+        return (await owner.upload(data, name, path.name)).program

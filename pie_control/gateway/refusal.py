@@ -1,0 +1,19 @@
+"""Why a request of a served route is not answered, in the words of the API that clients speak."""
+
+from __future__ import annotations
+
+from ..errors import ClientError
+
+
+class Refused(ClientError):
+    """`status`: of HTTP, 400 to 599. `type`, `param` and `code` as in OpenAI's errors; `type` "": the usual one of the
+    status."""
+
+    def __init__(
+        self, status: int, message: str, code: str | None = None, param: str | None = None, type: str = ""
+    ) -> None:
+        super().__init__(message)
+        self.status = status
+        self.code = code
+        self.param = param
+        self.type = type

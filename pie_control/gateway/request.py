@@ -1,0 +1,73 @@
+"""A request of a served route, as far as the server knows it: its model, and whether the answer is a stream. Pure."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+
+import msgspec
+
+from .refusal import Refused
+
+FIELD = re.compile(r"at `\$\.(\w+)`")
+"""In what msgspec says: the field of a wrong type."""
+
+
+class _Known(msgspec.Struct):
+    model: str | None = None
+    stream: bool | None = None
+
+
+_decoder = msgspec.json.Decoder(_Known)
+
+
+@dataclass(frozen=True, slots=True)
+class ServedRequest:
+    """`route`: its path; `body`: JSON, as it came; `model`: as the client has named it, "": the first one."""
+
+    route: str
+    id: str
+    body: bytes
+    model: str
+    stream: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """What the `model` of a request means. `adapter` and `program` may be "": none, and the one of the route."""
+
+    model: str
+    adapter: str = ""
+    program: str = ""
+
+
+def read_request(route: str, id: str, body: bytes) -> ServedRequest:
+    """The request in a body; raises Refused for what is no JSON object, or has a `model` or `stream` of a wrong type.
+    Other fields are the program's."""
+    try:
+        known = _decoder.decode(body)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        field = FIELD.search(str(error))
+        raise Refused(400, f"the request is malformed: {error}", "bad-request", field[1] if field else None) from None
+    return ServedRequest(route, id, body, known.model or "", bool(known.stream))
+
+
+def find_target(name: str, models: Mapping[str, Collection[str]]) -> Target:
+    """What a name such as `demo`, `demo/poet` or `demo/poet+my_agent` means, of these models and their adapters. Raises
+    Refused."""
+    base, _, program = name.partition("+")
+    if not base:
+        return Target(next(iter(models)), "", program)
+    if base in models:
+        return Target(base, "", program)
+    model, _, adapter = base.rpartition("/")
+    if model in models and adapter in models[model]:
+        return Target(model, adapter, program)
+    known = ", ".join([*models, *(f"{model}/{one}" for model, adapters in models.items() for one in adapters)])
+    raise unknown_model(f"no model {name[:80]!r}: this server has {known}; MODEL+PROGRAM runs a program of yours")
+
+
+def unknown_model(message: str) -> Refused:
+    """The refusal of a `model` that means nothing here."""
+    return Refused(404, message, "model_not_found", "model")

@@ -1,0 +1,1 @@
+"""Routes that programs serve, in the forms of the APIs that clients know."""

@@ -1,0 +1,48 @@
+"""`/v1/models`: what the `model` of a request may be, in OpenAI's form."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import asdict
+from typing import Any
+
+from fastapi import APIRouter
+
+from pie_control.gateway.gateway import Gateway
+from pie_control.server_api import ServerApi
+
+from ..callers import FromTenant
+from ..routes.failures import failures
+from ..views import describe_model
+
+OWNER = "pie"
+
+
+def models_router(api: ServerApi, gateway: Gateway) -> APIRouter:
+    """Routes over the models and their adapters."""
+    router = APIRouter(prefix="/v1/models", tags=["system"])
+    created = int(time.time())
+
+    def describe(id: str, model: str, adapter: str) -> dict[str, Any]:
+        found = next(describe_model(one) for one in api.models() if one.name == model)
+        own = {name: value for name, value in asdict(found).items() if name != "name"}
+        return {"id": id, "object": "model", "created": created, "owned_by": OWNER, "adapter": adapter or None, **own}
+
+    @router.get("", summary="List models")
+    async def models() -> dict[str, Any]:
+        """The models, and for each of its adapters MODEL/ADAPTER: {id, object, created, owned_by}, and what inferlets
+        can do with them: `traits`, sizes in bytes, pages, tokens. `created`: when the server started."""
+        names = (
+            (f"{model}/{one}" if one else model, model, one)
+            for model, own in gateway.models().items()
+            for one in ("", *own)
+        )
+        return {"object": "list", "data": [describe(*name) for name in names]}
+
+    @router.get("/{model:path}", summary="Look at a model", responses=failures(404))
+    async def model(model: str, caller: FromTenant) -> dict[str, Any]:
+        """What a request may name: a model, MODEL/ADAPTER, or one of both with +PROGRAM. 404 `model_not_found`."""
+        target = gateway.find(model, caller.api)
+        return describe(model, target.model, target.adapter)
+
+    return router

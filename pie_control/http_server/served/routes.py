@@ -1,0 +1,65 @@
+"""`/v1/chat/completions`, `/v1/completions`: requests that programs answer."""
+
+from __future__ import annotations
+
+import uuid
+from typing import Any
+
+from fastapi import APIRouter, Request
+from starlette.responses import Response
+
+from pie_control.gateway.gateway import Gateway
+from pie_control.gateway.programs import ROUTES
+from pie_control.gateway.request import read_request
+
+from ..attachments import Attachments
+from ..callers import FromTenant
+from ..launches import Launches
+from ..routes.failures import failures
+from .response import ServedResponse
+
+MOST_ID = 128
+"""Characters of a request's id that a client gives."""
+HELD = {"model": {"type": ["string", "null"]}, "stream": {"type": ["boolean", "null"]}}
+BODY = {
+    "requestBody": {
+        "required": True,
+        "description": "`model` and `stream` are known here; what else there may be is for the program to say.",
+        "content": {"application/json": {"schema": {"type": "object", "properties": HELD}}},
+    }
+}
+ANSWERS: dict[int | str, dict[str, Any]] = {
+    200: {"description": "What the program answers.", "content": {"application/json": {}, "text/event-stream": {}}}
+}
+STATUSES = (404, 409, 413, 422, 429)
+
+
+def served_router(gateway: Gateway, attachments: Attachments, launches: Launches) -> APIRouter:
+    """A route for each of ROUTES."""
+    router = APIRouter(tags=["served by programs"])
+    for path, program in ROUTES.items():
+        _add(router, path, program, gateway, attachments, launches)
+    return router
+
+
+def _add(
+    router: APIRouter, path: str, program: str, gateway: Gateway, attachments: Attachments, launches: Launches
+) -> None:
+    @router.post(
+        path,
+        summary=f"Served by the program {program}",
+        operation_id=program,
+        openapi_extra=BODY,
+        response_class=Response,
+        responses=ANSWERS | failures(*STATUSES),
+    )
+    async def serve(request: Request, caller: FromTenant) -> Response:
+        """Runs a program for the request, as docs/serving-programs.md says. With `stream`, the answer is server-sent
+        events. 404 `model_not_found`: no such model, adapter or program. The program ends when the client leaves."""
+        served = read_request(path, request_id(request.headers.get("x-request-id", "")), await request.body())
+        return ServedResponse(gateway, served, caller.api, request.client, attachments, launches)
+
+
+def request_id(given: str) -> str:
+    """The id that a client has given its request, or a new one."""
+    return given if 0 < len(given) <= MOST_ID and given.isprintable() and given.isascii() else uuid.uuid4().hex

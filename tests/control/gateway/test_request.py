@@ -1,0 +1,100 @@
+"""What a request of a served route says to the server, and what the end of its inferlet says to the client."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from pie_control.gateway.ending import ENDINGS, result_of
+from pie_control.gateway.refusal import Refused
+from pie_control.gateway.request import ServedRequest, Target, find_target, read_request
+from pie_control.inferlets.events import Ended
+from pie_control.inferlets.lifecycle import ENDINGS as LAST
+from pie_control.inferlets.lifecycle import Status
+
+MODELS = {"demo": ["poet"], "org.model": []}
+
+
+@pytest.mark.parametrize(
+    ("body", "model", "stream"),
+    [
+        ({"model": "demo", "stream": True}, "demo", True),
+        ({"model": "demo", "messages": [{"stream": 1}], "unknown": {"deep": []}}, "demo", False),
+        ({"model": None, "stream": None}, "", False),
+        ({}, "", False),
+    ],
+)
+def test_two_fields_are_known(body: object, model: str, stream: bool) -> None:
+    data = json.dumps(body).encode()
+    assert read_request("/v1/completions", "r1", data) == ServedRequest("/v1/completions", "r1", data, model, stream)
+
+
+@pytest.mark.parametrize(
+    ("body", "param"),
+    [
+        (b"", None),
+        (b"{", None),
+        (b"[]", None),
+        (b'"demo"', None),
+        (b'{"model": "demo"', None),
+        (b'{"model": "demo"} x', None),
+        (b'{"model": 7}', "model"),
+        (b'{"stream": "yes"}', "stream"),
+        (b'{"stream": 1}', "stream"),
+        (b'{"model": "\xff"}', None),
+        (b'{"x": ' + b"[" * 100_000 + b"]" * 100_000 + b"}", None),
+    ],
+)
+def test_what_is_no_request(body: bytes, param: str | None) -> None:
+    with pytest.raises(Refused) as refused:
+        read_request("/v1/completions", "r1", body)
+    assert (refused.value.status, refused.value.param) == (400, param)
+
+
+@pytest.mark.parametrize(
+    ("name", "target"),
+    [
+        ("", Target("demo")),
+        ("demo", Target("demo")),
+        ("demo/poet", Target("demo", "poet")),
+        ("demo+mine", Target("demo", "", "mine")),
+        ("demo/poet+a/b+c", Target("demo", "poet", "a/b+c")),
+        ("+mine", Target("demo", "", "mine")),
+        ("org.model", Target("org.model")),
+    ],
+)
+def test_names_of_models(name: str, target: Target) -> None:
+    assert find_target(name, MODELS) == target
+
+
+@pytest.mark.parametrize("name", ["other", "demo/", "demo/other", "org.model/poet", "/poet", "Demo", "other+mine"])
+def test_models_that_are_none(name: str) -> None:
+    with pytest.raises(Refused) as refused:
+        find_target(name, MODELS)
+    assert (refused.value.status, refused.value.code, refused.value.param) == (404, "model_not_found", "model")
+    assert "demo/poet" in str(refused.value)
+
+
+def test_a_result_is_the_answer() -> None:
+    for result in ('{"a": 1}', '"\\"served_error\\""', '{"x": "served_error", "served_error": 3}', "[]"):
+        assert result_of(Ended("finished", result, inferlet="i1")) == result
+    assert result_of(Ended("finished", inferlet="i1")) == "null"
+
+
+@pytest.mark.parametrize(("status", "told"), [(422, 422), (599, 599), (200, 500), (7, 500)])
+def test_a_result_that_is_an_error(status: int, told: int) -> None:
+    error = {"status": status, "message": "too many", "param": "n", "code": 12, "type": "odd"}
+    with pytest.raises(Refused, match="too many") as refused:
+        result_of(Ended("finished", json.dumps({"served_error": error}), inferlet="i1"))
+    found = refused.value
+    assert (found.status, found.param, found.code, found.type) == (told, "n", "12", "odd")
+
+
+def test_every_other_end_is_an_error_without_internals() -> None:
+    assert ENDINGS.keys() == LAST - {Status.FINISHED}
+    for status in ENDINGS:
+        with pytest.raises(Refused) as refused:
+            result_of(Ended(status, None, "Traceback: secret", inferlet="i7"))
+        assert "secret" not in str(refused.value)
+        assert refused.value.status in (409, 500, 503)

@@ -1,0 +1,116 @@
+"""Served routes over HTTP: what a program's messages, result and errors become."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import httpx
+import pytest
+
+from tests.control.http_server.test_http_server import ended, http
+from tests.helpers.fake_server_api import FakeServerApi, serve_async
+
+CHAT, COMPLETIONS = "/v1/chat/completions", "/v1/completions"
+
+
+def test_the_result_is_the_body() -> None:
+    async def test(url: str, runtime: FakeServerApi) -> None:
+        async with http(url) as client:
+            body = b'{"model": "fake+environment", "messages": [], "odd": 1}'
+            answer = await client.post(CHAT, content=body, headers={"x-request-id": "mine"})
+            assert (answer.status_code, answer.headers["content-type"]) == (200, "application/json")
+            assert answer.headers["x-request-id"] == "mine"
+            assert answer.json() == {"route": CHAT, "request_id": "mine", "model": "fake", "adapter": ""}
+            assert runtime.launched_with == {"request": body}
+            assert runtime.inferlet(answer.headers["x-inferlet-id"]).status == "finished"
+            for own in ("", "x" * 129, "\xe4"):
+                answer = await client.post(COMPLETIONS, content=body, headers={b"x-request-id": own.encode("latin-1")})
+                assert answer.json()["request_id"] == answer.headers["x-request-id"] not in ("", own)
+
+    serve_async(test)
+
+
+def test_messages_are_the_stream() -> None:
+    async def test(url: str, runtime: FakeServerApi) -> None:
+        async with http(url) as client:
+            body = {"model": "+environment", "stream": True}
+            answer = await client.post(COMPLETIONS, json=body, headers={"x-request-id": "mine"})
+            assert (answer.status_code, answer.headers["content-type"][:17]) == (200, "text/event-stream")
+            events = [f"data: {value}\n\n" for value in (COMPLETIONS, "mine", "fake", "", "[DONE]")]
+            assert answer.text == "".join(events)
+
+    serve_async(test)
+
+
+def test_an_error_of_a_program() -> None:
+    told = {"code": "too_many", "message": "n is too large", "type": "invalid_request_error", "param": "n"}
+
+    async def test(url: str, runtime: FakeServerApi) -> None:
+        async with http(url) as client:
+            for stream in (False, True):
+                answer = await client.post(CHAT, json={"model": "fake+refuse", "stream": stream})
+                assert (answer.status_code, answer.json()) == (422, {"error": told})
+            late = {"x-request-id": "late"}
+            answer = await client.post(CHAT, json={"model": "fake+refuse", "stream": True}, headers=late)
+            assert answer.status_code == 200
+            message, error, done = answer.text.strip().split("\n\n")
+            assert (message, done) == ("data: one\ndata: two", "data: [DONE]")
+            assert httpx.Response(200, text=error.removeprefix("data: ")).json() == {"error": told}
+
+    serve_async(test)
+
+
+@pytest.mark.parametrize(
+    ("body", "status", "code", "param"),
+    [
+        ({"json": {"model": "fake+fail"}}, 500, "program-failed", None),
+        ({"json": {"model": "fake+fail", "stream": True}}, 500, "program-failed", None),
+        ({"json": {"model": "nobody"}}, 404, "model_not_found", "model"),
+        ({"json": {"model": "fake+nothing"}}, 404, "model_not_found", "model"),
+        ({"json": {"model": ["fake"]}}, 400, "bad-request", "model"),
+        ({"json": {"stream": "yes"}}, 400, "bad-request", "stream"),
+        ({"json": []}, 400, "bad-request", None),
+        ({"content": b'{"model": "fake+hel'}, 400, "bad-request", None),
+        ({"content": b" " * 5000}, 413, "too-large", None),
+    ],
+)
+def test_refusals(body: dict[str, Any], status: int, code: str, param: str | None) -> None:
+    async def test(url: str, runtime: FakeServerApi) -> None:
+        async with http(url) as client:
+            answer = await client.post(CHAT, **body)
+            error = answer.json()["error"]
+            assert (answer.status_code, error["code"], error["param"]) == (status, code, param)
+            assert "no good" not in answer.text
+
+    serve_async(test, max_blob_bytes=4096)
+
+
+@pytest.mark.parametrize(
+    "body", [{"model": "+wait"}, {"model": "+wait", "stream": True}, {"model": "+tick", "stream": True}]
+)
+def test_a_client_that_leaves_ends_its_inferlet(body: dict[str, Any]) -> None:
+    async def test(url: str, runtime: FakeServerApi) -> None:
+        async with http(url) as client:
+            request = asyncio.create_task(client.post(CHAT, json=body))
+            while not runtime.inferlets():
+                await asyncio.sleep(0.005)
+            request.cancel()
+            await asyncio.wait([request])
+            assert await ended(runtime, "i1") == "terminated"
+            assert runtime.inferlet("i1").error == "the client of the request that it served has left"
+
+    serve_async(test)
+
+
+def test_one_that_is_ended_by_somebody_else() -> None:
+    async def test(url: str, runtime: FakeServerApi) -> None:
+        async with http(url) as client:
+            request = asyncio.create_task(client.post(CHAT, json={"model": "+wait"}))
+            while not runtime.inferlets():
+                await asyncio.sleep(0.005)
+            await client.delete("/v1/inferlets/i1")
+            answer = await request
+            assert (answer.status_code, answer.json()["error"]["code"]) == (409, "terminated")
+
+    serve_async(test)
