@@ -67,9 +67,9 @@ def bind(function: Callable[..., Any], args: Args, program: str) -> Callable[[],
     environment = args.environment
     if _takes_args_only(function) and "kwargs" not in environment:
         return lambda: function(args)
-    if not inspect.signature(function).parameters:
-        return function
     parameters = parameters_of(function)
+    if not (parameters or inspect.signature(function).parameters):
+        return function
     argv = args.argv if parameters else []
     if _asks_for_help(argv, parameters):
         return lambda: _show(help_text(function, program, parameters))

@@ -19,12 +19,13 @@ import inspect
 import types
 import typing
 from collections.abc import Callable, Mapping, Sequence
+from functools import cached_property
 from typing import Any
 
 from inferlet_sdk.schemas.json_values import parse_json
 from inferlet_sdk.schemas.mismatch import SchemaMismatch, UnsupportedType, mismatch
 from inferlet_sdk.schemas.shapes import Anything, Array, Described, Moment, OneValue, Scalar, Shape, Tuple, Union
-from inferlet_sdk.schemas.types import shape_of
+from inferlet_sdk.schemas.types import SCALARS, shape_of
 
 
 class UsageError(Exception):
@@ -32,6 +33,7 @@ class UsageError(Exception):
 
 
 WORDS, REST = inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD
+NONE: Any = inspect.Parameter.empty
 BY_PLACE = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
 ANY = Anything()
 TEXT = Scalar(str, "string", "a string")
@@ -39,19 +41,46 @@ _BOOLEANS = {"true": True, "yes": True, "1": True, "false": False, "no": False, 
 
 
 class Parameter:
-    """One parameter of `main`: what it takes as a value, and what as a word."""
+    """One parameter of `main`: what it takes as a value, and what as a word. Its types are read when they are needed:
+    most launches give few of the parameters."""
 
-    def __init__(self, parameter: inspect.Parameter, hint: Any) -> None:
-        self.name = parameter.name
-        self.kind = parameter.kind
-        self.default = parameter.default
-        self.is_required = parameter.default is parameter.empty and parameter.kind not in (WORDS, REST)
-        self.shape = ANY if hint is parameter.empty else _shape(hint)
-        self.of_words = self.shape
-        if hint is parameter.empty:
-            known = isinstance(parameter.default, bool | int | float)
-            self.of_words = _shape(type(parameter.default)) if known else TEXT
-        self.type = _shown_type(self.of_words, parameter)
+    def __init__(self, name: str, kind: Any, default: Any, annotation: Any, names: dict[str, Any]) -> None:
+        self.name = name
+        self.kind = kind
+        self.default = default
+        self.is_required = default is NONE and kind not in (WORDS, REST)
+        self._annotation = annotation
+        self._names = names  # that annotations may use
+
+    @cached_property
+    def shape(self) -> Shape:
+        return ANY if self._hint is NONE else _shape(self._hint)
+
+    @cached_property
+    def of_words(self) -> Shape:
+        if self._hint is not NONE:
+            return self.shape
+        return _shape(type(self.default)) if isinstance(self.default, bool | int | float) else TEXT
+
+    @cached_property
+    def _hint(self) -> Any:
+        if isinstance(self._annotation, type) and self._annotation in SCALARS:
+            return self._annotation
+        annotated = types.SimpleNamespace(__annotations__={self.name: self._annotation})
+        try:
+            return typing.get_type_hints(annotated, self._names, include_extras=True)[self.name]
+        except Exception:  # an annotation with an unknown name: its argument stays text
+            return NONE
+
+    @property
+    def type(self) -> str:
+        """As usage shows it."""
+        plain = _plain(self.of_words)
+        if isinstance(plain, OneValue):
+            return "|".join(str(value) for value, _ in plain.values)
+        if self._annotation is not NONE:
+            return inspect.formatannotation(self._annotation).strip("'").removesuffix(" | None")
+        return plain.kind.__name__ if isinstance(plain, Scalar) else "str"
 
     @property
     def is_flag(self) -> bool:
@@ -92,13 +121,30 @@ def _checked(name: str, read: Callable[[], Any]) -> Any:
 
 def parameters_of(function: Callable[..., Any]) -> list[Parameter]:
     """All but the first one, which is `args`."""
-    found = list(inspect.signature(function).parameters.values())
-    try:
-        hints = typing.get_type_hints(function, include_extras=True)
-    except Exception:  # an annotation with an unknown name: its argument stays text
-        hints = {}
-    own = found if found and found[0].kind is WORDS else found[1:]
-    return [Parameter(one, hints.get(one.name, one.empty)) for one in own]
+    names = getattr(inspect.unwrap(function), "__globals__", {})
+    found = [Parameter(*one, names) for one in _declared(function)]
+    return found[0 if found and found[0].kind is WORDS else 1 :]
+
+
+def _declared(function: Callable[..., Any]) -> list[tuple[str, Any, Any, Any]]:
+    """Names, kinds, defaults and annotations. Those of a plain function are read from its code: `inspect.signature`
+    would take a fifth of a launch."""
+    if not isinstance(function, types.FunctionType) or hasattr(function, "__wrapped__"):
+        signature = inspect.signature(function)
+        return [(one.name, one.kind, one.default, one.annotation) for one in signature.parameters.values()]
+    code = function.__code__
+    names, count, by_name = code.co_varnames, code.co_argcount, code.co_kwonlyargcount
+    kinds: list[Any] = [BY_PLACE[place >= code.co_posonlyargcount] for place in range(count)]
+    kinds += [inspect.Parameter.KEYWORD_ONLY] * by_name
+    defaults = dict(zip(names[:count][::-1], (function.__defaults__ or ())[::-1], strict=False))
+    defaults |= function.__kwdefaults__ or {}
+    for flag, kind in ((inspect.CO_VARARGS, WORDS), (inspect.CO_VARKEYWORDS, REST)):
+        if code.co_flags & flag:
+            kinds.append(kind)
+    return [
+        (name, kind, defaults.get(name, NONE), function.__annotations__.get(name, NONE))
+        for name, kind in zip(names, kinds, strict=False)
+    ]
 
 
 # ---- binding ---------------------------------------------------------------------------------------------------------
@@ -295,7 +341,7 @@ def help_text(function: Callable[..., Any], program: str, parameters: Sequence[P
     lines = [usage(program, parameters), *filter(None, [inspect.getdoc(function)]), ""]
     width = max((len(one.name) for one in parameters), default=0)
     for one in parameters:
-        default = "" if one.default is inspect.Parameter.empty else f" (default: {_shown(one.default)})"
+        default = "" if one.default is NONE else f" (default: {_shown(one.default)})"
         lines.append(f"  {one.name:{width}}  {one.type}{default}{_REMARKS.get(one.kind, '')}")
     return "\n".join([*lines, "", _HOW, ""])
 
@@ -311,12 +357,3 @@ _HOW = """Give NAME=VALUE, --NAME VALUE, or plain words in this order; --NAME an
 
 def _shown(value: Any) -> str:
     return str(value.value) if isinstance(value, enum.Enum) else repr(value)
-
-
-def _shown_type(shape: Shape, parameter: inspect.Parameter) -> str:
-    plain = _plain(shape)
-    if isinstance(plain, OneValue):
-        return "|".join(str(value) for value, _ in plain.values)
-    if parameter.annotation is not parameter.empty:
-        return inspect.formatannotation(parameter.annotation).strip("'").removesuffix(" | None")
-    return plain.kind.__name__ if isinstance(plain, Scalar) else "str"

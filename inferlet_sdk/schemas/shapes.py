@@ -118,7 +118,10 @@ class Array:
     def read(self, value: Any, path: Path) -> Any:
         if type(value) is not list:
             raise mismatch(path, self.wanted, value)
-        items = [self.item.read(one, (*path, place)) for place, one in enumerate(value)]
+        if isinstance(self.item, Scalar) and set(map(type, value)) <= {self.item.kind}:
+            items = value  # as below, at once
+        else:
+            items = [self.item.read(one, (*path, place)) for place, one in enumerate(value)]
         try:
             return self.make(items)
         except TypeError as error:
