@@ -143,6 +143,13 @@ class ServerConfig:
     )
     wave_timeout: float = _setting(300.0, "seconds after which a worker that does not answer is restarted; 0: never")
     cache_dir: str = _setting("", "folder for what is compiled; default: $XDG_CACHE_HOME/pie or ~/.cache/pie")
+    state: str = _setting(
+        "none",
+        "FOLDER for what survives the server; `none`: nothing but programs does; `pie serve` by default: "
+        "$XDG_STATE_HOME/pie or ~/.local/state/pie",
+    )
+    state_days: float = _setting(30.0, "days for which it keeps inferlets that have ended", least=0)
+    state_bytes: int = _setting(1024 * MIB, "their results, errors and logs there, in bytes; the oldest go first")
     max_inferlets: int = _setting(1000, "inferlets that may run at a time", least=1)
     max_guest_bytes: int = _setting(
         0, "memory that all inferlets may take together, in bytes; 0: half of the machine's"

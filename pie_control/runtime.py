@@ -21,6 +21,8 @@ from .application.local_link import LocalLink
 from .application.messages import HostLink
 from .application.process_link import ProcessLink
 from .config import ModelPath, ServerConfig
+from .durable.state import NONE as NO_STATE
+from .durable.state import State
 from .engine.child_launches import ChildLaunches
 from .engine.hosts import Hosts, HostSettings
 from .engine.loop import Loop
@@ -93,7 +95,8 @@ def _build(
     make_client: ClientFactory,
     make_guest: Callable[[Path], Coroutine[Any, Any, Path]],
 ) -> ServerApi:
-    loop, registry = Loop(), Registry(config.limits, config.max_inferlets)
+    state = _open_state(config)
+    loop, registry = Loop(), Registry(config.limits, config.max_inferlets, state.inferlets if state else None)
     observer = Observer(registry) if config.metrics else None
     models = {model.name: _build_model(config, model, make_client, observer) for model in config.models}
     pool = part_of(max(1, config.hosts), config.warm_pool, config.max_inferlets, config.max_host_bytes)
@@ -101,7 +104,13 @@ def _build(
     hosts = Hosts(links, settings, registry, models, loop, library.lost)
     hosts.on_child = ChildLaunches(library, registry, hosts).take
     remote = _reach_workers(config, observer)
-    return ServerApi(config, library, registry, hosts, models, loop, make_guest, remote, observer)
+    return ServerApi(config, library, registry, hosts, models, loop, make_guest, remote, observer, state)
+
+
+def _open_state(config: ServerConfig) -> State | None:
+    if config.state in ("", NO_STATE):
+        return None
+    return State(Path(config.state), config.state_days, config.state_bytes)
 
 
 def _host_links(config: ServerConfig) -> dict[int, HostLink]:

@@ -12,6 +12,7 @@ from pie_inference.protocol import ModelDescription
 
 from .adapter_library import AdapterLibrary
 from .config import ServerConfig
+from .durable.state import State
 from .engine.app_host import HostStatistics
 from .engine.hosts import Hosts
 from .engine.loop import Loop
@@ -76,15 +77,18 @@ class ServerApi(TenantApi):
         make_guest: Callable[[Path], Coroutine[Any, Any, Path]] = compiled_guest,
         remote: Sequence[Replica] = (),
         observer: Observer | None = None,
+        state: State | None = None,
     ) -> None:
         """`make_guest` gives the file of the compiled Python guest, by the cache folder. `remote`: workers whose models
-        join `models` when they have said them. `observer`: what measures, where anything does."""
+        join `models` when they have said them. `observer`: what measures, where anything does. `state`: what
+        survives the server, where anything does."""
         super().__init__(config, library, registry, hosts, models)
         self._make_guest = make_guest
         self._all_models = models
         self._remote = remote
         self._loop = loop
         self.observer = observer
+        self._state = state
         self._closed = False
         self.adapters = AdapterLibrary(config, models, self._tell_hosts)
 
@@ -115,9 +119,12 @@ class ServerApi(TenantApi):
             return
         self._closed = True
         await self._hosts.close()
+        await self._registry.written()
         self._loop.close()
         await asyncio.gather(self._library.close(), *(model.close() for model in self._models.values()))
         await asyncio.gather(*(replica.close() for replica in self._remote))  # of which some may serve no model yet
+        if self._state is not None:
+            self._state.close()
 
     @property
     def is_ready(self) -> bool:
@@ -145,14 +152,15 @@ class ServerApi(TenantApi):
 
     def outages(self) -> tuple[str, ...]:
         """One line for each worker and each host that does not serve: what was tried, when it is tried next, and
-        why."""
+        why; and one for a state that cannot be written."""
         workers = (
             f"worker {number} of model {name}: {outage}"
             for name, model in self._models.items()
             for number, replica in enumerate(model.replicas, start=1)
             if (outage := replica.life.outage)
         )
-        return (*workers, *self._hosts.outages())
+        state = (self._state.trouble,) if self._state is not None and self._state.trouble else ()
+        return (*workers, *self._hosts.outages(), *state)
 
     def statistics(self) -> ServerStatistics:
         hosts, counts = self._hosts.statistics(), self._registry.statistics()

@@ -41,8 +41,10 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """The default cache folder, of the tests and of what they start, is `cache_folder`, not the user's."""
+    """The default cache folder, of the tests and of what they start, is `cache_folder`, not the user's; nothing else
+    outlives them."""
     os.environ["XDG_CACHE_HOME"] = str(cache_folder(config).parent)
+    os.environ["PIE_STATE"] = "none"  # what `pie serve` keeps would be the user's, and one server's at a time
     config.addinivalue_line("markers", "fast: needs no process, server or sandbox. Set by tests/helpers/tiers.py")
     config.addinivalue_line("markers", "whole: only `make test-all` has time for it. Set by tests/helpers/tiers.py")
 

@@ -65,7 +65,7 @@ async def serving(
             stdout=asyncio.subprocess.PIPE,
             stderr=errors.fileno(),
             cwd=root,  # `python -m` looks there first
-            env=_environment(root),
+            env=_environment(root) | {"XDG_STATE_HOME": str(cache)},  # the user's has one server at a time
         )
         try:
             assert process.stdout is not None

@@ -93,10 +93,12 @@ def given_settings(options: argparse.Namespace) -> dict[str, object]:
     return {name: value for name, value in values.items() if value is not None}
 
 
-def config_of(options: argparse.Namespace, **defaults: int) -> ServerConfig:
+def config_of(options: argparse.Namespace, **defaults: object) -> ServerConfig:
     """The configuration of the server that the command starts, whose own defaults go before the general ones; raises
-    ConfigError."""
+    ConfigError. A command without a default for `state` keeps nothing: the server of a user has the folder."""
     own = {f"{ENVIRONMENT_PREFIX}{name.upper()}": str(value) for name, value in defaults.items()}
     environment = {**own, **os.environ}
+    if "state" not in defaults:
+        environment.pop(f"{ENVIRONMENT_PREFIX}STATE", None)
     os.environ.pop(SECRET_VARIABLE, None)  # no process that this one starts sees it
     return build_config(given_settings(options), environment).resolved()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
 from ..config import InferletLimits
@@ -148,6 +148,14 @@ class Entry:
             self._end(event)
         else:
             self.outbox.add(event)
+
+    def come_back(self, created: float, ended: float, lines: Iterable[LogLine], end: Ended) -> None:
+        """It ended under a server before: all that is left of it. Times are in seconds since the epoch."""
+        self.created = created
+        self.status = Status.RUNNING
+        self.outbox.restore(lines)
+        self._end(end)
+        self.ended = ended
 
     def _end(self, event: Ended) -> None:
         status = Status(event.status)

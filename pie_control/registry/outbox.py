@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 from ..config import InferletLimits
 from ..inferlets.events import Ended, Event, LogLine, Message
@@ -126,6 +126,12 @@ class Outbox:
                 self._tell_left_out()
                 self._ended = event
                 self._emit(event)
+
+    def restore(self, lines: Iterable[LogLine]) -> None:
+        """The log of an inferlet that ended under a server before; its reader gets the end alone."""
+        for line in lines:
+            self._log_lines.append(line)
+            self._log_bytes += size_of(line)
 
     def _add_line(self, line: LogLine) -> None:
         self._log_lines.append(line)

@@ -7,12 +7,14 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from ..config import InferletLimits
+from ..durable.inferlets import InferletRecords
 from ..errors import Overloaded, TooManyRequests, UnknownName
-from ..inferlets.events import Event
+from ..inferlets.events import Ended, Event, LogLine
 from ..inferlets.lifecycle import ENDINGS, Status
 from ..programs.store import Program
 from ..tenants.tenant import DEFAULT_STANDING, DEFAULT_TENANT, Standing, Tenant
 from .entry import Entry
+from .kept import Keeper
 
 KEPT_ENDED = 1000
 """Number of ended inferlets that clients can still ask about."""
@@ -35,7 +37,10 @@ class RegistryStatistics:
 class Registry:
     """The entries, by number. Numbers are unique over all hosts."""
 
-    def __init__(self, limits: InferletLimits, max_inferlets: int) -> None:
+    def __init__(self, limits: InferletLimits, max_inferlets: int, records: InferletRecords | None = None) -> None:
+        """`records`: what survives the server. Then an inferlet has ended when that is written, and those that ended
+        under a server before are there."""
+        self._keeper = Keeper(records, limits) if records is not None else None
         self._limits = limits
         self._max_inferlets = max_inferlets
         self._running: dict[int, Entry] = {}
@@ -46,6 +51,8 @@ class Registry:
         self._endings = {str(status): 0 for status in sorted(ENDINGS)}
         self.on_end: Callable[[Entry], None] | None = None
         """Hears of each inferlet that has ended."""
+        for entry in self._keeper.newest(KEPT_ENDED) if self._keeper else ():
+            self._remember(entry)
 
     def new(
         self,
@@ -60,10 +67,18 @@ class Registry:
         if len(self._running) >= self._max_inferlets:
             raise Overloaded(f"{len(self._running)} inferlets run, which is the limit: try again when some have ended")
         self._launched += 1
-        entry = Entry(self._launched, program, self._limits, post, tell_room, standing)
+        number = self._keeper.next_number() if self._keeper else self._launched
+        entry = Entry(number, program, self._limits, post, tell_room, standing)
         self._running[entry.number] = entry
         self._of_tenants[standing.tenant.name] += 1
+        if self._keeper:
+            self._keeper.launched(entry)
         return entry
+
+    async def written(self) -> None:
+        """Waits until what is told of inferlets would survive the server, where it keeps a state."""
+        if self._keeper:
+            await self._keeper.written()
 
     def use(self, standing: Standing) -> None:
         """What runs of this tenant launches others in this standing from now on; its own stays."""
@@ -83,17 +98,28 @@ class Registry:
     def said(self, number: int, event: Event) -> None:
         """An inferlet has something for its client. Nothing happens if it has ended."""
         entry = self._running.get(number)
-        if entry is not None:
+        if entry is None:
+            return
+        if isinstance(event, Ended):
+            if self._keeper:
+                self._keeper.ended(entry, event, lambda: self._ended_with(entry, event))
+            else:
+                self._ended_with(entry, event)
+        else:
             entry.says(event)
-            if entry.ended is not None:
-                self._keep_ended(entry)
+            if self._keeper and isinstance(event, LogLine):
+                self._keeper.said(number, event)
 
-    def _keep_ended(self, entry: Entry) -> None:
+    def _ended_with(self, entry: Entry, event: Ended) -> None:
+        entry.says(event)
         del self._running[entry.number]
         self._of_tenants[entry.standing.tenant.name] -= 1
         self._endings[entry.status] += 1
         if self.on_end is not None:
             self.on_end(entry)
+        self._remember(entry)
+
+    def _remember(self, entry: Entry) -> None:
         self._ended[entry.number] = entry
         self._ended_bytes += entry.kept_when_ended
         while len(self._ended) > KEPT_ENDED or (self._ended_bytes > KEPT_ENDED_BYTES and len(self._ended) > 1):
@@ -110,6 +136,8 @@ class Registry:
         """A running or recently ended inferlet of a tenant; raises UnknownName."""
         number = int(inferlet_id[1:]) if inferlet_id[:1] == "i" and inferlet_id[1:].isdecimal() else 0
         found = self._running.get(number) or self._ended.get(number)
+        if found is None and self._keeper and 0 < number < 1 << 63:
+            found = self._keeper.find(number)
         if found is None or found.id != inferlet_id or found.standing.tenant.name != tenant:
             raise UnknownName(f"no inferlet {inferlet_id!r}: it never existed, or ended long ago")
         return found

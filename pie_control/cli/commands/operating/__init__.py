@@ -1,0 +1,1 @@
+"""Commands of an operator, on the machine of the server."""

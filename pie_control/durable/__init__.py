@@ -1,0 +1,1 @@
+"""What outlives a server: one SQLite file in the state folder."""

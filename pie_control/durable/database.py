@@ -1,0 +1,147 @@
+"""The file of a state folder: how it is opened, whose it is, which tables it has.
+
+FOLDER/state.sqlite3      with -wal and -shm beside it while a server runs
+FOLDER/lock               held by the server that uses the folder; the kernel lets go of it when its process ends
+"""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+import stat
+import sys
+from io import BufferedRandom
+from pathlib import Path
+
+from ..errors import ConfigError
+
+FILE = "state.sqlite3"
+BUSY_SECONDS = 5.0
+"""A writer waits as long for one of another process, such as `pie keys`."""
+
+MIGRATIONS = (
+    """
+    CREATE TABLE counters (name TEXT PRIMARY KEY, value INTEGER NOT NULL) STRICT;
+    CREATE TABLE inferlets (
+        number INTEGER PRIMARY KEY, tenant TEXT NOT NULL, program TEXT NOT NULL, title TEXT NOT NULL,
+        host INTEGER NOT NULL, parent TEXT, created REAL NOT NULL, status TEXT NOT NULL, ended REAL,
+        cpu_seconds REAL NOT NULL DEFAULT 0, size INTEGER NOT NULL DEFAULT 0, result TEXT, error TEXT
+    ) STRICT;
+    CREATE INDEX inferlets_that_run ON inferlets (number) WHERE ended IS NULL;
+    CREATE INDEX inferlets_by_size ON inferlets (number, size, ended) WHERE ended IS NOT NULL;
+    CREATE TABLE lines (
+        number INTEGER NOT NULL, place INTEGER NOT NULL, sequence INTEGER NOT NULL, time REAL NOT NULL,
+        stream TEXT NOT NULL, text TEXT NOT NULL, PRIMARY KEY (number, place)
+    ) STRICT, WITHOUT ROWID;
+    """,
+)
+"""What makes each version of the schema of the one before. `PRAGMA user_version` counts those that a file has had."""
+
+
+def default_state_dir() -> Path:
+    """Where `pie serve` keeps its state unless an option says otherwise."""
+    return Path(os.environ.get("XDG_STATE_HOME") or "~/.local/state").expanduser() / "pie"
+
+
+def state_folder(given: str | None) -> Path:
+    """The folder that a command means which names it, or not."""
+    named = given or os.environ.get("PIE_STATE")
+    return Path(named).expanduser() if named else default_state_dir()
+
+
+def own_folder(folder: Path) -> Path:
+    """Makes the folder, readable for this user only, if there is none. Raises ConfigError if it cannot be used, or
+    others can write into it."""
+    try:
+        folder.expanduser().mkdir(parents=True, exist_ok=True, mode=0o700)
+        real = folder.expanduser().resolve(strict=True)
+        status = real.stat()
+    except (OSError, RuntimeError) as error:
+        raise ConfigError(f"the state folder {folder} cannot be used: {error}; {_OTHERWISE}") from None
+    if sys.platform != "win32" and (status.st_uid != os.geteuid() or status.st_mode & (stat.S_IWGRP | stat.S_IWOTH)):
+        raise ConfigError(f"others can write into the state folder {real}: chmod go-w '{real}', or {_OTHERWISE}")
+    return real
+
+
+_OTHERWISE = "choose another one by --state FOLDER, or serve without: --state none"
+
+
+def hold(folder: Path) -> BufferedRandom:
+    """Takes the folder for this process, until the file is closed. Raises ConfigError if another process has it."""
+    try:
+        file = os.fdopen(os.open(folder / "lock", os.O_RDWR | os.O_CREAT, 0o600), "r+b")
+    except OSError as error:
+        raise ConfigError(f"the state folder {folder} cannot be written: {error}; {_OTHERWISE}") from None
+    if sys.platform != "win32":
+        import fcntl
+
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            holder = file.read(20).decode(errors="replace").strip() or "unknown"
+            file.close()
+            raise ConfigError(
+                f"another server (process {holder}) uses the state folder {folder}: stop it, or {_OTHERWISE}"
+            ) from None
+    file.truncate(0)
+    file.write(f"{os.getpid()}\n".encode())
+    file.flush()
+    return file
+
+
+def open_database(folder: Path) -> sqlite3.Connection:
+    """A connection that may write, for one thread at a time; the tables are those of this version. Raises
+    ConfigError."""
+    path = folder / FILE
+    try:
+        os.close(os.open(path, os.O_RDWR | os.O_CREAT, 0o600))
+        database = _connect(path)
+        _migrate(database, path)
+    except (OSError, sqlite3.Error) as error:
+        raise ConfigError(f"the state in {path} cannot be used: {error}; {_OTHERWISE}") from None
+    return database
+
+
+def _connect(path: Path) -> sqlite3.Connection:
+    database = sqlite3.connect(path, timeout=BUSY_SECONDS, isolation_level=None, check_same_thread=False)
+    database.execute("PRAGMA journal_mode = WAL")
+    database.execute("PRAGMA synchronous = NORMAL")
+    return database
+
+
+def _migrate(database: sqlite3.Connection, path: Path) -> None:
+    database.execute("BEGIN IMMEDIATE")  # which also finds out whether the file can be written
+    (version,) = database.execute("PRAGMA user_version").fetchone()
+    if version > len(MIGRATIONS):
+        database.execute("ROLLBACK")
+        raise ConfigError(
+            f"the state in {path} was written by a newer version of Pie (schema {version}, this one knows "
+            f"{len(MIGRATIONS)}): use that version, or {_OTHERWISE}"
+        )
+    for script in MIGRATIONS[version:]:
+        for statement in filter(str.strip, script.split(";")):
+            database.execute(statement)
+    database.execute(f"PRAGMA user_version = {len(MIGRATIONS)}")
+    database.execute("COMMIT")
+
+
+def back_up(folder: Path, target: Path) -> None:
+    """Writes all that the state has at one moment into a new file, also while a server uses it. Raises ConfigError."""
+    path = folder.expanduser() / FILE
+    if not path.exists():
+        raise ConfigError(f"there is no state in {folder}: --state FOLDER says where it is")
+    try:
+        os.close(os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))  # an empty file is a database
+    except FileExistsError:
+        raise ConfigError(f"{target} exists already: name a new file") from None
+    except OSError as error:
+        raise ConfigError(f"{target} cannot be written: {error}") from None
+    try:
+        database = sqlite3.connect(path, timeout=BUSY_SECONDS, isolation_level=None)
+        try:
+            database.execute("VACUUM INTO ?", (str(target),))
+        finally:
+            database.close()
+    except sqlite3.Error as error:
+        target.unlink(missing_ok=True)
+        raise ConfigError(f"the state in {path} cannot be copied to {target}: {error}") from None

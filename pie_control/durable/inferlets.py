@@ -1,0 +1,209 @@
+"""What is known of inferlets after a restart: how each ended, its result, the end of its log; and their numbers."""
+
+from __future__ import annotations
+
+import sqlite3
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+from .writer import Write, Writer
+
+LINES = 200
+"""The last lines of its log that are kept of each inferlet."""
+LINE_CHARACTERS = 2000
+"""What is kept of a line."""
+ROW_BYTES = 300
+"""What an inferlet counts beside its texts."""
+NUMBERS = 1000
+"""Numbers are reserved by so many: those that a crash leaves over are left out."""
+WAIT_SECONDS = 2.0
+"""A launch waits as long for a reservation. Then numbers may come again after a crash, since the disk is full."""
+LOST = "the server ended before it"
+
+
+@dataclass(frozen=True)
+class InferletRecord:
+    """An inferlet that has ended. Times are in seconds since the epoch."""
+
+    number: int
+    tenant: str
+    program: str
+    title: str
+    host: int
+    parent: str | None
+    created: float
+    status: str
+    ended: float
+    cpu_seconds: float
+    result: str | None
+    error: str | None
+
+
+@dataclass(frozen=True)
+class KeptLine:
+    """A line of a log."""
+
+    time: float
+    stream: str
+    text: str
+
+
+COLUMNS = ", ".join(InferletRecord.__dataclass_fields__)
+
+
+class LineBuffer:
+    """Lines that wait for the next commit: the newest `LINES` of each inferlet, however many come."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._waiting: dict[int, deque[tuple[int, KeptLine]]] = {}
+        self._counts: dict[int, int] = {}
+
+    def add(self, number: int, line: KeptLine) -> None:
+        with self._lock:
+            count = self._counts[number] = self._counts.get(number, -1) + 1
+            self._waiting.setdefault(number, deque(maxlen=LINES)).append((count, line))
+
+    def forget(self, number: int) -> None:
+        """No more lines come of it."""
+        with self._lock:
+            self._counts.pop(number, None)
+
+    def collect(self) -> list[Write]:
+        """Takes what waits."""
+        with self._lock:
+            waiting, self._waiting = self._waiting, {}
+        return [
+            (
+                "INSERT OR REPLACE INTO lines VALUES (?, ?, ?, ?, ?, ?)",
+                (number, count % LINES, count, line.time, line.stream, line.text[:LINE_CHARACTERS]),
+            )
+            for number, lines in waiting.items()
+            for count, line in lines
+        ]
+
+
+class InferletRecords:
+    """Belongs to one thread, which reads by a connection of its own."""
+
+    def __init__(self, writer: Writer, lines: LineBuffer, reader: sqlite3.Connection) -> None:
+        """What ran when the server before ended is lost from now on."""
+        self._writer = writer
+        self._lines = lines
+        self._reader = reader
+        (last,) = reader.execute("SELECT coalesce(max(number), 0) FROM inferlets").fetchone()
+        reserved = reader.execute("SELECT value FROM counters WHERE name = 'inferlets'").fetchone()
+        self._next: int = max(last + 1, reserved[0] if reserved else 1)
+        self._reserved: int = self._next
+        self._asked: int = self._next  # the first number that will not be reserved
+        writer.put(
+            (
+                "UPDATE inferlets SET status = 'lost', ended = ?, error = ?, size = ? WHERE ended IS NULL",
+                (time.time(), LOST, ROW_BYTES),
+            )
+        )
+        self._reserve()
+        writer.wait(WAIT_SECONDS)
+
+    # ---- numbers ----
+
+    def next_number(self) -> int:
+        """One that no inferlet of this state has had, nor will have after a crash."""
+        number: int = self._next
+        self._next += 1
+        if self._next + NUMBERS // 2 > self._asked:
+            self._reserve()
+        if not self._is_reserved(number):
+            self._writer.wait(WAIT_SECONDS)
+        return number
+
+    def _reserve(self) -> None:
+        self._asked += NUMBERS
+        self._writer.put(_set_counter(self._asked))
+
+    def _is_reserved(self, number: int) -> bool:
+        if number >= self._reserved:
+            found = self._reader.execute("SELECT value FROM counters WHERE name = 'inferlets'").fetchone()
+            self._reserved = int(found[0]) if found else 0
+        return number < self._reserved
+
+    # ---- what happens ----
+
+    def launched(self, number: int, tenant: str, program: str, title: str, created: float) -> None:
+        """An inferlet begins."""
+        self._writer.put(
+            (
+                "INSERT INTO inferlets (number, tenant, program, title, host, created, status) "
+                "VALUES (?, ?, ?, ?, 0, ?, 'running')",
+                (number, tenant, program, title, created),
+            )
+        )
+
+    def said(self, number: int, line: KeptLine) -> None:
+        """It has a line in its log."""
+        self._lines.add(number, line)
+        self._writer.stir()
+
+    def ended(self, record: InferletRecord, then: Callable[[], None]) -> None:
+        """It has ended. `then` is called when that is written, or could not be."""
+        self._lines.forget(record.number)
+        size = ROW_BYTES + len(record.result or "") + len(record.error or "")
+        self._writer.put(
+            (
+                "UPDATE inferlets SET host = ?, parent = ?, status = ?, ended = ?, cpu_seconds = ?, result = ?, "
+                "error = ?, size = ? + (SELECT coalesce(sum(length(text)), 0) FROM lines WHERE number = ?) "
+                "WHERE number = ?",
+                (
+                    *(record.host, record.parent, record.status, record.ended, record.cpu_seconds, record.result),
+                    *(record.error, size, record.number, record.number),
+                ),
+            ),
+            then=then,
+        )
+
+    async def written(self) -> None:
+        """Waits until what was told before would survive the end of this process, or could not be written."""
+        await self._writer.written()
+
+    def close(self) -> None:
+        """No more numbers are needed: those that are left over come with the next start."""
+        self._writer.put(_set_counter(self._next))
+
+    # ---- look-ups ----
+
+    def find(self, number: int) -> InferletRecord | None:
+        """An inferlet that has ended, by its number."""
+        return next(self._read("WHERE number = ? AND ended IS NOT NULL", number), None)
+
+    def newest(self, most: int) -> list[InferletRecord]:
+        """The last ones that have ended, oldest first."""
+        return [*self._read("WHERE ended IS NOT NULL ORDER BY number DESC LIMIT ?", most)][::-1]
+
+    def _read(self, where: str, value: int) -> Iterator[InferletRecord]:
+        rows = self._reader.execute(f"SELECT {COLUMNS} FROM inferlets {where}", (value,))
+        return (InferletRecord(*row) for row in rows)
+
+    def lines(self, number: int) -> list[KeptLine]:
+        """The end of its log, oldest line first."""
+        rows = self._reader.execute(
+            "SELECT time, stream, text FROM lines WHERE number = ? ORDER BY sequence", (number,)
+        )
+        return [KeptLine(*row) for row in rows]
+
+
+def _set_counter(value: int) -> Write:
+    return "INSERT OR REPLACE INTO counters VALUES ('inferlets', ?)", (value,)
+
+
+def writes_that_forget(days: float, most_bytes: int) -> list[Write]:
+    """Deletes what ended more than `days` ago, and the oldest beyond `most_bytes` of results, errors and logs."""
+    too_much = (
+        "SELECT coalesce(max(number), 0) FROM (SELECT number, sum(size) OVER (ORDER BY number DESC) AS total "
+        "FROM inferlets WHERE ended IS NOT NULL) WHERE total > ?"
+    )
+    gone = f"SELECT number FROM inferlets WHERE ended IS NOT NULL AND (ended < ? OR number <= ({too_much}))"
+    values = (time.time() - days * 86400, most_bytes)
+    return [(f"DELETE FROM {table} WHERE number IN ({gone})", values) for table in ("lines", "inferlets")]

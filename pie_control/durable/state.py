@@ -1,0 +1,56 @@
+"""What one server keeps in its state folder."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+from .database import FILE, hold, open_database, own_folder
+from .inferlets import InferletRecords, LineBuffer, writes_that_forget
+from .writer import Write, Writer
+
+NONE = "none"
+"""Stands for no folder: nothing outlives the server but its programs."""
+FORGET_SECONDS = 3600.0
+"""Between two looks for what is too old or too much."""
+
+
+class State:
+    """Belongs to one thread, and holds its folder until it is closed."""
+
+    def __init__(self, folder: Path, days: float, most_bytes: int) -> None:
+        """`days`, `most_bytes`: how long inferlets that have ended are kept, and how much of them. Raises
+        ConfigError."""
+        self._keep = days, most_bytes
+        self._next_look = 0.0
+        self._lines = LineBuffer()
+        folder = own_folder(folder)
+        self._lock = hold(folder)
+        try:
+            database, self._reader = open_database(folder), open_database(folder)
+        except BaseException:
+            self._lock.close()
+            raise
+        self._writer = Writer(database, folder / FILE, self._collect)
+        self.inferlets = InferletRecords(self._writer, self._lines, self._reader)
+
+    def _collect(self) -> list[Write]:
+        lines = self._lines.collect()
+        if time.monotonic() < self._next_look:
+            return lines
+        self._next_look = time.monotonic() + FORGET_SECONDS
+        return [*lines, *writes_that_forget(*self._keep)]
+
+    @property
+    def trouble(self) -> str:
+        """A sentence if nothing can be written now; empty if all is well."""
+        reason = self._writer.trouble
+        return f"the state cannot be written, so a restart may forget what ends now: {reason}" if reason else ""
+
+    def close(self) -> None:
+        """Writes what is left, and lets go of the folder. Idempotent."""
+        if not self._lock.closed:
+            self.inferlets.close()
+            self._writer.close()
+            self._reader.close()
+            self._lock.close()

@@ -1,0 +1,229 @@
+"""What a state folder keeps: over a restart, a crash, a full disk; and who may use it."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shutil
+import sqlite3
+import time
+from collections.abc import Awaitable, Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from pie_control.durable import database, inferlets, writer
+from pie_control.durable.inferlets import LINES, LOST, NUMBERS, InferletRecord, KeptLine
+from pie_control.durable.state import State
+from pie_control.errors import ConfigError
+from tests.helpers.guard import HANG_SECONDS
+
+ENDED = InferletRecord(1, "alice", "ab" * 32, "story", 2, "i7", 1000.0, "finished", 1001.0, 0.5, '"done"', None)
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    return tmp_path / "state"
+
+
+def opened(folder: Path, days: float = 1e6, most_bytes: int = 1 << 30) -> State:
+    return State(folder, days, most_bytes)
+
+
+def during(state: State, body: Callable[[State], Awaitable[None]]) -> None:
+    asyncio.run(asyncio.wait_for(body(state), HANG_SECONDS))
+    state.close()
+
+
+def launch(state: State, tenant: str = "alice") -> int:
+    number = state.inferlets.next_number()
+    state.inferlets.launched(number, tenant, "ab" * 32, "story", 1000.0)
+    return number
+
+
+async def end(state: State, record: InferletRecord) -> None:
+    done = asyncio.Event()
+    state.inferlets.ended(record, done.set)
+    await done.wait()
+
+
+def crashed(folder: Path, to: Path) -> Path:
+    """The folder as a server leaves it that is killed now."""
+    return Path(shutil.copytree(folder, to))
+
+
+def test_what_ended_is_known_after_a_restart(folder: Path) -> None:
+    async def run(state: State) -> None:
+        number = launch(state)
+        for place in range(LINES + 10):
+            state.inferlets.said(number, KeptLine(5.0, "stdout", f"line {place}"))
+        await end(state, replace(ENDED, number=number))
+
+    during(opened(folder), run)
+    again = opened(folder)
+    assert again.inferlets.find(1) == ENDED
+    assert again.inferlets.newest(10) == [ENDED]
+    lines = again.inferlets.lines(1)
+    assert (len(lines), lines[0].text, lines[-1]) == (LINES, "line 10", KeptLine(5.0, "stdout", f"line {LINES + 9}"))
+    assert again.inferlets.next_number() == 2
+    again.close()
+
+
+def test_what_ran_at_a_crash_is_lost_with_its_log_and_numbers_do_not_come_again(folder: Path, tmp_path: Path) -> None:
+    copies: list[Path] = []
+
+    async def run(state: State) -> None:
+        for _ in range(3):
+            number = launch(state)
+        state.inferlets.said(number, KeptLine(5.0, "log", "so far"))
+        await state.inferlets.written()
+        copies.append(crashed(folder, tmp_path / "crashed"))
+
+    during(opened(folder), run)
+    again = opened(copies[0])
+    again.inferlets._writer.wait(HANG_SECONDS)
+    found = again.inferlets.find(3)
+    assert found is not None
+    assert (found.status, found.error, found.tenant) == ("lost", LOST, "alice")
+    assert [line.text for line in again.inferlets.lines(3)] == ["so far"]
+    assert again.inferlets.next_number() == NUMBERS + 1
+    again.close()
+
+
+def test_no_number_is_given_before_it_is_reserved(folder: Path) -> None:
+    state = opened(folder)
+    reader = sqlite3.connect(folder / database.FILE)
+    for number in range(1, 3 * NUMBERS):
+        assert state.inferlets.next_number() == number
+        (reserved,) = reader.execute("SELECT value FROM counters WHERE name = 'inferlets'").fetchone()
+        assert number < reserved
+    reader.close()
+    state.close()
+
+
+def test_what_is_old_or_too_much_goes(folder: Path) -> None:
+    async def run(state: State) -> None:
+        for ended in (time.time() - 50 * 86400, time.time(), time.time()):
+            number = launch(state)
+            state.inferlets.said(number, KeptLine(5.0, "log", "x"))
+            await end(state, replace(ENDED, number=number, ended=ended, result="x" * 1000))
+
+    during(opened(folder), run)
+    for days, most, left in ((30.0, 1 << 30, [2, 3]), (30.0, 2000, [3])):
+        again = opened(folder, days, most)
+        again.inferlets._writer.wait(HANG_SECONDS)
+        assert [one.number for one in again.inferlets.newest(10)] == left
+        assert not again.inferlets.lines(1)
+        assert again.inferlets.lines(3)
+        again.close()
+
+
+@pytest.fixture
+def quick_retries(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(writer, "RETRY_SECONDS", 0.01)
+
+
+@pytest.mark.usefixtures("quick_retries")
+def test_a_full_disk_is_told_of_and_what_was_not_written_comes_later(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    full, commit = [True], writer.Writer._commit
+
+    def refuse(self: writer.Writer, writes: list[writer.Write]) -> None:
+        if full[0]:
+            raise sqlite3.OperationalError("database or disk is full")
+        commit(self, writes)
+
+    async def run(state: State) -> None:
+        number = launch(state)
+        await state.inferlets.written()
+        assert state.trouble == ""
+        monkeypatch.setattr(writer.Writer, "_commit", refuse)
+        await end(state, replace(ENDED, number=number))  # its client hears of the end all the same
+        assert state.trouble.endswith("so a restart may forget what ends now: database or disk is full")
+        full[0] = False
+        while state.trouble:
+            await asyncio.sleep(0.001)
+        assert state.inferlets.find(number) == ENDED
+
+    during(opened(folder), run)
+
+
+def test_a_file_that_is_taken_away_is_told_of(folder: Path) -> None:
+    async def run(state: State) -> None:
+        (folder / database.FILE).unlink()
+        launch(state)
+        await state.inferlets.written()
+        assert "was removed or replaced: restart the server" in state.trouble
+
+    during(opened(folder), run)
+
+
+def test_what_no_table_can_hold_takes_nothing_else_with_it(folder: Path) -> None:
+    async def run(state: State) -> None:
+        launch(state)
+        state.inferlets.launched(launch(state), "alice", "", "twice", 0.0)
+        await end(state, replace(ENDED, result="\ud800"))
+        await end(state, ENDED)
+        assert (state.trouble, state.inferlets.find(1)) == ("", ENDED)
+
+    during(opened(folder), run)
+
+
+def test_a_folder_has_one_server(folder: Path) -> None:
+    state = opened(folder)
+    with pytest.raises(ConfigError, match=f"another server \\(process {os.getpid()}\\) uses the state folder"):
+        opened(folder)
+    state.close()
+    opened(folder).close()
+
+
+def test_a_newer_schema_is_refused_and_left_alone(folder: Path) -> None:
+    opened(folder).close()
+    file = sqlite3.connect(folder / database.FILE)
+    file.execute("PRAGMA user_version = 99")
+    with pytest.raises(ConfigError, match="newer version of Pie \\(schema 99"):
+        opened(folder)
+    assert file.execute("PRAGMA user_version").fetchone() == (99,)
+    file.close()
+
+
+def test_what_is_no_database_is_refused(folder: Path) -> None:
+    folder.mkdir(mode=0o700)
+    (folder / database.FILE).write_bytes(b"something else, and long enough to be looked at" * 100)
+    with pytest.raises(ConfigError, match="cannot be used: file is not a database"):
+        opened(folder)
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may write everything")
+def test_a_file_that_cannot_be_written_is_refused(folder: Path) -> None:
+    opened(folder).close()
+    (folder / database.FILE).chmod(0o400)
+    with pytest.raises(ConfigError, match="--state none"):
+        opened(folder)
+
+
+def test_a_folder_in_which_others_write_is_refused(folder: Path) -> None:
+    folder.mkdir()
+    folder.chmod(0o777)
+    with pytest.raises(ConfigError, match="chmod go-w"):
+        opened(folder)
+
+
+def test_a_backup_has_what_there_is_while_the_server_runs(folder: Path, tmp_path: Path) -> None:
+    async def run(state: State) -> None:
+        await end(state, replace(ENDED, number=launch(state)))
+        database.back_up(folder, tmp_path / "backup")
+
+    during(opened(folder), run)
+    assert (tmp_path / "backup").stat().st_mode & 0o777 == 0o600
+    copy = sqlite3.connect(tmp_path / "backup")
+    assert copy.execute(f"SELECT {inferlets.COLUMNS} FROM inferlets").fetchall()[0][:4] == (
+        *(1, "alice", "ab" * 32, "story"),
+    )
+    copy.close()
+    with pytest.raises(ConfigError, match="exists already"):
+        database.back_up(folder, tmp_path / "backup")
+    with pytest.raises(ConfigError, match="no state in"):
+        database.back_up(tmp_path, tmp_path / "other")
