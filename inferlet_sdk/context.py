@@ -203,8 +203,9 @@ class Context(FilledContext):
 
     @classmethod
     async def open(cls, name: str, model: str | None = None, *, adapter: str | None = None) -> Self:
-        """A context with what was exported under a name; the last token runs again. Raises NotFound if there is none:
-        then fill a new one. `adapter`: that with which it was made; InvalidState names it if it is another one."""
+        """A context with what was exported under a name; if nothing is filled behind it, the last token runs again for
+        its output. Raises NotFound if there is none: then fill a new one. `adapter`: that with which it was made;
+        InvalidState names it if it is another one."""
         queues = queues_of(model if model is not None else traits.available_models()[0])
         context = cls.__new__(cls)
         context._start(await open_sequence(queues, "" if adapter is None else checked_text(adapter, "adapter"), name))

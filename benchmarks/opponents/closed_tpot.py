@@ -1,8 +1,9 @@
 """Is `closed`, the opponent without programs, as fast as its worker in a tight loop?
 
-The same work as in `tpot`: prompts of other tokens for each sequence, which are in the cache of prefixes, and then
-tokens that are streamed to an HTTP client. The time runs from the first event of any stream to the last one of any,
-divided by the tokens between. The closed loop (a worker in this process) and the server take turns on the same prompts,
+The same work as in `tpot`: prompts of other tokens for each sequence, and then tokens that are streamed to an HTTP
+client. The time is that of a token while all streams run, as all sequences of the closed loop do: from when the last
+one has begun to when the first one ends. So prompts, of which a cache of prefixes leaves the last page, do not count.
+The closed loop (a worker in this process) and the server take turns on the same prompts,
 with the same worker settings. `overhead` is the median of the rounds' ratios, minus one: above 0.03, `closed` is no
 opponent.
 """
@@ -98,7 +99,7 @@ async def _compare(loop: ClosedLoop, client: CompletionClient, concurrent: int, 
 async def run_server(
     client: CompletionClient, prompts: Sequence[Sequence[int]], count: int
 ) -> tuple[list[list[int]], float]:
-    """The tokens of each stream, and seconds for a token of all."""
+    """The tokens of each stream, and seconds for a token of each."""
 
     async def stream(prompt: Sequence[int]) -> tuple[list[int], list[float]]:
         tokens, times = [], []
@@ -109,6 +110,11 @@ async def run_server(
         return tokens, times
 
     streams = await asyncio.gather(*(stream(prompt) for prompt in prompts))
-    first = min(times[0] for _, times in streams)
-    last = max(times[-1] for _, times in streams)
-    return [tokens for tokens, _ in streams], (last - first) / (count - 1)
+    return [tokens for tokens, _ in streams], together([times for _, times in streams])
+
+
+def together(streams: Sequence[Sequence[float]]) -> float:
+    """Seconds for a token while all streams run, by the times of their tokens: the median over the streams."""
+    begin, end = max(times[0] for times in streams), min(times[-1] for times in streams)
+    inside = [[time for time in times if begin <= time <= end] for times in streams]
+    return median([(times[-1] - times[0]) / (len(times) - 1) for times in inside if len(times) > 1])

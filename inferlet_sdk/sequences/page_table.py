@@ -61,7 +61,7 @@ class PageTable:
         self._page_size = queues.info.page_size
         self._pages: list[_Page] = []
         self.dropped: list[tuple[int, int]] = []  # ranges of tokens, in order, apart from each other
-        self._shared_end = 0  # tokens at a fork that ended within a page, as long as that page is shared
+        self._shared_end = 0  # tokens at a fork or import that ended within a page, as long as that page is shared
         self._ordinary: int | None = None  # while a decode run goes on: pages that were not reserved for it
         self.context: list[int] = []
         self.output: list[int] = []
@@ -147,7 +147,7 @@ class PageTable:
             own = self._pages[place + 1]
             source, target = (Pages((one.address, 1)).slots(self._page_size)[:rest] for one in (page, own))
             traits.copy_kvpage(queue, source, target)
-            page.holders -= 1
+            self._release(queue, [page])
             del self._pages[place]
         self._shared_end = 0
         if self.dropped:
@@ -203,9 +203,10 @@ class PageTable:
             if start < tokens < stop:
                 raise InvalidState(f"tokens {start} to {stop} were dropped: truncate to at most {start}, or {stop}")
 
-    def adopt(self, imported: Iterable[Pages]) -> None:
-        """Has pages that were imported, at its front; it is empty, but for spare pages."""
+    def adopt(self, imported: Iterable[Pages], tokens: int) -> None:
+        """Has pages with `tokens` tokens that were imported, at its front; it is empty, but for spare pages."""
         self._pages[:0] = [_Page(address, sealed=True) for pages in imported for address in pages]
+        self._shared_end = tokens if tokens % self._page_size else 0
         self._update()
 
     def seal(self, start: int, stop: int) -> Pages:

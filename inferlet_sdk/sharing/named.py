@@ -63,10 +63,9 @@ async def open_sequence(queues: Queues, adapter: str, name: str) -> TokenSequenc
                 raise InvalidState(f"export {name!r} is not one of a context: import it with `traits.import_kvpage`")
             sequence.tokens = list(found.tokens)
             sequence.offset = found.positions[0]
-            sequence.pages.adopt([found.pages])
+            sequence.pages.adopt([found.pages], len(found.tokens))
             sequence.computed = len(found.tokens)
             sequence.images.unseen = len(found.tokens)
-            sequence.rewind(len(found.tokens) - 1)  # its output is not exported
             return sequence
     except BaseException:
         sequence.close()

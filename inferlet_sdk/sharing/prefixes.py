@@ -41,8 +41,8 @@ async def share_prefix(sequence: TokenSequence) -> None:
     names = _names(sequence, blocks)
     with sequence as queue:
         found = await _until_missing(sequence, [traits.import_kvpage(queue, name) for name in names], blocks)
-        sequence.pages.adopt([block.pages for block in found])
         sequence.computed = blocks[len(found) - 1][1] if found else 0
+        sequence.pages.adopt([block.pages for block in found], sequence.computed)
         if len(found) < len(blocks):
             sequence.flush()  # all of it, in as few waves as it takes without exports
             with sequence.queues.another() as other:  # what follows the prompt does not wait for its exports

@@ -13,6 +13,7 @@ import pytest
 
 from benchmarks.opponents.client import CompletionClient, OpponentError
 from benchmarks.opponents.closed.pages import PagePool
+from benchmarks.opponents.closed_tpot import together
 from benchmarks.opponents.delay import delayed
 from benchmarks.support.closed_loop import ClosedLoop
 from benchmarks.support.models.random_models import LLAMA_TINY, random_model
@@ -130,6 +131,11 @@ def test_closed_gives_what_its_worker_gives_in_each_of_its_forms() -> None:
             await _use(client)
 
     asyncio.run(use())
+
+
+def test_a_token_takes_what_it_takes_while_all_streams_run() -> None:
+    begins_first, begins_last = [0.0, 9.0, 10.0, 11.0, 12.0], [9.5, 10.5, 11.5, 12.5, 20.0]
+    assert together([begins_first, begins_last]) == 1.0
 
 
 # ---- the client, and the proxy ----

@@ -10,6 +10,7 @@ import pytest
 from inferlet_sdk import Context, IgnoreStopTokens, InvalidArgument, InvalidState, NotFound, traits
 from inferlet_sdk.event_loop import run
 from inferlet_sdk.sharing.prefixes import ALIKE, BLOCK_PAGES, MOST_BLOCKS, _blocks
+from pie_inference.protocol import EmbedTxt, RunWave, WaveDone
 from tests.helpers.native_host import install, nothing_held
 
 
@@ -38,6 +39,31 @@ def install_with_adapters() -> Any:
 def test_a_context_is_opened_with_the_adapter_that_it_was_made_with(adapter: str | None) -> None:
     host = install_with_adapters()
     assert exported(adapter) == opened(adapter)
+    assert nothing_held(host)
+
+
+@pytest.mark.parametrize("length", [7, 8])
+def test_what_is_filled_behind_an_export_runs_alone(length: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    host, ran = install(), list[int]()  # pages have 4 tokens
+    run_wave = host.model.run
+
+    def note(wave: RunWave) -> WaveDone:
+        ran.extend(token for batch in wave.batches if isinstance(batch, EmbedTxt) for token in batch.tokens.tolist())
+        return run_wave(wave)
+
+    monkeypatch.setattr(host.model, "run", note)
+
+    async def goes_on() -> str:
+        async with await Context.open("fox") as ctx:
+            ran.clear()
+            await ctx.fill([5, 6, 7]).flush()
+            assert ran == [5, 6, 7]
+            return await ctx.generate_until(IgnoreStopTokens(), 6)
+
+    with Context().fill(range(10, 10 + length)) as ctx:
+        run(ctx.export("fox"))
+        expected = run(ctx.fill([5, 6, 7]).generate_until(IgnoreStopTokens(), 6))
+    assert [run(goes_on()) for _ in range(2)] == [expected] * 2
     assert nothing_held(host)
 
 
