@@ -111,12 +111,12 @@ def _environment(root: Path) -> dict[str, str]:
 
 
 def _options(settings: dict[str, object]) -> list[str]:
-    """A setting that is a list is given several times."""
+    """A setting that is a list is given several times, one that is True without a value."""
     return [
         word
         for name, value in settings.items()
         for one in (value if isinstance(value, list) else [value])
-        for word in (f"--{name.replace('_', '-')}", str(one))
+        for word in (f"--{name.replace('_', '-')}", *(() if one is True else (str(one),)))
     ]
 
 
