@@ -54,6 +54,8 @@ SHIPPED = {"demo": "demo_model", "demo-reasoner": "demo_reasoner"}
 NAMED_MODEL = re.compile(r"([\w.-]+)=(.+)")
 """A model with the name that it has in the API."""
 
+TEXT, JSON = "text", "json"
+
 BOOLEANS = {"true": True, "false": False, "1": True, "0": False}
 """Values of settings that are switched on, as variables give them."""
 
@@ -119,6 +121,11 @@ class ServerConfig:
     )
     tenants: str = _setting("", "FILE of tenants, who show tokens; by default nobody needs one")
     metrics: bool = _setting(False, "measure what the server does, for Prometheus to read at /metrics")
+    log_format: str = _setting(
+        TEXT,
+        "form of the log on stderr; json: an object a line, also for each request and inferlet",
+        choices=(TEXT, JSON),
+    )
     max_connections: int = _setting(768, "connections of clients", least=1)
     max_connections_per_client: int = _setting(256, "connections from one address", least=1)
     max_inferlets_per_client: int = _setting(512, "inferlets that may run at a time for one address", least=1)

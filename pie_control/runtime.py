@@ -20,7 +20,7 @@ from pie_inference.protocol import ModelDescription
 from .application.local_link import LocalLink
 from .application.messages import HostLink
 from .application.process_link import ProcessLink
-from .config import ModelPath, ServerConfig
+from .config import JSON, ModelPath, ServerConfig
 from .durable.state import NONE as NO_STATE
 from .durable.state import State
 from .engine.child_launches import ChildLaunches
@@ -32,6 +32,7 @@ from .inference_client.client import WorkerClient
 from .inference_client.interface import InferenceClient
 from .inference_client.local import LocalWorker
 from .inference_client.process import PACED_WORKER, WORKER
+from .observation.logs import InferletLog
 from .observation.observer import Observer
 from .programs.compiling import ProgramCompiler
 from .programs.library import ProgramLibrary
@@ -98,6 +99,8 @@ def _build(
     state = _open_state(config)
     loop, registry = Loop(), Registry(config.limits, config.max_inferlets, state.inferlets if state else None)
     observer = Observer(registry) if config.metrics else None
+    if config.log_format == JSON:
+        InferletLog(registry)
     models = {model.name: _build_model(config, model, make_client, observer) for model in config.models}
     pool = part_of(max(1, config.hosts), config.warm_pool, config.max_inferlets, config.max_host_bytes)
     settings = HostSettings(config.limits, config.max_host_bytes, pool, config.http_allow)

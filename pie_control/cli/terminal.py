@@ -51,10 +51,11 @@ def this_command() -> str:
     return "pie" if shutil.which("pie") else sys.argv[0]
 
 
-def log_to_stderr(level: int) -> None:
-    """What is logged in this process goes to stderr from now on, unless it goes somewhere already."""
+def log_to_stderr(level: int, formatter: logging.Formatter | None = None) -> None:
+    """What is logged in this process goes to stderr from now on, unless it goes somewhere already. `formatter`: None
+    makes lines for people."""
     handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(HarmlessFormatter("pie: %(message)s"))
+    handler.setFormatter(formatter or HarmlessFormatter("pie: %(message)s"))
     logging.basicConfig(level=level, handlers=[handler])
 
 

@@ -197,6 +197,7 @@ class Hosts:
         """Launches an inferlet on a host that has its program. `parent`, `child`: see `LaunchChild`."""
         entry.host = host.number
         self._homes[entry.number] = host
+        self._registry.launched(entry)
         age = monotonic() - entry.started
         standing, number = entry.standing, entry.number
         name, hash_ = entry.program.title, entry.program.hash

@@ -7,7 +7,7 @@ from importlib.metadata import PackageNotFoundError, version
 from fastapi import Depends, FastAPI, WebSocket
 from fastapi.security import HTTPBearer
 
-from pie_control.config import ServerConfig
+from pie_control.config import JSON, ServerConfig
 from pie_control.gateway.gateway import Gateway
 from pie_control.gateway.programs import RoutePrograms
 from pie_control.server_api import ServerApi
@@ -18,6 +18,7 @@ from .failures import add_handlers
 from .guard import AllowedHosts, Guard, json_limit
 from .launches import Launches
 from .metrics.measured import MeasuredRequests
+from .metrics.request_log import RequestLog
 from .metrics.route import metrics_router
 from .routes.adapters import adapters_router
 from .routes.blobs import blobs_router
@@ -61,6 +62,8 @@ def create_app(api: ServerApi, config: ServerConfig, callers: Callers) -> FastAP
     )
     if api.observer is not None:
         app.add_middleware(MeasuredRequests, requests=api.observer.http)
+    if config.log_format == JSON:
+        app.add_middleware(RequestLog)
     add_handlers(app)
     routers = (
         programs_router(),

@@ -27,7 +27,7 @@ class Observer:
         self.http = HttpRequests()
         self._registry = registry
         self._clock = clock
-        registry.on_end = self._ended
+        registry.on_end.append(self._ended)
 
     def of_model(self, name: str) -> ModelRequests:
         """What is measured at a model."""

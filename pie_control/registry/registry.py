@@ -49,8 +49,9 @@ class Registry:
         self._launched = 0
         self._of_tenants: Counter[str] = Counter()  # that run, by tenant
         self._endings = {str(status): 0 for status in sorted(ENDINGS)}
-        self.on_end: Callable[[Entry], None] | None = None
-        """Hears of each inferlet that has ended."""
+        self.on_launch: list[Callable[[Entry], None]] = []
+        self.on_end: list[Callable[[Entry], None]] = []
+        """They hear of each inferlet that goes to its host, and that has ended."""
         for entry in self._keeper.newest(KEPT_ENDED) if self._keeper else ():
             self._remember(entry)
 
@@ -79,6 +80,11 @@ class Registry:
         """Waits until what is told of inferlets would survive the server, where it keeps a state."""
         if self._keeper:
             await self._keeper.written()
+
+    def launched(self, entry: Entry) -> None:
+        """It goes to its host."""
+        for hear in self.on_launch:
+            hear(entry)
 
     def use(self, standing: Standing) -> None:
         """What runs of this tenant launches others in this standing from now on; its own stays."""
@@ -115,8 +121,8 @@ class Registry:
         del self._running[entry.number]
         self._of_tenants[entry.standing.tenant.name] -= 1
         self._endings[entry.status] += 1
-        if self.on_end is not None:
-            self.on_end(entry)
+        for hear in self.on_end:
+            hear(entry)
         self._remember(entry)
 
     def _remember(self, entry: Entry) -> None:

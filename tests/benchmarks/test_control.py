@@ -56,6 +56,14 @@ def test_one_call(tmp_path: Path) -> None:
         assert (row["hosts_us"] > 0) is (row["hosts"] == 1)
 
 
+def test_metrics(tmp_path: Path) -> None:
+    (row,) = run(tmp_path, "metrics", *["--streams", "2", "--tokens", "8", "--rounds", "1"])
+    assert row["off_us"] > 0
+    assert row["on_us"] > 0
+    assert row["ratio"] == pytest.approx(row["on_us"] / row["off_us"], abs=0.01)
+    assert row["share"] == pytest.approx(row["observer_us"] / row["off_us"], abs=0.001)
+
+
 def test_every_function_of_the_api_has_a_row_or_a_reason() -> None:
     functions = {one.name for one in wit.functions() if one.name.partition("_")[0] not in ("take", "await")}
     rows = {*api_calls.CONTROL_CALLS, *api_calls.ISSUED_CALLS}

@@ -54,6 +54,8 @@ OWN_SERVER_SETTINGS = (
     "state",
     "state_days",
     "state_bytes",
+    "metrics",
+    "log_format",
     "max_connections",
     "max_connections_per_client",
     "max_inferlets_per_client",

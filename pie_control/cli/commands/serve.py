@@ -39,13 +39,20 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def execute(options: argparse.Namespace) -> int:
     """Serves; returns only when a signal ends it."""
-    from pie_control.config import default_hosts
+    from pie_control.config import JSON, default_hosts
     from pie_control.durable.database import default_state_dir
 
     from ..interrupts import run_until_signal
 
-    log_to_stderr(logging.INFO)
-    return run_until_signal(_serve(config_of(options, hosts=default_hosts(), state=default_state_dir())))
+    config = config_of(options, hosts=default_hosts(), state=default_state_dir())
+    log_to_stderr(logging.INFO, _json_formatter() if config.log_format == JSON else None)
+    return run_until_signal(_serve(config))
+
+
+def _json_formatter() -> logging.Formatter:
+    from pie_control.observation.logs import JsonFormatter
+
+    return JsonFormatter()
 
 
 async def _serve(config: ServerConfig) -> int:
