@@ -1,22 +1,22 @@
 """Is Pie as fast as a server without programs, at what that can do, too (Figure 8)?
 
 `completion`: greedy tokens behind a prompt of its own. `prefix_caching`: the prompt begins as all others do. `n`:
-several samples of one prompt. `json_schema`: a text that keeps to a schema. Two strategies of several steps come behind
-a round trip: `skeleton`, an outline and four points of it at once; `tree`, three levels of three thoughts, one of which
-is kept. Pie runs a program for each request, the
-opponent (`closed`, unless `--opponent URL` names another one) answers it over HTTP on kept connections. Whole answers
-are measured, not streams. What only programs do has no opponent: these rows are examples of this repository on the demo
-model, as their folders say.
+several samples of one prompt. `json_schema`: a text that keeps to a schema. Four strategies of several steps are
+measured without and with a round trip: `skeleton`, an outline and four points of it at once; `tree`, three levels of
+three thoughts, one of which is kept; `recursion`, calls of two calls each, three levels deep; `graph`, three tries at
+each of four parts, which are merged two by two. Pie runs a program for each request, the opponent (`closed`, unless
+`--opponent URL` names another one) answers it over HTTP on kept connections. Whole answers are measured, not streams.
+What only programs do has no opponent: these rows are examples of this repository on the demo model, as their folders
+say.
 """
 
 from __future__ import annotations
 
-import asyncio
 import json
 from dataclasses import dataclass
 from typing import Any
 
-from ..opponents.agents import observed
+from ..opponents import strategies
 from ..opponents.requests import Request, compare, run_many, seconds_of
 from ..opponents.sides import Sides, check_models, new_prompt, servers, sides
 from ..plans import refuse_unknown
@@ -24,13 +24,11 @@ from ..report import ROOT
 from ..support.guests import source
 from ..support.samples import median
 
-STRATEGIES = ("skeleton", "tree")
-FEATURES = ("completion", "prefix_caching", "n", "json_schema", *STRATEGIES)
+FEATURES = ("completion", "prefix_caching", "n", "json_schema", *strategies.NAMES)
 PROGRAMS = ("attention_sink", "beam_search", "heavy_hitters", "prefix_tree", "watermarking")
 """Examples of what no server of completions of today offers without changes to itself (but beams, in some)."""
 EXAMPLES = ROOT / "examples" / "inferlets"
 SAMPLES = 4
-BRANCHES, POINTS = 3, 4
 NAME = {"type": "string", "minLength": 3, "maxLength": 6}
 SCHEMA: dict[str, Any] = {
     "type": "object",
@@ -105,7 +103,7 @@ async def _measure(plan: Plan, model: str, with_programs: bool) -> list[Row]:
             async with sides(model, *where, round_trip) as both:
                 program = await both.pie.upload(source("paper/feature"), "feature")
                 for feature in plan.features:
-                    if round_trip == (plan.round_trip if feature in STRATEGIES else 0):
+                    if not round_trip or feature in strategies.NAMES:
                         requests = _requests(plan, both, program, feature)
                         rows.append(await _compare(plan, model, feature, round_trip, *requests))
                 if with_programs and not round_trip:
@@ -115,7 +113,7 @@ async def _measure(plan: Plan, model: str, with_programs: bool) -> list[Row]:
 
 def _requests(plan: Plan, both: Sides, program: str, feature: str) -> tuple[Request, Request]:
     """What sends one request to each side."""
-    if feature in STRATEGIES:
+    if feature in strategies.NAMES:
         return _strategies(plan, both, program, feature)
     shared = plan.prompt - 16 if feature == "prefix_caching" else 0
     more: dict[str, Any] = {"n": SAMPLES} if feature == "n" else {}
@@ -137,22 +135,15 @@ def _requests(plan: Plan, both: Sides, program: str, feature: str) -> tuple[Requ
 
 def _strategies(plan: Plan, both: Sides, program: str, strategy: str) -> tuple[Request, Request]:
     """The same for strategies, each step of which has a quarter of the tokens."""
-    tokens, headings = plan.tokens // 4, [observed(place, 8) for place in range(POINTS)]
+    tokens, headings = plan.tokens // 4, strategies.headings(strategy)
+    n = {"tree": strategies.BRANCHES, "graph": strategies.TRIES}.get(strategy, 1)
 
     async def pie() -> object:
         prompt = new_prompt(0, plan.prompt)
-        more: dict[str, Any] = {"headings": headings} if strategy == "skeleton" else {"n": BRANCHES}
-        return await both.pie.run(program, prompt=prompt, tokens=tokens, strategy=strategy, **more)
+        return await both.pie.run(program, prompt=prompt, tokens=tokens, strategy=strategy, n=n, headings=headings)
 
     async def opponent() -> object:
-        prompt = new_prompt(0, plan.prompt)
-        if strategy == "skeleton":
-            prompt += (await both.complete(prompt, tokens))["token_ids"]
-            return await asyncio.gather(*(both.complete([*prompt, *heading], tokens) for heading in headings))
-        for level in range(BRANCHES):
-            thoughts = await both.choices(prompt, tokens, n=BRANCHES, temperature=1.0)
-            prompt += thoughts[level]["token_ids"]
-        return prompt
+        return await strategies.run(both, strategy, new_prompt(0, plan.prompt), tokens)
 
     return pie, opponent
 

@@ -9,6 +9,7 @@ from xml.etree import ElementTree
 import pytest
 
 from benchmarks import __main__ as cli
+from benchmarks.opponents import strategies
 from benchmarks.opponents.api_agents import Apis, make_task
 from benchmarks.paper import features, opportunity_cost, paper
 from benchmarks.paper.drawing import draw_bars
@@ -22,8 +23,10 @@ TINY = ("--models", LLAMA_TINY)
 
 def test_features(tmp_path: Path) -> None:
     options = ["--rounds", "1", "--concurrent", "2", "--requests", "2", "--prompt", "40", "--tokens", "4"]
-    rows = run(tmp_path, "features", *TINY, *options, "--programs", "")
-    assert [row["feature"] for row in rows] == list(features.FEATURES)
+    rows = run(tmp_path, "features", *TINY, *options, "--programs", "", "--round-trip", "1")
+    near, far = ([row["feature"] for row in rows if row["round_trip_ms"] == trip] for trip in (0, 1))
+    assert near == list(features.FEATURES)
+    assert far == list(strategies.NAMES)
 
 
 def test_agents(tmp_path: Path) -> None:

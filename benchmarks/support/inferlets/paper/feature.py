@@ -20,6 +20,12 @@ async def main(
         return await skeleton(context, tokens, headings or [])
     if strategy == "tree":
         return await tree(context, tokens, n)
+    if strategy:
+        await context.flush()
+    if strategy == "recursion":
+        return len(await recursion(context, tokens, headings or [], 1))
+    if strategy == "graph":
+        return len(await graph(context, tokens, headings or [], n))
     if schema is not None:
         generation = context.generate(tokens, schema=schema)
         await generation.whole()
@@ -60,3 +66,37 @@ async def tree(context: Context, tokens: int, branches: int) -> int:
         )
         context = thoughts[level]
     return tokens * branches * branches
+
+
+async def recursion(shared: Context, tokens: int, headings: list[list[int]], number: int) -> list[int]:
+    """The call `number` asks what its two parts are; these are calls, too, and what they come to is put together. Calls
+    of the last level have no parts."""
+
+    async def ask(asked: list[int]) -> list[int]:
+        async with shared.fork().fill(asked) as call:
+            await call.generate_until(IgnoreStopTokens(), tokens)
+            return list(call.tokens[-tokens:])
+
+    answer = await ask(headings[number])
+    if 2 * number >= len(headings):
+        return answer
+    one, other = await gather(*(recursion(shared, tokens, headings, 2 * number + side) for side in (0, 1)))
+    return await ask([*one, *other])
+
+
+async def graph(shared: Context, tokens: int, headings: list[list[int]], tries: int) -> list[int]:
+    """Several tries at each part, of which one is kept; then these are merged two by two in the same way."""
+
+    async def best(asked: list[int]) -> list[int]:
+        async with shared.fork().fill(asked) as call:
+            await call.flush()
+            found = [call.fork() for _ in range(tries)]
+            samplers = [Sampler(seed=number) for number in range(tries)]
+            pairs = zip(found, samplers, strict=True)
+            await gather(*(one.generate_until(IgnoreStopTokens(), tokens, sampler=sampler) for one, sampler in pairs))
+            return list(found[0].tokens[-tokens:])
+
+    parts = await gather(*(best(heading) for heading in headings))
+    while len(parts) > 1:
+        parts = await gather(*(best([*one, *other]) for one, other in zip(parts[::2], parts[1::2], strict=True)))
+    return parts[0]
