@@ -280,7 +280,7 @@ class _Run:
         turn, parser = _Turn(), self.dialect.format.parser()
         tasks: list[asyncio.Task[CallResult]] = []
         generation = self.ctx.generate(max_tokens, sampler=sampler, grammar=self.grammar)
-        reader = _Reader(generation, self.queues, self.dialect.shown)
+        reader = TextReader(generation, self.queues, self.dialect.shown)
         try:
             async for piece in generation:
                 text = reader.read(piece)
@@ -325,7 +325,7 @@ class _Run:
         return result
 
 
-class _Reader:
+class TextReader:
     """The text of a generation, with the special tokens that mark calls, which its pieces leave out."""
 
     def __init__(self, generation: Generation, queues: Queues, shown: Mapping[int, str]) -> None:

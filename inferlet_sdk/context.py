@@ -17,7 +17,7 @@ from inferlet_sdk.generation.drafting import Draft
 from inferlet_sdk.generation.generation import Generation, rules_of
 from inferlet_sdk.generation.kept import Kept, as_guide
 from inferlet_sdk.generation.sampling import AnySampler, Greedy, Sampler, as_sampler, seeded
-from inferlet_sdk.generation.scoring import score_tokens
+from inferlet_sdk.generation.scoring import score_listed, score_tokens
 from inferlet_sdk.generation.stopping import StopConditions
 from inferlet_sdk.generation.token_source import sample_once
 from inferlet_sdk.schemas.results import generate_value
@@ -34,6 +34,7 @@ from inferlet_sdk.sharing.prefixes import share_prefix
 from inferlet_sdk.traits import Dist
 from inferlet_sdk.traits.arguments import flag, numbers, texts, whole
 from inferlet_sdk.traits.arguments import text as checked_text
+from inferlet_sdk.traits.runs import TokenLogprobs
 
 T = TypeVar("T")
 
@@ -49,16 +50,17 @@ class Context(FilledContext):
     """
 
     def __init__(
-        self, model: str | None = None, *, adapter: str | None = None, position: int = 0, share: bool = True
+        self, model: str | None = None, *, adapter: str | None = None, position: int = 0, share: bool | str = True
     ) -> None:
         """`position`: of its first token. Contexts that are to be joined at these positions share their pages. `share`:
         whether the keys of a long prompt are shared with inferlets of the same user that have a prompt which begins
-        alike.
+        alike; a text: with those that give the same text.
         """
         name = model if model is not None else traits.available_models()[0]
         sequence = TokenSequence(queues_of(name), adapter="" if adapter is None else checked_text(adapter, "adapter"))
         sequence.offset = whole(position, "position")
-        sequence.shares = flag(share, "share")
+        sequence.shares = bool(share) if isinstance(share, str) else flag(share, "share")
+        sequence.shared_with = share if isinstance(share, str) else ""
         self._start(sequence)
 
     # ---- model outputs -------------------------------------------------------------------------------------------
@@ -136,12 +138,21 @@ class Context(FilledContext):
             await share_prefix(sequence)
         return await next_dist(sequence, k, temperature)
 
-    async def score(self, continuation: str | Sequence[int]) -> list[float]:
-        """Log-probability of each token of a continuation, without appending it."""
+    @overload
+    async def score(self, continuation: str | Sequence[int]) -> list[float]: ...
+    @overload
+    async def score(self, continuation: str | Sequence[int], *, alternatives: int) -> list[TokenLogprobs]: ...
+    async def score(self, continuation: str | Sequence[int], *, alternatives: int | None = None) -> Any:
+        """Log-probability of each token of a continuation, without appending it. `alternatives`: with those of as many
+        tokens that are the most probable in its place."""
         sequence = await self._ready("score")
         if isinstance(continuation, str):
-            return await score_tokens(sequence, sequence.tokenize(continuation))
-        return await score_tokens(sequence, numbers(continuation, "continuation", "a token id"))
+            tokens: Sequence[int] = sequence.tokenize(continuation)
+        else:
+            tokens = numbers(continuation, "continuation", "a token id")
+        if alternatives is None:
+            return await score_tokens(sequence, tokens)
+        return await score_listed(sequence, tokens, whole(alternatives, "alternatives"))
 
     async def select(self, options: Sequence[str], *, mean: bool = False) -> str:
         """The most likely of several strings, which it appends. What they begin with together is run once.

@@ -65,6 +65,13 @@ class FilledContext:
         sequence = self._read()
         return sequence.detokenize(sequence.tokens)
 
+    @property
+    def found(self) -> int:
+        """Number of first tokens that were not run, because other inferlets of the same user had their keys. It is
+        known when the first output is."""
+        self._check_open()
+        return self._sequence.found
+
     def __len__(self) -> int:
         """Number of tokens."""
         return len(self._read().tokens)

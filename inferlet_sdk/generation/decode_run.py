@@ -148,7 +148,7 @@ class IssuedRun:
 def _options(sequence: TokenSequence, sampler: Sampler, logprobs: int | None) -> str:
     options: dict[str, Any] = {"adapter": sequence.adapter} if sequence.adapter else {}
     if sampler.looks_back:
-        options |= {"recent": sequence.tokens[-sampler.window :], "window": sampler.window}
+        options |= {"recent": sampler.recent(sequence.tokens), "window": sampler.window}
     if logprobs is not None:
         options["logprobs"] = logprobs
     return json.dumps(options) if options else ""

@@ -6,6 +6,7 @@ same tokens come out however they were made: by decode runs, followed by the hos
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 
 from inferlet_sdk import traits
@@ -101,6 +102,13 @@ class Generation:
         """The log-probability of each of `tokens`, and the most probable tokens with theirs. Empty unless `generate`
         was told `logprobs=`. A token of which a stop string has left only a part has none."""
         return self._logprobs[: len(self.tokens)]
+
+    @property
+    def released(self) -> int:
+        """How many of `tokens` were given in pieces: the text of the others may be the beginning of a stop string."""
+        if self._filter is None or self.stop_reason is not None:
+            return len(self.tokens)
+        return bisect_right(self._filter.ends, self._filter.released)
 
     def __repr__(self) -> str:
         state = self.stop_reason or ("running" if self._source is not None else "not begun")

@@ -7,7 +7,7 @@ runs in the inferlet, which waits for each distribution (no run-ahead).
 from __future__ import annotations
 
 import random
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from itertools import takewhile
 from math import inf, log2
@@ -43,7 +43,9 @@ class Sampler:
     """Only the tokens whose surprise is closest to the entropy, as many as reach this mass (locally typical sampling);
     1: all."""
     window: int = 64
-    """Number of last tokens of the context, prompt included, that the penalties treat as recent."""
+    """Number of last tokens of the context, prompt included, that the penalties treat as recent; 0: all."""
+    since: int = 0
+    """Number of first tokens of the context, such as a prompt, that the penalties leave out."""
 
     @property
     def looks_back(self) -> bool:
@@ -52,8 +54,17 @@ class Sampler:
 
     def create(self) -> int:
         """Creates a sampler of the host, which the caller destroys."""
-        options = {field.name: getattr(self, field.name) for field in fields(Sampler) if field.name != "window"}
+        options = {field.name: getattr(self, field.name) for field in fields(Sampler) if field.name not in _HERE}
         return traits.create_sampler(**options)
+
+    def recent(self, tokens: Sequence[int]) -> Sequence[int]:
+        """Those tokens of a context at which the penalties look."""
+        first = max(self.since, len(tokens) - self.window if self.window else 0)
+        return tokens[first:] if self.looks_back else []
+
+
+_HERE = ("window", "since")
+"""What the host is not told with the sampler."""
 
 
 @dataclass(frozen=True)

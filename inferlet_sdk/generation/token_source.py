@@ -247,7 +247,7 @@ class SampledTokens:
 
 def _sample(sequence: TokenSequence, sampler: Sampler, handle: int, logprobs: int = 0) -> int:
     """Samples at the output embed of a sequence that works, with so many log-probabilities; returns the future."""
-    recent = sequence.tokens[-sampler.window :] if sampler.looks_back else []
+    recent = sampler.recent(sequence.tokens)
     number: int = bindings.fused.sample(sequence.queue, sequence.output_embed, handle, recent, "", logprobs)
     return number
 

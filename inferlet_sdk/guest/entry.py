@@ -13,6 +13,7 @@ import random
 import wit_world  # type: ignore[import-not-found]
 from componentize_py_types import Err  # type: ignore[import-not-found]
 
+import inferlet_sdk.served  # noqa: F401  # so that it lies in the snapshot
 from inferlet_sdk import bindings, event_loop
 from inferlet_sdk.guest import heap, lasting, rehearsal, standard_library
 from inferlet_sdk.guest.program import ProgramFailed, run_program

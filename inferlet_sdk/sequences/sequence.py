@@ -51,6 +51,8 @@ class TokenSequence:
         self.images = SeenImages()
         self.offset = 0
         self.shares = True  # whether other inferlets of the tenant may use keys of its prompt
+        self.shared_with = ""  # those alone that give the same text
+        self.found = 0  # tokens at its beginning whose keys others had
         self.computed = 0
         self.output_of = 0
         self.pages: PageTable = PageTable(queues)
@@ -137,6 +139,7 @@ class TokenSequence:
         """Takes over all that the parent has computed."""
         self.tokens, self.images, self.offset = parent.tokens.copy(), parent.images.copy(), parent.offset
         self.computed, self.output_of, self.drops = parent.computed, parent.output_of, parent.drops.copy()
+        self.found = parent.found
         parent.pages.fork_to(self.pages, self.computed)
         if self.tokens:
             parent.output.share_with(self.output)

@@ -41,7 +41,7 @@ async def share_prefix(sequence: TokenSequence) -> None:
     names = _names(sequence, blocks)
     with sequence as queue:
         found = await _until_missing(sequence, [traits.import_kvpage(queue, name) for name in names], blocks)
-        sequence.computed = blocks[len(found) - 1][1] if found else 0
+        sequence.computed = sequence.found = blocks[len(found) - 1][1] if found else 0
         sequence.pages.adopt([block.pages for block in found], sequence.computed)
         if len(found) < len(blocks):
             sequence.flush()  # all of it, in as few waves as it takes without exports
@@ -64,7 +64,8 @@ def _blocks(tokens: int, page_size: int) -> list[Block]:
 
 def _names(sequence: TokenSequence, blocks: Sequence[Block]) -> list[str]:
     """The hash of all tokens up to the end of each block; with another adapter, keys are others."""
-    digest, names = sha256(sequence.adapter.encode()), []
+    apart = f"{sequence.adapter}\0{sequence.shared_with}" if sequence.shared_with else sequence.adapter
+    digest, names = sha256(apart.encode()), []
     for start, stop in blocks:
         digest.update(array("I", sequence.tokens[start:stop]).tobytes())
         names.append(f"prefix:{digest.hexdigest()}")

@@ -1,0 +1,40 @@
+"""What served programs share, and what programs of users that stand in their place import: requests as typed values,
+answers as the model writes them, and their forms in each API.
+
+Each request to `/v1/chat/completions` and the like is an inferlet. Its body is the blob `request`, what it sends are
+the events of its stream, and what `main` returns is the body of the answer. `docs/http-api.md` lists the fields.
+"""
+
+from inferlet_sdk.served.dialects.openai import CHAT, CHUNK, TEXT, Reply, Vocabulary, delta_of, message_of, usage_of
+from inferlet_sdk.served.errors import Refused, served
+from inferlet_sdk.served.fields import Fields
+from inferlet_sdk.served.requests.chat import ChatRequest
+from inferlet_sdk.served.requests.completion import CompletionRequest
+from inferlet_sdk.served.requests.wanted import Place, Wanted, check_model
+from inferlet_sdk.served.writing.answer import Answer, Part, ToolCall
+from inferlet_sdk.served.writing.prompts import Echo, forks, open_prompt
+
+__all__ = [
+    "CHAT",
+    "CHUNK",
+    "TEXT",
+    "Answer",
+    "ChatRequest",
+    "CompletionRequest",
+    "Echo",
+    "Fields",
+    "Part",
+    "Place",
+    "Refused",
+    "Reply",
+    "ToolCall",
+    "Vocabulary",
+    "Wanted",
+    "check_model",
+    "delta_of",
+    "forks",
+    "message_of",
+    "open_prompt",
+    "served",
+    "usage_of",
+]

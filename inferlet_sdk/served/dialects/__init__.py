@@ -1,0 +1,1 @@
+"""Answers in the form of each API."""

@@ -1,0 +1,139 @@
+"""Chat completions and completions as OpenAI's clients read them."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from inferlet_sdk import traits
+from inferlet_sdk.context import Context
+from inferlet_sdk.served.requests.wanted import Wanted
+from inferlet_sdk.served.writing.answer import Answer, Part, ToolCall
+from inferlet_sdk.traits.runs import TokenLogprobs
+
+CHAT, CHUNK, TEXT = "chat.completion", "chat.completion.chunk", "text_completion"
+
+
+class Reply:
+    """What all chunks or the whole body of an answer begin with."""
+
+    def __init__(self, kind: str, wanted: Wanted) -> None:
+        """`kind`: CHAT, CHUNK or TEXT."""
+        self.wanted = wanted
+        prefix = "cmpl" if kind == TEXT else "chatcmpl"
+        self.head = {
+            "id": f"{prefix}-{wanted.request_id}",
+            "object": kind,
+            "created": int(time.time()),
+            "model": wanted.name,
+        }
+
+    def body(self, choices: Sequence[Any], usage: dict[str, Any], **others: Any) -> dict[str, Any]:
+        """The whole body."""
+        return {**self.head, "choices": list(choices), "usage": usage, **others}
+
+    def chunk(self, choice: dict[str, Any], **others: Any) -> str:
+        """An event of a stream."""
+        usage = {"usage": None} if self.wanted.include_usage else {}
+        return json.dumps({**self.head, "choices": [choice], **usage, **others})
+
+    def last_chunk(self, usage: dict[str, Any]) -> str:
+        """The event that tells the usage, if the request has asked for it."""
+        return json.dumps({**self.head, "choices": [], "usage": usage})
+
+
+def usage_of(prompts: Sequence[Context], sizes: Iterable[int], answers: Sequence[Answer]) -> dict[str, Any]:
+    """Tokens of the prompts, those of them that the worker did not compute, and tokens of the answers."""
+    asked, written = sum(sizes), sum(len(one.tokens) for one in answers)
+    return {
+        "prompt_tokens": asked,
+        "completion_tokens": written,
+        "total_tokens": asked + written,
+        "prompt_tokens_details": {"cached_tokens": sum(one.found for one in prompts)},
+    }
+
+
+# ---- chat ------------------------------------------------------------------------------------------------------------
+
+
+def message_of(part: Part) -> dict[str, Any]:
+    """The assistant's message that a whole answer is. Reasoning has the names of both kinds of servers."""
+    message: dict[str, Any] = {"role": "assistant", "content": part.text}
+    if part.calls:
+        message |= {"content": part.text.strip() or None, "tool_calls": [_call(one) for one in part.calls]}
+    return {**message, **_reasoning(part), "refusal": None}
+
+
+def delta_of(part: Part, calls_before: int) -> dict[str, Any]:
+    """What a part adds to the assistant's message."""
+    delta: dict[str, Any] = {"content": part.text} if part.text else {}
+    if part.calls:
+        delta["tool_calls"] = [{"index": calls_before + n, **_call(one)} for n, one in enumerate(part.calls)]
+    return {**delta, **_reasoning(part)}
+
+
+def _reasoning(part: Part) -> dict[str, str]:
+    return {"reasoning_content": part.reasoning, "reasoning": part.reasoning} if part.reasoning else {}
+
+
+def _call(call: ToolCall) -> dict[str, Any]:
+    return {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": call.arguments}}
+
+
+# ---- log-probabilities -----------------------------------------------------------------------------------------------
+
+
+class Vocabulary:
+    """Texts and bytes of single tokens."""
+
+    def __init__(self, ctx: Context) -> None:
+        self._bytes = traits.get_vocabs(ctx)
+
+    def text(self, token: int) -> str:
+        """Its text; bytes that are no whole characters are told as such."""
+        data = self._bytes[token]
+        try:
+            return data.decode()
+        except UnicodeDecodeError:
+            return "bytes:" + "".join(f"\\x{byte:02x}" for byte in data)
+
+    def size(self, token: int) -> int:
+        """How many characters it adds to a text; half a character counts with the token that ends it."""
+        return len(self._bytes[token].decode("utf-8", "ignore"))
+
+    def chat_logprobs(self, part: Part) -> dict[str, Any]:
+        """In the form of chat completions."""
+        pairs = zip(part.tokens, part.logprobs, strict=True)
+        return {"content": [self._scored(token, scores) for token, scores in pairs], "refusal": None}
+
+    def _scored(self, token: int, scores: TokenLogprobs) -> dict[str, Any]:
+        others = [self._one(*one) for one in scores.alternatives]
+        return {**self._one(token, scores.logprob), "top_logprobs": others}
+
+    def _one(self, token: int, logprob: float) -> dict[str, Any]:
+        return {"token": self.text(token), "logprob": _finite(logprob), "bytes": list(self._bytes[token])}
+
+    def text_logprobs(
+        self, tokens: Sequence[int], scores: Sequence[TokenLogprobs | None], start: int
+    ) -> dict[str, Any]:
+        """In the form of completions: the first token of a prompt has none. `start`: characters before the tokens."""
+        offsets = []
+        for token in tokens:
+            offsets.append(start)
+            start += self.size(token)
+        return {
+            "tokens": [self.text(token) for token in tokens],
+            "token_logprobs": [None if one is None else _finite(one.logprob) for one in scores],
+            "top_logprobs": [None if one is None else self._named(one) for one in scores],
+            "text_offset": offsets,
+        }
+
+    def _named(self, scores: TokenLogprobs) -> dict[str, float]:
+        return {self.text(token): _finite(logprob) for token, logprob in scores.alternatives}
+
+
+def _finite(logprob: float) -> float:
+    """JSON has no infinity."""
+    return max(logprob, -9999.0)

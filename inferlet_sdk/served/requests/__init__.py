@@ -1,0 +1,1 @@
+"""What a request asks, as typed values."""

@@ -1,0 +1,59 @@
+"""A request for completions of text."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from inferlet_sdk.context import Context
+from inferlet_sdk.served.fields import Fields, is_tokens
+from inferlet_sdk.served.requests.wanted import MOST_ALTERNATIVES, Place, Wanted
+
+USUAL_TOKENS = 16
+MOST_PROMPTS = 128
+
+Prompt = str | list[int]
+
+
+@dataclass(frozen=True)
+class CompletionRequest:
+    """What completions are made of: each prompt gets `wanted.n`. `wanted.max_tokens` of 0 asks for an echo alone."""
+
+    wanted: Wanted
+    place: Place
+    prompts: Sequence[Prompt]
+    echo: bool
+
+    @classmethod
+    def read(cls, fields: Fields, place: Place) -> CompletionRequest:
+        """Reads and checks all fields. Raises Refused."""
+        echo = fields.flag("echo")
+        most = fields.whole("max_tokens", 0 if echo else 1, default=USUAL_TOKENS)
+        logprobs = fields.whole("logprobs", 0, MOST_ALTERNATIVES) if "logprobs" in fields else None
+        wanted = Wanted.read(fields, place, most, logprobs)
+        fields.allow_only("best_of", (1, wanted.n), "must be n: answers are not ranked")
+        if echo and wanted.stream:
+            raise fields.refuse("echo", "does not go with stream")
+        prompts = _prompts(fields)
+        if len(prompts) * wanted.n > MOST_PROMPTS:
+            raise fields.wrong("prompt", f"at most {MOST_PROMPTS} answers in all, of {len(prompts)} prompts")
+        return cls(wanted, place, prompts, echo)
+
+    def fill(self, ctx: Context, prompt: Prompt) -> Context:
+        """Fills a context with a prompt, and gives it. An empty one is the token with which texts begin."""
+        return ctx.fill((prompt or ctx.model.bos_text or "") if isinstance(prompt, str) else prompt)
+
+
+def _prompts(fields: Fields) -> list[Prompt]:
+    given = fields.get("prompt")
+    if given is None:
+        given = ""
+    if isinstance(given, str):
+        return [given]
+    if not isinstance(given, list) or not given:
+        raise fields.wrong("prompt", "a text, a list of texts, a list of token ids, or a list of such lists")
+    if is_tokens(given):
+        return [list(given)]
+    if all(isinstance(one, str) or (is_tokens(one) and one) for one in given):
+        return list(given)
+    raise fields.wrong("prompt", "a text, a list of texts, a list of token ids, or a list of such lists")

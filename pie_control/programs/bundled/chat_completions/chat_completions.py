@@ -1,0 +1,79 @@
+"""Serves POST /v1/chat/completions: a conversation in, the assistant's next message out."""
+
+from typing import Any
+
+from inferlet_sdk import Args, gather, inferlet
+from inferlet_sdk.served import (
+    CHAT,
+    CHUNK,
+    Answer,
+    ChatRequest,
+    Fields,
+    Place,
+    Reply,
+    Vocabulary,
+    Wanted,
+    check_model,
+    delta_of,
+    forks,
+    message_of,
+    open_prompt,
+    served,
+    usage_of,
+)
+
+
+@inferlet
+@served
+async def main(args: Args) -> dict[str, Any] | None:
+    place = Place.of_launch()
+    check_model(place)
+    request = await ChatRequest.read(Fields.of_launch(), place)
+    wanted = request.wanted
+    ctx = open_prompt(place, wanted)
+    request.fill(ctx)
+    prompt = list(ctx.tokens)
+    answers = [
+        Answer(one, wanted, number, request.tools) for number, one in enumerate(await forks(ctx, wanted, "messages"))
+    ]
+    vocabulary = Vocabulary(ctx) if wanted.logprobs is not None else None
+    if not wanted.stream:
+        choices = await gather(*(choice_of(one, vocabulary) for one in answers))
+        return Reply(CHAT, wanted).body(choices, usage_of([ctx], [len(prompt)], answers), **told(prompt, wanted))
+    reply = Reply(CHUNK, wanted)
+    await gather(*(stream(args, reply, one, vocabulary, prompt) for one in answers))
+    if wanted.include_usage:
+        await args.send(reply.last_chunk(usage_of([ctx], [len(prompt)], answers)))
+    return None
+
+
+async def choice_of(answer: Answer, vocabulary: Vocabulary | None) -> dict[str, Any]:
+    """A whole answer as one of `choices`."""
+    part = await answer.whole()
+    choice = {"index": answer.number, "message": message_of(part), "finish_reason": answer.finish_reason}
+    choice["logprobs"] = vocabulary.chat_logprobs(part) if vocabulary is not None else None
+    return {**choice, "token_ids": list(part.tokens)} if answer.wanted.token_ids else choice
+
+
+async def stream(args: Args, reply: Reply, answer: Answer, vocabulary: Vocabulary | None, prompt: list[int]) -> None:
+    """Sends an answer as it is written; the first chunk names the role, the last one tells why it ended."""
+    role, others, calls = {"role": "assistant"}, told(prompt, answer.wanted), 0
+    async for part in answer.parts():
+        delta = delta_of(part, calls)
+        calls += len(part.calls)
+        if not delta and not part.tokens:
+            continue
+        choice = {"index": answer.number, "delta": {**role, **delta}, "finish_reason": None, "logprobs": None}
+        if vocabulary is not None and part.tokens:
+            choice["logprobs"] = vocabulary.chat_logprobs(part)
+        if answer.wanted.token_ids:
+            choice["token_ids"] = list(part.tokens)
+        await args.send(reply.chunk(choice, **others))
+        role, others = {}, {}
+    end = {"index": answer.number, "delta": role, "finish_reason": answer.finish_reason, "logprobs": None}
+    await args.send(reply.chunk(end, **others))
+
+
+def told(prompt: list[int], wanted: Wanted) -> dict[str, Any]:
+    """The tokens of the prompt, for those who ask for token ids."""
+    return {"prompt_token_ids": prompt} if wanted.token_ids else {}

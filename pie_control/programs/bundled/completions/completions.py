@@ -1,0 +1,78 @@
+"""Serves POST /v1/completions: prompts in, their continuations out."""
+
+from typing import Any
+
+from inferlet_sdk import Args, gather, inferlet
+from inferlet_sdk.served import (
+    TEXT,
+    Answer,
+    CompletionRequest,
+    Echo,
+    Fields,
+    Place,
+    Reply,
+    Vocabulary,
+    check_model,
+    forks,
+    open_prompt,
+    served,
+    usage_of,
+)
+
+
+@inferlet
+@served
+async def main(args: Args) -> dict[str, Any] | None:
+    place = Place.of_launch()
+    check_model(place)
+    request = CompletionRequest.read(Fields.of_launch(), place)
+    wanted = request.wanted
+    prompts = [request.fill(open_prompt(place, wanted), one) for one in request.prompts]
+    sizes = [len(ctx) for ctx in prompts]
+    answers: list[Answer] = []
+    echoes: list[Echo] = []
+    for ctx in prompts:
+        echo = await Echo.of(ctx, place, wanted.logprobs if request.echo else None)
+        for one in await forks(ctx, wanted, "prompt"):
+            answers.append(Answer(one, wanted, len(answers)))
+            echoes.append(echo)
+    vocabulary = Vocabulary(prompts[0]) if wanted.logprobs is not None else None
+    reply = Reply(TEXT, wanted)
+    if not wanted.stream:
+        pairs = zip(answers, echoes, strict=True)
+        choices = await gather(*(choice_of(one, vocabulary, echo, request.echo) for one, echo in pairs))
+        return reply.body(choices, usage_of(prompts, sizes, answers))
+    await gather(*(stream(args, reply, one, vocabulary) for one in answers))
+    if wanted.include_usage:
+        await args.send(reply.last_chunk(usage_of(prompts, sizes, answers)))
+    return None
+
+
+async def choice_of(answer: Answer, vocabulary: Vocabulary | None, echo: Echo, is_shown: bool) -> dict[str, Any]:
+    """A whole continuation as one of `choices`; `is_shown`: behind its prompt."""
+    part = await answer.whole()
+    text = echo.text + part.text if is_shown else part.text
+    choice = {"index": answer.number, "text": text, "finish_reason": answer.finish_reason, "logprobs": None}
+    if vocabulary is not None:
+        tokens, scores = (echo.tokens, echo.scores) if is_shown else ((), ())
+        choice["logprobs"] = vocabulary.text_logprobs([*tokens, *part.tokens], [*scores, *part.logprobs], 0)
+    if answer.wanted.token_ids:
+        choice |= {"prompt_token_ids": list(echo.tokens), "token_ids": list(part.tokens)}
+    return choice
+
+
+async def stream(args: Args, reply: Reply, answer: Answer, vocabulary: Vocabulary | None) -> None:
+    """Sends a continuation as it is written; the last chunk tells why it ended."""
+    length = 0
+    async for part in answer.parts():
+        if not part.text and not part.tokens:
+            continue
+        choice = {"index": answer.number, "text": part.text, "finish_reason": None, "logprobs": None}
+        if vocabulary is not None and part.tokens:
+            choice["logprobs"] = vocabulary.text_logprobs(part.tokens, part.logprobs, length)
+        if answer.wanted.token_ids:
+            choice["token_ids"] = list(part.tokens)
+        length += len(part.text)
+        await args.send(reply.chunk(choice))
+    end = {"index": answer.number, "text": "", "finish_reason": answer.finish_reason, "logprobs": None}
+    await args.send(reply.chunk(end))

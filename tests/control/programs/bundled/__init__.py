@@ -1,0 +1,1 @@
+"""Programs that serve routes, launched by themselves."""

@@ -1,0 +1,66 @@
+"""Launches a bundled program as the server does for a request: outside of the sandbox, on the demo model."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pie_control.programs
+from pie_control.authoring.native.program import source_of
+from pie_control.authoring.native.server import NativeServer
+from pie_control.inferlets.events import Message
+
+BUNDLED = Path(pie_control.programs.__file__).parent / "bundled"
+
+
+@dataclass
+class Served:
+    """What a program has answered: the result, and the events of its stream."""
+
+    body: Any
+    events: list[Any]
+
+    @property
+    def error(self) -> Any:
+        """What it has refused; fails if it has not."""
+        return self.body["served_error"]
+
+    @property
+    def text(self) -> str:
+        """The text of the first choice, streamed or not."""
+        if self.events:
+            return "".join(_text(one) for event in self.events for one in event["choices"] if one["index"] == 0)
+        return _text(self.body["choices"][0])
+
+    @property
+    def finish_reason(self) -> Any:
+        """Of the first choice, streamed or not."""
+        choices = [one for event in self.events or [self.body] for one in event["choices"] if one["index"] == 0]
+        return choices[-1]["finish_reason"]
+
+
+def _text(choice: Any) -> str:
+    message = choice.get("message") or choice.get("delta") or choice
+    return str(message.get("content") or message.get("text") or "")
+
+
+Ask = Callable[..., Served]
+
+
+def asking(server: NativeServer, program: str, **environment: str) -> Ask:
+    """A function that launches a program with the fields of a request."""
+    source = source_of(BUNDLED / program / f"{program}.py")
+
+    def ask(body: bytes | None = None, **fields: Any) -> Served:
+        heard: list[Any] = []
+        told = {"request_id": "r1", "model": "demo", "adapter": "", **environment}
+        request = json.dumps(fields).encode() if body is None else body
+        ended = server.run(source, (), told, heard.append, blobs={"request": request})
+        assert ended.status == "finished", ended.error
+        events = [json.loads(one.text) for one in heard if isinstance(one, Message)]
+        return Served(None if ended.result is None else json.loads(ended.result), events)
+
+    return ask

@@ -1,0 +1,124 @@
+"""`completions`: each field of a request, in small form."""
+
+from __future__ import annotations
+
+import json
+from math import isclose
+from typing import Any
+
+import pytest
+
+from inferlet_sdk import Args, Context
+from pie_control.authoring.native.program import Source
+from pie_control.authoring.native.server import NativeServer
+from tests.control.programs.bundled.launching import BUNDLED, Ask, asking
+
+BEGIN = "Once upon a time"
+GREEDY = {"temperature": 0, "max_tokens": 12}
+
+
+@pytest.fixture(scope="package")
+def ask(server: NativeServer) -> Ask:
+    return asking(server, "completions")
+
+
+@pytest.fixture(scope="package")
+def own(server: NativeServer) -> Any:
+    """What a program of the SDK answers."""
+
+    async def main(args: Args) -> dict[str, Any]:
+        ctx = Context(args.model).fill(BEGIN)
+        prompt, before = ctx.tokens, ctx.fork()
+        scores = await Context(args.model).fill(prompt[:1]).score(prompt[1:])
+        generation = before.generate(12)
+        text = await generation.whole()
+        return {"text": text, "prompt": prompt, "tokens": generation.tokens, "scores": scores}
+
+    ended = server.run(Source(BUNDLED / "own.py", "own", lambda: main))
+    assert ended.result is not None, ended.error
+    return json.loads(ended.result)
+
+
+def test_a_whole_answer(ask: Ask, own: Any) -> None:
+    body = ask(model="demo", prompt=BEGIN, **GREEDY).body
+    assert body.pop("created") > 1_600_000_000
+    prompt, written = len(own["prompt"]), len(own["tokens"])
+    assert body == {
+        "id": "cmpl-r1",
+        "object": "text_completion",
+        "model": "demo",
+        "choices": [{"index": 0, "text": own["text"], "finish_reason": "length", "logprobs": None}],
+        "usage": {
+            "prompt_tokens": prompt,
+            "completion_tokens": written,
+            "total_tokens": prompt + written,
+            "prompt_tokens_details": {"cached_tokens": 0},
+        },
+    }
+
+
+def test_a_stream(ask: Ask, own: Any) -> None:
+    served = ask(prompt=BEGIN, **GREEDY, stream=True, stream_options={"include_usage": True}, logprobs=1)
+    assert served.text == own["text"]
+    *chunks, last = served.events
+    assert [one["choices"][0]["finish_reason"] for one in chunks] == [None] * (len(chunks) - 1) + ["length"]
+    assert (last["choices"], last["usage"]["completion_tokens"]) == ([], 12)
+    told = [one["choices"][0]["logprobs"] for one in chunks if one["choices"][0]["logprobs"]]
+    assert "".join(token for one in told for token in one["tokens"]) == own["text"]
+    assert told[0]["text_offset"][0] == 0
+
+
+def test_prompts_in_every_form(ask: Ask, own: Any) -> None:
+    tokens = own["prompt"]
+    for prompt in (BEGIN, [BEGIN], tokens, [tokens]):
+        assert ask(prompt=prompt, **GREEDY).text == own["text"]
+    choices = ask(prompt=[BEGIN, tokens, "The sun"], **GREEDY, n=2).body["choices"]
+    assert [one["index"] for one in choices] == list(range(6))
+    assert [one["text"] == own["text"] for one in choices] == [True] * 4 + [False] * 2
+    assert ask(**GREEDY).body["usage"]["prompt_tokens"] == 1
+    assert len(ask(prompt=BEGIN, temperature=0).body["choices"][0]["text"]) > len(own["text"])  # 16 tokens
+
+
+def test_echo(ask: Ask, own: Any) -> None:
+    assert ask(prompt=BEGIN, **GREEDY, echo=True).text == BEGIN + own["text"]
+    choice = ask(prompt=BEGIN, **GREEDY, echo=True, logprobs=2, return_token_ids=True).body["choices"][0]
+    told, tokens = choice["logprobs"], [*own["prompt"], *own["tokens"]]
+    assert choice["prompt_token_ids"] + choice["token_ids"] == tokens
+    assert "".join(told["tokens"]) == BEGIN + own["text"]
+    assert told["token_logprobs"][0] is told["top_logprobs"][0] is None
+    scores = told["token_logprobs"][1 : len(own["prompt"])]
+    assert all(isclose(one, other, abs_tol=2e-2) for one, other in zip(scores, own["scores"], strict=True))
+    assert [len(one) for one in told["top_logprobs"][1:]] == [2] * (len(tokens) - 1)
+    assert told["text_offset"][len(own["prompt"])] == len(BEGIN)
+    alone = ask(prompt=BEGIN, echo=True, logprobs=0, max_tokens=0).body
+    assert alone["choices"][0]["text"] == BEGIN
+    assert len(alone["choices"][0]["logprobs"]["token_logprobs"]) == len(own["prompt"])
+    assert alone["usage"]["completion_tokens"] == 0
+
+
+@pytest.mark.parametrize(
+    ("fields", "param"),
+    [
+        ({"prompt": []}, "prompt"),
+        ({"prompt": 5}, "prompt"),
+        ({"prompt": [[]]}, "prompt"),
+        ({"prompt": [BEGIN, 5]}, "prompt"),
+        ({"prompt": [BEGIN] * 200}, "prompt"),
+        ({"max_tokens": 0}, "max_tokens"),
+        ({"echo": True, "stream": True}, "echo"),
+        ({"best_of": 4}, "best_of"),
+        ({"suffix": "end"}, "suffix"),
+        ({"logprobs": True}, "logprobs"),
+        ({"logprobs": 50}, "logprobs"),
+        ({"guided_choice": ["a"]}, "guided_choice"),
+        ({"prompt": "word " * 3000}, "prompt"),
+    ],
+)
+def test_refusals_name_the_field(ask: Ask, fields: dict[str, Any], param: str) -> None:
+    error = ask(**{"prompt": BEGIN, **fields}).error
+    assert (error["status"], error["type"], error["param"]) == (400, "invalid_request_error", param)
+    assert error["message"].startswith(param)
+
+
+def test_tokens_beyond_the_vocabulary(ask: Ask) -> None:
+    assert ask(prompt=[1, 10**6]).error["status"] == 400
