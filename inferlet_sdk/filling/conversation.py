@@ -26,13 +26,14 @@ class Conversation:
         self._start: int | None = None  # tokens before the first message
         self._end = 0  # tokens up to the last `add`
         self._declared = Declared()
+        self._variables: Mapping[str, Any] = {}
 
     def copy(self) -> Conversation:
         """A copy for a forked context."""
         other = Conversation()
         other._messages, other._start, other._end = self._messages.copy(), self._start, self._end
         other._images = self._images.copy()
-        other._declared = self._declared
+        other._declared, other._variables = self._declared, self._variables
         return other
 
     def state(self) -> dict[str, Any]:
@@ -44,6 +45,7 @@ class Conversation:
             "end": self._end,
             "tools": list(self._declared.tools),
             "system": self._declared.system,
+            "variables": self._variables,
         }
 
     @classmethod
@@ -53,6 +55,7 @@ class Conversation:
         found._messages, found._start, found._end = list(state["messages"]), state["start"], state["end"]
         found._images = [as_image(name) for name in state["images"]]
         found._declared = Declared(state["tools"], state["system"])
+        found._variables = state.get("variables", {})
         return found
 
     def add(
@@ -62,19 +65,21 @@ class Conversation:
         tools: Iterable[AnyTool],
         add_generation_prompt: bool,
         reply: Sequence[Mapping[str, Any]] | None = None,
+        variables: Mapping[str, Any] | None = None,
     ) -> None:
         """Appends the reply that was generated since the last messages, or what stands for it, then new messages.
 
-        `tools`, if there are any, are told of from now on, instead of those before.
+        `tools` and `variables`, if there are any, hold from now on, instead of those before.
         """
         start = len(sequence.tokens) if self._start is None else self._start
         images = self._images.copy()
         new = [_without_images(message, images) for message in messages]
         all_messages = [*self._messages, *(self._reply(sequence) if reply is None else reply), *new]
         self._declared = declare(sequence.queues, tools) or self._declared
+        self._variables = variables or self._variables
         shown = self._declared.put_into(all_messages)
         with sequence.queues.some() as queue:
-            rendered = traits.tokenize_chat(queue, shown, self._declared.tools, add_generation_prompt)
+            rendered = traits.tokenize_chat(queue, shown, self._declared.tools, add_generation_prompt, self._variables)
             seen: list[Seen] = []
             if images:
                 rendered, seen = _with_images(queue, sequence.info, rendered, images, start)

@@ -109,15 +109,17 @@ class FilledContext:
         tools: Iterable[AnyTool] = (),
         add_generation_prompt: bool = True,
         reply: Sequence[Mapping[str, Any]] | None = None,
+        variables: Mapping[str, Any] | None = None,
     ) -> Self:
         """Appends chat messages in the model's template: a role and its content, or a list of {"role", "content"}.
 
         Text generated since the last `fill_chat` becomes the assistant's message before them, or is replaced by the
         messages of `reply`. Text of messages is never read as special tokens. `tools`: functions with annotations, or
-        declarations, which the model is told of from now on (see `Tools`).
+        declarations, which the model is told of from now on (see `Tools`). `variables`: further ones that the template
+        reads, also from now on, such as `{"enable_thinking": False}`.
         """
         new = [{"role": messages, "content": content}] if isinstance(messages, str) else list(messages)
-        self._conversation.add(self._settled("fill_chat"), new, tools, add_generation_prompt, reply)
+        self._conversation.add(self._settled("fill_chat"), new, tools, add_generation_prompt, reply, variables)
         return self
 
     def truncate(self, length: int) -> Self:

@@ -67,12 +67,13 @@ def format_chat(
     messages: Sequence[Mapping[str, Any]],
     tools: Sequence[Mapping[str, Any]] = (),
     add_generation_prompt: bool = True,
+    variables: Mapping[str, Any] | None = None,
 ) -> str:
     """Renders `messages`, mappings with "role" and "content", in the model's chat template; raises Unsupported if the
-    model has none. In the rendered text nothing tells the template's special tokens from those that a message contains:
-    `tokenize_chat` does.
+    model has none. `variables`: further ones that the template reads, such as `{"enable_thinking": False}`. In the
+    rendered text nothing tells the template's special tokens from those that a message contains: `tokenize_chat` does.
     """
-    return str(call(bindings.tokenize.format_chat, *_chat(queue, messages, tools, add_generation_prompt)))
+    return str(call(bindings.tokenize.format_chat, *_chat(queue, messages, tools, add_generation_prompt, variables)))
 
 
 def tokenize_chat(
@@ -80,18 +81,23 @@ def tokenize_chat(
     messages: Sequence[Mapping[str, Any]],
     tools: Sequence[Mapping[str, Any]] = (),
     add_generation_prompt: bool = True,
+    variables: Mapping[str, Any] | None = None,
 ) -> list[int]:
     """Token ids of `messages` in the model's chat template; raises Unsupported if the model has none. Text of messages
-    and tools is never read as special tokens.
+    and tools is never read as special tokens. `variables`: as of `format_chat`.
     """
-    return list(call(bindings.tokenize.tokenize_chat, *_chat(queue, messages, tools, add_generation_prompt)))
+    return list(call(bindings.tokenize.tokenize_chat, *_chat(queue, messages, tools, add_generation_prompt, variables)))
 
 
-def _chat(queue: object, messages: object, tools: object, add_generation_prompt: object) -> tuple[int, str, str, bool]:
-    tools_json = as_json(tools, "tools")
+def _chat(
+    queue: object, messages: object, tools: object, add_generation_prompt: object, variables: Mapping[str, Any] | None
+) -> tuple[int, str, str, bool]:
+    tools_json, messages_json = as_json(tools, "tools"), as_json(messages, "messages")
+    if variables:
+        messages_json = f'{{"messages": {messages_json}, "variables": {as_json([variables], "variables")[1:-1]}}}'
     return (
         queue_number(queue),
-        as_json(messages, "messages"),
+        messages_json,
         "" if tools_json == "[]" else tools_json,
         flag(add_generation_prompt, "add_generation_prompt"),
     )

@@ -6,6 +6,7 @@ import json
 import re
 import time
 from collections.abc import Mapping
+from dataclasses import dataclass
 from datetime import datetime
 from functools import cached_property
 from itertools import islice
@@ -89,6 +90,27 @@ def _with_parts(message: Any) -> Any:
     return message
 
 
+@dataclass(frozen=True)
+class Conversation:
+    """Messages, and further variables that the template may read, such as `enable_thinking`."""
+
+    messages: list[Any]
+    variables: Mapping[str, Any]
+
+
+def parse_conversation(text: str) -> Conversation:
+    """A JSON list of messages, or an object that has it with variables; raises InvalidArgument."""
+    if not text.lstrip().startswith("{"):
+        return Conversation(parse_list(text, "messages"), {})
+    value = _parsed(text, "messages")
+    if not value.keys() <= {"messages", "variables"} or not isinstance(value.get("messages"), list):
+        raise InvalidArgument("messages must be a JSON list, or an object with the list as messages, and variables")
+    variables = value.get("variables", {})
+    if not isinstance(variables, dict):
+        raise InvalidArgument(f"variables must be a JSON object, not a {type(variables).__name__}")
+    return Conversation(value["messages"], variables)
+
+
 class ChatTemplate:
     """The chat template of a model: program text of whoever published it, so its time and its output are bounded."""
 
@@ -117,17 +139,23 @@ class ChatTemplate:
         except Exception:  # it is code, and may want more than one message
             return False
 
-    def render(self, messages: list[Any], tools: list[Any] | None, add_generation_prompt: bool, longest: int) -> str:
+    def render(
+        self,
+        conversation: Conversation,
+        tools: list[Any] | None,
+        add_generation_prompt: bool,
+        longest: int,
+    ) -> str:
         """The conversation as text of at most `longest` characters. Raises InvalidArgument."""
+        messages = conversation.messages
         if self._takes_parts:
             messages = [_with_parts(message) for message in messages]
         deadline = time.thread_time() + RENDER_SECONDS
         pieces: list[str] = []
         size = 0
         try:
-            for piece in self._compiled.generate(
-                messages=messages, tools=tools, add_generation_prompt=add_generation_prompt, **self._variables
-            ):
+            own = {"messages": messages, "tools": tools, "add_generation_prompt": add_generation_prompt}
+            for piece in self._compiled.generate({**conversation.variables, **self._variables, **own}):
                 pieces.append(piece)
                 size += len(piece)
                 if size > longest or time.thread_time() > deadline:
@@ -143,11 +171,15 @@ class ChatTemplate:
 
 def parse_list(text: str, what: str) -> list[Any]:
     """The JSON list of messages or tools; raises InvalidArgument."""
-    check_depth(text, what)
-    try:
-        value = json.loads(text)
-    except (json.JSONDecodeError, RecursionError) as error:
-        raise InvalidArgument(f"{what} is not JSON: {error}") from error
+    value = _parsed(text, what)
     if not isinstance(value, list):
         raise InvalidArgument(f"{what} must be a JSON list, not a {type(value).__name__}")
     return value
+
+
+def _parsed(text: str, what: str) -> Any:
+    check_depth(text, what)
+    try:
+        return json.loads(text)
+    except (json.JSONDecodeError, RecursionError) as error:
+        raise InvalidArgument(f"{what} is not JSON: {error}") from error

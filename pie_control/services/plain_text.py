@@ -128,6 +128,14 @@ class PlainText:
         """Tools for a chat template."""
         return [self._guard(one, self._markers) for one in tools]
 
+    def guard_variables(self, variables: Mapping[str, Any]) -> dict[str, Any]:
+        """Variables for a chat template. Words without a marker stay as they are: templates compare them."""
+        markers = self._markers
+        return {
+            name: markers.break_up(one) if _is_word(one) else self._guard(one, markers)
+            for name, one in variables.items()
+        }
+
     def _guard(self, value: Any, markers: _Markers) -> Any:
         match value:
             case str():
@@ -179,6 +187,10 @@ class PlainText:
             tokenizer = load_tokenizer(json.dumps(described).encode())
         found = {tokenizer.token_to_id(names.get(text, text)): number for text, number in self._ids.items()}
         return tokenizer, {theirs: ours for theirs, ours in found.items() if theirs is not None and theirs != ours}
+
+
+def _is_word(value: Any) -> bool:
+    return isinstance(value, str) and value.isascii() and value.replace("_", "").replace("-", "").isalnum()
 
 
 def _is_assistant(message: Any) -> bool:

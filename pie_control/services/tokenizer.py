@@ -16,7 +16,7 @@ from typing import Any
 from tokenizers.decoders import ByteLevel
 
 from ..errors import ConfigError, InvalidArgument, Unsupported
-from .chat_template import ChatTemplate, parse_list, template_source
+from .chat_template import ChatTemplate, Conversation, parse_conversation, parse_list, template_source
 from .plain_text import MARK, MAX_TOKENS, PlainText, encode, load_tokenizer
 
 MAX_TEXT = 512 << 10
@@ -129,17 +129,19 @@ class Tokenizer:
     # ---- chat ----
 
     def format_chat(self, messages: str, tools: str, add_generation_prompt: bool) -> str:
-        """Renders the chat template; `messages` and `tools` are JSON lists. Raises Unsupported, InvalidArgument."""
+        """Renders the chat template; `messages` and `tools` are JSON lists (see
+        `parse_conversation`). Raises Unsupported, InvalidArgument."""
         template = self._chat_template(messages, tools)
         parsed = parse_list(tools, "tools") if tools else None
-        return template.render(parse_list(messages, "messages"), parsed, add_generation_prompt, MAX_TEXT)
+        return template.render(parse_conversation(messages), parsed, add_generation_prompt, MAX_TEXT)
 
     def encode_chat(self, messages: str, tools: str, add_generation_prompt: bool) -> list[int]:
         """Token ids of what `format_chat` renders, but text of messages and tools is never read as special tokens."""
         template, plain = self._chat_template(messages, tools), self._plain_text
-        given = plain.guard_messages(parse_list(messages, "messages"))
+        given = parse_conversation(messages)
+        guarded = Conversation(plain.guard_messages(given.messages), plain.guard_variables(given.variables))
         offered = plain.guard_tools(parse_list(tools, "tools")) if tools else None
-        rendered = template.render(given, offered, add_generation_prompt, MAX_TEXT)
+        rendered = template.render(guarded, offered, add_generation_prompt, MAX_TEXT)
         if plain.text_tells and MARK not in rendered:
             return encode(self.inner, rendered)
         return plain.tokenize_rendered(rendered)

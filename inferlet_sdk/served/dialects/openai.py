@@ -47,12 +47,15 @@ class Reply:
 def usage_of(prompts: Sequence[Context], sizes: Iterable[int], answers: Sequence[Answer]) -> dict[str, Any]:
     """Tokens of the prompts, those of them that the worker did not compute, and tokens of the answers."""
     asked, written = sum(sizes), sum(len(one.tokens) for one in answers)
-    return {
+    usage: dict[str, Any] = {
         "prompt_tokens": asked,
         "completion_tokens": written,
         "total_tokens": asked + written,
         "prompt_tokens_details": {"cached_tokens": sum(one.found for one in prompts)},
     }
+    if reasoning := sum(one.reasoning_tokens for one in answers):
+        usage["completion_tokens_details"] = {"reasoning_tokens": reasoning}
+    return usage
 
 
 # ---- chat ------------------------------------------------------------------------------------------------------------

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from inferlet_sdk.context import Context
@@ -24,6 +24,7 @@ from inferlet_sdk.tools.formats.dialect import Dialect, dialect_of
 from inferlet_sdk.tools.formats.grammars import AUTO, REQUIRED, Called, call_grammar
 
 NONE = "none"
+EFFORTS = (NONE, "minimal", "low", "medium", "high", "xhigh")
 
 
 @dataclass(frozen=True)
@@ -45,6 +46,8 @@ class ChatRequest:
     messages: Sequence[Mapping[str, Any]]
     tools: ToolUse | None
     add_generation_prompt: bool = True
+    variables: Mapping[str, Any] = field(default_factory=dict)
+    """Further ones of the chat template."""
     continued: str | None = None
     """Text of the assistant that the answer goes on with."""
 
@@ -52,9 +55,8 @@ class ChatRequest:
     async def read(cls, fields: Fields, place: Place) -> ChatRequest:
         """Reads and checks all fields. Raises Refused."""
         _refuse_others(fields)
-        wanted = Wanted.read(
-            fields, place, most_tokens(fields, "max_completion_tokens", "max_tokens"), _logprobs(fields)
-        )
+        most = most_tokens(fields, "max_completion_tokens", "max_tokens")
+        wanted = Wanted.read(fields, place, most, _logprobs(fields))
         messages, declared = checked_messages(fields), read_tools(fields)
         dialect = dialect_of(queues_of(place.model)) if declared or has_calls(messages) else None
         strict, tools = is_strict(fields), _tool_use(fields, declared, dialect)
@@ -68,16 +70,14 @@ class ChatRequest:
                 raise fields.refuse("continue_final_message", reason)
             *read, last = read
             continued = str(last["content"])
-        return cls(wanted, place, read, tools, fields.flag("add_generation_prompt", continued is None), continued)
+        prompted = fields.flag("add_generation_prompt", continued is None)
+        return cls(wanted, place, read, tools, prompted, _variables(fields), continued)
 
     def fill(self, ctx: Context) -> None:
         """Fills a context with the prompt."""
         declared = self.tools.declared if self.tools is not None else ()
-        ctx.fill_chat(
-            self.messages,
-            tools=declared,
-            add_generation_prompt=self.add_generation_prompt or self.continued is not None,
-        )
+        prompted = self.add_generation_prompt or self.continued is not None
+        ctx.fill_chat(self.messages, tools=declared, add_generation_prompt=prompted, variables=self.variables)
         if self.continued:
             ctx.fill(self.continued, special_tokens=False)
 
@@ -87,6 +87,15 @@ def _refuse_others(fields: Fields) -> None:
     fields.allow_only("store", (False,), "answers are not stored")
     fields.allow_only("echo", (False,), "goes with /v1/completions")
     fields.allow_only("best_of", (1,), "goes with /v1/completions")
+
+
+def _variables(fields: Fields) -> dict[str, Any]:
+    """Variables of the template: those that are given, and the effort of reasoning; "none" turns that off."""
+    effort = fields.one_of("reasoning_effort", EFFORTS, "")
+    told: dict[str, Any] = {"reasoning_effort": effort} if effort else {}
+    if effort == NONE:
+        told["enable_thinking"] = False
+    return {**told, **fields.object("chat_template_kwargs").values}
 
 
 def _logprobs(fields: Fields) -> int | None:

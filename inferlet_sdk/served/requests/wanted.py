@@ -75,6 +75,8 @@ class Wanted:
     token_ids: bool = False
     cache_salt: str = ""
     request_id: str = ""
+    thinking_budget: int | None = None
+    """Most tokens of reasoning."""
 
     @classmethod
     def read(cls, fields: Fields, place: Place, max_tokens: int | None, logprobs: int | None) -> Wanted:
@@ -108,6 +110,7 @@ class Wanted:
             token_ids=fields.flag("return_token_ids"),
             cache_salt=fields.text("cache_salt"),
             request_id=fields.text("request_id", place.request_id),
+            thinking_budget=fields.whole("thinking_token_budget") if "thinking_token_budget" in fields else None,
         )
 
 

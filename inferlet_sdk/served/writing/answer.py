@@ -11,12 +11,13 @@ from typing import Any
 from inferlet_sdk.chat import TextReader
 from inferlet_sdk.context import Context
 from inferlet_sdk.generation.generation import Generation
+from inferlet_sdk.generation.sampling import Sampler
 from inferlet_sdk.generation.stopping import IgnoreStopTokens, StopCondition, StopTokens
 from inferlet_sdk.grammars.grammar import Grammar, Matcher
 from inferlet_sdk.sequences.queues import queues_of
 from inferlet_sdk.served.requests.chat import ToolUse
 from inferlet_sdk.served.requests.wanted import Wanted
-from inferlet_sdk.served.writing.reasoning import ReasoningParser, Thinking
+from inferlet_sdk.served.writing.reasoning import END, ReasoningParser, Thinking
 from inferlet_sdk.tools.events import Call, Event, Malformed, Text, Written
 from inferlet_sdk.traits.runs import TokenLogprobs
 
@@ -54,17 +55,34 @@ class Answer:
         self.finish_reason: str = ""
         self.tokens: list[int] = []
         self.calls = 0
+        self._cut_short = 0  # tokens of reasoning that its budget has ended
         self.ctx = ctx
         self.wanted = wanted
         self._tools = tools
-        self._queues = queues_of(ctx.model.name)
+        sampler, self._queues = wanted.sampler, queues_of(ctx.model.name)
+        if sampler.seed is not None:
+            sampler = replace(sampler, seed=(sampler.seed + number) % 2**64)
+        self._sampler = replace(sampler, since=0 if sampler.repetition_penalty != 1 else len(ctx))
         self._parser = tools.dialect.format.parser() if tools is not None else None
         self._thinking = Thinking.of_model(self._queues)
-        self._reasoning = ReasoningParser(self._thinking.is_open(ctx.tokens)) if self._thinking is not None else None
+        self._open = self._thinking.state(ctx.tokens) if self._thinking is not None else False
+        if self._open is None and wanted.thinking_budget is not None and self._thinking is not None:
+            ctx.fill([self._thinking.begin])
+            self._open = True
+        self._reasoning = ReasoningParser(self._open is True) if self._thinking is not None else None
         self._shown = {
             **(tools.dialect.shown if tools is not None else {}),
             **(self._thinking.shown if self._thinking is not None else {}),
         }
+
+    @property
+    def reasoning_tokens(self) -> int:
+        """How many of `tokens` are reasoning, the end mark included."""
+        if self._thinking is None or self._reasoning is None:
+            return 0
+        if self._reasoning.is_open:
+            return len(self.tokens)
+        return self.tokens.index(self._thinking.end) + 1 if self._thinking.end in self.tokens else self._cut_short
 
     async def whole(self) -> Part:
         """All of it at once: the program sleeps while it is written, if nothing has to look at it."""
@@ -79,17 +97,12 @@ class Answer:
 
     async def parts(self, at_once: bool = False) -> AsyncIterator[Part]:
         """What has come, again and again; `at_once`: as few parts as can be."""
-        grammar: Grammar | Matcher | None = self.wanted.grammar
-        first, last = self._phases()
-        if first is not None and isinstance(grammar, Grammar):
-            grammar = await grammar.matcher(self.ctx.model.name)  # goes on from phase to phase
-        for phase in (first, last):
-            if phase is None or self.finish_reason:
-                continue
-            async for part in self._phase(phase, grammar, at_once):
+        if self._open and (self.wanted.thinking_budget is not None or self.wanted.grammar is not None):
+            async for part in self._think(at_once):
                 yield part
-            if phase is first and self._has_room:
-                self.finish_reason = ""
+        if not self.finish_reason:
+            async for part in self._write(at_once):
+                yield part
         rest = self._end()
         if rest is not None:
             yield rest
@@ -98,37 +111,60 @@ class Answer:
 
     # ---- generating ----
 
-    def _phases(self) -> tuple[dict[str, Any] | None, dict[str, Any]]:
-        """What `generate` is told: for the tokens that have to come, and for those after them."""
-        wanted, ctx = self.wanted, self.ctx
-        sampler = replace(wanted.sampler, since=0 if wanted.sampler.repetition_penalty != 1 else len(ctx))
-        if sampler.seed is not None:
-            sampler = replace(sampler, seed=(sampler.seed + self.number) % 2**64)
-        stop: list[StopCondition] = [*wanted.stop]
-        if wanted.stop_tokens:
-            stop.append(StopTokens(*wanted.stop_tokens))
-        if wanted.ignore_eos:
-            stop.append(IgnoreStopTokens())
-        last = {"sampler": sampler, "stop": stop, "include_stop": wanted.include_stop}
-        if not wanted.min_tokens:
-            return None, last
-        ends = {*wanted.stop_tokens, *(() if wanted.ignore_eos else ctx.model.stop_tokens)}
-        bias = {**(sampler.logit_bias or {}), **dict.fromkeys(ends, FORBIDDEN)}
-        return {"sampler": replace(sampler, logit_bias=bias), "stop": [IgnoreStopTokens()]}, last
+    async def _think(self, at_once: bool) -> AsyncIterator[Part]:
+        """Reasoning up to its end, which comes after `thinking_budget` tokens in any case. No grammar keeps it."""
+        assert self._thinking is not None
+        budget, most = self.wanted.thinking_budget, self.wanted.max_tokens
+        stop: list[StopCondition] = [*self._stop, StopTokens(self._thinking.end)]
+        options = {"sampler": self._sampler, "stop": stop, "include_stop": True}
+        limit = most if budget is None else budget if most is None else min(budget, most)
+        async for part in self._phase(options, limit, None, at_once):
+            yield part
+        if self.tokens[-1:] == [self._thinking.end]:
+            self.finish_reason = ""
+        elif self.finish_reason == "length" and len(self.tokens) == budget != most:
+            self.finish_reason, self._cut_short = "", len(self.tokens)
+            self.ctx.fill([self._thinking.end]).fill("\n\n")
+            yield self._parsed(END)
+
+    async def _write(self, at_once: bool) -> AsyncIterator[Part]:
+        """The text: first the tokens that have to come, then those after them."""
+        wanted, grammar = self.wanted, self.wanted.grammar
+        kept: Grammar | Matcher | None = grammar
+        options = {"sampler": self._sampler, "stop": self._stop, "include_stop": wanted.include_stop}
+        least = wanted.min_tokens - len(self.tokens)
+        if least > 0:
+            if grammar is not None:
+                kept = await grammar.matcher(self.ctx.model.name)  # it goes on from phase to phase
+            forced = {"sampler": self._without_end, "stop": [IgnoreStopTokens()]}
+            async for part in self._phase(forced, least, kept, at_once):
+                yield part
+            if self.finish_reason != "length" or len(self.tokens) == wanted.max_tokens:
+                return
+        limit = None if wanted.max_tokens is None else wanted.max_tokens - len(self.tokens)
+        async for part in self._phase(options, limit, kept, at_once):
+            yield part
 
     @property
-    def _has_room(self) -> bool:
-        """Whether the text goes on behind the tokens that had to come."""
-        return self.finish_reason == "length" and self.wanted.max_tokens != len(self.tokens)
+    def _stop(self) -> list[StopCondition]:
+        stop: list[StopCondition] = [*self.wanted.stop]
+        if self.wanted.stop_tokens:
+            stop.append(StopTokens(*self.wanted.stop_tokens))
+        if self.wanted.ignore_eos:
+            stop.append(IgnoreStopTokens())
+        return stop
+
+    @property
+    def _without_end(self) -> Sampler:
+        """The sampler, with which no token comes that ends the answer."""
+        ends = {*self.wanted.stop_tokens, *(() if self.wanted.ignore_eos else self.ctx.model.stop_tokens)}
+        bias = {**(self._sampler.logit_bias or {}), **dict.fromkeys(ends, FORBIDDEN)}
+        return replace(self._sampler, logit_bias=bias)
 
     async def _phase(
-        self, options: Mapping[str, Any], grammar: Grammar | Matcher | None, at_once: bool
+        self, options: Mapping[str, Any], limit: int | None, grammar: Grammar | Matcher | None, at_once: bool
     ) -> AsyncIterator[Part]:
-        wanted, before = self.wanted, len(self.tokens)
-        limit = None if wanted.max_tokens is None else wanted.max_tokens - before
-        if wanted.min_tokens > before:
-            limit = wanted.min_tokens - before
-        generation = self.ctx.generate(limit, grammar=grammar, logprobs=wanted.logprobs, **options)
+        generation = self.ctx.generate(limit, grammar=grammar, logprobs=self.wanted.logprobs, **options)
         reader, seen = TextReader(generation, self._queues, self._shown), 0
         try:
             if at_once and not self._ends_at_call:

@@ -10,6 +10,8 @@ from inferlet_sdk.sequences.queues import Queues
 from inferlet_sdk.tools.formats.parser import held_back
 
 BEGIN, END = "<think>", "</think>"
+NEAR = 8
+"""Tokens at the end of a prompt among which the template's own marks are."""
 
 
 @dataclass(frozen=True)
@@ -31,12 +33,13 @@ class Thinking:
             hidden = [(begin, BEGIN), (end, END)]
             return cls(begin, end, {one: mark for one, mark in hidden if not traits.detokenize(queue, [one])})
 
-    def is_open(self, tokens: Sequence[int]) -> bool:
-        """Whether a prompt ends within reasoning, which the answer goes on with."""
-        for token in reversed(tokens[-64:]):
+    def state(self, tokens: Sequence[int]) -> bool | None:
+        """Whether a prompt ends within reasoning (True), which the answer goes on with, or behind its end (False).
+        None: the answer begins with reasoning if the model likes."""
+        for token in reversed(tokens[-NEAR:]):
             if token in (self.begin, self.end):
                 return token == self.begin
-        return False
+        return None
 
 
 class ReasoningParser:
@@ -48,6 +51,11 @@ class ReasoningParser:
         """`is_open`: the text begins within reasoning."""
         self._buffer = ""
         self._state = "opening" if is_open else "start"
+
+    @property
+    def is_open(self) -> bool:
+        """Whether it stands within reasoning."""
+        return self._state in ("opening", "reasoning")
 
     def feed(self, text: str) -> tuple[str, str]:
         """What has become certain with these characters."""

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from pie_control.services.chat_template import ChatTemplate
+from pie_control.services.chat_template import ChatTemplate, Conversation
 
 PARTS = (
     "{% for m in messages %}[{{ m.role }}"
@@ -24,7 +24,7 @@ STRICT = "{% if messages | length < 2 %}{{ raise_exception('two messages') }}{% 
 
 
 def rendered(source: str, *messages: dict[str, Any]) -> str:
-    return ChatTemplate(source, {}).render(list(messages), None, False, 1000)
+    return ChatTemplate(source, {}).render(Conversation(list(messages), {}), None, False, 1000)
 
 
 @pytest.mark.parametrize("source", [PARTS, TEXT, BOTH, STRICT])

@@ -310,6 +310,9 @@ def test_what_was_computed_is_not_computed_again(ask: Ask) -> None:
         ({"skip_special_tokens": False}, "skip_special_tokens"),
         ({"prompt_logprobs": 1}, "prompt_logprobs"),
         ({"continue_final_message": True}, "continue_final_message"),
+        ({"chat_template_kwargs": "x"}, "chat_template_kwargs"),
+        ({"reasoning_effort": "much"}, "reasoning_effort"),
+        ({"thinking_token_budget": -1}, "thinking_token_budget"),
     ],
 )
 def test_refusals_name_the_field(ask: Ask, fields: dict[str, Any], param: str) -> None:
