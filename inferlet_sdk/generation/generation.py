@@ -16,7 +16,7 @@ from inferlet_sdk.event_loop import run_blocking
 from inferlet_sdk.generation.decode_run import Following
 from inferlet_sdk.generation.drafting import Draft, DraftedTokens
 from inferlet_sdk.generation.sampling import DistSampler, Sampler
-from inferlet_sdk.generation.stopping import StopConditions, StopRules, TextFilter, holds, stop_strings
+from inferlet_sdk.generation.stopping import StopConditions, StopRules, StopString, TextFilter, holds, stop_strings
 from inferlet_sdk.generation.token_source import RunTokenSource, TokenSource, token_source
 from inferlet_sdk.grammars.guide import Guide
 from inferlet_sdk.sequences.sequence import TokenSequence
@@ -102,6 +102,17 @@ class Generation:
         """The log-probability of each of `tokens`, and the most probable tokens with theirs. Empty unless `generate`
         was told `logprobs=`. A token of which a stop string has left only a part has none."""
         return self._logprobs[: len(self.tokens)]
+
+    @property
+    def stop_string(self) -> str | None:
+        """The stop string that has ended it. None: something else has, or a regular expression."""
+        found = self._filter
+        if found is None or found.cut is None:
+            return None
+        around = found.text[: found.cut] if self._rules.include_stop else found.text[found.cut :]
+        matches = str.endswith if self._rules.include_stop else str.startswith
+        strings = [one for rule in self._rules.texts if isinstance(rule, StopString) for one in rule.strings]
+        return next((one for one in strings if matches(around, one)), None)
 
     @property
     def released(self) -> int:

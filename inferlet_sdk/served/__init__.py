@@ -5,9 +5,11 @@ Each request to `/v1/chat/completions` and the like is an inferlet. Its body is 
 the events of its stream, and what `main` returns is the body of the answer. `docs/http-api.md` lists the fields.
 """
 
+from inferlet_sdk.served.dialects.anthropic import MessageReply
 from inferlet_sdk.served.dialects.openai import CHAT, CHUNK, TEXT, Reply, Vocabulary, delta_of, message_of, usage_of
 from inferlet_sdk.served.errors import Refused, served
 from inferlet_sdk.served.fields import Fields
+from inferlet_sdk.served.requests.anthropic import chat_fields, renamed
 from inferlet_sdk.served.requests.chat import ChatRequest
 from inferlet_sdk.served.requests.completion import CompletionRequest
 from inferlet_sdk.served.requests.wanted import Place, Wanted, check_model
@@ -23,6 +25,7 @@ __all__ = [
     "CompletionRequest",
     "Echo",
     "Fields",
+    "MessageReply",
     "Part",
     "Place",
     "Refused",
@@ -30,11 +33,13 @@ __all__ = [
     "ToolCall",
     "Vocabulary",
     "Wanted",
+    "chat_fields",
     "check_model",
     "delta_of",
     "forks",
     "message_of",
     "open_prompt",
+    "renamed",
     "served",
     "usage_of",
 ]

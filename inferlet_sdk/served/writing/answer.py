@@ -54,6 +54,7 @@ class Answer:
         self.number = number
         self.finish_reason: str = ""
         self.tokens: list[int] = []
+        self.stop_string: str | None = None
         self.calls = 0
         self._cut_short = 0  # tokens of reasoning that its budget has ended
         self.ctx = ctx
@@ -176,7 +177,7 @@ class Answer:
                 if self.calls and self._ends_at_call:
                     break
             part, seen = self._part(generation, reader.read(""), seen)
-            self.finish_reason = generation.stop_reason or "stop"
+            self.finish_reason, self.stop_string = generation.stop_reason or "stop", generation.stop_string
             yield part
         finally:
             reader.close()

@@ -1,0 +1,150 @@
+"""A request for Anthropic's messages, as the one for a chat completion that asks the same."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from inferlet_sdk.served.errors import Refused
+from inferlet_sdk.served.fields import Fields
+
+_TRANSLATED = (
+    *("system", "messages", "max_tokens", "stop_sequences", "tools", "tool_choice", "thinking", "n", "service_tier"),
+    *("container", "mcp_servers", "context_management", "output_config", "inference_geo"),
+)
+_CHOICES = {"auto": "auto", "any": "required", "none": "none"}
+_NAMES = {"stop": "stop_sequences", "thinking_token_budget": "thinking.budget_tokens"}
+
+
+def chat_fields(fields: Fields, is_count: bool = False) -> Fields:
+    """The fields of a chat completion; those that Anthropic does not know stay as they are. `is_count`: only the prompt
+    matters. Raises Refused, by Anthropic's names."""
+    fields.allow_only("service_tier", ("auto", "standard_only"), "there is one tier")
+    for name in ("container", "mcp_servers", "context_management"):
+        fields.allow_only(name, ([], {}), "is not served")
+    if not is_count and "max_tokens" not in fields:
+        raise fields.wrong("max_tokens", "a whole number of at least 1")
+    chat: dict[str, Any] = {name: value for name, value in fields.values.items() if name not in _TRANSLATED}
+    chat["max_tokens"] = fields.whole("max_tokens", 1, default=1)
+    chat["stop"] = fields.texts("stop_sequences")
+    chat["messages"] = [*_system(fields), *(one for given in _messages(fields) for one in _message(given))]
+    chat |= _tools(fields)
+    thinking = fields.object("thinking")
+    kind = thinking.one_of("type", ("enabled", "disabled", "adaptive"), "adaptive")
+    if kind == "enabled":
+        chat["thinking_token_budget"] = thinking.whole("budget_tokens", 1, default=1024)
+    elif kind == "disabled":
+        chat["chat_template_kwargs"] = {"enable_thinking": False, **fields.object("chat_template_kwargs").values}
+    output = fields.object("output_config")
+    if "format" in output:
+        schema = output.object("format").object("schema").values
+        chat["response_format"] = {"type": "json_schema", "json_schema": {"schema": schema}}
+    if "effort" in output:
+        chat["reasoning_effort"] = output.text("effort")
+    return Fields(chat)
+
+
+def _messages(fields: Fields) -> list[Fields]:
+    messages = fields.objects("messages")
+    if not messages:
+        raise fields.wrong("messages", "a list of at least one message")
+    return messages
+
+
+def _system(fields: Fields) -> list[dict[str, Any]]:
+    given = fields.get("system")
+    if given is None or given == []:
+        return []
+    text = given if isinstance(given, str) else "\n".join(_text(one) for one in fields.objects("system"))
+    return [{"role": "system", "content": text}]
+
+
+def _text(block: Fields) -> str:
+    if block.text("type") != "text":
+        raise block.refuse("type", "is not served here: there is text")
+    return block.text("text")
+
+
+def _message(given: Fields) -> list[dict[str, Any]]:
+    """A message of the assistant, or what a user's message brings: results of tools, then what the user says."""
+    role, content = given.one_of("role", ("user", "assistant", "system"), ""), given.get("content")
+    if not role:
+        raise given.wrong("role", "user or assistant")
+    if isinstance(content, str):
+        return [{"role": role, "content": content}]
+    if not isinstance(content, list):
+        raise given.wrong("content", "a text or a list of blocks")
+    parts: list[dict[str, Any]] = []
+    calls: list[dict[str, Any]] = []
+    results: list[dict[str, Any]] = []
+    reasoning: list[str] = []
+    for block in given.objects("content"):
+        match block.text("type"):
+            case "text":
+                parts.append({"type": "text", "text": block.text("text")})
+            case "image":
+                parts.append(_image(block))
+            case "tool_use" if role == "assistant":
+                called = {"name": block.text("name"), "arguments": json.dumps(block.object("input").values)}
+                calls.append({"id": block.text("id"), "type": "function", "function": called})
+            case "tool_result" if role == "user":
+                results.append(_result(block))
+            case "thinking" if role == "assistant":
+                reasoning.append(block.text("thinking"))
+            case "redacted_thinking" if role == "assistant":
+                continue
+            case kind:
+                raise block.refuse("type", f"blocks of type {kind!r} are not served in a message of the {role}")
+    message: dict[str, Any] = {"role": role, "content": parts}
+    if calls:
+        message["tool_calls"] = calls
+    if reasoning:
+        message["reasoning_content"] = "".join(reasoning)
+    return [*results, message] if parts or calls or not results else results
+
+
+def _image(block: Fields) -> dict[str, Any]:
+    source = block.object("source")
+    if source.text("type") == "url":
+        return {"type": "image_url", "image_url": {"url": source.text("url")}}
+    if source.text("type") != "base64":
+        raise source.refuse("type", "must be base64 or url")
+    return {"type": "image_url", "image_url": {"url": f"data:{source.text('media_type')};base64,"}}
+
+
+def _result(block: Fields) -> dict[str, Any]:
+    content = block.get("content")
+    text = content if isinstance(content, str) else "\n".join(_text(one) for one in block.objects("content"))
+    told = f"Error: {text}" if block.flag("is_error") else text
+    return {"role": "tool", "tool_call_id": block.text("tool_use_id"), "content": told}
+
+
+def _tools(fields: Fields) -> dict[str, Any]:
+    tools: list[dict[str, Any]] = []
+    for one in fields.objects("tools"):
+        if one.text("type", "custom") != "custom":
+            raise one.refuse("type", "tools of a server are not served: there are custom ones")
+        if not one.text("name"):
+            raise one.wrong("name", "a name")
+        described: dict[str, Any] = {"name": one.text("name"), "description": one.text("description")}
+        described |= {"parameters": one.object("input_schema").values, "strict": one.flag("strict")}
+        tools.append({"type": "function", "function": described})
+    if not tools:
+        return {}
+    names = [one["function"]["name"] for one in tools]
+    choice = fields.object("tool_choice")
+    kind = choice.one_of("type", (*_CHOICES, "tool"), "auto")
+    named = {"type": "function", "function": {"name": choice.text("name")}}
+    if kind == "tool" and choice.text("name") not in names:
+        raise choice.wrong("name", "the name of one of the tools")
+    chosen = named if kind == "tool" else _CHOICES[kind]
+    return {"tools": tools, "tool_choice": chosen, "parallel_tool_calls": not choice.flag("disable_parallel_tool_use")}
+
+
+def renamed(refused: Refused) -> Refused:
+    """A refusal that calls fields as Anthropic does."""
+    name = _NAMES.get(refused.param or "")
+    if name is None:
+        return refused
+    message = refused.message.replace(str(refused.param), name, 1)
+    return Refused(message, name, status=refused.status, code=refused.code)

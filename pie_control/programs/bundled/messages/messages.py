@@ -1,0 +1,55 @@
+"""Serves POST /v1/messages and /v1/messages/count_tokens: Anthropic's form of a conversation."""
+
+from typing import Any
+
+from inferlet_sdk import Args, inferlet
+from inferlet_sdk.served import (
+    Answer,
+    ChatRequest,
+    Fields,
+    MessageReply,
+    Place,
+    Refused,
+    chat_fields,
+    check_model,
+    forks,
+    open_prompt,
+    renamed,
+    served,
+)
+
+
+@inferlet
+@served
+async def main(args: Args) -> dict[str, Any] | None:
+    try:
+        return await answer_request(args)
+    except Refused as refused:
+        raise renamed(refused) from None
+
+
+async def answer_request(args: Args) -> dict[str, Any] | None:
+    place = Place.of_launch()
+    check_model(place)
+    is_count = place.route.endswith("/count_tokens")
+    request = await ChatRequest.read(chat_fields(Fields.of_launch(), is_count), place)
+    ctx = open_prompt(place, request.wanted)
+    request.fill(ctx)
+    if is_count:
+        return {"input_tokens": len(ctx)}
+    await forks(ctx, request.wanted, "messages")
+    answer = Answer(ctx, request.wanted, 0, request.tools)
+    reply = MessageReply(request.wanted, ctx, answer)
+    if not request.wanted.stream:
+        return reply.whole(await answer.whole())
+    has_begun = False
+    async for part in answer.parts():
+        if not has_begun:
+            has_begun = True
+            for event in reply.start():
+                await args.send(event)
+        for event in reply.events(part):
+            await args.send(event)
+    for event in reply.finish():
+        await args.send(event)
+    return None
