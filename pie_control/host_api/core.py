@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import time
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
@@ -32,7 +33,7 @@ MODEL_INFO = (
 """What an inferlet is told of a model as its worker says it."""
 
 
-def get_arg(owner: Guest | Compilation) -> list[str]:
+def get_arg(owner: Guest | Compilation) -> Sequence[str]:
     return owner.arguments
 
 

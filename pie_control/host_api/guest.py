@@ -63,6 +63,7 @@ class Guest:
         "_next_handle",
         "_outbound",
         "_places",
+        "arguments",
         "futures",
         "inferlet",
         "instance",
@@ -76,6 +77,7 @@ class Guest:
 
     def __init__(self, inferlet: Inferlet, models: Mapping[str, ModelView], reach: Reach) -> None:
         self.inferlet = inferlet
+        self.arguments = inferlet.launched.arguments
         self.reach = reach
         self._outbound: Outbound | None = None
         self.futures = inferlet.waits.futures
@@ -91,10 +93,6 @@ class Guest:
         self._next_handle = 1
 
     # ---- for the sandbox, and for functions that the compiler of programs calls, too ----
-
-    @property
-    def arguments(self) -> list[str]:
-        return list(self.inferlet.launched.arguments)
 
     @property
     def environment(self) -> dict[str, str]:
