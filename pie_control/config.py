@@ -121,6 +121,9 @@ class ServerConfig:
     )
     tenants: str = _setting("", "FILE of tenants, who show tokens; by default nobody needs one")
     metrics: bool = _setting(False, "measure what the server does, for Prometheus to read at /metrics")
+    traces: str = _setting(
+        "", "URL of a collector that takes traces of agents by OTLP over HTTP, as http://HOST:4318/v1/traces"
+    )
     log_format: str = _setting(
         TEXT,
         "form of the log on stderr; json: an object a line, also for each request and inferlet",

@@ -28,6 +28,7 @@ from .engine.hosts import Hosts, HostSettings
 from .engine.loop import Loop
 from .engine.model import Model
 from .engine.replica import Replica
+from .errors import ConfigError
 from .inference_client.client import WorkerClient
 from .inference_client.interface import InferenceClient
 from .inference_client.local import LocalWorker
@@ -98,7 +99,7 @@ def _build(
 ) -> ServerApi:
     state = _open_state(config)
     loop, registry = Loop(), Registry(config.limits, config.max_inferlets, state.inferlets if state else None)
-    observer = Observer(registry) if config.metrics else None
+    observer = _observer(config, registry)
     if config.log_format == JSON:
         InferletLog(registry)
     models = {model.name: _build_model(config, model, make_client, observer) for model in config.models}
@@ -114,6 +115,17 @@ def _open_state(config: ServerConfig) -> State | None:
     if config.state in ("", NO_STATE):
         return None
     return State(Path(config.state), config.state_days, config.state_bytes)
+
+
+def _observer(config: ServerConfig, registry: Registry) -> Observer | None:
+    """None: nothing is measured."""
+    if not config.traces:
+        return Observer(registry) if config.metrics else None
+    try:
+        from .observation.traces import Traces
+    except ImportError as error:
+        raise ConfigError(f"--traces needs OpenTelemetry ({error}): pip install 'pie-serving[otel]'") from None
+    return Observer(registry, Traces(registry, config.traces))
 
 
 def _host_links(config: ServerConfig) -> dict[int, HostLink]:

@@ -123,6 +123,8 @@ class ServerApi(TenantApi):
         self._loop.close()
         await asyncio.gather(self._library.close(), *(model.close() for model in self._models.values()))
         await asyncio.gather(*(replica.close() for replica in self._remote))  # of which some may serve no model yet
+        if self.observer is not None and self.observer.traces is not None:
+            await asyncio.to_thread(self.observer.traces.close)
         if self._state is not None:
             self._state.close()
 
@@ -180,9 +182,9 @@ class ServerApi(TenantApi):
 
     def metrics(self) -> bytes:
         """What was measured, in the text format of Prometheus. Raises UnknownName if nothing is."""
-        if self.observer is None:
+        if self.observer is None or not self.config.metrics:
             raise UnknownName("nothing is measured: the operator starts the server with --metrics to change that")
-        from .observation.exposition import exposition  # which needs prometheus_client
+        from .observation.prometheus.exposition import exposition  # which needs prometheus_client
 
         workers = {name: model.statistics() for name, model in self._models.items()}
         return exposition(self.observer, self._registry.statistics(), self._hosts.statistics(), workers)

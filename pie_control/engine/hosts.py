@@ -198,6 +198,8 @@ class Hosts:
         entry.host = host.number
         self._homes[entry.number] = host
         self._registry.launched(entry)
+        if entry.traceparent:
+            environment = {**environment, "traceparent": entry.traceparent}
         age = monotonic() - entry.started
         standing, number = entry.standing, entry.number
         name, hash_ = entry.program.title, entry.program.hash

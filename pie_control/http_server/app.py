@@ -20,6 +20,7 @@ from .launches import Launches
 from .metrics.measured import MeasuredRequests
 from .metrics.request_log import RequestLog
 from .metrics.route import metrics_router
+from .metrics.traced import TracedRequests
 from .routes.adapters import adapters_router
 from .routes.blobs import blobs_router
 from .routes.failures import OF_ALL, describe_as_sent, failures
@@ -62,6 +63,8 @@ def create_app(api: ServerApi, config: ServerConfig, callers: Callers) -> FastAP
     )
     if api.observer is not None:
         app.add_middleware(MeasuredRequests, requests=api.observer.http)
+    if config.traces:
+        app.add_middleware(TracedRequests)
     if config.log_format == JSON:
         app.add_middleware(RequestLog)
     add_handlers(app)

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from time import monotonic
+from typing import TYPE_CHECKING
 
 from pie_control.engine.loop import Inferlets
 from pie_control.engine.replica import Replica
@@ -17,12 +18,19 @@ from pie_control.scheduling.statistics import Counts
 from .http_requests import HttpRequests
 from .requests import ModelRequests
 
+if TYPE_CHECKING:
+    from .traces import Traces  # which needs OpenTelemetry
+
 
 class Observer:
     """What is measured, by model. Belongs to the thread of the control loop."""
 
-    def __init__(self, registry: Registry, clock: Callable[[], float] = monotonic) -> None:
-        """`clock` is in seconds, and the one by which the registry says when inferlets were launched."""
+    def __init__(
+        self, registry: Registry, traces: Traces | None = None, clock: Callable[[], float] = monotonic
+    ) -> None:
+        """`traces`: what makes spans of the same. `clock` is in seconds, and the one by which the registry says when
+        inferlets were launched."""
+        self.traces = traces
         self.models: dict[str, ModelRequests] = {}
         self.http = HttpRequests()
         self._registry = registry
@@ -37,7 +45,13 @@ class Observer:
 
     def counts(self, model: str) -> Counts:
         """The counts for a scheduler of this model."""
-        return _WatchedCounts(self.of_model(model), self._clock)
+        return _WatchedCounts(self, model)
+
+    def sent(self, model: str, wave: Wave) -> None:
+        """A wave goes to a worker."""
+        self.of_model(model).sent(wave, self._clock())
+        if self.traces:
+            self.traces.sent(model, wave)
 
     def watching(self, hosts: Inferlets) -> Inferlets:
         """The hosts as the loop shall see them, so that what it tells them is seen here first."""
@@ -48,6 +62,8 @@ class Observer:
         requests, now = self.of_model(model), self._clock()
         if turn.runs:
             requests.tokens_came(turn.runs, now)
+            if self.traces:
+                self.traces.tokens_came(model, turn.runs)
         if turn.completions:
             requests.answered(turn.completions, now)
 
@@ -58,14 +74,14 @@ class Observer:
 
 
 class _WatchedCounts(Counts):
-    def __init__(self, requests: ModelRequests, clock: Callable[[], float]) -> None:
+    def __init__(self, observer: Observer, model: str) -> None:
         super().__init__()
-        self._requests = requests
-        self._clock = clock
+        self._observer = observer
+        self._model = model
 
     def add(self, wave: Wave) -> None:
         super().add(wave)
-        self._requests.sent(wave, self._clock())
+        self._observer.sent(self._model, wave)
 
 
 class _WatchedInferlets:

@@ -62,6 +62,7 @@ class Entry:
         self.id = f"i{number}"
         self.host = 0
         self.parent: str | None = None  # id of the inferlet that has launched it
+        self.traceparent = ""  # its place in a trace, as W3C's header says it; "": it has none
         self.program = program
         self.standing = standing
         self.status = Status.CREATED

@@ -56,6 +56,7 @@ OWN_SERVER_SETTINGS = (
     "state_bytes",
     "metrics",
     "log_format",
+    "traces",
     "max_connections",
     "max_connections_per_client",
     "max_inferlets_per_client",

@@ -12,6 +12,7 @@ from ...errors import InvalidArgument
 from ...inferlets.blobs import Blob
 from ...services.http.exchange import Exchange, Head
 from ...services.http.request import new_request
+from ...services.http.trace_context import HEADER, in_trace
 from ..guest import Guest
 from ..suspending import suspending, when_done
 from .keeping import Keeping
@@ -39,6 +40,7 @@ def http_request(guest: Guest, method: str, url: str, headers: str, body: str, o
         return bytes(guest.handle(handle, Blob).data)
 
     request = new_request(method, url, headers, _decoded(body), options, seconds, blob_of)
+    request = in_trace(request, guest.inferlet.environment.get(HEADER, ""))
     outbound, future = guest.outbound, guest.futures.new()
     try:
         exchange = outbound.begin(request, _concludes(guest, future))

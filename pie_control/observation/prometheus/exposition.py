@@ -13,9 +13,9 @@ from pie_control.engine.model import ReplicaStatistics
 from pie_control.registry.registry import RegistryStatistics
 from pie_control.resources.pool import PoolUsage
 
+from ..http_requests import HttpRequests
+from ..observer import Observer
 from .families import Values, counter, gauge, histogram
-from .http_requests import HttpRequests
-from .observer import Observer
 from .other_names import other_names
 
 CONTENT_TYPE = CONTENT_TYPE_LATEST

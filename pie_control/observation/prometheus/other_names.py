@@ -13,8 +13,8 @@ from prometheus_client.core import Metric
 from pie_control.engine.model import ReplicaStatistics
 from pie_control.scheduling import SchedulerStatistics
 
+from ..requests import ModelRequests
 from .families import Values, counter, gauge, histogram
-from .requests import ModelRequests
 
 MODEL = ["model_name"]
 ENGINE = [*MODEL, "engine"]

@@ -8,7 +8,7 @@ from typing import Any
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 
-from .histogram import Histogram
+from ..histogram import Histogram
 
 Values = Mapping[Any, float]
 """By the values of the labels, which are a tuple of texts."""

@@ -1,0 +1,97 @@
+"""`--traces`: an agent with a child and an outgoing request is one trace at a collector."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from pathlib import Path
+from typing import Any
+
+import httpx
+from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
+
+from pie_control.http_server.listening import bind
+from pie_control.http_server.server import HttpServer
+from pie_control.services.http.trace_context import checked
+from pie_control.testing.fake_model import FakeModel
+from pie_control.testing.in_process import InProcessClient
+from tests.helpers.servers import started
+from tests.helpers.web import Asked, answer, serving
+
+TRACE, SPAN = "4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7"
+AGENT = """
+from inferlet_sdk import Context, IgnoreStopTokens, http_get, launch
+
+async def main(args, url=""):
+    if not url:
+        await Context(args.model).fill("hello").generate_until(max_tokens=3, stop=IgnoreStopTokens())
+        raise ValueError("a child that fails")
+    await http_get(url)
+    context = Context(args.model).fill("hello there")
+    for count in (4, 5):
+        await context.generate_until(max_tokens=count, stop=IgnoreStopTokens())
+    try:
+        await launch().result()
+    except Exception:
+        return "done"
+"""
+
+
+def test_only_a_header_of_the_right_form_is_passed_on() -> None:
+    good = f"00-{TRACE}-{SPAN}-01"
+    assert checked(good) == good
+    for bad in ("", "00-x", good + "\r\nx: y", good.upper(), good.replace("00-", "01-", 1)):
+        assert checked(bad) == ""
+
+
+def test_an_agent_is_one_trace(guest_cache: Path) -> None:
+    collected: list[bytes] = []
+    parents: list[str] = []
+
+    async def serve(asked: Asked, writer: asyncio.StreamWriter) -> None:
+        if asked.path == "/v1/traces":
+            collected.append(asked.body)
+        else:
+            parents.append(asked.headers["traceparent"])
+        writer.write(answer(b""))
+
+    async def test() -> None:
+        async with serving(serve) as web:
+            url = f"http://127.0.0.1:{web.port}"
+            settings = {"traces": f"{url}/v1/traces", "http_allow": [f"127.0.0.1:{web.port}"]}
+            async with started(guest_cache, InProcessClient(FakeModel()), **settings) as api:
+                server = HttpServer(api, bind("127.0.0.1", 0), api.config)
+                await server.start()
+                headers = {"traceparent": f"00-{TRACE}-{SPAN}-01"}
+                async with httpx.AsyncClient(base_url=server.url, headers=headers, timeout=60) as client:
+                    await client.post("/v1/programs", params={"name": "agent"}, content=AGENT.encode())
+                    body = {"program": "agent", "environment": {"kwargs": json.dumps({"url": url + "/asked"})}}
+                    ran = await client.post("/v1/inferlets", params={"stream": "true"}, json=body)
+                    assert "done" in ran.text
+                    assert (await client.get("/metrics")).status_code == 404
+                await server.close()
+
+    asyncio.run(test())
+    spans = [span for body in collected for span in spans_of(body)]
+    assert {span.trace_id.hex() for span in spans} == {TRACE}
+    spans.sort(key=lambda one: int(one.start_time_unix_nano))
+    agent, child = (one for one in spans if one.name == "invoke_agent agent")
+    assert (agent.parent_span_id.hex(), child.parent_span_id) == (SPAN, agent.span_id)
+    assert parents == [f"00-{TRACE}-{agent.span_id.hex()}-01"]
+    chats = [one for one in spans if one.name == "chat fake"]
+    assert [one.parent_span_id for one in chats] == [agent.span_id, agent.span_id, child.span_id]
+    assert [attributes(one)["gen_ai.usage.output_tokens"] for one in chats] == [4, 5, 3]
+    assert all(one.start_time_unix_nano <= one.end_time_unix_nano for one in spans)
+    assert attributes(agent)["gen_ai.usage.output_tokens"] == 9
+    assert attributes(agent)["gen_ai.operation.name"] == "invoke_agent"
+    assert "error.type" not in attributes(agent)
+    assert attributes(child)["error.type"] == "failed"
+
+
+def spans_of(body: bytes) -> list[Any]:
+    given = ExportTraceServiceRequest.FromString(body)
+    return [span for resource in given.resource_spans for scope in resource.scope_spans for span in scope.spans]
+
+
+def attributes(span: Any) -> dict[str, Any]:
+    return {one.key: getattr(one.value, one.value.WhichOneof("value")) for one in span.attributes}
