@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 from pathlib import Path
 
 import httpx
@@ -15,10 +16,13 @@ from pie_control.http_server.server import HttpServer
 from pie_control.testing.fake_model import FakeModel
 from pie_control.testing.in_process import InProcessClient
 from tests.helpers.servers import run, started
+from tests.helpers.tree import ROOT
 
 QUERIED = Path(__file__).with_name("vllm_overview.json")
 """What vLLM's overview dashboard for Grafana queries, with the values of labels that it looks for. `up` is Prometheus's
 own; caches of other servers and of images are left out, as the dashboard has no such lines where there are none."""
+
+OURS = ROOT / "docs" / "grafana.json"
 
 PROGRAM = """
 from inferlet_sdk import Context, IgnoreStopTokens
@@ -88,6 +92,9 @@ def test_what_a_program_did_is_told(guest_cache: Path) -> None:
             seen = {sample.labels[label] for sample in families[name] if label in sample.labels}
             assert seen >= set(wanted), (name, label)
             assert seen, (name, label)
+    known = {sample.name for samples in families.values() for sample in samples}
+    queries = [target["expr"] for panel in json.loads(OURS.read_text())["panels"] for target in panel["targets"]]
+    assert {name for query in queries for name in re.findall(r"\b(?:pie|http)_\w+", query)} <= known
     labels = {given for samples in families.values() for sample in samples for given in sample.labels.values()}
     assert inferlet not in labels
 
