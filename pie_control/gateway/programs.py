@@ -9,7 +9,12 @@ from ..server_api import ServerApi
 from ..tenants.tenant import Standing, Tenant
 
 FOLDER = Path(__file__).parents[1] / "programs" / "bundled"
-ROUTES = {"/v1/chat/completions": "chat_completions", "/v1/completions": "completions"}
+ROUTES = {
+    "/v1/chat/completions": "chat_completions",
+    "/v1/completions": "completions",
+    "/v1/messages": "messages",
+    "/v1/messages/count_tokens": "messages",
+}
 """The program of each route."""
 OWNER = "bundled programs"
 """Keeps them in the store. No tenant of the file can have a name with a space."""

@@ -73,6 +73,8 @@ class Callers:
         if self._accounts is None:
             return self._default
         given = headers.get("authorization", "")
+        if not given and "x-api-key" in headers:  # as clients of Anthropic's API show it
+            given = f"{BEARER}{headers['x-api-key']}"
         if not given.lower().startswith(BEARER):
             raise Unauthorized(f"this server asks for a token, which its operator gives you; {HOW}")
         account = self._accounts.of(given[len(BEARER) :].strip())

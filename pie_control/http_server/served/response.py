@@ -9,6 +9,7 @@ from starlette.datastructures import Address
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
+from pie_control.errors import PieError
 from pie_control.gateway.ending import result_of
 from pie_control.gateway.gateway import Gateway
 from pie_control.gateway.refusal import Refused
@@ -18,12 +19,10 @@ from pie_control.registry.entry import Entry
 from pie_control.tenant_api import TenantApi
 
 from ..attachments import Attachments
-from ..failures import error_body, told
 from ..launches import Launches
-from ..messages import encode
+from .dialects import OpenAi, dialect_of, error_event
 
 LEFT = "the client of the request that it served has left"
-DONE = b"data: [DONE]\n\n"
 COMMENT = b": nothing new\n\n"
 COMMENT_SECONDS = 15.0
 """Time without events after which a comment is sent, so that proxies keep the connection."""
@@ -52,6 +51,7 @@ class ServedResponse(Response):
         self._attachments = attachments
         self._launches = launches
         self._news = asyncio.Event()
+        self._dialect = dialect_of(request.route)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         answering = asyncio.create_task(self._answer(send))
@@ -62,8 +62,12 @@ class ServedResponse(Response):
             answering.cancel()
             leaving.cancel()
             await asyncio.wait((answering, leaving))
-        if not answering.cancelled():
+        if answering.cancelled():
+            return
+        try:
             answering.result()
+        except PieError as error:
+            await self._dialect.answer(error)(scope, receive, send)
 
     async def _answer(self, send: Send) -> None:
         with self._launches.launching(self._address) as launched:
@@ -98,7 +102,7 @@ class ServedResponse(Response):
                     chunk, ended = await self._next_chunk(inferlet)
             except TimeoutError:
                 chunk = COMMENT
-        await send({"type": "http.response.body", "body": chunk + _last_events(ended)})
+        await send({"type": "http.response.body", "body": chunk + _last_events(self._dialect, ended)})
 
     async def _next(self, inferlet: Entry) -> object:
         while (event := inferlet.outbox.take()) is None:
@@ -113,7 +117,7 @@ class ServedResponse(Response):
             if isinstance(event, Ended):
                 return chunk, event
             if isinstance(event, Message):
-                chunk += _encode_event(event.text)
+                chunk += self._dialect.event(event.text)
             event = inferlet.outbox.take() if len(chunk) < CHUNK_BYTES else None
         return (chunk, None) if chunk else await self._next_chunk(inferlet)
 
@@ -128,13 +132,9 @@ async def _client_leaves(receive: Callable[[], Awaitable[object]]) -> None:
         pass
 
 
-def _encode_event(text: str) -> bytes:
-    return b"data: " + text.replace("\r\n", "\n").replace("\r", "\n").replace("\n", "\ndata: ").encode() + b"\n\n"
-
-
-def _last_events(ended: Ended) -> bytes:
+def _last_events(dialect: OpenAi, ended: Ended) -> bytes:
     try:
         result_of(ended)
     except Refused as error:
-        return b"data: " + encode({"error": told(error.status, error_body(error))}) + b"\n\n" + DONE
-    return DONE
+        return error_event(dialect, error) + dialect.end
+    return dialect.end

@@ -1,4 +1,4 @@
-"""`/v1/chat/completions`, `/v1/completions`: requests that programs answer."""
+"""`/v1/chat/completions`, `/v1/completions`, `/v1/messages`: requests that programs answer."""
 
 from __future__ import annotations
 
@@ -10,12 +10,14 @@ from starlette.responses import Response
 
 from pie_control.gateway.gateway import Gateway
 from pie_control.gateway.programs import ROUTES
+from pie_control.gateway.refusal import Refused
 from pie_control.gateway.request import read_request
 
 from ..attachments import Attachments
 from ..callers import FromTenant
 from ..launches import Launches
 from ..routes.failures import failures
+from .dialects import dialect_of
 from .response import ServedResponse
 
 MOST_ID = 128
@@ -48,7 +50,7 @@ def _add(
     @router.post(
         path,
         summary=f"Served by the program {program}",
-        operation_id=program,
+        operation_id=path.removeprefix("/v1/").replace("/", "_"),
         openapi_extra=BODY,
         response_class=Response,
         responses=ANSWERS | failures(*STATUSES),
@@ -56,7 +58,10 @@ def _add(
     async def serve(request: Request, caller: FromTenant) -> Response:
         """Runs a program for the request, as docs/serving-programs.md says. With `stream`, the answer is server-sent
         events. 404 `model_not_found`: no such model, adapter or program. The program ends when the client leaves."""
-        served = read_request(path, request_id(request.headers.get("x-request-id", "")), await request.body())
+        try:
+            served = read_request(path, request_id(request.headers.get("x-request-id", "")), await request.body())
+        except Refused as error:
+            return dialect_of(path).answer(error)
         return ServedResponse(gateway, served, caller.api, request.client, attachments, launches)
 
 

@@ -1,0 +1,66 @@
+"""What the events of a stream, its end and errors look like in the API of a route."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from starlette.responses import JSONResponse
+
+from ..failures import error_body, response, status_of, told
+from ..messages import encode
+
+TYPE = re.compile(r'\{"type": ?"([\w.]{1,64})"')
+"""How an event begins that has a name."""
+
+
+class OpenAi:
+    """Chat completions and completions: events without names, and a mark at the end."""
+
+    end = b"data: [DONE]\n\n"
+
+    def event(self, text: str) -> bytes:
+        """What a program has sent, as an event."""
+        return b"data: " + text.replace("\r\n", "\n").replace("\r", "\n").replace("\n", "\ndata: ").encode() + b"\n\n"
+
+    def error(self, error: Exception) -> Any:
+        """The JSON of an error."""
+        return {"error": told(status_of(error), error_body(error))}
+
+    def answer(self, error: Exception) -> JSONResponse:
+        """The answer that an error is."""
+        return response(status_of(error), error_body(error))
+
+
+class Anthropic(OpenAi):
+    """Messages: events have the name that their `type` is, and errors a type of their own."""
+
+    end = b""
+    types = {404: "not_found_error", 413: "request_too_large", 500: "api_error", 503: "overloaded_error"}  # noqa: RUF012
+
+    def event(self, text: str) -> bytes:
+        found = TYPE.match(text)
+        return (b"event: " + found[1].encode() + b"\n" if found else b"") + super().event(text)
+
+    def error(self, error: Exception) -> Any:
+        status = status_of(error)
+        said = told(status, error_body(error))
+        return {"type": "error", "error": {**said, "type": self.types.get(status, said["type"])}}
+
+    def answer(self, error: Exception) -> JSONResponse:
+        headers = dict(response(status_of(error), error_body(error)).headers)
+        headers.pop("content-length")
+        return JSONResponse(self.error(error), status_of(error), headers)
+
+
+OPENAI, ANTHROPIC = OpenAi(), Anthropic()
+
+
+def dialect_of(route: str) -> OpenAi:
+    """The API of a route."""
+    return ANTHROPIC if route.startswith("/v1/messages") else OPENAI
+
+
+def error_event(dialect: OpenAi, error: Exception) -> bytes:
+    """An error within a stream."""
+    return dialect.event(encode(dialect.error(error)).decode())

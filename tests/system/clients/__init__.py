@@ -1,0 +1,1 @@
+"""Clients that others wrote, unchanged, on the routes that programs serve."""
