@@ -161,6 +161,11 @@ class ServerConfig:
     state_days: float = _setting(30.0, "days for which it keeps inferlets that have ended", least=0)
     state_bytes: int = _setting(1024 * MIB, "their results, errors and logs there, in bytes; the oldest go first")
     max_inferlets: int = _setting(1000, "inferlets that may run at a time", least=1)
+    max_serving: int = _setting(
+        256, "requests of served routes, such as chat completions, that are answered at a time", least=1
+    )
+    max_waiting: int = _setting(1024, "further ones that wait for that; more are refused", least=0)
+    max_wait_seconds: float = _setting(30.0, "time that one of them waits at most, in seconds", least=0.001)
     max_guest_bytes: int = _setting(
         0, "memory that all inferlets may take together, in bytes; 0: half of the machine's"
     )

@@ -25,10 +25,12 @@ STEPS_OF_SHARED = 16
 
 
 class Following(NamedTuple):
-    """How the host follows the text of a run: `stop` are strings that end it, `send`: it goes to the client."""
+    """How the host follows the text of a run: `stop` are strings that end it, `send`: it goes to the client, each piece
+    within `frame` if there is one."""
 
     stop: Sequence[str]
     send: bool
+    frame: Sequence[str] = ()
 
 
 class Taken(NamedTuple):
@@ -101,6 +103,8 @@ class IssuedRun:
         """The tokens come at the end from now on. `held` is text before that was held back, `more`: further tokens may
         come after the run."""
         options: dict[str, Any] = {"stop": following.stop, "send": following.send, "held": held, "more": more}
+        if following.frame:
+            options["frame"] = following.frame
         call(bindings.fused.watch_run, self.number, detokenizer, json.dumps(options))
         self._followed = bool(following.stop)
 

@@ -6,6 +6,7 @@ same tokens come out however they were made: by decode runs, followed by the hos
 
 from __future__ import annotations
 
+import json
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 
@@ -275,28 +276,29 @@ class Generation:
 
     # ---- the whole text ----
 
-    async def whole(self, send: bool = False) -> str:
-        """The rest of the text, at once; `send`: it goes to the client as it comes.
+    async def whole(self, send: bool = False, frame: Sequence[str] = ()) -> str:
+        """The rest of the text, at once; `send`: it goes to the client as it comes, each piece as JSON within `frame`,
+        if there is one.
 
         Where the stop conditions allow, the program sleeps until the end: the host looks for stop strings, and sends
         the text.
         """
-        if not self._follow(send):
-            return await self._whole_by_pieces(send)
+        if not self._follow(send, frame):
+            return await self._whole_by_pieces(send, frame)
         pieces = []
         while (piece := await self._next_piece()) is not None:
             pieces.append(piece)
         return "".join(pieces)
 
-    async def _whole_by_pieces(self, send: bool) -> str:
+    async def _whole_by_pieces(self, send: bool, frame: Sequence[str]) -> str:
         pieces = []
         while (piece := await self._next_piece()) is not None:
             pieces.append(piece)
             if send:
-                await traits.send(piece)
+                await traits.send(json.dumps(piece, ensure_ascii=False)[1:-1].join(frame) if frame else piece)
         return "".join(pieces)
 
-    def _follow(self, send: bool) -> bool:
+    def _follow(self, send: bool, frame: Sequence[str]) -> bool:
         """Leaves the text to the host, if nothing else has to look at it."""
         rules = self._rules
         if rules.predicates or len(rules.tokens) > MOST_STOPS or isinstance(self._sampler, DistSampler) or self._draft:
@@ -311,7 +313,7 @@ class Generation:
         if self._source is None:
             self._begin()
         assert isinstance(self._source, RunTokenSource)
-        self._source.follow(Following(stop, send), self._left, self._held)
+        self._source.follow(Following(stop, send, frame), self._left, self._held)
         return True
 
     def end(self) -> None:

@@ -18,6 +18,7 @@ from inferlet_sdk.event_loop import run_blocking
 from inferlet_sdk.futures import HostFuture
 from inferlet_sdk.generation.generation import Generation
 from inferlet_sdk.guest.command_line import Binding, Parameter, UsageError, help_text, parameters_of, usage
+from inferlet_sdk.traits.arguments import two_texts
 from inferlet_sdk.traits.core import LogLevel
 from inferlet_sdk.traits.outside.blobs import Message
 
@@ -44,13 +45,14 @@ class Args:
         """Sends a message to the client. `await` waits while the client is slow; without it, the next `send` does."""
         return traits.send(text)
 
-    def stream(self, generation: Generation) -> Any:
+    def stream(self, generation: Generation, frame: tuple[str, str] | None = None) -> Any:
         """Sends the text of a generation to the client as it comes: `text = await args.stream(ctx.generate())`. The
         program sleeps meanwhile, unless a regular expression, a function or its own sampler has to look at each token.
-        In a plain `def main` it waits in place, without `await`."""
+        `frame`: each piece goes between these two texts, escaped as the inside of a JSON string, so that
+        `frame=('{"text":"', '"}')` makes JSON of it. In a plain `def main` it waits in place, without `await`."""
         if not isinstance(generation, Generation):
             raise TypeError(f"generation: give what `generate` returned, not {type(generation).__name__}")
-        text = generation.whole(send=True)
+        text = generation.whole(send=True, frame=() if frame is None else two_texts(frame, "frame"))
         return run_blocking(text) if asyncio._get_running_loop() is None else text
 
     def receive(self) -> HostFuture[Message]:

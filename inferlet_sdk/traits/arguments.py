@@ -173,6 +173,14 @@ def texts(values: Any, name: str) -> list[str]:
     return [text(value, f"{name}[{place}]") for place, value in enumerate(values)]
 
 
+def two_texts(values: Any, name: str) -> list[str]:
+    """A list of two texts."""
+    found = texts(values, name)
+    if len(found) != 2:
+        raise ValueError(f"{name}: give two texts, what comes before and what comes after, not {len(found)}")
+    return found
+
+
 def sampler_number(sampler: Any) -> int:
     """The number of a sampler."""
     return whole(sampler, "sampler", wanted="the number of a sampler, from `create_sampler`")

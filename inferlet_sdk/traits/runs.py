@@ -23,6 +23,7 @@ from inferlet_sdk.traits.arguments import (
     sampler_number,
     texts,
     token_mask,
+    two_texts,
     whole,
 )
 from inferlet_sdk.traits.arguments import text as checked_text
@@ -150,19 +151,23 @@ def watch_run(
     send: bool = False,
     held: str = "",
     more: bool = False,
+    frame: tuple[str, str] | None = None,
 ) -> None:
     """The host follows the text of a run, and `take` gives all tokens at its end, with their texts.
 
     The run ends at the first of the `strings`. With `send`, the text goes to the client as it comes, without the
     stop string and what comes after it. `held` is text before the run that may be the beginning of a stop string and
     was not sent; with `more`, such text at the end is not sent either, because another run goes on with the text.
+    `frame`: each piece goes between these two texts, escaped as the inside of a JSON string.
     """
     if not isinstance(run, DecodeRun):
         raise TypeError(f"run: give what `decode` returned, not {type(run).__name__}")
-    options = {
+    options: dict[str, object] = {
         "stop": texts(strings, "strings"),
         "send": flag(send, "send"),
         "held": checked_text(held, "held"),
         "more": flag(more, "more"),
     }
+    if frame is not None:
+        options["frame"] = two_texts(frame, "frame")
     call(bindings.fused.watch_run, run.number, whole(detokenizer, "detokenizer"), json.dumps(options))

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from ..errors import UnknownName
 from ..server_api import ServerApi
+from .line import WaitingLine
 from .programs import OWNER, RoutePrograms
 from .request import ServedRequest, Target, find_target, unknown_model
 
@@ -21,7 +22,8 @@ BODY = "request"
 class Gateway:
     """All methods belong to the thread of one event loop."""
 
-    def __init__(self, server: ServerApi, programs: RoutePrograms) -> None:
+    def __init__(self, server: ServerApi, programs: RoutePrograms, line: WaitingLine) -> None:
+        self.line = line
         self._server = server
         self._programs = programs
 

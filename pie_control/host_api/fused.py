@@ -16,6 +16,7 @@ from ..inferlets.runs import Watch
 from ..services.sampler_config import new_sampler
 from ..services.stop_strings import StopStrings
 from ..services.tokenizer import SHORT_TOKENS, Detokenizer
+from ..texts import byte_size
 from .guest import Guest
 from .suspending import suspending, when_done
 
@@ -67,6 +68,7 @@ class _WatchOptions(msgspec.Struct, forbid_unknown_fields=True):
     held: str = ""
     send: bool = False
     more: bool = False
+    frame: tuple[str, str] | None = None
 
 
 def watch_run(guest: Guest, run: int, detokenizer: int, options: str) -> None:
@@ -75,8 +77,10 @@ def watch_run(guest: Guest, run: int, detokenizer: int, options: str) -> None:
     try:
         given = msgspec.json.decode(options or "{}", type=_WatchOptions)
     except (msgspec.MsgspecError, RecursionError) as error:
-        raise InvalidArgument(f"options are a JSON object with stop, held, send and more: {error}") from None
+        raise InvalidArgument(f"options are a JSON object with stop, held, send, more and frame: {error}") from None
     stop = StopStrings(given.stop, given.held)
     outlet = guest.inferlet.mail.sender if given.send else None
     most = guest.inferlet.limits.max_message_bytes
-    guest.inferlet.waits.watch_run(run, Watch(text, stop, outlet, most, given.more))
+    if given.frame is not None and sum(map(byte_size, given.frame)) > most // 2:
+        raise InvalidArgument(f"the frame has more than {most // 2} bytes, half of what a message may have")
+    guest.inferlet.waits.watch_run(run, Watch(text, stop, outlet, most, given.more, given.frame))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from importlib.metadata import PackageNotFoundError, version
 
 from fastapi import Depends, FastAPI, WebSocket
@@ -9,6 +10,7 @@ from fastapi.security import HTTPBearer
 
 from pie_control.config import JSON, ServerConfig
 from pie_control.gateway.gateway import Gateway
+from pie_control.gateway.line import LineLimits, WaitingLine
 from pie_control.gateway.programs import RoutePrograms
 from pie_control.server_api import ServerApi
 
@@ -52,7 +54,8 @@ def create_app(api: ServerApi, config: ServerConfig, callers: Callers) -> FastAP
     """The application over one server, which the caller starts and closes."""
     app = FastAPI(title="Pie", version=package_version(), description=DESCRIPTION)
     attachments, launches = Attachments(), Launches(config.max_inferlets_per_client)
-    gateway = Gateway(api, RoutePrograms(api))
+    limits = LineLimits(config.max_serving, config.max_waiting, config.max_wait_seconds)
+    gateway = Gateway(api, RoutePrograms(api), WaitingLine(limits, time.monotonic))
     app.add_middleware(
         Guard,
         hosts=AllowedHosts(config.host, config.allowed_hosts),

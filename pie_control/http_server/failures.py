@@ -24,8 +24,8 @@ log = logging.getLogger(__name__)
 HTTP_CODES = {403: "forbidden", 404: "not-found", 405: "method-not-allowed", 413: "too-large"}
 TYPES = {401: "authentication_error", 403: "permission_error", 429: "rate_limit_error"}
 """Classes of errors as OpenAI's API calls them; of others, `invalid_request_error` or `server_error`."""
-RETRY_AFTER = {429: "1", 503: "1"}
-"""Seconds after which a client may try again."""
+RETRIED = (429, 503)
+"""A client may try again after a while."""
 
 
 def error_code(error: PieError) -> str:
@@ -50,9 +50,9 @@ def status_of(error: Exception) -> int:
     return int(getattr(error, "status", 500)) if isinstance(error, PieError) else 500
 
 
-def response(status: int, body: ErrorBody) -> JSONResponse:
+def response(status: int, body: ErrorBody, retry_after: int = 1) -> JSONResponse:
     """The HTTP form of an error."""
-    headers = {"retry-after": RETRY_AFTER[status]} if status in RETRY_AFTER else None
+    headers = {"retry-after": str(retry_after)} if status in RETRIED else None
     return JSONResponse({"error": told(status, body)}, status, headers)
 
 
@@ -77,7 +77,7 @@ def add_handlers(app: FastAPI) -> None:
     """Answers every failure of `app` in this shape."""
 
     async def on_failure(_: Request, error: Exception) -> JSONResponse:
-        return response(status_of(error), error_body(error))
+        return response(status_of(error), error_body(error), getattr(error, "retry_after", 1))
 
     async def on_malformed(_: Request, error: Exception) -> JSONResponse:
         assert isinstance(error, RequestValidationError)

@@ -13,7 +13,7 @@ from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIO
 from pie_control.errors import Unauthorized
 
 from .connections import Connections, WatchedConnection
-from .failures import told
+from .failures import RETRIED, told
 from .messages import ErrorBody, encode
 
 TRY_AGAIN_LATER, POLICY_VIOLATION = 1013, 1008
@@ -138,6 +138,6 @@ def _response(status: int, code: str, message: str) -> bytes:
     body = encode({"error": told(status, ErrorBody(code, message))})
     head = (
         f"HTTP/1.1 {status} {PHRASES[status]}\r\ncontent-type: application/json\r\ncontent-length: {len(body)}\r\n"
-        "connection: close\r\n\r\n"
+        f"{'retry-after: 1' + chr(13) + chr(10) if status in RETRIED else ''}connection: close\r\n\r\n"
     )
     return head.encode() + body

@@ -10,6 +10,8 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Sequence
 from typing import NamedTuple, Protocol
 
+import msgspec
+
 from ..calls.scores import Scores
 from ..errors import CallError
 from ..services.stop_strings import StopStrings
@@ -17,6 +19,8 @@ from ..services.tokenizer import Detokenizer
 
 UTF8_BYTES = 4
 """Most bytes of a character."""
+ESCAPED_BYTES = 6
+"""Most bytes of a character in a JSON string."""
 
 
 class Outlet(Protocol):
@@ -46,13 +50,23 @@ class Watch:
     """Follows the text of a run. `more`: another run goes on with the text, so what may be the beginning of a stop
     string at the end is not sent."""
 
-    def __init__(self, detokenizer: Detokenizer, stop: StopStrings, outlet: Outlet | None, most: int, more: bool):
-        """`most`: bytes of one message. Without an outlet nothing is sent."""
+    def __init__(
+        self,
+        detokenizer: Detokenizer,
+        stop: StopStrings,
+        outlet: Outlet | None,
+        most: int,
+        more: bool,
+        frame: tuple[str, str] | None = None,
+    ) -> None:
+        """`most`: bytes of one message. Without an outlet nothing is sent. `frame`: what comes before and after each
+        piece, which is escaped as the inside of a JSON string."""
         self._detokenizer = detokenizer
         self._stop = stop
         self._outlet = outlet
         self._most = most
         self._more = more
+        self._frame = frame
         self._unsent = ""
         self._waits = False
         self._on_sent: Callable[[], object] = _ignore
@@ -94,9 +108,9 @@ class Watch:
             if not self._outlet.has_room():
                 self._wait(self._outlet)
                 return
-            size = max(self._most // UTF8_BYTES, 1)
+            size = max(self._most // UTF8_BYTES if self._frame is None else self._most // 2 // ESCAPED_BYTES, 1)
             text, self._unsent = self._unsent[:size], self._unsent[size:]
-            self._outlet.send(text)
+            self._outlet.send(text if self._frame is None else escaped(text).join(self._frame))
 
     def _wait(self, outlet: Outlet) -> None:
         if not self._waits:
@@ -191,6 +205,11 @@ class RunBuffer:
             self._watch.close()
         if not self._over:
             self.cancel()
+
+
+def escaped(text: str) -> str:
+    """A text as the inside of a JSON string."""
+    return msgspec.json.encode(text).decode()[1:-1]
 
 
 def _ignore() -> None:

@@ -27,7 +27,7 @@ from pie_control.programs.store import ProgramInfo
 from pie_control.registry.entry import InferletInfo
 from pie_control.registry.outbox import Listener, Outbox
 from pie_control.server_api import ServerApi
-from pie_control.tenants.tenant import Standing
+from pie_control.tenants.tenant import DEFAULT_STANDING, Standing
 from pie_inference.protocol import ModelDescription
 from tests.helpers.guard import HANG_SECONDS
 
@@ -226,6 +226,7 @@ class FakeServerApi:
         self._ids = ids or itertools.count(1)  # of the inferlets of all tenants
         self.uploads = 0
         self.adapters = FakeAdapters()
+        self.standing = DEFAULT_STANDING
         self.is_ready = True
         self.compiles = True
         self.blobs: dict[str, bytes] = {}

@@ -630,6 +630,8 @@ pub mod fused {
     /// - `send`: whether the text goes to the client as it comes; a stop string and what comes after it, and a stop token, do not. What may
     ///   be the beginning of a stop string waits until that is certain. If the client is slow, the text waits; the run goes on, and the
     ///   future is done when all of the text is on its way.
+    /// - `frame`: two texts; each piece of the text is sent between them, escaped as the inside of a JSON string: with `{"text":"` and `"}`
+    ///   every message is JSON. They may have half as many bytes as a message.
     /// - `held`: the end of the text before the run, which may be the beginning of a stop string and was not sent.
     /// - `more`: whether another run goes on with the text: if this one ends after its `steps`, what waits is not sent, but `held` there.
     pub fn watch_run(run: u32, detokenizer: u32, options: &str) -> Result<(), Error> {
@@ -973,7 +975,8 @@ pub mod tokenize {
         unsafe { call(|result| import(queue, result)) }
     }
 
-    /// Renders the model's chat template. `messages`: JSON list of {"role", "content"}; `tools`: JSON list or "".
+    /// Renders the model's chat template. `messages`: JSON list of {"role", "content"}, or an object that has it as "messages",
+    /// and further variables of the template as "variables"; `tools`: JSON list or "".
     pub fn format_chat(queue: u32, messages: &str, tools: &str, add_generation_prompt: bool) -> Result<String, Error> {
         #[link(wasm_import_module = "pie:inferlet/tokenize@0.3.0")]
         extern "C" {

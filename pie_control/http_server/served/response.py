@@ -70,9 +70,12 @@ class ServedResponse(Response):
             await self._dialect.answer(error)(scope, receive, send)
 
     async def _answer(self, send: Send) -> None:
-        with self._launches.launching(self._address) as launched:
-            inferlet = await self._gateway.launch(self._request, self._api)
-            launched(inferlet)
+        with self._launches.launching(self._address):  # which counts it until it is answered
+            async with self._gateway.line.place(self._api.standing):
+                inferlet = await self._gateway.launch(self._request, self._api)
+                await self._answer_of(inferlet, send)
+
+    async def _answer_of(self, inferlet: Entry, send: Send) -> None:
         try:
             self._attachments.claim(inferlet.id, self)
             inferlet.outbox.attach(self._news.set)

@@ -103,6 +103,24 @@ def test_a_client_that_leaves_ends_its_inferlet(body: dict[str, Any]) -> None:
     serve_async(test)
 
 
+def test_what_is_too_much_is_refused_at_once() -> None:
+    async def test(url: str, runtime: FakeServerApi) -> None:
+        async with http(url) as client:
+            first = asyncio.create_task(client.post(CHAT, json={"model": "+wait"}))
+            while not runtime.inferlets():
+                await asyncio.sleep(0.005)
+            others = [asyncio.create_task(client.post(CHAT, json={"model": "+environment"})) for _ in range(2)]
+            done, (waiting,) = await asyncio.wait(others, return_when=asyncio.FIRST_COMPLETED)
+            refused = done.pop().result()
+            assert (refused.status_code, refused.json()["error"]["code"]) == (503, "overloaded")
+            assert refused.headers["retry-after"] == "1"
+            first.cancel()
+            assert (await waiting).status_code == 200
+            assert await ended(runtime, "i1") == "terminated"
+
+    serve_async(test, max_serving=1, max_waiting=1)
+
+
 def test_one_that_is_ended_by_somebody_else() -> None:
     async def test(url: str, runtime: FakeServerApi) -> None:
         async with http(url) as client:

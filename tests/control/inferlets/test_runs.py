@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -68,9 +69,17 @@ class Runs:
         taken = self.table.take_run(self.number, most)
         return "".join(map(chr, taken.tokens)), taken.over
 
-    def watch(self, *stop: str, send: bool = True, held: str = "", more: bool = False, most: int = 100) -> Watch:
+    def watch(
+        self,
+        *stop: str,
+        send: bool = True,
+        held: str = "",
+        more: bool = False,
+        most: int = 100,
+        frame: tuple[str, str] | None = None,
+    ) -> Watch:
         letters: Any = Letters()
-        watch = Watch(letters, StopStrings(stop, held), self.client if send else None, most, more)
+        watch = Watch(letters, StopStrings(stop, held), self.client if send else None, most, more, frame)
         watch.listen(lambda: self.table.settle_run(self.number))
         self.table.run(self.number).watch(watch)
         self.table.settle_run(self.number)
@@ -247,3 +256,12 @@ def test_a_run_may_be_watched_without_a_client() -> None:
     runs.watch("c", send=False)
     runs.advance("abcd")
     assert (runs.take(), runs.client.sent) == (("abc", True), [])
+
+
+def test_pieces_in_a_frame_are_json() -> None:
+    runs = Runs()
+    runs.watch(frame=('{"text": "', '"}'), most=48)
+    runs.advance('a"\n\\\u00e9\u2028\x01')
+    runs.advance("bc", over=True)
+    assert [json.loads(sent)["text"] for sent in runs.client.sent] == ['a"\n\\', "\u00e9\u2028\x01", "bc"]
+    assert all(len(sent.encode()) <= 48 for sent in runs.client.sent)

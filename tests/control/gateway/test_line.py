@@ -1,0 +1,171 @@
+"""The line before launches: who goes, who waits, who is refused."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Coroutine
+from contextlib import AsyncExitStack
+from typing import Any
+
+import pytest
+
+from pie_control.errors import TooManyRequests
+from pie_control.gateway.line import LineLimits, WaitingLine
+from pie_control.gateway.refusal import Refused
+from pie_control.tenants.tenant import DEFAULT_STANDING, ServiceClass, Standing, Tenant
+
+ANN, BOB = Standing(Tenant("ann")), Standing(Tenant("bob", weight=2.0))
+BATCH = Standing(Tenant("ann"), ServiceClass.BATCH)
+
+
+class Played:
+    """A line whose clock stands still, and what has happened to those that came."""
+
+    def __init__(self, serving: int = 1, waiting: int = 9, seconds: float = 60.0) -> None:
+        self.now = 0.0
+        self.line = WaitingLine(LineLimits(serving, waiting, seconds), lambda: self.now)
+        self.went: list[str] = []
+        self.tasks: dict[str, asyncio.Task[None]] = {}
+        self._ends: dict[str, asyncio.Event] = {}
+
+    async def come(self, name: str, standing: Standing = DEFAULT_STANDING) -> None:
+        self._ends[name] = asyncio.Event()
+        self.tasks[name] = asyncio.create_task(self._serve(name, standing))
+        await self.settle()
+
+    async def _serve(self, name: str, standing: Standing) -> None:
+        async with self.line.place(standing):
+            self.went.append(name)
+            await self._ends[name].wait()
+
+    async def end(self, name: str) -> None:
+        self._ends[name].set()
+        await self.settle()
+
+    async def settle(self) -> None:
+        for _ in range(8):
+            await asyncio.sleep(0)
+
+    def refusal(self, name: str) -> Refused:
+        error = self.tasks[name].exception()
+        assert isinstance(error, Refused)
+        return error
+
+    async def close(self) -> None:
+        for task in self.tasks.values():
+            task.cancel()
+        await asyncio.gather(*self.tasks.values(), return_exceptions=True)
+
+
+def play(test: Coroutine[Any, Any, None]) -> None:
+    asyncio.run(asyncio.wait_for(test, 60))
+
+
+def test_they_go_by_class_then_by_what_tenants_have() -> None:
+    async def test() -> None:
+        line = Played(serving=3)
+        for name, standing in [("b1", BOB), ("b2", BOB), ("a1", ANN)]:
+            await line.come(name, standing)
+        for name, standing in [("job", BATCH), ("a2", ANN), ("b3", BOB), ("a3", ANN)]:
+            await line.come(name, standing)
+        assert line.went == ["b1", "b2", "a1"]
+        await line.end("b1")  # bob has 1 of weight 2, ann 1 of weight 1
+        await line.end("a1")  # bob has 2, ann none
+        await line.end("b2")
+        await line.end("a2")
+        assert line.went[3:] == ["b3", "a2", "a3", "job"]
+        await line.close()
+
+    play(test())
+
+
+def test_a_full_line_refuses_the_last_of_the_tenant_with_most() -> None:
+    async def test() -> None:
+        line = Played(waiting=3)
+        for name, standing in [("a0", ANN), ("a1", ANN), ("a2", ANN), ("a3", ANN)]:
+            await line.come(name, standing)
+        await line.come("b1", BOB)
+        assert (line.refusal("a3").status, line.refusal("a3").code) == (503, "overloaded")
+        await line.come("a4", ANN)
+        assert line.refusal("a4").retry_after == 1
+        await line.end("a0")
+        assert line.went == ["a0", "b1"]
+        await line.close()
+
+    play(test())
+
+
+def test_batch_requests_are_refused_first() -> None:
+    async def test() -> None:
+        line = Played(waiting=1)
+        await line.come("a0", ANN)
+        await line.come("job", BATCH)
+        await line.come("b1", BOB)
+        assert line.refusal("job").status == 503
+        assert not line.tasks["b1"].done()
+        await line.close()
+
+    play(test())
+
+
+def test_what_would_wait_too_long_is_refused_at_once() -> None:
+    async def test() -> None:
+        line = Played(seconds=10.0)
+        for number in range(5):
+            await line.come(f"r{number}")
+        for number in range(3):  # one goes every 4 seconds
+            await line.end(f"r{number}")
+            line.now += 4.0
+        assert line.went == ["r0", "r1", "r2", "r3"]
+        await line.come("second")  # 8 seconds
+        await line.come("third")  # 12 seconds
+        assert line.refusal("third").retry_after == 8
+        assert not line.tasks["second"].done()
+        await line.close()
+
+    play(test())
+
+
+def test_nobody_waits_beyond_the_deadline() -> None:
+    async def test() -> None:
+        line = Played(seconds=0.001)
+        await line.come("r0")
+        await line.come("r1")
+        await asyncio.wait([line.tasks["r1"]])
+        assert line.refusal("r1").status == 503
+        await line.end("r0")
+        await line.come("r2")
+        assert line.went == ["r0", "r2"]
+        await line.close()
+
+    play(test())
+
+
+def test_those_who_leave_cost_nothing() -> None:
+    async def test() -> None:
+        line = Played()
+        for name in ("r0", "r1", "r2", "r3"):
+            await line.come(name)
+        line.tasks["r1"].cancel()
+        await line.settle()
+        line._ends["r0"].set()
+        line.tasks["r2"].cancel()  # in the moment in which its turn comes, or before
+        await line.settle()
+        assert line.went == ["r0", "r3"]
+        await line.end("r3")
+        await line.come("r4")
+        assert line.went[-1] == "r4"
+        await line.close()
+
+    play(test())
+
+
+def test_the_bound_of_a_tenant_is_told_at_once() -> None:
+    async def test() -> None:
+        line, few = WaitingLine(LineLimits(1, 9, 60.0), lambda: 0.0), Standing(Tenant("eve", max_inferlets=1))
+        async with AsyncExitStack() as served:
+            await served.enter_async_context(line.place(few))
+            with pytest.raises(TooManyRequests, match="1 requests of tenant eve"):
+                await served.enter_async_context(line.place(few))
+
+    play(test())
