@@ -18,9 +18,10 @@ class Histogram:
         self.counts = [0] * (len(bounds) + 1)
         self.sum = 0.0
 
-    def observe(self, value: float) -> None:
-        self.counts[bisect_left(self.bounds, value)] += 1
-        self.sum += value
+    def observe(self, value: float, count: int = 1) -> None:
+        """Adds a value, `count` times."""
+        self.counts[bisect_left(self.bounds, value)] += count
+        self.sum += value * count
 
     @property
     def count(self) -> int:

@@ -124,19 +124,26 @@ class ModelRequests:
 
     def tokens_came(self, runs: RunTokens, now: float) -> None:
         """A wave gave tokens of decode runs."""
-        failed, observe, requests = runs.errors, self.between_tokens.observe, self._requests
+        failed, requests = runs.errors, self._requests
+        befores: dict[float, int] = {}  # when the tokens before these came: most of them in one wave
         for row, (owner, future, over) in enumerate(zip(runs.owners, runs.futures, runs.over, strict=True)):
             request = requests.get(owner) or self._request(owner)
             if request is None or row in failed:
                 continue
             if before := request.runs.get(future):
-                observe(now - before)
+                befores[before] = befores.get(before, 0) + 1
             if over:
                 request.runs.pop(future, None)
             else:
                 request.runs[future] = now
-            if request.generates(1, now):
-                self.first_token.observe(now - request.launched)
+            if request.generated:
+                request.generated += 1
+                request.tenant.generated += 1
+                request.last = now
+            else:
+                self._chosen(owner, 1, now)
+        for before, count in befores.items():
+            self.between_tokens.observe(now - before, count)
 
     def answered(self, completions: Sequence[Completion], now: float) -> None:
         """Futures have their values."""
