@@ -51,14 +51,32 @@ class Tokens:
 class Request:
     """One inferlet at a model. Times are seconds of the monotonic clock; 0: not yet."""
 
-    __slots__ = ("first", "generated", "last", "launched", "prompt", "runs", "scheduled", "tenant")
+    __slots__ = (*("first", "generated", "last", "launched", "prompt", "run", "run_at", "runs", "scheduled", "tenant"),)
 
     def __init__(self, launched: float, tenant: Tokens) -> None:
         self.launched = launched
         self.tenant = tenant
         self.scheduled = self.first = self.last = 0.0
         self.prompt = self.generated = 0
-        self.runs: dict[int, float] = {}  # by future: when the last token of a decode run came
+        self.run = 0  # future of a decode run; 0: none
+        self.run_at = 0.0  # when its last token came
+        self.runs: dict[int, float] = {}  # of further ones, by future
+
+    def other_run(self, future: int, now: float) -> float:
+        """A token came of a decode run that is not `run`; when the one before it came, 0 if it is the first."""
+        before = self.runs.pop(future, 0.0)
+        if self.run:
+            self.runs[future] = now
+        else:
+            self.run, self.run_at = future, now
+        return before
+
+    def run_ends(self, future: int) -> None:
+        """No token of a decode run comes any more."""
+        if future == self.run:
+            self.run = 0
+        else:
+            self.runs.pop(future, None)
 
     def generates(self, count: int, now: float) -> bool:
         """Whether these tokens are its first ones."""
@@ -130,12 +148,14 @@ class ModelRequests:
             request = requests.get(owner) or self._request(owner)
             if request is None or row in failed:
                 continue
-            if before := request.runs.get(future):
+            if future == request.run:  # as a rule there is one: this touches the least memory
+                before, request.run_at = request.run_at, now
+            else:
+                before = request.other_run(future, now)
+            if before:
                 befores[before] = befores.get(before, 0) + 1
             if over:
-                request.runs.pop(future, None)
-            else:
-                request.runs[future] = now
+                request.run_ends(future)
             if request.generated:
                 request.generated += 1
                 request.tenant.generated += 1

@@ -53,6 +53,15 @@ def test_times_are_those_between_launch_tokens_and_end() -> None:
     assert requests.ended == {"stop": 1, "abort": 0, "error": 0}
 
 
+def test_runs_of_one_inferlet_are_told_apart() -> None:
+    requests = ModelRequests({1: entry(1)}.get)
+    for now in (11.0, 12.0, 14.0):
+        requests.tokens_came(RunTokens([1, 1], [7, 8], [1, 1], [now == 12.0, False]), now)
+    assert requests.between_tokens.sum == (1 + 0) + (1 + 2)  # at 14 a run has the future of one that is over
+    requests.tokens_came(RunTokens([1, 1], [7, 8], [1, 1], [False, False]), 15.0)
+    assert (requests.between_tokens.sum, requests.between_tokens.count) == (6, 5)
+
+
 def test_whoever_has_ended_is_not_counted_again() -> None:
     requests = ModelRequests(lambda _: None)
     requests.tokens_came(runs(1), 11.0)
