@@ -13,7 +13,7 @@ from typing import Any
 
 INTERFACES = (
     *("core", "blobs", "allocate", "input_text", "input_image", "forward", "tokenize"),
-    *("output_text", "fused", "grammar", "exports", "http", "topics", "guest_source"),
+    *("output_text", "embedding", "fused", "grammar", "exports", "http", "topics", "guest_source"),
     "children",
 )
 
@@ -47,6 +47,7 @@ input_image: Any = _NoHost("input_image")
 forward: Any = _NoHost("forward")
 tokenize: Any = _NoHost("tokenize")
 output_text: Any = _NoHost("output_text")
+embedding: Any = _NoHost("embedding")
 fused: Any = _NoHost("fused")
 grammar: Any = _NoHost("grammar")
 exports: Any = _NoHost("exports")

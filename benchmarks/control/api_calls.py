@@ -43,7 +43,7 @@ CONTROL_CALLS = (
     "read_body",
 )  # fmt: skip
 """`clock`: WASI's."""
-ISSUED_CALLS = ("embed_txt", "forward", "sample", "get_next_dist", "get_logprobs")
+ISSUED_CALLS = ("embed_txt", "forward", "sample", "get_next_dist", "get_logprobs", "get_embedding")
 """Calls that also have a row of layer "inference"."""
 SHORT_BLOCKS = {
     **dict.fromkeys(("format_chat", "tokenize_chat", "http_request", "read_body"), 4),

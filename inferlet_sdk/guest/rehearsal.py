@@ -66,9 +66,11 @@ def _host() -> Any:
 
     dist = "BwAAAAgAAAA=", "AAAAPwAAgD4=", [0.25]
     info = {
-        "name": "rehearsal", "architecture": "", "page_size": 16, "vocab_size": 1000, "max_context": 1000,
-        "max_batch_tokens": 512, "max_dist": 256, "stop_tokens": [0], "bos_text": None, "eos_text": None,
+        "name": "rehearsal", "architecture": "", "page_size": 16, "vocab_size": 1000, "hidden_size": 8,
+        "max_context": 1000, "max_batch_tokens": 512, "max_dist": 256, "stop_tokens": [0],
+        "bos_text": None, "eos_text": None,
         "has_chat_template": False, "image_token": None, "moves_tokens": True,
+        "begin_tokens": [], "end_tokens": [], "pooling": "",
     }  # fmt: skip
     core = SimpleNamespace(
         get_arg=list, get_env=list, send=nothing, receive=number, set_result=nothing,
@@ -92,7 +94,7 @@ def _host() -> Any:
         take_run=lambda *_: ([7], ["x"], False, ""),
     )  # fmt: skip
     return SimpleNamespace(
-        http=None, topics=None, children=None, input_image=None, exports=None, grammar=None,
+        http=None, topics=None, children=None, input_image=None, exports=None, grammar=None, embedding=None,
         blobs=None, core=core, allocate=allocate, tokenize=tokenize, fused=fused, guest_source=None,
         output_text=SimpleNamespace(
             get_next_dist=number, await_dists=lambda _: dist

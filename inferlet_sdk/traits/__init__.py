@@ -7,6 +7,7 @@ call `.result()` in a program without asyncio. Refused calls raise a `PieError`.
 from inferlet_sdk.traits.allocate import *
 from inferlet_sdk.traits.blobs import *
 from inferlet_sdk.traits.core import *
+from inferlet_sdk.traits.embedding import *
 from inferlet_sdk.traits.extensions.forward_with_adapter import *
 from inferlet_sdk.traits.extensions.introspective_forward import *
 from inferlet_sdk.traits.forward import *

@@ -67,6 +67,7 @@ class ModelInfo:
     architecture: str
     page_size: int  # tokens in a page
     vocab_size: int
+    hidden_size: int  # numbers of a hidden state
     max_context: int  # most tokens that a context may hold
     max_batch_tokens: int  # most input tokens that run at once
     max_dist: int  # largest k of `get_next_dist`
@@ -76,6 +77,9 @@ class ModelInfo:
     has_chat_template: bool
     image_token: int | None  # stands for what is seen in an image; None: the model takes none
     moves_tokens: bool  # whether `shift_kvpage` can move tokens to other positions
+    begin_tokens: tuple[int, ...]  # stand before a text that is for the model as a whole; `tokenize` adds none
+    end_tokens: tuple[int, ...]  # stand behind it
+    pooling: str  # how states become the vector of a text, "last" or "mean"; "": the model was not made for embeddings
 
 
 @dataclass(frozen=True)

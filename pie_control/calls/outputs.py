@@ -26,11 +26,12 @@ def check_output(space: AddressSpace, queue: int, embed: int) -> None:
         embeds.check_outputs(((embed, embed + 1),))
 
 
-def check_outputs(space: AddressSpace, queue: int, embeds: Sequence[int]) -> Sequence[Range]:
-    """The ranges of several embeds, which a command may read in one row each. Raises as `check_output`."""
+def check_outputs(space: AddressSpace, queue: int, embeds: Sequence[int], most: int = 0) -> Sequence[Range]:
+    """The ranges of several embeds, which a command may read in one row each: at most `most`, 0: the rows of a batch.
+    Raises as `check_output`."""
     space.check_command(queue)
     ranges = parse_ranges(embeds, "embed")
-    count, most = total_length(ranges), space.model.max_batch_rows
+    count, most = total_length(ranges), most or space.model.max_batch_rows
     if not 1 <= count <= most:
         raise InvalidArgument(f"{count} embeds are named; there may be 1 to {most} in one call")
     space.embeds.check_outputs(ranges)
@@ -95,10 +96,11 @@ class RowsBatch(Batch[S]):
 
     def __init__(self, context: WaveContext) -> None:
         super().__init__(context)
+        self.most = context.model.max_batch_rows  # rows
         self._embeds: array[int] = array("i")
 
     def try_add(self, queue: Hashable, command: S, holdings: Holdings, done: int) -> int:
-        if len(self._embeds) + command.count > self.context.model.max_batch_rows:
+        if len(self._embeds) + command.count > self.most:
             return done
         self.commands.append(command)
         for first, last in command.embeds:

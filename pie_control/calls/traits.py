@@ -36,6 +36,7 @@ TRAITS = (
     Trait("InputImage", ("Allocate", "Forward")),
     Trait("Tokenize", ("InputText",)),
     Trait("OutputText", ("Allocate",)),
+    Trait("Embedding", ("Allocate",)),
     Trait("Fused", ("OutputText", "InputText")),
     Trait("Grammar", ("Fused", "Tokenize")),
     Trait("Exports", ("Allocate",)),

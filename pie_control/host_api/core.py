@@ -25,10 +25,12 @@ MODEL_INFO = (
     "architecture",
     "page_size",
     "vocab_size",
+    "hidden_size",
     "max_context",
     "max_batch_tokens",
     "max_dist",
     "stop_tokens",
+    "pooling",
 )
 """What an inferlet is told of a model as its worker says it."""
 
@@ -145,7 +147,10 @@ def _model_info(found: ModelView) -> str:
         {"name": trait.name, "version": trait.version, "functions": functions, "supertraits": trait.supertraits}
         for trait, functions in traits_of(about)
     ]
+    begin, end = found.frame
     others = {
+        "begin_tokens": begin,
+        "end_tokens": end,
         "has_chat_template": found.has_chat_template,
         "image_token": image_token,
         "moves_tokens": not about.fixed_positions,

@@ -18,7 +18,8 @@ from .messages import encode
 
 @dataclass(frozen=True)
 class ModelInfo:
-    """A model that inferlets can use. Sizes are in bytes, pages hold `page_size` tokens."""
+    """A model that inferlets can use. Sizes are in bytes, pages hold `page_size` tokens. `pooling`: how
+    states become the vector of a text; empty: the model was not made for embeddings."""
 
     name: str
     architecture: str
@@ -34,6 +35,7 @@ class ModelInfo:
     weight_bytes: int
     stop_tokens: tuple[int, ...]
     has_chat_template: bool
+    pooling: str
 
 
 @dataclass(frozen=True)

@@ -56,6 +56,11 @@ class ModelView:
     def has_chat_template(self) -> bool:
         return self._tokenizer is not None and self._tokenizer.has_chat_template
 
+    @property
+    def frame(self) -> tuple[Sequence[int], Sequence[int]]:
+        """Tokens that its tokenizer puts before and behind a text that is for the model."""
+        return ((), ()) if self._tokenizer is None else self._tokenizer.frame
+
     # ---- for inferlets ----
 
     def info(self, make: Callable[[ModelView], str]) -> str:

@@ -85,6 +85,15 @@ class Tokenizer:
             return encode(self.inner, text)
         return self._plain_text.tokenize(text)
 
+    @property
+    def frame(self) -> tuple[list[int], list[int]]:
+        """Tokens that are put before and behind a text that is for the model, and which `encode` leaves out."""
+        plain, whole = (self.inner.encode("a", add_special_tokens=each).ids for each in (False, True))
+        begin = len(whole) - len(plain)
+        while begin and whole[begin : begin + len(plain)] != plain:
+            begin -= 1
+        return whole[:begin], whole[begin + len(plain) :]
+
     def check(self, tokens: Sequence[int]) -> None:
         """Raises InvalidArgument unless all are in the vocabulary."""
         if len(tokens) > MAX_TOKENS:

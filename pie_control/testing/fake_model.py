@@ -34,6 +34,8 @@ from pie_inference.protocol import (
     Forward,
     ForwardWithScores,
     ForwardWithScoresResult,
+    GetEmbedding,
+    GetEmbeddingResult,
     GetLogprobs,
     GetLogprobsAt,
     GetLogprobsAtResult,
@@ -62,6 +64,7 @@ from pie_inference.testing import byte_tokenizer
 from pie_inference.testing.small_vision import VISION, TileRunner
 
 from .fake_adapters import FakeAdapters
+from .fake_embedding import pooled
 from .fake_masks import explicit_mask, range_mask
 from .fake_sampling import bias, choose, forbid, scored, softmax
 from .filled_array import FilledArray
@@ -70,7 +73,7 @@ Hashes = NDArray[np.uint64]
 Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
 
-SCORE_RANGE = 8.0
+SCORE_RANGE, HIDDEN_SIZE = 8.0, 8
 FAULTS = (ValueError, IndexError)
 """What a command raises that cannot run."""
 
@@ -114,7 +117,7 @@ class FakeModel:
             dtype="uint64",
             device="cpu",
             vocab_size=byte_tokenizer.VOCAB_SIZE,
-            hidden_size=1,
+            hidden_size=HIDDEN_SIZE,
             max_context=max_context,
             page_size=page_size,
             num_pages=num_pages,
@@ -373,6 +376,9 @@ class FakeModel:
             probabilities=np.concatenate([np.zeros(0), *kept]).astype(np.float32),
             rest=np.array([max(0.0, 1 - row.sum()) for row in kept], np.float32),
         )
+
+    def _get_embedding(self, batch: GetEmbedding) -> GetEmbeddingResult:
+        return pooled(batch, self._scores(batch.embeds)[:, :HIDDEN_SIZE] - SCORE_RANGE / 2)
 
     def _get_next_dists(self, batch: GetNextDists) -> GetNextDistsResult:
         rows = np.diff(batch.indptr)

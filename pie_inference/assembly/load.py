@@ -19,6 +19,7 @@ from ..kv_cache import sizing
 from ..kv_cache.copy_lane import make_lane
 from ..kv_cache.host_pages import HostPages
 from ..kv_cache.pages import KvCache, lazy_zeros
+from ..loading.pooling_files import read_pooling
 from ..loading.progress import LoadProgress
 from ..loading.weights import WeightLoader
 from ..models.image_processor import TILE_SLOTS
@@ -126,4 +127,5 @@ def _describe(plan: ServingPlan, host_pages: HostPages, weight_bytes: int) -> Mo
         weight_bytes=size * weight_bytes,
         vision=plan.vision,
         fixed_positions=model.fixed_positions,
+        pooling=read_pooling(plan.checkpoint.folder),
     )

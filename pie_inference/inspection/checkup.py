@@ -10,6 +10,7 @@ from ..attention.choose import name_of_choice
 from ..config import WorkerConfig
 from ..device.ranks import SingleRank
 from ..errors import InferenceError
+from ..loading.pooling_files import read_pooling
 from ..loading.weight_sizes import WeightSize, sizes
 from .products import ServedProducts, describe_products
 
@@ -24,6 +25,7 @@ class ModelShape:
     file_bytes: int
     max_context: int
     weights: tuple[WeightSize, ...]  # in every form, the largest first
+    pooling: str  # as in `ModelDescription`
 
 
 @dataclass(frozen=True)
@@ -86,6 +88,7 @@ def _shape(files: ModelFiles) -> ModelShape:
         file_bytes=files.checkpoint.num_bytes(),
         max_context=files.config.max_context,
         weights=sizes(files.checkpoint),
+        pooling=read_pooling(files.checkpoint.folder),
     )
 
 

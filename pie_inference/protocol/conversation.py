@@ -121,6 +121,7 @@ class ModelDescription(Message, frozen=True):
     weight_bytes: int  # all ranks; what each of them holds whole is counted for each
     vision: Vision | None = None  # None: it takes no images
     fixed_positions: str = ""  # why it does not run ShiftKvpage; "": it does
+    pooling: str = ""  # how states become the vector of a text: "last" or "mean"; "": it was not made for embeddings
 
     @property
     def scratch_pages(self) -> int:

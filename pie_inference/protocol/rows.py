@@ -39,6 +39,21 @@ class GetLogprobsAt(Batch, frozen=True):
         return GetLogprobsAtResult(np.zeros(len(self.tokens), np.float32))
 
 
+class GetEmbedding(Batch, frozen=True):
+    """One vector of the outputs at the embeds of each command: their mean, or the last one."""
+
+    ragged: ClassVar[Layout] = {"indptr": ("embeds",)}
+
+    embeds: Array  # int32 [R]
+    indptr: Array  # int32 [N + 1], none empty
+    mean: Array  # bool [N]
+    dimensions: Array  # int32 [N], numbers of the vector that are kept, >= 1
+    normalize: Array  # bool [N]: those are divided by their length
+
+    def zeros(self) -> GetEmbeddingResult:
+        return GetEmbeddingResult(np.zeros(self.count() + 1, np.int32), np.zeros(0, np.float32))
+
+
 class GetNextDistsResult(Result, frozen=True):
     """The answer to `GetNextDists`: k entries for each embed, most probable first; equal ones in the order of ids."""
 
@@ -55,3 +70,12 @@ class GetLogprobsAtResult(Result, frozen=True):
     """The answer to `GetLogprobsAt`, in its order."""
 
     logprobs: Array  # float32 [T]
+
+
+class GetEmbeddingResult(Result, frozen=True):
+    """The answer to `GetEmbedding`."""
+
+    ragged: ClassVar[Layout] = {"indptr": ("vectors",)}
+
+    indptr: Array  # int32 [N + 1]
+    vectors: Array  # float32

@@ -35,6 +35,8 @@ from ..protocol import (
     Forward,
     ForwardWithScores,
     ForwardWithScoresResult,
+    GetEmbedding,
+    GetEmbeddingResult,
     GetLogprobs,
     GetLogprobsAt,
     GetLogprobsAtResult,
@@ -132,6 +134,7 @@ class PacedModel:
             ForwardWithScores: self._forward_with_scores,
             Sample: self._sample,
             Verify: self._verify,
+            GetEmbedding: _get_embedding,
             GetNextDist: self._get_next_dist,
             GetLogprobs: self._get_logprobs,
             GetNextDists: self._get_next_dists,
@@ -253,6 +256,11 @@ class PacedModel:
 
 def _nothing(batch: Batch) -> None:
     """Keys are not kept, so they need not be moved."""
+
+
+def _get_embedding(batch: GetEmbedding) -> GetEmbeddingResult:
+    """Its states have one number, which is 1."""
+    return GetEmbeddingResult(np.arange(len(batch.mean) + 1, dtype=np.int32), np.ones(len(batch.mean), np.float32))
 
 
 def _scored(batch: Sample, tokens: NDArray[np.int32]) -> SampleResult:

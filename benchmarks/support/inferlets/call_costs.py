@@ -123,6 +123,7 @@ def model_calls(world: World) -> dict[str, Callable[..., Any]]:
         "verify": lambda: traits.verify(queue, output, [], sampler),
         "get_next_dist": lambda: traits.get_next_dist(queue, output[0]),
         "get_logprobs": lambda: traits.get_logprobs(queue, output[0], [100]),
+        "get_embedding": lambda: traits.get_embedding(queue, output),
         "fork_matcher": lambda: traits.fork_matcher(matcher),
         "grammar_mask": lambda: traits.grammar_mask(matcher),
         "grammar_rollback": lambda advanced: traits.grammar_rollback(matcher, advanced.accepted),

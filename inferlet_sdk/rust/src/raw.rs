@@ -310,11 +310,12 @@ pub mod core {
         unsafe { call(|result| import(result)) }
     }
 
-    /// A model as a JSON object: `name`, `architecture`, `page_size` (tokens in a page), `vocab_size`, `max_context` (most tokens that a
-    /// context may hold), `max_batch_tokens` (most input tokens that run at once), `max_dist` (largest `k` of `get-next-dist`), `stop_tokens`
+    /// A model as a JSON object: `name`, `architecture`, `page_size` (tokens in a page), `vocab_size`, `hidden_size` (numbers of a
+    /// hidden state), `max_context` (most tokens that a context may hold), `max_batch_tokens` (most input tokens that run at once), `max_dist` (largest `k` of `get-next-dist`), `stop_tokens`
     /// (list of tokens after which generation ends), `bos_text` and `eos_text` (of the special tokens; null: none), `has_chat_template`,
     /// `image_token` (that stands for what is seen in an image; null: the model takes no images), `moves_tokens` (whether `shift-kvpage` can
-    /// do so), `adapters` (names of the LoRA adapters that it has now, for `forward` and `decode`: the operator may drop them at any time;
+    /// do so), `begin_tokens` and `end_tokens` (that stand before and behind a text which is for the model as a whole, and which `tokenize`
+    /// does not add), `pooling` (how hidden states become the vector of a text, for `get-embedding`; empty: the model was not made for that), `adapters` (names of the LoRA adapters that it has now, for `forward` and `decode`: the operator may drop them at any time;
     /// empty where there can be none), and `traits`, what it implements: a list of objects with `name`, `version` (of its functions: that of
     /// this package), `functions` (names as here) and `supertraits` (names). Later versions may add keys: ignore those that you do not know.
     pub fn get_model_info(model: &str) -> Result<String, Error> {
@@ -366,6 +367,23 @@ pub mod core {
             fn import(_: *mut u8);
         }
         unsafe { call(|result| import(result)) }
+    }
+}
+
+pub mod embedding {
+    use crate::abi::{call, Error};
+
+    /// A future of one vector for a text, pooled from the hidden states behind the last norm at output embeds, for `await-text`: base64 of
+    /// little-endian f32, since a list costs some guests much for each number. `pooling`: `last` (the state at the last embed that is named)
+    /// or `mean` (over all of them). The first `dimensions` numbers are kept (0: all, as many as `hidden_size` of `get-model-info`), and then
+    /// divided by their length if `normalize`. At most `max_batch_tokens` embeds.
+    pub fn get_embedding(queue: u32, embeds: &[u32], pooling: &str, dimensions: u32, normalize: bool) -> Result<u32, Error> {
+        #[link(wasm_import_module = "pie:inferlet/embedding@0.3.0")]
+        extern "C" {
+            #[link_name = "get-embedding"]
+            fn import(_: u32, _: *const u8, _: usize, _: *const u8, _: usize, _: u32, _: u32, _: *mut u8);
+        }
+        unsafe { call(|result| import(queue, embeds.as_ptr().cast(), embeds.len(), pooling.as_ptr().cast(), pooling.len(), dimensions, u32::from(normalize), result)) }
     }
 }
 

@@ -21,6 +21,8 @@ EXAMPLES = """  pie models                                 the models of the ser
 
 COLUMNS = ("NAME", "ARCHITECTURE", "DTYPE", "DEVICE", "CONTEXT", "PAGES", "TRAITS")
 THOUSAND = 1000
+EMBEDDING = "Embedding"
+NOT_MADE = "not made for embeddings: it gives vectors of texts, but similar texts may have dissimilar ones"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -46,14 +48,26 @@ def _list(options: argparse.Namespace) -> int:
 
     with SyncClient(server_of(options) or DEFAULT_SERVER, token_of(options)) as client:
         models = client.models()
-    write_line(json.dumps(models, indent=2) if options.json else format_table(COLUMNS, map(_row, models)))
+    if options.json:
+        write_line(json.dumps(models, indent=2))
+        return 0
+    write_line(format_table(COLUMNS, map(_row, models)))
+    if any(map(_compares_poorly, models)):
+        write_line(f"* {NOT_MADE}")
     return 0
+
+
+def _compares_poorly(model: Mapping[str, Any]) -> bool:
+    """Whether it gives vectors of texts though it was not made for that."""
+    return EMBEDDING in model["traits"] and not model["pooling"]
 
 
 def _row(model: dict[str, Any]) -> tuple[str, ...]:
     pages = f"{model['num_pages']} x {model['page_size']}"
     names = ("name", "architecture", "dtype", "device", "max_context")
-    return (*(str(model[name]) for name in names), pages, ",".join(model["traits"]))
+    starred = EMBEDDING if _compares_poorly(model) else None
+    traits = (f"{trait}*" if trait == starred else trait for trait in model["traits"])
+    return (*(str(model[name]) for name in names), pages, ",".join(traits))
 
 
 def _check_up(options: argparse.Namespace) -> int:
@@ -81,6 +95,8 @@ def _shape(shape: Mapping[str, Any]) -> Iterator[str]:
     yield f"  context     {shape['max_context']} tokens"
     forms = (f"{_form(size)} {amount(size['nbytes'], 'B')}" for size in shape["weights"])
     yield f"  weights     {', '.join(forms)}"
+    pooled = {"": f"warning: {NOT_MADE}", "last": "by the state of the last token", "mean": "by the mean of all states"}
+    yield f"  embeddings  {pooled[shape['pooling']]}"
 
 
 def _form(size: Mapping[str, Any]) -> str:

@@ -200,6 +200,7 @@ def test_information_is_that_of_model_and_limits(guest_cache: Path) -> None:
             "architecture": "FakeModel",
             "page_size": described.page_size,
             "vocab_size": described.vocab_size,
+            "hidden_size": described.hidden_size,
             "max_context": described.max_context,
             "max_batch_tokens": described.max_batch_tokens,
             "max_dist": described.max_dist,
@@ -209,6 +210,9 @@ def test_information_is_that_of_model_and_limits(guest_cache: Path) -> None:
             "has_chat_template": True,
             "image_token": 255,
             "moves_tokens": True,
+            "begin_tokens": [],
+            "end_tokens": [],
+            "pooling": "",
         }
         assert {trait["name"]: trait["functions"] for trait in traits} == {
             name: list(functions) for name, functions in functions_of_traits().items()

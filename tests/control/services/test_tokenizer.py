@@ -237,6 +237,22 @@ def test_a_model_without_a_template_says_so() -> None:
         one.format_chat("[]", "", True)
 
 
+def test_tokens_around_a_text_for_the_model_are_those_of_the_tokenizer() -> None:
+    data = json.loads(byte_tokenizer.tokenizer_json())
+    assert Tokenizer(json.dumps(data).encode(), {}, byte_tokenizer.VOCAB_SIZE).frame == ([], [])
+    special = {
+        name: {"id": name, "ids": [token], "tokens": [name]} for name, token in (("<|begin|>", 5), ("<|end|>", 6))
+    }
+    single = [
+        {"SpecialToken": {"id": "<|begin|>", "type_id": 0}},
+        {"Sequence": {"id": "A", "type_id": 0}},
+        {"SpecialToken": {"id": "<|end|>", "type_id": 0}},
+    ]
+    data["post_processor"] = {"type": "TemplateProcessing", "single": single, "pair": single, "special_tokens": special}
+    data["post_processor"]["pair"] = [*single, {"Sequence": {"id": "B", "type_id": 1}}]
+    assert Tokenizer(json.dumps(data).encode(), {}, byte_tokenizer.VOCAB_SIZE).frame == ([5], [6])
+
+
 @pytest.mark.parametrize(
     "messages",
     ["", "{", "{}", "7", "null", "[1]", "[null]", '[{"role": 5}]', "[" * 50_000],

@@ -1,0 +1,1 @@
+"""Vectors of whole texts, pooled from hidden states."""

@@ -1,0 +1,49 @@
+"""How folders in the form of sentence-transformers say how states are pooled."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from pie_inference.errors import CheckpointError
+from pie_inference.loading.pooling_files import read_pooling
+
+TYPE = "sentence_transformers.models."
+
+
+def write(
+    folder: Path, modes: dict[str, object], kinds: tuple[str, ...] = ("Transformer", "Pooling", "Normalize")
+) -> None:
+    modules = [{"idx": n, "path": f"{n}_{kind}", "type": f"{TYPE}{kind}"} for n, kind in enumerate(kinds)]
+    (folder / "modules.json").write_text(json.dumps(modules))
+    (folder / "1_Pooling").mkdir()
+    (folder / "1_Pooling" / "config.json").write_text(json.dumps({"word_embedding_dimension": 64, **modes}))
+
+
+@pytest.mark.parametrize(("mode", "pooling"), [("lasttoken", "last"), ("mean_tokens", "mean")])
+def test_the_way_is_read(mode: str, pooling: str, tmp_path: Path) -> None:
+    write(tmp_path, {f"pooling_mode_{mode}": True, "pooling_mode_max_tokens": False, "include_prompt": True})
+    assert read_pooling(tmp_path) == pooling
+
+
+def test_a_model_that_was_not_made_for_embeddings_has_none(tmp_path: Path) -> None:
+    assert read_pooling(tmp_path) == ""
+
+
+@pytest.mark.parametrize(
+    ("modes", "kinds", "message"),
+    [
+        ({"pooling_mode_cls_token": True}, ("Transformer", "Pooling"), "pooling by pooling_mode_cls_token; supported"),
+        ({}, ("Transformer", "Pooling"), "pooling by nothing"),
+        ({}, ("Transformer", "Dense"), "module of type .*Dense' is not supported"),
+        ({}, ("Transformer",), "there are 0 modules of type Pooling"),
+    ],
+)
+def test_what_is_not_supported_is_named(
+    modes: dict[str, object], kinds: tuple[str, ...], message: str, tmp_path: Path
+) -> None:
+    write(tmp_path, modes, kinds)
+    with pytest.raises(CheckpointError, match=message):
+        read_pooling(tmp_path)
