@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from ..errors import UnknownName
 from ..server_api import ServerApi
+from .images import images_of
 from .line import WaitingLine
 from .programs import OWNER, RoutePrograms
 from .request import ServedRequest, Target, find_target, unknown_model
@@ -16,7 +18,11 @@ if TYPE_CHECKING:
     from ..tenant_api import TenantApi
 
 BODY = "request"
-"""The blob of the inferlet that is the body of the request."""
+"""The blob of the inferlet that is the body of the request; `images_of` names the others."""
+
+
+SMALL = 4096
+"""Bytes of a body in which images are looked for at once; for a larger one on a thread."""
 
 
 class Gateway:
@@ -59,8 +65,10 @@ class Gateway:
             "model": target.model,
             "adapter": target.adapter,
         }
+        body = request.body
+        images = images_of(body) if len(body) <= SMALL else await asyncio.to_thread(images_of, body)
         try:
-            return await api.launch(program, environment=environment, contents={BODY: request.body}, owner=owner)
+            return await api.launch(program, environment=environment, contents={BODY: body, **images}, owner=owner)
         except UnknownName:
             if owner:
                 raise

@@ -109,7 +109,7 @@ def _image(block: Fields) -> dict[str, Any]:
         return {"type": "image_url", "image_url": {"url": source.text("url")}}
     if source.text("type") != "base64":
         raise source.refuse("type", "must be base64 or url")
-    return {"type": "image_url", "image_url": {"url": f"data:{source.text('media_type')};base64,"}}
+    return {"type": "image_url", "image_url": {"url": f"data:{source.text('media_type')};base64,{source.text('data')}"}}
 
 
 def _result(block: Fields) -> dict[str, Any]:

@@ -22,6 +22,7 @@ from inferlet_sdk.served.requests.messages import (
 from inferlet_sdk.served.requests.wanted import MOST_ALTERNATIVES, Place, Wanted, most_tokens
 from inferlet_sdk.tools.formats.dialect import Dialect, dialect_of
 from inferlet_sdk.tools.formats.grammars import AUTO, REQUIRED, Called, call_grammar
+from inferlet_sdk.traits import get_model_info
 
 NONE = "none"
 EFFORTS = (NONE, "minimal", "low", "medium", "high", "xhigh")
@@ -62,7 +63,8 @@ class ChatRequest:
         strict, tools = is_strict(fields), _tool_use(fields, declared, dialect)
         if tools is not None:
             wanted = replace(wanted, grammar=_grammar(fields, place, tools, strict, wanted.grammar))
-        read = await Messages(dialect, parameters_of(declared)).read(messages)
+        sees = get_model_info(place.model).image_token is not None
+        read = await Messages(dialect, parameters_of(declared), sees).read(messages)
         continued = None
         if fields.flag("continue_final_message"):
             if fields.flag("add_generation_prompt") or read[-1]["role"] != "assistant" or len(read) < 2:

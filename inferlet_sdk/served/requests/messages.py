@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from hashlib import sha256
 from typing import Any
 
 from inferlet_sdk.errors import NotFound
@@ -20,12 +21,12 @@ _TEXT_PARTS = ("text", "input_text", "output_text", "refusal")
 class Messages:
     """Turns messages to those of a template. `dialect` says how the model writes calls; None: it has no tools."""
 
-    def __init__(self, dialect: Dialect | None, parameters: Mapping[str, Sequence[str]]) -> None:
-        """`parameters`: names of the parameters of each tool, in order."""
+    def __init__(self, dialect: Dialect | None, parameters: Mapping[str, Sequence[str]], sees: bool) -> None:
+        """`parameters`: names of the parameters of each tool, in order; `sees`: whether the model takes images."""
+        self._sees = sees
         self._dialect = dialect
         self._parameters = parameters
         self._calls: dict[str, tuple[str, str]] = {}  # the template's identifier, and the name, by the client's
-        self._images = 0
 
     async def read(self, messages: Sequence[Fields]) -> list[dict[str, Any]]:
         """All messages; raises Refused."""
@@ -74,18 +75,19 @@ class Messages:
         raise part.refuse("type", f"parts of type {kind!r} are not served: there are text and image_url")
 
     async def _image(self, place: Fields, name: str) -> Image:
-        """The n-th image of a data URL is the blob `image-n`; others are fetched."""
+        """The server has put images of data URLs beside the request; others are fetched."""
+        if not self._sees:
+            raise place.refuse(name, "this model takes no images")
         url = place.text(name)
         if url.startswith(("http://", "https://")):
             response = await http_get(url)
             return Image(await response.raise_for_status().blob())
-        number, self._images = self._images, self._images + 1
+        kind, _, data = url.partition(",")
         try:
-            return Image(Blob.open(f"image-{number}"))
+            return Image(Blob.open(f"image-{sha256(data.encode()).hexdigest()[:32]}"))
         except NotFound:
-            raise place.refuse(
-                name, "must be a data URL of a PNG or JPEG image, or a URL that this server may ask"
-            ) from None
+            wanted = "must be a PNG or JPEG image in a data URL with base64, or an http URL"
+            raise place.refuse(name, f"{wanted}, not {kind[:40]!r}") from None
 
     # ---- calls ----
 

@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 import pie_control.programs
 from pie_control.authoring.native.program import source_of
 from pie_control.authoring.native.server import NativeServer
+from pie_control.gateway.images import images_of
 from pie_control.inferlets.events import Message
+from pie_inference.protocol.conversation import ModelDescription
+from pie_inference.testing import byte_tokenizer
 
 BUNDLED = Path(pie_control.programs.__file__).parent / "bundled"
 
@@ -58,9 +63,21 @@ def asking(server: NativeServer, program: str, **environment: str) -> Ask:
         heard: list[Any] = []
         told = {"request_id": "r1", "model": "demo", "adapter": "", **environment}
         request = json.dumps(fields).encode() if body is None else body
-        ended = server.run(source, (), told, heard.append, blobs={"request": request})
+        ended = server.run(source, (), told, heard.append, blobs={"request": request, **images_of(request)})
         assert ended.status == "finished", ended.error
         events = [json.loads(one.text) for one in heard if isinstance(one, Message)]
         return Served(None if ended.result is None else json.loads(ended.result), events)
 
     return ask
+
+
+def marked(model: ModelDescription, marks: Mapping[str, int], template: str) -> ModelDescription:
+    """A model without weights whose tokenizer has special tokens in place of bytes that no text in UTF-8 has."""
+    tokenizer = json.loads(model.tokenizer)
+    vocabulary = tokenizer["model"]["vocab"].items()
+    plain = dict.fromkeys(("single_word", "lstrip", "rstrip", "normalized"), False)
+    tokens = [{"id": number, "content": text, "special": True, **plain} for text, number in marks.items()]
+    tokenizer["model"]["vocab"] = {text: one for text, one in vocabulary if one not in marks.values()} | dict(marks)
+    tokenizer["added_tokens"] = sorted([*tokenizer["added_tokens"], *tokens], key=lambda token: token["id"])
+    config = {**byte_tokenizer.tokenizer_config(), "chat_template": template}
+    return msgspec.structs.replace(model, tokenizer=json.dumps(tokenizer).encode(), tokenizer_config=config)

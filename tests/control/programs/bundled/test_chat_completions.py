@@ -328,5 +328,8 @@ def test_other_refusals(ask: Ask, server: NativeServer) -> None:
     assert (long.error["code"], long.error["param"]) == ("context_length_exceeded", "messages")
     unknown = asking(server, "chat_completions", model="nothing")(messages=ASKED).error
     assert (unknown["status"], unknown["code"], unknown["param"]) == (404, "model_not_found", "model")
+    part = {"type": "image_url", "image_url": {"url": "data:image/png;base64,AAAA"}}
+    blind = ask(messages=[{"role": "user", "content": [part]}]).error
+    assert (blind["param"], "takes no images" in blind["message"]) == ("messages[0].content[0].image_url.url", True)
     assert ask(messages=ASKED, structured_outputs={"regex": "["}).error["status"] == 400
     assert ask(messages=ASKED, stream=True, structured_outputs={"grammar": "start: nothing"}).error["status"] == 400

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from typing import Any
 
-import msgspec
 import pytest
 
 from inferlet_sdk.served.writing.reasoning import ReasoningParser
@@ -16,7 +14,7 @@ from pie_control.testing.fake_model import FakeModel
 from pie_control.testing.in_process import InProcessClient
 from pie_inference.protocol.conversation import ModelDescription
 from pie_inference.testing import byte_tokenizer
-from tests.control.programs.bundled.launching import Ask, asking
+from tests.control.programs.bundled.launching import Ask, asking, marked
 
 ASKED = [{"role": "user", "content": "Why?"}]
 TEMPLATE = (
@@ -31,17 +29,7 @@ class Reasoner(FakeModel):
     """Its tokens mean nothing, but its tokenizer has marks, and its template knows when to write them."""
 
     def describe(self) -> tuple[ModelDescription, ...]:
-        (one,) = super().describe()
-        tokenizer = json.loads(one.tokenizer)
-        vocabulary = tokenizer["model"]["vocab"]
-        vocabulary = {text: number for text, number in vocabulary.items() if number not in MARKS.values()}
-        tokenizer["model"]["vocab"] = {**vocabulary, **MARKS}
-        plain = dict.fromkeys(("single_word", "lstrip", "rstrip", "normalized"), False)
-        marks = [{"id": number, "content": text, "special": True, **plain} for text, number in MARKS.items()]
-        tokenizer["added_tokens"] = sorted([*tokenizer["added_tokens"], *marks], key=lambda token: token["id"])
-        config = {**byte_tokenizer.tokenizer_config(), "chat_template": TEMPLATE}
-        data = json.dumps(tokenizer).encode()
-        return (msgspec.structs.replace(one, tokenizer=data, tokenizer_config=config),)
+        return (marked(super().describe()[0], MARKS, TEMPLATE),)
 
 
 @pytest.fixture(scope="module")
