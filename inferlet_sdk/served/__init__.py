@@ -7,11 +7,13 @@ the events of its stream, and what `main` returns is the body of the answer. `do
 
 from inferlet_sdk.served.dialects.anthropic import MessageReply
 from inferlet_sdk.served.dialects.openai import CHAT, CHUNK, TEXT, Reply, Vocabulary, delta_of, message_of, usage_of
+from inferlet_sdk.served.dialects.responses import ResponseReply
 from inferlet_sdk.served.errors import Refused, served
 from inferlet_sdk.served.fields import Fields
 from inferlet_sdk.served.requests.anthropic import chat_fields, renamed
 from inferlet_sdk.served.requests.chat import ChatRequest
 from inferlet_sdk.served.requests.completion import CompletionRequest
+from inferlet_sdk.served.requests.responses import fields_of_response
 from inferlet_sdk.served.requests.wanted import Place, Wanted, check_model
 from inferlet_sdk.served.writing.answer import Answer, Part, ToolCall
 from inferlet_sdk.served.writing.prompts import Echo, forks, open_prompt
@@ -30,12 +32,14 @@ __all__ = [
     "Place",
     "Refused",
     "Reply",
+    "ResponseReply",
     "ToolCall",
     "Vocabulary",
     "Wanted",
     "chat_fields",
     "check_model",
     "delta_of",
+    "fields_of_response",
     "forks",
     "message_of",
     "open_prompt",

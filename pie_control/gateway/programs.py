@@ -12,6 +12,7 @@ FOLDER = Path(__file__).parents[1] / "programs" / "bundled"
 ROUTES = {
     "/v1/chat/completions": "chat_completions",
     "/v1/completions": "completions",
+    "/v1/responses": "responses",
     "/v1/messages": "messages",
     "/v1/messages/count_tokens": "messages",
 }

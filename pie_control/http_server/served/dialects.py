@@ -32,15 +32,20 @@ class OpenAi:
         return response(status_of(error), error_body(error))
 
 
-class Anthropic(OpenAi):
-    """Messages: events have the name that their `type` is, and errors a type of their own."""
+class Responses(OpenAi):
+    """Responses: events have the name that their `type` is."""
 
     end = b""
-    types = {404: "not_found_error", 413: "request_too_large", 500: "api_error", 503: "overloaded_error"}  # noqa: RUF012
 
     def event(self, text: str) -> bytes:
         found = TYPE.match(text)
         return (b"event: " + found[1].encode() + b"\n" if found else b"") + super().event(text)
+
+
+class Anthropic(Responses):
+    """Messages: named events, and errors with a type of their own."""
+
+    types = {404: "not_found_error", 413: "request_too_large", 500: "api_error", 503: "overloaded_error"}  # noqa: RUF012
 
     def error(self, error: Exception) -> Any:
         status = status_of(error)
@@ -53,12 +58,14 @@ class Anthropic(OpenAi):
         return JSONResponse(self.error(error), status_of(error), headers)
 
 
-OPENAI, ANTHROPIC = OpenAi(), Anthropic()
+OPENAI, RESPONSES, ANTHROPIC = OpenAi(), Responses(), Anthropic()
 
 
 def dialect_of(route: str) -> OpenAi:
     """The API of a route."""
-    return ANTHROPIC if route.startswith("/v1/messages") else OPENAI
+    if route.startswith("/v1/messages"):
+        return ANTHROPIC
+    return RESPONSES if route == "/v1/responses" else OPENAI
 
 
 def error_event(dialect: OpenAi, error: Exception) -> bytes:

@@ -1,4 +1,4 @@
-"""`/v1/chat/completions`, `/v1/completions`, `/v1/messages`: requests that programs answer."""
+"""`/v1/chat/completions`, `/v1/completions`, `/v1/responses`, `/v1/messages`: requests that programs answer."""
 
 from __future__ import annotations
 

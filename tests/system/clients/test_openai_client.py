@@ -111,6 +111,21 @@ def test_a_format(client: OpenAI) -> None:
     assert json.loads(answer.choices[0].message.content or "").keys() == {"a"}
 
 
+def test_responses(client: OpenAI) -> None:
+    short: Any = {"model": "fake", "max_output_tokens": 6, "temperature": 0, "extra_body": {"ignore_eos": True}}
+    whole = client.responses.create(input="Why?", **short)
+    assert (whole.status, whole.usage is not None and whole.usage.output_tokens) == ("incomplete", 6)
+    with client.responses.stream(input="Why?", **short) as stream:
+        events = list(stream)
+    assert events[-1].type == "response.incomplete"
+    assert events[-1].response.output_text == whole.output_text
+    flat: Any = {"type": "function", **ADD["function"], "strict": True}
+    chosen: Any = {"tools": [flat], "tool_choice": {"type": "function", "name": "add"}}
+    (call,) = client.responses.create(input="Why?", **chosen, **(short | {"max_output_tokens": 200})).output
+    assert call.type == "function_call"
+    assert json.loads(call.arguments).keys() == {"a"}
+
+
 def test_errors(client: OpenAI) -> None:
     with pytest.raises(openai.BadRequestError) as refused:
         client.chat.completions.create(messages=ASKED, **(SHORT | {"n": 500}))
