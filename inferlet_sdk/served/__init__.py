@@ -6,7 +6,17 @@ the events of its stream, and what `main` returns is the body of the answer. `do
 """
 
 from inferlet_sdk.served.dialects.anthropic import MessageReply
-from inferlet_sdk.served.dialects.openai import CHAT, CHUNK, TEXT, Reply, Vocabulary, delta_of, message_of, usage_of
+from inferlet_sdk.served.dialects.openai import (
+    CHAT,
+    CHUNK,
+    TEXT,
+    TEXT_PLACE,
+    Reply,
+    Vocabulary,
+    delta_of,
+    message_of,
+    usage_of,
+)
 from inferlet_sdk.served.dialects.responses import ResponseReply
 from inferlet_sdk.served.errors import Refused, served
 from inferlet_sdk.served.fields import Fields
@@ -22,6 +32,7 @@ __all__ = [
     "CHAT",
     "CHUNK",
     "TEXT",
+    "TEXT_PLACE",
     "Answer",
     "ChatRequest",
     "CompletionRequest",

@@ -13,6 +13,7 @@ from inferlet_sdk.served.requests.wanted import Wanted
 from inferlet_sdk.served.writing.answer import Answer, Part, ToolCall
 from inferlet_sdk.traits.runs import TokenLogprobs
 
+TEXT_PLACE = "\0text\0"
 CHAT, CHUNK, TEXT = "chat.completion", "chat.completion.chunk", "text_completion"
 
 
@@ -38,6 +39,11 @@ class Reply:
         """An event of a stream."""
         usage = {"usage": None} if self.wanted.include_usage else {}
         return json.dumps({**self.head, "choices": [choice], **usage, **others})
+
+    def frame(self, choice: dict[str, Any]) -> tuple[str, str]:
+        """A chunk around a text, which stands in `choice` as TEXT_PLACE."""
+        before, _, after = self.chunk(choice).partition(json.dumps(TEXT_PLACE)[1:-1])
+        return before, after
 
     def last_chunk(self, usage: dict[str, Any]) -> str:
         """The event that tells the usage, if the request has asked for it."""

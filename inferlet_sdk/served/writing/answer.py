@@ -25,6 +25,9 @@ FORBIDDEN = -1000.0
 """A bias that no token outweighs."""
 
 
+Frame = tuple[str, str]
+
+
 @dataclass(frozen=True)
 class ToolCall:
     """A call of a tool; `arguments` is JSON text."""
@@ -56,6 +59,7 @@ class Answer:
         self.tokens: list[int] = []
         self.stop_string: str | None = None
         self.calls = 0
+        self._frame: Frame | None = None
         self._cut_short = 0  # tokens of reasoning that its budget has ended
         self.ctx = ctx
         self.wanted = wanted
@@ -96,8 +100,11 @@ class Answer:
             all_of_it.logprobs = [*all_of_it.logprobs, *part.logprobs]
         return all_of_it
 
-    async def parts(self, at_once: bool = False) -> AsyncIterator[Part]:
-        """What has come, again and again; `at_once`: as few parts as can be."""
+    async def parts(self, at_once: bool = False, frame: Frame | None = None) -> AsyncIterator[Part]:
+        """What has come, again and again; `at_once`: as few parts as can be. `frame`: two texts, between which the host
+        itself sends the text that follows the first part, as the inside of a JSON text, where nothing else has to look
+        at it. So the program sleeps while it streams, and what was sent is in no part."""
+        self._frame = frame if self._is_plain else None
         if self._open and (self.wanted.thinking_budget is not None or self.wanted.grammar is not None):
             async for part in self._think(at_once):
                 yield part
@@ -171,6 +178,9 @@ class Answer:
             if at_once and not self._ends_at_call:
                 part, seen = self._part(generation, reader.read(await generation.whole()), seen)
                 yield part
+            elif self._frame is not None:
+                yield Part(await anext(generation, ""))
+                await generation.whole(send=True, frame=self._frame)
             async for piece in generation:
                 part, seen = self._part(generation, reader.read(piece), seen)
                 yield part
@@ -194,6 +204,13 @@ class Answer:
         return part, end
 
     # ---- parsing ----
+
+    @property
+    def _is_plain(self) -> bool:
+        """Whether its text is all that there is to it."""
+        wanted = self.wanted
+        looked_at = wanted.logprobs is not None or wanted.token_ids or wanted.grammar is not None
+        return self._thinking is None and self._tools is None and not looked_at
 
     @property
     def _ends_at_call(self) -> bool:

@@ -6,6 +6,7 @@ from inferlet_sdk import Args, gather, inferlet
 from inferlet_sdk.served import (
     CHAT,
     CHUNK,
+    TEXT_PLACE,
     Answer,
     ChatRequest,
     Fields,
@@ -58,7 +59,8 @@ async def choice_of(answer: Answer, vocabulary: Vocabulary | None) -> dict[str, 
 async def stream(args: Args, reply: Reply, answer: Answer, vocabulary: Vocabulary | None, prompt: list[int]) -> None:
     """Sends an answer as it is written; the first chunk names the role, the last one tells why it ended."""
     role, others, calls = {"role": "assistant"}, told(prompt, answer.wanted), 0
-    async for part in answer.parts():
+    piece = {"index": answer.number, "delta": {"content": TEXT_PLACE}, "finish_reason": None, "logprobs": None}
+    async for part in answer.parts(frame=reply.frame(piece)):
         delta = delta_of(part, calls)
         calls += len(part.calls)
         if not delta and not part.tokens:

@@ -5,6 +5,7 @@ from typing import Any
 from inferlet_sdk import Args, gather, inferlet
 from inferlet_sdk.served import (
     TEXT,
+    TEXT_PLACE,
     Answer,
     CompletionRequest,
     Echo,
@@ -64,7 +65,8 @@ async def choice_of(answer: Answer, vocabulary: Vocabulary | None, echo: Echo, i
 async def stream(args: Args, reply: Reply, answer: Answer, vocabulary: Vocabulary | None) -> None:
     """Sends a continuation as it is written; the last chunk tells why it ended."""
     length = 0
-    async for part in answer.parts():
+    piece = {"index": answer.number, "text": TEXT_PLACE, "finish_reason": None, "logprobs": None}
+    async for part in answer.parts(frame=reply.frame(piece)):
         if not part.text and not part.tokens:
             continue
         choice = {"index": answer.number, "text": part.text, "finish_reason": None, "logprobs": None}
