@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AsyncExitStack
 from pathlib import Path
 
 import pytest
@@ -16,14 +18,26 @@ from pie_control.client import Client
 from tests.helpers.guard import HANG_SECONDS
 
 
-@pytest.mark.parametrize("name", checks.names())
-def test_the_technique_does_what_it_is_for(name: str) -> None:
-    async def check() -> list[Measure]:
-        async with serving(**checks.settings(name)) as server, Client(server.url) as client:
-            async with asyncio.timeout(HANG_SECONDS):
-                return list(await checks.run(name, client, checks.load(name).LEAST))
+@pytest.fixture(scope="module")
+def run_check() -> Iterator[Callable[[str], Sequence[Measure]]]:
+    """Runs a check on a server with its models, which lasts for all checks with the same ones."""
+    servers, urls = AsyncExitStack(), dict[str, str]()
 
-    measures = asyncio.run(check())
+    async def check(name: str) -> Sequence[Measure]:
+        settings = checks.settings(name)
+        if (key := str(settings)) not in urls:
+            urls[key] = (await servers.enter_async_context(serving(**settings))).url
+        async with asyncio.timeout(HANG_SECONDS), Client(urls[key]) as client:
+            return await checks.run(name, client, checks.load(name).LEAST)
+
+    with asyncio.Runner() as runner:
+        yield lambda name: runner.run(check(name))
+        runner.run(servers.aclose())
+
+
+@pytest.mark.parametrize("name", checks.names())
+def test_the_technique_does_what_it_is_for(name: str, run_check: Callable[[str], Sequence[Measure]]) -> None:
+    measures = run_check(name)
     assert any(one.reach for one in measures)
     assert all(one.passed for one in measures), measures
 

@@ -38,7 +38,7 @@ async def member(args, part: int, number: int, size: int):
             await broadcast(f"{swarm}, {number ^ 1 << turn}", f"{turn} {known}")
             while str(turn) not in mail:  # another one may be ahead
                 mail |= dict([(await inbox.next()).text.split()])
-            known = await add(args.model, known, mail[str(turn)])
+            known = await add(args.model, *sorted((known, mail[str(turn)]), key=int))  # both add the same way
         await broadcast(swarm, known)
         votes = Counter([(await everybody.next()).text for _ in range(size)])
     return {"heard": [mail[str(turn)] for turn in range(rounds)], "votes": votes.most_common(1), "sent": rounds + 1}
