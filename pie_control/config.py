@@ -182,7 +182,7 @@ class ServerConfig:
     policy: str = _setting(
         "adaptive", "when waves are sent (paper, section 6.1)", choices=("adaptive", "eager", "k-only", "t-only")
     )
-    k_only_commands: int = _setting(8, "commands that a wave waits for, by the policy k-only", least=1)
+    k_only_commands: int = _setting(8, "commands of a wave, which waits for them, by the policy k-only", least=1)
     t_only_seconds: float = _setting(0.005, "time between waves, by the policy t-only, in seconds", least=0.0001)
     run_ahead: int = _setting(2, "waves in flight at a time; 1: none ahead", least=1)
     max_program_bytes: int = _setting(64 * MIB, "largest program that is accepted, in bytes", least=1024)

@@ -28,7 +28,9 @@ from ..support.server import Server, listening_worker, scheduler_counts, serving
 
 COMPONENT = "component"
 """Reads distributions, as the program in Python does, as a native component."""
-PROGRAMS = ("stream", "piped", "whole", "distributions", COMPONENT, "fork_join", "compute")
+RUST = "rust"
+"""Reads distributions, too, as a program in Rust."""
+PROGRAMS = ("stream", "piped", "whole", "distributions", COMPONENT, RUST, "fork_join", "compute")
 OWN, LISTENS = "own", "listens"
 WORKERS = (OWN, LISTENS)
 BRANCHES = {"fork_join": 8}
@@ -172,12 +174,14 @@ class _Measured:
 
     async def _run(self, program: str, inferlets: int, tokens: int) -> dict[str, float]:
         arguments = [program, str(tokens), str(self._rounds_of_work)]
-        if program == COMPONENT:
-            source, arguments = program_of("component", "scale"), arguments[1:2]
+        wait = START_SECONDS + inferlets * START_SECONDS_EACH
+        if program in (COMPONENT, RUST):
+            source, arguments = program_of(program, "scale"), arguments[1:2]
+            arguments += [str(round(1e3 * wait))] if program == RUST else []
         else:
             source = program_of("python", "scale")
         await self._reader.launch(await self._client.upload(source, f"scale-{program}"), inferlets, arguments)
-        start = time.time() + START_SECONDS + inferlets * START_SECONDS_EACH
+        start = time.time() + wait
         await self._reader.aim(start)
         await asyncio.sleep(SETTLE_SECONDS)
         if time.time() > start:

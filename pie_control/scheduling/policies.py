@@ -181,13 +181,16 @@ class Eager:
 
 @dataclass(frozen=True, slots=True)
 class KOnly:
-    """Waits for `k` commands for the worker. With fewer it sends after `patience` seconds: no more may come before
-    these are done."""
+    """Batches of fixed size: waits for `k` commands for the worker, and sends as many. With fewer it sends after
+    `patience` seconds: no more may come before these are done."""
 
     k: int
     patience: float = 0.05
     max_in_flight: int = 2
-    max_commands: None = None
+
+    @property
+    def max_commands(self) -> int:
+        return self.k
 
     def should_send(self, state: DispatchState, now: float) -> bool:
         enough = state.commands >= self.k or now >= state.since + self.patience

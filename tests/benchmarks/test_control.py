@@ -84,7 +84,7 @@ def test_tpot_compares_runs_with_the_same_tokens(tmp_path: Path) -> None:
 
 def test_scale(tmp_path: Path) -> None:
     options = ["--steps-ms", "2", "--tokens", "6", "--rounds", "1", "--inferlets", "3", "--hosts", "", "--programs"]
-    programs = "stream,piped,whole,distributions,component,fork_join,compute"
+    programs = "stream,piped,whole,distributions,component,rust,fork_join,compute"
     rows = run(tmp_path, "scale", *options, programs, "--tree", str(ROOT))
     assert [(row["program"], row["inferlets"]) for row in rows] == [(program, 3) for program in programs.split(",")]
     for row in rows:
@@ -185,7 +185,7 @@ def test_a_soak_fails_for_what_no_kill_explains() -> None:
 
 
 def test_policies(tmp_path: Path) -> None:
-    size = ["--inferlets", "4", "--tokens", "4", "--wave-ms", "1", "--seconds", "0.3", "--warm-up", "0.3"]
+    size = ["--inferlets", "4", "--tokens", "4", "--wave-ms", "1", "--seconds", "0.1"]
     rows = run(tmp_path, "policies", "--quick", "--k", "4", "--t-ms", "5", *size)
     assert [row["policy"] for row in rows] == ["adaptive", "eager", "k-only 4", "t-only 0.005"]
     assert all(row["requests_s"] > 0 for row in rows)

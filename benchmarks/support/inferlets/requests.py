@@ -1,14 +1,9 @@
-"""What `benchmarks policies` runs: one request, by a decode run or by a call for each step."""
+"""What `benchmarks policies` runs: one request, by a decode run."""
 
 from inferlet_sdk import Args, Context, IgnoreStopTokens, inferlet
 
 
 @inferlet
-async def main(args: Args, program: str, prompt: int, tokens: int) -> None:
+async def main(args: Args, prompt: int, tokens: int) -> None:
     async with Context(args.model) as context:
-        context.fill([1] * prompt)
-        if program == "run":
-            await args.stream(context.generate(tokens, stop=IgnoreStopTokens()))
-            return
-        for _ in range(tokens):
-            context.fill([(await context.next_dist()).max_index()])
+        await args.stream(context.fill([1] * prompt).generate(tokens, stop=IgnoreStopTokens()))

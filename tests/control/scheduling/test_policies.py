@@ -92,6 +92,15 @@ def test_k_only_waits_for_k_commands_or_its_patience() -> None:
     assert send(world, 2001.5) == 1
 
 
+def test_a_wave_of_k_only_has_k_commands() -> None:
+    world, inferlets = start(KOnly(3, patience=0.5), 6)
+    world.now = 2000.0
+    sample(inferlets)
+    waves = [len(by_kind(wave)[Sample].embeds) for wave in world.turn().waves]
+    assert waves == [3, 3]
+    assert send(world, 2000.5) is None, "two are in flight"
+
+
 def test_t_only_sends_what_has_gathered() -> None:
     world, inferlets = start(TOnly(0.5), 3)
     sample(inferlets[:1])
