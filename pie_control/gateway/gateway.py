@@ -52,13 +52,7 @@ class Gateway:
         target = find_target(request.model, self.models())
         program, owner = target.program, ""
         if not program:
-            found = await self._programs.find(request.route)
-            if found is None:
-                raise unknown_model(
-                    f"the server has no program of its own for {request.route}: name one of yours, as in the model "
-                    f"{target.model}+PROGRAM"
-                )
-            program, owner = found, OWNER
+            program, owner = await self._programs.find(request.route), OWNER
         environment = {
             "route": request.route,
             "request_id": request.id,

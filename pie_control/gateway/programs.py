@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Mapping
 from pathlib import Path
 
 from ..server_api import ServerApi
@@ -24,19 +25,17 @@ OWNER = "bundled programs"
 class RoutePrograms:
     """Each program is uploaded when it is first asked for, and stays. Belongs to one event loop."""
 
-    def __init__(self, server: ServerApi, folder: Path = FOLDER) -> None:
+    def __init__(self, server: ServerApi, own: Mapping[str, bytes]) -> None:
+        """`own`: programs of the operator, by the names of those that they replace."""
         self._server = server
-        self._folder = folder
+        self._own = own
         self._uploads: dict[str, asyncio.Task[str]] = {}
 
-    async def find(self, route: str) -> str | None:
-        """The hash of the program of a route, which OWNER keeps; None: there is none."""
+    async def find(self, route: str) -> str:
+        """The hash of the program of a route, which OWNER keeps. Raises what `TenantApi.upload` does."""
         name = ROUTES[route]
-        path = self._folder / name / f"{name}.py"
         if name not in self._uploads:
-            if not await asyncio.to_thread(path.is_file):
-                return None
-            self._uploads.setdefault(name, asyncio.create_task(self._upload(name, path)))
+            self._uploads[name] = asyncio.create_task(self._upload(name))
         task = self._uploads[name]
         try:
             return await asyncio.shield(task)  # others may wait for it
@@ -45,7 +44,8 @@ class RoutePrograms:
                 del self._uploads[name]  # the next request tries again
             raise
 
-    async def _upload(self, name: str, path: Path) -> str:
-        data = await asyncio.to_thread(path.read_bytes)
+    async def _upload(self, name: str) -> str:
+        path = FOLDER / name / f"{name}.py"
+        data = self._own[name] if name in self._own else await asyncio.to_thread(path.read_bytes)
         owner = self._server.of(Standing(Tenant(OWNER)))
         return (await owner.upload(data, name, path.name)).program

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
 from importlib.metadata import PackageNotFoundError, version
 
 from fastapi import Depends, FastAPI, WebSocket
@@ -50,12 +51,13 @@ def package_version() -> str:
         return "0"
 
 
-def create_app(api: ServerApi, config: ServerConfig, callers: Callers) -> FastAPI:
-    """The application over one server, which the caller starts and closes."""
+def create_app(api: ServerApi, config: ServerConfig, callers: Callers, programs: Mapping[str, bytes]) -> FastAPI:
+    """The application over one server, which the caller starts and closes. `programs`: of the operator, by the names of
+    those that they replace."""
     app = FastAPI(title="Pie", version=package_version(), description=DESCRIPTION)
     attachments, launches = Attachments(), Launches(config.max_inferlets_per_client)
     limits = LineLimits(config.max_serving, config.max_waiting, config.max_wait_seconds)
-    gateway = Gateway(api, RoutePrograms(api), WaitingLine(limits, time.monotonic))
+    gateway = Gateway(api, RoutePrograms(api, programs), WaitingLine(limits, time.monotonic))
     app.add_middleware(
         Guard,
         hosts=AllowedHosts(config.host, config.allowed_hosts),

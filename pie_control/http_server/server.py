@@ -6,7 +6,8 @@ import asyncio
 import contextlib
 import logging
 import socket
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from types import MappingProxyType
 
 import uvicorn
 
@@ -48,12 +49,20 @@ class _Uvicorn(uvicorn.Server):
 class HttpServer:
     """The HTTP API of one runtime on one listening socket, which it owns. `close` takes at most about 1 s."""
 
-    def __init__(self, api: ServerApi, listener: socket.socket, config: ServerConfig) -> None:
+    def __init__(
+        self,
+        api: ServerApi,
+        listener: socket.socket,
+        config: ServerConfig,
+        programs: Mapping[str, bytes] = MappingProxyType({}),
+    ) -> None:
+        """`programs`: of the operator, which answer requests of served routes, by the names of those that they
+        replace."""
         self._callers = Callers(api, config.accounts)
         self._connections = Connections(config.max_connections, config.max_connections_per_client)
         members = {"registry": self._connections}
         settings = uvicorn.Config(
-            create_app(api, config, self._callers),
+            create_app(api, config, self._callers, programs),
             http=type("Http", (HttpProtocol,), members),
             ws=type("Session", (SessionProtocol,), members),
             log_config=None,  # its messages go where ours go

@@ -7,7 +7,9 @@ import asyncio
 import contextlib
 import logging
 import signal
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping, Sequence
+from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from pie_control.errors import ConfigError
@@ -35,6 +37,13 @@ EXAMPLES = """  pie serve                                  the demo model on htt
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declares the options."""
     add_settings(parser)
+    parser.add_argument(
+        "--program",
+        action="append",
+        default=[],
+        metavar="NAME=FILE",
+        help="program that answers requests in place of the bundled one of this name, for everybody; may be repeated",
+    )
 
 
 def execute(options: argparse.Namespace) -> int:
@@ -46,7 +55,7 @@ def execute(options: argparse.Namespace) -> int:
 
     config = config_of(options, hosts=default_hosts(), state=default_state_dir())
     log_to_stderr(logging.INFO, _json_formatter() if config.log_format == JSON else None)
-    return run_until_signal(_serve(config))
+    return run_until_signal(_serve(config, read_programs(options.program)))
 
 
 def _json_formatter() -> logging.Formatter:
@@ -55,10 +64,27 @@ def _json_formatter() -> logging.Formatter:
     return JsonFormatter()
 
 
-async def _serve(config: ServerConfig) -> int:
+def read_programs(given: Sequence[str]) -> dict[str, bytes]:
+    """The programs of `--program NAME=FILE`, by name; raises ConfigError."""
+    from pie_control.gateway.programs import ROUTES
+
+    programs = {}
+    for text in given:
+        name, _, file = text.partition("=")
+        if name not in ROUTES.values() or not file:
+            names = ", ".join(sorted(set(ROUTES.values())))
+            raise ConfigError(f"--program must be NAME=FILE, where NAME is one of {names}, not {text!r}")
+        try:
+            programs[name] = Path(file).expanduser().read_bytes()
+        except OSError as error:
+            raise ConfigError(f"--program {text}: cannot read the file: {error.strerror}") from None
+    return programs
+
+
+async def _serve(config: ServerConfig, programs: Mapping[str, bytes]) -> int:
     from pie_control.garbage import collect_at_leisure
 
-    async with open_server(config) as server:
+    async with open_server(config, programs) as server:
         read_tenants_at_hangup(config, server)
         names = ", ".join(server.models)
         write_line(f"serving {names} at {server.url} (API documentation: {server.url}/docs)")
@@ -83,8 +109,11 @@ def read_tenants_at_hangup(config: ServerConfig, server: HttpServer) -> None:
 
 
 @contextlib.asynccontextmanager
-async def open_server(config: ServerConfig) -> AsyncIterator[HttpServer]:
-    """Starts a server with its HTTP API; closes both at the end. Raises ConfigError, WorkerUnavailable."""
+async def open_server(
+    config: ServerConfig, programs: Mapping[str, bytes] = MappingProxyType({})
+) -> AsyncIterator[HttpServer]:
+    """Starts a server with its HTTP API; closes both at the end. `programs`: see `HttpServer`. Raises ConfigError,
+    WorkerUnavailable."""
     from pie_control.http_server.listening import bind
     from pie_control.runtime import build_server
 
@@ -95,7 +124,7 @@ async def open_server(config: ServerConfig) -> AsyncIterator[HttpServer]:
             await asyncio.sleep(0)  # starts the worker process, which loads while this one imports
             from pie_control.http_server.server import HttpServer
 
-            server = HttpServer(api, listener, config)
+            server = HttpServer(api, listener, config, programs)
             with explaining_slow_start():
                 await starting
             await server.start()
