@@ -43,6 +43,8 @@ from inferlet_sdk.guest.packages.data_files import program_files
 from inferlet_sdk.guest.program import inferlet
 from inferlet_sdk.images import Image
 from inferlet_sdk.retries import retry
+from inferlet_sdk.retrieval.embedding import embed
+from inferlet_sdk.retrieval.reranking import rerank
 from inferlet_sdk.schemas import SchemaMismatch, Truncated, UnsupportedType, from_json, json_schema, to_json
 from inferlet_sdk.search.hypotheses import Hypothesis
 from inferlet_sdk.tools.tool import Tool, tool
@@ -108,6 +110,7 @@ __all__ = [
     "UnsupportedType",
     "WorkerFailed",
     "broadcast",
+    "embed",
     "from_json",
     "gather",
     "http_get",
@@ -118,6 +121,7 @@ __all__ = [
     "launch",
     "map_children",
     "program_files",
+    "rerank",
     "retry",
     "subscribe",
     "to_json",

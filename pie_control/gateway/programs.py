@@ -14,6 +14,8 @@ ROUTES = {
     "/v1/chat/completions": "chat_completions",
     "/v1/completions": "completions",
     "/v1/responses": "responses",
+    "/v1/embeddings": "embeddings",
+    "/v1/rerank": "rerank",
     "/v1/messages": "messages",
     "/v1/messages/count_tokens": "messages",
 }

@@ -11,7 +11,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from pie_inference.config import WorkerConfig
-from pie_inference.protocol import ShiftKvpage
+from pie_inference.protocol import GetEmbedding, GetEmbeddingResult, ShiftKvpage
 from pie_inference.serving.worker import Worker
 from testing.worker_batches import Driver, Extend, Keys, copy_batch, indptr, ints
 from tests.helpers.families import FAMILIES, save_reference
@@ -129,3 +129,17 @@ def test_long_factors_beyond_the_first_context(tmp_path: Path) -> None:
     tokens, keys = random_tokens(100, 10), Keys()
     [result] = oracle.driver().logprobs(Extend(keys, tokens), vocab_size=VOCAB)
     assert_close(result, oracle.expected(tokens))
+
+
+def test_vectors_are_the_last_states_normalized(oracle: Oracle) -> None:
+    tokens, driver = random_tokens(60, 9), oracle.driver()
+    with torch.inference_mode():
+        states = oracle.reference.model(torch.tensor([tokens])).last_hidden_state[0].numpy()
+    driver.run(*driver.forward_batch([Extend(Keys(), tokens)]))
+    embeds, size = driver.outputs + np.arange(60), states.shape[1]
+    batch = GetEmbedding(
+        ints([embeds[-1], *embeds]), ints([0, 1, 61]), np.array([False, True]), ints([size, 32]), np.ones(2, np.bool_)
+    )
+    vectors = driver.ask(GetEmbeddingResult, batch).vectors
+    for found, wanted in zip(np.split(vectors, [size]), (states[-1], states.mean(0)[:32]), strict=True):
+        np.testing.assert_allclose(found, wanted / np.linalg.norm(wanted), rtol=1e-4, atol=1e-4)

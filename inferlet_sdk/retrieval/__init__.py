@@ -1,0 +1,1 @@
+"""Vectors of texts, and how well documents answer a query."""
