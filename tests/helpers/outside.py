@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import json
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncGenerator, Callable
 from types import SimpleNamespace
 from typing import Any
 
@@ -36,11 +36,23 @@ class Web:
         """What connects."""
         return self
 
-    def connect(self, request: Any, _allowed: object, _turn: object) -> tuple[Web, Any]:
+    async def send(self, request: Any, _sender: object) -> tuple[Web, SimpleNamespace]:
         self.open += 1
-        return self, request
+        try:
+            return self, self._response(request)
+        except RequestFailed:
+            self.open -= 1
+            raise
 
-    async def handle_async_request(self, request: Any) -> SimpleNamespace:
+    @property
+    def kept(self) -> Web:
+        """Where connections are kept: here they are closed."""
+        return self
+
+    def keep(self, *_: object) -> None:
+        self.open -= 1
+
+    def _response(self, request: Any) -> SimpleNamespace:
         asked = {
             "method": request.method,
             "url": request.target.url,
@@ -53,9 +65,10 @@ class Web:
         if status is None:
             raise RequestFailed(body.decode())
         raw = [(name.encode(), value.encode()) for name, value in headers.items()]
-        return SimpleNamespace(status=status, headers=raw, aiter_stream=lambda: self._pieces(body))
+        pieces = self._pieces(body)
+        return SimpleNamespace(status=status, headers=raw, aiter_stream=lambda: pieces, aclose=pieces.aclose)
 
-    async def _pieces(self, body: bytes) -> AsyncIterator[bytes]:
+    async def _pieces(self, body: bytes) -> AsyncGenerator[bytes]:
         for start in range(0, len(body), self.piece_bytes):
             yield body[start : start + self.piece_bytes]
 

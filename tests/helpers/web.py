@@ -58,8 +58,11 @@ async def read_request(reader: asyncio.StreamReader) -> Asked:
 
 
 @asynccontextmanager
-async def serving(handler: Handler, tls: ssl.SSLContext | None = None, host: str = "127.0.0.1") -> AsyncIterator[Web]:
-    """A server that answers each connection with what `handler` writes."""
+async def serving(
+    handler: Handler, tls: ssl.SSLContext | None = None, host: str = "127.0.0.1", keeps: bool = False
+) -> AsyncIterator[Web]:
+    """A server that answers each connection with what `handler` writes. With `keeps` it then reads a further request,
+    and does not look whether the client goes while a handler works."""
     web = Web()
     tasks: set[asyncio.Task[None]] = set()
 
@@ -71,11 +74,15 @@ async def serving(handler: Handler, tls: ssl.SSLContext | None = None, host: str
         web.open += 1
         watch = None
         try:
-            asked = await read_request(reader)
-            web.asked.append(asked)
-            watch = asyncio.create_task(_ended(reader, task))
-            await handler(asked, writer)
-            await writer.drain()
+            while True:
+                asked = await read_request(reader)
+                web.asked.append(asked)
+                if not keeps:
+                    watch = asyncio.create_task(_ended(reader, task))
+                await handler(asked, writer)
+                await writer.drain()
+                if not keeps:
+                    break
         except (ConnectionError, asyncio.IncompleteReadError, asyncio.CancelledError, ssl.SSLError):
             pass  # the client is gone
         finally:

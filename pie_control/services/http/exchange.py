@@ -1,9 +1,9 @@
 """One request and its response: a task that connects, sends, follows redirects, and reads the body as it is wanted.
 
-Theory of operation. The task lives as long as the connection, and never past the deadline of the request. It is at
-most two pieces of the body ahead of whoever reads, so a fast server fills no memory, and the connection of a short
-response closes by itself. Whoever asks for a piece gets it by a call back, at once if it is there. `close` ends the
-task, wherever it is, and with it the connection.
+Theory of operation. The task lives as long as it needs its connection, and never past the deadline of the request. It
+is at most two pieces of the body ahead of whoever reads, so a fast server fills no memory, and a short response ends
+by itself. Whoever asks for a piece gets it by a call back, at once if it is there. `close` ends the task, wherever it
+is, and with it the connection. A connection is kept only after a response that has come to its end (`kept.py`).
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any
 
 from ...errors import CallError, InvalidState, RequestFailed, TimedOut
 from .decoding import Gunzip
+from .kept import Sender
 from .request import REDIRECTS, HttpRequest, redirected
-from .rules import AllowList
 
 if TYPE_CHECKING:
     import httpcore
@@ -68,7 +68,7 @@ class Exchange:
     def __init__(
         self,
         request: HttpRequest,
-        allowed: AllowList,
+        sender: Sender,
         most_bytes: int,
         work: Work,
         answer: Answer,
@@ -76,7 +76,7 @@ class Exchange:
     ) -> None:
         """`most_bytes`: of the body, packed or not. `work`: what unpacks it, at the cost of who asked."""
         self._request = request
-        self._allowed = allowed
+        self._sender = sender
         self._most_bytes = most_bytes
         self._work = work
         self._answer: Answer | None = answer
@@ -90,9 +90,9 @@ class Exchange:
         self._ended = False
         self._task: asyncio.Task[None] | None = None
 
-    def start(self, network: Callable[[], Any], turn: asyncio.Semaphore) -> None:
-        """Begins; `network` gives what connects, in time. `turn` is held while a name is looked up."""
-        self._task = asyncio.get_running_loop().create_task(self._live(network, turn))
+    def start(self, network: Callable[[], Any]) -> None:
+        """Begins; `network` gives what connects, in time."""
+        self._task = asyncio.get_running_loop().create_task(self._live(network))
         self._task.add_done_callback(self._over)  # called as well if the task is ended before it has begun
 
     # ---- for who asked ----
@@ -118,10 +118,10 @@ class Exchange:
 
     # ---- the task ----
 
-    async def _live(self, network: Callable[[], Any], turn: asyncio.Semaphore) -> None:
+    async def _live(self, network: Callable[[], Any]) -> None:
         try:
             async with asyncio.timeout(self._request.seconds):
-                await self._exchange(await network(), turn)
+                await self._exchange(await network())
         except TimeoutError:
             self._failure = TimedOut(f"{self._request.target.host}: not done within {self._request.seconds:g} s")
         except CallError as error:
@@ -132,24 +132,28 @@ class Exchange:
         self._on_end(self)
         self._serve()
 
-    async def _exchange(self, network: Network, turn: asyncio.Semaphore) -> None:
+    async def _exchange(self, network: Network) -> None:
         from .network import as_call_error
 
         while True:
-            self._allowed.check_host(self._request.target.host, self._request.target.port)
-            connection, request = network.connect(self._request, self._allowed, turn)
+            self._sender.allowed.check_host(self._request.target.host, self._request.target.port)
+            connection = None
             try:
-                response = await connection.handle_async_request(request)
+                connection, response = await network.send(self._request, self._sender)
                 location = _header(response, b"location")
                 if not (self._request.redirects and response.status in REDIRECTS and location):
                     await self._deliver(response)
+                    await response.aclose()
+                    network.kept.keep(self._sender, self._request, connection)
+                    connection = None
                     return
             except (CallError, asyncio.CancelledError, TimeoutError):
                 raise
             except Exception as error:  # of httpcore, h11, ssl: whatever a server can cause
                 raise as_call_error(error, self._request.target.host) from None
             finally:
-                await connection.aclose()
+                if connection is not None:
+                    await connection.aclose()
             self._request = redirected(self._request, response.status, location)
 
     async def _deliver(self, response: httpcore.Response) -> None:

@@ -12,12 +12,14 @@ import socket
 import ssl
 from collections.abc import Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
 from ipaddress import ip_address
 from typing import Any
 
 import httpcore
 
 from ...errors import NotAllowed, RequestFailed, TimedOut
+from .kept import KeptConnections, Sender
 from .request import HttpRequest
 from .rules import Address, AllowList, try_address
 
@@ -28,6 +30,9 @@ MOST_ADDRESSES = 4
 CONNECT_SECONDS = 10.0
 """For one address."""
 USER_AGENT = b"pie-inferlet"
+REPEATABLE = frozenset(["GET", "HEAD", "PUT", "DELETE", "OPTIONS"])
+"""Methods of requests that may be sent twice (RFC 9110, 9.2.2). Others never go on a connection that was kept: if that
+breaks, nobody knows whether the server has done what it was asked."""
 
 
 class Resolver:
@@ -129,30 +134,49 @@ class Network:
 
     def __init__(self) -> None:
         self.resolver = Resolver()
+        self.kept = KeptConnections()
         self._tls = tls_context()
 
-    def connect(
-        self, request: HttpRequest, allowed: AllowList, turn: asyncio.Semaphore
-    ) -> tuple[httpcore.AsyncHTTPConnection, httpcore.Request]:
-        """A connection for one request, and that request. Connections are not kept: each was checked for one use, and
-        none is shared between inferlets."""
-        target = request.target
-        url = httpcore.URL(
-            scheme=target.scheme.encode(), host=target.host.encode(), port=target.port, target=target.path.encode()
-        )
-        headers = [(b"Host", target.authority.encode()), (b"Connection", b"close"), (b"Accept-Encoding", b"gzip")]
-        headers += [(name.encode(), value.encode("latin-1")) for name, value in request.headers]
-        if not any(name.lower() == b"user-agent" for name, _ in headers):
-            headers.append((b"User-Agent", USER_AGENT))
-        if request.body or request.method in ("POST", "PUT", "PATCH"):
-            headers.append((b"Content-Length", str(len(request.body)).encode()))
-        backend = CheckedBackend(self.resolver, allowed, turn)
-        connection = httpcore.AsyncHTTPConnection(url.origin, self._tls, network_backend=backend)
-        return connection, httpcore.Request(request.method, url, headers=headers, content=request.body or None)
+    async def send(
+        self, request: HttpRequest, sender: Sender
+    ) -> tuple[httpcore.AsyncHTTPConnection, httpcore.Response]:
+        """Sends a request; the response, and its connection, which is the caller's. If one that was kept turns out to
+        be closed by the server, the request goes once more, on a new one."""
+        message = _message(request)
+        kept = self.kept.take(sender.key(request)) if request.method in REPEATABLE else None
+        if kept is not None:
+            with suppress(httpcore.NetworkError, httpcore.RemoteProtocolError):
+                return kept, await _response(kept, message)
+        backend = CheckedBackend(self.resolver, sender.allowed, sender.turn)
+        connection = httpcore.AsyncHTTPConnection(message.url.origin, self._tls, network_backend=backend)
+        return connection, await _response(connection, message)
 
     def close(self) -> None:
         """Idempotent."""
+        self.kept.close()
         self.resolver.close()
+
+
+def _message(request: HttpRequest) -> httpcore.Request:
+    target = request.target
+    url = httpcore.URL(
+        scheme=target.scheme.encode(), host=target.host.encode(), port=target.port, target=target.path.encode()
+    )
+    headers = [(b"Host", target.authority.encode()), (b"Accept-Encoding", b"gzip")]
+    headers += [(name.encode(), value.encode("latin-1")) for name, value in request.headers]
+    if not any(name.lower() == b"user-agent" for name, _ in headers):
+        headers.append((b"User-Agent", USER_AGENT))
+    if request.body or request.method in ("POST", "PUT", "PATCH"):
+        headers.append((b"Content-Length", str(len(request.body)).encode()))
+    return httpcore.Request(request.method, url, headers=headers, content=request.body or None)
+
+
+async def _response(connection: httpcore.AsyncHTTPConnection, message: httpcore.Request) -> httpcore.Response:
+    try:
+        return await connection.handle_async_request(message)
+    except BaseException:
+        await connection.aclose()
+        raise
 
 
 def as_call_error(error: Exception, host: str) -> RequestFailed:

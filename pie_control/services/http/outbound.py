@@ -9,6 +9,7 @@ from typing import Any
 from ...errors import Exhausted, QuotaExceeded
 from ...tenants.tenant import Tenant
 from .exchange import Answer, Exchange, Work
+from .kept import Sender
 from .request import HttpRequest
 from .rules import AllowList
 
@@ -40,7 +41,7 @@ class HttpClient:
         allowed = self._allowed
         if tenant.http_allow is not None:
             allowed = AllowList(tenant.http_allow, f"http_allow of tenant {tenant.name}")
-        return Outbound(self, allowed, most, most_bytes, work)
+        return Outbound(self, tenant.name, allowed, most, most_bytes, work)
 
     def close(self) -> None:
         """Idempotent."""
@@ -59,33 +60,34 @@ def _load() -> Any:
 class Outbound:
     """The requests of one inferlet."""
 
-    def __init__(self, client: HttpClient, allowed: AllowList, most: int, most_bytes: int, work: Work) -> None:
+    def __init__(
+        self, client: HttpClient, tenant: str, allowed: AllowList, most: int, most_bytes: int, work: Work
+    ) -> None:
         self._client = client
-        self._allowed = allowed
+        self._sender = Sender(tenant, allowed, asyncio.Semaphore(LOOKUPS))
         self._most = most
         self._most_bytes = most_bytes
         self._work = work
         self._exchanges: set[Exchange] = set()
-        self._turn = asyncio.Semaphore(LOOKUPS)
 
     def __len__(self) -> int:
-        """Connections that are open, or about to be."""
+        """Requests whose responses have not ended."""
         return len(self._exchanges)
 
     def begin(self, request: HttpRequest, answer: Answer) -> Exchange:
         """`answer` gets the `Head` of the response or a CallError. Raises NotAllowed, Unsupported, QuotaExceeded,
         Exhausted."""
-        self._allowed.check_host(request.target.host, request.target.port)
+        self._sender.allowed.check_host(request.target.host, request.target.port)
         if len(self._exchanges) >= self._most:
             raise QuotaExceeded(
                 f"{self._most} requests are open (max_http_requests): read their bodies to the end, or close them"
             )
         if self._client.under_way >= self._client.most:
             raise Exhausted(f"the inferlets here have {self._client.most} requests open: try again in a while")
-        exchange = Exchange(request, self._allowed, self._most_bytes, self._work, answer, self._ended)
+        exchange = Exchange(request, self._sender, self._most_bytes, self._work, answer, self._ended)
         self._exchanges.add(exchange)
         self._client.under_way += 1
-        exchange.start(self._client.network, self._turn)
+        exchange.start(self._client.network)
         return exchange
 
     def _ended(self, exchange: Exchange) -> None:

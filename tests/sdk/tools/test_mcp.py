@@ -372,7 +372,7 @@ def test_what_the_operator_refuses_stays_what_it_is(host: NativeHost, monkeypatc
     def refuse(*_: object) -> Any:
         raise Refused("tools.example.com is not allowed: --http-allow tools.example.com")
 
-    monkeypatch.setattr(host.web, "connect", refuse)
+    monkeypatch.setattr(host.web, "send", refuse)
     with pytest.raises(NotAllowed, match="--http-allow"):
         run(Tools.from_mcp(URL))
 
