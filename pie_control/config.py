@@ -120,6 +120,7 @@ class ServerConfig:
         (), "SERVER that programs may send HTTP requests to, as api.example.com or *.example.org:8443; may be repeated"
     )
     tenants: str = _setting("", "FILE of tenants, who show tokens; by default nobody needs one")
+    insecure: bool = _setting(False, "listen beyond this machine although anybody may use the server")
     metrics: bool = _setting(False, "measure what the server does, for Prometheus to read at /metrics")
     traces: str = _setting(
         "", "URL of a collector that takes traces of agents by OTLP over HTTP, as http://HOST:4318/v1/traces"

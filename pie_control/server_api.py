@@ -89,6 +89,7 @@ class ServerApi(TenantApi):
         self._loop = loop
         self.observer = observer
         self._state = state
+        self.keys = state.keys if state is not None else None
         self._closed = False
         self.adapters = AdapterLibrary(config, models, self._tell_hosts)
 

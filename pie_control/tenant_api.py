@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Mapping, Sequence
+
+from msgspec.structs import replace
 
 from .config import ServerConfig
 from .engine.hosts import Hosts
@@ -43,8 +46,14 @@ class TenantApi:
 
     def use(self, standing: Standing) -> None:
         """Launches in this standing from now on, and so do the tenant's inferlets that run."""
-        self.standing = standing
+        self.standing = replace(standing, may_send=self.standing.may_send)
         self._registry.use(standing)
+
+    def without_requests(self) -> TenantApi:
+        """The same for a client whose inferlets send no requests to other servers."""
+        limited = copy.copy(self)
+        limited.standing = replace(self.standing, may_send=False)
+        return limited
 
     # ---- programs ----
 

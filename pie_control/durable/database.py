@@ -34,6 +34,12 @@ MIGRATIONS = (
         stream TEXT NOT NULL, text TEXT NOT NULL, PRIMARY KEY (number, place)
     ) STRICT, WITHOUT ROWID;
     """,
+    """
+    CREATE TABLE keys (
+        id TEXT PRIMARY KEY, tenant TEXT NOT NULL, name TEXT NOT NULL, ending TEXT NOT NULL, may TEXT NOT NULL,
+        created REAL NOT NULL, expires REAL, revoked REAL, digest BLOB NOT NULL UNIQUE
+    ) STRICT;
+    """,
 )
 """What makes each version of the schema of the one before. `PRAGMA user_version` counts those that a file has had."""
 

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from .database import FILE, hold, open_database, own_folder
 from .inferlets import InferletRecords, LineBuffer, writes_that_forget
+from .keys import Keys
 from .writer import Write, Writer
 
 NONE = "none"
@@ -32,6 +33,7 @@ class State:
             self._lock.close()
             raise
         self._writer = Writer(database, folder / FILE, self._collect)
+        self.keys = Keys(self._reader)
         self.inferlets = InferletRecords(self._writer, self._lines, self._reader)
 
     def _collect(self) -> list[Write]:

@@ -241,12 +241,10 @@ class Guest:
     def outbound(self) -> Outbound:
         """Its requests to servers outside; made at the first one."""
         if self._outbound is None:
-            limits, tenant, work = (
-                self.inferlet.limits,
-                self.inferlet.launched.standing.tenant,
-                self.inferlet.background,
-            )
-            self._outbound = self.reach.http.outbound(tenant, limits.max_http_requests, limits.max_http_bytes, work.do)
+            limits, standing = self.inferlet.limits, self.inferlet.launched.standing
+            most = limits.max_http_requests, limits.max_http_bytes
+            work = self.inferlet.background.do
+            self._outbound = self.reach.http.outbound(standing.tenant, *most, work, standing.may_send)
         return self._outbound
 
     # ---- holdings ----

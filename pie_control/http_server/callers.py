@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import dataclass, field
 from typing import Annotated, cast
 
@@ -14,11 +15,13 @@ from pie_control.errors import Forbidden, Unauthorized
 from pie_control.server_api import ServerApi
 from pie_control.tenant_api import TenantApi
 from pie_control.tenants.accounts import Accounts, TokenGrant
+from pie_control.tenants.keys import CAPABILITIES, PREFIX, digest_of, is_key
 from pie_control.tenants.tenant import DEFAULT_STANDING
 
 from .views import InferletListing
 
 BEARER = "bearer "
+ALL = frozenset(CAPABILITIES)
 HOW = "the header `Authorization: Bearer TOKEN`, or PIE_TOKEN or --token of the command line, shows it"
 
 REMOVED = "the token of this connection is no tenant's any more: ask the operator of the server for another"
@@ -26,15 +29,23 @@ REMOVED = "the token of this connection is no tenant's any more: ask the operato
 
 @dataclass
 class Caller:
-    """A tenant: what it can do, its inferlets as JSON, and what it may do beside. One for all of its connections, so
-    what the file of tenants says anew holds for those that are open as well."""
+    """A tenant: what it can do, its inferlets as JSON, and what it may do beside. `may`: what its key allows of that.
+    One for all of its connections that may the same, so what the file of tenants says anew holds for those that are
+    open as well."""
 
     api: TenantApi
     account: TokenGrant
+    may: frozenset[str] = ALL
     listing: InferletListing = field(init=False)
 
     def __post_init__(self) -> None:
         self.listing = InferletListing(self.api)
+
+    def check(self, capability: str | None) -> None:
+        """Raises Forbidden if its key does not allow what it asks for; None needs no capability."""
+        if capability is not None and capability not in self.may:
+            may = ", ".join(sorted(self.may)) or "nothing but look"
+            raise Forbidden(f"this key may not do that, which needs {capability!r}; it may: {may}. Ask for another key")
 
     def check_may_load_adapters(self) -> None:
         """Raises Forbidden."""
@@ -54,12 +65,14 @@ class Callers:
         self._server = server
         self._accounts = accounts
         self._default = Caller(server, TokenGrant(DEFAULT_STANDING, may_load_adapters=True))
-        self._known: dict[str, Caller] = {}
+        self._apis: dict[str, TenantApi] = {}
+        self._known: dict[tuple[str, frozenset[str]], Caller] = {}
 
     @property
     def ask(self) -> bool:
         """Whether a request needs a token."""
-        return self._accounts is not None
+        keys = self._server.keys
+        return self._accounts is not None or (keys is not None and keys.exist)
 
     def use(self, accounts: Accounts) -> None:
         """Asks for tokens of these tenants from now on, and gives each what it may by now. What is under way goes on:
@@ -70,17 +83,39 @@ class Callers:
 
     def of(self, headers: Headers) -> Caller:
         """Who sends a request; raises Unauthorized."""
-        if self._accounts is None:
+        if not self.ask:
             return self._default
         given = headers.get("authorization", "")
         if not given and "x-api-key" in headers:  # as clients of Anthropic's API show it
             given = f"{BEARER}{headers['x-api-key']}"
         if not given.lower().startswith(BEARER):
-            raise Unauthorized(f"this server asks for a token, which its operator gives you; {HOW}")
-        account = self._accounts.of(given[len(BEARER) :].strip())
+            raise Unauthorized(f"this server asks for a token or key, which its operator gives you; {HOW}")
+        token = given[len(BEARER) :].strip()
+        account = self._accounts.of(token) if self._accounts is not None else None
+        if account is not None:
+            return self._caller(account, ALL)
+        if token.startswith(PREFIX):
+            return self._of_key(token)
+        raise Unauthorized(f"no tenant of this server has this token: ask its operator for one; {HOW}")
+
+    def _of_key(self, key: str) -> Caller:
+        if not is_key(key):
+            raise Unauthorized("this is no whole key: it was cut off, or a letter was changed")
+        found = self._server.keys.find(digest_of(key)) if self._server.keys is not None else None
+        if found is None:
+            raise Unauthorized("this server does not know this key: it is of another one; ask the operator for a key")
+        if not found.is_valid(time.time()):
+            how = "has expired" if found.revoked is None else "was revoked"
+            raise Unauthorized(f"this key {how}: ask the operator of the server for another")
+        account = self._account_of(found.tenant)
         if account is None:
-            raise Unauthorized(f"no tenant of this server has this token: ask its operator for one; {HOW}")
-        return self._caller(account)
+            raise Unauthorized(f"tenant {found.tenant} of this key is not in the server's file of tenants (--tenants)")
+        return self._caller(account, frozenset(found.may))
+
+    def _account_of(self, tenant: str) -> TokenGrant | None:
+        if self._accounts is not None:
+            return next((one for one in self._accounts if one.standing.tenant.name == tenant), None)
+        return self._default.account if tenant == DEFAULT_STANDING.tenant.name else None
 
     def objection(self, scope: Scope) -> str:
         """Why a request that was let in may not go on; empty if it may."""
@@ -90,18 +125,21 @@ class Callers:
             return REMOVED if scope.get("state", {}).get("caller") else ""
         return ""
 
-    def _caller(self, account: TokenGrant) -> Caller:
-        """All tokens of a tenant share one caller, which keeps its blobs."""
+    def _caller(self, account: TokenGrant, may: frozenset[str]) -> Caller:
+        """All tokens and keys of a tenant share its blobs."""
         name = account.standing.tenant.name
-        if name not in self._known:
-            self._known[name] = Caller(self._server.of(account.standing), account)
-        return self._known[name]
+        if (name, may) not in self._known:
+            if name not in self._apis:
+                self._apis[name] = self._server.of(account.standing)
+            api = self._apis[name] if "http" in may else self._apis[name].without_requests()
+            self._known[name, may] = Caller(api, account, may)
+        return self._known[name, may]
 
     def _update(self, account: TokenGrant) -> None:
-        known = self._known.get(account.standing.tenant.name)
-        if known is not None and known.account != account:
-            known.account = account
-            known.api.use(account.standing)
+        for (name, _), known in self._known.items():
+            if name == account.standing.tenant.name and known.account != account:
+                known.account = account
+                known.api.use(account.standing)
 
 
 async def caller_of(connection: HTTPConnection) -> Caller:  # a coroutine, because FastAPI runs functions on threads

@@ -20,7 +20,7 @@ from starlette.datastructures import Headers
 from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from pie_control.errors import Unauthorized
+from pie_control.errors import Forbidden, Unauthorized
 from pie_control.gateway.programs import ROUTES
 
 from .callers import Callers
@@ -32,6 +32,31 @@ PROGRAMS, BLOBS = "/v1/programs", "/v1/blobs"
 OPEN_PATHS = frozenset({"/health", "/ready", "/v1/health", "/docs", "/redoc", "/openapi.json"})
 """What is told without a token: that the server is there, and what its API is."""
 NETLOC = re.compile(r"(?:\[([^\]@\s]+)\]|([^:@/?#\s]+))(?::\d+)?")
+
+
+SESSION = "/v1/session"
+"""What each of its messages needs, the session checks."""
+CHANGES = ((PROGRAMS, "upload"), (BLOBS, "launch"), ("/v1/inferlets", "launch"), ("/v1/adapters", "adapters"))
+"""The capability that a key needs to change something below a path."""
+LOOKS = (PROGRAMS, "/v1/inferlets", "/v1/adapters", "/v1/models")
+"""What any key of a tenant may look at."""
+
+
+def needed(method: str, path: str) -> str | None:
+    """The capability that a request needs; None: any key will do. What nobody has thought of needs `admin`."""
+    if path in OPEN_PATHS or path == SESSION:
+        return None
+    if path in ROUTES:
+        return "launch"
+    if method in ("GET", "HEAD") and path.startswith("/v1/inferlets/") and path.endswith("/events"):
+        return "launch"  # what one reads, another one does not get
+    if method in ("GET", "HEAD"):
+        return None if any(_is_below(path, one) for one in LOOKS) else "admin"
+    return next((capability for one, capability in CHANGES if _is_below(path, one)), "admin")
+
+
+def _is_below(path: str, root: str) -> bool:
+    return path == root or path.startswith(f"{root}/")
 
 
 class AllowedHosts:
@@ -121,7 +146,10 @@ class Guard:
     async def _admit(self, scope: Scope, headers: Headers, receive: Receive, send: Send) -> None:
         state = scope.setdefault("state", {})
         try:
-            state["caller"] = self._callers.of(headers)
+            state["caller"] = caller = self._callers.of(headers)
+            caller.check(needed(scope.get("method", "GET"), scope["path"]))
+        except Forbidden as refusal:
+            return await response(refusal.status, error_body(refusal))(scope, receive, send)
         except Unauthorized as refusal:
             if scope["path"] not in OPEN_PATHS:
                 answer = response(refusal.status, error_body(refusal))

@@ -4,6 +4,7 @@ many connections are taken from it, when each needs a file descriptor."""
 from __future__ import annotations
 
 import asyncio
+import ipaddress
 import logging
 import os
 import socket
@@ -106,3 +107,11 @@ class Acceptor:
         self._last_pause = now
         self._loop.remove_reader(self._listener)
         self._timer = self._loop.call_later(PAUSE_SECONDS, self.start)
+
+
+def is_loopback(host: str) -> bool:
+    """Whether only this machine reaches what listens there."""
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"

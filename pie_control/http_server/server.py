@@ -12,6 +12,8 @@ from types import MappingProxyType
 import uvicorn
 
 from pie_control.config import ServerConfig
+from pie_control.durable.keys import Keys
+from pie_control.errors import ConfigError
 from pie_control.server_api import ServerApi
 from pie_control.tenants.accounts import Accounts
 
@@ -19,12 +21,14 @@ from .app import create_app
 from .callers import Callers
 from .connections import MAX_REFUSED, STALLED_SECONDS, Connections
 from .guard import json_limit
-from .listening import Acceptor, room_for_connections
+from .listening import Acceptor, is_loopback, room_for_connections
 from .protocols import HttpProtocol, SessionProtocol
 
 log = logging.getLogger(__name__)
 
 GRACE_SECONDS = 1
+WATCH_SECONDS = 0.25
+"""Between two looks at whether keys have changed."""
 KEEP_ALIVE_SECONDS = 5
 """Without a request, until a connection is closed."""
 PING_SECONDS = 20
@@ -59,6 +63,11 @@ class HttpServer:
         """`programs`: of the operator, which answer requests of served routes, by the names of those that they
         replace."""
         self._callers = Callers(api, config.accounts)
+        if not (self._callers.ask or config.insecure or is_loopback(config.host)):
+            raise ConfigError(
+                f"anybody who reaches {config.host} could run programs here: make keys (`pie keys add default`) or "
+                "give a file of tenants (--tenants); --insecure serves all the same"
+            )
         self._connections = Connections(config.max_connections, config.max_connections_per_client)
         members = {"registry": self._connections}
         settings = uvicorn.Config(
@@ -82,6 +91,7 @@ class HttpServer:
         self._server = _Uvicorn(settings)
         self._task: asyncio.Task[None] | None = None
         self._acceptor: Acceptor | None = None
+        self._watch: asyncio.Task[None] | None = None
 
     @property
     def url(self) -> str:
@@ -117,6 +127,16 @@ class HttpServer:
         self._connections.start()
         self._acceptor = Acceptor(self._listener, self._server.make_protocol)
         self._acceptor.start()
+        if self._api.keys is not None:
+            self._watch = asyncio.create_task(self._watch_keys(self._api.keys))
+
+    async def _watch_keys(self, keys: Keys) -> None:
+        """Sessions and requests end whose key was revoked or has expired, or that have none although the first one was
+        made."""
+        while True:
+            await asyncio.sleep(WATCH_SECONDS)
+            if keys.look():
+                self._connections.check(self._callers.objection)
 
     def _bound_connections(self) -> None:
         """As far as there are descriptors, now that all processes of the server run."""
@@ -133,6 +153,8 @@ class HttpServer:
         if self._acceptor is not None:
             self._acceptor.stop()
             self._acceptor = None
+        if self._watch is not None:
+            self._watch.cancel()
         self._server.should_exit = True
         if self._task is not None:
             await self._task

@@ -6,6 +6,8 @@ from collections import Counter, OrderedDict
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
+from msgspec.structs import replace
+
 from ..config import InferletLimits
 from ..durable.inferlets import InferletRecords
 from ..errors import Overloaded, TooManyRequests, UnknownName
@@ -90,7 +92,7 @@ class Registry:
         """What runs of this tenant launches others in this standing from now on; its own stays."""
         for entry in self._running.values():
             if entry.standing.tenant.name == standing.tenant.name:
-                entry.standing = standing
+                entry.standing = replace(standing, may_send=entry.standing.may_send)
 
     def _check_tenant(self, tenant: Tenant) -> None:
         if tenant.max_inferlets is not None and self._of_tenants[tenant.name] >= tenant.max_inferlets:

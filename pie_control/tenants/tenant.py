@@ -33,10 +33,12 @@ DEFAULT_TENANT = Tenant("default")
 
 
 class Standing(Record, frozen=True, tag=None):
-    """For whom an inferlet works, and in which class. The server sets it, never the inferlet."""
+    """For whom an inferlet works, in which class, and whether it may send requests to the servers that its tenant may.
+    The server sets it, never the inferlet."""
 
     tenant: Tenant = DEFAULT_TENANT
     service_class: ServiceClass = ServiceClass.INTERACTIVE
+    may_send: bool = True
 
 
 DEFAULT_STANDING = Standing()

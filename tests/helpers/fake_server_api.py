@@ -343,6 +343,7 @@ class FakeServerApi:
         return ()
 
     observer = None
+    keys = None
 
     def metrics(self) -> bytes:
         raise UnknownName("nothing is measured")

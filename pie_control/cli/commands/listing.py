@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import sys
 import time
+from collections.abc import Sequence
 from typing import Any
+
+from pie_control.errors import Forbidden
 
 from ..server_options import DEFAULT_SERVER, add_server, server_of, token_of
 from ..tables import format_table
@@ -32,7 +36,9 @@ def execute(options: argparse.Namespace) -> int:
 
     with SyncClient(server_of(options) or DEFAULT_SERVER, token_of(options)) as client:
         inferlets = client.inferlets()
-        outages = client.statistics().get("outages", ())
+        outages: Sequence[str] = ()
+        with contextlib.suppress(Forbidden):  # of a key that may not look at the server
+            outages = client.statistics().get("outages", ())
     write_line(json.dumps(inferlets, indent=2) if options.json else format_table(COLUMNS, map(_row, inferlets)))
     for line in outages:
         write_line(line, sys.stderr)

@@ -50,6 +50,7 @@ OWN_SERVER_SETTINGS = (
     "host",
     "port",
     "allowed_hosts",
+    "insecure",
     "tenants",
     "state",
     "state_days",

@@ -35,6 +35,10 @@ REQUESTS_IN_A_TURN = 32
 in each of which all inferlets that can run do so."""
 COSTS = {wire.Send: 1, wire.LaunchInferlet: 4}
 """Some requests count as so many of them; others take a turn for themselves."""
+NEEDED = {wire.Statistics: "admin"} | dict.fromkeys(
+    (wire.LaunchInferlet, wire.Attach, wire.Send, wire.Terminate, wire.Detach), "launch"
+)
+"""The capability that a key needs for a request; the others only look."""
 DISCONNECTED = "its client disconnected"
 
 
@@ -47,6 +51,7 @@ class Session:
         self._websocket = websocket
         self._server = server
         self._api = caller.api
+        self._caller = caller
         self._attachments = attachments
         self._client_launches = launches
         self._listing = caller.listing
@@ -108,6 +113,7 @@ class Session:
 
     async def _take_request(self, request: wire.Request) -> None:
         try:
+            self._caller.check(NEEDED.get(type(request)))
             if isinstance(request, wire.LaunchInferlet):
                 self._start_launch(request)
             elif isinstance(request, wire.Attach):

@@ -11,7 +11,7 @@ from ...tenants.tenant import Tenant
 from .exchange import Answer, Exchange, Work
 from .kept import Sender
 from .request import HttpRequest
-from .rules import AllowList
+from .rules import AllowList, NoServers
 
 MOST_AT_ONCE = 256
 """Requests of all inferlets of a host; each has a socket."""
@@ -36,10 +36,13 @@ class HttpClient:
             self._network = asyncio.get_running_loop().create_task(asyncio.to_thread(_load))
         return await asyncio.shield(self._network)
 
-    def outbound(self, tenant: Tenant, most: int, most_bytes: int, work: Work) -> Outbound:
-        """The requests of an inferlet: `most` at a time, with responses of `most_bytes`. `work`: see `Exchange`."""
+    def outbound(self, tenant: Tenant, most: int, most_bytes: int, work: Work, may: bool = True) -> Outbound:
+        """The requests of an inferlet: `most` at a time, with responses of `most_bytes`. `work`: see `Exchange`.
+        `may`: whether the key that launched it allows any."""
         allowed = self._allowed
-        if tenant.http_allow is not None:
+        if not may:
+            allowed = NoServers()
+        elif tenant.http_allow is not None:
             allowed = AllowList(tenant.http_allow, f"http_allow of tenant {tenant.name}")
         return Outbound(self, tenant.name, allowed, most, most_bytes, work)
 

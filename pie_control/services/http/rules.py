@@ -142,6 +142,16 @@ class AllowList:
         )
 
 
+class NoServers(AllowList):
+    """What inferlets may reach that were launched by a key without `http`."""
+
+    def __init__(self) -> None:
+        super().__init__(())
+
+    def check_host(self, host: str, port: int) -> None:
+        raise NotAllowed("the key that launched this inferlet allows no outgoing requests: use one that may http")
+
+
 def _written(host: str, port: int) -> str:
     """A host as an entry names it."""
     if port in DEFAULT_PORTS.values():

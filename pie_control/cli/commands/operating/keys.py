@@ -1,0 +1,93 @@
+"""`pie keys`: who may use the server of this machine."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sqlite3
+import time
+from dataclasses import asdict
+from typing import TYPE_CHECKING
+
+from ...tables import format_table, moment
+from ...terminal import write_line
+from .state import add_state
+
+if TYPE_CHECKING:
+    from pie_control.durable.keys import KeyRecord
+
+NAME = "keys"
+HELP = "make, list and revoke the keys of tenants"
+EXAMPLES = """  pie keys add default --name laptop         prints the key, this once
+  pie keys add alice --name ci --expires 90d --may launch,upload,http
+  pie keys list
+  pie keys revoke laptop"""
+
+COLUMNS = ("ID", "TENANT", "NAME", "ENDS WITH", "MAY", "CREATED", "EXPIRES", "STATE")
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declares the options."""
+    actions = parser.add_subparsers(metavar="ACTION", required=True, dest="action")
+    add = actions.add_parser("add", help="make a key, which is shown once", allow_abbrev=False)
+    add.add_argument("tenant", metavar="TENANT", help="of the file of tenants; without one: default")
+    add.add_argument("--name", required=True, help="what the key is called in lists")
+    add.add_argument("--expires", metavar="TIME", help="as 90d, 12h or 30m from now (default: never)")
+    add.add_argument(
+        "--may",
+        default="launch,upload",
+        metavar="WHAT",
+        help="what it may, of launch, upload, http, adapters and admin, with commas (default: launch,upload)",
+    )
+    listing = actions.add_parser("list", help="list all that were made", allow_abbrev=False)
+    listing.add_argument("--json", action="store_true", help="print all fields as JSON")
+    revoke = actions.add_parser("revoke", help="end a key and its sessions", allow_abbrev=False)
+    revoke.add_argument("key", metavar="ID|NAME", help="see `pie keys list`")
+    for action in (add, listing, revoke):
+        add_state(action)
+
+
+def execute(options: argparse.Namespace) -> int:
+    """Does what the action says, in the state, which a server that runs looks at all the time."""
+    from pie_control.durable.database import open_database, own_folder, state_folder
+    from pie_control.durable.keys import list_keys, revoke_key
+
+    database = open_database(own_folder(state_folder(options.state)))
+    try:
+        match options.action:
+            case "add":
+                write_line(_add(options, database))
+            case "list":
+                keys = list_keys(database)
+                told = [asdict(key) for key in keys]
+                write_line(json.dumps(told, indent=2) if options.json else format_table(COLUMNS, map(_row, keys)))
+            case "revoke":
+                key = revoke_key(database, options.key)
+                write_line(f"the key {key.name} of {key.tenant} is revoked, and its sessions end")
+    finally:
+        database.close()
+    return 0
+
+
+def _add(options: argparse.Namespace, database: sqlite3.Connection) -> str:
+    from pie_control.durable.keys import add_key
+    from pie_control.errors import ConfigError
+    from pie_control.tenants.accounts import NAME as TENANT_NAME
+    from pie_control.tenants.keys import digest_of, make_key, read_capabilities, read_lasting
+
+    if not TENANT_NAME.fullmatch(options.tenant):
+        raise ConfigError("the name of a tenant has 1 to 64 letters, digits and . _ -")
+    if not (0 < len(options.name) <= 64 and options.name.isprintable()):
+        raise ConfigError("the name of a key has 1 to 64 printable characters")
+    may = read_capabilities(options.may)
+    expires = time.time() + read_lasting(options.expires) if options.expires else None
+    key = make_key()
+    add_key(database, options.tenant, options.name, digest_of(key), key[-4:], may, expires)
+    return key
+
+
+def _row(key: KeyRecord) -> tuple[str, ...]:
+    now = time.time()
+    state = "revoked" if key.revoked is not None else "valid" if key.is_valid(now) else "expired"
+    expires = moment(key.expires) if key.expires is not None else "never"
+    return key.id, key.tenant, key.name, key.ending, ",".join(key.may), moment(key.created), expires, state

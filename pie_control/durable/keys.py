@@ -1,0 +1,137 @@
+"""Keys of clients, as their digests."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import sqlite3
+import time
+import uuid
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from ..errors import ConfigError
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class KeyRecord:
+    """A key. `ending`: its last four letters, by which its owner knows it. Times are in seconds since the epoch.
+    `may`: its capabilities."""
+
+    id: str
+    tenant: str
+    name: str
+    ending: str
+    may: tuple[str, ...]
+    created: float
+    expires: float | None
+    revoked: float | None
+
+    def is_valid(self, now: float) -> bool:
+        """Whether it can be used."""
+        return self.revoked is None and (self.expires is None or now < self.expires)
+
+
+COMPLAINT_SECONDS = 60.0
+COLUMNS = ", ".join(KeyRecord.__dataclass_fields__)
+
+
+class Keys:
+    """The keys as a server knows them: all in memory, read anew when somebody has changed them. Belongs to one
+    thread."""
+
+    def __init__(self, reader: sqlite3.Connection) -> None:
+        self._reader = reader
+        self._version = -1
+        self._next_expiry = float("inf")
+        self._next_complaint = 0.0
+        self._by_digest: dict[bytes, KeyRecord] = {}
+        self.look()
+
+    def look(self) -> bool:
+        """Whether one was made, was revoked or has expired since the last look."""
+        now = time.time()
+        try:
+            return self._look(now)
+        except sqlite3.Error as error:
+            if now >= self._next_complaint:
+                log.error("the keys cannot be read, so those that were read last count: %s", error)
+                self._next_complaint = now + COMPLAINT_SECONDS
+            return False
+
+    def _look(self, now: float) -> bool:
+        found = self._reader.execute("SELECT value FROM counters WHERE name = 'keys'").fetchone()
+        version = found[0] if found else 0
+        if version == self._version and now < self._next_expiry:
+            return False
+        self._version = version
+        rows = self._reader.execute(f"SELECT digest, {COLUMNS} FROM keys").fetchall()
+        self._by_digest = {digest: _record(row) for digest, *row in rows}
+        coming = (one.expires for one in self._by_digest.values() if one.expires is not None and one.is_valid(now))
+        self._next_expiry = min(coming, default=float("inf"))
+        return True
+
+    @property
+    def exist(self) -> bool:
+        """Whether one was ever made: a server whose keys have all been revoked is not open to everybody."""
+        return bool(self._by_digest)
+
+    def find(self, digest: bytes) -> KeyRecord | None:
+        """The key with this digest. The time that it takes says nothing about the keys that there are, since nobody
+        can choose a digest."""
+        return self._by_digest.get(digest)
+
+
+def add_key(
+    database: sqlite3.Connection,
+    tenant: str,
+    name: str,
+    digest: bytes,
+    ending: str,
+    may: Sequence[str],
+    expires: float | None,
+) -> KeyRecord:
+    """Keeps a new key. `expires`: seconds since the epoch."""
+    record = KeyRecord(f"key_{uuid.uuid4().hex[:12]}", tenant, name, ending, tuple(may), time.time(), expires, None)
+    values = (record.id, tenant, name, ending, ",".join(may), record.created, expires, None, digest)
+    with _changing(database):
+        database.execute(f"INSERT INTO keys ({COLUMNS}, digest) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)", values)
+    return record
+
+
+def list_keys(database: sqlite3.Connection) -> list[KeyRecord]:
+    """All that were made, oldest first."""
+    return [_record(row) for row in database.execute(f"SELECT {COLUMNS} FROM keys ORDER BY created")]
+
+
+def revoke_key(database: sqlite3.Connection, named: str) -> KeyRecord:
+    """Ends a key that is given by its id, or by a name that one valid key has. Raises ConfigError."""
+    now = time.time()
+    valid = [one for one in list_keys(database) if one.is_valid(now)]
+    found = [one for one in valid if one.id == named] or [one for one in valid if one.name == named]
+    if len(found) != 1:
+        ids = ", ".join(one.id for one in found)
+        several = f"several keys are called {named!r}, so give an id: {ids}"
+        raise ConfigError(several if ids else f"no valid key {named!r}: see `pie keys list`")
+    with _changing(database):
+        database.execute("UPDATE keys SET revoked = ? WHERE id = ?", (now, found[0].id))
+    return found[0]
+
+
+@contextlib.contextmanager
+def _changing(database: sqlite3.Connection) -> Iterator[None]:
+    """What the block writes becomes known to the server that uses the state. Raises ConfigError."""
+    try:
+        database.execute("BEGIN IMMEDIATE")
+        yield
+        database.execute("INSERT INTO counters VALUES ('keys', 1) ON CONFLICT (name) DO UPDATE SET value = value + 1")
+        database.execute("COMMIT")
+    except sqlite3.Error as error:
+        raise ConfigError(f"the keys cannot be changed: {error}") from None
+
+
+def _record(row: Sequence[object]) -> KeyRecord:
+    id_, tenant, name, ending, may, *times = row
+    return KeyRecord(id_, tenant, name, ending, tuple(filter(None, str(may).split(","))), *times)  # type: ignore[arg-type]

@@ -1,0 +1,104 @@
+"""Keys of a server that runs: what each allows, and how it ends."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import httpx
+import pytest
+
+from pie_control.cli.main import main
+from pie_control.client import Client
+from pie_control.errors import Forbidden, Unauthorized
+from tests.helpers.guard import HANG_SECONDS
+from tests.helpers.live_server import live_server
+from tests.helpers.servers import cache_with_guest
+from tests.helpers.web import Asked, answer, serving
+
+WAITS = b"async def main(args):\n    await args.send('here')\n    return await args.receive()\n"
+FETCHES = b"""
+from inferlet_sdk import NotAllowed, http_get
+
+async def main(args, url=""):
+    try:
+        return await (await http_get(url)).text()
+    except NotAllowed as error:
+        return str(error)
+"""
+
+
+def test_keys_allow_what_they_say_and_end_when_they_are_revoked(
+    tmp_path: Path, guest_cache: Path, capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    state = str(tmp_path / "state")
+    (tmp_path / "cache").mkdir(mode=0o700)
+
+    def keys(*arguments: str) -> str:
+        assert main(["keys", *arguments, "--state", state]) == 0
+        return capsys.readouterr().out.strip()
+
+    def add(name: str, may: str, *more: str) -> str:
+        return keys("add", "default", "--name", name, "--may", may, *more)
+
+    async def check(url: str) -> None:
+        async with Client(url) as anybody:
+            waits = await anybody.upload(WAITS, "waits")
+            fetches = await anybody.upload(FETCHES, "fetches")
+            open_before = await anybody.launch(waits)
+            laptop = await asyncio.to_thread(add, "laptop", "launch")
+            with pytest.raises(Unauthorized, match="no tenant's any more"):  # from the first key on, each needs one
+                await open_before.result()
+        for wrong in (None, laptop[:-1], laptop.swapcase(), "pie_" + "0" * 43, "something else"):
+            with pytest.raises(Unauthorized) as refusal:
+                await knock(url, wrong)
+            assert wrong is None or wrong not in str(refusal.value)
+        async with httpx.AsyncClient(base_url=url) as web:
+            assert [(await web.get(path)).status_code for path in ("/health", "/ready")] == [200, 200]
+            shown = {"authorization": f"Bearer {laptop}"}
+            for path in ("/v1/statistics", "/metrics", "/v1/whatever"):
+                assert (await web.get(path, headers=shown)).status_code == 403
+        async with Client(url, laptop) as client:
+            with pytest.raises(Forbidden, match="which needs 'upload'; it may: launch"):
+                await client.upload(WAITS + b"\n", "more")
+            with pytest.raises(Forbidden, match="'admin'"):
+                await client.statistics()
+            running = await client.launch(waits)
+            assert await running.receive() == "here"
+            async with serving(page) as served:
+                told = await client.run(fetches, url=served.url())
+                assert "allows no outgoing requests" in told
+                other = await asyncio.to_thread(add, "ci", "launch,http")
+                while not (await is_known(url, other)):
+                    await asyncio.sleep(0.01)
+                async with Client(url, other) as more:
+                    assert await more.run(fetches, url=served.url()) == "a page"
+            await asyncio.to_thread(keys, "revoke", "laptop")
+            with pytest.raises(Unauthorized, match="no tenant's any more"):
+                await running.result()
+        with pytest.raises(Unauthorized, match="this key was revoked"):
+            await knock(url, laptop)
+
+    async def page(_: Asked, writer: asyncio.StreamWriter) -> None:
+        writer.write(answer(b"a page"))
+
+    cache = cache_with_guest(tmp_path / "cache", guest_cache)
+    with live_server(cache, state=state, http_allow=["127.0.0.1:*"]) as url:
+        asyncio.run(asyncio.wait_for(check(url), HANG_SECONDS))
+    assert "pie_" not in caplog.text
+    listed = keys("list")
+    assert "revoked" in listed.splitlines()[1]
+    assert "pie_" not in listed
+
+
+async def knock(url: str, key: str | None) -> None:
+    async with Client(url, key):
+        pass
+
+
+async def is_known(url: str, key: str) -> bool:
+    try:
+        await knock(url, key)
+    except Unauthorized:
+        return False
+    return True
