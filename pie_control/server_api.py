@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -114,6 +115,12 @@ class ServerApi(TenantApi):
             await self.close()
             raise
 
+    async def drain(self, seconds: float) -> None:
+        """Takes no new work from now on, and waits until all inferlets have ended, for at most this time."""
+        self._registry.draining = True
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(self._registry.until_none_runs(), seconds)
+
     async def close(self) -> None:
         """Ends inferlets, hosts and workers. Idempotent."""
         if self._closed:
@@ -130,9 +137,18 @@ class ServerApi(TenantApi):
             self._state.close()
 
     @property
+    def running(self) -> int:
+        """How many inferlets run."""
+        return self._registry.statistics().running
+
+    @property
     def is_ready(self) -> bool:
-        """Whether a worker and a host serve."""
-        return self._hosts.can_launch and not all(model.is_down for model in self._models.values())
+        """Whether a worker and a host serve, and the server is not about to stop."""
+        return (
+            not self._registry.draining
+            and self._hosts.can_launch
+            and not all(model.is_down for model in self._models.values())
+        )
 
     @property
     def is_idle(self) -> bool:

@@ -96,6 +96,7 @@ class TenantApi:
         program, by default the tenant. `listener` hears its events on the loop's thread and must not block. Raises
         UnknownName, BadRequest, Overloaded; WorkerUnavailable if no model has a worker, now or soon, HostUnavailable if
         no host runs. A launch waits for no model."""
+        self._registry.check_open()
         self._check_launch(arguments, environment or {})
         found_blobs = self._blobs.find(blobs or {}) | dict(contents or {})
         host = await self._hosts.place()

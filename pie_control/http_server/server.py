@@ -148,6 +148,14 @@ class HttpServer:
             lack = "there are file descriptors for %d connections, not for %d (--max-connections): raise ulimit -n"
             log.warning(lack, self._connections.most, most)
 
+    async def drain(self, seconds: float) -> None:
+        """Takes no new work from now on, and waits until all inferlets have ended, for at most this time. What there is
+        can be asked about meanwhile; `/ready` says no."""
+        running = self._api.running
+        if running:
+            log.info("no new work is taken; %d inferlets have %g s to end (--drain-seconds)", running, seconds)
+        await self._api.drain(seconds)
+
     async def close(self) -> None:
         """Stops listening, closes connections; idempotent."""
         if self._acceptor is not None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -51,6 +52,9 @@ class Registry:
         self._launched = 0
         self._of_tenants: Counter[str] = Counter()  # that run, by tenant
         self._endings = {str(status): 0 for status in sorted(ENDINGS)}
+        self.draining = False
+        """Whether clients may launch no more; what runs may launch children."""
+        self._none_runs = asyncio.Event()
         self.on_launch: list[Callable[[Entry], None]] = []
         self.on_end: list[Callable[[Entry], None]] = []
         """They hear of each inferlet that goes to its host, and that has ended."""
@@ -77,6 +81,17 @@ class Registry:
         if self._keeper:
             self._keeper.launched(entry)
         return entry
+
+    def check_open(self) -> None:
+        """Raises Overloaded if the server takes no new work."""
+        if self.draining:
+            raise Overloaded("the server stops, and takes no new work: try again in a while, or another server")
+
+    async def until_none_runs(self) -> None:
+        """Waits until all that run have ended."""
+        while self._running:
+            self._none_runs.clear()
+            await self._none_runs.wait()
 
     async def written(self) -> None:
         """Waits until what is told of inferlets would survive the server, where it keeps a state."""
@@ -126,6 +141,9 @@ class Registry:
         for hear in self.on_end:
             hear(entry)
         self._remember(entry)
+
+        if not self._running:
+            self._none_runs.set()
 
     def _remember(self, entry: Entry) -> None:
         self._ended[entry.number] = entry

@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import signal
 from pathlib import Path
 
+import httpx
+import pytest
+
 from pie_control.client import Client
+from pie_control.errors import Overloaded
 from tests.helpers.guard import HANG_SECONDS
 from tests.system.test_survival import WAIT, serving
 
@@ -45,3 +50,25 @@ def test_a_killed_server_knows_what_it_said_when_it_starts_again(guest_cache: Pa
         with serving(guest_cache, temporary, *options) as (process, url):
             asyncio.run(asyncio.wait_for(body(url), HANG_SECONDS))
             process.kill()
+
+
+def test_what_runs_may_end_after_a_sigterm_and_nothing_new_begins(guest_cache: Path, tmp_path: Path) -> None:
+    options = ("--worker", "paced:0ms", "--drain-seconds", str(HANG_SECONDS))
+
+    async def check(url: str) -> None:
+        async with Client(url) as client, httpx.AsyncClient(base_url=url) as web:
+            program = await client.upload(WAIT.encode(), "wait")
+            running = await client.launch(program)
+            assert await running.receive() == "ready"
+            assert (await web.get("/ready")).status_code == 200
+            process.send_signal(signal.SIGTERM)
+            while (await web.get("/ready")).status_code != 503:
+                await asyncio.sleep(0.01)
+            with pytest.raises(Overloaded, match="takes no new work"):
+                await client.launch(program)
+            await running.send("bye")
+            assert await running.result() == "bye"
+
+    with serving(guest_cache, tmp_path, *options) as (process, url):
+        asyncio.run(asyncio.wait_for(check(url), HANG_SECONDS))
+        assert process.wait(HANG_SECONDS) == 128 + signal.SIGTERM

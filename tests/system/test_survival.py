@@ -171,7 +171,7 @@ def temporary(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def server(guest_cache: Path, temporary: Path) -> Iterator[tuple[subprocess.Popen[bytes], str]]:
     """A `pie serve` process on a free port."""
-    with serving(guest_cache, temporary) as started:
+    with serving(guest_cache, temporary, "--drain-seconds", "0.1") as started:
         yield started
 
 

@@ -51,6 +51,7 @@ OWN_SERVER_SETTINGS = (
     "port",
     "allowed_hosts",
     "insecure",
+    "drain_seconds",
     "tenants",
     "state",
     "state_days",

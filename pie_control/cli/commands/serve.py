@@ -88,7 +88,12 @@ async def _serve(config: ServerConfig, programs: Mapping[str, bytes]) -> int:
         read_tenants_at_hangup(config, server)
         names = ", ".join(server.models)
         write_line(f"serving {names} at {server.url} (API documentation: {server.url}/docs)")
-        await collect_at_leisure(lambda: server.is_idle)
+        try:
+            await collect_at_leisure(lambda: server.is_idle)
+        except asyncio.CancelledError as end:
+            if end.args == (signal.SIGTERM,):
+                await server.drain(config.drain_seconds)
+            raise
     return 0
 
 
