@@ -42,7 +42,7 @@ NEEDED = {
 def test_each_route_has_its_capability() -> None:
     """A route that is new needs `admin`, as statistics and metrics do, until `needed` and this table say otherwise."""
     api = cast(ServerApi, FakeServerApi())
-    app = create_app(api, build_config({}), Callers(api, None))
+    app = create_app(api, build_config({}), Callers(api, None), {})
     found: dict[str | None, set[str]] = {}
     routes = app.openapi()["paths"]
     for path, methods in routes.items():
