@@ -44,12 +44,23 @@ def short_word(rng: random.Random) -> str:
     return start + rng.choice("aeiou") + end + rng.choice(("", "a", "e", "i", "o", "en", "ar"))
 
 
+def spliced_word(rng: random.Random) -> str:
+    """The beginning of one of `WORDS` and the end of another: a word that looks like English and that nobody knows."""
+    start, end = rng.choice(WORDS), rng.choice(WORDS)
+    return start[: rng.randint(1, min(4, len(start)))] + end[-rng.randint(2, min(5, len(end))) :]
+
+
+def new_word(rng: random.Random) -> str:
+    """A word that no text knows."""
+    return (short_word if rng.random() < 0.4 else spliced_word)(rng)
+
+
 def draw_name(rng: random.Random) -> str:
     """A capitalised name, sometimes made up."""
     draw = rng.random()
     if draw < 0.6:
         return rng.choice(BEINGS).name
-    return rng.choice(CITIES) if draw < 0.7 else short_word(rng).capitalize()
+    return rng.choice(CITIES) if draw < 0.7 else new_word(rng).capitalize()
 
 
 def any_word(rng: random.Random, *, held_out: bool = False) -> str:
@@ -64,9 +75,9 @@ def draw_word(rng: random.Random, *, held_out: bool = False) -> str:
     kind = rng.random()
     if kind < 0.25:
         return rng.choice(HELD_OUT_RELATIONS if held_out else RELATIONS)
-    if kind < 0.65:
+    if kind < 0.5:
         return any_word(rng, held_out=held_out)
-    while is_held_out_name(word := short_word(rng)) != held_out:
+    while is_held_out_name(word := new_word(rng)) != held_out or word in HELD_OUT_RELATIONS:
         pass
     return word
 

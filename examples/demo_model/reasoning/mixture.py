@@ -9,27 +9,27 @@ from examples.demo_model.data import draw_document, short_turns
 from examples.demo_model.reasoning import lookups, merging, programs, puzzles, sums
 from examples.demo_model.talk import Document, Skill, Talk
 
-FIRST_MODEL = 0.1
+FIRST_MODEL = 0.15
 """The share of documents that are the first model's."""
 REPEATED: dict[Skill, float] = {
     puzzles.make_24: 10,
-    merging.sort_digits: 6,
-    merging.merge_digits: 8,
+    merging.sort_digits: 5,
+    merging.merge_digits: 7,
     sums.total: 8,
-    chat.sum_question: 14,
+    chat.sum_question: 12,
 }
 """Short tasks: one to three of a kind in a document, so that rows are filled."""
 ALONE: dict[Skill, float] = {
-    merging.merge_notes: 6,
+    merging.merge_notes: 8,
     sums.nested_sums: 8,
     sums.straight_sum: 0.3,
     sums.check: 4,
-    sums.judge: 0.5,
-    lookups.with_tools: 18,
-    lookups.swarm_member: 1,
-    lookups.from_facts: 2,
-    programs.code: 10,
-    lists.outline: 5,
+    sums.judge: 1.5,
+    lookups.with_tools: 20,
+    lookups.swarm_member: 4,
+    lookups.from_facts: 4,
+    programs.code: 12,
+    lists.outline: 4,
     lists.expand_point: 4,
 }
 

@@ -6,7 +6,7 @@ import random
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from examples.demo_model.reasoning.lookups import any_word, draw_words, short_word
+from examples.demo_model.reasoning.lookups import any_word, draw_words, new_word
 from examples.demo_model.talk import Message, Talk
 
 KINDS = ("total", "highest", "lowest", "above", "difference")
@@ -74,7 +74,7 @@ def draw_task(rng: random.Random, word: str) -> Task:
     kind = rng.choice(KINDS)
     things: dict[str, None] = {}
     while len(things) < (2 if kind == "difference" else rng.randint(2, 5)):
-        things[any_word(rng) if rng.random() < 0.5 else short_word(rng)] = None
+        things[any_word(rng) if rng.random() < 0.5 else new_word(rng)] = None
     values = dict(zip(things, rng.sample(range(1, 99), len(things)), strict=True))
     return Task(kind, word, tuple(things), values, rng.randint(2, 90))
 

@@ -9,12 +9,11 @@ from examples.checks import Measure, program
 from examples.demo_model.reasoning.sums import draw_sums, is_held_out, system_text, value
 from pie_control.client import Client
 
-MODELS = ["demo-reasoner", "demo"]
+MODELS = ["demo-reasoner"]
 PAPER_LINES = 106
 LEAST = 6
 AT_ONCE = 2
 DIGITS = (8, 16, 32)
-ADDER = "demo"
 
 
 def draw_problem(draw: random.Random, digits: int) -> tuple[str, str, str]:
@@ -34,7 +33,7 @@ async def check(client: Client, problems: int, seed: int) -> list[Measure]:
 
     async def ask(sums: str, letter: str, straight: bool) -> str:
         async with limit:
-            return str(await client.run(telling, sums=sums, letter=letter, straight=straight, adder=ADDER))
+            return str(await client.run(telling, sums=sums, letter=letter, straight=straight))
 
     found = [
         await asyncio.gather(*(ask(sums, root, straight) for sums, root, _ in drawn)) for straight in (False, True)

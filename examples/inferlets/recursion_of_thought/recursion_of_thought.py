@@ -8,24 +8,24 @@ TRIES = 12
 
 
 @inferlet
-async def main(args, sums: str = SUMS, letter: str = "O", straight: bool = False, adder: str = ""):
+async def main(args, sums: str = SUMS, letter: str = "O", straight: bool = False):
     """Tells the value of a nested sum (recursion of thought): a sum among its parts is a call with a context of its
-    own. `adder` is the model that adds two numbers. `straight` asks for the whole number at once."""
+    own. `straight` asks for the whole number at once."""
     shared = Context(args.model).fill_chat("system", sums, add_generation_prompt=False)
     await shared.flush()
     if straight:
         value = await shared.fill_chat("user", f"{letter}? Only the number.").generate_until(max_tokens=8)
     else:
-        value = await Recursion(args.model, adder or args.model, shared, sums.split("\n")).value(letter)
+        value = await Recursion(args.model, shared, sums.split("\n")).value(letter)
     await args.send(f"{letter} = {value}\n")
     return value
 
 
 class Recursion:
-    """Calls of the models."""
+    """Calls of the model."""
 
-    def __init__(self, model: str, adder: str, shared: Context, lines: list[str]) -> None:
-        self.model, self.adder, self.shared, self.lines = model, adder, shared, lines
+    def __init__(self, model: str, shared: Context, lines: list[str]) -> None:
+        self.model, self.shared, self.lines = model, shared, lines
 
     async def value(self, part: str, depth: int = 8) -> str:
         """What a part comes to; "" if the model does not say it."""
@@ -34,7 +34,7 @@ class Recursion:
         values = await gather(*(self.value(one, depth - 1) for one in await self.parts(part)))
         if len(values) < 2 or "" in values:
             return ""
-        async with Context(self.adder) as call:
+        async with Context(self.model) as call:
             call.fill_chat("user", f"What is {values[0]} + {values[1]}?")
             answer = await call.generate_until(max_tokens=80)
         return answer.rpartition("Answer: ")[2] if "Answer: " in answer else ""

@@ -65,6 +65,7 @@ def _person(draw: random.Random) -> tuple[str, dict[str, Any]]:
     structured.from_text(talk)
     question, answer = talk.messages[0].content, talk.messages[1].content
     kinds = {str: {"type": "string", "maxLength": 30}, int: {"type": "integer"}, bool: {"type": "boolean"}}
-    fields = {key: kinds[type(value)] for key, value in json.loads(answer).items()}
+    nothing = {"type": "null"}
+    fields = {key: kinds.get(type(value), nothing) for key, value in json.loads(answer).items()}
     schema = {"type": "object", "properties": fields, "required": list(fields), "additionalProperties": False}
     return _twice(question, answer), schema
