@@ -18,6 +18,8 @@ SINGLE_FILE = "model.safetensors"
 INDEX_FILE = "model.safetensors.index.json"
 OTHER_FORMATS = ("*.bin", "*.pth", "*.pt", "*.gguf", "*.h5", "*.msgpack")
 
+BARE = "embed_tokens.weight"
+"""A tensor that shows a checkpoint without a head: with one, its name begins with `model.`."""
 BYTES = {"F64": 8, "F32": 4, "F16": 2, "BF16": 2, "F8_E4M3": 1}
 """Number formats of weights, by their names in safetensors, with the bytes of one number."""
 
@@ -42,12 +44,19 @@ class StoredTensor:
 
 class Checkpoint:
     """The tensors of a model folder by name. It reads all headers at once, so that a missing or truncated file is found
-    at the start; it reads numbers only on request."""
+    at the start; it reads numbers only on request.
+
+    Models that were made for embeddings, such as Qwen3-Embedding, are stored without their head: the names of their
+    tensors lack `model.` in front. Here they have it.
+    """
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self._files: dict[Path, Any] = {}
-        self._where = self._locate()
+        stored = self._locate()
+        prefix = "model." if BARE in stored else ""
+        self._prefix = len(prefix)
+        self._where = {prefix + name: path for name, path in stored.items()}
         for path in self.files:
             self._open(path)
 
@@ -69,7 +78,7 @@ class Checkpoint:
             raise CheckpointError(f"{self.folder}: tensor {name!r} is missing")
         path = self._where[name]
         try:
-            entry = self._open(path).get_slice(name)
+            entry = self._open(path).get_slice(name[self._prefix :])
         except SafetensorError as error:
             raise CheckpointError(f"{path}: tensor {name!r} is missing, though {INDEX_FILE} names it") from error
         return StoredTensor(name, path, tuple(entry.get_shape()), entry.get_dtype())
@@ -86,7 +95,7 @@ class Checkpoint:
             raise CheckpointError(
                 f"{stored.path}: tensor {name!r} is stored as {stored.format}, expected {', '.join(BYTES)}"
             )
-        tensor: Tensor = self._open(stored.path).get_tensor(name)
+        tensor: Tensor = self._open(stored.path).get_tensor(name[self._prefix :])
         return tensor
 
     def num_parameters(self) -> int:
@@ -98,7 +107,7 @@ class Checkpoint:
         return sum(stored.nbytes for stored in self.tensors())
 
     def _locate(self) -> Mapping[str, Path]:
-        """The file of each tensor."""
+        """The file of each tensor, by the name under which it is stored."""
         index = self.folder / INDEX_FILE
         if (self.folder / SINGLE_FILE).exists() or not index.exists():
             path = self.folder / SINGLE_FILE

@@ -60,6 +60,26 @@ def test_a_truncated_shard_is_named_before_weights_are_read(tmp_path: Path) -> N
         Checkpoint(tmp_path)
 
 
+@pytest.mark.parametrize("shards", [1, 2])
+def test_a_model_that_is_stored_without_its_head_has_the_usual_names(shards: int, tmp_path: Path) -> None:
+    """Models for embeddings are stored so: their names lack `model.`."""
+    make_checkpoint(tmp_path, shards=shards)
+    whole = {stored.name: stored.shape for stored in Checkpoint(tmp_path).tensors()}
+    before = Checkpoint(tmp_path).read(NAME, whole[NAME]).clone()
+    for path in tmp_path.glob("*.safetensors"):
+        kept = {name.removeprefix("model."): tensor.clone() for name, tensor in load_file(path).items()}
+        save_file({name: tensor for name, tensor in kept.items() if name != "lm_head.weight"}, path)
+    if (tmp_path / INDEX_FILE).exists():
+        weight_map = json.loads((tmp_path / INDEX_FILE).read_text())["weight_map"]
+        stored = {name.removeprefix("model."): file for name, file in weight_map.items() if name != "lm_head.weight"}
+        (tmp_path / INDEX_FILE).write_text(json.dumps({"weight_map": stored}))
+    bare = Checkpoint(tmp_path)
+    assert {stored.name: stored.shape for stored in bare.tensors()} == {
+        name: shape for name, shape in whole.items() if name != "lm_head.weight"
+    }
+    assert torch.equal(bare.read(NAME, before.shape), before)
+
+
 def test_other_formats_are_refused_by_name(tmp_path: Path) -> None:
     (make_checkpoint(tmp_path) / "model.safetensors").rename(tmp_path / "pytorch_model.bin")
     with pytest.raises(CheckpointError, match=r"only pytorch_model.bin; convert it"):
