@@ -31,7 +31,7 @@ def get_embedding(served: ServedModel, batch: GetEmbedding) -> PendingResult:
         states = torch.segment_reduce(states, "mean", lengths=upload(torch.from_numpy(lengths), served.device))
     kept = upload(torch.from_numpy(np.arange(size) < batch.dimensions[:, None]), served.device)
     states = states * kept
-    normalize = upload(torch.from_numpy(batch.normalize), served.device)[:, None]
+    normalize = upload(torch.from_numpy(batch.normalize.copy()), served.device)[:, None]
     host = download(torch.where(normalize, torch.nn.functional.normalize(states), states))
     return PendingResult(lambda: _ragged(batch.dimensions, host.numpy()))
 
