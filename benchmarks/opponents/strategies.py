@@ -21,7 +21,7 @@ def headings(strategy: str) -> list[list[int]]:
     return [observed(place, HEADING) for place in range(count)]
 
 
-async def run(sides: Sides, strategy: str, prompt: list[int], tokens: int) -> object:
+async def ask(sides: Sides, strategy: str, prompt: list[int], tokens: int) -> object:
     """One request from its prompt to its answer, each step of which has so many tokens."""
     match strategy:
         case "skeleton":

@@ -143,7 +143,7 @@ def _strategies(plan: Plan, both: Sides, program: str, strategy: str) -> tuple[R
         return await both.pie.run(program, prompt=prompt, tokens=tokens, strategy=strategy, n=n, headings=headings)
 
     async def opponent() -> object:
-        return await strategies.run(both, strategy, new_prompt(0, plan.prompt), tokens)
+        return await strategies.ask(both, strategy, new_prompt(0, plan.prompt), tokens)
 
     return pie, opponent
 

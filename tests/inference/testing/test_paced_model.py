@@ -16,6 +16,7 @@ from pie_inference.protocol import (
     CopyEmb,
     Failure,
     ForwardWithScores,
+    GetEmbedding,
     GetLogprobs,
     GetLogprobsAt,
     GetLogprobsResult,
@@ -115,6 +116,7 @@ def test_every_call_has_an_answer() -> None:
         GetLogprobs(embeds, indptr([1]), ints([70])),
         GetNextDists(embeds, indptr([1]), ints([3]), np.ones(1, np.float32)),
         GetLogprobsAt(embeds, indptr([1]), ints([70]), indptr([1])),
+        GetEmbedding(embeds, indptr([1]), np.zeros(1, np.bool_), ints([4]), np.ones(1, np.bool_)),
     ]
     assert {type(batch) for batch in batches} == set(BATCHES.values())
     model = paced_model()
