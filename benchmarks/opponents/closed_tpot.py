@@ -41,8 +41,8 @@ class Plan:
         refuse_unknown("model", self.models, MODELS)
 
 
-FULL = Plan((DEMO, LLAMA_160M), (1, 8, 32), prompt=64, tokens=64, rounds=5)
-QUICK = Plan((DEMO,), (8,), prompt=64, tokens=32, rounds=2)
+FULL = Plan((DEMO, LLAMA_160M), (1, 8, 32), prompt=64, tokens=192, rounds=5)
+QUICK = Plan((DEMO,), (8,), prompt=64, tokens=192, rounds=3)
 
 
 @dataclass(frozen=True)
@@ -79,9 +79,9 @@ async def _compare(loop: ClosedLoop, client: CompletionClient, concurrent: int, 
     loops, servers, same = [], [], True
     for _ in range(plan.rounds):
         closed = await asyncio.to_thread(loop.generate, prompts, plan.tokens)
-        tokens, seconds = await run_server(client, prompts, plan.tokens)
+        tokens, times = await run_server(client, prompts, plan.tokens)
         loops.append(1e3 * closed.seconds_per_token)
-        servers.append(1e3 * seconds)
+        servers.append(1e3 * together(times))
         same = same and tokens == closed.tokens.tolist()
     ratios = [server / one for server, one in zip(servers, loops, strict=True)]
     return Row(
@@ -98,8 +98,8 @@ async def _compare(loop: ClosedLoop, client: CompletionClient, concurrent: int, 
 
 async def run_server(
     client: CompletionClient, prompts: Sequence[Sequence[int]], count: int
-) -> tuple[list[list[int]], float]:
-    """The tokens of each stream, and seconds for a token of each."""
+) -> tuple[list[list[int]], list[list[float]]]:
+    """The tokens of each stream, and when they came."""
 
     async def stream(prompt: Sequence[int]) -> tuple[list[int], list[float]]:
         tokens, times = [], []
@@ -110,11 +110,14 @@ async def run_server(
         return tokens, times
 
     streams = await asyncio.gather(*(stream(prompt) for prompt in prompts))
-    return [tokens for tokens, _ in streams], together([times for _, times in streams])
+    return [tokens for tokens, _ in streams], [times for _, times in streams]
 
 
 def together(streams: Sequence[Sequence[float]]) -> float:
-    """Seconds for a token while all streams run, by the times of their tokens: the median over the streams."""
+    """Seconds for a token while all streams run, by the times of their tokens: the median over the streams. Raises
+    RuntimeError if they run together for less than half of their tokens: what is left is too short to tell."""
     begin, end = max(times[0] for times in streams), min(times[-1] for times in streams)
     inside = [[time for time in times if begin <= time <= end] for times in streams]
-    return median([(times[-1] - times[0]) / (len(times) - 1) for times in inside if len(times) > 1])
+    if 2 * min(map(len, inside)) < len(streams[0]):
+        raise RuntimeError("the streams ran together for less than half of their tokens: take more --tokens")
+    return median([(times[-1] - times[0]) / (len(times) - 1) for times in inside])
