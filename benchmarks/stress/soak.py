@@ -4,8 +4,8 @@ Three tenants of equal weight run examples over and over, `at_once` each: those 
 model of their own. One run in `vanishing` loses its client, whose connection breaks in the middle. Every `kill_seconds`
 a host or the worker is killed, in turns. The row passes if no run ended with an error that this does not explain, all
 pages of the worker came back, no tenant finished less than half of its share, and the memory of the server's processes
-grew by no more than `MOST_GROWTH` between the second and the last quarter of the time. A run that was lost is explained
-if it began before what was killed served again.
+grew by no more than `MOST_GROWTH` between the second and the last quarter of the time. A run that was lost, or failed
+because a child of it was, is explained if it began before what was killed served again.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import contextlib
 import json
 import os
 import random
+import re
 import secrets
 import signal
 import tempfile
@@ -45,6 +46,8 @@ MOST_SECONDS = 60.0
 """For one run, and for the server to come to rest at the end."""
 SHOWN = 5
 """Unexplained errors that the summary prints."""
+LOST_CHILD = re.compile(r"ChildFailed: the child i\d+ lost: ")
+"""In the traceback of a run that waited for a child."""
 
 
 @dataclass(frozen=True)
@@ -169,6 +172,7 @@ class _Soak:
     def _judge(self, program: str, error: Exception, begun: float) -> None:
         status = getattr(error, "status", "")
         gone = status == "lost" or isinstance(error, WorkerUnavailable | HostUnavailable)
+        gone = gone or LOST_CHILD.search(str(error)) is not None
         if gone and begun < self.disturbed_until:
             self.lost += 1
         else:
