@@ -2,10 +2,11 @@
 answers as the model writes them, and their forms in each API.
 
 Each request to `/v1/chat/completions` and the like is an inferlet. Its body is the blob `request`, what it sends are
-the events of its stream, and what `main` returns is the body of the answer. `docs/http-api.md` lists the fields.
+the events of its stream, and what `main` returns is the body of the answer. `docs/served-fields.md` lists the fields.
 """
 
 from inferlet_sdk.served.dialects.anthropic import MessageReply
+from inferlet_sdk.served.dialects.events import EventReply, send_reply
 from inferlet_sdk.served.dialects.openai import (
     CHAT,
     CHUNK,
@@ -37,6 +38,7 @@ __all__ = [
     "ChatRequest",
     "CompletionRequest",
     "Echo",
+    "EventReply",
     "Fields",
     "MessageReply",
     "Part",
@@ -55,6 +57,7 @@ __all__ = [
     "message_of",
     "open_prompt",
     "renamed",
+    "send_reply",
     "served",
     "usage_of",
 ]

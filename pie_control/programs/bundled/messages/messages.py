@@ -15,6 +15,7 @@ from inferlet_sdk.served import (
     forks,
     open_prompt,
     renamed,
+    send_reply,
     served,
 )
 
@@ -40,16 +41,4 @@ async def answer_request(args: Args) -> dict[str, Any] | None:
     await forks(ctx, request.wanted, "messages")
     answer = Answer(ctx, request.wanted, 0, request.tools)
     reply = MessageReply(request.wanted, ctx, answer)
-    if not request.wanted.stream:
-        return reply.whole(await answer.whole())
-    has_begun = False
-    async for part in answer.parts():
-        if not has_begun:
-            has_begun = True
-            for event in reply.start():
-                await args.send(event)
-        for event in reply.events(part):
-            await args.send(event)
-    for event in reply.finish():
-        await args.send(event)
-    return None
+    return await send_reply(args.send, reply, answer)

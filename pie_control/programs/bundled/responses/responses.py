@@ -13,6 +13,7 @@ from inferlet_sdk.served import (
     fields_of_response,
     forks,
     open_prompt,
+    send_reply,
     served,
 )
 
@@ -29,16 +30,4 @@ async def main(args: Args) -> dict[str, Any] | None:
     await forks(ctx, request.wanted, "input")
     answer = Answer(ctx, request.wanted, 0, request.tools)
     reply = ResponseReply(fields, request.wanted, ctx, answer)
-    if not request.wanted.stream:
-        return reply.whole(await answer.whole())
-    has_begun = False
-    async for part in answer.parts():
-        if not has_begun:
-            has_begun = True
-            for event in reply.start():
-                await args.send(event)
-        for event in reply.events(part):
-            await args.send(event)
-    for event in reply.finish():
-        await args.send(event)
-    return None
+    return await send_reply(args.send, reply, answer)
