@@ -1,43 +1,25 @@
-"""Configuration of the server: one frozen object, built once at the edge from options and environment.
-
-Each setting of `ServerConfig`, `InferletLimits` and `WorkerOptions` is an option of `pie serve` and `pie run`
-(`max_pages`: `--max-pages`) and an environment variable (`PIE_MAX_PAGES`); an option beats the variable, the variable
-beats the default.
-"""
+"""All settings with their defaults, and the config that is made of them."""
 
 from __future__ import annotations
 
-import difflib
-import importlib.util
 import os
-import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator
 from dataclasses import Field, dataclass, field, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pie_control.errors import ConfigError
+from pie_control.config.paths import AdapterPath, ModelPath, find_accounts, find_adapter, model_paths
+from pie_control.config.workers import find_secret, pace_of, remote_of
 from pie_control.host_memory import machine_memory
-from pie_control.services.http.rules import AllowList
-from pie_control.worker_settings import check_workers, find_secret, given_secret, pace_of, remote_of
 from pie_inference.options import (
-    HUB_ID,
-    OptionError,
     WorkerOptions,
     default_cache_dir,
     option_fields,
-    read_options,
     to_arguments,
 )
-from pie_inference.options.secret import SECRET_VARIABLE
 
 if TYPE_CHECKING:
     from pie_control.tenants.accounts import Accounts
-
-ENVIRONMENT_PREFIX = "PIE_"
-LISTEN_VARIABLE = "PIE_LISTEN"
-OTHER_VARIABLES = frozenset({"PIE_SERVER", "PIE_TOKEN", LISTEN_VARIABLE, SECRET_VARIABLE})
-"""Read by clients and by `pie worker`, and the one whose value must not stand in a command line."""
 
 DEFAULT_HOST = "127.0.0.1"
 DEFAULT_PORT = 8011
@@ -46,39 +28,11 @@ MIB = 1 << 20
 
 MOST_DEFAULT_HOSTS = 8
 
-NAMED_ADAPTER = re.compile(r"(?:([\w.-]+)/)?([\w.-]{1,64})=(.+)")
-"""An adapter with its name, and perhaps that of its model."""
-
-SHIPPED = {"demo": "demo_model", "demo-reasoner": "demo_reasoner"}
-"""Models of the package by their names, with their folders."""
-NAMED_MODEL = re.compile(r"([\w.-]+)=(.+)")
-"""A model with the name that it has in the API."""
-
 TEXT, JSON = "text", "json"
-
-BOOLEANS = {"true": True, "false": False, "1": True, "0": False}
-"""Values of settings that are switched on, as variables give them."""
 
 
 def _setting(default: Any, text: str, *, choices: tuple[str, ...] = (), least: float = 0) -> Any:
     return field(default=default, metadata={"help": text, "choices": choices, "least": least})
-
-
-@dataclass(frozen=True, slots=True)
-class ModelPath:
-    """A model to be served: its name in the API, and the folder of its checkpoint or its id on the hub."""
-
-    name: str
-    path: str
-
-
-@dataclass(frozen=True, slots=True)
-class AdapterPath:
-    """A LoRA adapter to be loaded at start: its name, the model, and its folder."""
-
-    name: str
-    model: str
-    path: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -206,12 +160,12 @@ class ServerConfig:
     def resolved(self) -> ServerConfig:
         """A new config in which models, adapters, tenants, the cache folder and the bound on memory are worked out;
         raises ConfigError."""
-        models = _model_paths(self.model) if self.model or not self.remote_workers else ()
+        models = model_paths(self.model) if self.model or not self.remote_workers else ()
         return replace(
             self,
             max_guest_bytes=self.max_guest_bytes or machine_memory() // 2,
             models=models,
-            adapters=tuple(_find_adapter(text, models, bool(self.remote_workers)) for text in self.adapter),
+            adapters=tuple(find_adapter(text, models, bool(self.remote_workers)) for text in self.adapter),
             worker_secret=find_secret(self.worker_secret, self.secret_file, self.remote_workers),
             accounts=find_accounts(self.tenants) if self.tenants else None,
             cache_dir=str(Path(self.cache_dir or default_cache_dir()).expanduser()),
@@ -250,148 +204,3 @@ def settings() -> Iterator[Field[Any]]:
     yield from (each for each in fields(ServerConfig) if each.metadata)
     yield from fields(InferletLimits)
     yield from option_fields()
-
-
-def read_environment(environment: Mapping[str, str]) -> dict[str, str]:
-    """The settings among the variables named PIE_*, as text; a name that is no setting is refused."""
-    known = {f"{ENVIRONMENT_PREFIX}{each.name.upper()}": each.name for each in settings()}
-    found = {}
-    for name, value in environment.items():
-        if not name.startswith(ENVIRONMENT_PREFIX) or name in OTHER_VARIABLES:
-            continue
-        if name not in known:
-            raise ConfigError(f"unknown environment variable {name}{_suggestion(name, known)}")
-        found[known[name]] = value
-    return found
-
-
-def build_config(options: Mapping[str, object], environment: Mapping[str, str] | None = None) -> ServerConfig:
-    """The config of these options over these environment variables (default: none); raises ConfigError.
-
-    `options` maps names of settings to values or their text; None means: not given.
-    """
-    values: dict[str, object] = dict(read_environment(environment or {}))
-    values |= {name: value for name, value in options.items() if value is not None}
-    known = {each.name: each for each in settings()}
-    unknown = [name for name in values if name not in known]
-    if unknown:
-        raise ConfigError(f"unknown setting {unknown[0]!r}{_suggestion(unknown[0], known)}")
-    of_worker, of_limits = _take(values, option_fields()), _take(values, fields(InferletLimits))
-    try:
-        worker_options = WorkerOptions(**read_options(of_worker))
-    except OptionError as error:
-        raise ConfigError(str(error)) from None
-    limits = InferletLimits(**_parsed(known, of_limits))
-    given = _parsed(known, values)
-    secret = given_secret(environment or {})
-    config = ServerConfig(**given, limits=limits, worker_options=worker_options, worker_secret=secret)
-    check_workers(config.worker)
-    if config.remote_workers and "model" not in given:
-        config = replace(config, model=())
-    AllowList(config.http_allow)
-    return config
-
-
-def _take(values: dict[str, object], part: Iterable[Field[Any]]) -> dict[str, object]:
-    return {each.name: values.pop(each.name) for each in part if each.name in values}
-
-
-def _parsed(known: Mapping[str, Field[Any]], values: Mapping[str, object]) -> dict[str, Any]:
-    return {name: _parse(known[name], value) for name, value in values.items()}
-
-
-def _parse(setting: Field[Any], value: Any) -> Any:
-    kind: Any = type(setting.default)
-    if kind is tuple:
-        return tuple(value.split(",")) if isinstance(value, str) else tuple(map(str, value))
-    if kind is bool:
-        return _parse_bool(setting.name, value)
-    try:
-        parsed: str | int | float = kind(value)
-    except (TypeError, ValueError):
-        what = "a whole number" if kind is int else "a number"
-        raise ConfigError(f"{setting.name} must be {what}, not {value!r}") from None
-    _check(setting, parsed)
-    return parsed
-
-
-def _parse_bool(name: str, value: object) -> bool:
-    text = str(value).lower()
-    if text not in BOOLEANS:
-        raise ConfigError(f"{name} must be one of {', '.join(BOOLEANS)}, not {value!r}")
-    return BOOLEANS[text]
-
-
-def _check(setting: Field[Any], value: str | int | float) -> None:
-    choices, least = setting.metadata["choices"], setting.metadata["least"]
-    if choices and value not in choices:
-        raise ConfigError(f"{setting.name} must be one of {', '.join(choices)}, not {value!r}")
-    if not isinstance(value, str) and not value >= least:  # also refuses NaN
-        raise ConfigError(f"{setting.name} must be at least {least}, not {value}")
-
-
-def _suggestion(name: str, known: Mapping[str, object]) -> str:
-    close = difflib.get_close_matches(name, known, n=1)
-    return f"; did you mean {close[0]}?" if close else f"; known are: {', '.join(sorted(known))}"
-
-
-def _model_paths(given: Sequence[str]) -> tuple[ModelPath, ...]:
-    models = tuple(find_model(text) for text in given)
-    names = [model.name for model in models]
-    for name in names:
-        if names.count(name) > 1:
-            raise ConfigError(f"two models are called {name!r}: rename one, as in --model NAME=MODEL")
-    if not models:
-        raise ConfigError("no model: give at least one, as in --model demo")
-    return models
-
-
-def find_model(text: str) -> ModelPath:
-    """The model that [NAME=]MODEL says; raises ConfigError."""
-    named = NAMED_MODEL.fullmatch(text)
-    name, model = (named[1], named[2]) if named else ("", text)
-    path = _shipped_model(SHIPPED[model]) if model in SHIPPED else Path(model).expanduser().resolve()
-    if not path.exists() and HUB_ID.fullmatch(model):
-        return ModelPath(name or model.rpartition("/")[2], model)  # the worker fetches it
-    if not (path / "config.json").is_file():
-        raise ConfigError(f"no model at {path}: a folder with config.json, tokenizer.json and *.safetensors is needed")
-    return ModelPath(name or (model if model in SHIPPED else path.name), str(path))
-
-
-def find_accounts(file: str) -> Accounts:
-    """The tenants in a file; raises ConfigError."""
-    from pie_control.tenants.accounts import read_accounts  # `pie --help` needs no msgspec
-
-    accounts = read_accounts(Path(file).expanduser())
-    for tenant in accounts.tenants:
-        try:
-            AllowList(tenant.http_allow or ())
-        except ConfigError as error:
-            raise ConfigError(f"{file}: tenant {tenant.name}: {error}") from None
-    return accounts
-
-
-def _find_adapter(text: str, models: Sequence[ModelPath], others: bool) -> AdapterPath:
-    """`others`: workers of other machines may serve more models, and read folders of their own."""
-    found = NAMED_ADAPTER.fullmatch(text)
-    if found is None:
-        raise ConfigError(f"adapter must be [MODEL/]NAME=FOLDER, not {text!r}")
-    model = found[1] or (models[0].name if models else "")
-    name, folder = found[2], Path(found[3]).expanduser().resolve()
-    if not model:
-        raise ConfigError(f"adapter {name}: say for which model, as in --adapter MODEL/{name}={found[3]}")
-    if others and model not in [one.name for one in models]:
-        return AdapterPath(name, model, found[3])
-    if model not in [one.name for one in models]:
-        raise ConfigError(f"adapter {name}: no model {model!r}; there are: {', '.join(one.name for one in models)}")
-    if not folder.is_dir():
-        raise ConfigError(f"adapter {name}: no folder {folder}")
-    return AdapterPath(name, model, str(folder))
-
-
-def _shipped_model(folder: str) -> Path:
-    # Found without importing the package, so that the control process never loads torch.
-    spec = importlib.util.find_spec("pie_inference")
-    if spec is None or not spec.submodule_search_locations:
-        raise ConfigError("the package pie_inference is not installed, so there is no demo model; give --model PATH")
-    return Path(next(iter(spec.submodule_search_locations))) / folder
