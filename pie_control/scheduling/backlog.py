@@ -80,6 +80,8 @@ class Backlog:
 
     def drop(self, account: Account) -> None:
         """Forgets an inferlet, and the commands of it that wait."""
+        for queue in account.queues.values():
+            self.local.pop(queue, None)
         for queue in account.drop_queues():
             self.queues -= bool(queue.commands)
             self.commands -= len(queue.commands)
@@ -88,7 +90,6 @@ class Backlog:
             self.bounded.difference_update(queue.commands)
             if queue in self.new or queue.line is not None:
                 self.set_aside(queue)
-            self.local.pop(queue, None)
             self.starved.pop((account.owner, queue.first_seq), None)
             if queue.run is not None:
                 self.runs.end(queue.run)

@@ -23,6 +23,7 @@ from pie_control.resources.memory import Memory
 
 from .account import Account, CommandQueue
 from .answers import Wave
+from .backlog import Backlog
 
 Answer = Callable[[Owner, int, Value | CallError], None]
 
@@ -139,6 +140,16 @@ class LocalCommands:
             self._memory.discard(account.holdings, note.future)
 
     # ---- ends ----
+
+    def last_offers(self, account: Account, backlog: Backlog, waves: Sequence[Wave], now: float) -> None:
+        """An inferlet ends: its exports that wait for nothing have their turn before. So nobody has to wait for them,
+        and they come though they were issued just now."""
+        account.settle()
+        for queue in [one for one in account.queues.values() if one.run is None]:
+            while queue.goes_on_locally and type(command := queue.commands[0]) is Offer:
+                self._memory.keep(account.holdings, command.future, command.keeps())
+                backlog.remove_local(queue)
+                self.reached(queue, command, waves, now)
 
     def closed(self, owner: Owner) -> None:
         """An inferlet has ended: what it has announced does not come. What has had its turn outlives it."""

@@ -200,6 +200,8 @@ class Scheduler:
         return account
 
     def _forget(self, event: Closed) -> None:
+        if account := self._accounts.get(event.owner):
+            self._local.last_offers(account, self._backlog, tuple(self._in_flight), self._now)
         self._close(event.owner)
 
     def _end(self, account: Account, reason: Reason, error: CallError) -> None:

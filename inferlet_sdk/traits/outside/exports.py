@@ -59,7 +59,8 @@ def export_kvpage(
     """Gives pages a name, and seals them; `tokens` are what they hold, for those who import them. An older export
     of this name makes room.
 
-    Await it before the program ends, or nothing is exported. Raises InvalidState while a decode run writes to a page.
+    Await it before the program ends if the pages may still be written: otherwise nothing is exported. Raises
+    InvalidState while a decode run writes to a page.
     """
     number, named = queue_number(queue), text(name, "name")
     ranges, packed = page_ranges(pages, "pages"), b64encode(array("I", token_list(tokens))).decode()

@@ -382,3 +382,19 @@ def test_what_is_exported_with_an_adapter_that_is_dropped_meanwhile_never_stands
         world.close(one)
     world.drain()
     assert used(world) == 0
+
+
+def test_an_export_that_waits_for_nothing_stands_though_its_maker_ends_at_once() -> None:
+    world = World()
+    maker, other = world.open(3, 64), world.open(1, 8)
+    fill(maker, range(65, 74))
+    world.drain()
+    maker.call("export_kvpage", 1, "prefix", [maker.pages, 3], "")
+    maker.call("dealloc", 1, "kvpage", [maker.pages, 3])
+    world.close(maker)
+    world.drain()
+    future = other.call("import_kvpage", 1, "prefix")
+    world.drain()
+    assert imported(other, future)
+    assert used(world) == 4
+    world.scheduler.check_integrity()
