@@ -19,13 +19,14 @@ from tests.helpers.servers import started
 
 @contextlib.contextmanager
 def live_server(cache_dir: Path, **options: object) -> Iterator[str]:
-    """Its address. The sandbox, the hosts and HTTP are real; the model is a fake one."""
+    """Its address. The sandbox, the hosts and HTTP are real; so is the model if `model` names one, else it is fake."""
+    clients = () if "model" in options else (InProcessClient(FakeModel()),)
     ready = threading.Event()
     found: list[Any] = []
 
     async def serve() -> None:
         stop = asyncio.Event()
-        async with started(cache_dir, InProcessClient(FakeModel()), **options) as api:
+        async with started(cache_dir, *clients, **options) as api:
             server = HttpServer(api, bind("127.0.0.1", 0), api.config)
             await server.start()
             found.extend((server.url, asyncio.get_running_loop(), stop))
