@@ -18,6 +18,8 @@ ROUTES = {
     "/v1/rerank": "rerank",
     "/v1/messages": "messages",
     "/v1/messages/count_tokens": "messages",
+    "/tokenize": "tokens",
+    "/detokenize": "tokens",
 }
 """The program of each route."""
 OWNER = "bundled programs"

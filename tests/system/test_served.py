@@ -42,3 +42,6 @@ def test_a_program_answers_requests(guest_cache: Path) -> None:
         assert (wrong.status_code, wrong.json()["error"]["code"]) == (500, "program-failed")
         log = client.get(f"/v1/inferlets/{wrong.json()['error']['message'].split('/')[3]}")
         assert "KeyError" in log.json()["error"]
+        tokens = client.post("/tokenize", json={"prompt": "ab", "add_special_tokens": False}).json()
+        assert tokens["tokens"] == [97, 98]
+        assert client.post("/detokenize", json={"tokens": [97, 98]}).json() == {"prompt": "ab"}

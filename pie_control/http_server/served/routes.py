@@ -50,7 +50,7 @@ def _add(
     @router.post(
         path,
         summary=f"Served by the program {program}",
-        operation_id=path.removeprefix("/v1/").replace("/", "_"),
+        operation_id=path.removeprefix("/v1/").strip("/").replace("/", "_"),
         openapi_extra=BODY,
         response_class=Response,
         responses=ANSWERS | failures(*STATUSES),
