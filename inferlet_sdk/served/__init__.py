@@ -16,6 +16,7 @@ from inferlet_sdk.served.dialects.openai import (
     Vocabulary,
     delta_of,
     message_of,
+    prompt_scores,
     usage_of,
 )
 from inferlet_sdk.served.dialects.responses import ResponseReply
@@ -56,6 +57,7 @@ __all__ = [
     "forks",
     "message_of",
     "open_prompt",
+    "prompt_scores",
     "renamed",
     "send_reply",
     "served",

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from inferlet_sdk.context import Context
+from inferlet_sdk.served.dialects.openai import TEXT_PLACE, frame_of
 from inferlet_sdk.served.requests.wanted import Wanted
 from inferlet_sdk.served.writing.answer import Answer, Part, ToolCall
 
@@ -40,6 +41,11 @@ class MessageReply:
         message: dict[str, Any] = {**self._head, "content": [], "stop_reason": None, "stop_sequence": None}
         message["usage"] = {**self._usage(), "output_tokens": 0}
         yield json.dumps({"type": "message_start", "message": message})
+
+    def frame(self) -> tuple[str, str]:
+        """The event around each further piece, for an answer that is nothing but text: it has one block."""
+        delta = {"type": "text_delta", "text": TEXT_PLACE}
+        return frame_of(json.dumps({"type": "content_block_delta", "index": 0, "delta": delta}))
 
     def events(self, part: Part) -> Iterator[str]:
         """What tells of a part: each change of kind ends a block and begins another one."""

@@ -14,6 +14,7 @@ class EventReply(Protocol):
 
     def whole(self, part: Part) -> dict[str, Any]: ...
     def start(self) -> Iterator[str]: ...
+    def frame(self) -> tuple[str, str] | None: ...
     def events(self, part: Part) -> Iterator[str]: ...
     def finish(self) -> Iterator[str]: ...
 
@@ -26,7 +27,7 @@ async def send_reply(
     if not answer.wanted.stream:
         return reply.whole(await answer.whole())
     start = reply.start()  # has nothing more after its first use
-    async for part in answer.parts():
+    async for part in answer.parts(frame=reply.frame()):
         for event in chain(start, reply.events(part)):
             await send(event)
     for event in chain(start, reply.finish()):

@@ -9,8 +9,9 @@ from typing import Any
 
 from inferlet_sdk import traits
 from inferlet_sdk.context import Context
-from inferlet_sdk.served.requests.wanted import Wanted
+from inferlet_sdk.served.requests.wanted import Place, Wanted
 from inferlet_sdk.served.writing.answer import Answer, Part, ToolCall
+from inferlet_sdk.served.writing.prompts import Echo
 from inferlet_sdk.traits.runs import TokenLogprobs
 
 TEXT_PLACE = "\0text\0"
@@ -42,12 +43,17 @@ class Reply:
 
     def frame(self, choice: dict[str, Any]) -> tuple[str, str]:
         """A chunk around a text, which stands in `choice` as TEXT_PLACE."""
-        before, _, after = self.chunk(choice).partition(json.dumps(TEXT_PLACE)[1:-1])
-        return before, after
+        return frame_of(self.chunk(choice))
 
     def last_chunk(self, usage: dict[str, Any]) -> str:
         """The event that tells the usage, if the request has asked for it."""
         return json.dumps({**self.head, "choices": [], "usage": usage})
+
+
+def frame_of(event: str) -> tuple[str, str]:
+    """What stands before and behind TEXT_PLACE in the JSON of an event."""
+    before, _, after = event.partition(json.dumps(TEXT_PLACE)[1:-1])
+    return before, after
 
 
 def usage_of(prompts: Sequence[Context], sizes: Iterable[int], answers: Sequence[Answer]) -> dict[str, Any]:
@@ -124,6 +130,19 @@ class Vocabulary:
     def _one(self, token: int, logprob: float) -> dict[str, Any]:
         return {"token": self.text(token), "logprob": _finite(logprob), "bytes": list(self._bytes[token])}
 
+    def prompt_logprobs(self, tokens: Sequence[int], scores: Sequence[TokenLogprobs | None]) -> list[Any]:
+        """In the form of vLLM, of each token of a prompt; the first one has none."""
+        return [None if one is None else self._ranked(token, one) for token, one in zip(tokens, scores, strict=True)]
+
+    def _ranked(self, token: int, scores: TokenLogprobs) -> dict[str, Any]:
+        """By token id. How many tokens are more probable than one that is no alternative is not known."""
+        found = {
+            str(other): {"logprob": _finite(logprob), "rank": rank, "decoded_token": self.text(other)}
+            for rank, (other, logprob) in enumerate(scores.alternatives, 1)
+        }
+        own = {"logprob": _finite(scores.logprob), "rank": None, "decoded_token": self.text(token)}
+        return {str(token): own, **found}
+
     def text_logprobs(
         self, tokens: Sequence[int], scores: Sequence[TokenLogprobs | None], start: int
     ) -> dict[str, Any]:
@@ -141,6 +160,15 @@ class Vocabulary:
 
     def _named(self, scores: TokenLogprobs) -> dict[str, float]:
         return {self.text(token): _finite(logprob) for token, logprob in scores.alternatives}
+
+
+async def prompt_scores(ctx: Context, place: Place, wanted: Wanted) -> dict[str, Any]:
+    """`prompt_logprobs` of a context that has the prompt, for a request that asks for them: the prompt is run for that
+    once more."""
+    if wanted.prompt_logprobs is None:
+        return {}
+    echo = await Echo.of(ctx, place, wanted.prompt_logprobs)
+    return {"prompt_logprobs": Vocabulary(ctx).prompt_logprobs(echo.tokens, echo.scores)}
 
 
 def _finite(logprob: float) -> float:

@@ -57,6 +57,9 @@ class ResponseReply:
         yield self._event("response.created", response=begun)
         yield self._event("response.in_progress", response=begun)
 
+    def frame(self) -> None:
+        """Events are numbered, so each piece comes from here."""
+
     def events(self, part: Part) -> Iterator[str]:
         """What tells of a part: each change of kind ends an item and begins another one."""
         if part.reasoning:

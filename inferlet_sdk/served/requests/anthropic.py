@@ -20,6 +20,7 @@ def chat_fields(fields: Fields, is_count: bool = False) -> Fields:
     """The fields of a chat completion; those that Anthropic does not know stay as they are. `is_count`: only the prompt
     matters. Raises Refused, by Anthropic's names."""
     fields.allow_only("service_tier", ("auto", "standard_only"), "there is one tier")
+    fields.allow_only("prompt_logprobs", (), "is not served here: /v1/chat/completions has it")
     for name in ("container", "mcp_servers", "context_management"):
         fields.allow_only(name, ([], {}), "is not served")
     if not is_count and "max_tokens" not in fields:

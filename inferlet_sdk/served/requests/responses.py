@@ -41,6 +41,7 @@ def _refuse_others(fields: Fields) -> None:
     fields.allow_only("prompt", (), "prompts are not stored")
     fields.allow_only("truncation", ("disabled",), "is not served: send what fits")
     fields.allow_only("top_logprobs", (0,), "is not served here: /v1/chat/completions has it")
+    fields.allow_only("prompt_logprobs", (), "is not served here: /v1/chat/completions has it")
     fields.allow_only("max_tool_calls", (), "there are no tools of the server")
     fields.allow_only("n", (1,), "there is one answer")
     fields.allow_only("include", ([], ["reasoning.encrypted_content"]), "is not served")

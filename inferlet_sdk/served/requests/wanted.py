@@ -27,7 +27,7 @@ NEVER: dict[str, str] = {
     ),
     **dict.fromkeys(("functions", "function_call"), "is gone: use tools and tool_choice"),
     **dict.fromkeys(("audio", "web_search_options", "prediction", "verbosity"), "is not served"),
-    **dict.fromkeys(("prompt_logprobs", "logits_processors", "custom_logit_processor", "bad_words"), "is not served"),
+    **dict.fromkeys(("logits_processors", "custom_logit_processor", "bad_words"), "is not served"),
     **dict.fromkeys(("lora_path", "session_params", "session_id", "stop_regex", "ebnf"), "is not served"),
     **dict.fromkeys(("use_beam_search", "length_penalty", "truncate_prompt_tokens", "suffix"), "is not served"),
 }
@@ -71,6 +71,8 @@ class Wanted:
     min_tokens: int = 0
     logprobs: int | None = None
     """Alternatives of each token; None: no log-probabilities."""
+    prompt_logprobs: int | None = None
+    """As `logprobs`, of the tokens of the prompt."""
     grammar: Grammar | None = None
     token_ids: bool = False
     cache_salt: str = ""
@@ -106,6 +108,7 @@ class Wanted:
             include_stop=fields.flag("include_stop_str_in_output"),
             min_tokens=_min_tokens(fields, max_tokens),
             logprobs=logprobs,
+            prompt_logprobs=_prompt_logprobs(fields, stream),
             grammar=_grammar(fields, place.model),
             token_ids=fields.flag("return_token_ids"),
             cache_salt=fields.text("cache_salt"),
@@ -128,6 +131,14 @@ def most_tokens(fields: Fields, *names: str, default: int | None = None) -> int 
         if name in fields:
             return fields.whole(name, 1)
     return default
+
+
+def _prompt_logprobs(fields: Fields, is_stream: bool) -> int | None:
+    if "prompt_logprobs" not in fields:
+        return None
+    if is_stream:
+        raise fields.refuse("prompt_logprobs", "does not go with stream")
+    return fields.whole("prompt_logprobs", 0, MOST_ALTERNATIVES)
 
 
 def _min_tokens(fields: Fields, max_tokens: int | None) -> int:

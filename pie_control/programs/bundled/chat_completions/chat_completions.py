@@ -19,6 +19,7 @@ from inferlet_sdk.served import (
     forks,
     message_of,
     open_prompt,
+    prompt_scores,
     served,
     usage_of,
 )
@@ -37,10 +38,12 @@ async def main(args: Args) -> dict[str, Any] | None:
     answers = [
         Answer(one, wanted, number, request.tools) for number, one in enumerate(await forks(ctx, wanted, "messages"))
     ]
+    scored = await prompt_scores(ctx, place, wanted)
     vocabulary = Vocabulary(ctx) if wanted.logprobs is not None else None
     if not wanted.stream:
         choices = await gather(*(choice_of(one, vocabulary) for one in answers))
-        return Reply(CHAT, wanted).body(choices, usage_of([ctx], [len(prompt)], answers), **told(prompt, wanted))
+        others = {**told(prompt, wanted), **scored}
+        return Reply(CHAT, wanted).body(choices, usage_of([ctx], [len(prompt)], answers), **others)
     reply = Reply(CHUNK, wanted)
     await gather(*(stream(args, reply, one, vocabulary, prompt) for one in answers))
     if wanted.include_usage:

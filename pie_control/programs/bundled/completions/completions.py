@@ -16,6 +16,7 @@ from inferlet_sdk.served import (
     check_model,
     forks,
     open_prompt,
+    prompt_scores,
     served,
     usage_of,
 )
@@ -32,16 +33,21 @@ async def main(args: Args) -> dict[str, Any] | None:
     sizes = [len(ctx) for ctx in prompts]
     answers: list[Answer] = []
     echoes: list[Echo] = []
+    scores: list[dict[str, Any]] = []
     for ctx in prompts:
         echo = await Echo.of(ctx, place, wanted.logprobs if request.echo else None)
-        for one in await forks(ctx, wanted, "prompt"):
+        own = await forks(ctx, wanted, "prompt")
+        scored = await prompt_scores(ctx, place, wanted)
+        for one in own:
             answers.append(Answer(one, wanted, len(answers)))
             echoes.append(echo)
+            scores.append(scored)
     vocabulary = Vocabulary(prompts[0]) if wanted.logprobs is not None else None
     reply = Reply(TEXT, wanted)
     if not wanted.stream:
         pairs = zip(answers, echoes, strict=True)
         choices = await gather(*(choice_of(one, vocabulary, echo, request.echo) for one, echo in pairs))
+        choices = [{**choice, **scored} for choice, scored in zip(choices, scores, strict=True)]
         return reply.body(choices, usage_of(prompts, sizes, answers))
     await gather(*(stream(args, reply, one, vocabulary) for one in answers))
     if wanted.include_usage:

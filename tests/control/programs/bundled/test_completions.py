@@ -96,6 +96,22 @@ def test_echo(ask: Ask, own: Any) -> None:
     assert alone["usage"]["completion_tokens"] == 0
 
 
+def test_log_probabilities_of_the_prompt(ask: Ask, own: Any, server: NativeServer) -> None:
+    body = ask(prompt=[BEGIN, "The sun"], **GREEDY, prompt_logprobs=2, return_token_ids=True).body
+    for choice in body["choices"]:
+        first, *rest = choice["prompt_logprobs"]
+        assert first is None
+        for token, told in zip(choice["prompt_token_ids"][1:], rest, strict=True):
+            assert sorted(one["rank"] for one in told.values() if one["rank"] is not None) == [1, 2]
+            assert len(told) == 2 + (told[str(token)]["rank"] is None)
+    begun = body["choices"][0]["prompt_logprobs"][1:]
+    scores = [told[str(token)]["logprob"] for told, token in zip(begun, own["prompt"][1:], strict=True)]
+    assert all(isclose(one, other, abs_tol=2e-2) for one, other in zip(scores, own["scores"], strict=True))
+    asked = [{"role": "user", "content": "Why?"}]
+    chat = asking(server, "chat_completions")(messages=asked, prompt_logprobs=0, **GREEDY)
+    assert len(chat.body["prompt_logprobs"]) == chat.body["usage"]["prompt_tokens"]
+
+
 @pytest.mark.parametrize(
     ("fields", "param"),
     [
