@@ -11,6 +11,9 @@ from typing import Any
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
+_parts: list[asyncio.Future[None]] = []
+"""What Ctrl-C ends in place of the command, the innermost last."""
+
 
 def run_until_signal(command: Coroutine[Any, Any, int]) -> int:
     """Returns the command's exit code. A signal cancels the command: its `finally` clauses run, then the process exits
@@ -32,7 +35,25 @@ async def _guard(command: Coroutine[Any, Any, int]) -> int:
         raise AssertionError("unreachable") from None
 
 
+async def until_interrupt(part: Coroutine[Any, Any, None]) -> bool:
+    """Runs a part of the command, which Ctrl-C ends alone: the command goes on. False: it was ended so."""
+    task = asyncio.ensure_future(part)
+    _parts.append(task)
+    try:
+        await task
+    except asyncio.CancelledError:
+        if (command := asyncio.current_task()) is None or command.cancelling():
+            raise
+        return False
+    finally:
+        _parts.remove(task)
+    return True
+
+
 def _interrupt(task: asyncio.Future[int], number: int, received: list[int]) -> None:
+    if number == signal.SIGINT and _parts:
+        _parts[-1].cancel()
+        return
     if received:  # the second signal: exit without waiting for the clean-up
         os._exit(128 + number)
     received.append(number)

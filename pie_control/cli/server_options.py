@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import socket
 from dataclasses import Field
 from typing import Any
 
@@ -19,6 +20,7 @@ from pie_inference.options.secret import SECRET_VARIABLE
 
 METAVARS = {str: "TEXT", int: "N", float: "SECONDS", tuple: "NAME", type(None): "N"}
 TUPLE_METAVARS = {"model": "[NAME=]MODEL", "worker": "ADDRESS"}
+PROBE_SECONDS = 0.5
 DEFAULT_SERVER = f"http://{DEFAULT_HOST}:{DEFAULT_PORT}"
 
 
@@ -40,6 +42,18 @@ def token_of(options: argparse.Namespace) -> str | None:
 def server_of(options: argparse.Namespace) -> str | None:
     """The server that the user named, by option or environment."""
     return options.server or os.environ.get("PIE_SERVER") or None
+
+
+def is_listening() -> bool:
+    """Whether something answers at the default address."""
+    with socket.socket() as probe:
+        probe.settimeout(PROBE_SECONDS)
+        return probe.connect_ex((DEFAULT_HOST, DEFAULT_PORT)) == 0
+
+
+def running_server(options: argparse.Namespace) -> str | None:
+    """The server that the user named, else one that answers at the default address."""
+    return server_of(options) or (DEFAULT_SERVER if is_listening() else None)
 
 
 class _HelpAll(argparse.Action):

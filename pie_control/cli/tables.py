@@ -27,6 +27,13 @@ def standing(info: Mapping[str, Any]) -> str:
     return one_line(f"{info['id']} waits for {info['waits_for']}, since {seconds:.1f} s")
 
 
+def waiting(info: Mapping[str, Any]) -> str:
+    """What an inferlet waits for, and how long already; "" if it does not wait."""
+    if not info.get("waits_for"):
+        return ""
+    return f"{info['waits_for']}, {max(0.0, time.time() - info['waits_since']):.1f} s"
+
+
 def moment(seconds: float) -> str:
     """A time since the epoch, as it is here, to the minute; "" where it is not known (0)."""
     return time.strftime("%Y-%m-%d %H:%M", time.localtime(seconds)) if seconds else ""

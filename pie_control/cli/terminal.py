@@ -12,6 +12,8 @@ import sys
 from typing import TextIO
 
 CONTROLS = (*range(0x20), *range(0x7F, 0xA0))
+CLEAR = "\x1b[2J\x1b[H"
+"""Two commands of a terminal: clear everything, go to the first line."""
 REORDERING = (*range(0x202A, 0x202F), *range(0x2066, 0x206A))
 """Characters that show text in another order than it has."""
 
@@ -44,6 +46,11 @@ def write(text: str, stream: TextIO | None = None) -> None:
 def write_line(text: str, stream: TextIO | None = None) -> None:
     """Writes a text and a newline."""
     write(text + "\n", stream)
+
+
+def clear_terminal() -> None:
+    """Clears the terminal at stdout, and goes to its first line."""
+    sys.stdout.write(CLEAR)
 
 
 def this_command() -> str:

@@ -16,6 +16,7 @@ from pie_control.durable.keys import Keys
 from pie_control.errors import ConfigError
 from pie_control.server_api import ServerApi
 from pie_control.tenants.accounts import Accounts
+from pie_inference.protocol import ModelDescription
 
 from .app import create_app
 from .callers import Callers
@@ -100,9 +101,9 @@ class HttpServer:
         return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
 
     @property
-    def models(self) -> tuple[str, ...]:
-        """The names of what it serves."""
-        return tuple(model.name for model in self._api.models())
+    def models(self) -> tuple[ModelDescription, ...]:
+        """What it serves."""
+        return self._api.models()
 
     @property
     def is_idle(self) -> bool:

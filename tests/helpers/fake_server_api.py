@@ -13,7 +13,7 @@ import json
 import threading
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, cast
 
 from pie_control.config import InferletLimits, build_config
@@ -371,6 +371,9 @@ class FakeCounts:
 @dataclass(frozen=True)
 class FakeStatistics:
     inferlets: FakeCounts
+    models: Mapping[str, object] = field(default_factory=dict)
+    hosts: tuple[()] = ()
+    outages: tuple[()] = ()
 
 
 @contextlib.asynccontextmanager

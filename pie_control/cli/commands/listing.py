@@ -13,7 +13,7 @@ from typing import Any
 from pie_control.errors import Forbidden
 
 from ..server_options import DEFAULT_SERVER, add_server, server_of, token_of
-from ..tables import format_table
+from ..tables import format_table, waiting
 from ..terminal import write_line
 
 NAME = "list"
@@ -56,13 +56,6 @@ def _row(info: dict[str, Any]) -> tuple[str, ...]:
         info["pages"],
         info["host"],
         info.get("parent") or "",
-        _wait(info),
+        waiting(info),
     )
     return tuple(map(str, cells))
-
-
-def _wait(info: dict[str, Any]) -> str:
-    """What it waits for, and how long already."""
-    if not info.get("waits_for"):
-        return ""
-    return f"{info['waits_for']}, {max(0.0, time.time() - info['waits_since']):.1f} s"

@@ -7,18 +7,24 @@ import asyncio
 import contextlib
 import logging
 import signal
-import socket
 import sys
 from collections.abc import AsyncIterator
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pie_control.config import DEFAULT_HOST, DEFAULT_PORT
 from pie_control.errors import ConfigError, PieError
 
 from ..blobs import add_blobs, blobs_of
-from ..server_options import DEFAULT_SERVER, add_server, add_settings, config_of, given_settings, server_of, token_of
+from ..server_options import (
+    add_server,
+    add_settings,
+    config_of,
+    given_settings,
+    running_server,
+    server_of,
+    token_of,
+)
 from ..tables import standing
 from ..terminal import log_to_stderr, write, write_line
 
@@ -43,7 +49,6 @@ EXAMPLES = """  pie run hello                               a bundled example on
 The command uses the server of --server or $PIE_SERVER, else a server at the default address; else it starts a server
 itself and stops it at the end. At the end of stdin, `-i` sends one empty message."""
 
-PROBE_SECONDS = 0.5
 PLACE_SECONDS = 0.5
 """After Ctrl-C, the inferlet has this time to say where its tasks are."""
 OWN_SERVER_SETTINGS = (
@@ -153,8 +158,8 @@ async def _target(options: argparse.Namespace) -> AsyncIterator[RunTarget]:
         raise ConfigError(
             f"--{next(iter(own))} is for a server that `pie run` starts: leave it out or unset --server and $PIE_SERVER"
         )
-    if server is None and not own and _is_listening():
-        server = DEFAULT_SERVER
+    if not own:
+        server = running_server(options)
     from .. import targets
 
     if server is None:
@@ -163,12 +168,6 @@ async def _target(options: argparse.Namespace) -> AsyncIterator[RunTarget]:
         opened = targets.server(server, token_of(options))
     async with opened as target:
         yield target
-
-
-def _is_listening() -> bool:
-    with socket.socket() as probe:
-        probe.settimeout(PROBE_SECONDS)
-        return probe.connect_ex((DEFAULT_HOST, DEFAULT_PORT)) == 0
 
 
 async def _show(running: Running, printer: _Printer) -> int:

@@ -7,13 +7,14 @@ import asyncio
 import contextlib
 import logging
 import signal
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from pie_control.errors import ConfigError
 
+from ..inspection import amount
 from ..patience import explaining_slow_start
 from ..server_options import add_settings, config_of
 from ..terminal import log_to_stderr, write_line
@@ -21,6 +22,7 @@ from ..terminal import log_to_stderr, write_line
 if TYPE_CHECKING:
     from pie_control.config import ServerConfig
     from pie_control.http_server.server import HttpServer
+    from pie_inference.protocol import ModelDescription
 
 log = logging.getLogger(__name__)
 
@@ -86,8 +88,8 @@ async def _serve(config: ServerConfig, programs: Mapping[str, bytes]) -> int:
 
     async with open_server(config, programs) as server:
         read_tenants_at_hangup(config, server)
-        names = ", ".join(server.models)
-        write_line(f"serving {names} at {server.url} (API documentation: {server.url}/docs)")
+        for line in summary(server.models, server.url):
+            write_line(line)
         try:
             await collect_at_leisure(lambda: server.is_idle)
         except asyncio.CancelledError as end:
@@ -95,6 +97,17 @@ async def _serve(config: ServerConfig, programs: Mapping[str, bytes]) -> int:
                 await server.drain(config.drain_seconds)
             raise
     return 0
+
+
+def summary(models: Sequence[ModelDescription], url: str) -> Iterator[str]:
+    """What a server that has started tells."""
+    yield f"serving {', '.join(model.name for model in models)} at {url} (API documentation: {url}/docs)"
+    for model in models:
+        weights = f"{amount(model.weight_bytes, 'B')} of weights, {model.dtype} on {model.device}"
+        tokens = f"{model.num_pages * model.page_size:,} tokens"
+        room = f"room for {tokens} ({amount(model.num_pages * model.page_bytes, 'B')})"
+        yield f"  {model.name}: {weights}; {room}, {model.max_context:,} in one text"
+    yield f"  for clients of OpenAI's API: base URL {url}/v1; of Anthropic's: {url}"
 
 
 def read_tenants_at_hangup(config: ServerConfig, server: HttpServer) -> None:

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from pie_control.cli import patience, stdin
+from pie_control.cli import patience, server_options, stdin
 from pie_control.cli.commands import all_commands, run
 from pie_control.cli.commands.serve import open_server
 from pie_control.cli.main import main
@@ -54,7 +54,7 @@ class OwnServer(FakeServerApi):
 def own_server(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     """A model folder; commands that start an own server get a fake one."""
     monkeypatch.setattr("pie_control.runtime.build_server", OwnServer)
-    monkeypatch.setattr(run, "_is_listening", lambda: False)
+    monkeypatch.setattr(server_options, "is_listening", lambda: False)
     (tmp_path / "config.json").write_text("{}")
     return tmp_path
 

@@ -1,0 +1,155 @@
+"""`pie top`: what a server does now."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import contextlib
+import shutil
+import sys
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from pie_control.errors import Forbidden
+
+from ...interrupts import run_until_signal
+from ...server_options import DEFAULT_SERVER, add_server, server_of, token_of
+from ...tables import format_table, waiting
+from ...terminal import clear_terminal, write, write_line
+
+if TYPE_CHECKING:
+    from pie_control.client import Client
+
+NAME = "top"
+HELP = "show what a server does now: workers, hosts, and inferlets by their processor time"
+EXAMPLES = """  pie top                                    until Ctrl-C
+  pie top --seconds 5
+  pie top --once                             one picture, as when stdout is no terminal"""
+
+INFERLETS = ("ID", "PROGRAM", "AGE", "CPU", "PAGES", "HOST", "WAITS FOR")
+MODELS = ("MODEL", "WORKER", "BUSY", "WAVES/s", "TOKENS/s", "WAITING", "PAGES", "KEPT")
+HOSTS = ("HOST", "STATE", "CPU", "INFERLETS", "TURNS/s", "MEMORY")
+MIB = 1 << 20
+
+
+@dataclass(frozen=True)
+class Sample:
+    """What a server said at one time."""
+
+    seconds: float
+    inferlets: Sequence[Mapping[str, Any]]
+    statistics: Mapping[str, Any] | None  # None: of a key that may not look at the server
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declares the options."""
+    parser.add_argument("--seconds", type=float, default=1.0, help="time between two pictures (default: 1)")
+    parser.add_argument("--once", action="store_true", help="show one picture and end")
+    add_server(parser)
+
+
+def execute(options: argparse.Namespace) -> int:
+    """Shows pictures until a signal ends it."""
+    return run_until_signal(_watch(options))
+
+
+async def _watch(options: argparse.Namespace) -> int:
+    from pie_control.client import Client
+
+    once = options.once or not sys.stdout.isatty()
+    async with Client(server_of(options) or DEFAULT_SERVER, token_of(options)) as client:
+        before = await _sample(client)
+        while True:
+            await asyncio.sleep(max(0.1, options.seconds))
+            now = await _sample(client)
+            lines = list(picture(before, now))
+            if once:
+                write_line("\n".join(lines))
+                return 0
+            _paint(lines)
+            before = now
+
+
+async def _sample(client: Client) -> Sample:
+    statistics = None
+    with contextlib.suppress(Forbidden):
+        statistics = await client.statistics()
+    return Sample(time.monotonic(), await client.inferlets(), statistics)
+
+
+def _paint(lines: Sequence[str]) -> None:
+    """Fills the terminal with as much as it has room for."""
+    size = shutil.get_terminal_size()
+    shown = [line[: size.columns] for line in lines[: size.lines - 1]]
+    clear_terminal()
+    write("\n".join(shown))
+
+
+def picture(before: Sample, now: Sample) -> Iterator[str]:
+    """Lines that tell what happened between two samples, and what stands at the second."""
+    seconds = max(1e-9, now.seconds - before.seconds)
+    running = [each for each in now.inferlets if each["ended"] is None]
+    yield f"{len(running)} inferlets run"
+    if now.statistics and before.statistics:
+        yield from now.statistics["outages"]
+        yield ""
+        yield format_table(MODELS, _models(before.statistics, now.statistics, seconds))
+        yield ""
+        yield format_table(HOSTS, _hosts(before.statistics, now.statistics, seconds))
+    yield ""
+    yield format_table(INFERLETS, _inferlets(before.inferlets, running, seconds))
+
+
+def _models(before: Mapping[str, Any], now: Mapping[str, Any], seconds: float) -> Iterator[Sequence[str]]:
+    for name, workers in now["models"].items():
+        for number, worker in enumerate(workers):
+            new, old = worker["scheduler"], before["models"][name][number]["scheduler"]
+
+            def rate(what: str, new: Any = new, old: Any = old) -> float:
+                return float(max(0.0, new[what] - old[what])) / seconds  # a worker that was restarted counts from 0
+
+            pages = new["pages"]
+            yield (
+                name,
+                worker["state"],
+                f"{min(1.0, rate('worker_seconds')):.0%}",
+                f"{rate('waves'):.0f}",
+                f"{rate('input_tokens'):.0f}",
+                str(new["commands_waiting"]),
+                f"{pages['used']} of {pages['total']} ({pages['used'] / max(1, pages['total']):.0%})",
+                str(new["export_pages"]),
+            )
+
+
+def _hosts(before: Mapping[str, Any], now: Mapping[str, Any], seconds: float) -> Iterator[Sequence[str]]:
+    old = {each["host"]: each for each in before["hosts"]}
+    for host in now["hosts"]:
+        was = old.get(host["host"], host)
+        yield (
+            str(host["host"]),
+            host["state"],
+            f"{max(0.0, host['guest_seconds'] - was['guest_seconds']) / seconds:.0%}",
+            str(host["inferlets"]),
+            f"{max(0, host['turns'] - was['turns']) / seconds:.0f}",
+            f"{host['memory_bytes'] / MIB:.0f} MiB",
+        )
+
+
+def _inferlets(
+    before: Sequence[Mapping[str, Any]], running: Sequence[Mapping[str, Any]], seconds: float
+) -> Iterator[Sequence[str]]:
+    """Those that run, the busiest first."""
+    old = {each["id"]: each["cpu_seconds"] for each in before}
+    busy = {each["id"]: max(0.0, each["cpu_seconds"] - old.get(each["id"], 0.0)) / seconds for each in running}
+    for each in sorted(running, key=lambda each: -busy[each["id"]]):
+        yield (
+            each["id"],
+            each["program_name"],
+            f"{time.time() - each['created']:.0f} s",
+            f"{busy[each['id']]:.0%}",
+            str(each["pages"]),
+            str(each["host"]),
+            waiting(each),
+        )

@@ -1,0 +1,93 @@
+"""Conversations by OpenAI's routes, with this server or any other that has them."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping
+from typing import TYPE_CHECKING, Any
+
+from pie_control.errors import BadRequest, PieError
+
+from .connection import ServerUnavailable
+
+if TYPE_CHECKING:
+    import httpx
+
+DATA = "data:"
+DONE = "[DONE]"
+BETWEEN_PIECES = 300.0
+"""Seconds after which a server that sends nothing is given up."""
+
+
+class ChatClient:
+    """A server with `/v1/models` and `/v1/chat/completions`.
+
+    Methods raise BadRequest with the server's message where it refuses, and ServerUnavailable where none answers or an
+    answer breaks off.
+    """
+
+    def __init__(self, server: str, token: str | None = None) -> None:
+        self.server = server.rstrip("/")
+        self._headers = {"Authorization": f"Bearer {token}"} if token else {}
+
+    async def models(self) -> list[str]:
+        """The names by which requests can name a model."""
+        async with self._response("GET", "/v1/models") as response:
+            content = await response.aread()
+        try:
+            return [str(model["id"]) for model in json.loads(content)["data"]]
+        except (ValueError, LookupError, TypeError):
+            raise ServerUnavailable(f"{self.server}/v1/models is no list of models: is it a server?") from None
+
+    async def answer(self, request: Mapping[str, Any]) -> AsyncGenerator[str, None]:
+        """The pieces of the answer's text as they come; whoever closes this stops the generation. `request` has the
+        fields of the route, without `stream`."""
+        async with self._response("POST", "/v1/chat/completions", json={**request, "stream": True}) as response:
+            async for line in response.aiter_lines():
+                data = line.removeprefix(DATA).strip()
+                if not line.startswith(DATA) or not data:
+                    continue
+                if data == DONE:
+                    return
+                yield _piece(data)
+            raise ServerUnavailable(f"the answer of {self.server} broke off")
+
+    @contextlib.asynccontextmanager
+    async def _response(self, method: str, path: str, **options: Any) -> AsyncIterator[httpx.Response]:
+        import httpx  # takes 0.1 s
+
+        timeout = httpx.Timeout(10.0, read=BETWEEN_PIECES)
+        verify = self.server.startswith("https:")  # loading certificates takes 15 ms
+        try:
+            async with (
+                httpx.AsyncClient(headers=self._headers, trust_env=False, timeout=timeout, verify=verify) as http,
+                http.stream(method, f"{self.server}{path}", **options) as response,
+            ):
+                if response.is_error:
+                    raise BadRequest(_message(await response.aread(), response.status_code, path))
+                yield response
+        except (httpx.HTTPError, httpx.InvalidURL) as error:
+            why = str(error) or repr(error)
+            raise ServerUnavailable(
+                f"no answer from {self.server}{path} ({why}): start a server by `pie serve`"
+            ) from None
+
+
+def _piece(data: str) -> str:
+    """The text of one event; "" where it has none."""
+    try:
+        event = json.loads(data)
+        if "error" not in event:
+            return "".join(choice["delta"].get("content") or "" for choice in event["choices"])
+        message = str(event["error"]["message"])
+    except (ValueError, LookupError, TypeError, AttributeError):
+        message = f"this is no piece of a chat completion: {data[:200]}"
+    raise PieError(message)
+
+
+def _message(content: bytes, status: int, path: str) -> str:
+    try:
+        return str(json.loads(content)["error"]["message"])
+    except (ValueError, LookupError, TypeError):
+        return f"the server answered with status {status}: does it have {path}?"

@@ -1,0 +1,269 @@
+"""`pie chat`, `pie top` and what `pie serve` tells: the commands that a user sits in front of."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator, Sequence
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+import pytest
+
+from pie_control.cli.commands.serve import summary
+from pie_control.cli.commands.watching import top
+from pie_control.cli.commands.watching.top import Sample
+from pie_control.cli.main import main
+from tests.helpers.fake_server_api import MODEL, serving_thread
+from tests.helpers.guard import HANG_SECONDS
+
+
+class Talker(ThreadingHTTPServer):
+    """A server with OpenAI's routes, which says after each message how many came before it."""
+
+    daemon_threads = True
+
+    def __init__(self) -> None:
+        super().__init__(("127.0.0.1", 0), _Handler)
+        self.requests: list[dict[str, Any]] = []
+        self.left = threading.Event()
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.server_port}"
+
+
+class _Handler(BaseHTTPRequestHandler):
+    server: Talker
+
+    def do_GET(self) -> None:
+        self._answer(200, json.dumps({"data": [{"id": "first"}, {"id": "second"}]}))
+
+    def do_POST(self) -> None:
+        request = json.loads(self.rfile.read(int(self.headers["content-length"])))
+        self.server.requests.append(request)
+        match request["messages"][-1]["content"]:
+            case "refuse":
+                self._answer(400, json.dumps({"error": {"message": "no such model"}}))
+            case "break":
+                self._answer(200, _event("half"))
+            case "fail":
+                self._answer(200, _event("half") + 'data: {"error": {"message": "out of pages"}}\n\n')
+            case "for ever":
+                self._speak_until_nobody_listens()
+            case _:
+                said = _event("an", "swer ", str(len(request["messages"])))
+                self._answer(200, said + "data: [DONE]\n\n")
+
+    def _answer(self, status: int, body: str) -> None:
+        self.send_response(status)
+        self.send_header("content-length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body.encode())
+
+    def _speak_until_nobody_listens(self) -> None:
+        self.send_response(200)
+        self.end_headers()
+        try:
+            while not self.server.left.wait(0.01):
+                self.wfile.write(_event("word ").encode())
+        except OSError:
+            self.server.left.set()
+
+    def log_message(self, format: str, *args: Any) -> None:
+        pass
+
+
+def _event(*pieces: str) -> str:
+    chunks = ({"choices": [{"delta": {"content": piece}}]} for piece in pieces)
+    return "".join(f"data: {json.dumps(chunk)}\n\n" for chunk in chunks)
+
+
+@pytest.fixture
+def talker() -> Iterator[Talker]:
+    with Talker() as server:
+        threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
+        yield server
+        server.shutdown()
+
+
+def chat(
+    talker: Talker, lines: Sequence[str], monkeypatch: pytest.MonkeyPatch, *options: str
+) -> tuple[int, Sequence[dict[str, Any]]]:
+    """Talks; gives the exit code and the requests."""
+    left = iter(lines)
+
+    def read(prompt: str = "") -> str:
+        assert not prompt  # stdin is no terminal here
+        try:
+            return next(left)
+        except StopIteration:
+            raise EOFError from None
+
+    monkeypatch.setattr("builtins.input", read)
+    return main(["chat", "--server", talker.url, *options]), talker.requests
+
+
+# ---- pie chat --------------------------------------------------------------------------------------------------------
+
+
+def test_each_line_is_answered_with_all_that_was_said(
+    talker: Talker, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code, (first, second) = chat(talker, ["one", "", "two"], monkeypatch, "--system", "Be brief.", "--max-tokens", "9")
+    assert (code, capsys.readouterr().out) == (0, "answer 2\nanswer 4\n")
+    system = {"role": "system", "content": "Be brief."}
+    one, answered = {"role": "user", "content": "one"}, {"role": "assistant", "content": "answer 2"}
+    assert first == {"model": "first", "messages": [system, one], "max_tokens": 9, "stream": True}
+    assert second["messages"] == [system, one, answered, {"role": "user", "content": "two"}]
+
+
+def test_lines_with_a_slash_change_the_conversation(
+    talker: Talker, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    lines = ["one", "/again", "/model second", "/system Sing.", "two", "/clear", "/again", "three", "/quit", "four"]
+    code, requests = chat(talker, lines, monkeypatch, "--temperature", "0")
+    assert code == 0
+    assert [len(request["messages"]) for request in requests] == [1, 1, 4, 2]
+    assert [request["model"] for request in requests] == ["first", "first", "second", "second"]
+    assert requests[2]["messages"][0] == {"role": "system", "content": "Sing."}
+    assert requests[0]["temperature"] == 0
+    assert "/system TEXT" in capsys.readouterr().out  # of the second /again: nothing was said
+
+
+@pytest.mark.parametrize(
+    ("message", "told"),
+    [("refuse", "no such model"), ("break", "the answer of http://127.0.0.1:"), ("fail", "out of pages")],
+)
+def test_an_answer_that_fails_is_told_and_leaves_the_conversation(
+    message: str, told: str, talker: Talker, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code, requests = chat(talker, [message], monkeypatch)
+    assert code == 1
+    assert f"pie: {told}" in capsys.readouterr().err
+    code, requests = chat(talker, [message, "one"], monkeypatch)
+    assert code == 0
+    assert requests[-1]["messages"] == [{"role": "user", "content": "one"}]
+
+
+def test_arguments_are_one_message(
+    talker: Talker, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert chat(talker, (), monkeypatch, "say", "this", "--model", "mine")[0] == 0
+    assert capsys.readouterr().out == "answer 1\n"
+    assert (talker.requests[0]["model"], talker.requests[0]["messages"][0]["content"]) == ("mine", "say this")
+    assert chat(talker, (), monkeypatch, "refuse")[0] == 1
+
+
+def test_a_server_that_is_none_is_told(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["chat", "--server", "http://127.0.0.1:9", "hello"]) == 2
+    assert "no answer from http://127.0.0.1:9/v1/models" in capsys.readouterr().err
+
+
+def test_ctrl_c_stops_the_answer_and_the_next_one_ends_the_command(talker: Talker) -> None:
+    command = [sys.executable, "-m", "pie_control.cli", "chat", "--server", talker.url]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, bufsize=0) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        process.stdin.write("for ever\n")
+        assert process.stdout.read(5) == "word "
+        process.send_signal(signal.SIGINT)
+        assert talker.left.wait(HANG_SECONDS)
+        process.stdin.write("one\n")
+        shown = ""
+        while not shown.endswith("answer 3\n"):
+            shown += process.stdout.read(1)
+        assert " ... (stopped)\n" in shown
+        process.send_signal(signal.SIGINT)
+        assert process.wait(HANG_SECONDS) == 130
+    assert talker.requests[-1]["messages"][1]["content"].startswith("word ")
+
+
+# ---- pie top ---------------------------------------------------------------------------------------------------------
+
+
+def sample(seconds: float, tokens: int, cpu: float, state: str = "serving") -> Sample:
+    pages = {"used": 10, "total": 40}
+    counts = {"worker_seconds": seconds / 2, "waves": tokens // 4, "input_tokens": tokens, "commands_waiting": 3}
+    worker = {"state": state, "scheduler": {**counts, "pages": pages, "export_pages": 2}}
+    host = {
+        "host": 1,
+        "state": "serving",
+        "guest_seconds": cpu,
+        "inferlets": 2,
+        "turns": tokens,
+        "memory_bytes": 1 << 20,
+    }
+    shared = {"ended": None, "program_name": "p", "created": 0.0, "pages": 5, "host": 1}
+    inferlets = [
+        {**shared, "id": "i1", "cpu_seconds": 1.0},
+        {**shared, "id": "i2", "cpu_seconds": cpu, "waits_for": "\x1bmail", "waits_since": 0.0},
+        {**shared, "id": "i3", "cpu_seconds": 0.0, "ended": 1.0},
+    ]
+    return Sample(seconds, inferlets, {"outages": ["a line"], "models": {"demo": [worker]}, "hosts": [host]})
+
+
+def cells(lines: Sequence[str], first: str) -> list[str]:
+    return next(line.split() for line in "\n".join(lines).split("\n") if line.split()[:1] == [first])
+
+
+def test_rates_are_those_between_two_samples_and_the_busiest_inferlet_is_first() -> None:
+    lines = list(top.picture(sample(10.0, 100, 4.0), sample(12.0, 300, 5.0)))
+    assert lines[:2] == ["2 inferlets run", "a line"]
+    assert cells(lines, "demo") == ["demo", "serving", "50%", "25", "100", "3", "10", "of", "40", "(25%)", "2"]
+    assert cells(lines, "1") == ["1", "serving", "50%", "2", "100", "1", "MiB"]
+    assert cells(lines, "i2")[4:6] == ["50%", "5"]
+    assert cells(lines, "i1")[4:6] == ["0%", "5"]
+    text = "\n".join(lines)
+    assert text.index("i2 ") < text.index("i1 ")
+    assert "\\x1bmail" in text
+    assert "i3" not in text
+
+
+def test_a_worker_that_began_anew_has_no_negative_rates() -> None:
+    lines = list(top.picture(sample(10.0, 1000, 9.0), sample(11.0, 4, 1.0)))
+    assert cells(lines, "demo")[3:5] == ["0", "0"]
+    assert cells(lines, "1")[2] == "0%"
+
+
+def test_who_may_not_look_at_the_server_sees_inferlets() -> None:
+    before, now = sample(1.0, 1, 1.0), sample(2.0, 1, 2.0)
+    lines = list(top.picture(before, Sample(2.0, now.inferlets, None)))
+    assert "i2" in lines[-1]
+    assert "MODEL" not in "\n".join(lines)
+
+
+def test_one_picture_where_stdout_is_no_terminal(capsys: pytest.CaptureFixture[str]) -> None:
+    with serving_thread() as url:
+        assert main(["top", "--seconds", "0", "--server", url]) == 0
+    assert capsys.readouterr().out.startswith("0 inferlets run\n")
+
+
+# ---- pie serve, pie completion ---------------------------------------------------------------------------------------
+
+
+def test_a_server_tells_what_it_serves_and_where() -> None:
+    first, model, links = summary([MODEL], "http://127.0.0.1:9")
+    assert first == f"serving {MODEL.name} at http://127.0.0.1:9 (API documentation: http://127.0.0.1:9/docs)"
+    assert f"room for {MODEL.num_pages * MODEL.page_size:,} tokens" in model
+    assert "http://127.0.0.1:9/v1" in links
+
+
+def test_bash_completes_commands_options_and_files(capsys: pytest.CaptureFixture[str], tmp_path: Any) -> None:
+    assert main(["completion", "bash"]) == 0
+    script = tmp_path / "pie.bash"
+    script.write_text(capsys.readouterr().out)
+
+    def completed(*words: str) -> list[str]:
+        ask = f'source {script}; COMP_WORDS=("$@"); COMP_CWORD=$(($# - 1)); _shtab_pie; echo "${{COMPREPLY[@]}}"'
+        done = subprocess.run(
+            ["bash", "-c", ask, "-", *words], capture_output=True, text=True, check=True, cwd=tmp_path
+        )
+        return done.stdout.split()
+
+    assert completed("pie", "com") == ["completion"]
+    assert completed("pie", "run", "--nat") == ["--native"]
+    assert completed("pie", "upload", "pi") == ["pie.bash"]
