@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from ..client.packages import read_file
+from ..client.programs.packages import read_file
 from ..client.running import Content
 from ..errors import Conflict
 from ..inferlets.events import Ended, Event

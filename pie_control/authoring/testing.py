@@ -16,10 +16,10 @@ from typing import TYPE_CHECKING, Any
 from inferlet_sdk.guest.arguments import Args
 from inferlet_sdk.testing import InferletFailed, Outcome
 
-from ..client.packages import name_of, read_program
-from ..client.passing import passed
+from ..client.programs.packages import name_of, read_program
+from ..client.programs.passing import passed
+from ..client.programs.shipping import program_of
 from ..client.running import Content
-from ..client.shipping import program_of
 from ..config import ServerConfig, build_config
 from ..errors import ConfigError, UnknownName
 from ..inferlets.events import Ended, Event, LogLine, Message

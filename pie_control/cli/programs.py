@@ -7,7 +7,7 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from pie_control.client.packages import ENTRIES, SUFFIXES, is_crate, read_program
+from pie_control.client.programs.packages import ENTRIES, SUFFIXES, is_crate, read_program
 from pie_control.errors import UnknownName
 
 from .tables import moment

@@ -10,7 +10,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
-from pie_control.client.packages import name_of, read_file, read_program
+from pie_control.client.programs.packages import name_of, read_file, read_program
 from pie_control.client.running import Content, Running
 
 from .patience import explaining_slow_start

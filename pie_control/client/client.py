@@ -19,10 +19,10 @@ from pie_control.inferlets.events import LogLine
 
 from .connection import ServerSession, ServerUnavailable, error_of
 from .mapping import mapped
-from .packages import is_file, name_of, read_file, read_program
-from .passing import as_value, passed, wrong
+from .programs.packages import is_file, name_of, read_file, read_program
+from .programs.passing import as_value, passed, wrong
+from .programs.shipping import program_of
 from .running import Content, Running, check_watch
-from .shipping import program_of
 
 DEFAULT_SERVER = f"http://{DEFAULT_HOST}:{DEFAULT_PORT}"
 Program = str | os.PathLike[str] | bytes | Callable[..., Any]

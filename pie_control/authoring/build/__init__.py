@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from ...client.packages import BUILT, read_file
+from ...client.programs.packages import BUILT, read_file
 from ...errors import BadProgram, BadRequest
 from ...host_api import wit_files
 from ...sandbox.encoding.component import encode

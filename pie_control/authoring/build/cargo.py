@@ -8,7 +8,7 @@ import re
 import subprocess
 from pathlib import Path
 
-from ...client.packages import MANIFEST
+from ...client.programs.packages import MANIFEST
 from ...errors import BadProgram, BadRequest
 
 TARGET = "wasm32-unknown-unknown"

@@ -10,7 +10,7 @@ from inferlet_sdk.guest.packages.imports import advice_on_package
 from inferlet_sdk.guest.packages.package import COMPILED, PURE
 from inferlet_sdk.tracebacks.hints import advice_on
 
-from ...client.packages import entry_of
+from ...client.programs.packages import entry_of
 from ...errors import BadRequest
 from .findings import Finding
 from .modules import imports, is_there

@@ -15,7 +15,7 @@ from typing import Any
 from inferlet_sdk import bindings, event_loop
 from inferlet_sdk.guest import program as guest_program
 
-from ...client.packages import entry_of
+from ...client.programs.packages import entry_of
 from ...errors import BadRequest, CallError
 from ...host_api import wit_files
 from ...sandbox.contract import Contract

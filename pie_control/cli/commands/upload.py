@@ -30,7 +30,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def execute(options: argparse.Namespace) -> int:
     """Uploads; prints what the program is called, and which other one had the name."""
     from pie_control.client import SyncClient
-    from pie_control.client.packages import name_of
+    from pie_control.client.programs.packages import name_of
 
     from ..programs import built
 

@@ -17,7 +17,7 @@ from pie_control.authoring.native.program import source_of
 from pie_control.authoring.native.server import NativeServer, native_server
 from pie_control.authoring.testing import fake_client
 from pie_control.cli.main import main
-from pie_control.client.passing import passed
+from pie_control.client.programs.passing import passed
 from pie_control.config import build_config
 from pie_control.errors import BadRequest
 from pie_control.inferlets.events import Ended, Event, LogLine, Message

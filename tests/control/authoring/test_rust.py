@@ -16,7 +16,7 @@ from pie_control.authoring.check import check
 from pie_control.authoring.native.program import source_of
 from pie_control.authoring.new import make
 from pie_control.cli.main import main
-from pie_control.client.packages import read_program
+from pie_control.client.programs.packages import read_program
 from pie_control.errors import BadProgram, BadRequest
 from tests.helpers.live_server import live_server
 

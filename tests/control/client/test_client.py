@@ -19,7 +19,7 @@ from inferlet_sdk import Context, gather
 from pie_control.client import Client, InferletEnded, ServerUnavailable, SyncClient
 from pie_control.client.connection import error_of
 from pie_control.client.mapping import mapped
-from pie_control.client.shipping import program_of
+from pie_control.client.programs.shipping import program_of
 from pie_control.errors import BadProgram, BadRequest, Conflict, UnknownName
 from pie_control.http_server.messages import ErrorBody
 from pie_control.inferlets.events import Ended, LogLine, Message

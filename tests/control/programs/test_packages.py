@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from pie_control.client.packages import package_of, read_program
+from pie_control.client.programs.packages import package_of, read_program
 from pie_control.errors import BadProgram, BadRequest
 from pie_control.programs.store import kind_of
 from pie_control.server_api import ServerApi

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
-from ..errors import BadRequest
+from pie_control.errors import BadRequest
 
 SUFFIXES = (".py", ".zip", ".wasm")
 ENTRIES = ("main.py", "__main__.py")

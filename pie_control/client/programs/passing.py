@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from ..errors import BadRequest
+from pie_control.errors import BadRequest
 
 JSON_VALUES = "text, a number, True, False, None, or lists and dicts of these"
 LONGEST_TOLD = 60
