@@ -9,7 +9,7 @@ from typing import Any
 
 from pie_inference.protocol import ModelDescription
 
-from ..calls.exports.sharing import COPIES, Fetch
+from ..calls.exports.sharing import Fetch
 from ..calls.kind import BulkyCommand, Command
 from ..errors import WorkerError, WorkerUnavailable
 from ..ids import Owner
@@ -110,14 +110,14 @@ class Model:
         done = self._new[event.owner]
         done.append(event)
         if isinstance(event, Command) or len(done) > MOST_NOTES:
-            self._place(self._new.pop(event.owner), event.name if isinstance(event, Fetch) else "")
+            self._place(self._new.pop(event.owner), event if isinstance(event, Fetch) else None)
 
-    def _place(self, events: Sequence[Any], wanted: str) -> None:
-        """`wanted`: the export that the inferlet asks for first; "": none."""
+    def _place(self, events: Sequence[Any], wanted: Fetch | None) -> None:
+        """`wanted`: the export that the inferlet asks for first, if it does."""
         opened, *others = events
         candidates = [replica for replica in self.replicas if replica.life.can_serve]
         loads = [replica.load(opened.standing.tenant, wanted) for replica in candidates]
-        chosen = place(loads, wanted.startswith(COPIES))
+        chosen = place(loads, is_copy=wanted is not None and bool(wanted.keys))
         if chosen is None:
             self._refuse(opened.owner)
             return

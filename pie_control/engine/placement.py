@@ -8,13 +8,13 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """The load of a replica now. `serves`: it takes work; otherwise it restarts, and work waits for it. `has_export`:
-    it keeps what the inferlet asks for first."""
+    """The load of a replica now. `serves`: it takes work; otherwise it restarts, and work waits for it. `kept`:
+    pages that it keeps of what the inferlet asks for first."""
 
     serves: bool
     inferlets: int
     free_pages: int
-    has_export: bool = False
+    kept: int = 0
 
 
 MOST_AHEAD = 4
@@ -25,18 +25,18 @@ only have to compute."""
 def place(loads: Sequence[Load], is_copy: bool = False) -> int | None:
     """Index of the replica for a new inferlet; None if there is none. It stays there, for its pages are there.
 
-    Replicas that serve go first, then those that have the export, then those with the fewest inferlets, then those
-    with the most free pages. `is_copy`: the export can be computed again, so one that has far more inferlets than
+    Replicas that serve go first, then those that have the export, or most of it, then those with the fewest inferlets,
+    then those with the most free pages. `is_copy`: the export can be computed again, so one that has far more inferlets than
     another does not go first for it.
     """
     if not loads:
         return None
     bound = 2 * min((one.inferlets for one in loads if one.serves), default=0) + MOST_AHEAD
 
-    def rank(i: int) -> tuple[bool, bool, int, int, int]:
+    def rank(i: int) -> tuple[bool, int, int, int, int]:
         one = loads[i]
-        is_near = one.has_export and (not is_copy or one.inferlets <= bound)
-        return not one.serves, not is_near, one.inferlets, -one.free_pages, i
+        near = one.kept if not is_copy or one.inferlets <= bound else 0
+        return not one.serves, -near, one.inferlets, -one.free_pages, i
 
     return min(range(len(loads)), key=rank)
 

@@ -100,12 +100,12 @@ class Replica:
 
     # ---- inferlets ----
 
-    def load(self, tenant: Tenant | None = None, wanted: str = "") -> Load:
-        """What placement looks at, for an inferlet of a tenant that wants an export first; "": none."""
+    def load(self, tenant: Tenant | None = None, wanted: Fetch | None = None) -> Load:
+        """What placement looks at, for an inferlet of a tenant that wants an export first."""
         if not self.life.serves:
             return Load(False, len(self._owners), 0)
-        has_export = tenant is not None and wanted != "" and self._scheduler.has_export(tenant, wanted)
-        return Load(True, len(self._owners), self._scheduler.free_pages, has_export)
+        kept = 0 if tenant is None or wanted is None else self._scheduler.kept_pages(tenant, wanted)
+        return Load(True, len(self._owners), self._scheduler.free_pages, kept)
 
     def open(self, opened: Opened) -> None:
         """Places an inferlet here."""

@@ -27,6 +27,16 @@ def await_import(guest: Guest, future: int) -> Any:
     return when_done(guest, future, lambda: _take_import(guest, future))
 
 
+def _take_prefix(guest: Guest, future: int) -> tuple[int, int]:
+    guest.futures.take(future, Import)
+    return guest.take_import(future)
+
+
+@suspending
+def await_prefix(guest: Guest, future: int) -> Any:
+    return when_done(guest, future, lambda: _take_prefix(guest, future))
+
+
 def _about(value: Import) -> str:
     positions = np.where(is_token(value.positions), shown(value.positions), EMPTY)
     hidden = intervals_of(np.flatnonzero(value.positions <= HIDDEN))

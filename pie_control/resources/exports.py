@@ -5,6 +5,10 @@ it instead of computing the same again. When the command has its turn, the expor
 to each, as every inferlet has that imports it. Once the worker has run all that writes them it *stands*, and takes the
 place of an older one of its name. Nobody writes to exported pages: address spaces seal them (tables/pages.py).
 
+The *beginning of a text* has no name, but a key for each of its pages: a hash of all tokens up to the page's end. Who
+asks gives the keys of its own text, and gets the pages of all that stand, up to the first that is missing. Pages whose
+keys stand already are left out of a later export, so exports of beginnings are the edges of a radix tree.
+
 What stands goes when it is taken back, when its tenant has too much, or when memory is short: first what would cost
 least to compute again and was used longest ago. Those who have imported it keep their pages.
 """
@@ -13,8 +17,10 @@ from __future__ import annotations
 
 import heapq
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Container, Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import takewhile
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -32,11 +38,13 @@ CHEAP_TOKENS = 8192
 """From a context of this length on, attention costs more than half of what a token costs."""
 
 Numbers = NDArray[np.int32]
+Name = tuple[str, str | bytes]
+"""A tenant's, and the name of an export or the key of a page."""
 
 
 @dataclass(slots=True, eq=False)
 class Export:
-    """Pages with a name. `positions`: what address spaces know of each slot (tables/slots.py)."""
+    """Pages with a name, or keys. `positions`: what address spaces know of each slot (tables/slots.py)."""
 
     tenant: Tenant
     name: str
@@ -50,10 +58,14 @@ class Export:
     used: float = 0.0  # seconds
     unwanted: bool = False  # it was taken back before it stood
     waiting: list[tuple[Owner, int]] = field(default_factory=list)  # futures of imports
+    keys: Sequence[bytes] = ()  # one for each page, of the beginning of a text
+    depth: int = 0  # pages of the text before those that it has
 
     @property
-    def key(self) -> tuple[str, str]:
-        return self.tenant.name, self.name
+    def names(self) -> Sequence[Name]:
+        """By which it is found."""
+        tenant = self.tenant.name
+        return [(tenant, key) for key in self.keys] if self.keys else [(tenant, self.name)]
 
     def wait(self, owner: Owner, future: int) -> None:
         """A future of an import gets it when it stands."""
@@ -73,10 +85,32 @@ class Export:
         """An import gets its pages."""
         self.used = now
 
-    def value(self, now: float) -> float:
-        """What it would cost to compute a page of it again, over the time for which nobody has used it."""
-        cost = self.num_tokens * (1 + self.num_tokens / CHEAP_TOKENS)
-        return cost / len(self.pages) / (1.0 + max(0.0, now - self.used))
+    def leave_out(self, known: Container[Name]) -> list[int]:
+        """Gives its pages whose keys are known, which it does not have any more."""
+        names, pages = self.names, self.pages
+        own = [place for place, name in enumerate(names) if name not in known]
+        if len(own) == len(pages):
+            return []
+        left = [page for page, name in zip(pages, names, strict=True) if name in known]
+        self.num_tokens = self.num_tokens * len(own) // len(pages)
+        self.keys, self.pages = [self.keys[place] for place in own], [pages[place] for place in own]
+        self.depth = own[0] if own else 0
+        return left
+
+    def value(self, now: float) -> tuple[float, int]:
+        """What it would cost to compute a page of it again, over the time for which nobody has used it. Of the pages of
+        a text that were used together, the last ones have the least: nobody finds those behind one that is missing."""
+        cost = self.num_tokens * (1.0 if self.keys else 1 + self.num_tokens / CHEAP_TOKENS)
+        return cost / len(self.pages) / (1.0 + max(0.0, now - self.used)), -self.depth
+
+
+class Beginning(NamedTuple):
+    """What stands of a text: its first pages, and the exports that have them. `coming`: the export with the next page,
+    which does not stand yet; None if there is none."""
+
+    pages: Sequence[int]
+    exports: Collection[Export]
+    coming: Export | None
 
 
 class Exports:
@@ -84,8 +118,9 @@ class Exports:
 
     def __init__(self, pool: Pool) -> None:
         self._pool = pool
-        self._standing: dict[tuple[str, str], Export] = {}
-        self._coming: dict[tuple[str, str], Export] = {}  # the newest of its name that does not stand yet
+        self._standing: dict[Export, None] = {}
+        self._places: dict[Name, tuple[Export, int]] = {}  # what stands, and the place among its pages
+        self._coming: dict[Name, Export] = {}  # by which of those that do not stand yet it is found
         self._held: dict[Export, None] = {}  # these do not stand yet either
         self._dropped: set[int] = set()  # adapters
         self._of_tenant: dict[str, list[int]] = {}  # number and pages of what stands
@@ -93,7 +128,9 @@ class Exports:
     # ---- life ----
 
     def announce(self, export: Export) -> None:
-        self._coming[export.key] = export
+        for name in export.names:
+            if not (export.keys and name in self._coming):  # the first one of a text is there soonest
+                self._coming[name] = export
         if export.adapters:
             self._reject_outdated(export)
 
@@ -113,15 +150,21 @@ class Exports:
         return self._pool.total if tenant.max_pages is None else min(tenant.max_pages, self._pool.total)
 
     def stand(self, export: Export) -> Iterator[Sequence[int]]:
-        """What it holds was written. Gives the pages of the exports that make room for it, to be released."""
+        """What it holds was written. Gives the pages of the exports that make room for it, and its own that are there
+        already, to be released."""
         self._forget(export)
         if export.unwanted:
             yield export.pages
             return
-        if (older := self._standing.get(export.key)) is not None:
-            yield self._drop(older)
+        if export.keys:
+            self._use(export)
+            yield export.leave_out(self._places)
+            if not export.pages:
+                return
+        elif older := self._places.get(export.names[0]):
+            yield self._drop(older[0])
         count = self._of_tenant.setdefault(export.tenant.name, [0, 0])
-        others: list[tuple[float, int, Export]] | None = None  # looked at only if there is no room
+        others: list[tuple[tuple[float, int], int, Export]] | None = None  # looked at only if there is no room
         while count[0] >= MOST_EXPORTS or count[1] + len(export.pages) > self._most_pages(export.tenant):
             if others is None:
                 others = [(one.value(export.used), n, one) for n, one in enumerate(self._own(export.tenant))]
@@ -129,7 +172,15 @@ class Exports:
             yield self._drop(heapq.heappop(others)[2])
         count[0] += 1
         count[1] += len(export.pages)
-        self._standing[export.key] = export
+        self._standing[export] = None
+        for place, name in enumerate(export.names):
+            self._places[name] = export, place
+
+    def _use(self, export: Export) -> None:
+        """Those that have pages of the same text are used as it stands."""
+        for name in export.names:
+            if known := self._places.get(name):
+                known[0].use(export.used)
 
     def fail(self, export: Export) -> Sequence[int]:
         """It will not stand. Gives its pages, to be released."""
@@ -138,14 +189,20 @@ class Exports:
 
     def _forget(self, export: Export) -> None:
         self._held.pop(export, None)
-        if self._coming.get(export.key) is export:
-            del self._coming[export.key]
+        self._not_coming(export)
+
+    def _not_coming(self, export: Export) -> None:
+        for name in export.names:
+            if self._coming.get(name) is export:
+                del self._coming[name]
 
     def _own(self, tenant: Tenant) -> Iterator[Export]:
-        return (one for one in self._standing.values() if one.tenant.name == tenant.name)
+        return (one for one in self._standing if one.tenant.name == tenant.name)
 
     def _drop(self, export: Export) -> Sequence[int]:
-        del self._standing[export.key]
+        del self._standing[export]
+        for name in export.names:
+            del self._places[name]
         count = self._of_tenant[export.tenant.name]
         count[0] -= 1
         count[1] -= len(export.pages)
@@ -157,11 +214,28 @@ class Exports:
 
     def find(self, tenant: Tenant, name: str) -> Export | None:
         """One that stands; else one that is coming: it has no pages that may be read yet."""
-        key = tenant.name, name
-        return self._standing.get(key) or self._coming.get(key)
+        known = self._places.get((tenant.name, name))
+        return known[0] if known else self._coming.get((tenant.name, name))
 
     def stands(self, export: Export) -> bool:
-        return self._standing.get(export.key) is export
+        return export in self._standing
+
+    def beginning(self, tenant: Tenant, keys: Sequence[bytes]) -> Beginning:
+        """What stands of a text, by the keys of its pages."""
+        pages, exports = [], dict[Export, None]()
+        for key in keys:
+            known = self._places.get((tenant.name, key))
+            if known is None:
+                return Beginning(pages, exports, self._coming.get((tenant.name, key)))
+            export, place = known
+            pages.append(export.pages[place])
+            exports[export] = None
+        return Beginning(pages, exports, None)
+
+    def known_pages(self, tenant: Tenant, keys: Sequence[bytes]) -> int:
+        """How many pages of a text stand or are coming."""
+        names = ((tenant.name, key) for key in keys)
+        return sum(1 for _ in takewhile(lambda name: name in self._places or name in self._coming, names))
 
     def take_back(self, tenant: Tenant, name: str) -> Sequence[int] | None:
         """The name is free. Gives pages to be released; None: there was no such export."""
@@ -169,30 +243,28 @@ class Exports:
         coming = self._coming.pop(key, None)
         if coming is not None:
             coming.unwanted = True
-        standing = self._standing.get(key)
-        if standing is not None:
-            return self._drop(standing)
+        if known := self._places.get(key):
+            return self._drop(known[0])
         return None if coming is None else ()
 
     def drop_adapter(self, adapter: int) -> Iterator[Sequence[int]]:
         """Nothing that an adapter has changed is there any more, or will be: another one may get its name. Gives pages,
         to be released."""
         self._dropped.add(adapter)
-        for export in (*self._coming.values(), *self._held):
+        for export in {*self._coming.values(), *self._held}:
             self._reject_outdated(export)
-        for export in list(self._standing.values()):
+        for export in list(self._standing):
             if adapter in export.adapters:
                 yield self._drop(export)
 
     def _reject_outdated(self, export: Export) -> None:
         if not self._dropped.isdisjoint(export.adapters):
             export.unwanted = True
-            if self._coming.get(export.key) is export:
-                del self._coming[export.key]
+            self._not_coming(export)
 
     def listed(self, tenant: Tenant, prefix: str, most: int) -> list[Export]:
-        """Those of a tenant that stand, the last used first."""
-        own = (one for one in self._own(tenant) if one.name.startswith(prefix))
+        """Those of a tenant that stand under a name, the last used first."""
+        own = (one for one in self._own(tenant) if not one.keys and one.name.startswith(prefix))
         return sorted(own, key=lambda one: -one.used)[:most]
 
     # ---- memory ----
@@ -200,7 +272,7 @@ class Exports:
     def shed(self, missing: int, now: float) -> Iterator[Sequence[int]]:
         """Drops the least valuable exports that nobody else holds, until so many pages come free. Gives their pages,
         each to be released before the next is asked for."""
-        for export in sorted(self._standing.values(), key=lambda one: one.value(now)):
+        for export in sorted(self._standing, key=lambda one: one.value(now)):
             if missing <= 0:
                 return
             free = sum(self._pool.references(page) == 1 for page in export.pages)
@@ -219,14 +291,16 @@ class Exports:
 
     def held_pages(self) -> Iterator[int]:
         """Each page as often as exports hold it."""
-        for export in (*self._standing.values(), *self._held):
+        for export in (*self._standing, *self._held):
             yield from export.pages
 
     def check_integrity(self) -> None:
         """Asserts that tenants have what is counted."""
         counted: dict[str, list[int]] = {}
-        for export in self._standing.values():
+        for export in self._standing:
             count = counted.setdefault(export.tenant.name, [0, 0])
             count[0] += 1
             count[1] += len(export.pages)
+        places = {name: (one, place) for one in self._standing for place, name in enumerate(one.names)}
+        assert self._places == places, "something that stands is not found"
         assert counted == {name: count for name, count in self._of_tenant.items() if count[0]}

@@ -65,7 +65,7 @@ class Memory:
         self.exports = Exports(self.pools[PAGES])
         self._shares = False  # whether an inferlet has imported pages
         self.wave = 0  # number of the next wave
-        self._page_size = model.page_size
+        self.page_size = model.page_size
         self._policy = contention
         self._holdings: dict[Owner, Holdings] = {}
         self._lines: dict[Resource, list[Request]] = {resource: [] for resource in RESOURCES}  # by rank
@@ -78,7 +78,7 @@ class Memory:
     def open(self, owner: Owner, created: float, standing: Standing = DEFAULT_STANDING) -> Holdings:
         """`created` is a time in seconds: when memory runs out, it says which inferlet is older."""
         assert owner not in self._holdings, f"inferlet {owner} has holdings"
-        holdings = Holdings(owner, created, Returns(self._page_size), standing)
+        holdings = Holdings(owner, created, Returns(self.page_size), standing)
         self._holdings[owner] = holdings
         return holdings
 

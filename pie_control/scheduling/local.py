@@ -38,18 +38,21 @@ class LocalCommands:
         self.takers: Mapping[type, Callable[[Any], None]] = {Adopt: self._adopt, Discard: self._discard}  # of notes
         self._announced: dict[tuple[Owner, int], Export] = {}  # by owner and future: they wait for their turn
         self._held: deque[tuple[int, Export]] = deque()  # with the wave for whose answer they wait
+        self._asked: dict[tuple[Owner, int], Fetch] = {}  # for beginnings that are coming, by owner and future
+        self._now = 0.0  # of the last command or answer
 
     def announce(self, account: Account, command: Command) -> None:
         """A command has arrived: if it is an export, imports wait for it from now on."""
         if type(command) is Offer and command.future is not None:
-            export = Export(account.standing.tenant, command.name, command.owner, command.future, command.adapters)
+            tenant, keys = account.standing.tenant, command.keys
+            export = Export(tenant, command.name, command.owner, command.future, command.adapters, keys=keys)
             self._announced[command.owner, command.future] = export
             self._memory.exports.announce(export)
 
     def reached(self, queue: CommandQueue, command: Command, waves: Sequence[Wave], now: float) -> None:
         """A command of a queue has its turn. `waves`: those that are in flight, and the one that was formed."""
         assert command.future is not None
-        account = queue.account
+        account, self._now = queue.account, now
         if command.owner not in self._accounts:
             return  # its inferlet was ended for lack of memory, in the same turn
         tenant, exports = account.standing.tenant, self._memory.exports
@@ -64,12 +67,15 @@ class LocalCommands:
             case Offer():
                 self._hold(account, command, waves[-1].number if waves else None, now)
                 return
+            case Fetch(keys=keys) if keys:
+                self._fetch_beginning(account, command)
+                return
             case Fetch():
                 export = exports.find(tenant, command.name)
                 if export is not None:
                     export.wait(command.owner, command.future)
                     if exports.stands(export):
-                        self._serve(export, now)
+                        self._serve(export)
                     return
                 answer = missing(command.name)
             case Question():
@@ -80,6 +86,23 @@ class LocalCommands:
             case _:
                 raise AssertionError(f"{type(command).__name__} is not answered here")
         self._answer(command.owner, command.future, answer)
+
+    def _fetch_beginning(self, account: Account, command: Fetch) -> None:
+        """Answers with what stands of a text, as soon as nothing more of it is coming."""
+        assert command.future is not None
+        found = self._memory.exports.beginning(account.standing.tenant, command.keys)
+        if found.coming is not None:
+            found.coming.wait(command.owner, command.future)
+            self._asked[command.owner, command.future] = command
+            return
+        for export in found.exports:
+            export.use(self._now)
+        if found.pages:
+            self._memory.lend(account.holdings, command.future, found.pages)
+        positions = np.arange(len(found.pages) * self._memory.page_size, dtype=np.int32)
+        adapters = sorted({number for export in found.exports for number in export.adapters})
+        value = Import(positions, positions[:0], np.array(adapters, np.int32))
+        self._answer(command.owner, command.future, value)
 
     def _hold(self, account: Account, command: Offer, wave: int | None, now: float) -> None:
         assert command.future is not None
@@ -94,31 +117,35 @@ class LocalCommands:
             self._memory.release_pages(pages)
         export.fill(command.positions, command.tokens, now)
         if wave is None:
-            self._stand(export, now)
+            self._stand(export)
         else:
             self._held.append((wave, export))
 
     def answered(self, wave: int, now: float) -> None:
         """All commands of the waves up to this one were answered."""
+        self._now = now
         while self._held and self._held[0][0] <= wave:
-            self._stand(self._held.popleft()[1], now)
+            self._stand(self._held.popleft()[1])
 
-    def _stand(self, export: Export, now: float) -> None:
+    def _stand(self, export: Export) -> None:
         for pages in self._memory.exports.stand(export):
             self._memory.release_pages(pages)
         self._answer(export.owner, export.future, Done())
         if export.unwanted:
             self._refuse(export)
         else:
-            self._serve(export, now)
+            self._serve(export)
 
-    def _serve(self, export: Export, now: float) -> None:
+    def _serve(self, export: Export) -> None:
         """Those who wait for it have its pages."""
+        if export.keys:
+            self._ask_again(export)
+            return
         found = Import(export.positions, export.tokens, np.array(export.adapters, np.int32))
         for owner, future in export.take_waiting():
             account = self._accounts.get(owner)
             if account is not None and future in account.futures:
-                export.use(now)
+                export.use(self._now)
                 self._memory.lend(account.holdings, future, export.pages)
                 self._answer(owner, future, found)
 
@@ -128,8 +155,17 @@ class LocalCommands:
         self._refuse(export)
 
     def _refuse(self, export: Export) -> None:
+        if export.keys:
+            self._ask_again(export)
         for owner, future in export.take_waiting():
             self._answer(owner, future, missing(export.name))
+
+    def _ask_again(self, export: Export) -> None:
+        """A beginning stands, or will not: those who wait for it have what there is now."""
+        for owner, future in export.take_waiting():
+            command, account = self._asked.pop((owner, future)), self._accounts.get(owner)
+            if account is not None and future in account.futures:
+                self._fetch_beginning(account, command)
 
     def _adopt(self, note: Adopt) -> None:
         if account := self._accounts.get(note.owner):

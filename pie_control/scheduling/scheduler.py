@@ -374,9 +374,10 @@ class Scheduler:
         """Pages that are free now."""
         return self._memory.pools[PAGES].free
 
-    def has_export(self, tenant: Tenant, name: str) -> bool:
-        """Whether a tenant can import it, now or soon."""
-        return self._memory.exports.find(tenant, name) is not None
+    def kept_pages(self, tenant: Tenant, wanted: Fetch) -> int:
+        """How many pages of a text a tenant can import, now or soon; of what has a name 1 or 0."""
+        exports = self._memory.exports
+        return exports.known_pages(tenant, wanted.keys) if wanted.keys else int(exports.find(tenant, wanted.name) is not None)
 
     def statistics(self, now: float | None = None) -> SchedulerStatistics:
         """`now`: seconds of the clock of turns; None: as of the last one."""

@@ -23,7 +23,9 @@ __all__ = [
     "ExportInfo",
     "Imported",
     "export_kvpage",
+    "export_prefix",
     "import_kvpage",
+    "import_prefix",
     "list_exports",
     "unexport_kvpage",
 ]
@@ -63,7 +65,7 @@ def export_kvpage(
     InvalidState while a decode run writes to a page.
     """
     number, named = queue_number(queue), text(name, "name")
-    ranges, packed = page_ranges(pages, "pages"), b64encode(array("I", token_list(tokens))).decode()
+    ranges, packed = page_ranges(pages, "pages"), _packed(tokens)
     return HostFuture(call(bindings.exports.export_kvpage, number, named, ranges, packed), await_done)
 
 
@@ -104,3 +106,34 @@ def await_listing(future: int) -> list[ExportInfo]:
     """The value of a `list_exports` future."""
     listed = json.loads(bindings.core.await_text(future))
     return [ExportInfo(one["name"], one["pages"], one["tokens"]) for one in listed]
+
+
+def export_prefix(
+    queue: int | HasQueue, pages: Pages | Iterable[int], tokens: Sequence[int], apart: str = ""
+) -> HostFuture[None]:
+    """Offers full pages, which hold the tokens of the beginning of a text at positions from 0 on, to all inferlets of
+    the tenant whose texts begin alike, and seals them. What is there already is not kept twice. `apart`: only who gives
+    the same text finds them.
+
+    Await it, or another future of a later command, before the program ends. Raises InvalidState while a decode run
+    writes to a page.
+    """
+    number, ranges = queue_number(queue), page_ranges(pages, "pages")
+    future = call(bindings.exports.export_prefix, number, ranges, _packed(tokens), text(apart, "apart"))
+    return HostFuture(future, await_done)
+
+
+def import_prefix(queue: int | HasQueue, tokens: Sequence[int], apart: str = "") -> HostFuture[Pages]:
+    """The pages of the longest beginning of a text that was offered, all full; no pages, if there are none. Waits for
+    what writes them. The future raises QuotaExceeded if the inferlet may not hold so many pages."""
+    future = call(bindings.exports.import_prefix, queue_number(queue), _packed(tokens), text(apart, "apart"))
+    return HostFuture(future, await_prefix)
+
+
+def await_prefix(future: int) -> Pages:
+    """The value of an `import_prefix` future."""
+    return Pages(bindings.exports.await_prefix(future))
+
+
+def _packed(tokens: Sequence[int]) -> str:
+    return b64encode(array("I", token_list(tokens))).decode()

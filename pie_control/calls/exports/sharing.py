@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import binascii
 from collections.abc import Sequence
+from hashlib import blake2b
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,24 +15,26 @@ from pie_control.resources.holdings import Freed
 from pie_control.resources.kinds import PAGES, Resource
 from pie_control.resources.ranges import Range, merge
 
-from ..kind import Command, Release
+from ..kind import Adopt, Command, Discard, Release
+from ..values import Import
 
 MOST_SLOTS = 1 << 17
 """Most slots of one export."""
 MOST_BYTES = 256
-COPIES = "prefix:"
-"""How names begin whose exports the SDK makes again where it does not find them (inferlet_sdk/sharing/prefixes.py)."""
+MOST_APART = 1024
+KEY_BYTES = 16
 
 
 class Offer(Command, frozen=True):
-    """Gives pages a name. It is done when the worker has run all that writes the pages. `positions`: what the address
-    space knows of each slot; `adapters`: numbers of those that the keys may depend on."""
+    """Gives pages a name, or keys. It is done when the worker has run all that writes the pages. `positions`: what the
+    address space knows of each slot; `adapters`: numbers of those that the keys may depend on."""
 
     name: str
     pages: Sequence[Range]
     positions: NDArray[np.int32]
     tokens: NDArray[np.int32]
     adapters: Sequence[int]
+    keys: Sequence[bytes] = ()
 
     def uses(self, resource: Resource, page_size: int) -> Sequence[Range]:
         return merge(self.pages) if resource is PAGES else ()
@@ -40,12 +44,33 @@ class Offer(Command, frozen=True):
 
 
 class Fetch(Command, frozen=True):
-    """Asks for the pages that have a name."""
+    """Asks for the pages that have a name, or for the first ones of a text, by the keys of its pages."""
 
     name: str
+    keys: Sequence[bytes] = ()
 
     def uses(self, resource: Resource, page_size: int) -> Sequence[Range]:
         return ()
+
+
+def offer(
+    space: AddressSpace,
+    queue: int,
+    future: int,
+    ranges: Sequence[Range],
+    *,
+    name: str = "",
+    positions: NDArray[np.int32],
+    tokens: NDArray[np.int32],
+    keys: Sequence[bytes] = (),
+) -> None:
+    """Seals pages and hands on their export."""
+    after = 0 if space.has_one_queue else space.hazards.of_pages(queue, ranges)
+    seq = space.next_seq()
+    space.pages.seal(ranges)
+    space.watch(future, lambda value: space.pages.unseal(ranges) if isinstance(value, CallError) else None)
+    adapters = tuple(space.adapters_used)
+    space.issue(Offer(space.owner, queue, seq, after, future, (), name, ranges, positions, tokens, adapters, keys))
 
 
 def fetched(space: AddressSpace, future: int) -> Range:
@@ -61,12 +86,69 @@ def fetched(space: AddressSpace, future: int) -> Range:
 def cancel_fetch(space: AddressSpace, future: int) -> None:
     """The inferlet will not take what a future gives. Nothing happens if it is no import."""
     found = space.imports.pop(future, None)
-    if isinstance(found, tuple):
+    if isinstance(found, tuple) and found[1]:
         first, count = found
         ranges = ((first, first + count),)
         seq = space.next_seq()
         space.disown(PAGES, ranges)
         space.tell(Release(space.owner, Freed(seq, PAGES, ranges)))
+
+
+def arrived(space: AddressSpace, future: int, value: object) -> None:
+    """What an import has found gets addresses, unless nobody wants it any more."""
+    if not isinstance(value, Import):
+        space.imports.pop(future, None)
+        return
+    count = len(value.positions) // space.model.page_size
+    if count == 0:
+        if future in space.imports:
+            space.imports[future] = (0, 0)
+        return
+    try:
+        if future not in space.imports:
+            raise NotFound("it was cancelled")
+        space.check_allocation(PAGES, count)
+    except CallError as error:
+        if future in space.imports:
+            space.imports[future] = error
+        space.tell(Discard(space.owner, future))
+        return
+    first = space.adopt(value.positions)
+    space.adapters_used.update(value.adapters.tolist())
+    space.imports[future] = (first, count)
+    space.tell(Adopt(space.owner, future, first))
+
+
+def import_bytes(*_: object) -> int:
+    """Of the value of an import, at most."""
+    return 2 * 4 * MOST_SLOTS
+
+
+def parse_tokens(text: str, vocab_size: int) -> NDArray[np.int32]:
+    """Base64 of little-endian u32. Raises InvalidArgument."""
+    try:
+        tokens = np.frombuffer(binascii.a2b_base64(text, strict_mode=True), "<u4")
+    except ValueError as error:
+        raise InvalidArgument(f"tokens are base64 of little-endian u32: {error}") from None
+    if len(tokens) and tokens.max() >= vocab_size:
+        raise InvalidArgument(f"token {tokens.max()} is outside of the vocabulary of {vocab_size} tokens")
+    return tokens.astype(np.int32)
+
+
+def keys_of(tokens: NDArray[np.int32], page_size: int, apart: str) -> list[bytes]:
+    """A key for each full page of a text: a hash of all tokens up to its end, and of what keeps it apart from equal
+    texts. Raises InvalidArgument."""
+    if len(tokens) > MOST_SLOTS:
+        raise InvalidArgument(f"a beginning of {len(tokens)} tokens: give {MOST_SLOTS} at most")
+    if len(apart.encode()) > MOST_APART:
+        raise InvalidArgument(f"`apart` has {len(apart.encode())} bytes, {MOST_APART} at most: take a hash of it")
+    key, keys = blake2b(apart.encode(), digest_size=KEY_BYTES).digest(), []
+    full = len(tokens) - len(tokens) % page_size
+    data, size = tokens[:full].astype("<i4", copy=False).tobytes(), 4 * page_size
+    for begin in range(0, len(data), size):
+        key = blake2b(data[begin : begin + size], digest_size=KEY_BYTES, key=key).digest()
+        keys.append(key)
+    return keys
 
 
 def missing(name: str) -> NotFound:

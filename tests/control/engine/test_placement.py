@@ -24,14 +24,18 @@ def test_the_fewest_inferlets_then_the_most_free_pages_then_the_first() -> None:
 
 
 def test_the_one_with_the_export_goes_before_those_with_fewer_inferlets() -> None:
-    assert place([Load(True, 0, 9), Load(True, 90, 0, has_export=True)]) == 1
-    assert place([Load(True, 0, 9), Load(True, 9, 0, True), Load(True, 8, 0, True)]) == 2
-    assert place([Load(True, 0, 9), Load(False, 0, 0, has_export=True)]) == 0
+    assert place([Load(True, 0, 9), Load(True, 90, 0, kept=1)]) == 1
+    assert place([Load(True, 0, 9), Load(True, 9, 0, 1), Load(True, 8, 0, 1)]) == 2
+    assert place([Load(True, 0, 9), Load(False, 0, 0, kept=1)]) == 0
 
 
 def test_one_with_far_more_inferlets_gets_none_for_keys_that_can_be_computed_again() -> None:
-    assert place([Load(True, 3, 9), Load(True, 6 + MOST_AHEAD, 0, has_export=True)], is_copy=True) == 1
-    assert place([Load(True, 3, 9), Load(True, 7 + MOST_AHEAD, 0, has_export=True)], is_copy=True) == 0
+    assert place([Load(True, 3, 9), Load(True, 6 + MOST_AHEAD, 0, kept=1)], is_copy=True) == 1
+    assert place([Load(True, 3, 9), Load(True, 7 + MOST_AHEAD, 0, kept=1)], is_copy=True) == 0
+
+
+def test_the_one_with_the_most_pages_of_a_text_goes_first() -> None:
+    assert place([Load(True, 0, 9, kept=3), Load(True, 2, 0, kept=5), Load(True, 0, 9, kept=4)], is_copy=True) == 1
 
 
 def test_a_host_must_serve_and_have_room() -> None:

@@ -1,0 +1,35 @@
+"""Offers full pages of the beginning of a text to all inferlets of the tenant whose texts begin alike. They outlive their
+maker."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from pie_control.errors import InvalidArgument
+from pie_control.resources.address_space import AddressSpace
+from pie_control.resources.ranges import parse_ranges, total_length
+
+from ..kind import define
+from ..values import Done
+from .sharing import keys_of, offer, parse_tokens
+
+
+def issue(space: AddressSpace, queue: int, pages: Sequence[int], tokens: str, apart: str, future: int) -> None:
+    """`tokens`: base64 of little-endian u32, those of all slots of the pages, which are at the positions 0, 1, 2, ....
+    The pages are sealed from now on. Raises NotFound, InvalidArgument, InvalidState (a decode run that goes on)."""
+    space.check_command(queue)
+    ranges, size = parse_ranges(pages, "KV page"), space.model.page_size
+    told = parse_tokens(tokens, space.model.vocab_size)
+    slots = total_length(ranges) * size
+    if not 0 < len(told) == slots:
+        raise InvalidArgument(f"{len(told)} tokens for pages with {slots} slots: name full pages, and all their tokens")
+    keys = keys_of(told, size, apart)
+    positions = space.pages.read(ranges)
+    if not np.array_equal(positions, np.arange(slots, dtype=np.int32)):
+        raise InvalidArgument("the pages do not hold tokens at the positions 0, 1, 2, ...: only a beginning is found")
+    offer(space, queue, future, ranges, positions=positions, tokens=told[:0], keys=keys)
+
+
+CALL = define(__name__, issue, value=Done)

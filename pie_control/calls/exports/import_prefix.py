@@ -1,0 +1,27 @@
+"""The pages of the longest beginning of a text that inferlets of the tenant have offered, sealed."""
+
+from __future__ import annotations
+
+from pie_control.errors import InvalidArgument
+from pie_control.resources.address_space import AddressSpace
+
+from ..kind import define
+from ..values import Import
+from .sharing import Fetch, arrived, import_bytes, keys_of, parse_tokens
+
+
+def issue(space: AddressSpace, queue: int, tokens: str, apart: str, future: int) -> None:
+    """`tokens`: base64 of little-endian u32. Raises NotFound (queue), InvalidArgument. That there are none is no
+    error."""
+    space.check_command(queue)
+    size = space.model.page_size
+    keys = keys_of(parse_tokens(tokens, space.model.vocab_size), size, apart)
+    if not keys:
+        raise InvalidArgument(f"the tokens fill no page of {size} slots: nothing can be found of them")
+    seq = space.next_seq()
+    space.imports[future] = None
+    space.watch(future, lambda value: arrived(space, future, value))
+    space.issue(Fetch(space.owner, queue, seq, 0, future, (), "", keys))
+
+
+CALL = define(__name__, issue, value=Import, result_bytes=import_bytes)
