@@ -36,7 +36,8 @@ CONTROL_CALLS = (
     "create_sampler", "drop", "format_chat", "tokenize_chat",
     "get_vocabs", "alloc", "dealloc", "copy_emb",
     "copy_kvpage", "set_positions", "trim_kvpage", "mask_kvpage", "shift_kvpage", "verify", "decode",
-    "export_kvpage", "import_kvpage", "unexport_kvpage", "list_exports", "fork_matcher",
+    "export_kvpage", "import_kvpage", "unexport_kvpage", "list_exports",
+    "export_prefix", "import_prefix", "fork_matcher",
     "grammar_mask", "grammar_rollback", "grammar_forced", "grammar_state",
     "open_matcher", "advance_matcher", "open_blob", "read_blob",
     "broadcast", "subscribe", "join", "http_request",
@@ -48,6 +49,7 @@ ISSUED_CALLS = ("embed_txt", "forward", "sample", "get_next_dist", "get_logprobs
 SHORT_BLOCKS = {
     **dict.fromkeys(("format_chat", "tokenize_chat", "http_request", "read_body"), 4),
     **dict.fromkeys(("export_kvpage", "import_kvpage", "unexport_kvpage", "list_exports"), 5),
+    **dict.fromkeys(("export_prefix", "import_prefix"), 5),
     "decode": 8,
     "get_vocabs": 1,
 }

@@ -26,8 +26,8 @@ def place(loads: Sequence[Load], is_copy: bool = False) -> int | None:
     """Index of the replica for a new inferlet; None if there is none. It stays there, for its pages are there.
 
     Replicas that serve go first, then those that have the export, or most of it, then those with the fewest inferlets,
-    then those with the most free pages. `is_copy`: the export can be computed again, so one that has far more inferlets than
-    another does not go first for it.
+    then those with the most free pages. `is_copy`: the export can be computed again, so one that has far more inferlets
+    than another does not go first for it.
     """
     if not loads:
         return None

@@ -9,6 +9,7 @@ from collections.abc import Awaitable, Callable
 
 from pie_inference.protocol import AdapterLoaded, DropAdapter, LoadAdapter, ModelDescription, WaveDone
 
+from ..calls.exports.sharing import Fetch
 from ..errors import WorkerError, WorkerUnavailable
 from ..ids import Owner
 from ..inference_client.interface import InferenceClient

@@ -222,7 +222,7 @@ class Exports:
 
     def beginning(self, tenant: Tenant, keys: Sequence[bytes]) -> Beginning:
         """What stands of a text, by the keys of its pages."""
-        pages, exports = [], dict[Export, None]()
+        pages, exports = list[int](), dict[Export, None]()
         for key in keys:
             known = self._places.get((tenant.name, key))
             if known is None:
@@ -232,10 +232,10 @@ class Exports:
             exports[export] = None
         return Beginning(pages, exports, None)
 
-    def known_pages(self, tenant: Tenant, keys: Sequence[bytes]) -> int:
-        """How many pages of a text stand or are coming."""
-        names = ((tenant.name, key) for key in keys)
-        return sum(1 for _ in takewhile(lambda name: name in self._places or name in self._coming, names))
+    def known(self, tenant: Tenant, names: Sequence[str | bytes]) -> int:
+        """How many of the first names stand or are coming."""
+        full = ((tenant.name, name) for name in names)
+        return sum(1 for _ in takewhile(lambda name: name in self._places or name in self._coming, full))
 
     def take_back(self, tenant: Tenant, name: str) -> Sequence[int] | None:
         """The name is free. Gives pages to be released; None: there was no such export."""

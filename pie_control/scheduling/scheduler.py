@@ -20,6 +20,7 @@ from collections.abc import Callable, Iterable
 from operator import add
 from typing import Any
 
+from pie_control.calls.exports.sharing import Fetch
 from pie_control.calls.kind import CloseQueue, Command, EndRun, OpenQueue, Prioritize, Release, Stage
 from pie_control.calls.values import Completion, Done, Value
 from pie_control.errors import CallError, Exhausted, WorkerError
@@ -376,8 +377,7 @@ class Scheduler:
 
     def kept_pages(self, tenant: Tenant, wanted: Fetch) -> int:
         """How many pages of a text a tenant can import, now or soon; of what has a name 1 or 0."""
-        exports = self._memory.exports
-        return exports.known_pages(tenant, wanted.keys) if wanted.keys else int(exports.find(tenant, wanted.name) is not None)
+        return self._memory.exports.known(tenant, wanted.keys or [wanted.name])
 
     def statistics(self, now: float | None = None) -> SchedulerStatistics:
         """`now`: seconds of the clock of turns; None: as of the last one."""

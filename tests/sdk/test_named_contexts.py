@@ -1,15 +1,13 @@
-"""Contexts by name: what an export was made with, and what is refused; and where prompts are cut to be shared."""
+"""Contexts by name: what an export was made with, and what is refused."""
 
 from __future__ import annotations
 
-from itertools import pairwise
 from typing import Any
 
 import pytest
 
 from inferlet_sdk import Context, IgnoreStopTokens, InvalidArgument, InvalidState, NotFound, traits
 from inferlet_sdk.event_loop import run
-from inferlet_sdk.sharing.prefixes import ALIKE, BLOCK_PAGES, MOST_BLOCKS, _blocks
 from pie_inference.protocol import EmbedTxt, RunWave, WaveDone
 from tests.helpers.native_host import install, nothing_held
 
@@ -100,14 +98,3 @@ def test_a_name_that_names_an_adapter_is_refused() -> None:
     install_with_adapters()
     with pytest.raises(InvalidArgument, match=r"'fox \(adapter law\)' names an adapter"):
         exported(None, "fox (adapter law)")
-
-
-@pytest.mark.parametrize("page_size", [4, 16])
-def test_prompts_are_cut_at_the_same_places_whatever_their_length(page_size: int) -> None:
-    longest = _blocks(10**6, page_size)
-    assert len(longest) == MOST_BLOCKS
-    assert all(stop == start for (_, stop), (start, _) in pairwise(longest))
-    assert longest[0] == (0, BLOCK_PAGES * page_size)
-    assert longest[-1][1] == sum(range(1, MOST_BLOCKS // ALIKE + 1)) * ALIKE * BLOCK_PAGES * page_size
-    for tokens in range(0, longest[-1][1] + 100, 37):
-        assert _blocks(tokens, page_size) == [block for block in longest if block[1] <= tokens]

@@ -112,10 +112,10 @@ def test_a_second_program_runs_only_what_is_new_of_a_long_prompt(hosts: int, gue
     assert first[0] == second[0] == off[0] == dist[0] == steps[0] != other[0]
     prompt = len(SYSTEM) + len(LONG["question"])
     assert first[1] >= prompt <= off[1]
-    kept = prompt // 64 * 64
-    for run_again in (second, other, dist, steps):
-        assert run_again[1] <= first[1] - kept + 16
-    assert kept >= 896
+    kept = (prompt - 1) // 16 * 16
+    for run_again in (second, dist, steps):
+        assert run_again[1] == first[1] - kept
+    assert other[1] <= first[1] - len(SYSTEM) // 16 * 16
 
 
 def test_short_prompts_are_left_alone(guest_cache: Path) -> None:

@@ -44,6 +44,10 @@ class World:
         size = traits.get_model_info(args.model).page_size
         self.pages = traits.alloc_kvpage(self.queue, 4)
         self.shared = traits.alloc_kvpage(self.queue, -(-self.position // size))
+        self.full, self.text = traits.alloc_kvpage(self.queue, 1), (self.tokens * size)[:size]
+        inputs = traits.alloc_emb(self.queue, size)
+        traits.embed_txt(self.queue, self.text, range(size), inputs)
+        traits.forward(self.queue, [], inputs, self.full)
         self.exported: list[str] = []
         for pages in (self.pages, self.shared):
             traits.embed_txt(self.queue, self.tokens, range(self.position), self.inputs)
@@ -59,6 +63,7 @@ class World:
 
     async def begin(self) -> None:
         await traits.export_kvpage(self.queue, self.name, self.shared)
+        await traits.export_prefix(self.queue, self.full, self.text)
         self.matcher = (await traits.open_matcher(self.queue, *GRAMMAR)).matcher
         await traits.synchronize(self.queue)
         await self.done
@@ -133,6 +138,8 @@ def model_calls(world: World) -> dict[str, Callable[..., Any]]:
         "advance_matcher": lambda: traits.advance_matcher(matcher, world.detokenizer, world.tokens[:1], 1, 8),
         "export_kvpage": world.export,
         "import_kvpage": lambda: traits.import_kvpage(queue, world.name),
+        "export_prefix": lambda: traits.export_prefix(queue, world.full, world.text),
+        "import_prefix": lambda: traits.import_prefix(queue, world.text),
         "unexport_kvpage": lambda _: traits.unexport_kvpage(queue, world.exported.pop()),
         "list_exports": lambda: traits.list_exports(queue, world.name),
     }  # fmt: skip
@@ -237,6 +244,7 @@ class Bench:
         self.usage = bindings.core.usage  # the host's, whatever stands in its place
         self.frees = {maker: self.calls[undo] for undo, maker in UNDOES.items()} | {
             "import_kvpage": lambda imported: traits.dealloc_kvpage(world.queue, imported.pages),
+            "import_prefix": lambda pages: traits.dealloc_kvpage(world.queue, pages),
             "create_queue": traits.destroy_queue,
             "fork_matcher": traits.destroy_matcher,
             "create_detokenizer": traits.destroy_detokenizer,

@@ -445,6 +445,38 @@ pub mod exports {
         }
         unsafe { call(|result| import(queue, prefix.as_ptr().cast(), prefix.len(), result)) }
     }
+
+    /// Offers full pages that hold the beginning of a text to all inferlets of the tenant whose texts begin alike. `tokens`: those of all
+    /// slots of the pages, which are at the positions 0, 1, 2, ..., base64 of little-endian u32. What is there already is not kept twice.
+    /// `apart`, of at most 1024 bytes: only who gives the same finds it. Otherwise as `export-kvpage`; these exports have no name.
+    pub fn export_prefix(queue: u32, pages: &[u32], tokens: &str, apart: &str) -> Result<u32, Error> {
+        #[link(wasm_import_module = "pie:inferlet/exports@0.3.0")]
+        extern "C" {
+            #[link_name = "export-prefix"]
+            fn import(_: u32, _: *const u8, _: usize, _: *const u8, _: usize, _: *const u8, _: usize, _: *mut u8);
+        }
+        unsafe { call(|result| import(queue, pages.as_ptr().cast(), pages.len(), tokens.as_ptr().cast(), tokens.len(), apart.as_ptr().cast(), apart.len(), result)) }
+    }
+
+    /// A future of the pages of the longest beginning of a text that was offered, for `await-prefix`; it waits for what is being written.
+    pub fn import_prefix(queue: u32, tokens: &str, apart: &str) -> Result<u32, Error> {
+        #[link(wasm_import_module = "pie:inferlet/exports@0.3.0")]
+        extern "C" {
+            #[link_name = "import-prefix"]
+            fn import(_: u32, _: *const u8, _: usize, _: *const u8, _: usize, _: *mut u8);
+        }
+        unsafe { call(|result| import(queue, tokens.as_ptr().cast(), tokens.len(), apart.as_ptr().cast(), apart.len(), result)) }
+    }
+
+    /// First address and number of pages, all of them full; 0: there are none. They count as held by this inferlet.
+    pub fn await_prefix(future: u32) -> Result<(u32, u32), Error> {
+        #[link(wasm_import_module = "pie:inferlet/exports@0.3.0")]
+        extern "C" {
+            #[link_name = "await-prefix"]
+            fn import(_: u32, _: *mut u8);
+        }
+        unsafe { call(|result| import(future, result)) }
+    }
 }
 
 pub mod forward {

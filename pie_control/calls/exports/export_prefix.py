@@ -1,5 +1,4 @@
-"""Offers full pages of the beginning of a text to all inferlets of the tenant whose texts begin alike. They outlive their
-maker."""
+"""Offers pages of the beginning of a text to inferlets of the tenant whose texts begin alike."""
 
 from __future__ import annotations
 

@@ -37,6 +37,17 @@ REFUSED = [
     refusal(NotFound, NO_QUEUE, "unexport_kvpage", 9, "a"),
     refusal(InvalidArgument, "must be printable", "unexport_kvpage", Q, "\n"),
     refusal(NotFound, NO_QUEUE, "list_exports", 9, ""),
+    refusal(NotFound, NO_QUEUE, "export_prefix", 9, [0, 1], packed(65, 66, 67, 68), ""),
+    refusal(InvalidArgument, "tokens are base64", "export_prefix", Q, [0, 1], "???", ""),
+    refusal(InvalidArgument, "3 tokens for pages with 4 slots", "export_prefix", Q, [0, 1], packed(65, 66, 67), ""),
+    refusal(InvalidArgument, "0 tokens for pages with 0 slots", "export_prefix", Q, [], "", ""),
+    refusal(NotFound, "KV page 4 is not allocated", "export_prefix", Q, [4, 1], packed(1, 2, 3, 4), ""),
+    refusal(InvalidArgument, "do not hold tokens at", "export_prefix", Q, [0, 1], packed(65, 66, 67, 68), ""),
+    refusal(InvalidArgument, "`apart` has 1025 bytes", "export_prefix", Q, [0, 1], packed(1, 2, 3, 4), "a" * 1025),
+    refusal(NotFound, NO_QUEUE, "import_prefix", 9, packed(1, 2, 3, 4), ""),
+    refusal(InvalidArgument, "token 259 is outside", "import_prefix", Q, packed(1, 2, 3, 259), ""),
+    refusal(InvalidArgument, "the tokens fill no page of 4 slots", "import_prefix", Q, packed(1, 2, 3), ""),
+    refusal(InvalidArgument, "`apart` has 1025 bytes", "import_prefix", Q, packed(1, 2, 3, 4), "a" * 1025),
     refusal(InvalidArgument, "a prefix of 300 bytes: names have 256 at most", "list_exports", Q, "a" * 300),
 ]
 
@@ -149,6 +160,17 @@ def test_what_is_cancelled_is_given_back(arrived: bool) -> None:
     assert type(handed_on[-1]).__name__ == ("Release" if arrived else "Discard")
     inferlet.space.progressed(inferlet.space.seq + 1, 10)
     assert (inferlet.held(PAGES), inferlet.space.imports, inferlet.space.pages.sealed) == (4, {}, {})
+
+
+def test_an_import_that_finds_nothing_holds_nothing() -> None:
+    inferlet, handed_on = prepare()
+    taken, cancelled = (inferlet.call("import_prefix", Q, packed(1, 2, 3, 4), "") for _ in range(2))
+    for future in (taken, cancelled):
+        inferlet.space.answered(future, Import(maker_positions(0), maker_positions(0)))
+    cancel_fetch(inferlet.space, cancelled)
+    assert fetched(inferlet.space, taken) == (0, 0)
+    assert (inferlet.held(PAGES), inferlet.space.imports) == (4, {})
+    assert [type(note).__name__ for note in handed_on[-2:]] == ["Fetch", "Fetch"]
 
 
 def maker_positions(pages: int) -> NDArray[np.int32]:

@@ -222,7 +222,7 @@ def test_a_tenant_has_a_bounded_number_of_exports(monkeypatch: pytest.MonkeyPatc
     fill(maker, range(65, 69))
     looked_at, value = [], exports.Export.value
 
-    def counted(export: exports.Export, now: float) -> float:
+    def counted(export: exports.Export, now: float) -> tuple[float, int]:
         looked_at.append(export.name)
         return value(export, now)
 

@@ -1,0 +1,164 @@
+"""Beginnings of texts that inferlets share, as the scheduler keeps them."""
+
+from __future__ import annotations
+
+from array import array
+from base64 import b64encode
+from collections.abc import Sequence
+from random import Random
+
+import numpy as np
+import pytest
+
+from pie_control.calls.exports.sharing import fetched, keys_of
+from pie_control.calls.values import Import
+from pie_control.resources.exports import Export, Exports
+from pie_control.resources.kinds import PAGES
+from pie_control.resources.pool import Pool
+from pie_control.tenants.tenant import Tenant
+from pie_inference.protocol import Failure, Forward
+from tests.control.scheduling.test_exports import fill, next_token, tenant, used
+from tests.helpers.scheduling import Inferlet, World, by_kind
+
+SIZE = 4
+"""Tokens of a page."""
+TEXT = tuple(range(65, 81))
+
+
+def packed(tokens: Sequence[int]) -> str:
+    return b64encode(array("I", tokens)).decode()
+
+
+def offer(inferlet: Inferlet, pages: int, text: Sequence[int] = TEXT, apart: str = "") -> int:
+    return int(inferlet.call("export_prefix", 1, [inferlet.pages, pages], packed(text[: pages * SIZE]), apart))
+
+
+def ask(inferlet: Inferlet, text: Sequence[int] = TEXT, apart: str = "") -> int:
+    return int(inferlet.call("import_prefix", 1, packed(text), apart))
+
+
+def found(inferlet: Inferlet, future: int) -> tuple[int, int]:
+    """First address and number of pages."""
+    assert isinstance(inferlet.answers[future], Import)
+    return fetched(inferlet.space, future)
+
+
+def count(inferlet: Inferlet, future: int) -> int:
+    return found(inferlet, future)[1]
+
+
+def test_the_longest_beginning_is_found_whoever_has_made_its_pages() -> None:
+    world = World()
+    first, second = world.open(2, 64), world.open(4, 64)
+    fill(first, range(65, 73))
+    fill(second, range(65, 81))
+    offer(first, 2)
+    world.drain()
+    offer(second, 4)
+    world.drain()
+    alone = next_token(second, (second.pages, 4), 16, world)
+    assert used(world) == 6
+    for one in (first, second):
+        world.close(one)
+    world.drain()
+    assert used(world) == 4, "what was there is not kept twice"
+    reader = world.open(0, 64)
+    longest, shorter, other = ask(reader), ask(reader, (*TEXT[:13], 1, 2, 3)), ask(reader, TEXT[1:])
+    world.drain()
+    assert next_token(reader, found(reader, longest), 16, world) == alone
+    assert (count(reader, shorter), count(reader, other)) == (3, 0)
+    assert reader.held(PAGES) == 7
+
+
+def test_who_keeps_apart_finds_nothing_of_others() -> None:
+    world = World()
+    maker, stranger = world.open(4, 64, tenant("one")), world.open(0, 64, tenant("two"))
+    fill(maker, range(65, 81))
+    offer(maker, 4, apart="mine")
+    offer(maker, 2)
+    world.drain()
+    futures = [ask(maker, apart="mine"), ask(maker), ask(maker, apart="yours")]
+    theirs = ask(stranger, apart="mine")
+    world.drain()
+    assert [count(maker, future) for future in futures] == [4, 2, 0]
+    assert count(stranger, theirs) == 0
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_a_beginning_that_is_being_written_is_waited_for(fails: bool) -> None:
+    world = World()
+    maker, longer, reader = world.open(2, 64), world.open(4, 64), world.open(0, 8)
+    fill(maker, range(65, 73))
+    offer(maker, 2)
+    world.drain()
+    fill(longer, range(65, 81))
+    offer(longer, 4)
+    wave = world.send()
+    future = ask(reader)
+    world.turn()
+    assert future not in reader.answers
+    done = world.run()
+    if fails:
+        assert wave is not None
+        place = list(by_kind(wave)).index(Forward)
+        done = type(done)(done.wave, done.results, done.seconds, (Failure(place, 0, "out of memory"),))
+    world.turn(done)
+    assert count(reader, future) == (2 if fails else 4)
+    world.drain()
+
+
+def test_what_is_behind_goes_first_when_there_is_no_room() -> None:
+    world = World()
+    maker = world.open(8, 64, tenant("one", max_pages=5))
+    fill(maker, range(65, 97))
+    text = tuple(range(65, 97))
+    for pages in (2, 3, 5):
+        offer(maker, pages, text)
+        world.drain()
+    maker.call("export_kvpage", 1, "named", [maker.pages, 2], "")
+    world.drain()
+    future = ask(maker, text)
+    world.drain()
+    assert count(maker, future) == 3
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_random_offers_give_the_pages_of_the_text_and_lose_none(seed: int) -> None:
+    random, pool = Random(seed), Pool(200)
+    exports, holds = Exports(pool), dict[int, tuple[int, ...]]()
+    tenants = Tenant("one", max_pages=40), Tenant("two")
+    coming: list[tuple[Export, tuple[int, ...]]] = []
+
+    def release(pages: Sequence[int]) -> None:
+        pool.release(pages, None)
+
+    for step in range(400):
+        text = tuple(random.randint(1, 2) for _ in range(SIZE * random.randint(1, 6)))
+        owner, keys = random.choice(tenants), keys_of(np.array(text, np.int32), SIZE, "")
+        there = exports.beginning(owner, keys)
+        assert [holds[page] for page in there.pages] == [text[: SIZE * (n + 1)] for n in range(len(there.pages))]
+        match random.randrange(6):
+            case 0 | 1 if pool.free >= 60:
+                export = Export(owner, "", 1, step, keys=keys)
+                exports.announce(export)
+                coming.append((export, text))
+            case 2 | 3 if coming:
+                export, text = coming.pop(random.randrange(len(coming)))
+                pages = pool.take(len(export.keys))
+                holds.update((page, text[: SIZE * (n + 1)]) for n, page in enumerate(pages))
+                exports.hold(export, pages)
+                release(pages)
+                export.fill(np.arange(len(text), dtype=np.int32), np.zeros(0, np.int32), step)
+                for freed in exports.stand(export) if random.random() < 0.9 else [exports.fail(export)]:
+                    release(freed)
+            case 4:
+                for export in there.exports:
+                    export.use(step)
+            case 5 if random.random() < 0.3:
+                for freed in exports.shed(random.randint(1, 12), step):
+                    release(freed)
+        exports.check_integrity()
+        pool.check_integrity()
+        held = list(exports.held_pages())
+        assert len(held) == len(set(held)) == pool.held()
+    assert len(exports)
