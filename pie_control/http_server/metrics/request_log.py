@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import re
 from time import monotonic
 from uuid import uuid4
 
@@ -15,9 +14,18 @@ from pie_control.observation.logs import REQUEST
 log = logging.getLogger("pie.requests")
 
 HEADER = "x-request-id"
-GIVEN = re.compile(r"[\w.:-]{1,128}", re.ASCII)
-"""Ids that a client or a proxy may give."""
+MOST_ID = 128
+"""Characters of an id that a client or a proxy gives."""
 LONGEST_PATH = 256
+
+
+def request_id(headers: Headers) -> str:
+    """The id of the request in whose task this is called: the one that it has in the logs, where there are such; else
+    the one that its client has given it, or a new one."""
+    if known := REQUEST.get():
+        return known
+    given = headers.get(HEADER, "")
+    return given if 0 < len(given) <= MOST_ID and given.isprintable() and given.isascii() else uuid4().hex
 
 
 class RequestLog:
@@ -30,8 +38,7 @@ class RequestLog:
         if scope["type"] not in ("http", "websocket"):
             await self._app(scope, receive, send)
             return
-        given = Headers(scope=scope).get(HEADER, "")
-        request = given if GIVEN.fullmatch(given) else uuid4().hex
+        request = request_id(Headers(scope=scope))
         REQUEST.set(request)  # of this task and those that it starts
         began, status = monotonic(), 0
 

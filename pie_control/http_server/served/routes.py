@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import uuid
 from typing import Any
 
 from fastapi import APIRouter, Request
@@ -16,12 +15,11 @@ from pie_control.gateway.request import read_request
 from ..attachments import Attachments
 from ..callers import FromTenant
 from ..launches import Launches
+from ..metrics.request_log import request_id
 from ..routes.failures import failures
 from .dialects import dialect_of
 from .response import ServedResponse
 
-MOST_ID = 128
-"""Characters of a request's id that a client gives."""
 HELD = {"model": {"type": ["string", "null"]}, "stream": {"type": ["boolean", "null"]}}
 BODY = {
     "requestBody": {
@@ -59,12 +57,7 @@ def _add(
         """Runs a program for the request, as docs/serving-programs.md says. With `stream`, the answer is server-sent
         events. 404 `model_not_found`: no such model, adapter or program. The program ends when the client leaves."""
         try:
-            served = read_request(path, request_id(request.headers.get("x-request-id", "")), await request.body())
+            served = read_request(path, request_id(request.headers), await request.body())
         except Refused as error:
             return dialect_of(path).answer(error)
         return ServedResponse(gateway, served, caller.api, request.client, attachments, launches)
-
-
-def request_id(given: str) -> str:
-    """The id that a client has given its request, or a new one."""
-    return given if 0 < len(given) <= MOST_ID and given.isprintable() and given.isascii() else uuid.uuid4().hex

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from typing import Any
 
 import httpx
@@ -29,6 +30,25 @@ def test_the_result_is_the_body() -> None:
                 assert answer.json()["request_id"] == answer.headers["x-request-id"] not in ("", own)
 
     serve_async(test)
+
+
+def test_a_request_has_one_id(caplog: pytest.LogCaptureFixture) -> None:
+    """Its program, its answer and its line in the log say the same."""
+    caplog.set_level(logging.INFO, "pie.requests")
+
+    async def test(url: str, runtime: FakeServerApi) -> None:
+        async with http(url) as client:
+            own = ("", "with a space")
+            answers = [
+                await client.post(CHAT, json={"model": "+environment"}, headers={"x-request-id": one}) for one in own
+            ]
+        ids = [answer.json()["request_id"] for answer in answers]
+        assert ids[0]
+        assert ids[1] == own[1]
+        assert [answer.headers["x-request-id"] for answer in answers] == ids
+        assert [record.about["request"] for record in caplog.records] == ids  # type: ignore[attr-defined]
+
+    serve_async(test, log_format="json")
 
 
 def test_messages_are_the_stream() -> None:
