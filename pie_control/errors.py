@@ -25,6 +25,7 @@ PieError
 │   ├── Conflict           409, the inferlet has ended
 │   └── Overloaded         503, too many inferlets
 │       └── TooManyRequests 429, as many of the tenant or client as it may have at a time
+│           └── RateLimited 429, the tenant or the key has spent its budget
 ├── InferletEnded          an inferlet ended without a result: why (`InferletStatus`), its message or traceback
 ├── WorkerUnavailable      503: the worker did not start or died; tells what it said
 ├── HostUnavailable        503: an application host did not start; tells what it said
@@ -136,6 +137,14 @@ class Overloaded(ClientError):
 
 class TooManyRequests(Overloaded):
     status = 429
+
+
+class RateLimited(TooManyRequests):
+    """`retry_after`: seconds after which it makes sense to try again."""
+
+    def __init__(self, message: str, retry_after: int) -> None:
+        super().__init__(message)
+        self.retry_after = retry_after
 
 
 class InferletEnded(PieError):

@@ -47,6 +47,7 @@ from .registry.registry import Registry
 from .resources.contention import FirstComeFirstServed
 from .scheduling import Adaptive, DispatchPolicy, Eager, KOnly, Scheduler, TOnly
 from .server_api import ServerApi
+from .tenants.meters import Meters
 
 if TYPE_CHECKING:
     from .application.host import MakePrograms
@@ -59,6 +60,7 @@ REMOTE_PAUSE_SECONDS = 10.0
 """The longest between two tries to reach a worker of another machine: a try costs next to nothing."""
 
 ClientFactory = Callable[[ServerConfig, ModelPath], InferenceClient]
+MakeScheduler = Callable[[ModelDescription], Scheduler]
 
 
 def build_server(config: ServerConfig, make_client: ClientFactory | None = None) -> ServerApi:
@@ -99,16 +101,19 @@ def _build(
 ) -> ServerApi:
     state = _open_state(config)
     loop, registry = Loop(), Registry(config.limits, config.max_inferlets, state.inferlets if state else None)
-    observer = _observer(config, registry)
+    observer, meters = _observer(config, registry), Meters()
+    if config.accounts is not None:
+        meters.use(config.accounts.budgets)
     if config.log_format == JSON:
         InferletLog(registry)
-    models = {model.name: _build_model(config, model, make_client, observer) for model in config.models}
+    make_scheduler = _scheduler_maker(config, observer, meters)
+    models = {model.name: _build_model(config, model, make_client, make_scheduler) for model in config.models}
     pool = part_of(max(1, config.hosts), config.warm_pool, config.max_inferlets, config.max_host_bytes)
     settings = HostSettings(config.limits, config.max_host_bytes, pool, config.http_allow)
     hosts = Hosts(links, settings, registry, models, loop, library.lost)
     hosts.on_child = ChildLaunches(library, registry, hosts).take
-    remote = _reach_workers(config, observer)
-    return ServerApi(config, library, registry, hosts, models, loop, make_guest, remote, observer, state)
+    remote = _reach_workers(config, make_scheduler)
+    return ServerApi(config, library, registry, hosts, models, loop, meters, make_guest, remote, observer, state)
 
 
 def _open_state(config: ServerConfig) -> State | None:
@@ -137,16 +142,16 @@ def _host_links(config: ServerConfig) -> dict[int, HostLink]:
 
 
 def _build_model(
-    config: ServerConfig, model: ModelPath, make_client: ClientFactory, observer: Observer | None
+    config: ServerConfig, model: ModelPath, make_client: ClientFactory, make_scheduler: MakeScheduler
 ) -> Model:
     clients = [make_client(config, model) for _ in range(config.replicas)]
-    return Model(model.name, [Replica(client, _scheduler_maker(config, observer)) for client in clients])
+    return Model(model.name, [Replica(client, make_scheduler) for client in clients])
 
 
-def _scheduler_maker(config: ServerConfig, observer: Observer | None) -> Callable[[ModelDescription], Scheduler]:
+def _scheduler_maker(config: ServerConfig, observer: Observer | None, meters: Meters) -> MakeScheduler:
     def make(description: ModelDescription) -> Scheduler:
         counts = observer.counts(description.name) if observer else None
-        return Scheduler(description, make_policy(config), FirstComeFirstServed(), counts)
+        return Scheduler(description, make_policy(config), FirstComeFirstServed(), counts, meters)
 
     return make
 
@@ -169,11 +174,10 @@ def start_worker(config: ServerConfig, model: ModelPath) -> InferenceClient:
     return WorkerClient(LocalWorker(config.worker_arguments(model), module), config.wave_timeout)
 
 
-def _reach_workers(config: ServerConfig, observer: Observer | None) -> list[Replica]:
+def _reach_workers(config: ServerConfig, make_scheduler: MakeScheduler) -> list[Replica]:
     """Those that were started by hand. Which models they serve they say when they are reached."""
     from .inference_client.remote import RemoteWorker  # which needs zmq
 
     ways = [RemoteWorker(address, config.worker_secret, config.worker_wait) for address in config.remote_workers]
     clients = [WorkerClient(way, config.wave_timeout) for way in ways]
-    make_scheduler = _scheduler_maker(config, observer)
     return [Replica(client, make_scheduler, longest_pause=REMOTE_PAUSE_SECONDS) for client in clients]

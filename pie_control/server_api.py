@@ -7,6 +7,7 @@ import contextlib
 from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from time import time
 from typing import Any
 
 from pie_inference.protocol import ModelDescription
@@ -25,6 +26,8 @@ from .programs.library import ProgramLibrary
 from .programs.python_guest import compiled_guest
 from .registry.registry import Registry
 from .tenant_api import TenantApi
+from .tenants.budgets import DAY, MINUTE, seconds_of_day_left
+from .tenants.meters import Meters
 from .tenants.tenant import Standing
 
 
@@ -75,6 +78,7 @@ class ServerApi(TenantApi):
         hosts: Hosts,
         models: dict[str, Model],
         loop: Loop,
+        meters: Meters,
         make_guest: Callable[[Path], Coroutine[Any, Any, Path]] = compiled_guest,
         remote: Sequence[Replica] = (),
         observer: Observer | None = None,
@@ -83,7 +87,8 @@ class ServerApi(TenantApi):
         """`make_guest` gives the file of the compiled Python guest, by the cache folder. `remote`: workers whose models
         join `models` when they have said them. `observer`: what measures, where anything does. `state`: what
         survives the server, where anything does."""
-        super().__init__(config, library, registry, hosts, models)
+        super().__init__(config, library, registry, hosts, models, meters)
+        self.meters = meters
         self._make_guest = make_guest
         self._all_models = models
         self._remote = remote
@@ -92,6 +97,7 @@ class ServerApi(TenantApi):
         self._state = state
         self.keys = state.keys if state is not None else None
         self._closed = False
+        self._days: asyncio.Task[None] | None = None
         self.adapters = AdapterLibrary(config, models, self._tell_hosts)
 
     async def start(self) -> None:
@@ -108,12 +114,22 @@ class ServerApi(TenantApi):
             hosts = self.observer.watching(self._hosts) if self.observer else self._hosts
             self._loop.start(hosts, tuple(self._models.values()))
             await self._hosts.start(guest.result())
+            self._days = asyncio.create_task(self._begin_days())
         except ExceptionGroup as group:
             await self.close()
             raise _first(group) from None
         except PieError:
             await self.close()
             raise
+
+    async def _begin_days(self) -> None:
+        """Budgets of a day are whole again with each day."""
+        day = time() // DAY
+        while True:
+            await asyncio.sleep(min(MINUTE, seconds_of_day_left(time())))
+            if time() // DAY != day:
+                day = time() // DAY
+                self.meters.begin_day()
 
     async def drain(self, seconds: float) -> None:
         """Takes no new work from now on, and waits until all inferlets have ended, for at most this time."""
@@ -126,6 +142,8 @@ class ServerApi(TenantApi):
         if self._closed:
             return
         self._closed = True
+        if self._days is not None:
+            self._days.cancel()
         await self._hosts.close()
         await self._registry.written()
         self._loop.close()
@@ -157,7 +175,8 @@ class ServerApi(TenantApi):
 
     def of(self, standing: Standing) -> TenantApi:
         """What a tenant can do; it keeps the blobs of the tenant, so there is one for each."""
-        return TenantApi(self.config, self._library, self._registry, self._hosts, self._models, standing)
+        shared = self._library, self._registry, self._hosts, self._models, self.meters
+        return TenantApi(self.config, *shared, standing)
 
     # ---- models ----
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Mapping, Sequence
+from time import monotonic, time
 
 from msgspec.structs import replace
 
@@ -18,6 +19,8 @@ from .programs.store import ProgramInfo
 from .registry.blobs import BlobStore
 from .registry.entry import Entry, InferletInfo
 from .registry.registry import Registry
+from .tenants.budgets import seconds_of_day_left
+from .tenants.meters import Meter, Meters
 from .tenants.tenant import DEFAULT_STANDING, Standing
 from .texts import byte_size
 
@@ -33,6 +36,7 @@ class TenantApi:
         registry: Registry,
         hosts: Hosts,
         models: Mapping[str, Model],
+        meters: Meters,
         standing: Standing = DEFAULT_STANDING,
     ) -> None:
         self.config = config
@@ -42,18 +46,29 @@ class TenantApi:
         self._registry = registry
         self._hosts = hosts
         self._models = models
+        self._meters = meters
         self._blobs = BlobStore(config.limits.max_blob_bytes)
 
     def use(self, standing: Standing) -> None:
         """Launches in this standing from now on, and so do the tenant's inferlets that run."""
-        self.standing = replace(standing, may_send=self.standing.may_send)
+        self.standing = replace(standing, may_send=self.standing.may_send, key=self.standing.key)
         self._registry.use(standing)
 
-    def without_requests(self) -> TenantApi:
-        """The same for a client whose inferlets send no requests to other servers."""
+    def of_key(self, key: str, may_send: bool) -> TenantApi:
+        """The same for a client that shows a key. `may_send`: whether its inferlets may send requests to other
+        servers."""
         limited = copy.copy(self)
-        limited.standing = replace(self.standing, may_send=False)
+        limited.standing = replace(self.standing, may_send=may_send, key=key)
         return limited
+
+    @property
+    def meter(self) -> Meter:
+        """What counts what its inferlets spend."""
+        return self._meters.of(self.standing)
+
+    def check_budget(self) -> None:
+        """Raises RateLimited if it may launch nothing now, since what it may spend is spent."""
+        self.meter.check(monotonic(), seconds_of_day_left(time()))
 
     # ---- programs ----
 
@@ -94,9 +109,10 @@ class TenantApi:
         """Starts an inferlet of a program (hash, unique prefix of it, or name). `blobs`: hashes of uploaded ones, by
         the names under which the inferlet knows them; `contents`: further ones themselves. `owner`: who keeps the
         program, by default the tenant. `listener` hears its events on the loop's thread and must not block. Raises
-        UnknownName, BadRequest, Overloaded; WorkerUnavailable if no model has a worker, now or soon, HostUnavailable if
-        no host runs. A launch waits for no model."""
+        UnknownName, BadRequest, Overloaded, RateLimited; WorkerUnavailable if no model has a worker, now or soon,
+        HostUnavailable if no host runs. A launch waits for no model."""
         self._registry.check_open()
+        self.check_budget()
         self._check_launch(arguments, environment or {})
         found_blobs = self._blobs.find(blobs or {}) | dict(contents or {})
         host = await self._hosts.place()
@@ -105,6 +121,7 @@ class TenantApi:
         if all(model.is_down for model in self._models.values()):
             raise WorkerUnavailable("; ".join(model.why_down() for model in self._models.values()))
         entry = self._registry.new(found, self._hosts.post, self._hosts.tell_room, self.standing)
+        self.meter.requests(monotonic())
         self._hosts.launch(host, entry, arguments, environment or {}, found_blobs)
         if listener is not None:
             entry.attach(listener)

@@ -66,7 +66,7 @@ class Callers:
         self._accounts = accounts
         self._default = Caller(server, TokenGrant(DEFAULT_STANDING, may_load_adapters=True))
         self._apis: dict[str, TenantApi] = {}
-        self._known: dict[tuple[str, frozenset[str]], Caller] = {}
+        self._known: dict[tuple[str, frozenset[str], str], Caller] = {}  # by tenant, capabilities, key
 
     @property
     def ask(self) -> bool:
@@ -78,6 +78,7 @@ class Callers:
         """Asks for tokens of these tenants from now on, and gives each what it may by now. What is under way goes on:
         see `HttpServer.use`."""
         self._accounts = accounts
+        self._server.meters.use(accounts.budgets)
         for account in accounts:
             self._update(account)
 
@@ -110,7 +111,7 @@ class Callers:
         account = self._account_of(found.tenant)
         if account is None:
             raise Unauthorized(f"tenant {found.tenant} of this key is not in the server's file of tenants (--tenants)")
-        return self._caller(account, frozenset(found.may))
+        return self._caller(account, frozenset(found.may), found.id)
 
     def _account_of(self, tenant: str) -> TokenGrant | None:
         if self._accounts is not None:
@@ -125,18 +126,20 @@ class Callers:
             return REMOVED if scope.get("state", {}).get("caller") else ""
         return ""
 
-    def _caller(self, account: TokenGrant, may: frozenset[str]) -> Caller:
+    def _caller(self, account: TokenGrant, may: frozenset[str], key: str = "") -> Caller:
         """All tokens and keys of a tenant share its blobs."""
         name = account.standing.tenant.name
-        if (name, may) not in self._known:
+        if (name, may, key) not in self._known:
             if name not in self._apis:
                 self._apis[name] = self._server.of(account.standing)
-            api = self._apis[name] if "http" in may else self._apis[name].without_requests()
-            self._known[name, may] = Caller(api, account, may)
-        return self._known[name, may]
+            api = self._apis[name].of_key(key, "http" in may) if key else self._apis[name]
+            self._known[name, may, key] = Caller(api, account, may)
+        return self._known[name, may, key]
 
     def _update(self, account: TokenGrant) -> None:
-        for (name, _), known in self._known.items():
+        if api := self._apis.get(account.standing.tenant.name):
+            api.use(account.standing)
+        for (name, _, _), known in self._known.items():
             if name == account.standing.tenant.name and known.account != account:
                 known.account = account
                 known.api.use(account.standing)

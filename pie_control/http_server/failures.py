@@ -56,6 +56,11 @@ def response(status: int, body: ErrorBody, retry_after: int = 1) -> JSONResponse
     return JSONResponse({"error": told(status, body)}, status, headers)
 
 
+def answer_of(error: Exception) -> JSONResponse:
+    """The answer that an error is."""
+    return response(status_of(error), error_body(error), getattr(error, "retry_after", 1))
+
+
 def told(status: int, body: ErrorBody) -> dict[str, str | None]:
     """What an answer of this status says of an error."""
     kind = body.type or TYPES.get(status, "invalid_request_error" if status < 500 else "server_error")
@@ -77,7 +82,7 @@ def add_handlers(app: FastAPI) -> None:
     """Answers every failure of `app` in this shape."""
 
     async def on_failure(_: Request, error: Exception) -> JSONResponse:
-        return response(status_of(error), error_body(error), getattr(error, "retry_after", 1))
+        return answer_of(error)
 
     async def on_malformed(_: Request, error: Exception) -> JSONResponse:
         assert isinstance(error, RequestValidationError)

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import ipaddress
 import re
+import time
 from collections.abc import Iterable
 from urllib.parse import urlsplit
 
@@ -23,9 +24,10 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from pie_control.errors import Forbidden, Unauthorized
 from pie_control.gateway.programs import ROUTES
 
-from .callers import Callers
+from .callers import Caller, Callers
 from .failures import error_body, response
 from .messages import ErrorBody
+from .served.rate_limits import rate_limit_headers
 
 LOOPBACK_NAME = "localhost"
 PROGRAMS, BLOBS = "/v1/programs", "/v1/blobs"
@@ -156,6 +158,9 @@ class Guard:
                 answer.headers["www-authenticate"] = "Bearer"
                 return await answer(scope, receive, send)
             state["caller"] = None
+            return await self._app(scope, self._bounded(receive, scope["path"]), send)
+        if caller.api.meter.has_budget:
+            send = _telling_limits(send, caller, scope["path"])
         return await self._app(scope, self._bounded(receive, scope["path"]), send)
 
     def _bounded(self, receive: Receive, path: str) -> Receive:
@@ -172,6 +177,18 @@ class Guard:
             return message
 
         return bounded
+
+
+def _telling_limits(send: Send, caller: Caller, path: str) -> Send:
+    """Answers have headers that say what is left of budgets."""
+
+    async def telling(message: Message) -> None:
+        if message["type"] == "http.response.start":
+            headers = rate_limit_headers(caller.api.meter, path, time.monotonic(), time.time())
+            message["headers"] = [*message.get("headers", ()), *headers]
+        await send(message)
+
+    return telling
 
 
 def _refuse_two_lengths() -> ASGIApp:

@@ -17,6 +17,7 @@ from pie_control.errors import CallError
 from pie_control.ids import Owner
 from pie_control.resources.holdings import Forgotten, Freed, Holdings, TokenSource
 from pie_control.resources.memory import Memory
+from pie_control.tenants.meters import Meter
 from pie_control.tenants.tenant import Standing
 
 from .decoding.run import DecodeRun
@@ -155,6 +156,7 @@ class Account(Share[CommandQueue]):
         "futures",
         "holdings",
         "host",
+        "meter",
         "newest",
         "oldest_waiting",
         "owner",
@@ -169,9 +171,16 @@ class Account(Share[CommandQueue]):
     )
 
     def __init__(
-        self, owner: Owner, holdings: Holdings, standing: Standing, tenant: Share[CommandQueue], host: int = 0
+        self,
+        owner: Owner,
+        holdings: Holdings,
+        standing: Standing,
+        tenant: Share[CommandQueue],
+        meter: Meter,
+        host: int = 0,
     ) -> None:
         super().__init__(tenant)
+        self.meter = meter
         self.owner = owner
         self.host = host
         self.holdings = holdings

@@ -7,6 +7,7 @@ what is in it, not what waits beside it:
 - *in a line* of the tree of shares (fairness.py): the same, but not everything fitted into one wave.
 - *local*: its first command takes effect in the control layer, and has not been tried.
 - *starved*: its first command takes memory, and there is too little. Memory says when it is granted.
+- *held*: the same as in a line, but its tenant or key has spent its budget (held.py).
 - *blocked*: its first command waits for others of its inferlet. They are looked at when these have been dispatched.
 - in the hands of the wave under formation, which has visited it.
 
@@ -20,15 +21,19 @@ from collections.abc import Iterable
 from operator import add
 from typing import Any
 
+import numpy as np
+
 from pie_control.calls.kind import Command, LongCommand
 from pie_control.ids import Owner
 from pie_control.resources.holdings import Holdings
+from pie_control.tenants.meters import Meters
 from pie_control.tenants.tenant import ServiceClass, Standing
 
 from .account import Account, CommandQueue
 from .decoding.run import DecodeRun
-from .decoding.runs import Rows, Runs
+from .decoding.runs import Rows, Runs, TakenSteps
 from .fairness import Line, Tenants
+from .held import Held
 
 PATIENCE = 6
 """Waves between two that begin with a command which did not fit into what others left of the one before. Only a forward
@@ -40,8 +45,10 @@ nobody is far behind the clock (fairness.py)."""
 class Backlog:
     """The only place that puts commands into queues and takes them out."""
 
-    def __init__(self, page_size: int, wave: int) -> None:
-        """`wave`: input tokens of one."""
+    def __init__(self, page_size: int, wave: int, meters: Meters) -> None:
+        """`wave`: input tokens of one. `meters`: what counts them, and who may spend how many."""
+        self.meters = meters
+        self.held = Held()
         self.runs: Runs[CommandQueue] = Runs(page_size)
         self.now = 0.0  # seconds; of the turn
         self.queues = 0  # that hold commands
@@ -61,6 +68,12 @@ class Backlog:
 
     def turn_begins(self, now: float) -> None:
         self.now = now
+        if self.held:
+            for queue in self.held.take(now):
+                if queue.run is not None:
+                    self.runs.release(queue.run.row)
+                else:
+                    self.place(queue)
 
     def fields(self, now: float) -> dict[str, Any]:
         """Those of `SchedulerStatistics`."""
@@ -76,7 +89,7 @@ class Backlog:
     # ---- inferlets ----
 
     def open(self, owner: Owner, holdings: Holdings, standing: Standing, host: int) -> Account:
-        return Account(owner, holdings, standing, self.tenants.enter(standing), host)
+        return Account(owner, holdings, standing, self.tenants.enter(standing), self.meters.of(standing), host)
 
     def drop(self, account: Account) -> None:
         """Forgets an inferlet, and the commands of it that wait."""
@@ -91,6 +104,7 @@ class Backlog:
             if queue in self.new or queue.line is not None:
                 self.set_aside(queue)
             self.starved.pop((account.owner, queue.first_seq), None)
+            self.held.discard(queue)
             if queue.run is not None:
                 self.runs.end(queue.run)
         self._unranked.pop(account, None)
@@ -152,6 +166,7 @@ class Backlog:
             self.set_aside(queue)
         self.local.pop(queue, None)
         self.starved.pop((queue.account.owner, run.command.seq), None)
+        self.held.discard(queue)
         queue.end_run(self.runs.end(run))
         if queue.commands:
             self.place(queue)
@@ -162,6 +177,30 @@ class Backlog:
         """These have to go on to another page before their next step."""
         for run in runs:
             self.local[run.queue] = None
+
+    # ---- budgets ----
+
+    def hold(self, queue: CommandQueue) -> None:
+        """A ready queue waits until its tenant and its key have something to spend again."""
+        if queue.run is None or queue.line is not None:
+            self.set_aside(queue)
+        if queue.run is not None:
+            self.runs.hold(queue.run.row)
+        self.held.add(queue)
+
+    def hold_runs(self) -> bool:
+        """Ready runs whose budgets are spent wait; whether there are such."""
+        spent = [one.number for one in self.meters.all if one.limited and one.is_spent(self.now)]
+        runs = self.runs.ready(spent) if spent and self.runs.live else []
+        for run in runs:
+            self.hold(run.queue)
+        return bool(runs)
+
+    def steps_taken(self, taken: TakenSteps, sign: int = 1) -> None:
+        """A wave has these steps; -1: they were for nothing."""
+        counts = np.bincount(taken.meters)
+        for number in counts.nonzero()[0].tolist():
+            self.meters.all[number].generates(sign * int(counts[number]), self.now)
 
     # ---- places ----
 
@@ -305,7 +344,8 @@ class Backlog:
             if queue.run is not None:
                 continue
             starved = self.starved.get((queue.account.owner, queue.commands[0].seq)) is queue
-            places = queue in self.new, queue.line is not None, queue in self.local, starved, queue in blocked
+            places = [queue in self.new, queue.line is not None, queue in self.local, starved, queue in blocked]
+            places.append(queue in self.held)
             assert sum(places) == 1, f"a queue is in {sum(places)} places"
         assert self.parts == sum(queue.parts() for queue in queues)
         long = {one for queue in queues for one in queue.commands if isinstance(one, LongCommand)}
@@ -324,3 +364,4 @@ class Backlog:
         for queue in queues:
             waits = queue in self.local or (queue.account.owner, queue.first_seq) in self.starved
             assert not (waits and queue in ready), "a run waits for a page and is ready"
+            assert not (queue in self.held and queue in ready), "a run is held and is ready"

@@ -17,19 +17,19 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterable
-from operator import add
 from typing import Any
 
 from pie_control.calls.exports.sharing import Fetch
 from pie_control.calls.kind import CloseQueue, Command, EndRun, OpenQueue, Prioritize, Release, Stage
 from pie_control.calls.values import Completion, Done, Value
-from pie_control.errors import CallError, Exhausted, WorkerError
+from pie_control.errors import CallError, Exhausted, QuotaExceeded, WorkerError
 from pie_control.ids import Owner
 from pie_control.resources.address_space import again
 from pie_control.resources.contention import Action, ContentionPolicy, End, FirstComeFirstServed, Shed
 from pie_control.resources.holdings import Forgotten
 from pie_control.resources.kinds import PAGES
 from pie_control.resources.memory import Memory
+from pie_control.tenants.meters import Meters
 from pie_control.tenants.tenant import Tenant
 from pie_inference.protocol import DropAdapter, ModelDescription, RunWave, WaveDone
 
@@ -38,6 +38,7 @@ from .answers import Answers, Wave, in_place, read_answers, read_steps
 from .backlog import Backlog
 from .decoding.runs import TakenSteps
 from .forming.chunks import Chunks
+from .forming.state import dispatch_state
 from .forming.waves import WaveBuilder
 from .guests import Guests
 from .local import LocalCommands
@@ -55,10 +56,11 @@ class Scheduler:
         policy: DispatchPolicy | None = None,
         contention: ContentionPolicy | None = None,
         counts: Counts | None = None,
+        meters: Meters | None = None,
     ) -> None:
         self.model = model
         self._policy = policy or Adaptive()
-        self._backlog = Backlog(model.page_size, model.max_batch_tokens)
+        self._backlog = Backlog(model.page_size, model.max_batch_tokens, meters or Meters())
         self._memory = Memory(model, contention or FirstComeFirstServed())
         self._accounts: dict[Owner, Account] = {}
         self._in_flight: deque[Wave] = deque()
@@ -123,10 +125,9 @@ class Scheduler:
         return turn
 
     def _deadline(self) -> float | None:
-        if not any(self._backlog.all_ready()):
-            return None
-        deadline = self._policy.deadline(self._state())
-        return deadline if deadline is not None and deadline > self._now else None
+        policy = self._policy.deadline(self._state()) if any(self._backlog.all_ready()) else None
+        budgets = self._backlog.held.next(self._now) if self._backlog.held else None
+        return min((one for one in (policy, budgets) if one is not None and one > self._now), default=None)
 
     # ---- what arrives ----
 
@@ -227,6 +228,7 @@ class Scheduler:
         """Forms waves as long as there is one to send. What takes effect in the control layer waits for no policy."""
         while not self._lost:
             self._take_local()
+            self._end_over_today()
             if not any(self._backlog.all_ready()):
                 return
             state = self._state()
@@ -244,6 +246,11 @@ class Scheduler:
             self._in_flight.append(wave)
             self._guests.sent(wave.accounts)
             self._waves.append(RunWave(wave.number, self.model.name, wave.build()))
+
+    def _end_over_today(self) -> None:
+        """Ends who wants to go on, and may not before the next day."""
+        for queue, reason in self._backlog.held.over_today() if self._backlog.held else ():
+            self._end(queue.account, Reason.EXCEEDED, QuotaExceeded(reason))
 
     def _take_local(self) -> None:
         """Tries again while a command takes effect, or an inferlet was ended: others may have waited for it."""
@@ -285,29 +292,9 @@ class Scheduler:
         return any(ended)
 
     def _state(self) -> DispatchState:
-        backlog, guests, times = self._backlog, self._guests, self._times
-        in_hands, in_flight, ready = guests.in_hands, guests.in_flight, backlog.all_ready()
-        everybody = sum(backlog.ready) + sum(in_hands) + sum(in_flight)
-        oldest, next_back = self._in_flight[0] if self._in_flight else None, guests.next
-        return DispatchState(
-            ready=tuple(ready),
-            ahead=backlog.ready_behind(oldest.number) if oldest else (),
-            expected=tuple(map(add, in_hands, in_flight)),
-            hands=sum(in_hands),
-            commands=backlog.commands - backlog.local_commands + sum(ready) - sum(backlog.ready),
-            since=backlog.since,
-            in_flight=len(self._in_flight),
-            ends=max(oldest.sent, self._answered) + times.at(oldest.tokens) if oldest else 0.0,
-            wave_seconds=self._wave_seconds.mean,
-            fixed_seconds=times.fixed if times.known else self._wave_seconds.mean,
-            only_size=times.only,
-            each_seconds=times.each,
-            guest_seconds=guests.seconds.at(everybody),
-            half_seconds=guests.seconds.at(everybody / 2),
-            told=next_back.since if next_back else 0.0,
-            back=next_back.since + guests.seconds.at(next_back.count) if next_back else 0.0,
-            stragglers=next_back is not None and next_back.is_back,
-        )
+        oldest = self._in_flight[0] if self._in_flight else None
+        times = self._times, self._wave_seconds.mean, self._answered
+        return dispatch_state(self._backlog, self._guests, oldest, len(self._in_flight), *times)
 
     # ---- answers ----
 
@@ -341,6 +328,7 @@ class Scheduler:
         self._local.answered(wave.number, self._now)
 
     def _take_tokens(self, wave: Wave, steps: TakenSteps, done: WaveDone, answers: Answers) -> None:
+        self._backlog.steps_taken(self._backlog.runs.lost(steps), -1)
         found, ended = self._backlog.runs.answered(steps, read_steps(wave, done, answers))
         self._run_tokens.append(found)
         for run in ended:

@@ -61,6 +61,7 @@ Event = Opened | Closed | Command | Note | WaveDone | WorkerLost | HostQuiet | D
 class Reason(StrEnum):
     """Why the scheduler ends an inferlet."""
 
+    EXCEEDED = "exceeded"  # its tenant or key has spent its budget of the day
     EVICTED = "evicted"  # others need what it holds
     FAILED = "failed"  # a command failed on the worker, so its state is not what it thinks
     LOST = "lost"  # the worker is gone, and with it its state

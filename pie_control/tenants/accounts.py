@@ -6,6 +6,7 @@
     weight = 2.0
     class = "batch"
     max_inferlets = 100
+    tokens_per_minute = 60_000               # a budget: see `Budget`
 
 Every key but `tokens` may be left out. The values are those of `Tenant` and `Standing`.
 """
@@ -25,12 +26,14 @@ from typing import Any, Literal
 import msgspec
 
 from ..errors import ConfigError
+from .budgets import NO_BUDGET, Budget
 from .tenant import ServiceClass, Standing, Tenant
 
 NAME = re.compile(r"[\w.-]{1,64}", re.ASCII)
 LEAST_TOKEN = 20
 """Characters: what a guess must not find."""
 MOST_WEIGHT = 1000.0
+BUDGETS = Budget.__struct_fields__
 ADVICE = "make one with: python3 -c 'import secrets; print(secrets.token_urlsafe(32))'"
 
 
@@ -39,6 +42,7 @@ class TokenGrant(msgspec.Struct, frozen=True):
 
     standing: Standing
     may_load_adapters: bool = False
+    budget: Budget = NO_BUDGET
 
 
 class _Entry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -52,6 +56,9 @@ class _Entry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     max_pages: int | None = None
     max_embeds: int | None = None
     may_load_adapters: bool = False
+    requests_per_minute: int | None = None
+    tokens_per_minute: int | None = None
+    tokens_per_day: int | None = None
 
 
 class _File(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -76,6 +83,11 @@ class Accounts:
     def tenants(self) -> Iterator[Tenant]:
         """Each one, once for each of its tokens."""
         return (account.standing.tenant for account in self)
+
+    @property
+    def budgets(self) -> dict[str, Budget]:
+        """That of each tenant, by its name."""
+        return {account.standing.tenant.name: account.budget for account in self}
 
 
 def read_accounts(path: Path) -> Accounts:
@@ -131,11 +143,12 @@ def _account(name: str, entry: _Entry) -> TokenGrant:
         raise ConfigError(f"it has no token, so nobody can be this tenant: {ADVICE}")
     if not (math.isfinite(entry.weight) and 0 < entry.weight <= MOST_WEIGHT):
         raise ConfigError(f"weight is more than 0 and at most {MOST_WEIGHT:g}, not {entry.weight}")
-    for bound in ("max_inferlets", "max_pages", "max_embeds"):
+    for bound in ("max_inferlets", "max_pages", "max_embeds", *BUDGETS):
         if (value := getattr(entry, bound)) is not None and value < 1:
             raise ConfigError(f"{bound} is at least 1, not {value}; leave it out for no bound of its own")
     tenant = Tenant(name, entry.weight, entry.max_pages, entry.max_embeds, entry.http_allow, entry.max_inferlets)
-    return TokenGrant(Standing(tenant, ServiceClass[entry.service_class.upper()]), entry.may_load_adapters)
+    budget = Budget(*(getattr(entry, name) for name in BUDGETS))
+    return TokenGrant(Standing(tenant, ServiceClass[entry.service_class.upper()]), entry.may_load_adapters, budget)
 
 
 def _digest(token: str) -> bytes:

@@ -34,11 +34,13 @@ DEFAULT_TENANT = Tenant("default")
 
 class Standing(Record, frozen=True, tag=None):
     """For whom an inferlet works, in which class, and whether it may send requests to the servers that its tenant may.
-    The server sets it, never the inferlet."""
+    `key`: id of the key that has launched it, or its parent; "": a token, or nothing, has. The server sets it, never
+    the inferlet."""
 
     tenant: Tenant = DEFAULT_TENANT
     service_class: ServiceClass = ServiceClass.INTERACTIVE
     may_send: bool = True
+    key: str = ""
 
 
 DEFAULT_STANDING = Standing()

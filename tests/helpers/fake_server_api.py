@@ -27,6 +27,7 @@ from pie_control.programs.store import ProgramInfo
 from pie_control.registry.entry import InferletInfo
 from pie_control.registry.outbox import Listener, Outbox
 from pie_control.server_api import ServerApi
+from pie_control.tenants.meters import Meter, Meters
 from pie_control.tenants.tenant import DEFAULT_STANDING, Standing
 from pie_inference.protocol import ModelDescription
 from tests.helpers.guard import HANG_SECONDS
@@ -223,10 +224,12 @@ class FakeServerApi:
 
     def __init__(self, ids: Iterator[int] | None = None) -> None:
         self.tenants: dict[str, FakeServerApi] = {}  # the last one of each
+        self.keys_shown: list[tuple[str, bool]] = []  # with whether what they launch may send requests
         self._ids = ids or itertools.count(1)  # of the inferlets of all tenants
         self.uploads = 0
         self.adapters = FakeAdapters()
         self.standing = DEFAULT_STANDING
+        self.meters = Meters()
         self.is_ready = True
         self.compiles = True
         self.blobs: dict[str, bytes] = {}
@@ -265,6 +268,17 @@ class FakeServerApi:
     def use(self, standing: Standing) -> None:
         self.standing = standing
 
+    def of_key(self, key: str, may_send: bool) -> FakeServerApi:
+        self.keys_shown.append((key, may_send))
+        return self
+
+    @property
+    def meter(self) -> Meter:
+        return self.meters.of(self.standing)
+
+    def check_budget(self) -> None:
+        self.meter.check(time.monotonic(), 3600.0)
+
     def programs(self) -> tuple[ProgramInfo, ...]:
         return tuple(self._programs.values())
 
@@ -293,6 +307,8 @@ class FakeServerApi:
         found = [each for each in self._programs.values() if program in (each.program, each.name)]
         if not found:
             raise UnknownName(f"no program {program!r}: upload it first")
+        self.check_budget()
+        self.meter.requests(time.monotonic())
         self.launched_with = {name: self.blobs[digest] for name, digest in (blobs or {}).items()}
         self.launched_with |= contents or {}
         inferlet = FakeInferlet(f"i{next(self._ids)}", found[-1], arguments, environment or {})

@@ -38,6 +38,7 @@ from pie_control.scheduling import (
     Scheduler,
     Turn,
 )
+from pie_control.tenants.meters import Meters
 from pie_control.tenants.tenant import DEFAULT_STANDING, Standing
 from pie_control.testing.fake_model import FakeModel
 from pie_inference.protocol import AdapterLoaded, Batch, LoadAdapter, ModelDescription, RunWave, WaveDone
@@ -320,7 +321,8 @@ class World:
         self.may_fail = False  # commands on the worker
         self.model = model or fake_model(**sizes)
         self.description = self.model.describe()[0]
-        self.scheduler = Scheduler(self.description, self.gate, contention)
+        self.meters = Meters()
+        self.scheduler = Scheduler(self.description, self.gate, contention, meters=self.meters)
         self.now = 0.0
         self.events: list[Event] = []  # of the next turn
         self.sent: deque[RunWave] = deque()  # not answered yet

@@ -7,7 +7,7 @@ from typing import Any
 
 from starlette.responses import JSONResponse
 
-from ..failures import error_body, response, status_of, told
+from ..failures import answer_of, error_body, status_of, told
 from ..messages import encode
 
 TYPE = re.compile(r'\{"type": ?"([\w.]{1,64})"')
@@ -29,7 +29,7 @@ class OpenAi:
 
     def answer(self, error: Exception) -> JSONResponse:
         """The answer that an error is."""
-        return response(status_of(error), error_body(error))
+        return answer_of(error)
 
 
 class Responses(OpenAi):
@@ -53,7 +53,7 @@ class Anthropic(Responses):
         return {"type": "error", "error": {**said, "type": self.types.get(status, said["type"])}}
 
     def answer(self, error: Exception) -> JSONResponse:
-        headers = dict(response(status_of(error), error_body(error)).headers)
+        headers = dict(answer_of(error).headers)
         headers.pop("content-length")
         return JSONResponse(self.error(error), status_of(error), headers)
 

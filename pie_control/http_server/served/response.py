@@ -70,6 +70,7 @@ class ServedResponse(Response):
             await self._dialect.answer(error)(scope, receive, send)
 
     async def _answer(self, send: Send) -> None:
+        self._api.check_budget()
         with self._launches.launching(self._address):  # which counts it until it is answered
             async with self._gateway.line.place(self._api.standing):
                 inferlet = await self._gateway.launch(self._request, self._api)

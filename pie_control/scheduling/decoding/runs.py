@@ -52,6 +52,8 @@ ROW = np.dtype(
         ("future", np.int64),
         ("service_class", np.int64),
         ("ready", np.bool_),  # to take a further step
+        ("held", np.bool_),  # its tenant or key has spent its budget
+        ("meter", np.int64),  # number of what counts for it
         ("steps", np.int32),
         ("taken", np.int32),  # of them
         ("known", np.int32),  # tokens
@@ -86,10 +88,12 @@ class PageRequest:
 
 
 class TakenSteps(NamedTuple):
-    """The steps that a wave takes; the first `fresh` are first steps, which only sample. `serials`: of the rows."""
+    """The steps that a wave takes; the first `fresh` are first steps, which only sample. `serials`, `meters`: of the
+    rows."""
 
     rows: Rows
     serials: NDArray[np.int64]
+    meters: NDArray[np.int64]
     fresh: int
 
 
@@ -120,8 +124,8 @@ class Runs(Generic[Q]):
 
     # ---- beginning and end ----
 
-    def begin(self, queue: Q, command: RunCommand, holdings: Holdings) -> DecodeRun[Q]:
-        """A run whose first step the wave under formation takes."""
+    def begin(self, queue: Q, command: RunCommand, holdings: Holdings, meter: int = 0) -> DecodeRun[Q]:
+        """A run whose first step the wave under formation takes. `meter`: number of what counts for it."""
         if not self._free:
             self._grow()
         row = self._free.pop()
@@ -133,15 +137,14 @@ class Runs(Generic[Q]):
         one = self._table[row : row + 1]
         one[:] = 0
         one["serial"], one["owner"], one["future"] = self._serial, command.owner, command.future
-        one["service_class"] = holdings.standing.service_class
+        one["service_class"], one["meter"] = holdings.standing.service_class, meter
         one["steps"], one["position"] = command.steps, command.position
         one["embed"] = holdings.embeds.physical[command.embed]
         if command.steps > 1:  # else nothing is put there, and it may have no memory yet
             one["input"] = holdings.embeds.physical[command.input]
         one["params"] = param_rows((command.params,))
         one["random"], one["masked"] = bool(command.uniform), command.allowed is not None
-        one["listed"], one["adapter"] = run.listed, command.adapter
-        one["matched"] = command.constraint is not None
+        one["listed"], one["adapter"], one["matched"] = run.listed, command.adapter, command.constraint is not None
         self._set_stops(row, command.stop)
         return run
 
@@ -184,9 +187,12 @@ class Runs(Generic[Q]):
             (self._ready,) = self._table["ready"].nonzero()
         return self._ready
 
-    def ready(self) -> list[DecodeRun[Q]]:
-        """The runs that can take a step."""
-        return [run for row in self.ready_rows().tolist() if (run := self._runs[row]) is not None]
+    def ready(self, meters: Sequence[int] | None = None) -> list[DecodeRun[Q]]:
+        """The runs that can take a step; `meters`: those for which one of these counts."""
+        rows = self.ready_rows()
+        if meters is not None:
+            rows = rows[np.isin(self._table["meter"][rows], meters)]
+        return [run for row in rows.tolist() if (run := self._runs[row]) is not None]
 
     def ready_by_class(self, wave: int = -1) -> list[int]:
         """How many can take a step; `wave`: of those that took one in this wave or a later one."""
@@ -199,6 +205,16 @@ class Runs(Generic[Q]):
         counts: list[int] = np.bincount(classes, minlength=len(ServiceClass)).tolist()
         return counts
 
+    def hold(self, row: int) -> None:
+        """A run takes no step until it is released."""
+        self._table["held"][row] = True
+        self._update(np.array([row]))
+
+    def release(self, row: int) -> None:
+        """It may take steps again."""
+        self._table["held"][row] = False
+        self._update(np.array([row]))
+
     def listed(self, rows: Rows) -> int:
         """Tokens that penalties count in the next step of these rows, at most."""
         return int(self._table["listed"][rows].sum())
@@ -208,7 +224,7 @@ class Runs(Generic[Q]):
         table = self._table
         in_flight = table["taken"][rows] - table["known"][rows]
         more = table["taken"][rows] < table["steps"][rows]
-        table["ready"][rows] = more & (in_flight < MOST_IN_FLIGHT) & (table["left"][rows] > 0)
+        table["ready"][rows] = more & (in_flight < MOST_IN_FLIGHT) & (table["left"][rows] > 0) & ~table["held"][rows]
 
     # ---- pages ----
 
@@ -242,7 +258,7 @@ class Runs(Generic[Q]):
         table["taken"][rows] += 1
         table["wave"][rows] = wave
         self._update(rows)
-        return TakenSteps(rows, table["serial"][rows], len(fresh)), columns
+        return TakenSteps(rows, table["serial"][rows], table["meter"][rows], len(fresh)), columns
 
     def at_page_end(self, taken: TakenSteps) -> list[DecodeRun[Q]]:
         """The runs among these that have to go on to another page (`go_on`) before their next step."""
@@ -336,6 +352,11 @@ class Runs(Generic[Q]):
         return run.command
 
     # ---- tokens ----
+
+    def lost(self, taken: TakenSteps) -> TakenSteps:
+        """Those of steps whose runs have ended meanwhile: nothing comes of them."""
+        lost = self._table["serial"][taken.rows] != taken.serials
+        return TakenSteps(taken.rows[lost], taken.serials[lost], taken.meters[lost], 0)
 
     def answered(self, taken: TakenSteps, answers: StepAnswers) -> tuple[RunTokens, list[DecodeRun[Q]]]:
         """A wave was answered: the tokens of runs that go on or end with them, and those that end."""

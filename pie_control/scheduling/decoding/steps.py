@@ -54,11 +54,11 @@ class Steps(Generic[Q]):
         self._chosen.append(run.row)
         return True
 
-    def try_begin(self, queue: Q, command: RunCommand, holdings: Holdings) -> DecodeRun[Q] | None:
+    def try_begin(self, queue: Q, command: RunCommand, holdings: Holdings, meter: int) -> DecodeRun[Q] | None:
         """A run begins with this wave; None if its first step, a sample, does not fit."""
         if not self._have_room(len(command.recent)):
             return None
-        run = self._runs.begin(queue, command, holdings)
+        run = self._runs.begin(queue, command, holdings, meter)
         self._fresh.append(run.row)
         return run
 

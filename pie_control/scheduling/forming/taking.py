@@ -39,6 +39,7 @@ class Next(Enum):
     DONE = "it can contribute no more to this wave"
     MISFIT = "its command is too large for what is left of this wave"
     STARVED = "it waits for memory"
+    HELD = "its tenant or key has spent its budget"
     RUNS = "a step of its run is in the wave, and it can contribute no more"
 
 
@@ -177,7 +178,7 @@ class Taking:
             visit.takes(0.0)
             self.took_effect()
             return None
-        run = self.steps.try_begin(queue, command, visit.account.holdings)
+        run = self.steps.try_begin(queue, command, visit.account.holdings, visit.account.meter.number)
         if run is None:
             return Next.MISFIT if visit.is_alone else Next.DONE
         self._backlog.begin_run(queue, run)

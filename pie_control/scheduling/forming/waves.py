@@ -7,6 +7,9 @@ short steps, long commands get no more of a wave than these can wait for (chunks
 
 The further steps of decode runs are taken from the table of runs (decoding/): all at once where everything fits, else
 one at each visit of its queue.
+
+What it takes counts for tenants and keys (tenants/meters.py). A queue is not visited, but held, once its tenant or key
+has spent its budget.
 """
 
 from __future__ import annotations
@@ -89,6 +92,8 @@ class WaveBuilder:
         of one inferlet stay together, and all runs do; None: all. Where all do not fit into one wave, it does not
         matter."""
         taking = self._taking
+        if self._backlog.meters.limited and self._backlog.hold_runs():
+            taking.took_effect()
         steps = self._backlog.runs.ready_rows() if self._backlog.runs.live else NO_ROWS
         if taking.left is None and self._backlog.fits(taking.most, steps) and taking.steps.fit(steps):
             self._take_everything(portion, steps)
@@ -112,7 +117,9 @@ class WaveBuilder:
         self._taking.take_everything(steps)
         for queue in self._backlog.first_of_new(portion and max(0, portion - len(steps))):
             self.visited[queue.account] = None
-            following = self._taking.prefix(queue)
+            following = self._prefix(queue)
+            if following is Next.HELD:
+                continue
             if following is Next.MISFIT:  # of another kind than long commands there is not enough
                 self._backlog.does_not_fit(queue)
                 continue
@@ -144,11 +151,8 @@ class WaveBuilder:
     def _visit(self, queue: CommandQueue) -> None:
         self.visited[queue.account] = None
         line = queue.line
-        if queue.run is not None:
-            following = self._taking.step(queue, queue.run)
-        else:
-            following = self._taking.grant(queue) if line is Line.LONG else self._taking.prefix(queue)
-        if following is Next.AGAIN:
+        following = self._prefix(queue) if line is Line.SHORT and queue.run is None else self._other(queue)
+        if following is Next.AGAIN or following is Next.HELD:
             return
         if following is Next.MISFIT:
             assert line is not None
@@ -159,8 +163,36 @@ class WaveBuilder:
         if following is Next.DONE:
             self._set_aside.append(queue)
 
+    def _prefix(self, queue: CommandQueue) -> Next:
+        """Takes what fits of a queue."""
+        taking, meter = self._taking, queue.account.meter
+        if meter.limited and meter.is_spent(self._backlog.now):
+            return self._hold(queue)
+        room = taking.room
+        following = taking.prefix(queue)
+        meter.computes(room - taking.room, self._backlog.now)
+        return following
+
+    def _other(self, queue: CommandQueue) -> Next:
+        """A step of a run, which counts with all others of the wave, or a part of a long command."""
+        taking, meter = self._taking, queue.account.meter
+        if meter.limited and meter.is_spent(self._backlog.now):
+            return self._hold(queue)
+        if queue.run is not None:
+            return taking.step(queue, queue.run)
+        room = taking.room
+        following = taking.grant(queue)
+        meter.computes(room - taking.room, self._backlog.now)
+        return following
+
+    def _hold(self, queue: CommandQueue) -> Next:
+        self._backlog.hold(queue)
+        self._taking.took_effect()  # if nothing else is in the wave, others may go
+        return Next.HELD
+
     def _add_steps(self) -> TakenSteps:
         taken, at_page_end = self._taking.steps.join_batches()
+        self._backlog.steps_taken(taken)
         self._backlog.go_on(at_page_end)
         return taken
 

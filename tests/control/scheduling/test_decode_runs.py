@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from pie_control.errors import CallError, WorkerError
 from pie_control.resources.kinds import PAGES
 from pie_control.scheduling import Adaptive, DispatchPolicy, Eager, KOnly, Reason, TOnly, WorkerLost
+from pie_control.tenants.budgets import Budget
 from pie_inference.protocol import EmbedTxt, Failure, Forward, RunWave, Sample, WaveDone
 from tests.helpers.run_programs import Author, scores_after
 from tests.helpers.scheduling import Inferlet, World, by_kind, greedy
@@ -69,14 +70,23 @@ def play(world: World, authors: list[Author], choice: random.Random, steps: int)
     rows=st.sampled_from([1, 2, 64]),
     tokens=st.sampled_from([3, 17, 64]),
     slots=st.sampled_from([3, 64]),
+    budget=st.sampled_from([None, None, 60, 600]),
 )
 def test_tokens_are_those_of_decoding_step_by_step(
-    seed: int, policy: DispatchPolicy, inferlets: int, late: int, rows: int, tokens: int, slots: int
+    seed: int,
+    policy: DispatchPolicy,
+    inferlets: int,
+    late: int,
+    rows: int,
+    tokens: int,
+    slots: int,
+    budget: int | None,
 ) -> None:
     choice = random.Random(seed)
     limits = {"max_batch_rows": rows, "max_batch_tokens": tokens, "num_token_slots": slots, "max_context": 2000}
     world = World(policy, None, None, None, **{"page_size": 4, "num_pages": 2000, "num_embeds": 2000, **limits})
     world.lateness = lambda: choice.randint(0, late)
+    world.meters.use({"default": Budget(tokens_per_minute=budget)})
     authors = [Author(world.open(), random.Random(seed * 7 + number)) for number in range(inferlets)]
     play(world, authors, choice, 40)
     finish(world)
