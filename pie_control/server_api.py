@@ -145,7 +145,6 @@ class ServerApi(TenantApi):
         if self._days is not None:
             self._days.cancel()
         await self._hosts.close()
-        await self._registry.written()
         self._loop.close()
         await asyncio.gather(self._library.close(), *(model.close() for model in self._models.values()))
         await asyncio.gather(*(replica.close() for replica in self._remote))  # of which some may serve no model yet

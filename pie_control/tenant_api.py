@@ -125,7 +125,6 @@ class TenantApi:
         self._hosts.launch(host, entry, arguments, environment or {}, found_blobs)
         if listener is not None:
             entry.attach(listener)
-        await self._registry.written()
         return entry
 
     def _check_launch(self, arguments: Sequence[str], environment: Mapping[str, str]) -> None:

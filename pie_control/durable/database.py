@@ -1,11 +1,13 @@
 """The file of a state folder: how it is opened, whose it is, which tables it has.
 
 FOLDER/state.sqlite3      with -wal and -shm beside it while a server runs
+FOLDER/journal            what is not committed yet (journal.py)
 FOLDER/lock               held by the server that uses the folder; the kernel lets go of it when its process ends
 """
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sqlite3
 import stat
@@ -14,6 +16,9 @@ from io import BufferedRandom
 from pathlib import Path
 
 from ..errors import ConfigError
+from .commits import catch_up
+from .journal import NAME as JOURNAL
+from .journal import records_of
 
 FILE = "state.sqlite3"
 BUSY_SECONDS = 5.0
@@ -104,8 +109,13 @@ def open_database(folder: Path) -> sqlite3.Connection:
         database = _connect(path)
         _migrate(database, path)
     except (OSError, sqlite3.Error) as error:
-        raise ConfigError(f"the state in {path} cannot be used: {error}; {_OTHERWISE}") from None
+        raise unusable(path, error) from None
     return database
+
+
+def unusable(path: Path, error: Exception) -> ConfigError:
+    """What an operator is told whose state cannot be read or written."""
+    return ConfigError(f"the state in {path} cannot be used: {error}; {_OTHERWISE}")
 
 
 def _connect(path: Path) -> sqlite3.Connection:
@@ -143,11 +153,12 @@ def back_up(folder: Path, target: Path) -> None:
     except OSError as error:
         raise ConfigError(f"{target} cannot be written: {error}") from None
     try:
-        database = sqlite3.connect(path, timeout=BUSY_SECONDS, isolation_level=None)
-        try:
+        journal = folder.expanduser() / JOURNAL
+        waiting = journal.read_bytes() if journal.exists() else b""  # first: what it has no more is in the file
+        with contextlib.closing(sqlite3.connect(path, timeout=BUSY_SECONDS, isolation_level=None)) as database:
             database.execute("VACUUM INTO ?", (str(target),))
-        finally:
-            database.close()
-    except sqlite3.Error as error:
+        with contextlib.closing(sqlite3.connect(target, isolation_level=None)) as copy:
+            catch_up(copy, records_of(waiting))
+    except (OSError, sqlite3.Error) as error:
         target.unlink(missing_ok=True)
         raise ConfigError(f"the state in {path} cannot be copied to {target}: {error}") from None

@@ -6,10 +6,11 @@ import sqlite3
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
-from .writer import Write, Writer
+from .commits import Write
+from .writer import Writer
 
 LINES = 200
 """The last lines of its log that are kept of each inferlet."""
@@ -20,7 +21,7 @@ ROW_BYTES = 300
 NUMBERS = 1000
 """Numbers are reserved by so many: those that a crash leaves over are left out."""
 WAIT_SECONDS = 2.0
-"""A launch waits as long for a reservation. Then numbers may come again after a crash, since the disk is full."""
+"""The longest that a start waits for what was lost to be written: a disk may be full."""
 LOST = "the server ended before it"
 
 
@@ -67,23 +68,27 @@ class LineBuffer:
             count = self._counts[number] = self._counts.get(number, -1) + 1
             self._waiting.setdefault(number, deque(maxlen=LINES)).append((count, line))
 
-    def forget(self, number: int) -> None:
-        """No more lines come of it."""
+    def take_last(self, number: int) -> list[Write]:
+        """Takes what waits of an inferlet of which no more lines come."""
         with self._lock:
             self._counts.pop(number, None)
+            return _writes_of(number, self._waiting.pop(number, ()))
 
     def collect(self) -> list[Write]:
         """Takes what waits."""
         with self._lock:
             waiting, self._waiting = self._waiting, {}
-        return [
-            (
-                "INSERT OR REPLACE INTO lines VALUES (?, ?, ?, ?, ?, ?)",
-                (number, count % LINES, count, line.time, line.stream, line.text[:LINE_CHARACTERS]),
-            )
-            for number, lines in waiting.items()
-            for count, line in lines
-        ]
+        return [write for number, lines in waiting.items() for write in _writes_of(number, lines)]
+
+
+def _writes_of(number: int, lines: Iterable[tuple[int, KeptLine]]) -> list[Write]:
+    return [
+        (
+            "INSERT OR REPLACE INTO lines VALUES (?, ?, ?, ?, ?, ?)",
+            (number, count % LINES, count, line.time, line.stream, line.text[:LINE_CHARACTERS]),
+        )
+        for count, line in lines
+    ]
 
 
 class InferletRecords:
@@ -97,8 +102,7 @@ class InferletRecords:
         (last,) = reader.execute("SELECT coalesce(max(number), 0) FROM inferlets").fetchone()
         reserved = reader.execute("SELECT value FROM counters WHERE name = 'inferlets'").fetchone()
         self._next: int = max(last + 1, reserved[0] if reserved else 1)
-        self._reserved: int = self._next
-        self._asked: int = self._next  # the first number that will not be reserved
+        self._reserved: int = self._next  # the first number that is not
         writer.put(
             (
                 "UPDATE inferlets SET status = 'lost', ended = ?, error = ?, size = ? WHERE ended IS NULL",
@@ -106,7 +110,7 @@ class InferletRecords:
             )
         )
         self._reserve()
-        writer.wait(WAIT_SECONDS)
+        writer.wait(WAIT_SECONDS)  # what is lost is found from now on
 
     # ---- numbers ----
 
@@ -114,26 +118,18 @@ class InferletRecords:
         """One that no inferlet of this state has had, nor will have after a crash."""
         number: int = self._next
         self._next += 1
-        if self._next + NUMBERS // 2 > self._asked:
+        if self._next >= self._reserved:
             self._reserve()
-        if not self._is_reserved(number):
-            self._writer.wait(WAIT_SECONDS)
         return number
 
     def _reserve(self) -> None:
-        self._asked += NUMBERS
-        self._writer.put(_set_counter(self._asked))
-
-    def _is_reserved(self, number: int) -> bool:
-        if number >= self._reserved:
-            found = self._reader.execute("SELECT value FROM counters WHERE name = 'inferlets'").fetchone()
-            self._reserved = int(found[0]) if found else 0
-        return number < self._reserved
+        self._reserved += NUMBERS
+        self._writer.put(_set_counter(self._reserved))
 
     # ---- what happens ----
 
     def launched(self, number: int, tenant: str, program: str, title: str, created: float) -> None:
-        """An inferlet begins."""
+        """An inferlet begins. This, and its end, survives the process from now on, unless the disk is full."""
         self._writer.put(
             (
                 "INSERT INTO inferlets (number, tenant, program, title, host, created, status) "
@@ -147,11 +143,11 @@ class InferletRecords:
         self._lines.add(number, line)
         self._writer.stir()
 
-    def ended(self, record: InferletRecord, then: Callable[[], None]) -> None:
-        """It has ended. `then` is called when that is written, or could not be."""
-        self._lines.forget(record.number)
+    def ended(self, record: InferletRecord) -> None:
+        """It has ended."""
         size = ROW_BYTES + len(record.result or "") + len(record.error or "")
         self._writer.put(
+            *self._lines.take_last(record.number),
             (
                 "UPDATE inferlets SET host = ?, parent = ?, status = ?, ended = ?, cpu_seconds = ?, result = ?, "
                 "error = ?, size = ? + (SELECT coalesce(sum(length(text)), 0) FROM lines WHERE number = ?) "
@@ -161,12 +157,7 @@ class InferletRecords:
                     *(record.error, size, record.number, record.number),
                 ),
             ),
-            then=then,
         )
-
-    async def written(self) -> None:
-        """Waits until what was told before would survive the end of this process, or could not be written."""
-        await self._writer.written()
 
     def close(self) -> None:
         """No more numbers are needed: those that are left over come with the next start."""

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import sqlite3
 import time
 from pathlib import Path
 
-from .database import FILE, hold, open_database, own_folder
+from .commits import Write
+from .database import FILE, hold, open_database, own_folder, unusable
 from .inferlets import InferletRecords, LineBuffer, writes_that_forget
+from .journal import NAME as JOURNAL
+from .journal import Journal
 from .keys import Keys
-from .writer import Write, Writer
+from .writer import Writer
 
 NONE = "none"
 """Stands for no folder: nothing outlives the server but its programs."""
@@ -29,10 +33,13 @@ class State:
         self._lock = hold(folder)
         try:
             database, self._reader = open_database(folder), open_database(folder)
+            self._writer = Writer(database, folder / FILE, Journal(folder / JOURNAL), self._collect)
+        except (OSError, sqlite3.Error) as error:
+            self._lock.close()
+            raise unusable(folder / JOURNAL, error) from None
         except BaseException:
             self._lock.close()
             raise
-        self._writer = Writer(database, folder / FILE, self._collect)
         self.keys = Keys(self._reader)
         self.inferlets = InferletRecords(self._writer, self._lines, self._reader)
 

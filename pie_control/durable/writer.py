@@ -1,4 +1,5 @@
-"""The one thread of a server that writes into its state. What is put while it commits goes with the next commit."""
+"""The one thread of a server that commits into its state, in groups. What is put is in a journal at once, so nobody has
+to wait for a commit."""
 
 from __future__ import annotations
 
@@ -9,51 +10,66 @@ import os
 import sqlite3
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
+
+from .commits import Write, catch_up, commit
+from .journal import Journal
 
 log = logging.getLogger(__name__)
 
 MOMENT_SECONDS = 0.25
-"""What may wait a moment waits as long for others."""
+"""What is put waits as long for others to be committed with it."""
 RETRY_SECONDS = 5.0
 """Between two tries to write what could not be written."""
 MOST_KEPT = 20_000
 """Writes that are kept in memory meanwhile; the oldest go first."""
-
-Write = tuple[str, Sequence[object]]
-"""A statement and its values."""
 
 
 class Writer:
     """Commits in groups. While the file cannot be written (a full disk), the server goes on: what is put is kept in
     memory, within bounds, and tried again; `trouble` says so."""
 
-    def __init__(self, database: sqlite3.Connection, path: Path, collect: Callable[[], list[Write]]) -> None:
-        """Takes over the connection. `collect` is called on the thread before each commit, for what is written with
-        it."""
+    def __init__(
+        self, database: sqlite3.Connection, path: Path, journal: Journal, collect: Callable[[], list[Write]]
+    ) -> None:
+        """Takes over the connection and the journal, whose records are committed first if a process before had no time
+        for that. `collect` is called on the thread before each commit, for what is written with it. Raises
+        sqlite3.Error, OSError."""
         self._database = database
         self._path = path
         self._identity = _identity(path)
+        self._journal = journal
         self._collect = collect
         self._changed = threading.Condition()
         self._writes: list[Write] = []
         self._after: list[Callable[[], None]] = []  # called on the thread
-        self._stirred = self._closing = False
+        self._stirred = self._urgent = self._closing = False
         self._next_try = 0.0  # on the monotonic clock
         self.trouble = ""
         """Why nothing can be written now; empty: it can."""
+        self._number = catch_up(database, journal.records())  # of the last record
+        journal.committed(all_of_it=True)
         self._thread = threading.Thread(target=self._run, name="state", daemon=True)
         self._thread.start()
 
     def put(self, *writes: Write, then: Callable[[], None] | None = None) -> None:
-        """Writes soon, all or none. `then` is called on the loop of the caller when that is done, or could not be
-        done."""
-        after = [_on_loop(asyncio.get_running_loop(), then)] if then is not None else []
+        """Writes all or none. Without `then` they survive this process from now on, and are committed within a moment.
+        With it they are not in the journal, which is better for what is large, but committed as soon as can be; `then`
+        is called on the loop of the caller when that is done, or could not be done."""
         with self._changed:
             self._writes += writes
-            self._after += after
-            self._changed.notify_all()
+            if then is not None:
+                self._after.append(_on_loop(asyncio.get_running_loop(), then))
+            else:
+                self._number += 1
+                is_safe = self._journal.append(self._number, writes)
+            if then is not None or not is_safe:
+                self._urgent = True
+                self._changed.notify_all()
+            elif not self._stirred:
+                self._stirred = True
+                self._changed.notify_all()
 
     def stir(self) -> None:
         """There is something to collect, which may wait a moment."""
@@ -62,17 +78,13 @@ class Writer:
                 self._stirred = True
                 self._changed.notify_all()
 
-    async def written(self) -> None:
-        """Waits until all that was put before is on its way to the disk, or could not be written."""
-        done = asyncio.Event()
-        self.put(then=done.set)
-        await done.wait()
-
     def wait(self, seconds: float) -> None:
-        """The same, for a caller that must not go on: it holds its thread for at most `seconds`."""
+        """Holds the thread of the caller until all that was put before is committed, or could not be, for at most
+        `seconds`."""
         done = threading.Event()
         with self._changed:
             self._after.append(done.set)
+            self._urgent = True
             self._changed.notify_all()
         done.wait(seconds)
 
@@ -89,60 +101,50 @@ class Writer:
         writes: list[Write] = []
         closing = False
         while not closing:
-            more, after, closing = self._wait(bool(writes))
+            more, after, number, closing = self._wait(bool(writes))
             writes += more
             if closing or time.monotonic() >= self._next_try:
-                writes = self._try_to_commit(writes)
+                writes = self._try_to_commit(writes, number)
             del writes[:-MOST_KEPT]
             for then in after:
                 then()
         if writes:
-            log.error("%d changes of the state are lost: %s", len(writes), self.trouble)
+            log.error("%d changes of the state are not committed: %s", len(writes), self.trouble)
         self._database.close()
+        self._journal.close()
 
-    def _wait(self, failed: bool) -> tuple[list[Write], list[Callable[[], None]], bool]:
-        """What there is to do. `failed`: something has to be tried again."""
+    def _wait(self, failed: bool) -> tuple[list[Write], list[Callable[[], None]], int, bool]:
+        """What there is to do, and the number of the last record that has it. `failed`: something has to be tried
+        again."""
         with self._changed:
-            while not (self._writes or self._after or self._stirred or self._closing):
+            while not (self._urgent or self._stirred or self._closing):
                 if not self._changed.wait(RETRY_SECONDS if failed else None) and failed:
                     break
-            if not (self._writes or self._after or self._closing):
-                self._changed.wait(MOMENT_SECONDS)
+            self._changed.wait_for(lambda: self._urgent or self._closing, MOMENT_SECONDS)
             writes, self._writes = self._writes, []
             after, self._after = self._after, []
-            self._stirred = False
-            return writes, after, self._closing
+            self._stirred = self._urgent = False
+            return writes, after, self._number, self._closing
 
-    def _try_to_commit(self, writes: list[Write]) -> list[Write]:
-        """Returns what has to be tried again."""
+    def _try_to_commit(self, writes: list[Write], number: int) -> list[Write]:
+        """Commits, up to a record. Returns what has to be tried again."""
         writes = [*self._collect(), *writes]
         if not writes:
             return writes
         try:
             if _identity(self._path) != self._identity:
                 raise OSError(f"{self._path} was removed or replaced: restart the server")
-            self._commit(writes)
+            commit(self._database, writes, number)
         except (OSError, sqlite3.OperationalError) as error:
             self._failed(str(error))
             return writes
-        except (sqlite3.Error, ValueError) as error:  # something that no table can hold: the others go one by one
-            log.error("a change of the state cannot be written: %s", error)
-            return [] if len(writes) == 1 else [left for one in writes for left in self._try_to_commit([one])]
         if self.trouble:
             log.warning("the state is written again")
             self.trouble = ""
+        with self._changed:
+            if not self._writes:
+                self._journal.committed(self._closing)
         return []
-
-    def _commit(self, writes: list[Write]) -> None:
-        self._database.execute("BEGIN IMMEDIATE")
-        try:
-            for statement, values in writes:
-                self._database.execute(statement, values)
-            self._database.execute("COMMIT")
-        except BaseException:
-            if self._database.in_transaction:
-                self._database.execute("ROLLBACK")
-            raise
 
     def _failed(self, reason: str) -> None:
         self._next_try = time.monotonic() + RETRY_SECONDS

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 from ..config import InferletLimits
@@ -21,7 +21,6 @@ class Keeper:
         self._records = records
         self._limits = limits
         self.next_number = records.next_number
-        self.written = records.written
 
     def launched(self, entry: Entry) -> None:
         program = entry.program
@@ -30,14 +29,13 @@ class Keeper:
     def said(self, number: int, line: LogLine) -> None:
         self._records.said(number, KeptLine(line.time, line.stream, line.text))
 
-    def ended(self, entry: Entry, event: Ended, then: Callable[[], None]) -> None:
-        """`then` is called when that is written, or could not be."""
+    def ended(self, entry: Entry, event: Ended) -> None:
         tenant, program = entry.standing.tenant.name, entry.program
         record = InferletRecord(
             *(entry.number, tenant, program.hash, program.title, entry.host, entry.parent, entry.created),
             *(event.status, time.time(), entry.cpu_seconds, event.result, event.error),
         )
-        self._records.ended(record, then)
+        self._records.ended(record)
 
     def find(self, number: int) -> Entry | None:
         """An inferlet that has ended."""

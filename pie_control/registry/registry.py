@@ -93,11 +93,6 @@ class Registry:
             self._none_runs.clear()
             await self._none_runs.wait()
 
-    async def written(self) -> None:
-        """Waits until what is told of inferlets would survive the server, where it keeps a state."""
-        if self._keeper:
-            await self._keeper.written()
-
     def launched(self, entry: Entry) -> None:
         """It goes to its host."""
         for hear in self.on_launch:
@@ -125,9 +120,8 @@ class Registry:
             return
         if isinstance(event, Ended):
             if self._keeper:
-                self._keeper.ended(entry, event, lambda: self._ended_with(entry, event))
-            else:
-                self._ended_with(entry, event)
+                self._keeper.ended(entry, event)
+            self._ended_with(entry, event)
         else:
             entry.says(event)
             if self._keeper and isinstance(event, LogLine):

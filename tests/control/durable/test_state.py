@@ -13,7 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from pie_control.durable import database, inferlets, writer
+from pie_control.durable import commits, database, inferlets, journal, writer
+from pie_control.durable.commits import Write
 from pie_control.durable.inferlets import LINES, LOST, NUMBERS, InferletRecord, KeptLine
 from pie_control.durable.state import State
 from pie_control.errors import ConfigError
@@ -43,9 +44,8 @@ def launch(state: State, tenant: str = "alice") -> int:
 
 
 async def end(state: State, record: InferletRecord) -> None:
-    done = asyncio.Event()
-    state.inferlets.ended(record, done.set)
-    await done.wait()
+    state.inferlets.ended(record)
+    await asyncio.to_thread(state.inferlets._writer.wait, HANG_SECONDS)
 
 
 def crashed(folder: Path, to: Path) -> Path:
@@ -77,7 +77,7 @@ def test_what_ran_at_a_crash_is_lost_with_its_log_and_numbers_do_not_come_again(
         for _ in range(3):
             number = launch(state)
         state.inferlets.said(number, KeptLine(5.0, "log", "so far"))
-        await state.inferlets.written()
+        await asyncio.to_thread(state.inferlets._writer.wait, HANG_SECONDS)
         copies.append(crashed(folder, tmp_path / "crashed"))
 
     during(opened(folder), run)
@@ -91,14 +91,14 @@ def test_what_ran_at_a_crash_is_lost_with_its_log_and_numbers_do_not_come_again(
     again.close()
 
 
-def test_no_number_is_given_before_it_is_reserved(folder: Path) -> None:
+def test_no_number_that_was_given_comes_again_after_a_crash(folder: Path, tmp_path: Path) -> None:
     state = opened(folder)
-    reader = sqlite3.connect(folder / database.FILE)
-    for number in range(1, 3 * NUMBERS):
+    for number in range(1, 2 * NUMBERS + 2):
         assert state.inferlets.next_number() == number
-        (reserved,) = reader.execute("SELECT value FROM counters WHERE name = 'inferlets'").fetchone()
-        assert number < reserved
-    reader.close()
+        if number % (NUMBERS // 2) in (0, 1):
+            again = opened(crashed(folder, tmp_path / str(number)))
+            assert number < again.inferlets.next_number() <= number + NUMBERS + 1
+            again.close()
     state.close()
 
 
@@ -126,35 +126,85 @@ def quick_retries(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("quick_retries")
 def test_a_full_disk_is_told_of_and_what_was_not_written_comes_later(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    full, commit = [True], writer.Writer._commit
+    full, commit = [True], commits.commit
+    copies: list[Path] = []
 
-    def refuse(self: writer.Writer, writes: list[writer.Write]) -> None:
+    def refuse(into: sqlite3.Connection, writes: list[Write], number: int) -> None:
         if full[0]:
             raise sqlite3.OperationalError("database or disk is full")
-        commit(self, writes)
+        commit(into, writes, number)
 
     async def run(state: State) -> None:
         number = launch(state)
-        await state.inferlets.written()
+        await asyncio.to_thread(state.inferlets._writer.wait, HANG_SECONDS)
         assert state.trouble == ""
-        monkeypatch.setattr(writer.Writer, "_commit", refuse)
+        monkeypatch.setattr(writer, "commit", refuse)
         await end(state, replace(ENDED, number=number))  # its client hears of the end all the same
         assert state.trouble.endswith("so a restart may forget what ends now: database or disk is full")
+        copies.append(crashed(folder, tmp_path / "crashed"))
         full[0] = False
         while state.trouble:
             await asyncio.sleep(0.001)
         assert state.inferlets.find(number) == ENDED
 
     during(opened(folder), run)
+    again = opened(copies[0])  # of the journal, which had room
+    assert again.inferlets.find(1) == ENDED
+    again.close()
+
+
+def test_what_the_journal_has_no_room_for_is_committed_at_once(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(journal, "MOST_BYTES", 0)
+    monkeypatch.setattr(writer, "MOMENT_SECONDS", HANG_SECONDS)
+    copies: list[Path] = []
+
+    async def run(state: State) -> None:
+        state.inferlets.ended(replace(ENDED, number=launch(state)))
+        while state.inferlets.find(1) is None:
+            await asyncio.sleep(0.001)
+        copies.append(crashed(folder, tmp_path / "crashed"))
+
+    during(opened(folder), run)
+    again = opened(copies[0])
+    assert again.inferlets.find(1) == ENDED
+    again.close()
+
+
+def test_a_record_that_was_cut_off_and_those_that_are_committed_do_no_harm(folder: Path, tmp_path: Path) -> None:
+    state = opened(folder)
+    records = journal.Journal(tmp_path / "records")
+    assert records.append(7, [("INSERT INTO counters VALUES (?, ?)", ("a", 1))])
+    first = records.path.stat().st_size
+    assert records.append(8, [("INSERT INTO counters VALUES (?, ?)", ("b", b"\0"))])
+    whole = records.path.read_bytes()
+    records.close()
+    for size in range(len(whole)):
+        records.path.write_bytes(whole[:size])
+        cut = journal.Journal(records.path)
+        assert [number for number, _ in cut.records()] == ([7] if size >= first else [])
+        cut.close()
+    state.inferlets.ended(replace(ENDED, number=launch(state)))
+    before = crashed(folder, tmp_path / "before")
+    state.inferlets._writer.wait(HANG_SECONDS)
+    after = crashed(folder, tmp_path / "after")
+    assert (after / "journal").stat().st_size > 0
+    for copy in (before, after):
+        again = opened(copy)
+        assert again.inferlets.find(1) == ENDED
+        again.close()
+    state.close()
+    assert (folder / "journal").stat().st_size == 0
 
 
 def test_a_file_that_is_taken_away_is_told_of(folder: Path) -> None:
     async def run(state: State) -> None:
         (folder / database.FILE).unlink()
         launch(state)
-        await state.inferlets.written()
+        await asyncio.to_thread(state.inferlets._writer.wait, HANG_SECONDS)
         assert "was removed or replaced: restart the server" in state.trouble
 
     during(opened(folder), run)
@@ -213,7 +263,7 @@ def test_a_folder_in_which_others_write_is_refused(folder: Path) -> None:
 
 def test_a_backup_has_what_there_is_while_the_server_runs(folder: Path, tmp_path: Path) -> None:
     async def run(state: State) -> None:
-        await end(state, replace(ENDED, number=launch(state)))
+        state.inferlets.ended(replace(ENDED, number=launch(state)))  # committed or not
         database.back_up(folder, tmp_path / "backup")
 
     during(opened(folder), run)

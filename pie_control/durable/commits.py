@@ -1,0 +1,54 @@
+"""How writes get into the database, and with them the number of the last record of the journal that it has."""
+
+from __future__ import annotations
+
+import logging
+import sqlite3
+from collections.abc import Iterable, Sequence
+
+log = logging.getLogger(__name__)
+
+Write = tuple[str, Sequence[object]]
+"""A statement and its values."""
+
+
+def commit(database: sqlite3.Connection, writes: Sequence[Write], number: int) -> None:
+    """Commits all at once; where there is something that no table can hold, the others one by one. `number`: of the
+    last record of the journal that is among them or before. Raises sqlite3.OperationalError."""
+    last: Write = ("INSERT OR REPLACE INTO counters VALUES ('journal', ?)", (number,))
+    try:
+        _commit(database, [*writes, last])
+    except sqlite3.OperationalError:
+        raise
+    except (sqlite3.Error, ValueError):
+        for one in (*writes, last):
+            try:
+                _commit(database, [one])
+            except sqlite3.OperationalError:
+                raise
+            except (sqlite3.Error, ValueError) as error:
+                log.error("a change of the state cannot be written: %s", error)
+
+
+def _commit(database: sqlite3.Connection, writes: Sequence[Write]) -> None:
+    database.execute("BEGIN IMMEDIATE")
+    try:
+        for statement, values in writes:
+            database.execute(statement, values)
+        database.execute("COMMIT")
+    except BaseException:
+        if database.in_transaction:
+            database.execute("ROLLBACK")
+        raise
+
+
+def catch_up(database: sqlite3.Connection, records: Iterable[tuple[int, list[Write]]]) -> int:
+    """Commits what a journal has and the database not; returns the number of the last record. Raises
+    sqlite3.OperationalError."""
+    found = database.execute("SELECT value FROM counters WHERE name = 'journal'").fetchone()
+    done: int = found[0] if found else 0
+    left = [(number, writes) for number, writes in records if number > done]
+    if left:
+        done = left[-1][0]
+        commit(database, [one for _, writes in left for one in writes], done)
+    return done

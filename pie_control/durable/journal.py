@@ -1,0 +1,78 @@
+"""What the next commit will have, in a file that survives the process: an append takes microseconds."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import struct
+import zlib
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import msgspec
+
+from .commits import Write
+
+NAME = "journal"
+HEAD = struct.Struct("<II")
+"""Before each record: its length and its CRC-32."""
+MOST_BYTES = 64 << 20
+"""Of the file, while nothing can be committed."""
+CLEAR_BYTES = 1 << 20
+"""From this size on it is emptied when all of it is committed."""
+
+
+class Journal:
+    """Records of writes, each with a number that grows. A record is whole or not there: one that a kill has cut off
+    was never acknowledged."""
+
+    def __init__(self, path: Path) -> None:
+        """Raises OSError."""
+        self.path = path
+        self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o600)
+        self._size = os.fstat(self._file).st_size
+
+    def records(self) -> Iterator[tuple[int, list[Write]]]:
+        """What is there, in order: the number and the writes of each."""
+        return records_of(self.path.read_bytes())
+
+    def append(self, number: int, writes: Sequence[Write]) -> bool:
+        """Whether these writes survive the process from now on; False: the disk or the file is full."""
+        try:
+            body = msgspec.msgpack.encode((number, writes))
+            record = HEAD.pack(len(body), zlib.crc32(body)) + body
+            if self._size + len(record) > MOST_BYTES:
+                return False
+            if os.write(self._file, record) == len(record):
+                self._size += len(record)
+                return True
+        except (OSError, ValueError):  # a text that UTF-8 cannot hold is for the commit to tell
+            pass
+        try:
+            os.ftruncate(self._file, self._size)
+        except OSError:
+            self._size = MOST_BYTES  # nobody would read what came behind a part of a record
+        return False
+
+    def committed(self, all_of_it: bool = False) -> None:
+        """Everything is in the database, so a large file is emptied; `all_of_it`: also a small one."""
+        if self._size > (0 if all_of_it else CLEAR_BYTES):
+            with contextlib.suppress(OSError):
+                os.ftruncate(self._file, 0)
+                self._size = 0
+
+    def close(self) -> None:
+        os.close(self._file)
+
+
+def records_of(data: bytes) -> Iterator[tuple[int, list[Write]]]:
+    """The records of a journal, by its bytes."""
+    place = 0
+    while place + HEAD.size <= len(data):
+        length, checksum = HEAD.unpack_from(data, place)
+        body = data[place + HEAD.size : place + HEAD.size + length]
+        if len(body) < length or zlib.crc32(body) != checksum:
+            return
+        number, writes = msgspec.msgpack.decode(body)
+        yield number, [(statement, values) for statement, values in writes]
+        place += HEAD.size + length
