@@ -6,9 +6,10 @@ import asyncio
 import contextlib
 from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from time import time
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pie_inference.protocol import ModelDescription
 
@@ -29,6 +30,9 @@ from .tenant_api import TenantApi
 from .tenants.budgets import DAY, MINUTE, seconds_of_day_left
 from .tenants.meters import Meters
 from .tenants.tenant import Standing
+
+if TYPE_CHECKING:
+    from .dashboard.viewers import Dashboard
 
 
 @dataclass(frozen=True)
@@ -154,6 +158,11 @@ class ServerApi(TenantApi):
             self._state.close()
 
     @property
+    def is_closed(self) -> bool:
+        """Whether it serves no more."""
+        return self._closed
+
+    @property
     def running(self) -> int:
         """How many inferlets run."""
         return self._registry.statistics().running
@@ -214,6 +223,13 @@ class ServerApi(TenantApi):
             {name: model.statistics() for name, model in self._models.items()},
             self.outages(),
         )
+
+    @cached_property
+    def dashboard(self) -> Dashboard:
+        """What those who look at the server are shown."""
+        from .dashboard.viewers import Dashboard
+
+        return Dashboard(self._registry, self._hosts, self._all_models)
 
     def metrics(self) -> bytes:
         """What was measured, in the text format of Prometheus. Raises UnknownName if nothing is."""

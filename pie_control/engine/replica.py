@@ -106,7 +106,7 @@ class Replica:
         if not self.life.serves:
             return Load(False, len(self._owners), 0)
         kept = 0 if tenant is None or wanted is None else self._scheduler.kept_pages(tenant, wanted)
-        return Load(True, len(self._owners), self._scheduler.free_pages, kept)
+        return Load(True, len(self._owners), self._scheduler.memory.free_pages, kept)
 
     def open(self, opened: Opened) -> None:
         """Places an inferlet here."""
@@ -223,6 +223,11 @@ class Replica:
         self._events.clear()
 
     # ---- inspection ----
+
+    @property
+    def scheduler(self) -> Scheduler | None:
+        """That of the worker, while one serves: the next worker gets another one."""
+        return self._scheduler if self.life.serves else None
 
     def statistics(self) -> SchedulerStatistics:
         return self._scheduler.statistics(self._clock())

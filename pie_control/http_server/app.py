@@ -17,6 +17,8 @@ from pie_control.server_api import ServerApi
 
 from .attachments import Attachments
 from .callers import Callers, caller_of
+from .dashboard.pages import pages_router
+from .dashboard.stream import dashboard_router
 from .failures import add_handlers
 from .guard import AllowedHosts, Guard, json_limit
 from .launches import Launches
@@ -82,10 +84,12 @@ def create_app(api: ServerApi, config: ServerConfig, callers: Callers, programs:
         models_router(api, gateway),
         system_router(api),
         metrics_router(api),
+        dashboard_router(api),
     )
     for router in routers:
         app.include_router(router, dependencies=[TOKEN] if callers.ask else [], responses=failures(*OF_ALL))
     app.include_router(health_router(api, app.version), responses=failures(*OF_ALL))
+    app.include_router(pages_router())
     describe_as_sent(app)
 
     @app.websocket("/v1/session")

@@ -47,6 +47,11 @@ class Caller:
             may = ", ".join(sorted(self.may)) or "nothing but look"
             raise Forbidden(f"this key may not do that, which needs {capability!r}; it may: {may}. Ask for another key")
 
+    @property
+    def sees_all(self) -> bool:
+        """Whether the dashboard shows it what all tenants run: its key may `admin`, and its tenant may see that."""
+        return "admin" in self.may and self.account.may_see_all
+
     def check_may_load_adapters(self) -> None:
         """Raises Forbidden."""
         if not self.account.may_load_adapters:
@@ -64,7 +69,7 @@ class Callers:
         """`accounts`: None means that there are no tokens, and everybody is the default tenant."""
         self._server = server
         self._accounts = accounts
-        self._default = Caller(server, TokenGrant(DEFAULT_STANDING, may_load_adapters=True))
+        self._default = Caller(server, TokenGrant(DEFAULT_STANDING, may_load_adapters=True, may_see_all=True))
         self._apis: dict[str, TenantApi] = {}
         self._known: dict[tuple[str, frozenset[str], str], Caller] = {}  # by tenant, capabilities, key
 

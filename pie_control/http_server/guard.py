@@ -33,6 +33,8 @@ LOOPBACK_NAME = "localhost"
 PROGRAMS, BLOBS = "/v1/programs", "/v1/blobs"
 OPEN_PATHS = frozenset({"/health", "/ready", "/v1/health", "/docs", "/redoc", "/openapi.json"})
 """What is told without a token: that the server is there, and what its API is."""
+PAGES, ASSETS = ("/",), "/assets"
+"""Pages in a browser, and their files: they hold nothing of the server, and ask for a token themselves."""
 NETLOC = re.compile(r"(?:\[([^\]@\s]+)\]|([^:@/?#\s]+))(?::\d+)?")
 
 
@@ -40,13 +42,13 @@ SESSION = "/v1/session"
 """What each of its messages needs, the session checks."""
 CHANGES = ((PROGRAMS, "upload"), (BLOBS, "launch"), ("/v1/inferlets", "launch"), ("/v1/adapters", "adapters"))
 """The capability that a key needs to change something below a path."""
-LOOKS = (PROGRAMS, "/v1/inferlets", "/v1/adapters", "/v1/models")
+LOOKS = (PROGRAMS, "/v1/inferlets", "/v1/adapters", "/v1/models", "/v1/dashboard")
 """What any key of a tenant may look at."""
 
 
 def needed(method: str, path: str) -> str | None:
     """The capability that a request needs; None: any key will do. What nobody has thought of needs `admin`."""
-    if path in OPEN_PATHS or path == SESSION:
+    if is_open(method, path) or path == SESSION:
         return None
     if path in ROUTES:
         return "launch"
@@ -55,6 +57,12 @@ def needed(method: str, path: str) -> str | None:
     if method in ("GET", "HEAD"):
         return None if any(_is_below(path, one) for one in LOOKS) else "admin"
     return next((capability for one, capability in CHANGES if _is_below(path, one)), "admin")
+
+
+def is_open(method: str, path: str) -> bool:
+    """Whether a request needs no token."""
+    is_page = path in PAGES or _is_below(path, ASSETS)
+    return path in OPEN_PATHS or (is_page and method in ("GET", "HEAD"))
 
 
 def _is_below(path: str, root: str) -> bool:
@@ -153,7 +161,7 @@ class Guard:
         except Forbidden as refusal:
             return await response(refusal.status, error_body(refusal))(scope, receive, send)
         except Unauthorized as refusal:
-            if scope["path"] not in OPEN_PATHS:
+            if not is_open(scope.get("method", ""), scope["path"]):
                 answer = response(refusal.status, error_body(refusal))
                 answer.headers["www-authenticate"] = "Bearer"
                 return await answer(scope, receive, send)

@@ -6,6 +6,7 @@ import asyncio
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from itertools import islice
 
 from msgspec.structs import replace
 
@@ -166,6 +167,21 @@ class Registry:
         """Recently ended inferlets of a tenant, then running ones, oldest first."""
         known = (*self._ended.values(), *self._running.values())
         return tuple(one for one in known if one.standing.tenant.name == tenant)
+
+    def try_known(self, number: int) -> Entry | None:
+        """The inferlet with this number, if it runs or has ended recently."""
+        return self._running.get(number) or self._ended.get(number)
+
+    def newest(self, tenant: str | None, most: int, most_ended: int) -> list[Entry]:
+        """Inferlets of a tenant, or of all (None): those that run, oldest first, then those that ended, newest first.
+        `most` of both, `most_ended` of these."""
+
+        def belongs(entry: Entry) -> bool:
+            return tenant is None or entry.standing.tenant.name == tenant
+
+        found = list(islice(filter(belongs, self._running.values()), most))
+        ended = islice(filter(belongs, reversed(self._ended.values())), min(most_ended, most - len(found)))
+        return [*found, *ended]
 
     def statistics(self) -> RegistryStatistics:
         created = sum(entry.status is Status.CREATED for entry in self._running.values())

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from bisect import bisect_left, insort
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from operator import attrgetter
 from typing import Any, Protocol
 
@@ -50,6 +51,17 @@ class Allocation(Protocol):
 
     @property
     def count(self) -> int: ...
+
+
+@dataclass(frozen=True, slots=True)
+class PageUse:
+    """Who holds the pages of a worker. `owners`: how many pages each inferlet holds that nobody else does; `shared`:
+    how many have several holders; `pinned`: how many nothing but exports holds."""
+
+    pool: PoolUsage
+    owners: dict[Owner, int]
+    shared: int
+    pinned: int
 
 
 class Memory:
@@ -269,6 +281,20 @@ class Memory:
             pool.wave_completed(wave)
 
     # ---- inspection ----
+
+    @property
+    def free_pages(self) -> int:
+        """Pages that are free now."""
+        return self.pools[PAGES].free
+
+    def page_use(self) -> PageUse:
+        """Looks at every page: for those who look on, now and then."""
+        held = np.array(self.pools[PAGES].all_references(), np.int32)
+        owners = {}
+        for owner, holdings in self._holdings.items():
+            bound = np.frombuffer(holdings.pages.physical, np.int32)
+            owners[owner] = int((held[bound[bound != UNBOUND]] == 1).sum())
+        return PageUse(self.pools[PAGES].usage(), owners, int((held > 1).sum()), self.exports.own_pages())
 
     def usage(self) -> dict[Resource, PoolUsage]:
         return {resource: pool.usage() for resource, pool in self.pools.items()}

@@ -7,7 +7,7 @@ but a wave that was already formed may still touch it). `wave_completed` ends qu
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 
@@ -49,6 +49,10 @@ class Pool:
     def references(self, slot: int) -> int:
         """How many hold a slot."""
         return self._references[slot]
+
+    def all_references(self) -> Sequence[int]:
+        """How many hold each slot. Not to be changed."""
+        return self._references
 
     def retain(self, slots: Iterable[int]) -> None:
         """Adds a reference to slots in use, for another holder."""

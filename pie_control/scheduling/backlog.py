@@ -71,7 +71,7 @@ class Backlog:
         if self.held:
             for queue in self.held.take(now):
                 if queue.run is not None:
-                    self.runs.release(queue.run.row)
+                    self.runs.hold(queue.run.row, held=False)
                 else:
                     self.place(queue)
 
@@ -185,7 +185,7 @@ class Backlog:
         if queue.run is None or queue.line is not None:
             self.set_aside(queue)
         if queue.run is not None:
-            self.runs.hold(queue.run.row)
+            self.runs.hold(queue.run.row, held=True)
         self.held.add(queue)
 
     def hold_runs(self) -> bool:

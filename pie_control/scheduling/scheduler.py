@@ -27,7 +27,6 @@ from pie_control.ids import Owner
 from pie_control.resources.address_space import again
 from pie_control.resources.contention import Action, ContentionPolicy, End, FirstComeFirstServed, Shed
 from pie_control.resources.holdings import Forgotten
-from pie_control.resources.kinds import PAGES
 from pie_control.resources.memory import Memory
 from pie_control.tenants.meters import Meters
 from pie_control.tenants.tenant import Tenant
@@ -62,11 +61,12 @@ class Scheduler:
         self._policy = policy or Adaptive()
         self._backlog = Backlog(model.page_size, model.max_batch_tokens, meters or Meters())
         self._memory = Memory(model, contention or FirstComeFirstServed())
+        self.runs, self.memory = self._backlog.runs, self._memory  # for those who look on
         self._accounts: dict[Owner, Account] = {}
         self._in_flight: deque[Wave] = deque()
         self._lost = False
         self._now = float("-inf")  # of the last turn
-        self._counts = counts or Counts()
+        self.counts = counts or Counts()
         self._wave_seconds = Lately()
         self._times = LinearFit()  # seconds of a wave over its tokens
         self._chunks = Chunks()
@@ -282,7 +282,7 @@ class Scheduler:
         ended = [self._act(action) for action in self._memory.resolve_shortages(self._now)]
         if wave is not None:
             self._memory.wave_sent()
-            self._counts.add(wave)
+            self.counts.add(wave)
         elif not self._in_flight:
             self._memory.all_completed()
         self._moved.update(builder.visited)
@@ -315,7 +315,7 @@ class Scheduler:
             self._take_tokens(wave, wave.steps, done, answers)
         for owner, future in wave.syncs:
             self._answer(owner, future, Done())
-        self._counts.answered(done.seconds)
+        self.counts.answered(done.seconds)
         self._wave_seconds.add(done.seconds)
         if wave.tokens:
             self._times.add(wave.tokens, done.seconds)
@@ -358,11 +358,6 @@ class Scheduler:
 
     # ---- inspection ----
 
-    @property
-    def free_pages(self) -> int:
-        """Pages that are free now."""
-        return self._memory.pools[PAGES].free
-
     def kept_pages(self, tenant: Tenant, wanted: Fetch) -> int:
         """How many pages of a text a tenant can import, now or soon; of what has a name 1 or 0."""
         return self._memory.exports.known(tenant, wanted.keys or [wanted.name])
@@ -374,7 +369,7 @@ class Scheduler:
             **self._backlog.fields(self._now if now is None else now),
             queues_in_flight=sum(sum(wave.accounts.values()) for wave in self._in_flight),
             waves_in_flight=len(self._in_flight),
-            **self._counts.fields(),
+            **self.counts.fields(),
             **self._memory.fields(),
             evictions=self._evictions,
         )

@@ -38,11 +38,13 @@ ADVICE = "make one with: python3 -c 'import secrets; print(secrets.token_urlsafe
 
 
 class TokenGrant(msgspec.Struct, frozen=True):
-    """What a token stands for. `may_load_adapters`: it may load and drop adapters, which all tenants share."""
+    """What a token stands for. `may_load_adapters`: it may load and drop adapters, which all tenants share.
+    `may_see_all`: the dashboard shows it what all tenants run."""
 
     standing: Standing
     may_load_adapters: bool = False
     budget: Budget = NO_BUDGET
+    may_see_all: bool = False
 
 
 class _Entry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -59,6 +61,7 @@ class _Entry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     requests_per_minute: int | None = None
     tokens_per_minute: int | None = None
     tokens_per_day: int | None = None
+    may_see_all: bool = False
 
 
 class _File(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -148,7 +151,8 @@ def _account(name: str, entry: _Entry) -> TokenGrant:
             raise ConfigError(f"{bound} is at least 1, not {value}; leave it out for no bound of its own")
     tenant = Tenant(name, entry.weight, entry.max_pages, entry.max_embeds, entry.http_allow, entry.max_inferlets)
     budget = Budget(*(getattr(entry, name) for name in BUDGETS))
-    return TokenGrant(Standing(tenant, ServiceClass[entry.service_class.upper()]), entry.may_load_adapters, budget)
+    standing = Standing(tenant, ServiceClass[entry.service_class.upper()])
+    return TokenGrant(standing, entry.may_load_adapters, budget, entry.may_see_all)
 
 
 def _digest(token: str) -> bytes:

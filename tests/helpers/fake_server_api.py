@@ -16,7 +16,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Itera
 from dataclasses import dataclass, field, replace
 from typing import Any, cast
 
-from pie_control.config import InferletLimits, build_config
+from pie_control.config import InferletLimits, build_config, find_accounts
 from pie_control.engine.adapters import AdapterInfo
 from pie_control.errors import BadProgram, Conflict, UnknownName
 from pie_control.http_server.listening import bind
@@ -395,7 +395,9 @@ class FakeStatistics:
 @contextlib.asynccontextmanager
 async def serving(api: FakeServerApi, **settings: object) -> AsyncIterator[str]:
     """An HTTP server over `api` on this loop; yields its address."""
-    server = HttpServer(cast(ServerApi, api), bind("127.0.0.1", 0), build_config(settings))
+    config = build_config(settings)
+    config = replace(config, accounts=find_accounts(config.tenants) if config.tenants else None)
+    server = HttpServer(cast(ServerApi, api), bind("127.0.0.1", 0), config)
     await server.start()
     try:
         yield server.url

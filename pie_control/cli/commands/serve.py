@@ -108,6 +108,7 @@ def summary(models: Sequence[ModelDescription], url: str) -> Iterator[str]:
         room = f"room for {tokens} ({amount(model.num_pages * model.page_bytes, 'B')})"
         yield f"  {model.name}: {weights}; {room}, {model.max_context:,} in one text"
     yield f"  for clients of OpenAI's API: base URL {url}/v1; of Anthropic's: {url}"
+    yield f"  dashboard: {url}/"
 
 
 def read_tenants_at_hangup(config: ServerConfig, server: HttpServer) -> None:

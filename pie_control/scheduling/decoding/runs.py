@@ -202,18 +202,16 @@ class Runs(Generic[Q]):
         if wave >= 0:
             rows = rows[self._table["wave"][rows] >= wave]
         classes = self._table["service_class"][rows]
-        counts: list[int] = np.bincount(classes, minlength=len(ServiceClass)).tolist()
-        return counts
+        return list[int](np.bincount(classes, minlength=len(ServiceClass)).tolist())
 
-    def hold(self, row: int) -> None:
-        """A run takes no step until it is released."""
-        self._table["held"][row] = True
+    def hold(self, row: int, *, held: bool) -> None:
+        """A run takes no step while it is held."""
+        self._table["held"][row] = held
         self._update(np.array([row]))
 
-    def release(self, row: int) -> None:
-        """It may take steps again."""
-        self._table["held"][row] = False
-        self._update(np.array([row]))
+    def owners(self, rows: Rows) -> list[int]:
+        """The inferlets of these rows."""
+        return list[int](self._table["owner"][rows].tolist())
 
     def listed(self, rows: Rows) -> int:
         """Tokens that penalties count in the next step of these rows, at most."""

@@ -246,10 +246,11 @@ def test_one_picture_where_stdout_is_no_terminal(capsys: pytest.CaptureFixture[s
 
 
 def test_a_server_tells_what_it_serves_and_where() -> None:
-    first, model, links = summary([MODEL], "http://127.0.0.1:9")
+    first, model, links, dashboard = summary([MODEL], "http://127.0.0.1:9")
     assert first == f"serving {MODEL.name} at http://127.0.0.1:9 (API documentation: http://127.0.0.1:9/docs)"
     assert f"room for {MODEL.num_pages * MODEL.page_size:,} tokens" in model
     assert "http://127.0.0.1:9/v1" in links
+    assert dashboard.strip() == "dashboard: http://127.0.0.1:9/"
 
 
 def test_bash_completes_commands_options_and_files(capsys: pytest.CaptureFixture[str], tmp_path: Any) -> None:

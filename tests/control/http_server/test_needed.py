@@ -30,6 +30,7 @@ NEEDED = {
         "GET /v1/inferlets",
         "GET /v1/inferlets/{inferlet}",
         "GET /v1/inferlets/{inferlet}/logs",
+        "GET /v1/dashboard",
         "GET /v1/programs",
         "GET /v1/programs/{program}",
         "GET /v1/adapters",

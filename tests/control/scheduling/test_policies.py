@@ -284,11 +284,11 @@ def test_what_takes_effect_in_the_control_layer_waits_for_no_policy(policy: Disp
     world, inferlets = start(policy, 2)
     one = inferlets[0]
     world.now = 2000.0
-    before = world.scheduler.free_pages
+    before = world.scheduler.memory.free_pages
     one.call("alloc", 1, "kvpage", 3)
     done = one.call("synchronize", 1)
     turn = world.turn()
-    assert world.scheduler.free_pages == before - 3
+    assert world.scheduler.memory.free_pages == before - 3
     assert one.answers == {done: Done()}
     assert (turn.waves, turn.deadline) == ((), None)
 

@@ -21,7 +21,7 @@ def test_statistics_tell_what_waits_and_what_ran() -> None:
     assert after.commands == after.batches == {"embed_txt": 1, "forward": 1, "sample": 1}
     assert (after.input_tokens, after.waves_in_flight, after.evictions, after.token_slots.used) == (3, 0, 0, 0)
     assert after.worker_seconds > 0
-    assert world.scheduler.free_pages == 12
+    assert world.scheduler.memory.free_pages == 12
 
 
 def test_a_split_forward_counts_for_each_part() -> None:

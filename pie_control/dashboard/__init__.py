@@ -1,0 +1,1 @@
+"""What the dashboard shows of a server, and its pages."""

@@ -1,0 +1,89 @@
+"""What a viewer is told: all that there is at first, then what has changed since."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, NamedTuple
+
+import msgspec
+
+from pie_control.ids import Owner
+
+
+class About(NamedTuple):
+    """What stays as it is of an inferlet. `created` is in seconds since the epoch."""
+
+    id: str
+    tenant: str
+    program: str
+    parent: str | None
+    host: int
+    created: float
+
+
+class Now(NamedTuple):
+    """What changes. `waits_since` and `ended` are in seconds since the epoch. `tokens_run` are inputs of forwards, and
+    `tokens_generated` were chosen for it, both since somebody has begun to look; `pages` it holds now."""
+
+    status: str
+    waits_for: str
+    waits_since: float
+    tokens_run: int
+    tokens_generated: int
+    pages: int
+    embeds: int
+    cpu_seconds: float
+    ended: float
+
+
+class WaveRow(NamedTuple):
+    """A wave that was answered. `begin` is in seconds since the epoch. `commands`: by call, the inferlets of the
+    commands that the viewer is shown; all together are `total`, with `tokens` input tokens."""
+
+    model: str
+    worker: int
+    begin: float
+    seconds: float
+    tokens: int
+    total: int
+    commands: dict[str, list[Owner]]
+
+
+class Delta(msgspec.Struct, frozen=True, omit_defaults=True):
+    """News for a viewer. Inferlets by number: those that are new, those that have changed, those that are gone.
+    `sections` that have changed, whole. `skipped`: waves that were too many to be shown."""
+
+    time: float
+    about: dict[Owner, About] = {}
+    now: dict[Owner, Now] = {}
+    gone: list[Owner] = []
+    sections: dict[str, Any] = {}
+    waves: list[WaveRow] = []
+    skipped: int = 0
+
+
+class Deltas:
+    """What one viewer knows."""
+
+    def __init__(self) -> None:
+        self._inferlets: dict[Owner, Now] = {}
+        self._sections: dict[str, Any] = {}
+
+    def next(
+        self,
+        time: float,
+        inferlets: Mapping[Owner, Now],
+        describe: Callable[[Owner], About],
+        sections: Mapping[str, Any],
+        waves: Iterable[WaveRow] = (),
+        skipped: int = 0,
+    ) -> Delta:
+        """What it does not know yet. `inferlets`: all that it shall see; `sections`: those that were looked at."""
+        known = self._inferlets
+        changed = {number: now for number, now in inferlets.items() if known.get(number) != now}
+        about = {number: describe(number) for number in changed if number not in known}
+        gone = [number for number in known if number not in inferlets]
+        news = {name: value for name, value in sections.items() if self._sections.get(name) != value}
+        self._inferlets = dict(inferlets)
+        self._sections.update(news)
+        return Delta(time, about, changed, gone, news, list(waves), skipped)

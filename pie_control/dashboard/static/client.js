@@ -1,0 +1,48 @@
+// What the pages ask of the server. The key stays in this module's memory: it is in no storage, cookie or URL.
+let key = "";
+
+export function useKey(given) {
+  key = given.trim();
+}
+
+function headers() {
+  return key ? { authorization: `Bearer ${key}` } : {};
+}
+
+export class Refused extends Error {
+  constructor(status, message) {
+    super(message);
+    this.status = status;
+  }
+}
+
+async function checked(response) {
+  if (response.ok) return response;
+  const body = await response.json().catch(() => ({}));
+  throw new Refused(response.status, body.error?.message ?? `the server answered ${response.status}`);
+}
+
+export async function request(path, options = {}) {
+  return checked(await fetch(path, { cache: "no-store", ...options, headers: headers() }));
+}
+
+// Server-sent events: { event, data } each. By fetch, since an EventSource could show the key in the URL only.
+export async function* events(path, options = {}) {
+  const response = await request(path, options);
+  const reader = response.body.pipeThrough(new TextDecoderStream()).getReader();
+  let rest = "";
+  for (;;) {
+    const { value, done } = await reader.read();
+    if (done) return;
+    const parts = (rest + value).split("\n\n");
+    rest = parts.pop();
+    for (const part of parts) {
+      const found = { event: "message", data: "" };
+      for (const line of part.split("\n")) {
+        const colon = line.indexOf(":");
+        if (colon > 0) found[line.slice(0, colon)] = line.slice(colon + 1).trimStart();
+      }
+      if (found.data) yield { event: found.event, data: JSON.parse(found.data) };
+    }
+  }
+}

@@ -1,0 +1,67 @@
+// What is known of the server: the deltas of /v1/dashboard, one after the other.
+const ABOUT = ["id", "tenant", "program", "parent", "host", "created"];
+const NOW = ["status", "waits_for", "waits_since", "tokens_run", "generated", "pages", "embeds", "cpu", "ended"];
+const WAVE = ["model", "worker", "begin", "seconds", "tokens", "total", "commands"];
+export const WINDOW = 10; // seconds of waves
+const MOST_WAVES = 4000;
+const MOST_POINTS = 600; // of charts, one a second
+
+const named = (names, values) => Object.fromEntries(names.map((name, place) => [name, values[place]]));
+
+export class Store {
+  constructor() {
+    this.forget();
+  }
+
+  forget() {
+    this.time = 0;
+    this.inferlets = new Map();
+    this.sections = { workers: [], tenants: [], hosts: [], outages: [], counts: {} };
+    this.waves = [];
+    this.skipped = 0;
+    this.points = []; // [seconds, generated tokens a second, tokens run a second, pages in use]
+    this.measured = 0;
+    this.tenants = new Map();
+  }
+
+  apply(delta) {
+    this.time = delta.time;
+    for (const [number, values] of Object.entries(delta.about ?? {}))
+      this.inferlets.set(Number(number), { number: Number(number), rate: 0, before: 0, ...named(ABOUT, values) });
+    for (const [number, values] of Object.entries(delta.now ?? {}))
+      Object.assign(this.inferlets.get(Number(number)), named(NOW, values));
+    for (const number of delta.gone ?? []) this.inferlets.delete(number);
+    if (delta.sections?.tenants) this.compare(delta.sections.tenants);
+    Object.assign(this.sections, delta.sections);
+    for (const wave of delta.waves ?? []) this.waves.push(named(WAVE, wave));
+    this.skipped += delta.skipped ?? 0;
+    const begin = this.time - WINDOW - 1;
+    const first = this.waves.findIndex((wave) => wave.begin + wave.seconds > begin);
+    this.waves.splice(0, Math.max(first < 0 ? this.waves.length : first, this.waves.length - MOST_WAVES));
+    if (this.time - this.measured >= 1) this.measure();
+  }
+
+  // How fast the tokens of tenants have come since they were told last.
+  compare(tenants) {
+    for (const one of tenants) {
+      const before = this.tenants.get(one.tenant);
+      one.rate = before ? Math.max(0, one.tokens - before.tokens) / (this.time - before.time) : 0;
+      this.tenants.set(one.tenant, { tokens: one.tokens, time: this.time });
+    }
+  }
+
+  // Once a second: how fast tokens come.
+  measure() {
+    const seconds = this.time - this.measured;
+    let generated = 0;
+    for (const one of this.inferlets.values()) {
+      one.rate = this.measured ? Math.max(0, one.generated - one.before) / seconds : 0;
+      one.before = one.generated;
+      generated += one.rate;
+    }
+    const used = this.sections.workers.reduce((sum, one) => sum + (one.pages ? one.pages.total - one.pages.free : 0), 0);
+    if (this.measured) this.points.push([this.time, generated, used]);
+    if (this.points.length > MOST_POINTS) this.points.shift();
+    this.measured = this.time;
+  }
+}

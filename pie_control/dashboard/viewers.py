@@ -1,0 +1,196 @@
+"""Who looks at the dashboard: a tenant sees its own inferlets, and who may see all tenants sees everything."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from pie_control.engine.hosts import Hosts
+from pie_control.engine.model import Model
+from pie_control.errors import TooManyRequests
+from pie_control.ids import Owner
+from pie_control.inferlets.events import InferletWait
+from pie_control.inferlets.lifecycle import ENDINGS
+from pie_control.registry.entry import Entry
+from pie_control.registry.registry import Registry
+
+from .deltas import About, Delta, Deltas, Now
+from .sections import host_section, tenant_section, worker_section
+from .waves import Answered, WaveWatch
+
+MOST_INFERLETS = 1000
+"""Inferlets that a viewer is shown: those that run, oldest first, then those that ended, newest first."""
+MOST_ENDED = 100
+MOST_LANES = 64
+"""Inferlets whose commands are shown."""
+MOST_VIEWERS = 16
+SLOW = 4
+"""Looks between two at what costs more: pages by owner, counts of schedulers, what inferlets wait for."""
+
+
+class Dashboard:
+    """What viewers share. Belongs to the thread of the control loop."""
+
+    def __init__(self, registry: Registry, hosts: Hosts, models: Mapping[str, Model]) -> None:
+        self.registry = registry
+        self.hosts = hosts
+        self.models = models
+        self.watch = WaveWatch(models)
+        self.tenants: Counter[str] = Counter()  # tokens run since the first viewer came
+        self._counted: Counter[Owner] = Counter()  # of these, by inferlet
+        self._viewers = 0
+
+    @contextlib.contextmanager
+    def viewer(self, tenant: str | None) -> Iterator[Viewer]:
+        """Somebody looks at what a tenant has; None: at everything. Raises TooManyRequests."""
+        if self._viewers >= MOST_VIEWERS:
+            raise TooManyRequests(f"{MOST_VIEWERS} viewers look at the dashboard, and no more may: close another one")
+        self._viewers += 1
+        try:
+            with self.watch.looking(), contextlib.closing(Viewer(self, tenant)) as viewer:
+                yield viewer
+        finally:
+            self._viewers -= 1
+            if not self._viewers:
+                self.tenants.clear()
+                self._counted.clear()
+
+    def count(self) -> None:
+        """Adds the tokens of inferlets to those of their tenants, and forgets those of inferlets that are gone."""
+        self.watch.watch()
+        run, counted = self.watch.run, self._counted
+        for number in list(run):
+            entry = self.registry.try_known(number)
+            if entry is not None and run[number] != counted[number]:
+                self.tenants[entry.standing.tenant.name] += run[number] - counted[number]
+                counted[number] = run[number]
+            elif entry is None:
+                for tokens in (run, counted, self.watch.generated):
+                    del tokens[number]
+
+
+class Viewer:
+    """One of those who look."""
+
+    def __init__(self, dashboard: Dashboard, tenant: str | None) -> None:
+        self._dashboard = dashboard
+        self._tenant = tenant
+        self._deltas = Deltas()
+        self._looks = 0
+        self._seen = dashboard.watch.number
+        self._lanes: dict[Owner, None] = {}
+        self._waits: Mapping[Owner, InferletWait] = {}
+        self._asking: asyncio.Task[None] | None = None
+
+    def look(self) -> Delta:
+        """What is new since the last look."""
+        dashboard, now = self._dashboard, time.time()
+        dashboard.count()
+        sections: dict[str, Any] = {}
+        entries = self._entries()
+        if self._looks % SLOW == 0:
+            self._ask_waits()
+            sections = self._sections(entries)
+        self._looks += 1
+        inferlets = {entry.number: self._now(entry) for entry in entries}
+        known = {entry.number: entry for entry in entries}
+        waves, skipped = self._waves(known)
+        return self._deltas.next(
+            now,
+            inferlets,
+            lambda number: _about(known[number]),
+            sections,
+            [wave.row(self._lanes) for wave in waves if self._tenant is None or self._concerns(wave)],
+            skipped,
+        )
+
+    def close(self) -> None:
+        """Nobody looks any more."""
+        if self._asking is not None:
+            self._asking.cancel()
+
+    def _entries(self) -> Sequence[Entry]:
+        return self._dashboard.registry.newest(self._tenant, MOST_INFERLETS, MOST_ENDED)
+
+    def _now(self, entry: Entry) -> Now:
+        number, watch = entry.number, self._dashboard.watch
+        wait = self._waits.get(number) if entry.status not in ENDINGS else None
+        return Now(
+            entry.status,
+            wait.what if wait is not None else "",
+            wait.seconds if wait is not None and wait.what else 0.0,
+            watch.run.get(number, 0),
+            watch.generated.get(number, 0),
+            entry.pages,
+            entry.embeds,
+            round(entry.cpu_seconds, 3),
+            entry.ended or 0.0,
+        )
+
+    # ---- waves ----
+
+    def _waves(self, known: Mapping[Owner, Entry]) -> tuple[list[Answered], int]:
+        """Those that were answered since the last look, and how many more there were."""
+        watch = self._dashboard.watch
+        waves = [wave for wave in watch.waves if wave.number > self._seen]
+        skipped = watch.number - self._seen - len(waves)
+        self._seen = watch.number
+        self._lanes = {number: None for number in self._lanes if _runs(known.get(number))}
+        for number, entry in known.items():
+            if len(self._lanes) >= MOST_LANES:
+                break
+            if _runs(entry):
+                self._lanes[number] = None
+        return waves, skipped
+
+    def _concerns(self, wave: Answered) -> bool:
+        return bool(wave.row(self._lanes).commands)
+
+    # ---- what costs more ----
+
+    def _ask_waits(self) -> None:
+        if self._asking is None or self._asking.done():
+            self._asking = asyncio.create_task(self._hear_waits())
+
+    async def _hear_waits(self) -> None:
+        now = time.time()
+        waits = await self._dashboard.hosts.ask_waits()
+        self._waits = {  # since when, so that it changes only with what is waited for
+            number: InferletWait(number, wait.what, round(now - wait.seconds, 1)) for number, wait in waits.items()
+        }
+
+    def _sections(self, entries: Sequence[Entry]) -> dict[str, Any]:
+        dashboard, mine = self._dashboard, self._tenant
+        shown = {entry.number for entry in entries}
+        workers = [
+            worker_section(name, number, replica, shown, whole=mine is None)
+            for name, model in dashboard.models.items()
+            for number, replica in enumerate(model.replicas, start=1)
+        ]
+        counts = dashboard.registry.statistics()
+        running = counts.running if mine is None else counts.of_tenants.get(mine, 0)
+        return {
+            "workers": workers,
+            "tenants": tenant_section(entries, counts.of_tenants, dashboard.tenants, mine),
+            "hosts": [host_section(host) for host in dashboard.hosts.statistics()] if mine is None else [],
+            "outages": list(dashboard.hosts.outages()),
+            "counts": {
+                "all": mine is None,
+                "running": running,
+                "launched": counts.launched if mine is None else None,
+                "ended": counts.ended if mine is None else None,
+            },
+        }
+
+
+def _runs(entry: Entry | None) -> bool:
+    return entry is not None and entry.status not in ENDINGS
+
+
+def _about(entry: Entry) -> About:
+    tenant = entry.standing.tenant.name
+    return About(entry.id, tenant, entry.program.title, entry.parent, entry.host, round(entry.created, 3))

@@ -1,0 +1,55 @@
+"""`/v1/dashboard`: what the dashboard shows, as it changes."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator
+
+from fastapi import APIRouter
+from starlette.responses import StreamingResponse
+from starlette.types import Receive, Scope, Send
+
+from pie_control.dashboard.viewers import Viewer
+from pie_control.server_api import ServerApi
+
+from ..callers import FromTenant
+from ..messages import encode
+from ..routes.failures import failures
+
+LOOK_SECONDS = 0.25
+"""Between two looks. A client that reads slowly gets fewer, not more at once."""
+
+
+class _Looks(StreamingResponse):
+    """Looks for as long as somebody reads."""
+
+    def __init__(self, api: ServerApi, tenant: str | None) -> None:
+        """Raises TooManyRequests."""
+        self._api = api
+        self._viewer = contextlib.ExitStack()
+        viewer = self._viewer.enter_context(api.dashboard.viewer(tenant))
+        super().__init__(self._look(viewer), headers={"cache-control": "no-store"}, media_type="text/event-stream")
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        with self._viewer:
+            await super().__call__(scope, receive, send)
+
+    async def _look(self, viewer: Viewer) -> AsyncIterator[bytes]:
+        while not self._api.is_closed:
+            yield b"data: " + encode(viewer.look()) + b"\n\n"
+            await asyncio.sleep(LOOK_SECONDS)
+
+
+def dashboard_router(api: ServerApi) -> APIRouter:
+    """The route of the dashboard's news."""
+    router = APIRouter(tags=["system"])
+
+    @router.get("/v1/dashboard", summary="Watch the server", response_class=StreamingResponse, responses=failures(429))
+    async def dashboard(caller: FromTenant) -> StreamingResponse:
+        """Server-sent events without a name, four a second, until the client leaves: first all that there is, then what
+        has changed. At most 1,000 inferlets are shown. A tenant sees its own; those of all tenants, queues and hosts
+        are for keys that may `admin`, of a tenant with `may_see_all`, and for servers without keys and tenants."""
+        return _Looks(api, None if caller.sees_all else caller.account.standing.tenant.name)
+
+    return router

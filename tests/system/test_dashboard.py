@@ -1,0 +1,195 @@
+"""The dashboard over a whole server: its stream, and its page in a browser."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from pie_control.client import Client
+from pie_control.dashboard import viewers
+from pie_control.server_api import ServerApi
+from pie_control.testing.fake_model import FakeModel
+from pie_control.testing.in_process import InProcessClient
+from tests.control.tenants.test_accounts import ALICE, BOB, written
+from tests.helpers.browser import chromium_or_skip
+from tests.helpers.guard import HANG_SECONDS
+from tests.helpers.live_server import live_server
+from tests.helpers.servers import cache_with_guest, started
+
+TENANTS = f"""
+[tenants.alice]
+tokens = ["{ALICE}"]
+may_see_all = true
+
+[tenants.bob]
+tokens = ["{BOB}"]
+"""
+GENERATES = b"""
+from inferlet_sdk import Context
+
+async def main(args):
+    context = Context(args.model)
+    context.fill("abc")
+    async for _ in context.generate(max_tokens=5):
+        pass
+    print("<img src=x onerror=alert(1)>")
+    await args.send("here")
+    return await args.receive()
+"""
+PARTS = ("free", "coming", "pinned", "shared", "others")
+
+
+class Seen:
+    """What a viewer has been told so far."""
+
+    def __init__(self) -> None:
+        self.about: dict[str, list[Any]] = {}
+        self.now: dict[str, list[Any]] = {}
+        self.sections: dict[str, Any] = {}
+        self.waves: list[list[Any]] = []
+
+    def take(self, delta: dict[str, Any]) -> None:
+        for name in ("about", "now", "sections"):
+            getattr(self, name).update(delta.get(name, {}))
+        self.waves += delta.get("waves", [])
+
+
+async def look(url: str, token: str, until: Callable[[Seen], bool], looks: asyncio.Event | None = None) -> Seen:
+    """Looks until what was seen is enough; `looks` is set once it does."""
+    seen = Seen()
+    headers = {"authorization": f"Bearer {token}"}
+    async with (
+        httpx.AsyncClient(base_url=url, trust_env=False, timeout=HANG_SECONDS) as web,
+        web.stream("GET", "/v1/dashboard", headers=headers) as answer,
+    ):
+        assert answer.status_code == 200, await answer.aread()
+        async for line in answer.aiter_lines():
+            if line.startswith("data: "):
+                seen.take(json.loads(line[6:]))
+                if looks is not None:
+                    looks.set()
+                if until(seen):
+                    return seen
+    raise AssertionError("the stream ended")
+
+
+def test_a_viewer_sees_what_its_tenant_may(tmp_path: Path, guest_cache: Path) -> None:
+    async def check(url: str) -> None:
+        def generated(seen: Seen) -> bool:
+            return any(now[4] >= 5 for now in seen.now.values()) and bool(seen.waves)
+
+        looks = asyncio.Event()
+        watching = asyncio.create_task(look(url, ALICE, generated, looks))
+        await looks.wait()
+        async with Client(url, BOB) as bob, Client(url, ALICE) as alice:
+            of_bob = await bob.launch(await bob.upload(GENERATES, "of bob"))
+            assert await of_bob.receive() == "here"
+            all_seen = await watching
+            of_alice = await alice.launch(await alice.upload(b"async def main(args): await args.receive()", "of alice"))
+            both = await look(url, ALICE, lambda seen: len(seen.about) == 2)
+            mine = await look(url, BOB, lambda seen: bool(seen.about))
+            assert [about[:3] for about in mine.about.values()] == [[of_bob.id, "bob", "of bob"]]
+            assert [one["tenant"] for one in mine.sections["tenants"]] == ["bob"]
+            assert mine.sections["hosts"] == []
+            assert mine.sections["counts"] == {"all": False, "running": 1, "launched": None, "ended": None}
+            assert "queues" not in mine.sections["workers"][0]
+            assert {about[1] for about in both.about.values()} == {"alice", "bob"}
+            assert both.sections["counts"]["running"] == 2
+            assert both.sections["hosts"][0]["inferlets"] == 2
+            worker, number = both.sections["workers"][0], of_bob.id[1:]
+            pages = worker["pages"]
+            assert pages["owners"][number] > 0
+            assert pages["total"] == sum(pages["owners"].values()) + sum(map(pages.get, PARTS))
+            assert worker["queues"]["waiting"] == 0
+            assert of_alice.id in {about[0] for about in both.about.values()}
+        commands = {call for wave in all_seen.waves for call in wave[6]}
+        assert {"embed_txt", "forward", "sample"} <= commands
+        assert all(wave[6].keys() and wave[5] >= 1 for wave in all_seen.waves)
+
+    tenants = written(tmp_path, TENANTS)
+    with live_server(cache_with_guest(_made(tmp_path), guest_cache), tenants=str(tenants)) as url:
+        asyncio.run(asyncio.wait_for(check(url), HANG_SECONDS))
+
+
+def test_without_viewers_nothing_is_watched(tmp_path: Path, guest_cache: Path) -> None:
+    async def check() -> None:
+        async with started(cache_with_guest(_made(tmp_path), guest_cache), InProcessClient(FakeModel())) as api:
+            own = _counts(api)
+            with api.dashboard.viewer(None) as first, api.dashboard.viewer("nobody") as second:
+                assert _counts(api) is not own
+                before = _counts(api).fields()
+                first.look()
+                assert second.look().now == {}
+            assert _counts(api) is own
+            assert own.fields() == before
+
+    asyncio.run(check())
+
+
+def test_viewers_are_bounded(tmp_path: Path, guest_cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(viewers, "MOST_VIEWERS", 1)
+
+    async def check(url: str) -> None:
+        async with (
+            httpx.AsyncClient(base_url=url, trust_env=False, timeout=HANG_SECONDS) as web,
+            web.stream("GET", "/v1/dashboard") as answer,
+        ):
+            await anext(answer.aiter_lines())
+            refused = await web.get("/v1/dashboard")
+            assert (refused.status_code, refused.json()["error"]["code"]) == (429, "too-many-requests")
+
+    with live_server(cache_with_guest(_made(tmp_path), guest_cache)) as url:
+        asyncio.run(asyncio.wait_for(check(url), HANG_SECONDS))
+
+
+def test_the_page_in_a_browser(tmp_path: Path, guest_cache: Path) -> None:
+    async def launch(url: str) -> None:
+        async with Client(url, ALICE) as alice:
+            running = await alice.launch(await alice.upload(GENERATES, "<b>bold</b>"), detached=True)
+            assert await running.receive() == "here"
+
+    tenants = written(tmp_path, TENANTS)
+    with (
+        chromium_or_skip() as page,
+        live_server(cache_with_guest(_made(tmp_path), guest_cache), tenants=str(tenants)) as url,
+    ):
+        page.open(f"{url}/")
+        page.until("document.activeElement?.type === 'password'")
+        page.type(ALICE)
+        page.ask("Runtime.evaluate", expression="document.querySelector('form button').click()")
+        page.until("document.querySelector('main[data-ready=true] .scroll') !== null")
+        asyncio.run(launch(url))
+        page.until("document.querySelectorAll('.scroll tbody tr').length === 1")
+        row = page.value("document.querySelector('.scroll tbody tr').innerText")
+        assert "<b>bold</b>" in row, "what inferlets wrote is text"
+        page.value("document.querySelector('.scroll').focus()")
+        page.press("ArrowDown")
+        page.until("document.querySelector('pre')?.innerText.includes('<img src=x onerror=alert(1)>')")
+        saved = page.value(
+            "import('/assets/save.js').then(async (save) => (await import('/assets/store.js')) && "
+            "save.pageAsFile({ time: 1, inferlets: new Map() })).then((blob) => blob.text())"
+        )
+        assert "<script" not in saved
+        assert "&lt;img src=x" in saved
+        assert "data:image/png" in saved
+        assert page.value("JSON.stringify([document.cookie, localStorage.length, sessionStorage.length])") == '["",0,0]'
+        expected = "401"  # before the key was given
+        assert [error for error in page.errors if expected not in error] == []
+
+
+def _made(folder: Path) -> Path:
+    cache = folder / "cache"
+    cache.mkdir(mode=0o700)
+    return cache
+
+
+def _counts(api: ServerApi) -> Any:
+    (replica,) = api.dashboard.models["fake"].replicas
+    assert replica.scheduler is not None
+    return replica.scheduler.counts
