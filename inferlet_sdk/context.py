@@ -30,7 +30,7 @@ from inferlet_sdk.sequences.queues import queues_of
 from inferlet_sdk.sequences.sequence import TokenSequence
 from inferlet_sdk.sequences.stepping import next_dist
 from inferlet_sdk.sharing.named import export, open_sequence
-from inferlet_sdk.sharing.prefixes import share_prefix
+from inferlet_sdk.sharing.prefixes import keep_pages, share_prefix
 from inferlet_sdk.traits import Dist
 from inferlet_sdk.traits.arguments import flag, numbers, texts, whole
 from inferlet_sdk.traits.arguments import text as checked_text
@@ -206,6 +206,12 @@ class Context(FilledContext):
             await traits.synchronize(queue)
 
     # ---- for others ----------------------------------------------------------------------------------------------
+
+    def keep(self) -> None:
+        """Shares the keys of what it holds, generated text included, as those of long prompts are: a context that is
+        filled with the same tokens does not compute them again. They are there, in whole pages, as long as memory is
+        not needed for something else. Nothing is waited for; short texts are left alone."""
+        keep_pages(self._settled("keep"))
 
     async def export(self, name: str) -> None:
         """Keeps its tokens and keys under a name, for `Context.open` in any inferlet of the same user, after this one

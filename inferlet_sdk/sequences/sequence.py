@@ -139,7 +139,7 @@ class TokenSequence:
         """Takes over all that the parent has computed."""
         self.tokens, self.images, self.offset = parent.tokens.copy(), parent.images.copy(), parent.offset
         self.computed, self.output_of, self.drops = parent.computed, parent.output_of, parent.drops.copy()
-        self.found = parent.found
+        self.found, self.shares, self.shared_with = parent.found, parent.shares, parent.shared_with
         parent.pages.fork_to(self.pages, self.computed)
         if self.tokens:
             parent.output.share_with(self.output)

@@ -1,7 +1,8 @@
 """Equal prefixes of long prompts are run once for all inferlets of a tenant.
 
 Before a long prompt runs, its beginning is asked for, in whole pages; what is there is used, and the pages behind it
-are offered to others when the prompt has run. Short prompts are left alone.
+are offered to others when the prompt has run. Short prompts are left alone. What was generated is offered where a
+program asks for it (`keep_pages`): the next turn of a conversation begins with the same tokens.
 """
 
 from __future__ import annotations
@@ -19,13 +20,10 @@ LEAST_TOKENS = 256
 async def share_prefix(sequence: TokenSequence) -> None:
     """Takes over what is there of the prompt's keys, runs the rest of it, and offers its full pages. Does nothing to a
     sequence with a short prompt, or one that has keys. Raises Cancelled if another task closes it meanwhile."""
-    if sequence.images.places:  # placeholders do not tell what was seen
-        return
-    if sequence.computed or not sequence.shares or len(sequence.tokens) < LEAST_TOKENS or sequence.offset:
+    if sequence.computed or len(sequence.tokens) < LEAST_TOKENS or not _can_share(sequence):
         return
     size = sequence.info.page_size
-    tokens = sequence.tokens[: (len(sequence.tokens) - 1) // size * size]
-    apart = f"{sequence.adapter}\0{sequence.shared_with}" if sequence.shared_with else sequence.adapter
+    tokens, apart = sequence.tokens[: (len(sequence.tokens) - 1) // size * size], _apart(sequence)
     with sequence as queue:
         found = await _found(sequence, traits.import_prefix(queue, tokens, apart), tokens)
         if sequence.computed:
@@ -37,6 +35,25 @@ async def share_prefix(sequence: TokenSequence) -> None:
             sequence.flush()  # all of it, in as few waves as it takes without exports
             with sequence.queues.another() as other:  # what follows the prompt does not wait for its export
                 traits.export_prefix(other, sequence.pages.seal(0, len(tokens)), tokens, apart).cancel()
+
+
+def keep_pages(sequence: TokenSequence) -> None:
+    """Offers all full pages of a sequence; what others know of them is not kept twice. Nobody waits for that, and it
+    happens even if the inferlet ends at once. Does nothing to a sequence that is short, or not shared."""
+    size = sequence.info.page_size
+    count = min(sequence.computed, len(sequence.tokens)) // size * size
+    if count < LEAST_TOKENS or sequence.pages.dropped or not _can_share(sequence):
+        return
+    with sequence as queue:
+        traits.export_prefix(queue, sequence.pages.seal(0, count), sequence.tokens[:count], _apart(sequence)).cancel()
+
+
+def _can_share(sequence: TokenSequence) -> bool:
+    return sequence.shares and not sequence.offset and not sequence.images.places  # what was seen is in no token
+
+
+def _apart(sequence: TokenSequence) -> str:
+    return f"{sequence.adapter}\0{sequence.shared_with}" if sequence.shared_with else sequence.adapter
 
 
 async def _found(sequence: TokenSequence, future: HostFuture[Pages], tokens: list[int]) -> Pages:

@@ -116,6 +116,7 @@ class Answer:
             yield rest
         if self.calls:
             self.finish_reason = "tool_calls"
+        self.ctx.keep()
 
     # ---- generating ----
 

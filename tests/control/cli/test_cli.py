@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from pie_control.cli import patience, server_options, stdin
@@ -23,6 +24,7 @@ from pie_control.cli.programs import EXAMPLES, find_program
 from pie_control.client import Client, SyncClient
 from pie_control.config import ModelPath, ServerConfig, build_config, settings
 from pie_control.errors import ConfigError, UnknownName
+from pie_control.testing.fake_model import FakeModel
 from tests.helpers.fake_server_api import FakeServerApi, serving_thread
 from tests.helpers.guard import HANG_SECONDS
 from tests.helpers.tree import ROOT
@@ -262,6 +264,21 @@ def test_models(url: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytes
     assert capsys.readouterr().out.splitlines()[1].startswith("fake  LlamaForCausalLM")
     assert main(["models", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)[0]["vocab_size"] == 256
+
+
+def test_models_that_were_not_made_for_embeddings_are_starred(
+    url: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plain = FakeModel("plain").describe()[0]
+    made = msgspec.structs.replace(plain, name="made", pooling="last")
+    monkeypatch.setattr(FakeServerApi, "models", lambda _: (plain, made))
+    assert main(["models", "--server", url]) == 0
+    _, first, second, note = capsys.readouterr().out.splitlines()
+    assert ("Embedding*" in first, "Embedding*" in second, "Embedding" in second) == (True, False, True)
+    assert note.startswith("* not made for embeddings")
+    monkeypatch.setattr(FakeServerApi, "models", lambda _: (made,))
+    assert main(["models", "--server", url]) == 0
+    assert "*" not in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])

@@ -1,0 +1,88 @@
+"""The next turn of a conversation computes only what is new: replies are kept, too."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from pie_control.authoring.native.server import NativeServer, native_server
+from pie_control.config import build_config
+from pie_control.testing.fake_model import FakeModel
+from pie_control.testing.in_process import InProcessClient
+from pie_inference.protocol import Forward, RunWave, WaveDone
+from tests.control.programs.bundled.launching import Served, asking
+
+WORDS = {"structured_outputs": {"regex": "[a-z ]{80}"}}
+"""Text that is tokenized to the tokens that were generated."""
+PAGE = 16
+
+
+class Counting(FakeModel):
+    """Counts the tokens that it runs."""
+
+    def __init__(self) -> None:
+        super().__init__("demo", num_pages=4096, max_context=8192)
+        self.inputs = 0
+
+    def run(self, wave: RunWave) -> WaveDone:
+        self.inputs += sum(len(batch.q_embeds) for batch in wave.batches if isinstance(batch, Forward))
+        return super().run(wave)
+
+
+@pytest.fixture(scope="module")
+def counted() -> Iterator[tuple[NativeServer, Counting]]:
+    model = Counting()
+    with native_server(build_config({}).resolved(), lambda *_: InProcessClient(model)) as server:
+        asking(server, "chat_completions")(messages=[{"role": "user", "content": "Hi"}], max_tokens=1, **WORDS)
+        yield server, model
+
+
+def told(served: Served) -> tuple[str, int, int, int]:
+    """The text of an answer, tokens of the prompt, those of them that were cached, and tokens of the answer."""
+    body = served.body
+    usage = body["usage"]
+    if body.get("type") == "message":
+        cached = usage["cache_read_input_tokens"]
+        return body["content"][0]["text"], usage["input_tokens"] + cached, cached, usage["output_tokens"]
+    if body["object"] == "response":
+        cached = usage["input_tokens_details"]["cached_tokens"]
+        return body["output"][0]["content"][0]["text"], usage["input_tokens"], cached, usage["output_tokens"]
+    text, cached = body["choices"][0]["message"]["content"], usage["prompt_tokens_details"]["cached_tokens"]
+    return text, usage["prompt_tokens"], cached, usage["completion_tokens"]
+
+
+@pytest.mark.parametrize(
+    ("program", "messages", "most"),
+    [
+        ("chat_completions", "messages", "max_tokens"),
+        ("messages", "messages", "max_tokens"),
+        ("responses", "input", "max_output_tokens"),
+    ],
+)
+def test_a_turn_computes_only_what_is_new(
+    counted: tuple[NativeServer, Counting], program: str, messages: str, most: str
+) -> None:
+    server, model = counted
+    ask, reach = asking(server, program), 0
+    said: list[dict[str, Any]] = [{"role": "user", "content": "You are a patient agent. " * 20}]
+    for turn in range(5):
+        before = model.inputs
+        fields = {messages: said, most: 80, "seed": turn, "cache_salt": program, **WORDS}
+        text, prompt, cached, written = told(ask(**fields))
+        assert model.inputs - before == prompt - cached + written - 1
+        assert reach - PAGE < cached <= reach
+        reach = prompt + written - 1  # the last token of an answer has no key
+        said += [{"role": "assistant", "content": text}, {"role": "user", "content": f"And then {turn}?"}]
+
+
+def test_a_reply_is_not_kept_for_others(counted: tuple[NativeServer, Counting]) -> None:
+    server, _ = counted
+    ask = asking(server, "chat_completions")
+    said: list[dict[str, Any]] = [{"role": "user", "content": "You are another agent. " * 20}]
+    text, *_ = told(ask(messages=said, max_tokens=80, cache_salt="mine", **WORDS))
+    said += [{"role": "assistant", "content": text}, {"role": "user", "content": "And then?"}]
+    for salt, is_found in (("yours", False), (None, False), ("mine", True)):
+        _, _, cached, _ = told(ask(messages=said, max_tokens=1, cache_salt=salt))
+        assert (cached > 480) == is_found
