@@ -12,7 +12,9 @@ from tests.helpers.guard import HANG_SECONDS
 from tests.helpers.tiers import corpus
 from tests.helpers.tree import ROOT
 
-NAMES = sorted(catalog.find().keys() - {"compare", "paper"})  # which compares two trees, or runs the others
+ELSEWHERE = {"compare", "paper", "serve"}
+"""They compare two trees, run the others, or take minutes: test_serving.py has a shorter form."""
+NAMES = sorted(catalog.find().keys() - ELSEWHERE)
 NEEDS_GPU = {"gpu_bench", "gpu_check"}
 
 

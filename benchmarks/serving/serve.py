@@ -1,0 +1,26 @@
+"""What do users of an OpenAI API get: time to the first token, rates, caches, overload, beside other servers?
+
+Each scenario is a file in `scenarios/`, whose docstring is its question. It starts its own servers and speaks to them
+over HTTP, by a client that costs little (`client.py`). A row is one measure; where it has a bound, the verdict says
+whether the bound is kept.
+"""
+
+from __future__ import annotations
+
+import sys
+from importlib import import_module
+
+from .plan import FULL, QUICK, TINY, Plan
+from .rows import Row
+
+__all__ = ["FULL", "QUICK", "TINY", "Plan", "run"]
+
+
+async def run(plan: Plan) -> list[Row]:
+    """The rows of all scenarios; each is told on stderr when it is there."""
+    rows = []
+    for name in plan.scenarios:
+        for row in await import_module(f"{__package__}.scenarios.{name}").measure(plan):
+            print(row, file=sys.stderr, flush=True)
+            rows.append(row)
+    return rows
