@@ -7,6 +7,7 @@ from pathlib import Path
 
 from ..opponents.sides import check_models
 from ..plans import refuse_unknown
+from .servers import PEERS
 
 NAMES = tuple(sorted(path.stem for path in (Path(__file__).parent / "scenarios").glob("[!_]*.py")))
 """Each file there is a scenario."""
@@ -16,7 +17,9 @@ NAMES = tuple(sorted(path.stem for path in (Path(__file__).parent / "scenarios")
 class Plan:
     """`scenarios` run on servers of their own, with `model` where a scenario needs no other one. What is compared takes
     `rounds` turns, with `streams` at once of `tokens` tokens; a conversation has `turns`. Loads last `seconds` each,
-    overload `overload_seconds`. `tree`: the tree to serve from, if not this one."""
+    overload `overload_seconds`; `percents`: of the capacity, for requests at random times. `records`: of inferlets that
+    have ended, in a state. `peers` and the server at the address `opponent` are compared on `peer_model` in
+    `peer_rounds` turns of `peer_streams` requests at once. `tree`: the tree to serve from, if not this one."""
 
     scenarios: tuple[str, ...] = NAMES
     model: str = "demo"
@@ -26,13 +29,46 @@ class Plan:
     tokens: int = 192
     seconds: float = 15.0
     overload_seconds: float = 60.0
+    percents: tuple[int, ...] = (25, 50, 75, 90)
+    slo_ttft_ms: int = 500
+    slo_tpot_ms: int = 50
+    records: int = 100_000
+    peers: tuple[str, ...] = ("closed", "llama.cpp", "transformers")
+    opponent: str = ""
+    peer_model: str = "random-1b"
+    peer_streams: tuple[int, ...] = (16, 32)
+    peer_tokens: int = 64
+    peer_rounds: int = 1
     tree: Path | None = None
 
     def __post_init__(self) -> None:
         refuse_unknown("scenario", self.scenarios, NAMES)
-        check_models((self.model,))
+        refuse_unknown("peer", self.peers, tuple(PEERS))
+        check_models((self.model, self.peer_model))
 
 
 FULL = Plan()
-QUICK = Plan(rounds=2, seconds=4.0, overload_seconds=8.0)
-TINY = Plan(rounds=1, turns=2, streams=2, tokens=16, seconds=0.3, overload_seconds=0.5)
+QUICK = Plan(
+    rounds=2,
+    seconds=4.0,
+    overload_seconds=8.0,
+    percents=(50, 90),
+    records=20_000,
+    peers=("closed",),
+    peer_model="demo",
+    peer_streams=(16,),
+)
+TINY = Plan(
+    rounds=1,
+    turns=2,
+    streams=2,
+    tokens=16,
+    seconds=0.3,
+    overload_seconds=0.5,
+    percents=(50,),
+    records=100,
+    peers=("closed", "llama.cpp"),
+    peer_model="random-tiny",
+    peer_streams=(2,),
+    peer_tokens=4,
+)

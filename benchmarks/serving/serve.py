@@ -1,4 +1,4 @@
-"""What do users of an OpenAI API get: time to the first token, rates, caches, overload, beside other servers?
+"""How fast are the routes of OpenAI's API alone, under load, in overload, and beside other servers?
 
 Each scenario is a file in `scenarios/`, whose docstring is its question. It starts its own servers and speaks to them
 over HTTP, by a client that costs little (`client.py`). A row is one measure; where it has a bound, the verdict says

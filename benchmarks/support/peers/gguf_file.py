@@ -30,21 +30,27 @@ HEAD_TYPES = {**TYPES, "int4": "Q8_0"}
 WHOLE_FILE = "model.safetensors"
 
 
-def gguf_of(checkpoint: Path, form: str) -> Path:
-    """The file beside the checkpoint's folder, made once. Raises ImportError without gguf."""
-    path = checkpoint.with_name(f"{checkpoint.name}-{TYPES[form]}-{HEAD_TYPES[form]}.gguf")
+def gguf_of(checkpoint: Path, form: str, is_text: bool = False) -> Path:
+    """The file beside the checkpoint's folder, made once; with the tokenizer if `is_text`. Raises ImportError without
+    gguf."""
+    what = "-text" if is_text else ""
+    path = checkpoint.with_name(f"{checkpoint.name}-{TYPES[form]}-{HEAD_TYPES[form]}{what}.gguf")
     if not path.exists():
         gguf = import_module("gguf")
         unfinished = path.with_suffix(".unfinished")
-        _write(gguf, checkpoint, form, unfinished)
+        _write(gguf, checkpoint, form, is_text, unfinished)
         os.replace(unfinished, path)
     return path
 
 
-def _write(gguf: Any, checkpoint: Path, form: str, path: Path) -> None:
+def _write(gguf: Any, checkpoint: Path, form: str, is_text: bool, path: Path) -> None:
     config = json.loads((checkpoint / "config.json").read_text())
     writer = gguf.GGUFWriter(path, "llama")
     _add_shape(writer, config)
+    if is_text:
+        _add_tokenizer(gguf, writer, json.loads((checkpoint / "tokenizer.json").read_text()), config)
+    else:  # inputs and outputs are token ids
+        writer.add_tokenizer_model("no_vocab")
     for name, tensor in _tensors(checkpoint, config):
         if tensor.ndim == 1:  # llama.cpp stores norms in float32
             writer.add_tensor(name, tensor.float().numpy())
@@ -59,8 +65,7 @@ def _write(gguf: Any, checkpoint: Path, form: str, path: Path) -> None:
 
 
 def _add_shape(writer: Any, config: Config) -> None:
-    """Writes the sizes, but no tokenizer: inputs and outputs are token ids."""
-    writer.add_tokenizer_model("no_vocab")
+    """Writes the sizes."""
     writer.add_vocab_size(config["vocab_size"])
     writer.add_context_length(config["max_position_embeddings"])
     writer.add_embedding_length(config["hidden_size"])
@@ -71,6 +76,22 @@ def _add_shape(writer: Any, config: Config) -> None:
     writer.add_rope_dimension_count(config["head_dim"])
     writer.add_rope_freq_base(config["rope_parameters"]["rope_theta"])
     writer.add_layer_norm_rms_eps(config["rms_norm_eps"])
+
+
+def _add_tokenizer(gguf: Any, writer: Any, tokenizer: Mapping[str, Any], config: Config) -> None:
+    """Writes a byte-level tokenizer, with a merge that never applies if it has none: llama.cpp wants one."""
+    special = {token["id"]: token["content"] for token in tokenizer["added_tokens"]}
+    names = {number: text for text, number in tokenizer["model"]["vocab"].items()} | special
+    numbers, kinds = range(config["vocab_size"]), gguf.TokenType
+    merges = tokenizer["model"]["merges"] or [["!", "!"]]
+    writer.add_tokenizer_model("gpt2")
+    writer.add_tokenizer_pre("default")
+    writer.add_token_list([names.get(number, f"[{number}]") for number in numbers])
+    writer.add_token_types([kinds.CONTROL if number in special else kinds.NORMAL for number in numbers])
+    writer.add_token_merges([" ".join(pair) for pair in merges])
+    writer.add_bos_token_id(config["bos_token_id"])
+    writer.add_eos_token_id(config["eos_token_id"])
+    writer.add_add_bos_token(False)
 
 
 def _tensors(checkpoint: Path, config: Config) -> Iterator[tuple[str, Tensor]]:
