@@ -96,6 +96,6 @@ def fill(folder: Path, records: int) -> None:
             number, now = state.inferlets.next_number(), time.time()
             state.inferlets.launched(number, TENANT, PROGRAM, "agent", now)
             record = InferletRecord(number, TENANT, PROGRAM, "agent", 0, None, now, "finished", now, 0.1, RESULT, None)
-            state.inferlets.ended(record, lambda: None)
+            state.inferlets.ended(record)
     finally:
         state.close()
