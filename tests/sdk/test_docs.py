@@ -14,7 +14,8 @@ from inferlet_sdk.guest.program import run_program
 from tests.helpers.native_host import install
 from tests.helpers.tree import ROOT
 
-DOCS = [ROOT / "README.md", *(ROOT / "docs" / name for name in ("inferlets.md", "sdk.md", "adapters.md"))]
+NAMES = ("inferlets", "sdk", "adapters", "asked-for", "tutorials")
+DOCS = [ROOT / "README.md", *(ROOT / "docs" / f"{name}.md" for name in NAMES)]
 BLOCK = re.compile(r"(?:<!-- file: (\S+) -->\n)?```python\n(.*?)```", re.DOTALL)
 PROGRAMS = [(doc.name, file, code) for doc in DOCS for file, code in BLOCK.findall(doc.read_text())]
 
