@@ -15,6 +15,7 @@ from pie_inference.protocol import ModelDescription
 
 from .adapter_library import AdapterLibrary
 from .config import ServerConfig
+from .durable.accounts.bills import Bills
 from .durable.state import State
 from .engine.app_host import HostStatistics
 from .engine.hosts import Hosts
@@ -27,12 +28,14 @@ from .programs.library import ProgramLibrary
 from .programs.python_guest import compiled_guest
 from .registry.registry import Registry
 from .tenant_api import TenantApi
-from .tenants.budgets import DAY, MINUTE, seconds_of_day_left
 from .tenants.meters import Meters
 from .tenants.tenant import Standing
 
 if TYPE_CHECKING:
     from .dashboard.viewers import Dashboard
+
+BILL_SECONDS = 1.0
+"""Between two writes of what was used."""
 
 
 @dataclass(frozen=True)
@@ -101,7 +104,9 @@ class ServerApi(TenantApi):
         self._state = state
         self.keys = state.keys if state is not None else None
         self._closed = False
-        self._days: asyncio.Task[None] | None = None
+        self._billing: asyncio.Task[None] | None = None
+        self.bills = Bills(meters, state.usage if state is not None else None, time)
+        registry.on_end.append(lambda entry: meters.of(entry.standing).runs(entry.cpu_seconds))
         self.adapters = AdapterLibrary(config, models, self._tell_hosts)
 
     async def start(self) -> None:
@@ -118,7 +123,7 @@ class ServerApi(TenantApi):
             hosts = self.observer.watching(self._hosts) if self.observer else self._hosts
             self._loop.start(hosts, tuple(self._models.values()))
             await self._hosts.start(guest.result())
-            self._days = asyncio.create_task(self._begin_days())
+            self._billing = asyncio.create_task(self._bill_each_second())
         except ExceptionGroup as group:
             await self.close()
             raise _first(group) from None
@@ -126,14 +131,10 @@ class ServerApi(TenantApi):
             await self.close()
             raise
 
-    async def _begin_days(self) -> None:
-        """Budgets of a day are whole again with each day."""
-        day = time() // DAY
+    async def _bill_each_second(self) -> None:
         while True:
-            await asyncio.sleep(min(MINUTE, seconds_of_day_left(time())))
-            if time() // DAY != day:
-                day = time() // DAY
-                self.meters.begin_day()
+            await asyncio.sleep(BILL_SECONDS)
+            self.bills.write()
 
     async def drain(self, seconds: float) -> None:
         """Takes no new work from now on, and waits until all inferlets have ended, for at most this time."""
@@ -146,14 +147,15 @@ class ServerApi(TenantApi):
         if self._closed:
             return
         self._closed = True
-        if self._days is not None:
-            self._days.cancel()
+        if self._billing is not None:
+            self._billing.cancel()
         await self._hosts.close()
         self._loop.close()
         await asyncio.gather(self._library.close(), *(model.close() for model in self._models.values()))
         await asyncio.gather(*(replica.close() for replica in self._remote))  # of which some may serve no model yet
         if self.observer is not None and self.observer.traces is not None:
             await asyncio.to_thread(self.observer.traces.close)
+        self.bills.write()
         if self._state is not None:
             self._state.close()
 

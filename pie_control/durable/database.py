@@ -45,6 +45,16 @@ MIGRATIONS = (
         created REAL NOT NULL, expires REAL, revoked REAL, digest BLOB NOT NULL UNIQUE
     ) STRICT;
     """,
+    """
+    ALTER TABLE keys ADD COLUMN requests_per_minute INTEGER;
+    ALTER TABLE keys ADD COLUMN tokens_per_minute INTEGER;
+    ALTER TABLE keys ADD COLUMN tokens_per_day INTEGER;
+    CREATE TABLE usage (
+        day INTEGER NOT NULL, tenant TEXT NOT NULL, key TEXT NOT NULL, requests INTEGER NOT NULL,
+        prompt_tokens INTEGER NOT NULL, generated_tokens INTEGER NOT NULL, cpu_seconds REAL NOT NULL,
+        PRIMARY KEY (day, tenant, key)
+    ) STRICT, WITHOUT ROWID;
+    """,
 )
 """What makes each version of the schema of the one before. `PRAGMA user_version` counts those that a file has had."""
 

@@ -10,7 +10,10 @@ import uuid
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+from msgspec.structs import astuple
+
 from ..errors import ConfigError
+from ..tenants.budgets import NO_BUDGET, Budget
 
 log = logging.getLogger(__name__)
 
@@ -18,7 +21,7 @@ log = logging.getLogger(__name__)
 @dataclass(frozen=True)
 class KeyRecord:
     """A key. `ending`: its last four letters, by which its owner knows it. Times are in seconds since the epoch.
-    `may`: its capabilities."""
+    `may`: its capabilities. What it may spend beside its tenant's budget; None: no bound of its own."""
 
     id: str
     tenant: str
@@ -28,6 +31,13 @@ class KeyRecord:
     created: float
     expires: float | None
     revoked: float | None
+    requests_per_minute: int | None = None
+    tokens_per_minute: int | None = None
+    tokens_per_day: int | None = None
+
+    @property
+    def budget(self) -> Budget:
+        return Budget(self.requests_per_minute, self.tokens_per_minute, self.tokens_per_day)
 
     def is_valid(self, now: float) -> bool:
         """Whether it can be used."""
@@ -92,12 +102,15 @@ def add_key(
     ending: str,
     may: Sequence[str],
     expires: float | None,
+    budget: Budget = NO_BUDGET,
 ) -> KeyRecord:
     """Keeps a new key. `expires`: seconds since the epoch."""
-    record = KeyRecord(f"key_{uuid.uuid4().hex[:12]}", tenant, name, ending, tuple(may), time.time(), expires, None)
-    values = (record.id, tenant, name, ending, ",".join(may), record.created, expires, None, digest)
+    id_, bounds = f"key_{uuid.uuid4().hex[:12]}", astuple(budget)
+    record = KeyRecord(id_, tenant, name, ending, tuple(may), time.time(), expires, None, *bounds)
+    values = (id_, tenant, name, ending, ",".join(may), record.created, expires, None, *bounds, digest)
     with _changing(database):
-        database.execute(f"INSERT INTO keys ({COLUMNS}, digest) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)", values)
+        places = ", ".join("?" * len(values))
+        database.execute(f"INSERT INTO keys ({COLUMNS}, digest) VALUES ({places})", values)
     return record
 
 

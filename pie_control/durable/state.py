@@ -6,6 +6,7 @@ import sqlite3
 import time
 from pathlib import Path
 
+from .accounts.usage import UsageRecords, write_that_forgets
 from .commits import Write
 from .database import FILE, hold, open_database, own_folder, unusable
 from .inferlets import InferletRecords, LineBuffer, writes_that_forget
@@ -42,13 +43,14 @@ class State:
             raise
         self.keys = Keys(self._reader)
         self.inferlets = InferletRecords(self._writer, self._lines, self._reader)
+        self.usage = UsageRecords(self._writer, self._reader)
 
     def _collect(self) -> list[Write]:
         lines = self._lines.collect()
         if time.monotonic() < self._next_look:
             return lines
         self._next_look = time.monotonic() + FORGET_SECONDS
-        return [*lines, *writes_that_forget(*self._keep)]
+        return [*lines, *writes_that_forget(*self._keep), write_that_forgets(time.time())]
 
     @property
     def trouble(self) -> str:

@@ -116,6 +116,7 @@ class Callers:
         account = self._account_of(found.tenant)
         if account is None:
             raise Unauthorized(f"tenant {found.tenant} of this key is not in the server's file of tenants (--tenants)")
+        self._server.meters.use_key(found.id, found.budget)
         return self._caller(account, frozenset(found.may), found.id)
 
     def _account_of(self, tenant: str) -> TokenGrant | None:

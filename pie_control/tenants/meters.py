@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import ceil
 from typing import NamedTuple
 
@@ -116,6 +116,10 @@ class Meter:
                     found[what] = told
         return found
 
+    def runs(self, seconds: float) -> None:
+        """An inferlet has ended that has used so much processor time."""
+        self.usage.cpu_seconds += seconds
+
     def requests(self, now: float) -> None:
         """A request of a client is taken."""
         self.usage.requests += 1
@@ -128,6 +132,7 @@ def _seconds(wait: float) -> int:
     return max(1, ceil(wait))
 
 
+NO_USAGE = Usage()
 NOTHING: Mapping[tuple[str, str], Usage] = {}
 
 
@@ -139,6 +144,7 @@ class Meters:
         """By their numbers."""
         self.limited = False
         """Whether any is."""
+        self._told: dict[int, Usage] = {}  # by the number of the meter
         self._found: dict[tuple[str, str], Meter] = {}
         self._tenants: dict[str, Spender] = {}
         self._keys: dict[str, Spender] = {}
@@ -177,8 +183,18 @@ class Meters:
             self._key(key).use(budget)
             self._look()
 
+    def changed(self) -> list[tuple[str, str, Usage]]:
+        """What was used in this day, by tenant and key, where it is not what was told last."""
+        found = []
+        for meter in self.all:
+            if meter.usage != self._told.get(meter.number, NO_USAGE):
+                self._told[meter.number] = replace(meter.usage)
+                found.append((meter.tenant, meter.key, meter.usage))
+        return found
+
     def begin_day(self, spent: Mapping[tuple[str, str], Usage] = NOTHING) -> None:
         """A day begins, in which that was spent by tenant and key."""
+        self._told.clear()
         for meter in self.all:
             meter.begins_day(Usage())
         for (tenant, key), usage in spent.items():

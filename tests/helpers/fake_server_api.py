@@ -17,6 +17,8 @@ from dataclasses import dataclass, field, replace
 from typing import Any, cast
 
 from pie_control.config import InferletLimits, build_config, find_accounts
+from pie_control.durable.accounts.bills import Bills
+from pie_control.durable.keys import Keys
 from pie_control.engine.adapters import AdapterInfo
 from pie_control.errors import BadProgram, Conflict, UnknownName
 from pie_control.http_server.listening import bind
@@ -230,6 +232,7 @@ class FakeServerApi:
         self.adapters = FakeAdapters()
         self.standing = DEFAULT_STANDING
         self.meters = Meters()
+        self.bills = Bills(self.meters, None, time.time)
         self.is_ready = True
         self.compiles = True
         self.blobs: dict[str, bytes] = {}
@@ -359,7 +362,7 @@ class FakeServerApi:
         return ()
 
     observer = None
-    keys = None
+    keys: Keys | None = None
 
     def metrics(self) -> bytes:
         raise UnknownName("nothing is measured")

@@ -35,7 +35,7 @@ MEANINGS = {
     409: "`conflict`",
     413: "`too-large`, `storage-full`",
     421: "`forbidden`: by this name of the server",
-    429: "`too-many-requests`: what the tenant or client may have at a time; try again later",
+    429: "`too-many-requests`: what the tenant or client may have at a time; `rate-limited`: a budget is spent",
     422: "`bad-program`, `bad-adapter`: the message says what is wrong with it",
     500: "`internal`: a fault of the server; its log says more",
     503: "`overloaded`, `worker-unavailable`, `host-unavailable`: try again later",

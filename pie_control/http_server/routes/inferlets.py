@@ -57,7 +57,7 @@ def inferlets_router(attachments: Attachments, launches: Launches) -> APIRouter:
         summary="Launch an inferlet",
         openapi_extra=LAUNCH,
         response_model=InferletInfo,
-        responses=STREAMED | failures(404, 413, 422),
+        responses=STREAMED | failures(404, 413, 422, 429),
     )
     async def launch(
         request: Request,

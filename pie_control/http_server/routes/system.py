@@ -2,13 +2,25 @@
 
 from __future__ import annotations
 
-from fastapi import APIRouter, Request
+from dataclasses import dataclass
+from typing import Annotated
+
+from fastapi import APIRouter, Query, Request
 from starlette.responses import Response
 
+from pie_control.durable.accounts.usage import MOST_DAYS, UsageRecord
 from pie_control.errors import WorkerUnavailable
 from pie_control.server_api import ServerApi
 
+from ..callers import FromTenant
 from ..messages import encode
+
+
+@dataclass(frozen=True)
+class UsageList:
+    """What was used."""
+
+    data: list[UsageRecord]
 
 
 def system_router(api: ServerApi) -> APIRouter:
@@ -19,6 +31,16 @@ def system_router(api: ServerApi) -> APIRouter:
     async def statistics() -> Response:
         """Numbers on inferlets, waves, batches and pools, as nested JSON objects."""
         return Response(encode(api.statistics()), media_type="application/json")
+
+    @router.get("/usage", summary="Read what was used")
+    async def usage(
+        caller: FromTenant,
+        days: Annotated[int, Query(ge=1, le=MOST_DAYS, description="The last ones, today included.")] = 30,
+    ) -> UsageList:
+        """What each key has used, day by day (UTC), oldest first: of the own tenant, or with `admin` of all. `key`: its
+        id, or empty. A server without a state knows of today, since it was started."""
+        tenant = None if "admin" in caller.may else caller.account.standing.tenant.name
+        return UsageList(api.bills.usage(days, tenant))
 
     return router
 

@@ -17,12 +17,17 @@ from starlette.datastructures import Headers
 from pie_control.cli.commands.serve import read_tenants_at_hangup
 from pie_control.client import Client
 from pie_control.config import build_config, find_accounts
+from pie_control.durable.database import open_database
+from pie_control.durable.keys import Keys, add_key
 from pie_control.errors import Forbidden, Unauthorized
 from pie_control.http_server.callers import Callers
 from pie_control.http_server.listening import bind
 from pie_control.http_server.server import HttpServer
 from pie_control.server_api import ServerApi
 from pie_control.tenants.accounts import Accounts
+from pie_control.tenants.budgets import Budget
+from pie_control.tenants.keys import digest_of, make_key
+from pie_control.tenants.tenant import Standing
 from tests.control.tenants.test_accounts import ALICE, BOB, NEW, written
 from tests.helpers.fake_server_api import FakeServerApi
 from tests.helpers.guard import HANG_SECONDS
@@ -154,3 +159,23 @@ def test_what_is_under_way_ends_when_its_token_is_removed(tmp_path: Path) -> Non
             await server.close()
 
     asyncio.run(check())
+
+
+def test_a_key_has_a_budget_of_its_own_and_what_it_launches_bears_its_id(tmp_path: Path) -> None:
+    key, other = make_key(), make_key()
+    database = open_database(tmp_path)
+    record = add_key(
+        database, "default", "ci", digest_of(key), key[-4:], ("launch",), None, Budget(requests_per_minute=5)
+    )
+    add_key(database, "default", "laptop", digest_of(other), other[-4:], ("launch", "http"), None)
+    server = FakeServerApi()
+    server.keys = Keys(database)
+    callers = Callers(cast(ServerApi, server), None)
+    assert callers.of(headers(key)) is callers.of(headers(key)) is not callers.of(headers(other))
+    shown = server.tenants["default"].keys_shown
+    assert [may_send for _, may_send in shown] == [False, True]
+    assert shown[0] == (record.id, False)
+    meter = server.meters.of(Standing(key=record.id))
+    assert meter.limits(0.0)["requests"].limit == 5
+    assert not server.meters.of(Standing()).limits(0.0)
+    database.close()

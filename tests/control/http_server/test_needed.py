@@ -36,6 +36,7 @@ NEEDED = {
         "GET /v1/adapters",
         "GET /v1/models",
         "GET /v1/models/{model}",
+        "GET /v1/usage",
     },
 }
 

@@ -79,3 +79,14 @@ def test_the_headers_of_both_dialects() -> None:
         b"anthropic-ratelimit-tokens-reset": b"2023-11-14T22:13:50Z",
     }
     assert dict(rate_limit_headers(meter, CHAT, 161.0, wall))[b"x-ratelimit-reset-tokens"] == b"0s"
+
+
+def test_usage_over_http() -> None:
+    async def test(url: str, runtime: FakeServerApi) -> None:
+        async with http(url) as client:
+            await client.post(CHAT, json=BODY)
+            (told,) = (await client.get("/v1/usage?days=2")).json()["data"]
+            assert (told["tenant"], told["key"], told["requests"]) == ("default", "", 1)
+            assert (await client.get("/v1/usage?days=0")).status_code == 400
+
+    serve_async(test)

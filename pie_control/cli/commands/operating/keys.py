@@ -17,13 +17,19 @@ if TYPE_CHECKING:
     from pie_control.durable.keys import KeyRecord
 
 NAME = "keys"
-HELP = "make, list and revoke the keys of tenants"
+HELP = "make, list and revoke the keys of tenants; see what they have used"
 EXAMPLES = """  pie keys add default --name laptop         prints the key, this once
   pie keys add alice --name ci --expires 90d --may launch,upload,http
+  pie keys add alice --name tool --tokens-per-minute 60000 --requests-per-minute 600
   pie keys list
-  pie keys revoke laptop"""
+  pie keys revoke laptop
+  pie keys usage --days 7                     what each key has used, day by day"""
 
 COLUMNS = ("ID", "TENANT", "NAME", "ENDS WITH", "MAY", "CREATED", "EXPIRES", "STATE")
+USAGE = ("DAY", "TENANT", "KEY", "REQUESTS", "PROMPT TOKENS", "GENERATED TOKENS", "PROCESSOR SECONDS")
+BUDGETS = ("requests-per-minute", "tokens-per-minute", "tokens-per-day")
+MOST = 1 << 53
+"""What a budget may be."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -39,11 +45,19 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="WHAT",
         help="what it may, of launch, upload, http, adapters and admin, with commas (default: launch,upload)",
     )
+    for budget in BUDGETS:
+        add.add_argument(f"--{budget}", type=_count, metavar="N", help="its own budget, within that of its tenant")
     listing = actions.add_parser("list", help="list all that were made", allow_abbrev=False)
     listing.add_argument("--json", action="store_true", help="print all fields as JSON")
     revoke = actions.add_parser("revoke", help="end a key and its sessions", allow_abbrev=False)
     revoke.add_argument("key", metavar="ID|NAME", help="see `pie keys list`")
-    for action in (add, listing, revoke):
+    usage = actions.add_parser("usage", help="tell what each key has used, by day (UTC)", allow_abbrev=False)
+    usage.add_argument(
+        "--days", type=_count, default=30, metavar="N", help="the last ones, today included (default: 30)"
+    )
+    usage.add_argument("--tenant", metavar="TENANT", help="of this one only")
+    usage.add_argument("--json", action="store_true", help="print all fields as JSON")
+    for action in (add, listing, revoke, usage):
         add_state(action)
 
 
@@ -61,6 +75,8 @@ def execute(options: argparse.Namespace) -> int:
                 keys = list_keys(database)
                 told = [asdict(key) for key in keys]
                 write_line(json.dumps(told, indent=2) if options.json else format_table(COLUMNS, map(_row, keys)))
+            case "usage":
+                write_line(_usage(options, database))
             case "revoke":
                 key = revoke_key(database, options.key)
                 write_line(f"the key {key.name} of {key.tenant} is revoked, and its sessions end")
@@ -73,6 +89,7 @@ def _add(options: argparse.Namespace, database: sqlite3.Connection) -> str:
     from pie_control.durable.keys import add_key
     from pie_control.errors import ConfigError
     from pie_control.tenants.accounts import NAME as TENANT_NAME
+    from pie_control.tenants.budgets import Budget
     from pie_control.tenants.keys import digest_of, make_key, read_capabilities, read_lasting
 
     if not TENANT_NAME.fullmatch(options.tenant):
@@ -82,8 +99,35 @@ def _add(options: argparse.Namespace, database: sqlite3.Connection) -> str:
     may = read_capabilities(options.may)
     expires = time.time() + read_lasting(options.expires) if options.expires else None
     key = make_key()
-    add_key(database, options.tenant, options.name, digest_of(key), key[-4:], may, expires)
+    budget = Budget(*(getattr(options, name.replace("-", "_")) for name in BUDGETS))
+    add_key(database, options.tenant, options.name, digest_of(key), key[-4:], may, expires, budget)
     return key
+
+
+def _usage(options: argparse.Namespace, database: sqlite3.Connection) -> str:
+    from pie_control.durable.accounts.usage import list_usage
+    from pie_control.durable.keys import list_keys
+    from pie_control.tenants.budgets import DAY
+
+    found = list_usage(database, int(time.time() // DAY) - options.days + 1, options.tenant)
+    if options.json:
+        return json.dumps([asdict(one) for one in found], indent=2)
+    names = {key.id: key.name for key in list_keys(database)}
+    rows = (
+        (
+            *(one.day, one.tenant, names.get(one.key, one.key) or "-"),
+            *map(str, (one.requests, one.prompt_tokens, one.generated_tokens)),
+            f"{one.cpu_seconds:.1f}",
+        )
+        for one in found
+    )
+    return format_table(USAGE, rows)
+
+
+def _count(text: str) -> int:
+    if not (text.isascii() and text.isdecimal() and 0 < int(text) <= MOST):
+        raise argparse.ArgumentTypeError(f"a whole number of at least 1, not {text!r}")
+    return int(text)
 
 
 def _row(key: KeyRecord) -> tuple[str, ...]:

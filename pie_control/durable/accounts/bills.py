@@ -1,0 +1,46 @@
+"""What is used, from the meters that count it into the state; and the days of budgets."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import astuple
+
+from ...tenants.budgets import DAY
+from ...tenants.meters import NO_USAGE, Meters
+from .usage import UsageRecord, UsageRecords, day_of
+
+
+class Bills:
+    """Belongs to the thread of the meters. `clock` gives seconds since the epoch."""
+
+    def __init__(self, meters: Meters, records: UsageRecords | None, clock: Callable[[], float]) -> None:
+        """`records`: what survives the server. Then what was used before in this day counts for its budgets."""
+        self._meters = meters
+        self._records = records
+        self._clock = clock
+        self._day = int(clock() // DAY)
+        if records is not None:
+            meters.begin_day(records.of_day(self._day))
+
+    def write(self) -> None:
+        """Writes what was used since the last time, and begins a day when it is time."""
+        if self._records is not None:
+            self._records.write(self._day, self._meters.changed())
+        if (today := int(self._clock() // DAY)) != self._day:
+            self._day = today
+            self._meters.begin_day()
+
+    def usage(self, days: int, tenant: str | None = None) -> list[UsageRecord]:
+        """What was used in the last days, today included, oldest first: by a tenant, or by all. Of days before today it
+        is what the state has."""
+        self.write()
+        today = day_of(self._day).isoformat()
+        found = self._records.since(self._day - days + 1, tenant) if self._records is not None else []
+        return [
+            *(one for one in found if one.day != today),
+            *(
+                UsageRecord(today, meter.tenant, meter.key, *astuple(meter.usage))
+                for meter in sorted(self._meters.all, key=lambda one: (one.tenant, one.key))
+                if meter.usage != NO_USAGE and tenant in (None, meter.tenant)
+            ),
+        ]

@@ -1,0 +1,130 @@
+"""What tenants and keys have used: day by day, over restarts."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import pytest
+
+from pie_control.cli.main import main
+from pie_control.durable.accounts.bills import Bills
+from pie_control.durable.accounts.usage import MOST_DAYS, UsageRecord, day_of
+from pie_control.durable.database import open_database
+from pie_control.durable.keys import add_key, list_keys
+from pie_control.durable.state import State
+from pie_control.tenants.budgets import DAY, Budget
+from pie_control.tenants.meters import Meters
+from pie_control.tenants.tenant import Standing, Tenant
+
+ALICE, LAPTOP = Standing(Tenant("alice")), Standing(Tenant("alice"), key="key_1")
+BOB = Standing(Tenant("bob"))
+FIRST = int(time.time() // DAY) - 10
+"""A day."""
+
+
+class Server:
+    """What counts and bills, by a clock of the test."""
+
+    def __init__(self, folder: Path, now: float) -> None:
+        self.now = now
+        self.meters = Meters()
+        self.state = State(folder, 1e6, 1 << 30)
+        self.bills = Bills(self.meters, self.state.usage, lambda: self.now)
+
+    def close(self) -> None:
+        self.bills.write()
+        self.state.close()
+
+
+def test_usage_is_kept_by_day_and_key_and_goes_on_after_a_restart(tmp_path: Path) -> None:
+    first = Server(tmp_path / "state", FIRST * DAY + 5)
+    first.meters.of(LAPTOP).requests(0.0)
+    first.meters.of(LAPTOP).computes(30, 0.0)
+    first.meters.of(LAPTOP).runs(0.5)
+    first.meters.of(BOB).generates(7, 0.0)
+    first.bills.write()
+    first.now += DAY
+    first.bills.write()
+    assert first.bills.usage(1) == []
+    first.meters.of(LAPTOP).generates(4, 0.0)
+    first.close()
+
+    second = Server(tmp_path / "state", (FIRST + 1) * DAY + 100)
+    second.meters.of(LAPTOP).generates(2, 0.0)
+    second.meters.of(ALICE).requests(0.0)
+    days = [day_of(FIRST + number).isoformat() for number in range(2)]
+    yesterday = [
+        UsageRecord(days[0], "alice", "key_1", 1, 30, 0, 0.5),
+        UsageRecord(days[0], "bob", "", 0, 0, 7, 0.0),
+    ]
+    today = [
+        UsageRecord(days[1], "alice", "", 1, 0, 0, 0.0),
+        UsageRecord(days[1], "alice", "key_1", 0, 0, 6, 0.0),
+    ]
+    assert second.bills.usage(2) == yesterday + today
+    assert second.bills.usage(2, "bob") == yesterday[1:]
+    assert second.bills.usage(1) == today
+    second.close()
+
+
+def test_what_was_used_before_a_restart_counts_for_the_day(tmp_path: Path) -> None:
+    first = Server(tmp_path / "state", FIRST * DAY)
+    first.meters.of(LAPTOP).computes(90, 0.0)
+    first.close()
+    second = Server(tmp_path / "state", FIRST * DAY + 3600)
+    second.meters.use({"alice": Budget(tokens_per_day=100)})
+    assert not second.meters.of(ALICE).over_today
+    second.meters.of(ALICE).computes(10, 0.0)
+    assert second.meters.of(LAPTOP).over_today
+    second.now += DAY
+    second.bills.write()
+    assert not second.meters.of(LAPTOP).over_today
+    second.close()
+
+
+def test_only_changes_are_written() -> None:
+    meters = Meters()
+    meters.of(ALICE).computes(1, 0.0)
+    meters.of(BOB)
+    assert [(tenant, key) for tenant, key, _ in meters.changed()] == [("alice", "")]
+    assert meters.changed() == []
+    meters.of(ALICE).requests(0.0)
+    assert len(meters.changed()) == 1
+
+
+def test_usage_that_is_too_old_goes(tmp_path: Path) -> None:
+    old = Server(tmp_path / "state", time.time() - (MOST_DAYS + 2) * DAY)
+    old.meters.of(ALICE).computes(1, 0.0)
+    old.close()
+    assert open_database(tmp_path / "state").execute("SELECT count(*) FROM usage").fetchone() == (1,)
+    new = Server(tmp_path / "state", time.time())
+    new.meters.of(BOB).computes(1, 0.0)
+    new.close()
+    assert open_database(tmp_path / "state").execute("SELECT tenant FROM usage").fetchall() == [("bob",)]
+
+
+def test_a_key_has_its_budget(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    state = str(tmp_path / "state")
+    own = ["--requests-per-minute", "60", "--tokens-per-minute", "5000", "--tokens-per-day", "90000"]
+    assert main(["keys", "add", "alice", "--name", "tool", *own, "--state", state]) == 0
+    database = open_database(tmp_path / "state")
+    add_key(database, "alice", "other", b"x", "abcd", (), None)
+    assert [one.budget for one in list_keys(database)] == [Budget(60, 5000, 90_000), Budget()]
+    for wrong in ("0", "-1", "many", "1e3"):
+        with pytest.raises(SystemExit):
+            main(["keys", "add", "alice", "--name", "x", f"--tokens-per-day={wrong}", "--state", state])
+        assert "a whole number of at least 1" in capsys.readouterr().err
+
+
+def test_usage_is_told_on_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    server = Server(tmp_path / "state", time.time())
+    server.meters.of(LAPTOP).requests(0.0)
+    server.meters.of(LAPTOP).computes(30, 0.0)
+    server.close()
+    assert main(["keys", "usage", "--state", str(tmp_path / "state")]) == 0
+    heading, row = capsys.readouterr().out.strip().splitlines()
+    assert heading.split()[:4] == ["DAY", "TENANT", "KEY", "REQUESTS"]
+    assert row.split()[1:] == ["alice", "key_1", "1", "30", "0", "0.0"]
+    assert main(["keys", "usage", "--tenant", "bob", "--json", "--state", str(tmp_path / "state")]) == 0
+    assert capsys.readouterr().out.strip() == "[]"
