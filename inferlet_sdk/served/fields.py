@@ -58,9 +58,9 @@ class Fields:
         value = self.values.get(name)
         if value is None:
             return default
-        if type(value) is not int or not least <= value <= most:
+        if type(value) not in (int, float) or not least <= value <= most or value != int(value):
             raise self.wrong(name, f"a whole number from {least} to {most}")
-        return value
+        return int(value)  # JSON Schema calls 3.0 an integer, too
 
     def number(self, name: str, least: float, most: float, default: float) -> float:
         """A number."""
@@ -98,6 +98,12 @@ class Fields:
         if value not in options:
             raise self.wrong(name, f"one of {', '.join(options)}")
         return str(value)
+
+    def kind(self, options: tuple[str, ...]) -> str:
+        """The `type` of an object: the first option if it is empty; one that is not has to say."""
+        if self.values and "type" not in self:
+            raise self.wrong("type", f"one of {', '.join(options)}")
+        return self.one_of("type", options, options[0])
 
     def object(self, name: str) -> Fields:
         """An object; an empty one if the field is not there."""

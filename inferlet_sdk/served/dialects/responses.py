@@ -42,6 +42,8 @@ class ResponseReply:
             "tools": [{"strict": False, **one} for one in fields.get("tools") or []],
             "store": False,
             "truncation": "disabled",
+            "instructions": None,
+            "metadata": {},
             **{name: fields.get(name) for name in _ECHOED if fields.get(name) is not None},
         }
 
@@ -53,7 +55,7 @@ class ResponseReply:
 
     def start(self) -> Iterator[str]:
         """What comes before all parts."""
-        begun = {**self._head, "status": "in_progress", "output": [], "usage": None, "incomplete_details": None}
+        begun = {**self._head, "status": "in_progress", "output": [], "incomplete_details": None}
         yield self._event("response.created", response=begun)
         yield self._event("response.in_progress", response=begun)
 

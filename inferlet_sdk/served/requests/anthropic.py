@@ -13,7 +13,11 @@ _TRANSLATED = (
     *("container", "mcp_servers", "context_management", "output_config", "inference_geo"),
 )
 _CHOICES = {"auto": "auto", "any": "required", "none": "none"}
-_NAMES = {"stop": "stop_sequences", "thinking_token_budget": "thinking.budget_tokens"}
+_NAMES = {
+    "stop": "stop_sequences",
+    "thinking_token_budget": "thinking.budget_tokens",
+    "response_format": "output_config.format",
+}
 
 
 def chat_fields(fields: Fields, is_count: bool = False) -> Fields:

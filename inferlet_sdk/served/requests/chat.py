@@ -62,7 +62,8 @@ class ChatRequest:
         dialect = dialect_of(queues_of(place.model)) if declared or has_calls(messages) else None
         strict, tools = is_strict(fields), _tool_use(fields, declared, dialect)
         if tools is not None:
-            wanted = replace(wanted, grammar=_grammar(fields, place, tools, strict, wanted.grammar))
+            grammar = _grammar(fields, place, tools, strict, wanted.grammar)
+            wanted = replace(wanted, grammar=grammar, kept_by=wanted.kept_by or "tools")
         sees = get_model_info(place.model).image_token is not None
         read = await Messages(dialect, parameters_of(declared), sees).read(messages)
         continued = None

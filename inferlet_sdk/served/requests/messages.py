@@ -110,7 +110,9 @@ class Messages:
         try:
             arguments = json.loads(text)
         except ValueError:
-            raise function.wrong("arguments", "JSON text") from None
+            arguments = None
+        if not isinstance(arguments, dict):
+            raise function.wrong("arguments", "the JSON text of an object")
         shown = text if self._dialect.text_arguments else arguments
         return {"id": identifier, "type": "function", "function": {"name": name, "arguments": shown}}
 
@@ -152,6 +154,7 @@ def _tool(given: Fields) -> dict[str, Any]:
     function = given.object("function")
     if not function.text("name"):
         raise function.wrong("name", "a name")
+    function.object("parameters").object("properties")  # as templates and grammars read it
     parameters = function.object("parameters").values or {"type": "object", "properties": {}}
     described: dict[str, Any] = {
         "name": function.text("name"),

@@ -24,7 +24,8 @@ def fields_of_response(fields: Fields) -> Fields:
     chat["messages"] = [*system, *_messages(fields)]
     chat |= _tools(fields)
     form = fields.object("text").object("format")
-    kind = form.one_of("type", ("text", "json_object", "json_schema"), "text")
+    kind = form.kind(("text", "json_object", "json_schema"))
+    form.text("name"), form.flag("strict")
     if kind == "json_schema":
         chat["response_format"] = {"type": kind, "json_schema": {"schema": form.object("schema").values}}
     elif kind == "json_object":

@@ -20,6 +20,9 @@ MOST_ALTERNATIVES = 20
 MOST_BIASED = 400
 """Entries of `logit_bias`: the worker takes 512, and `min_tokens` forbids stop tokens by it, too."""
 
+LEAST_P = 1e-9
+"""The smallest `top_p` and `typical_p` that the worker takes: the likeliest token alone, as with a `top_p` of 0."""
+
 NEVER: dict[str, str] = {
     **dict.fromkeys(
         ("guided_json", "guided_regex", "guided_choice", "guided_grammar", "guided_decoding_backend"),
@@ -74,6 +77,8 @@ class Wanted:
     prompt_logprobs: int | None = None
     """As `logprobs`, of the tokens of the prompt."""
     grammar: Grammar | None = None
+    kept_by: str = ""
+    """The field that the grammar comes from."""
     token_ids: bool = False
     cache_salt: str = ""
     request_id: str = ""
@@ -95,6 +100,7 @@ class Wanted:
         if options.values and not stream:
             raise fields.refuse("stream_options", 'goes with "stream": true')
         options.allow_only("continuous_usage_stats", (False,), "usage comes once, in the last chunk")
+        kept_by, grammar = _grammar(fields, place.model)
         return cls(
             name=fields.text("model", place.model),
             stream=stream,
@@ -109,7 +115,8 @@ class Wanted:
             min_tokens=_min_tokens(fields, max_tokens),
             logprobs=logprobs,
             prompt_logprobs=_prompt_logprobs(fields, stream),
-            grammar=_grammar(fields, place.model),
+            grammar=grammar,
+            kept_by=kept_by,
             token_ids=fields.flag("return_token_ids"),
             cache_salt=fields.text("cache_salt"),
             request_id=fields.text("request_id", place.request_id),
@@ -161,9 +168,9 @@ def _sampler(fields: Fields) -> Sampler:
     return Sampler(
         temperature=fields.number("temperature", 0, 100, 1.0),
         top_k=max(fields.whole("top_k", -1), 0),
-        top_p=_above_zero(fields, "top_p"),
+        top_p=max(fields.number("top_p", 0, 1, 1.0), LEAST_P),
         min_p=fields.number("min_p", 0, 1, 0.0),
-        typical_p=_above_zero(fields, "typical_p"),
+        typical_p=fields.number("typical_p", LEAST_P, 1, 1.0),
         repetition_penalty=repetition,
         presence_penalty=presence,
         frequency_penalty=frequency,
@@ -171,13 +178,6 @@ def _sampler(fields: Fields) -> Sampler:
         seed=None if seed is None else seed % 2**64,
         window=0,
     )
-
-
-def _above_zero(fields: Fields, name: str) -> float:
-    value = fields.number(name, 0, 1, 1.0)
-    if value == 0:
-        raise fields.wrong(name, "a number above 0, at most 1")
-    return value
 
 
 def _logit_bias(fields: Fields) -> dict[int, float] | None:
@@ -195,7 +195,8 @@ def _logit_bias(fields: Fields) -> dict[int, float] | None:
 # ---- what the text is kept to ----------------------------------------------------------------------------------------
 
 
-def _grammar(fields: Fields, model: str) -> Grammar | None:
+def _grammar(fields: Fields, model: str) -> tuple[str, Grammar | None]:
+    """The field that a grammar comes from, and the grammar."""
     found = {name: one for name, read in _GRAMMARS.items() if (one := read(fields)) is not None}
     if len(found) > 1:
         raise fields.refuse("structured_outputs", "does not go with response_format: give one of them")
@@ -203,18 +204,19 @@ def _grammar(fields: Fields, model: str) -> Grammar | None:
     for name, grammar in found.items():
         if not has_grammar(model):
             raise fields.refuse(name, f"the model {model} cannot be kept to a grammar")
-        return grammar
-    return None
+        return name, grammar
+    return "", None
 
 
 def _response_format(fields: Fields) -> Grammar | None:
     given = fields.object("response_format")
-    kind = given.one_of("type", ("text", "json_object", "json_schema"), "text")
+    kind = given.kind(("text", "json_object", "json_schema"))
     if kind == "text":
         return None
     if kind == "json_object":
         return Grammar.of_schema({"type": "object"})
     described = given.object("json_schema")
+    described.text("name"), described.flag("strict")
     if "schema" not in described:
         raise described.wrong("schema", "a JSON Schema")
     return Grammar.of_schema(described.object("schema").values)

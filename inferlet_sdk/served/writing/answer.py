@@ -10,11 +10,13 @@ from typing import Any
 
 from inferlet_sdk.chat import TextReader
 from inferlet_sdk.context import Context
+from inferlet_sdk.errors import InvalidArgument
 from inferlet_sdk.generation.generation import Generation
 from inferlet_sdk.generation.sampling import Sampler
 from inferlet_sdk.generation.stopping import IgnoreStopTokens, StopCondition, StopTokens
 from inferlet_sdk.grammars.grammar import Grammar, Matcher
 from inferlet_sdk.sequences.queues import queues_of
+from inferlet_sdk.served.errors import Refused
 from inferlet_sdk.served.requests.chat import ToolUse
 from inferlet_sdk.served.requests.wanted import Wanted
 from inferlet_sdk.served.writing.reasoning import END, ReasoningParser, Thinking
@@ -190,6 +192,11 @@ class Answer:
             part, seen = self._part(generation, reader.read(""), seen)
             self.finish_reason, self.stop_string = generation.stop_reason or "stop", generation.stop_string
             yield part
+        except InvalidArgument as error:
+            if grammar is None:
+                raise
+            param = self.wanted.kept_by  # the host reads a grammar when a generation begins
+            raise Refused(f"{param}: {error.message}", param) from None
         finally:
             reader.close()
             generation.end()

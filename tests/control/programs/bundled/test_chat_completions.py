@@ -275,7 +275,7 @@ def test_what_was_computed_is_not_computed_again(ask: Ask) -> None:
         ({"temperature": "hot"}, "temperature"),
         ({"temperature": -1}, "temperature"),
         ({"temperature": 10**400}, "temperature"),
-        ({"top_p": 0}, "top_p"),
+        ({"top_p": -0.5}, "top_p"),
         ({"n": 500}, "n"),
         ({"n": True}, "n"),
         ({"max_tokens": 0}, "max_tokens"),
