@@ -10,7 +10,7 @@ from typing import Any
 from pie_inference.protocol import ModelDescription
 
 from ..calls.exports.sharing import Fetch
-from ..calls.kind import BulkyCommand, Command
+from ..calls.kind import Bind, BulkyCommand, Command
 from ..errors import WorkerError, WorkerUnavailable
 from ..ids import Owner
 from ..inference_client.interface import differences
@@ -32,12 +32,12 @@ class ReplicaStatistics:
 
 
 MOST_NOTES = 16
-"""Notes of an inferlet that has issued no command: with more, it is placed."""
+"""Notes and allocations of an inferlet that has issued no other command: with more, it is placed."""
 
 
 class Model:
-    """Equal workers that serve one model. An inferlet uses one of them, from its first command to its end: this says
-    whether it needs what one of them keeps."""
+    """Equal workers that serve one model. An inferlet uses one of them, from its first command that is no allocation to
+    its end: this says whether it needs what one of them keeps."""
 
     def __init__(self, name: str, replicas: Sequence[Replica]) -> None:
         self.name = name
@@ -109,7 +109,8 @@ class Model:
             event.check(self.description)
         done = self._new[event.owner]
         done.append(event)
-        if isinstance(event, Command) or len(done) > MOST_NOTES:
+        waits = isinstance(event, Bind) or not isinstance(event, Command)  # nobody is told of these
+        if not waits or len(done) > MOST_NOTES:
             self._place(self._new.pop(event.owner), event if isinstance(event, Fetch) else None)
 
     def _place(self, events: Sequence[Any], wanted: Fetch | None) -> None:

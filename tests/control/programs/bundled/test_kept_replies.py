@@ -86,3 +86,24 @@ def test_a_reply_is_not_kept_for_others(counted: tuple[NativeServer, Counting]) 
     for salt, is_found in (("yours", False), (None, False), ("mine", True)):
         _, _, cached, _ = told(ask(messages=said, max_tokens=1, cache_salt=salt))
         assert (cached > 480) == is_found
+
+
+def test_conversations_stay_where_their_beginnings_are() -> None:
+    """The worker with more free pages would be chosen otherwise: it is the other one, as the second turn begins."""
+    models: list[Counting] = []
+
+    def client(*_: object) -> InProcessClient:
+        models.append(Counting())
+        return InProcessClient(models[-1])
+
+    with native_server(build_config({"replicas": 2}).resolved(), client) as server:
+        ask, where = asking(server, "chat_completions"), []
+        for turn in range(3):
+            for agent in ("an eager", "a patient", "a lazy"):
+                before = [one.inputs for one in models]
+                said = [{"role": "user", "content": f"You are {agent} agent. " * (20 + turn)}]
+                _, _, cached, _ = told(ask(messages=said, max_tokens=1))
+                where.append([one.inputs > ran for one, ran in zip(models, before, strict=True)].index(True))
+                assert (cached > 256) == (turn > 0)
+    assert where[:3] == where[3:6] == where[6:]
+    assert set(where) == {0, 1}
