@@ -119,7 +119,8 @@ def _build(
 def _open_state(config: ServerConfig) -> State | None:
     if config.state in ("", NO_STATE):
         return None
-    return State(Path(config.state), config.state_days, config.state_bytes)
+    responses = config.response_days, config.response_bytes
+    return State(Path(config.state), config.state_days, config.state_bytes, responses)
 
 
 def _observer(config: ServerConfig, registry: Registry) -> Observer | None:

@@ -16,6 +16,7 @@ from pie_inference.protocol import ModelDescription
 from .adapter_library import AdapterLibrary
 from .config import ServerConfig
 from .durable.accounts.bills import Bills
+from .durable.responses import AtOnce
 from .durable.state import State
 from .engine.app_host import HostStatistics
 from .engine.hosts import Hosts
@@ -103,6 +104,8 @@ class ServerApi(TenantApi):
         self.observer = observer
         self._state = state
         self.keys = state.keys if state is not None else None
+        kept = config.response_days, config.response_bytes
+        self.responses = state.responses if state is not None else AtOnce.responses(*kept)
         self._closed = False
         self._billing: asyncio.Task[None] | None = None
         self.bills = Bills(meters, state.usage if state is not None else None, time)

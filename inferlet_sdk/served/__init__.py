@@ -25,8 +25,9 @@ from inferlet_sdk.served.fields import Fields
 from inferlet_sdk.served.requests.anthropic import chat_fields, renamed
 from inferlet_sdk.served.requests.chat import ChatRequest
 from inferlet_sdk.served.requests.completion import CompletionRequest
-from inferlet_sdk.served.requests.responses import fields_of_response
+from inferlet_sdk.served.requests.responses import fields_of_response, input_items
 from inferlet_sdk.served.requests.wanted import Place, Wanted, check_model
+from inferlet_sdk.served.stored import Earlier, fetch_earlier, store_answer
 from inferlet_sdk.served.writing.answer import Answer, Part, ToolCall
 from inferlet_sdk.served.writing.prompts import Echo, forks, open_prompt
 
@@ -38,6 +39,7 @@ __all__ = [
     "Answer",
     "ChatRequest",
     "CompletionRequest",
+    "Earlier",
     "Echo",
     "EventReply",
     "Fields",
@@ -53,13 +55,16 @@ __all__ = [
     "chat_fields",
     "check_model",
     "delta_of",
+    "fetch_earlier",
     "fields_of_response",
     "forks",
+    "input_items",
     "message_of",
     "open_prompt",
     "prompt_scores",
     "renamed",
     "send_reply",
     "served",
+    "store_answer",
     "usage_of",
 ]

@@ -55,6 +55,17 @@ MIGRATIONS = (
         PRIMARY KEY (day, tenant, key)
     ) STRICT, WITHOUT ROWID;
     """,
+    """
+    CREATE TABLE responses (
+        tenant TEXT NOT NULL, id TEXT NOT NULL, inferlet TEXT NOT NULL, route TEXT NOT NULL, request_id TEXT NOT NULL,
+        created REAL NOT NULL, ended REAL, background INTEGER NOT NULL, streamed INTEGER NOT NULL,
+        previous TEXT NOT NULL, request BLOB NOT NULL, input TEXT NOT NULL, body TEXT NOT NULL, events BLOB NOT NULL,
+        size INTEGER NOT NULL,
+        PRIMARY KEY (tenant, id)
+    ) STRICT;
+    CREATE INDEX responses_by_size ON responses (tenant, ended, size);
+    CREATE INDEX responses_by_end ON responses (ended);
+    """,
 )
 """What makes each version of the schema of the one before. `PRAGMA user_version` counts those that a file has had."""
 
@@ -126,6 +137,13 @@ def open_database(folder: Path) -> sqlite3.Connection:
 def unusable(path: Path, error: Exception) -> ConfigError:
     """What an operator is told whose state cannot be read or written."""
     return ConfigError(f"the state in {path} cannot be used: {error}; {_OTHERWISE}")
+
+
+def database_in_memory() -> sqlite3.Connection:
+    """One with the same tables, that nobody else sees, and that goes with its process."""
+    database = sqlite3.connect(":memory:", isolation_level=None)
+    _migrate(database, Path(":memory:"))
+    return database
 
 
 def _connect(path: Path) -> sqlite3.Connection:

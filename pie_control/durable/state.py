@@ -13,6 +13,8 @@ from .inferlets import InferletRecords, LineBuffer, writes_that_forget
 from .journal import NAME as JOURNAL
 from .journal import Journal
 from .keys import Keys
+from .responses import Responses
+from .responses import write_that_forgets as forgets_responses
 from .writer import Writer
 
 NONE = "none"
@@ -24,10 +26,13 @@ FORGET_SECONDS = 3600.0
 class State:
     """Belongs to one thread, and holds its folder until it is closed."""
 
-    def __init__(self, folder: Path, days: float, most_bytes: int) -> None:
-        """`days`, `most_bytes`: how long inferlets that have ended are kept, and how much of them. Raises
-        ConfigError."""
+    def __init__(
+        self, folder: Path, days: float, most_bytes: int, responses: tuple[float, int] = (30.0, 64 << 20)
+    ) -> None:
+        """`days`, `most_bytes`: how long inferlets that have ended are kept, and how much of them; `responses`: the
+        same of stored answers of each tenant. Raises ConfigError."""
         self._keep = days, most_bytes
+        self._response_days = responses[0]
         self._next_look = 0.0
         self._lines = LineBuffer()
         folder = own_folder(folder)
@@ -42,6 +47,7 @@ class State:
             self._lock.close()
             raise
         self.keys = Keys(self._reader)
+        self.responses = Responses(self._writer, self._reader, *responses)
         self.inferlets = InferletRecords(self._writer, self._lines, self._reader)
         self.usage = UsageRecords(self._writer, self._reader)
 
@@ -50,7 +56,8 @@ class State:
         if time.monotonic() < self._next_look:
             return lines
         self._next_look = time.monotonic() + FORGET_SECONDS
-        return [*lines, *writes_that_forget(*self._keep), write_that_forgets(time.time())]
+        forgets = write_that_forgets(time.time()), forgets_responses(self._response_days)
+        return [*lines, *writes_that_forget(*self._keep), *forgets]
 
     @property
     def trouble(self) -> str:

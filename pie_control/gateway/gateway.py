@@ -6,12 +6,14 @@ import asyncio
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from ..errors import UnknownName
+from ..errors import Overloaded, UnknownName
 from ..server_api import ServerApi
 from .images import images_of
 from .line import WaitingLine
 from .programs import OWNER, RoutePrograms
+from .refusal import Refused
 from .request import ServedRequest, Target, find_target, unknown_model
+from .stored.store import StoredAnswers
 
 if TYPE_CHECKING:
     from ..registry.entry import Entry
@@ -21,6 +23,8 @@ BODY = "request"
 """The blob of the inferlet that is the body of the request; `images_of` names the others."""
 
 
+STORED = "stored"
+"""The blob that has earlier answers."""
 SMALL = 4096
 """Bytes of a body in which images are looked for at once; for a larger one on a thread."""
 
@@ -30,6 +34,7 @@ class Gateway:
 
     def __init__(self, server: ServerApi, programs: RoutePrograms, line: WaitingLine) -> None:
         self.line = line
+        self.stored = StoredAnswers(server.responses)
         self._server = server
         self._programs = programs
 
@@ -67,6 +72,19 @@ class Gateway:
             if owner:
                 raise
             raise _no_program(program) from None
+
+    async def tell_earlier(self, id: str, inferlet: Entry, api: TenantApi) -> None:
+        """Sends an inferlet the stored answer that it wants, and those before it: the blob `stored`, and the images in
+        it. Without blobs the message says why there is none. Raises Refused if they are too large."""
+        try:
+            found = self.stored.conversation(api.standing.tenant.name, id).encode()
+        except Refused as refused:
+            return inferlet.send(str(refused))
+        blobs = {STORED: found, **await asyncio.to_thread(images_of, found)}
+        try:
+            inferlet.send("", blobs)
+        except Overloaded as error:
+            raise Refused(400, f"the conversation is too long: {error}", "context_length_exceeded") from None
 
 
 def _no_program(program: str) -> Exception:

@@ -34,6 +34,7 @@ from .routes.programs import programs_router
 from .routes.system import health_router, system_router
 from .served.models import models_router
 from .served.routes import served_router
+from .served.stored import stored_router
 from .session.session import Session
 
 DESCRIPTION = """Upload small programs (*inferlets*) that run beside the model and drive generation themselves.
@@ -60,6 +61,7 @@ def create_app(api: ServerApi, config: ServerConfig, callers: Callers, programs:
     attachments, launches = Attachments(), Launches(config.max_inferlets_per_client)
     limits = LineLimits(config.max_serving, config.max_waiting, config.max_wait_seconds)
     gateway = Gateway(api, RoutePrograms(api, programs), WaitingLine(limits, time.monotonic))
+    app.state.gateway = gateway
     app.add_middleware(
         Guard,
         hosts=AllowedHosts(config.host, config.allowed_hosts),
@@ -81,6 +83,7 @@ def create_app(api: ServerApi, config: ServerConfig, callers: Callers, programs:
         inferlets_router(attachments, launches),
         adapters_router(api),
         served_router(gateway, attachments, launches),
+        stored_router(gateway),
         models_router(api, gateway),
         system_router(api),
         metrics_router(api),

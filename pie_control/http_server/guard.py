@@ -40,9 +40,15 @@ NETLOC = re.compile(r"(?:\[([^\]@\s]+)\]|([^:@/?#\s]+))(?::\d+)?")
 
 SESSION = "/v1/session"
 """What each of its messages needs, the session checks."""
-CHANGES = ((PROGRAMS, "upload"), (BLOBS, "launch"), ("/v1/inferlets", "launch"), ("/v1/adapters", "adapters"))
+CHANGES = (
+    (PROGRAMS, "upload"),
+    (BLOBS, "launch"),
+    ("/v1/inferlets", "launch"),
+    ("/v1/responses", "launch"),
+    ("/v1/adapters", "adapters"),
+)
 """The capability that a key needs to change something below a path."""
-LOOKS = (PROGRAMS, "/v1/inferlets", "/v1/adapters", "/v1/models", "/v1/dashboard", "/v1/usage")
+LOOKS = (PROGRAMS, "/v1/inferlets", "/v1/responses", "/v1/adapters", "/v1/models", "/v1/dashboard", "/v1/usage")
 """What any key of a tenant may look at."""
 
 

@@ -14,6 +14,7 @@ import uvicorn
 from pie_control.config import ServerConfig
 from pie_control.durable.keys import Keys
 from pie_control.errors import ConfigError
+from pie_control.gateway.gateway import Gateway
 from pie_control.server_api import ServerApi
 from pie_control.tenants.accounts import Accounts
 from pie_inference.protocol import ModelDescription
@@ -71,8 +72,10 @@ class HttpServer:
             )
         self._connections = Connections(config.max_connections, config.max_connections_per_client)
         members = {"registry": self._connections}
+        app = create_app(api, config, self._callers, programs)
+        self._gateway: Gateway = app.state.gateway
         settings = uvicorn.Config(
-            create_app(api, config, self._callers, programs),
+            app,
             http=type("Http", (HttpProtocol,), members),
             ws=type("Session", (SessionProtocol,), members),
             log_config=None,  # its messages go where ours go
@@ -119,6 +122,7 @@ class HttpServer:
 
     async def start(self) -> None:
         """Returns when the server accepts requests."""
+        await self._gateway.stored.end_lost()
         self._task = asyncio.create_task(self._server.serve(sockets=[]))
         while not self._server.started and not self._task.done():
             await asyncio.sleep(0.005)  # uvicorn offers nothing to wait for

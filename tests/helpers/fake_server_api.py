@@ -19,6 +19,7 @@ from typing import Any, cast
 from pie_control.config import InferletLimits, build_config, find_accounts
 from pie_control.durable.accounts.bills import Bills
 from pie_control.durable.keys import Keys
+from pie_control.durable.responses import AtOnce
 from pie_control.engine.adapters import AdapterInfo
 from pie_control.errors import BadProgram, Conflict, UnknownName
 from pie_control.http_server.listening import bind
@@ -218,7 +219,19 @@ async def environment(inferlet: FakeInferlet) -> str:
     return json.dumps(dict(inferlet.environment))
 
 
-BODIES: tuple[Body, ...] = (refuse, environment, hello, echo, fail, rude, wait, flood, heedless, tick, burst)
+async def store(inferlet: FakeInferlet) -> str:
+    """Lets the server store its answer, and says each message that it gets, until one is `end`, `fail` or `refuse`."""
+    told = {"id": inferlet.environment["request_id"], "body": {"status": "in_progress"}, "input": [{"id": "a"}]}
+    background = inferlet.environment["request_id"].startswith("background")
+    inferlet.sender.send(json.dumps({"served_store": {**told, "background": background}}))
+    while (text := await inferlet.receive()) not in ("end", "fail", "refuse"):
+        inferlet.sender.send(json.dumps({"type": text}))
+    if text == "fail":
+        raise ValueError("no good")
+    return await refuse(inferlet) if text == "refuse" else json.dumps({"status": "completed"})
+
+
+BODIES: tuple[Body, ...] = (store, refuse, environment, hello, echo, fail, rude, wait, flood, heedless, tick, burst)
 
 
 class FakeServerApi:
@@ -230,6 +243,7 @@ class FakeServerApi:
         self._ids = ids or itertools.count(1)  # of the inferlets of all tenants
         self.uploads = 0
         self.adapters = FakeAdapters()
+        self.responses = AtOnce.responses(30.0, 1 << 20)
         self.standing = DEFAULT_STANDING
         self.meters = Meters()
         self.bills = Bills(self.meters, None, time.time)

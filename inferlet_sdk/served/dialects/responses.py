@@ -40,7 +40,9 @@ class ResponseReply:
             "top_p": wanted.sampler.top_p,
             "tool_choice": fields.get("tool_choice") or "auto",
             "tools": [{"strict": False, **one} for one in fields.get("tools") or []],
-            "store": False,
+            "store": fields.flag("store", True),
+            "background": fields.flag("background"),
+            "previous_response_id": fields.get("previous_response_id"),
             "truncation": "disabled",
             "instructions": None,
             "metadata": {},
@@ -51,13 +53,16 @@ class ResponseReply:
         """The body of the answer."""
         for _ in (*self.events(part), *self._close()):
             pass
-        return self._response()
+        return self.response()
+
+    def begun(self) -> dict[str, Any]:
+        """The response before anything of it is there."""
+        return {**self._head, "status": "in_progress", "output": [], "incomplete_details": None}
 
     def start(self) -> Iterator[str]:
         """What comes before all parts."""
-        begun = {**self._head, "status": "in_progress", "output": [], "incomplete_details": None}
-        yield self._event("response.created", response=begun)
-        yield self._event("response.in_progress", response=begun)
+        yield self._event("response.created", response=self.begun())
+        yield self._event("response.in_progress", response=self.begun())
 
     def frame(self) -> None:
         """Events are numbered, so each piece comes from here."""
@@ -74,7 +79,7 @@ class ResponseReply:
     def finish(self) -> Iterator[str]:
         """What comes behind all parts."""
         yield from self._close()
-        response = self._response()
+        response = self.response()
         yield self._event(f"response.{response['status']}", response=response)
 
     # ---- items ----
@@ -132,7 +137,8 @@ class ResponseReply:
         self._sent += 1
         return json.dumps({"type": kind, "sequence_number": self._sent - 1, **values})
 
-    def _response(self) -> dict[str, Any]:
+    def response(self) -> dict[str, Any]:
+        """All of it, when its parts have come."""
         answer, written, found = self._answer, len(self._answer.tokens), self._ctx.found
         is_cut = answer.finish_reason == "length"
         return {

@@ -12,6 +12,7 @@ from inferlet_sdk.schemas.results import has_grammar
 from inferlet_sdk.sequences.queues import queues_of
 from inferlet_sdk.served.fields import Fields
 from inferlet_sdk.served.requests.messages import (
+    NO_IMAGES,
     Messages,
     checked_messages,
     has_calls,
@@ -23,6 +24,7 @@ from inferlet_sdk.served.requests.wanted import MOST_ALTERNATIVES, Place, Wanted
 from inferlet_sdk.tools.formats.dialect import Dialect, dialect_of
 from inferlet_sdk.tools.formats.grammars import AUTO, REQUIRED, Called, call_grammar
 from inferlet_sdk.traits import get_model_info
+from inferlet_sdk.traits.outside.blobs import Blob
 
 NONE = "none"
 EFFORTS = (NONE, "minimal", "low", "medium", "high", "xhigh")
@@ -53,8 +55,8 @@ class ChatRequest:
     """Text of the assistant that the answer goes on with."""
 
     @classmethod
-    async def read(cls, fields: Fields, place: Place) -> ChatRequest:
-        """Reads and checks all fields. Raises Refused."""
+    async def read(cls, fields: Fields, place: Place, images: Mapping[str, Blob] = NO_IMAGES) -> ChatRequest:
+        """Reads and checks all fields. `images`: those that did not come with the request, by name. Raises Refused."""
         _refuse_others(fields)
         most = most_tokens(fields, "max_completion_tokens", "max_tokens")
         wanted = Wanted.read(fields, place, most, _logprobs(fields))
@@ -65,7 +67,7 @@ class ChatRequest:
             grammar = _grammar(fields, place, tools, strict, wanted.grammar)
             wanted = replace(wanted, grammar=grammar, kept_by=wanted.kept_by or "tools")
         sees = get_model_info(place.model).image_token is not None
-        read = await Messages(dialect, parameters_of(declared), sees).read(messages)
+        read = await Messages(dialect, parameters_of(declared), sees, images).read(messages)
         continued = None
         if fields.flag("continue_final_message"):
             if fields.flag("add_generation_prompt") or read[-1]["role"] != "assistant" or len(read) < 2:

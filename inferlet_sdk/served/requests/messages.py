@@ -15,14 +15,23 @@ from inferlet_sdk.traits.outside.blobs import Blob
 from inferlet_sdk.traits.outside.http import http_get
 
 ROLES = ("system", "developer", "user", "assistant", "tool")
+NO_IMAGES: Mapping[str, Blob] = {}
 _TEXT_PARTS = ("text", "input_text", "output_text", "refusal")
 
 
 class Messages:
     """Turns messages to those of a template. `dialect` says how the model writes calls; None: it has no tools."""
 
-    def __init__(self, dialect: Dialect | None, parameters: Mapping[str, Sequence[str]], sees: bool) -> None:
-        """`parameters`: names of the parameters of each tool, in order; `sees`: whether the model takes images."""
+    def __init__(
+        self,
+        dialect: Dialect | None,
+        parameters: Mapping[str, Sequence[str]],
+        sees: bool,
+        images: Mapping[str, Blob] = NO_IMAGES,
+    ) -> None:
+        """`parameters`: names of the parameters of each tool, in order; `sees`: whether the model takes images;
+        `images`: those that did not come with the request, by name."""
+        self._images = images
         self._sees = sees
         self._dialect = dialect
         self._parameters = parameters
@@ -83,8 +92,9 @@ class Messages:
             response = await http_get(url)
             return Image(await response.raise_for_status().blob())
         kind, _, data = url.partition(",")
+        known_as = f"image-{sha256(data.encode()).hexdigest()[:32]}"
         try:
-            return Image(Blob.open(f"image-{sha256(data.encode()).hexdigest()[:32]}"))
+            return Image(self._images.get(known_as) or Blob.open(known_as))
         except NotFound:
             wanted = "must be a PNG or JPEG image in a data URL with base64, or an http URL"
             raise place.refuse(name, f"{wanted}, not {kind[:40]!r}") from None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from inferlet_sdk.served.fields import Fields
@@ -14,14 +15,18 @@ _TRANSLATED = (
 _PARTS = {"input_text": "text", "output_text": "text", "text": "text", "refusal": "refusal"}
 
 
-def fields_of_response(fields: Fields) -> Fields:
-    """The fields of a chat completion; those that are the same stay as they are. Raises Refused."""
+_PREFIXES = {"message": "msg", "function_call": "fc", "function_call_output": "fco", "reasoning": "rs"}
+
+
+def fields_of_response(fields: Fields, earlier: Sequence[Mapping[str, Any]] = ()) -> Fields:
+    """The fields of a chat completion; those that are the same stay as they are. `earlier`: items of the conversation
+    before. Raises Refused."""
     _refuse_others(fields)
     chat: dict[str, Any] = {name: value for name, value in fields.values.items() if name not in _TRANSLATED}
     chat["max_tokens"] = fields.whole("max_output_tokens", 1) if "max_output_tokens" in fields else None
     instructions = fields.text("instructions")
     system = [{"role": "system", "content": instructions}] if instructions else []
-    chat["messages"] = [*system, *_messages(fields)]
+    chat["messages"] = [*system, *_messages(fields, earlier)]
     chat |= _tools(fields)
     form = fields.object("text").object("format")
     kind = form.kind(("text", "json_object", "json_schema"))
@@ -35,10 +40,9 @@ def fields_of_response(fields: Fields) -> Fields:
 
 
 def _refuse_others(fields: Fields) -> None:
-    fields.allow_only("store", (False,), "responses are not stored: send false, and the whole conversation as input")
-    fields.allow_only("previous_response_id", (), "responses are not stored: send the whole conversation as input")
-    fields.allow_only("conversation", (), "conversations are not stored: send all of it as input")
-    fields.allow_only("background", (False,), "is not served")
+    if fields.flag("background") and not fields.flag("store", True):
+        raise fields.refuse("background", 'needs a response that is stored: leave "store": false out')
+    fields.allow_only("conversation", (), "conversations are not stored: previous_response_id goes on from a response")
     fields.allow_only("prompt", (), "prompts are not stored")
     fields.allow_only("truncation", ("disabled",), "is not served: send what fits")
     fields.allow_only("top_logprobs", (0,), "is not served here: /v1/chat/completions has it")
@@ -48,16 +52,36 @@ def _refuse_others(fields: Fields) -> None:
     fields.allow_only("include", ([], ["reasoning.encrypted_content"]), "is not served")
 
 
-def _messages(fields: Fields) -> list[dict[str, Any]]:
+def _messages(fields: Fields, earlier: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    messages: list[dict[str, Any]] = []
+    for one in earlier:
+        _add(messages, Fields(one, "previous_response_id."))
     given = fields.get("input")
     if isinstance(given, str):
-        return [{"role": "user", "content": given}]
+        return [*messages, {"role": "user", "content": given}]
     if not isinstance(given, list) or not given:
         raise fields.wrong("input", "a text or a list of items")
-    messages: list[dict[str, Any]] = []
     for item in fields.objects("input"):
         _add(messages, item)
     return messages
+
+
+def input_items(fields: Fields, request_id: str) -> list[dict[str, Any]]:
+    """The items of a request that `fields_of_response` has read, in their long form, each with an identifier."""
+    given = fields.get("input")
+    items = [{"role": "user", "content": given}] if isinstance(given, str) else given
+    return [_item(one, f"{request_id}_in{place}") for place, one in enumerate(items)]
+
+
+def _item(given: Mapping[str, Any], name: str) -> dict[str, Any]:
+    kind = given.get("type") or "message"
+    own = {"status": "completed", **given, "type": kind, "id": given.get("id") or f"{_PREFIXES[kind]}_{name}"}
+    content = given.get("content")
+    if kind == "message" and isinstance(content, str):
+        is_answer = given["role"] == "assistant"
+        part: dict[str, Any] = {"type": "output_text", "annotations": []} if is_answer else {"type": "input_text"}
+        own["content"] = [{**part, "text": content}]
+    return own
 
 
 def _add(messages: list[dict[str, Any]], item: Fields) -> None:

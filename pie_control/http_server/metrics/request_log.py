@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import logging
 from time import monotonic
-from uuid import uuid4
 
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from pie_control.ids import uuid7
 from pie_control.observation.logs import REQUEST
 
 log = logging.getLogger("pie.requests")
@@ -25,7 +25,7 @@ def request_id(headers: Headers) -> str:
     if known := REQUEST.get():
         return known
     given = headers.get(HEADER, "")
-    return given if 0 < len(given) <= MOST_ID and given.isprintable() and given.isascii() else uuid4().hex
+    return given if 0 < len(given) <= MOST_ID and given.isprintable() and given.isascii() else uuid7().hex
 
 
 class RequestLog:

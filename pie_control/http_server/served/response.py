@@ -14,25 +14,28 @@ from pie_control.gateway.ending import result_of
 from pie_control.gateway.gateway import Gateway
 from pie_control.gateway.refusal import Refused
 from pie_control.gateway.request import ServedRequest
-from pie_control.inferlets.events import Ended, Message
+from pie_control.gateway.stored.marks import Fetch, Part, Store, read_mark
+from pie_control.gateway.stored.running import Running
+from pie_control.inferlets.events import Ended, Event, Message
 from pie_control.registry.entry import Entry
 from pie_control.tenant_api import TenantApi
 
 from ..attachments import Attachments
 from ..launches import Launches
+from ..messages import encode
 from .dialects import OpenAi, dialect_of, error_event
+from .sending import COMMENT, COMMENT_SECONDS, Headers, send_body, send_events, start_events
 
 LEFT = "the client of the request that it served has left"
-COMMENT = b": nothing new\n\n"
-COMMENT_SECONDS = 15.0
-"""Time without events after which a comment is sent, so that proxies keep the connection."""
+MOST_MARK = 128 << 20
+"""Characters of all parts of what a program says to the server."""
 CHUNK_BYTES = 64 << 10
 """A chunk ends with the event that reaches this size."""
-JSON, EVENTS = "application/json", "text/event-stream; charset=utf-8"
 
 
 class ServedResponse(Response):
-    """Launches the inferlet when it is sent. If the client leaves, the inferlet ends at once."""
+    """Launches the inferlet when it is sent. If the client leaves, the inferlet ends at once, unless its answer is
+    stored."""
 
     def __init__(
         self,
@@ -52,20 +55,26 @@ class ServedResponse(Response):
         self._launches = launches
         self._news = asyncio.Event()
         self._dialect = dialect_of(request.route)
+        self._first: Event | None = None  # taken, and not looked at yet
+        self._stored: asyncio.Future[Running] = asyncio.get_running_loop().create_future()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        answering = asyncio.create_task(self._answer(send))
+        stored = self._gateway.stored
+        doing = answering = stored.hold(self._answer(send))
         leaving = asyncio.create_task(_client_leaves(receive))
         try:
-            await asyncio.wait((answering, leaving), return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait((answering, leaving, self._stored), return_when=asyncio.FIRST_COMPLETED)
+            if self._stored.done():  # from now on the answer is made whether the client stays or not
+                doing = stored.hold(self._tell(self._stored.result(), send))
+                await asyncio.wait((doing, leaving), return_when=asyncio.FIRST_COMPLETED)
         finally:
-            answering.cancel()
+            doing.cancel()
             leaving.cancel()
-            await asyncio.wait((answering, leaving))
-        if answering.cancelled():
+            await asyncio.wait((doing, leaving))
+        if doing.cancelled():
             return
         try:
-            answering.result()
+            doing.result()
         except PieError as error:
             await self._dialect.answer(error)(scope, receive, send)
 
@@ -80,25 +89,65 @@ class ServedResponse(Response):
         try:
             self._attachments.claim(inferlet.id, self)
             inferlet.outbox.attach(self._news.set)
-            await (self._stream if self._request.stream else self._whole)(inferlet, send)
+            if (running := await self._begin(inferlet)) is not None:
+                await self._store(running, inferlet)
+            else:
+                await (self._stream if self._request.stream else self._whole)(inferlet, send)
         finally:
             inferlet.outbox.detach()
             self._attachments.release(inferlet.id, self)
             if inferlet.ended is None:
                 self._api.terminate(inferlet.id, LEFT)
 
+    # ---- an answer that is stored ----
+
+    async def _begin(self, inferlet: Entry) -> Running | None:
+        """What the program says to the server before anything else; the answer, if it shall be stored."""
+        stored, tenant, parts = self._gateway.stored, self._api.standing.tenant.name, ""
+        while True:
+            self._first = event = await self._next(inferlet)
+            mark = read_mark(event.text) if isinstance(event, Message) else None
+            if isinstance(mark, Part):
+                parts += mark.text
+                mark = mark if mark.text else read_mark(parts)
+            if mark is None or len(parts) > MOST_MARK:
+                return None
+            self._first = None
+            if isinstance(mark, Store):
+                return await stored.begin(mark, inferlet.id, tenant, self._request)
+            if isinstance(mark, Fetch):
+                await self._gateway.tell_earlier(mark.id, inferlet, self._api)
+
+    async def _store(self, running: Running, inferlet: Entry) -> None:
+        self._stored.set_result(running)
+        while not isinstance(event := await self._next(inferlet), Ended):
+            if isinstance(event, Message) and self._request.stream:
+                running.add(event.text)
+        await self._gateway.stored.end(running, event, lambda error: encode(self._dialect.error(error)).decode())
+
+    async def _tell(self, running: Running, send: Send) -> None:
+        record, headers = running.record, self._ids(running.record.inferlet)
+        if self._request.stream:
+            await send_events(running, 0, self._dialect, headers, send)
+            return
+        if not record.background:
+            await running.wait_for_end()
+            if running.error is not None:
+                raise running.error
+        await send_body(running.record.body, headers, send)
+
+    # ---- one that is not ----
+
     async def _whole(self, inferlet: Entry, send: Send) -> None:
         while not isinstance(event := await self._next(inferlet), Ended):
             pass
-        body = result_of(event).encode()
-        await self._start(send, inferlet, JSON, [(b"content-length", str(len(body)).encode())])
-        await send({"type": "http.response.body", "body": body})
+        await send_body(result_of(event), self._ids(inferlet.id), send)
 
     async def _stream(self, inferlet: Entry, send: Send) -> None:
         chunk, ended = await self._next_chunk(inferlet)
         if ended is not None and not chunk:
             result_of(ended)  # an error has its own status
-        await self._start(send, inferlet, EVENTS, [(b"cache-control", b"no-store")])
+        await start_events(self._ids(inferlet.id), send)
         while ended is None:
             await send({"type": "http.response.body", "body": chunk, "more_body": True})
             try:
@@ -108,15 +157,19 @@ class ServedResponse(Response):
                 chunk = COMMENT
         await send({"type": "http.response.body", "body": chunk + _last_events(self._dialect, ended)})
 
-    async def _next(self, inferlet: Entry) -> object:
-        while (event := inferlet.outbox.take()) is None:
+    async def _next(self, inferlet: Entry) -> Event:
+        if self._first is not None:
+            event, self._first = self._first, None
+            return event
+        while (taken := inferlet.outbox.take()) is None:
             self._news.clear()
             await self._news.wait()
-        return event
+        return taken
 
     async def _next_chunk(self, inferlet: Entry) -> tuple[bytes, Ended | None]:
         """The next events, up to a size, and how the inferlet has ended if it has."""
-        event, chunk = await self._next(inferlet), b""
+        event: Event | None = await self._next(inferlet)
+        chunk = b""
         while event is not None:
             if isinstance(event, Ended):
                 return chunk, event
@@ -125,10 +178,8 @@ class ServedResponse(Response):
             event = inferlet.outbox.take() if len(chunk) < CHUNK_BYTES else None
         return (chunk, None) if chunk else await self._next_chunk(inferlet)
 
-    async def _start(self, send: Send, inferlet: Entry, kind: str, headers: list[tuple[bytes, bytes]]) -> None:
-        ids = [(b"x-request-id", self._request.id.encode()), (b"x-inferlet-id", inferlet.id.encode())]
-        headers = [(b"content-type", kind.encode()), *headers, *ids]
-        await send({"type": "http.response.start", "status": 200, "headers": headers})
+    def _ids(self, inferlet: str) -> Headers:
+        return [(b"x-request-id", self._request.id.encode()), (b"x-inferlet-id", inferlet.encode())]
 
 
 async def _client_leaves(receive: Callable[[], Awaitable[object]]) -> None:

@@ -126,6 +126,45 @@ def test_responses(client: OpenAI) -> None:
     assert json.loads(call.arguments).keys() == {"a"}
 
 
+def test_stored_responses(client: OpenAI) -> None:
+    short: Any = {"model": "fake", "max_output_tokens": 6, "temperature": 0, "extra_body": {"ignore_eos": True}}
+    first = client.responses.create(input="Why?", **short)
+    assert client.responses.retrieve(first.id) == first
+    (item,) = client.responses.input_items.list(first.id).data
+    assert (item.type, item.id) == ("message", f"msg_{first.id.removeprefix('resp_')}_in0")
+    second = client.responses.create(input="And then?", previous_response_id=first.id, **short)
+    said: Any = [{"role": "user", "content": "Why?"}, *first.output, {"role": "user", "content": "And then?"}]
+    whole = client.responses.create(input=said, store=False, **short)
+    assert second.usage is not None
+    assert whole.usage is not None
+    assert (second.usage.input_tokens, second.output_text) == (whole.usage.input_tokens, whole.output_text)
+    client.responses.delete(first.id)
+    for lost in (first.id, whole.id):
+        with pytest.raises(openai.NotFoundError):
+            client.responses.retrieve(lost)
+    with pytest.raises(openai.BadRequestError) as refused:
+        client.responses.create(input="And then?", previous_response_id=second.id, **short)
+    assert refused.value.code == "previous_response_not_found"  # the first one is gone
+
+
+def test_responses_in_the_background(client: OpenAI) -> None:
+    short: Any = {"model": "fake", "max_output_tokens": 6, "temperature": 0, "extra_body": {"ignore_eos": True}}
+    made = client.responses.create(input="Why?", background=True, **short)
+    while made.status == "in_progress":
+        made = client.responses.retrieve(made.id)
+    assert (made.status, made.background) == ("incomplete", True)
+    endless: Any = short | {"max_output_tokens": 400}
+    running = client.responses.create(input="Why?", background=True, **endless)
+    assert client.responses.cancel(running.id).status in ("cancelled", "incomplete")
+    events = list(client.responses.create(input="Why?", background=True, stream=True, **short))
+    begun: Any = events[0]
+    rest = list(client.responses.retrieve(begun.response.id, stream=True, starting_after=2))
+    assert rest == events[3:]
+    with pytest.raises(openai.BadRequestError) as refused:
+        client.responses.retrieve(begun.response.id, stream=True, starting_after=len(events))
+    assert refused.value.param == "starting_after"
+
+
 def test_errors(client: OpenAI) -> None:
     with pytest.raises(openai.BadRequestError) as refused:
         client.chat.completions.create(messages=ASKED, **(SHORT | {"n": 500}))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +14,7 @@ import pie_control.programs
 from pie_control.authoring.native.program import source_of
 from pie_control.authoring.native.server import NativeServer
 from pie_control.gateway.images import images_of
+from pie_control.gateway.stored.marks import read_mark
 from pie_control.inferlets.events import Message
 from pie_inference.protocol.conversation import ModelDescription
 from pie_inference.testing import byte_tokenizer
@@ -23,10 +24,12 @@ BUNDLED = Path(pie_control.programs.__file__).parent / "bundled"
 
 @dataclass
 class Served:
-    """What a program has answered: the result, and the events of its stream."""
+    """What a program has answered: the result, and the events of its stream; `marks`: what it has said to the server
+    before."""
 
     body: Any
     events: list[Any]
+    marks: list[Any] = field(default_factory=list)
 
     @property
     def error(self) -> Any:
@@ -65,8 +68,10 @@ def asking(server: NativeServer, program: str, **environment: str) -> Ask:
         request = json.dumps(fields).encode() if body is None else body
         ended = server.run(source, (), told, heard.append, blobs={"request": request, **images_of(request)})
         assert ended.status == "finished", ended.error
-        events = [json.loads(one.text) for one in heard if isinstance(one, Message)]
-        return Served(None if ended.result is None else json.loads(ended.result), events)
+        messages = [one.text for one in heard if isinstance(one, Message)]
+        marks = [one for text in messages if (one := read_mark(text)) is not None]
+        events = [json.loads(text) for text in messages[len(marks) :]]
+        return Served(None if ended.result is None else json.loads(ended.result), events, marks)
 
     return ask
 

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from pie_control.authoring.native.server import NativeServer
+from pie_control.gateway.stored.marks import read_mark
 from tests.control.programs.bundled.launching import Ask, asking
 
 ASKED = "What is 2 plus 3?"
@@ -39,13 +40,17 @@ def test_a_whole_answer(ask: Ask, text: str) -> None:
     parts = [{"type": "input_text", "text": ASKED}]
     message = {"role": "user", "content": ASKED}
     for given in (ASKED, [message], [{"type": "message", "role": "user", "content": parts}]):
-        body = ask(model="demo", input=given, **GREEDY).body
+        served = ask(model="demo", input=given, **GREEDY)
+        body, (mark,) = served.body, served.marks
         assert (body["id"], body["object"], body["status"], body["store"]) == (
             "resp_r1",
             "response",
             "completed",
-            False,
+            True,
         )
+        assert (mark.id, json.loads(bytes(mark.body))["status"], mark.background) == ("resp_r1", "in_progress", False)
+        (asked,) = json.loads(bytes(mark.input))
+        assert (asked["content"], asked["role"], asked["id"]) == (parts, "user", "msg_r1_in0")
         (item,) = body["output"]
         assert (item["type"], item["role"], item["content"][0]["text"]) == ("message", "assistant", text)
         assert body["usage"]["total_tokens"] == body["usage"]["input_tokens"] + body["usage"]["output_tokens"]
@@ -77,6 +82,18 @@ def test_an_agent(ask: Ask, stream: bool) -> None:
     assert again["status"] == "completed"
 
 
+def test_what_is_not_stored_and_what_is_too_long_for_one_message(ask: Ask) -> None:
+    served = ask(input=ASKED, store=False, **GREEDY)
+    assert (served.body["store"], served.marks) == (False, [])
+    long = [{"role": "user", "content": ASKED}, {"type": "reasoning", "id": "rs_1", "text": "\u00e4" * 40_000}]
+    streamed = ask(input=long, stream=True, **GREEDY)
+    parts = [one.text for one in streamed.marks]
+    assert (len(parts), parts[-1]) == (3, "")
+    mark: Any = read_mark("".join(parts))
+    assert json.loads(bytes(mark.input))[1] == {"status": "completed", **long[1]}
+    assert streamed.body == streamed.events[-1]["response"]  # of a stream, for those who ask later
+
+
 def test_a_format(ask: Ask) -> None:
     form = {"type": "json_schema", "name": "n", "schema": {"type": "boolean"}}
     body = ask(input=ASKED, text={"format": form}, **GREEDY).body
@@ -92,9 +109,9 @@ def test_a_format(ask: Ask) -> None:
         ({"input": [{"type": "computer_call"}]}, "input[0].type"),
         ({"input": [{"role": "user", "content": [{"type": "input_file"}]}]}, "input[0].content[0].type"),
         ({"max_output_tokens": 0}, "max_output_tokens"),
-        ({"store": True}, "store"),
-        ({"previous_response_id": "resp_1"}, "previous_response_id"),
-        ({"background": True}, "background"),
+        ({"store": "yes"}, "store"),
+        ({"background": True, "store": False}, "background"),
+        ({"conversation": "conv_1"}, "conversation"),
         ({"tools": [{"type": "web_search"}]}, "tools[0].type"),
         ({"text": {"format": {"type": "yaml"}}}, "text.format.type"),
         ({"truncation": "auto"}, "truncation"),

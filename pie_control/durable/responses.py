@@ -1,0 +1,161 @@
+"""Stored answers of served requests: what was asked, the answer, and the events of its stream."""
+
+from __future__ import annotations
+
+import sqlite3
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Protocol
+
+import msgspec
+
+from .commits import Write, commit
+from .database import database_in_memory
+
+DAY = 86400.0
+ROW_BYTES = 300
+"""What a response counts beside its texts."""
+MOST_RECENT = 100
+"""Those that are kept in memory while the database does not take them."""
+
+
+@dataclass(frozen=True)
+class ResponseRecord:
+    """An answer that is stored. Times are in seconds since the epoch; `ended`: None while it is made. `inferlet`: the
+    identifier of what makes it; `background`: its client did not wait; `streamed`: there are events, or will be;
+    `previous`: the answer that it goes on from. `request`: the body, while it is made; `input`: JSON, what was asked;
+    `body`: JSON, the answer as far as it is known; `events`: of its stream, once it has ended."""
+
+    tenant: str
+    id: str
+    inferlet: str
+    route: str
+    request_id: str
+    created: float
+    ended: float | None
+    background: bool
+    streamed: bool
+    previous: str
+    request: bytes
+    input: str
+    body: str
+    events: tuple[str, ...]
+
+    @property
+    def size(self) -> int:
+        """In bytes, as its bounds count it."""
+        texts = len(self.input) + len(self.body) + sum(map(len, self.events))
+        return ROW_BYTES + len(self.request) + texts
+
+
+class Putting(Protocol):
+    """How writes get into the database; `trouble`: why they do not, or empty."""
+
+    trouble: str
+
+    def put(self, *writes: Write, then: Callable[[], None]) -> None:
+        """Writes all or none; `then` is called when that is done, or could not be done."""
+
+
+class AtOnce:
+    """Into a database that is in memory."""
+
+    trouble = ""
+
+    def __init__(self, database: sqlite3.Connection) -> None:
+        self._database = database
+
+    def put(self, *writes: Write, then: Callable[[], None]) -> None:
+        commit(self._database, writes, 0)
+        then()
+
+    @classmethod
+    def responses(cls, days: float, most_bytes: int) -> Responses:
+        """Those of a server without a state."""
+        database = database_in_memory()
+        return Responses(cls(database), database, days, most_bytes)
+
+
+COLUMNS = ", ".join(ResponseRecord.__dataclass_fields__)
+PLACES = ", ".join("?" for _ in ResponseRecord.__dataclass_fields__)
+
+
+class Responses:
+    """Belongs to one thread. Those of a tenant have a bound in bytes, beyond which the oldest go."""
+
+    def __init__(self, writer: Putting, reader: sqlite3.Connection, days: float, most_bytes: int) -> None:
+        """`days`: how long they are kept; `most_bytes`: of those of one tenant."""
+        self._writer = writer
+        self._reader = reader
+        self._days = days
+        self._most_bytes = most_bytes
+        self._recent: OrderedDict[tuple[str, str], ResponseRecord | None] = OrderedDict()  # None: it was deleted
+
+    def put(self, record: ResponseRecord, then: Callable[[], None]) -> None:
+        """Stores what is known by now. `then` is called when that is on its way to the disk, or could not be
+        written."""
+        values = [getattr(record, name) for name in ResponseRecord.__dataclass_fields__]
+        values[-1] = msgspec.json.encode(record.events)
+        write = f"INSERT OR REPLACE INTO responses ({COLUMNS}, size) VALUES ({PLACES}, ?)", (*values, record.size)
+        forget = self._writes_that_forget(record.tenant) if record.ended is not None else ()
+        self._put((record.tenant, record.id), record, (write, *forget), then)
+
+    def delete(self, record: ResponseRecord, then: Callable[[], None]) -> None:
+        """Forgets it."""
+        key = record.tenant, record.id
+        self._put(key, None, (("DELETE FROM responses WHERE tenant = ? AND id = ?", key),), then)
+
+    def _put(
+        self,
+        key: tuple[str, str],
+        record: ResponseRecord | None,
+        writes: tuple[Write, ...],
+        then: Callable[[], None],
+    ) -> None:
+        def done() -> None:
+            if not self._writer.trouble and self._recent.get(key) is record:
+                self._recent.pop(key, None)
+            then()
+
+        self._recent[key] = record
+        self._recent.move_to_end(key)
+        if len(self._recent) > MOST_RECENT:
+            self._recent.popitem(last=False)
+        self._writer.put(*writes, then=done)
+
+    def find(self, tenant: str, id: str) -> ResponseRecord | None:
+        """A response of a tenant."""
+        key = tenant, id
+        if key in self._recent:
+            return self._recent[key]
+        found = next(self._read("WHERE tenant = ? AND id = ?", *key), None)
+        return None if found is None or self._is_old(found) else found
+
+    def unfinished(self) -> list[ResponseRecord]:
+        """Those that were being made when the server before ended, oldest first."""
+        return list(self._read("WHERE ended IS NULL ORDER BY created"))
+
+    def _is_old(self, record: ResponseRecord) -> bool:
+        return record.ended is not None and record.ended < time.time() - self._days * DAY
+
+    def _read(self, where: str, *values: str) -> Iterator[ResponseRecord]:
+        for *row, events in self._reader.execute(f"SELECT {COLUMNS} FROM responses {where}", values):
+            told = zip(ResponseRecord.__dataclass_fields__, (*row, msgspec.json.decode(events)), strict=True)
+            yield msgspec.convert(dict(told), ResponseRecord, strict=False)
+
+    def _writes_that_forget(self, tenant: str) -> tuple[Write, ...]:
+        too_much = (
+            "SELECT id FROM (SELECT id, sum(size) OVER (ORDER BY ended DESC, id DESC) AS total FROM responses "
+            "WHERE tenant = ? AND ended IS NOT NULL) WHERE total > ?"
+        )
+        return (
+            write_that_forgets(self._days),
+            (f"DELETE FROM responses WHERE tenant = ? AND id IN ({too_much})", (tenant, tenant, self._most_bytes)),
+        )
+
+
+def write_that_forgets(days: float) -> Write:
+    """Deletes what ended so many days ago."""
+    return "DELETE FROM responses WHERE ended < ?", (time.time() - days * DAY,)

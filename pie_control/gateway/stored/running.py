@@ -1,0 +1,78 @@
+"""An answer that is stored, while it is made: readers follow its events, each from where it wants."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from dataclasses import replace
+
+from ...durable.responses import ResponseRecord
+from ..refusal import Refused
+
+MOST_EVENT_BYTES = 16 << 20
+"""Of the events of one answer that are kept, in characters: beyond, the oldest go, and none can be asked for later."""
+
+
+class Running:
+    """`record` is what is known of it by now; `error`: why it has no result."""
+
+    def __init__(self, record: ResponseRecord) -> None:
+        self.record = record
+        self.error: Refused | None = None
+        self.is_cancelled = self.is_over = False
+        self._events: deque[str] = deque()
+        self._first = 0  # the number of the oldest event that is kept
+        self._size = 0
+        self._news = asyncio.Event()
+
+    @classmethod
+    def over(cls, record: ResponseRecord) -> Running:
+        """One that has ended."""
+        running = cls(record)
+        running._events.extend(record.events)
+        running.is_over = True
+        return running
+
+    @property
+    def count(self) -> int:
+        """How many events have come."""
+        return self._first + len(self._events)
+
+    def add(self, event: str) -> None:
+        """An event has come."""
+        self._events.append(event)
+        self._size += len(event)
+        while self._size > MOST_EVENT_BYTES and len(self._events) > 1:
+            self._size -= len(self._events.popleft())
+            self._first += 1
+        self._tell()
+
+    def end(self, body: str, ended: float, error: Refused | None) -> ResponseRecord:
+        """It is over. Returns what has to be stored; readers hear of it by `finish`."""
+        self.error = error
+        kept = self.record.streamed and not self._first
+        events = tuple(self._events) if kept else ()
+        self.record = replace(self.record, body=body, ended=ended, request=b"", streamed=kept, events=events)
+        return self.record
+
+    def finish(self) -> None:
+        """What it came to is stored."""
+        self.is_over = True
+        self._tell()
+
+    def _tell(self) -> None:
+        self._news.set()
+        self._news = asyncio.Event()
+
+    async def wait_for_end(self) -> None:
+        """Waits until it is over, and stored."""
+        while not self.is_over:
+            await self._news.wait()
+
+    async def after(self, number: int) -> list[str]:
+        """The events from this number on, one at least; none: it is over. Raises Refused if they are not kept."""
+        while self.count <= number and not self.is_over:
+            await self._news.wait()
+        if number < self._first:
+            raise Refused(400, f"the events before {self._first} are not kept: the answer is too long", "events_gone")
+        return [self._events[place] for place in range(number - self._first, len(self._events))]

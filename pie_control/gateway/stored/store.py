@@ -1,0 +1,138 @@
+"""The stored answers of all tenants: those that are made, and those that are there."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+from ...durable.responses import ResponseRecord, Responses
+from ...inferlets.events import Ended
+from ..ending import result_of
+from ..refusal import Refused
+from ..request import ServedRequest
+from .marks import Store, with_end
+from .running import Running
+
+MOST_TURNS = 1000
+"""Answers before one, which a program gets with it."""
+LOST = "the server ended before the answer did: ask again"
+
+
+class StoredAnswers:
+    """Belongs to one event loop."""
+
+    def __init__(self, responses: Responses) -> None:
+        self._responses = responses
+        self._running: dict[tuple[str, str], Running] = {}
+        self._tasks: set[asyncio.Task[Any]] = set()
+
+    def hold(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        """Runs what may outlive the request that it comes of."""
+        task = asyncio.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return task
+
+    async def end_lost(self) -> None:
+        """What the server before was making fails now."""
+        for record in self._responses.unfinished():
+            running = Running(record)
+            body = with_end(record.body, "failed", {"code": "server_error", "message": LOST})
+            await self._put(running.end(body, time.time(), None))
+
+    async def begin(self, mark: Store, inferlet: str, tenant: str, request: ServedRequest) -> Running:
+        """A program wants its answer stored. Raises Refused if there is one of this identifier."""
+        key = tenant, mark.id
+        if key in self._running or self._responses.find(*key) is not None:
+            raise Refused(409, f"there is a response {mark.id!r} already: choose another request_id", "conflict")
+        body = request.body if mark.background else b""
+        record = ResponseRecord(
+            *(tenant, mark.id, inferlet, request.route, request.id, time.time(), None, mark.background, request.stream),
+            *(mark.previous, body, bytes(mark.input).decode(), bytes(mark.body).decode(), ()),
+        )
+        running = self._running[key] = Running(record)
+        try:
+            await self._put(record)
+        except asyncio.CancelledError:  # the client has left before it could know of it
+            del self._running[key]
+            self._responses.delete(record, lambda: None)
+            raise
+        return running
+
+    async def end(self, running: Running, ended: Ended, error_event: Callable[[Refused], str]) -> None:
+        """Its program has ended. `error_event`: what an error is in a stream."""
+        record, error = running.record, None
+        try:
+            body = result_of(ended)
+        except Refused as refused:
+            if running.is_cancelled:
+                body = with_end(record.body, "cancelled")
+            else:
+                error = refused
+                code = "server_error" if refused.status >= 500 else refused.code or "invalid_prompt"
+                body = with_end(record.body, "failed", {"code": code, "message": str(refused)})
+                if running.count:
+                    running.add(error_event(refused))
+        await self._put(running.end(body, time.time(), error))
+        del self._running[record.tenant, record.id]
+        running.finish()
+
+    async def _put(self, record: ResponseRecord) -> None:
+        done = asyncio.Event()
+        self._responses.put(record, done.set)
+        await done.wait()
+
+    # ---- for clients ----
+
+    def find(self, tenant: str, id: str) -> Running | ResponseRecord:
+        """An answer that is made, or one that is there. Raises Refused."""
+        found = self._running.get((tenant, id)) or self._responses.find(tenant, id)
+        if found is None:
+            raise Refused(404, f"Response with id {id[:80]!r} not found.", "response_not_found")
+        return found
+
+    def record(self, tenant: str, id: str) -> ResponseRecord:
+        """What is known of an answer. Raises Refused."""
+        found = self.find(tenant, id)
+        return found.record if isinstance(found, Running) else found
+
+    def conversation(self, tenant: str, id: str) -> str:
+        """An answer and those before it, oldest first, as JSON: [{"input": ..., "body": ...}, ...]. Raises Refused."""
+        turns: list[str] = []
+        while id:
+            if len(turns) == MOST_TURNS:
+                raise Refused(400, f"the conversation has more than {MOST_TURNS} turns: begin a new one")
+            found = self.find(tenant, id)
+            if isinstance(found, Running):
+                raise Refused(400, f"Response with id {id[:80]!r} is not finished yet: wait for its end")
+            turns.append(f'{{"input": {found.input}, "body": {found.body}}}')
+            id = found.previous
+        return f"[{', '.join(reversed(turns))}]"
+
+    async def cancel(self, tenant: str, id: str, terminate: Callable[[str], None]) -> ResponseRecord:
+        """Ends an answer that is made in the background; nothing happens if it has ended. `terminate` ends an inferlet.
+        Raises Refused."""
+        found = self.find(tenant, id)
+        record = found.record if isinstance(found, Running) else found
+        if not record.background:
+            raise Refused(400, "only a response with background=true can be cancelled: leave, or delete it", None, "id")
+        if isinstance(found, Running):
+            await self._stop(found, terminate)
+            return found.record
+        return found
+
+    async def delete(self, tenant: str, id: str, terminate: Callable[[str], None]) -> None:
+        """Forgets an answer; what is made of it ends. Raises Refused."""
+        found = self.find(tenant, id)
+        if isinstance(found, Running):
+            await self._stop(found, terminate)
+        done = asyncio.Event()
+        self._responses.delete(self.record(tenant, id), done.set)
+        await done.wait()
+
+    async def _stop(self, running: Running, terminate: Callable[[str], None]) -> None:
+        running.is_cancelled = True
+        terminate(running.record.inferlet)
+        await running.wait_for_end()

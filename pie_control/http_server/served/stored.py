@@ -1,0 +1,134 @@
+"""`/v1/responses/{id}`: answers that are stored, also while they are made."""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Header, Query
+from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
+
+from pie_control.durable.responses import ResponseRecord
+from pie_control.errors import PieError
+from pie_control.gateway.gateway import Gateway
+from pie_control.gateway.refusal import Refused
+from pie_control.gateway.stored.running import Running
+
+from ..callers import FromTenant
+from ..routes.failures import failures
+from .dialects import RESPONSES
+from .sending import JSON, send_events
+
+AFTER = "starting_after"
+MOST_ITEMS = 100
+
+
+def stored_router(gateway: Gateway) -> APIRouter:
+    """Routes over the stored answers of a tenant."""
+    router = APIRouter(prefix="/v1/responses", tags=["served by programs"])
+    stored = gateway.stored
+
+    @router.get("/{response}", summary="Look at a stored response", response_class=Response, responses=failures(404))
+    async def get_response(
+        response: str,
+        caller: FromTenant,
+        stream: Annotated[bool, Query(description="Its events, also those that are still to come.")] = False,
+        starting_after: Annotated[
+            int | None, Query(ge=0, description="With `stream`: only the events behind this `sequence_number`.")
+        ] = None,
+        last_event_id: Annotated[str | None, Header(description="The same, as browsers send it.")] = None,
+    ) -> Response:
+        """What the program has answered, or knows by now. With `stream`, its events, if it was asked for a stream: the
+        client that lost its connection goes on behind the last one that it got. 404 `response_not_found`."""
+        found = stored.find(caller.api.standing.tenant.name, response)
+        if not stream:
+            return _json(found.record.body if isinstance(found, Running) else found.body)
+        return _Events(found, _number(starting_after, last_event_id))
+
+    @router.delete("/{response}", summary="Delete a stored response", responses=failures(404))
+    async def delete(response: str, caller: FromTenant) -> dict[str, Any]:
+        """Forgets it. What makes it ends."""
+        await stored.delete(caller.api.standing.tenant.name, response, _ending(caller, "deleted"))
+        return {"id": response, "object": "response", "deleted": True}
+
+    @router.post(
+        "/{response}/cancel",
+        summary="Cancel a response that is made in the background",
+        response_class=Response,
+        responses=failures(404),
+    )
+    async def cancel(response: str, caller: FromTenant) -> Response:
+        """Its status is `cancelled` then. Nothing happens if it has ended."""
+        tenant = caller.api.standing.tenant.name
+        return _json((await stored.cancel(tenant, response, _ending(caller, "cancelled"))).body)
+
+    @router.get("/{response}/input_items", summary="List what a stored response was asked", responses=failures(404))
+    async def input_items(
+        response: str,
+        caller: FromTenant,
+        limit: Annotated[int, Query(ge=1, le=MOST_ITEMS)] = 20,
+        order: Annotated[str, Query(pattern="^(asc|desc)$")] = "desc",
+        after: Annotated[str | None, Query(description="Only items behind the one of this `id`.")] = None,
+    ) -> dict[str, Any]:
+        """The items of its own request, the last one first; those of earlier ones belong to earlier responses."""
+        items = json.loads(stored.record(caller.api.standing.tenant.name, response).input)
+        if order == "desc":
+            items.reverse()
+        ids = [one.get("id") for one in items]
+        if after is not None and after not in ids:
+            raise Refused(400, f"no item {after[:80]!r} in this response", None, "after")
+        rest = items[ids.index(after) + 1 :] if after is not None else items
+        page = rest[:limit]
+        ends = (
+            {"first_id": page[0].get("id"), "last_id": page[-1].get("id")} if page else {"first_id": "", "last_id": ""}
+        )
+        return {"object": "list", "data": page, **ends, "has_more": len(rest) > len(page)}
+
+    return router
+
+
+def _json(body: str) -> Response:
+    return Response(body, media_type=JSON)
+
+
+def _ending(caller: FromTenant, why: str) -> Any:
+    return lambda inferlet: caller.api.terminate(inferlet, f"its response was {why} by a client")
+
+
+def _number(starting_after: int | None, last_event_id: str | None) -> int:
+    """The number of the first event that is wanted. Raises Refused."""
+    if starting_after is not None:
+        return starting_after + 1
+    if last_event_id is None:
+        return 0
+    if not re.fullmatch("[0-9]{1,15}", last_event_id):
+        raise Refused(400, f"Last-Event-ID: must be the number of an event, not {last_event_id[:40]!r}", None, AFTER)
+    return int(last_event_id) + 1
+
+
+class _Events(Response):
+    """The events of a stored answer from a number on."""
+
+    def __init__(self, found: Running | ResponseRecord, number: int) -> None:
+        """Raises Refused if there are none, or not so many."""
+        super().__init__()
+        record = found.record if isinstance(found, Running) else found
+        self._running = found if isinstance(found, Running) else Running.over(found)
+        self._number = number
+        if not record.streamed:
+            raise Refused(
+                400, "this response was not asked for as a stream, or had more events than are kept", None, "stream"
+            )
+        if number > self._running.count:
+            raise Refused(
+                400, f"there is no event {number - 1} yet: the last one is {self._running.count - 1}", None, AFTER
+            )
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        headers = [(b"x-inferlet-id", self._running.record.inferlet.encode())]
+        try:
+            await send_events(self._running, self._number, RESPONSES, headers, send)
+        except PieError as error:
+            await RESPONSES.answer(error)(scope, receive, send)

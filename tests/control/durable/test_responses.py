@@ -1,0 +1,79 @@
+"""Stored answers in the state: how long, how much, whose; and what a restart finds."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from pie_control.durable.responses import AtOnce, ResponseRecord, Responses
+from pie_control.durable.state import State
+from pie_control.gateway.stored.store import StoredAnswers
+from tests.helpers.guard import HANG_SECONDS
+
+ONE = ResponseRecord(
+    *("alice", "resp_1", "i1", "/v1/responses", "1", 1000.0, time.time(), False, True, "resp_0", b""),
+    *('[{"a": 1}]', '{"status": "completed"}', ("first", "second")),
+)
+
+
+@pytest.fixture
+def responses() -> Responses:
+    return AtOnce.responses(1.0, 2000)
+
+
+def put(responses: Responses, *records: ResponseRecord) -> None:
+    for record in records:
+        responses.put(record, lambda: None)
+
+
+def test_they_belong_to_a_tenant(responses: Responses) -> None:
+    put(responses, ONE)
+    assert responses.find("alice", "resp_1") == ONE
+    assert responses.find("bob", "resp_1") is None
+    responses.delete(ONE, lambda: None)
+    assert responses.find("alice", "resp_1") is None
+
+
+def test_the_oldest_go_beyond_the_bytes_of_a_tenant_and_after_days(responses: Responses) -> None:
+    others = [replace(ONE, id=f"resp_{n}", ended=time.time() + n, body='"%s"' % ("x" * 500)) for n in range(4)]
+    put(responses, replace(ONE, tenant="bob"), *others, replace(ONE, id="running", ended=None))
+    assert [n for n in range(4) if responses.find("alice", f"resp_{n}")] == [2, 3]
+    assert responses.find("bob", "resp_1") is not None
+    old = replace(ONE, tenant="carl", ended=time.time() - 2 * 86400)
+    put(responses, old)
+    assert responses.find("carl", "resp_1") is None
+    assert [one.id for one in responses.unfinished()] == ["running"]
+
+
+def test_a_restart_finds_what_was_stored_and_ends_what_was_made(tmp_path: Path) -> None:
+    async def first(state: State) -> None:
+        for record in (ONE, replace(ONE, id="made", ended=None)):
+            done = asyncio.Event()
+            state.responses.put(record, done.set)
+            await asyncio.wait_for(done.wait(), HANG_SECONDS)
+
+    async def second(state: State) -> None:
+        answers = StoredAnswers(state.responses)
+        await asyncio.wait_for(answers.end_lost(), HANG_SECONDS)
+        assert answers.record("alice", "resp_1") == ONE
+        assert '"status":"failed"' in answers.record("alice", "made").body
+
+    for body in (first, second):
+        state = State(tmp_path / "state", 30.0, 1 << 30)
+        asyncio.run(body(state))
+        state.close()
+
+
+def test_a_conversation_goes_back_to_its_beginning_and_breaks_where_one_was_deleted(responses: Responses) -> None:
+    answers = StoredAnswers(responses)
+    first = replace(ONE, previous="", input="[1]")
+    put(responses, first, replace(ONE, id="resp_2", previous="resp_1", input="[2]"))
+    told = '{"input": [%d], "body": {"status": "completed"}}'
+    assert answers.conversation("alice", "resp_2") == f"[{told % 1}, {told % 2}]"
+    responses.delete(first, lambda: None)
+    with pytest.raises(Exception, match="'resp_1' not found"):
+        answers.conversation("alice", "resp_2")

@@ -1,0 +1,61 @@
+"""What programs say to the server, and readers of an answer that is made."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from pie_control.durable.responses import ResponseRecord
+from pie_control.gateway.refusal import Refused
+from pie_control.gateway.stored import running
+from pie_control.gateway.stored.marks import Fetch, Store, read_mark
+from pie_control.gateway.stored.running import Running
+from tests.helpers.guard import HANG_SECONDS
+
+MADE = ResponseRecord("alice", "r1", "i1", "/v1/responses", "1", 1.0, None, False, True, "", b"", "[]", "{}", ())
+
+
+def test_marks_are_read_and_the_words_of_a_model_are_not() -> None:
+    fetch = read_mark('{"served_fetch": {"id": "r1"}}')
+    assert fetch == Fetch("r1")
+    store = read_mark('{"served_store": {"id": "r1", "body": {"status": "in_progress"}, "input": ["x"]}}')
+    assert isinstance(store, Store)
+    assert (bytes(store.body), bytes(store.input)) == (b'{"status": "in_progress"}', b'["x"]')
+    for words in ('{"served_store"', '{"served_fetch": {}}', ' {"served_fetch": {"id": "r1"}}', '{"served_error": {}}'):
+        assert read_mark(words) is None
+    assert read_mark('{"served_store": {"id": "r1", "body": 7}}') is None
+
+
+def test_readers_follow_from_where_they_want() -> None:
+    async def test() -> None:
+        made = Running(MADE)
+        waiting = [asyncio.create_task(made.after(number)) for number in (0, 1)]
+        for event in ("a", "b"):
+            await asyncio.sleep(0)
+            made.add(event)
+        assert await waiting[0] in (["a"], ["a", "b"])
+        assert await waiting[1] == ["b"]
+        last = asyncio.create_task(made.after(2))
+        kept = made.end("{}", 2.0, None)
+        made.finish()
+        assert (await last, kept.events, kept.streamed) == ([], ("a", "b"), True)
+        assert await Running.over(kept).after(1) == ["b"]
+
+    asyncio.run(asyncio.wait_for(test(), HANG_SECONDS))
+
+
+def test_events_have_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(running, "MOST_EVENT_BYTES", 3)
+
+    async def test() -> None:
+        made = Running(MADE)
+        for event in ("aa", "bb", "c"):
+            made.add(event)
+        assert (await made.after(1), made.count) == (["bb", "c"], 3)
+        with pytest.raises(Refused, match="before 1 are not kept"):
+            await made.after(0)
+        kept = made.end("{}", 2.0, None)
+        assert (kept.events, kept.streamed) == ((), False)
+
+    asyncio.run(asyncio.wait_for(test(), HANG_SECONDS))

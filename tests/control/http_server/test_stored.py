@@ -1,0 +1,112 @@
+"""Stored answers over HTTP: they go on without their clients, who come back and read from where they were."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import httpx
+import pytest
+
+from tests.control.http_server.test_http_server import ended, http
+from tests.helpers.fake_server_api import FakeServerApi, serve_async
+
+PATH = "/v1/responses"
+
+
+async def begun(client: httpx.AsyncClient, id: str, **fields: Any) -> asyncio.Task[httpx.Response]:
+    """A request whose answer is stored by now."""
+    body = {"model": "+store", **fields}
+    request = asyncio.create_task(client.post(PATH, json=body, headers={"x-request-id": id}))
+    while (await client.get(f"{PATH}/{id}")).status_code == 404:
+        await asyncio.sleep(0.005)
+    return request
+
+
+def numbers(answer: httpx.Response) -> list[tuple[str, str]]:
+    """Number and name of each event."""
+    events = [event.split("\n") for event in answer.text.strip().split("\n\n") if event]
+    return [(lines[0].removeprefix("id: "), lines[1].removeprefix("event: ")) for lines in events]
+
+
+def test_a_stream_goes_on_without_its_client_and_is_read_from_where_it_was() -> None:
+    async def test(url: str, runtime: FakeServerApi) -> None:
+        async with http(url) as client:
+            request = await begun(client, "one", stream=True)
+            inferlet = runtime.inferlet("i1")
+            inferlet.send("first")
+            async with client.stream("GET", f"{PATH}/one?stream=true") as late:
+                lines = late.aiter_lines()
+                assert [await anext(lines) for _ in range(2)] == ["id: 0", "event: first"]
+                request.cancel()
+                await asyncio.wait([request])
+                for text in ("second", "end"):
+                    inferlet.send(text)
+                assert [line async for line in lines if line.startswith("event")] == ["event: second"]
+            assert await ended(runtime, "i1") == "finished"
+            whole = await client.get(f"{PATH}/one")
+            assert whole.json() == {"status": "completed"}
+            events = numbers(await client.get(f"{PATH}/one?stream=true"))
+            assert [number for number, _ in events] == [str(place) for place in range(len(events))]
+            rest = await client.get(f"{PATH}/one?stream=true", headers={"last-event-id": "0"})
+            assert numbers(rest) == events[1:]
+            for wrong in ({"last-event-id": str(len(events))}, {"last-event-id": "x"}):
+                refused = await client.get(f"{PATH}/one?stream=true", headers=wrong)
+                assert (refused.status_code, refused.json()["error"]["param"]) == (400, "starting_after")
+            over = await client.get(f"{PATH}/one?stream=true&starting_after={len(events) - 1}")
+            assert (over.status_code, over.text) == (200, "")
+
+    serve_async(test)
+
+
+def test_the_background_is_asked_cancelled_and_deleted() -> None:
+    async def test(url: str, runtime: FakeServerApi) -> None:
+        async with http(url) as client:
+            for number, way in enumerate(("cancel", "delete"), start=1):
+                request = await begun(client, f"background-{way}")
+                assert (await request).json() == {"status": "in_progress"}
+                path = f"{PATH}/background-{way}"
+                if way == "cancel":
+                    for _ in range(2):
+                        answer = await client.post(f"{path}/cancel")
+                        assert answer.json() == {"status": "cancelled", "error": None}
+                    refused = await client.get(f"{path}?stream=true")
+                    assert (refused.status_code, refused.json()["error"]["param"]) == (400, "stream")
+                assert (await client.delete(path)).json()["deleted"] is True
+                assert runtime.inferlet(f"i{number}").status == "terminated"
+                for method in (client.get, client.delete):
+                    assert (await method(path)).json()["error"]["code"] == "response_not_found"
+
+    serve_async(test)
+
+
+@pytest.mark.parametrize(("way", "status", "code"), [("fail", 500, "server_error"), ("refuse", 422, "too_many")])
+@pytest.mark.parametrize("stream", [False, True])
+def test_what_fails_is_stored_as_failed(way: str, status: int, code: str, stream: bool) -> None:
+    async def test(url: str, runtime: FakeServerApi) -> None:
+        async with http(url) as client:
+            request = await begun(client, "one", stream=stream)
+            again = await client.post(PATH, json={"model": "+store"}, headers={"x-request-id": "one"})
+            assert (again.status_code, again.json()["error"]["code"]) == (409, "conflict")
+            runtime.inferlet("i1").send(way)
+            assert (await request).status_code == status
+            found = (await client.get(f"{PATH}/one")).json()
+            assert (found["status"], found["error"]["code"]) == ("failed", code)
+            assert (await client.post(f"{PATH}/one/cancel")).status_code == 400  # not of the background
+
+    serve_async(test)
+
+
+def test_items_come_in_pages() -> None:
+    async def test(url: str, runtime: FakeServerApi) -> None:
+        async with http(url) as client:
+            await (await begun(client, "background"))
+            path = f"{PATH}/background/input_items"
+            page = {"object": "list", "data": [{"id": "a"}], "first_id": "a", "last_id": "a", "has_more": False}
+            assert (await client.get(path)).json() == page
+            assert (await client.get(f"{path}?after=a")).json()["data"] == []
+            for wrong in ("after=b", "limit=0", "order=up"):
+                assert (await client.get(f"{path}?{wrong}")).status_code == 400
+            assert (await client.get(f"{PATH}/other/input_items")).status_code == 404
+
+    serve_async(test)
