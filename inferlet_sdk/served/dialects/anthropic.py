@@ -17,10 +17,12 @@ _REASONS = {"length": "max_tokens", "tool_calls": "tool_use", "stop": "end_turn"
 class MessageReply:
     """One message: whole, or as events, whose `type` is the name of each."""
 
-    def __init__(self, wanted: Wanted, ctx: Context, answer: Answer) -> None:
+    def __init__(self, wanted: Wanted, ctx: Context, answer: Answer, marked: int = 0) -> None:
+        """`marked`: so many first tokens of the prompt are kept because the request asks for it."""
         self._head = {"id": f"msg_{wanted.request_id}", "type": "message", "role": "assistant", "model": wanted.name}
         self._ctx = ctx
         self._prompt = len(ctx)
+        self._marked = marked
         self._answer = answer
         self._open = ""  # the kind of the block that is open
         self._index = -1
@@ -88,12 +90,13 @@ class MessageReply:
         return {"stop_reason": reason, "stop_sequence": stopped}
 
     def _usage(self) -> dict[str, int]:
-        """Tokens of the prompt that were computed, and those that were not, apart."""
+        """Tokens of the prompt that were not computed, that were computed before the last mark, and others, apart."""
         found = self._ctx.found
+        kept = max(self._marked - found, 0)
         return {
-            "input_tokens": self._prompt - found,
+            "input_tokens": self._prompt - found - kept,
             "cache_read_input_tokens": found,
-            "cache_creation_input_tokens": 0,
+            "cache_creation_input_tokens": kept,
             "output_tokens": len(self._answer.tokens),
         }
 

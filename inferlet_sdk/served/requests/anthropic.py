@@ -7,6 +7,7 @@ from typing import Any
 
 from inferlet_sdk.served.errors import Refused
 from inferlet_sdk.served.fields import Fields
+from inferlet_sdk.served.requests.caching import CacheMark, last_mark
 
 _TRANSLATED = (
     *("system", "messages", "max_tokens", "stop_sequences", "tools", "tool_choice", "thinking", "n", "service_tier"),
@@ -47,6 +48,11 @@ def chat_fields(fields: Fields, is_count: bool = False) -> Fields:
     if "effort" in output:
         chat["reasoning_effort"] = output.text("effort")
     return Fields(chat)
+
+
+def cache_mark(fields: Fields) -> CacheMark | None:
+    """Up to where a request asks that its prompt be kept. Raises Refused."""
+    return last_mark(fields, len(_system(fields)), _message)
 
 
 def _messages(fields: Fields) -> list[Fields]:

@@ -7,10 +7,12 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from inferlet_sdk.context import Context
+from inferlet_sdk.errors import InvalidArgument
 from inferlet_sdk.grammars.grammar import Grammar
 from inferlet_sdk.schemas.results import has_grammar
 from inferlet_sdk.sequences.queues import queues_of
 from inferlet_sdk.served.fields import Fields
+from inferlet_sdk.served.requests.caching import CacheMark
 from inferlet_sdk.served.requests.messages import (
     NO_IMAGES,
     Messages,
@@ -21,6 +23,7 @@ from inferlet_sdk.served.requests.messages import (
     read_tools,
 )
 from inferlet_sdk.served.requests.wanted import MOST_ALTERNATIVES, Place, Wanted, most_tokens
+from inferlet_sdk.sharing.prefixes import LEAST_TOKENS
 from inferlet_sdk.tools.formats.dialect import Dialect, dialect_of
 from inferlet_sdk.tools.formats.grammars import AUTO, REQUIRED, Called, call_grammar
 from inferlet_sdk.traits import get_model_info
@@ -85,6 +88,27 @@ class ChatRequest:
         ctx.fill_chat(self.messages, tools=declared, add_generation_prompt=prompted, variables=self.variables)
         if self.continued:
             ctx.fill(self.continued, special_tokens=False)
+
+    def kept_tokens(self, prompt: Sequence[int], mark: CacheMark) -> int:
+        """How many first tokens of the prompt, in whole pages, are before a mark, and are kept for later requests."""
+        has_images = any(isinstance(one["content"], list) for one in self.messages)
+        if len(prompt) < LEAST_TOKENS or has_images:
+            return 0
+        shown: list[Mapping[str, Any]] = list(self.messages[: mark.messages])
+        if mark.text is not None:
+            shown.append({**self.messages[mark.messages], "content": mark.text})
+        if all(one["role"] == "system" for one in shown):
+            shown.append({"role": "user", "content": ""})  # templates want one
+        with Context(self.place.model) as part:
+            try:
+                declared = self.tools.declared if self.tools is not None else ()
+                part.fill_chat(shown, tools=declared, add_generation_prompt=False, variables=self.variables)
+            except InvalidArgument:  # the template takes no such part of a conversation
+                return 0
+            pairs = zip(prompt, part.tokens, strict=False)
+            common = next((place for place, (one, other) in enumerate(pairs) if one != other), len(part.tokens))
+            size = part.model.page_size
+        return min(common, len(prompt) - 1) // size * size
 
 
 def _refuse_others(fields: Fields) -> None:

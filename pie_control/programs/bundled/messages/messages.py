@@ -10,6 +10,7 @@ from inferlet_sdk.served import (
     MessageReply,
     Place,
     Refused,
+    cache_mark,
     chat_fields,
     check_model,
     forks,
@@ -33,12 +34,14 @@ async def answer_request(args: Args) -> dict[str, Any] | None:
     place = Place.of_launch()
     check_model(place)
     is_count = place.route.endswith("/count_tokens")
-    request = await ChatRequest.read(chat_fields(Fields.of_launch(), is_count), place)
+    fields = Fields.of_launch()
+    request, mark = await ChatRequest.read(chat_fields(fields, is_count), place), cache_mark(fields)
     ctx = open_prompt(place, request.wanted)
     request.fill(ctx)
     if is_count:
         return {"input_tokens": len(ctx)}
+    marked = request.kept_tokens(ctx.tokens, mark) if mark is not None else 0
     await forks(ctx, request.wanted, "messages")
     answer = Answer(ctx, request.wanted, 0, request.tools)
-    reply = MessageReply(request.wanted, ctx, answer)
+    reply = MessageReply(request.wanted, ctx, answer, marked)
     return await send_reply(args.send, reply, answer)

@@ -142,3 +142,47 @@ def test_system_and_count(ask: Ask, server: NativeServer) -> None:
 def test_refusals_name_the_field(ask: Ask, fields: dict[str, Any], param: str) -> None:
     error = ask(**{"messages": ASKED, "max_tokens": 5, **fields}).error
     assert (error["status"], error["type"], error["param"]) == (400, "invalid_request_error", param)
+
+
+LONG = "You are a patient agent. " * 40
+MARK = {"cache_control": {"type": "ephemeral"}}
+
+
+@pytest.mark.parametrize(
+    ("number", "system", "content", "others", "is_whole"),
+    [
+        (1, [{"type": "text", "text": LONG, **MARK}], "Why?", {}, False),
+        (2, "Be brief.", [{"type": "text", "text": LONG, **MARK}, {"type": "text", "text": LONG}], {}, False),
+        (3, "Be brief.", [{"type": "text", "text": LONG, **MARK}], {}, True),
+        (4, "Be brief.", LONG, MARK, True),
+        (5, LONG, "Why?", {"tools": [{**ADD, "cache_control": {"type": "ephemeral", "ttl": "1h"}}]}, False),
+    ],
+)
+def test_what_is_marked_is_told_apart(
+    ask: Ask, number: int, system: Any, content: Any, others: dict[str, Any], is_whole: bool
+) -> None:
+    said = [{"role": "user", "content": content}]
+    asked = {"messages": said, "system": system, "max_tokens": 1, "cache_salt": f"marked {number}", **others}
+    first, second = (ask(**asked).body["usage"] for _ in range(2))
+    created = first["cache_creation_input_tokens"]
+    assert first["cache_read_input_tokens"] == second["cache_creation_input_tokens"] == 0
+    assert created % 16 == 0
+    assert second["cache_read_input_tokens"] >= created >= 150
+    assert (first["input_tokens"] < 40) == (is_whole or number in (1, 5))
+    assert sum(first.values()) == sum(second.values())
+
+
+@pytest.mark.parametrize("mark", [{"type": "eternal"}, {}, {"type": "ephemeral", "ttl": "2h"}, 5])
+def test_a_wrong_mark_is_refused(ask: Ask, mark: Any) -> None:
+    served = ask(
+        messages=[{"role": "user", "content": [{"type": "text", "text": "a", "cache_control": mark}]}], **GREEDY
+    )
+    if mark == {}:
+        assert served.body["type"] == "message"
+    else:
+        assert served.error["param"].startswith("messages[0].content[0].cache_control")
+
+
+def test_more_than_four_marks_are_refused(ask: Ask) -> None:
+    blocks = [{"type": "text", "text": "a", **MARK}] * 5
+    assert ask(messages=[{"role": "user", "content": blocks}], **GREEDY).error["param"] == "cache_control"
