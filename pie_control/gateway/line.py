@@ -6,11 +6,11 @@ import asyncio
 import contextlib
 import math
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
 
 from ..errors import TooManyRequests
-from ..tenants.tenant import Standing, Tenant
+from ..tenants.tenant import ServiceClass, Standing, Tenant
 from .refusal import Refused
 
 SMOOTHING = 0.1
@@ -29,10 +29,13 @@ class LineLimits:
 
 @dataclass(eq=False, slots=True)
 class Waiter:
-    """A request in the line. `turn` is done when it goes, or is refused."""
+    """A request in the line. `turn` is done when it goes, or is refused; `until`: its deadline; `number`: how many came
+    before it."""
 
     standing: Standing
     turn: asyncio.Future[None]
+    until: float
+    number: int
 
     @property
     def has_turn(self) -> bool:
@@ -47,10 +50,9 @@ class Shares:
         self._now = 0.0  # in requests of a tenant of weight 1
         self._next: dict[str, float] = {}  # when the next request of a tenant is due
 
-    def due(self, waiter: Waiter) -> tuple[int, float]:
-        """Interactive requests go before batch, then those that are due first."""
-        standing = waiter.standing
-        return standing.service_class, max(self._now, self._next.get(standing.tenant.name, 0.0))
+    def due(self, tenant: str) -> float:
+        """When the next request of a tenant is due."""
+        return max(self._now, self._next.get(tenant, 0.0))
 
     def goes(self, tenant: Tenant) -> None:
         """A request of a tenant goes."""
@@ -59,16 +61,58 @@ class Shares:
         self._next[tenant.name] = self._now + 1 / tenant.weight
 
 
-def last_of(waiters: Sequence[Waiter]) -> Waiter:
-    """Who is refused where too many wait: batch before interactive; then the tenant of whom most wait for its weight;
-    then who came last."""
-    waiting = Counter(waiter.standing.tenant.name for waiter in waiters)
+class Waiters:
+    """Those who wait. What it does takes as long with a thousand of them as with one, for so many tenants."""
 
-    def rank(place: int) -> tuple[int, float, int]:
-        standing = waiters[place].standing
-        return standing.service_class, waiting[standing.tenant.name] / standing.tenant.weight, place
+    def __init__(self) -> None:
+        self._queues: dict[tuple[ServiceClass, str], dict[Waiter, None]] = {}  # by class and tenant, as they came
+        self._counts: Counter[str] = Counter()  # by tenant
 
-    return waiters[max(range(len(waiters)), key=rank)]
+    def __len__(self) -> int:
+        return self._counts.total()
+
+    def of(self, tenant: str) -> int:
+        """How many of a tenant wait."""
+        return self._counts[tenant]
+
+    def add(self, waiter: Waiter) -> None:
+        """Behind all of its class and tenant."""
+        name = waiter.standing.tenant.name
+        self._queues.setdefault((waiter.standing.service_class, name), {})[waiter] = None
+        self._counts[name] += 1
+
+    def remove(self, waiter: Waiter) -> None:
+        """Idempotent."""
+        name = waiter.standing.tenant.name
+        key = (waiter.standing.service_class, name)
+        queue = self._queues.get(key, {})
+        if waiter not in queue:
+            return
+        del queue[waiter]
+        if not queue:
+            del self._queues[key]
+        self._counts[name] -= 1
+        if not self._counts[name]:
+            del self._counts[name]
+
+    def first(self, shares: Shares) -> Waiter:
+        """Who goes next: interactive requests before batch; then those of the tenant that is due first; then who came
+        first."""
+
+        def rank(key: tuple[ServiceClass, str]) -> tuple[ServiceClass, float, int]:
+            return key[0], shares.due(key[1]), next(iter(self._queues[key])).number
+
+        return next(iter(self._queues[min(self._queues, key=rank)]))
+
+    def last(self) -> Waiter:
+        """Who is refused where too many wait: batch before interactive; then the tenant of whom most wait for its
+        weight; then who came last."""
+
+        def rank(key: tuple[ServiceClass, str]) -> tuple[ServiceClass, float, int]:
+            newest = next(reversed(self._queues[key]))
+            return key[0], self._counts[key[1]] / newest.standing.tenant.weight, newest.number
+
+        return next(reversed(self._queues[max(self._queues, key=rank)]))
 
 
 class WaitingLine:
@@ -78,7 +122,8 @@ class WaitingLine:
         self._limits = limits
         self._clock = clock
         self._serving: Counter[str] = Counter()  # by tenant
-        self._waiters: list[Waiter] = []
+        self._waiters = Waiters()
+        self._came = 0  # that had to wait
         self._shares = Shares()
         self._interval = 0.0  # mean seconds between two ends while others wait
         self._ended: float | None = None  # when the last one ended, if others have waited ever since
@@ -107,34 +152,32 @@ class WaitingLine:
 
     def _check_tenant(self, standing: Standing) -> None:
         name, most = standing.tenant.name, standing.tenant.max_inferlets
-        if most is None:
-            return
-        waiting = sum(waiter.standing.tenant.name == name for waiter in self._waiters)
-        if self._serving[name] + waiting >= most:
+        if most is not None and self._serving[name] + self._waiters.of(name) >= most:
             raise TooManyRequests(
                 f"{most} requests of tenant {name} are served or wait, and it may have no more inferlets: try again "
                 "when some have been answered"
             )
 
     async def _wait(self, standing: Standing) -> None:
-        waiter = Waiter(standing, asyncio.get_running_loop().create_future())
-        self._waiters.append(waiter)
+        self._came += 1
+        turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        waiter = Waiter(standing, turn, self._clock() + self._limits.wait_seconds, self._came)
+        self._waiters.add(waiter)
         while self._waiters and self._is_too_long():
-            self._refuse(last_of(self._waiters), "too many requests wait")
+            self._refuse(self._waiters.last(), "too many requests wait")
         try:
             async with asyncio.timeout(self._limits.wait_seconds):
                 await waiter.turn
         except TimeoutError:
             if not waiter.has_turn:
-                raise self._refusal(f"no place came free in {self._limits.wait_seconds:g} s") from None
+                raise self._too_late() from None
         except BaseException:
             if waiter.has_turn:
                 self._serving[standing.tenant.name] -= 1  # its turn came as it left
                 self._end()
             raise
         finally:
-            with contextlib.suppress(ValueError):
-                self._waiters.remove(waiter)
+            self._waiters.remove(waiter)
 
     def _is_too_long(self) -> bool:
         waiting, limits = len(self._waiters), self._limits
@@ -148,6 +191,9 @@ class WaitingLine:
         self._waiters.remove(waiter)
         if not waiter.turn.done():
             waiter.turn.set_exception(self._refusal(reason))
+
+    def _too_late(self) -> Refused:
+        return self._refusal(f"no place came free in {self._limits.wait_seconds:g} s")
 
     def _refusal(self, reason: str) -> Refused:
         seconds = max(1, math.ceil(self._expected(len(self._waiters))))
@@ -164,8 +210,12 @@ class WaitingLine:
         else:
             self._ended, self._interval = None, 0.0
         while self._waiters and self._serving.total() < self._limits.serving:
-            waiter = min(self._waiters, key=self._shares.due)
+            waiter = self._waiters.first(self._shares)
             self._waiters.remove(waiter)
-            if not waiter.turn.done():
-                self._take(waiter.standing.tenant)
-                waiter.turn.set_result(None)
+            if waiter.turn.done():
+                continue
+            if now > waiter.until:  # its timer has not had its turn yet: nobody begins what nobody waits for any more
+                waiter.turn.set_exception(self._too_late())
+                continue
+            self._take(waiter.standing.tenant)
+            waiter.turn.set_result(None)

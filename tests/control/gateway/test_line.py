@@ -141,6 +141,22 @@ def test_nobody_waits_beyond_the_deadline() -> None:
     play(test())
 
 
+def test_what_is_past_its_deadline_does_not_begin() -> None:
+    async def test() -> None:
+        line = Played(seconds=10.0)
+        await line.come("r0")
+        await line.come("r1")
+        line.now = 5.0
+        await line.come("r2")
+        line.now = 11.0  # the timer of r1 has not had its turn
+        await line.end("r0")
+        assert line.refusal("r1").status == 503
+        assert line.went == ["r0", "r2"]
+        await line.close()
+
+    play(test())
+
+
 def test_those_who_leave_cost_nothing() -> None:
     async def test() -> None:
         line = Played()

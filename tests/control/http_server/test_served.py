@@ -9,6 +9,8 @@ from typing import Any
 import httpx
 import pytest
 
+from pie_control.gateway.refusal import Refused
+from pie_control.http_server.served.dialects import dialect_of
 from tests.control.http_server.test_http_server import ended, http
 from tests.helpers.fake_server_api import FakeServerApi, serve_async
 
@@ -49,6 +51,12 @@ def test_a_request_has_one_id(caplog: pytest.LogCaptureFixture) -> None:
         assert [record.about["request"] for record in caplog.records] == ids  # type: ignore[attr-defined]
 
     serve_async(test, log_format="json")
+
+
+def test_a_refusal_says_when_to_try_again() -> None:
+    for route in (CHAT, "/v1/messages"):
+        answer = dialect_of(route).answer(Refused(503, "too many requests wait", "overloaded", retry_after=7))
+        assert (answer.status_code, answer.headers["retry-after"]) == (503, "7")
 
 
 def test_messages_are_the_stream() -> None:
