@@ -161,16 +161,17 @@ class _Connection(asyncio.Protocol):
 
 
 class HttpClient:
-    """Speaks to the server at `url` (http), with as many kept connections as requests at a time."""
+    """Speaks to the server at `url` (http), with as many kept connections as requests at a time. `token`: of a tenant;
+    "": it shows none."""
 
-    def __init__(self, url: str) -> None:
+    def __init__(self, url: str, token: str = "") -> None:
         parts = urlsplit(url if "://" in url else f"http://{url}")
         if parts.scheme != "http" or not parts.hostname:
             raise OpponentError(f"{url} is no address of a server: give one like http://127.0.0.1:8000")
         self.url = url.rstrip("/")
         self._place = parts.hostname, parts.port or 80
         self._base = parts.path.rstrip("/").removesuffix("/v1")
-        self._host = parts.netloc
+        self._head = f"Host: {parts.netloc}\r\n" + (f"Authorization: Bearer {token}\r\n" if token else "")
         self._kept: list[_Connection] = []
 
     async def __aenter__(self) -> HttpClient:
@@ -188,12 +189,12 @@ class HttpClient:
 
     def raw_request(self, path: str, body: bytes) -> bytes:
         """The same of a body that is there."""
-        head = f"POST {self._base}{path} HTTP/1.1\r\nHost: {self._host}\r\nContent-Type: application/json\r\n"
+        head = f"POST {self._base}{path} HTTP/1.1\r\n{self._head}Content-Type: application/json\r\n"
         return f"{head}Content-Length: {len(body)}\r\n\r\n".encode() + body
 
     async def get(self, path: str) -> Answer:
         """What stands at a path."""
-        return await self.send(f"GET {self._base}{path} HTTP/1.1\r\nHost: {self._host}\r\n\r\n".encode())
+        return await self.send(f"GET {self._base}{path} HTTP/1.1\r\n{self._head}\r\n".encode())
 
     async def send(self, request: bytes, due: float | None = None) -> Answer:
         """The answer to a request; `due`: when it was to be sent, if not now. Raises OpponentError."""
