@@ -15,6 +15,7 @@ from pie_inference.protocol import ModelDescription
 
 from .adapter_library import AdapterLibrary
 from .config import ServerConfig
+from .durable.accounts.audit import AuditRecord
 from .durable.accounts.bills import Bills
 from .durable.responses import AtOnce
 from .durable.state import State
@@ -29,6 +30,7 @@ from .programs.library import ProgramLibrary
 from .programs.python_guest import compiled_guest
 from .registry.registry import Registry
 from .tenant_api import TenantApi
+from .tenants.audit import AuditTrail
 from .tenants.meters import Meters
 from .tenants.tenant import Standing
 
@@ -95,7 +97,8 @@ class ServerApi(TenantApi):
         """`make_guest` gives the file of the compiled Python guest, by the cache folder. `remote`: workers whose models
         join `models` when they have said them. `observer`: what measures, where anything does. `state`: what
         survives the server, where anything does."""
-        super().__init__(config, library, registry, hosts, models, meters)
+        audit = state.audit if state is not None else AuditTrail()
+        super().__init__(config, library, registry, hosts, models, meters, audit)
         self.meters = meters
         self._make_guest = make_guest
         self._all_models = models
@@ -188,8 +191,14 @@ class ServerApi(TenantApi):
 
     def of(self, standing: Standing) -> TenantApi:
         """What a tenant can do; it keeps the blobs of the tenant, so there is one for each."""
-        shared = self._library, self._registry, self._hosts, self._models, self.meters
+        shared = self._library, self._registry, self._hosts, self._models, self.meters, self.audit
         return TenantApi(self.config, *shared, standing)
+
+    def read_audit(self, most: int) -> list[AuditRecord]:
+        """The last that is known of who did what, oldest first. Raises UnknownName."""
+        if self._state is None:
+            raise UnknownName("nobody keeps what was done: the operator starts the server with --state to change that")
+        return self._state.read_audit(most)
 
     # ---- models ----
 

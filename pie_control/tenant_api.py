@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from .config import ServerConfig
 from .engine.hosts import Hosts
 from .engine.model import Model
-from .errors import BadRequest, WorkerUnavailable
+from .errors import BadRequest, RateLimited, WorkerUnavailable
 from .inferlets.events import Event
 from .inferlets.lifecycle import Status
 from .programs.library import ProgramLibrary
@@ -19,6 +19,7 @@ from .programs.store import ProgramInfo
 from .registry.blobs import BlobStore
 from .registry.entry import Entry, InferletInfo
 from .registry.registry import Registry
+from .tenants.audit import AuditTrail
 from .tenants.budgets import seconds_of_day_left
 from .tenants.meters import Meter, Meters
 from .tenants.tenant import DEFAULT_STANDING, Standing
@@ -37,6 +38,7 @@ class TenantApi:
         hosts: Hosts,
         models: Mapping[str, Model],
         meters: Meters,
+        audit: AuditTrail,
         standing: Standing = DEFAULT_STANDING,
     ) -> None:
         self.config = config
@@ -47,6 +49,7 @@ class TenantApi:
         self._hosts = hosts
         self._models = models
         self._meters = meters
+        self.audit = audit
         self._blobs = BlobStore(config.limits.max_blob_bytes)
 
     def use(self, standing: Standing) -> None:
@@ -68,7 +71,15 @@ class TenantApi:
 
     def check_budget(self) -> None:
         """Raises RateLimited if it may launch nothing now, since what it may spend is spent."""
-        self.meter.check(monotonic(), seconds_of_day_left(time()))
+        try:
+            self.meter.check(monotonic(), seconds_of_day_left(time()))
+        except RateLimited:
+            self.note("refused", "rate-limited")
+            raise
+
+    def note(self, action: str, subject: str) -> None:
+        """The tenant, or who shows the key, did something."""
+        self.audit.note(self._tenant, self.standing.key, action, subject)
 
     # ---- programs ----
 
@@ -76,7 +87,9 @@ class TenantApi:
         """Stores a program and makes it ready to launch. A name stands for it from now on; `file`, what its file is
         called, is only shown. Raises BadProgram, BadRequest (a name that cannot be), StorageFull, Overloaded,
         HostUnavailable."""
-        return await self._library.upload(data, name, (await self._hosts.place()).programs, self._tenant, file)
+        info = await self._library.upload(data, name, (await self._hosts.place()).programs, self._tenant, file)
+        self.note("upload", f"{info.program} {info.name}")
+        return info
 
     def programs(self) -> tuple[ProgramInfo, ...]:
         """All programs that the tenant can launch."""
@@ -85,7 +98,9 @@ class TenantApi:
     def remove_program(self, program: str) -> ProgramInfo:
         """Deletes a program (hash, unique prefix of it, or name); its inferlets go on. Raises UnknownName,
         BadRequest."""
-        return self._library.remove(program, self._tenant)
+        info = self._library.remove(program, self._tenant)
+        self.note("delete", f"{info.program} {info.name}")
+        return info
 
     # ---- blobs ----
 
@@ -122,6 +137,8 @@ class TenantApi:
             raise WorkerUnavailable("; ".join(model.why_down() for model in self._models.values()))
         entry = self._registry.new(found, self._hosts.post, self._hosts.tell_room, self.standing)
         self.meter.requests(monotonic())
+        if self.standing.key:
+            self.note("launch", f"{found.hash} {found.title}")
         self._hosts.launch(host, entry, arguments, environment or {}, found_blobs)
         if listener is not None:
             entry.attach(listener)

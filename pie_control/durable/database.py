@@ -66,6 +66,13 @@ MIGRATIONS = (
     CREATE INDEX responses_by_size ON responses (tenant, ended, size);
     CREATE INDEX responses_by_end ON responses (ended);
     """,
+    """
+    CREATE TABLE audit (
+        number INTEGER PRIMARY KEY, hour INTEGER NOT NULL, tenant TEXT NOT NULL, key TEXT NOT NULL,
+        action TEXT NOT NULL, subject TEXT NOT NULL, first REAL NOT NULL, last REAL NOT NULL, count INTEGER NOT NULL,
+        UNIQUE (hour, tenant, key, action, subject)
+    ) STRICT;
+    """,
 )
 """What makes each version of the schema of the one before. `PRAGMA user_version` counts those that a file has had."""
 

@@ -13,7 +13,9 @@ from dataclasses import dataclass
 from msgspec.structs import astuple
 
 from ..errors import ConfigError
+from ..tenants.audit import HOUR, Deed, Times
 from ..tenants.budgets import NO_BUDGET, Budget
+from .accounts.audit import write_of
 
 log = logging.getLogger(__name__)
 
@@ -108,7 +110,9 @@ def add_key(
     id_, bounds = f"key_{uuid.uuid4().hex[:12]}", astuple(budget)
     record = KeyRecord(id_, tenant, name, ending, tuple(may), time.time(), expires, None, *bounds)
     values = (id_, tenant, name, ending, ",".join(may), record.created, expires, None, *bounds, digest)
+    made = Deed(int(record.created // HOUR), tenant, "", "make a key", id_)
     with _changing(database):
+        database.execute(*write_of(made, Times(record.created, record.created)))
         places = ", ".join("?" * len(values))
         database.execute(f"INSERT INTO keys ({COLUMNS}, digest) VALUES ({places})", values)
     return record
@@ -128,7 +132,9 @@ def revoke_key(database: sqlite3.Connection, named: str) -> KeyRecord:
         ids = ", ".join(one.id for one in found)
         several = f"several keys are called {named!r}, so give an id: {ids}"
         raise ConfigError(several if ids else f"no valid key {named!r}: see `pie keys list`")
+    done = Deed(int(now // HOUR), found[0].tenant, "", "revoke a key", found[0].id)
     with _changing(database):
+        database.execute(*write_of(done, Times(now, now)))
         database.execute("UPDATE keys SET revoked = ? WHERE id = ?", (now, found[0].id))
     return found[0]
 

@@ -6,6 +6,8 @@ import sqlite3
 import time
 from pathlib import Path
 
+from ..tenants.audit import AuditTrail
+from .accounts.audit import AuditRecord, AuditWrites, list_audit
 from .accounts.usage import UsageRecords, write_that_forgets
 from .commits import Write
 from .database import FILE, hold, open_database, own_folder, unusable
@@ -35,6 +37,8 @@ class State:
         self._response_days = responses[0]
         self._next_look = 0.0
         self._lines = LineBuffer()
+        self.audit = AuditTrail(lambda: self._writer.stir())
+        self._audit_writes = AuditWrites()
         folder = own_folder(folder)
         self._lock = hold(folder)
         try:
@@ -52,12 +56,16 @@ class State:
         self.usage = UsageRecords(self._writer, self._reader)
 
     def _collect(self) -> list[Write]:
-        lines = self._lines.collect()
+        lines = [*self._lines.collect(), *self._audit_writes.of(self.audit.take())]
         if time.monotonic() < self._next_look:
             return lines
         self._next_look = time.monotonic() + FORGET_SECONDS
         forgets = write_that_forgets(time.time()), forgets_responses(self._response_days)
         return [*lines, *writes_that_forget(*self._keep), *forgets]
+
+    def read_audit(self, most: int) -> list[AuditRecord]:
+        """The last that is known of who did what, oldest first."""
+        return list_audit(self._reader, most)
 
     @property
     def trouble(self) -> str:

@@ -44,6 +44,7 @@ class Caller:
     def check(self, capability: str | None) -> None:
         """Raises Forbidden if its key does not allow what it asks for; None needs no capability."""
         if capability is not None and capability not in self.may:
+            self.api.note("refused", f"needs {capability}")
             may = ", ".join(sorted(self.may)) or "nothing but look"
             raise Forbidden(f"this key may not do that, which needs {capability!r}; it may: {may}. Ask for another key")
 
@@ -51,6 +52,14 @@ class Caller:
     def sees_all(self) -> bool:
         """Whether the dashboard shows it what all tenants run: its key may `admin`, and its tenant may see that."""
         return "admin" in self.may and self.account.may_see_all
+
+    def check_sees_all(self) -> None:
+        """Raises Forbidden unless it may see what all tenants do."""
+        if not self.sees_all:
+            raise Forbidden(
+                "this tells of all tenants: it takes a key that may `admin`, of a tenant with `may_see_all = true` in "
+                "the file of tenants: ask the operator"
+            )
 
     def check_may_load_adapters(self) -> None:
         """Raises Forbidden."""
@@ -123,6 +132,11 @@ class Callers:
         if self._accounts is not None:
             return next((one for one in self._accounts if one.standing.tenant.name == tenant), None)
         return self._default.account if tenant == DEFAULT_STANDING.tenant.name else None
+
+    def knocked(self, scope: Scope) -> None:
+        """A request was refused that shows no token or key, or none that counts."""
+        address = (scope.get("client") or ("an unknown address",))[0]
+        self._server.audit.note("", "", "refused", f"unauthorized, from {address}")
 
     def objection(self, scope: Scope) -> str:
         """Why a request that was let in may not go on; empty if it may."""

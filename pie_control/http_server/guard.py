@@ -35,6 +35,8 @@ OPEN_PATHS = frozenset({"/health", "/ready", "/v1/health", "/docs", "/redoc", "/
 """What is told without a token: that the server is there, and what its API is."""
 PAGES, ASSETS = ("/",), "/assets"
 """Pages in a browser, and their files: they hold nothing of the server, and ask for a token themselves."""
+MOST_NOTED = 100
+"""Characters of a path that are kept of what an admin did."""
 NETLOC = re.compile(r"(?:\[([^\]@\s]+)\]|([^:@/?#\s]+))(?::\d+)?")
 
 
@@ -163,13 +165,16 @@ class Guard:
         state = scope.setdefault("state", {})
         try:
             state["caller"] = caller = self._callers.of(headers)
-            caller.check(needed(scope.get("method", "GET"), scope["path"]))
+            caller.check(capability := needed(scope.get("method", "GET"), scope["path"]))
+            if capability == "admin" and self._callers.ask:
+                caller.api.note("admin", f"{scope.get('method', 'GET')} {scope['path'][:MOST_NOTED]}")
         except Forbidden as refusal:
             return await response(refusal.status, error_body(refusal))(scope, receive, send)
         except Unauthorized as refusal:
             if not is_open(scope.get("method", ""), scope["path"]):
                 answer = response(refusal.status, error_body(refusal))
                 answer.headers["www-authenticate"] = "Bearer"
+                self._callers.knocked(scope)
                 return await answer(scope, receive, send)
             state["caller"] = None
             return await self._app(scope, self._bounded(receive, scope["path"]), send)

@@ -17,6 +17,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, cast
 
 from pie_control.config import InferletLimits, build_config, find_accounts
+from pie_control.durable.accounts.audit import AuditRecord
 from pie_control.durable.accounts.bills import Bills
 from pie_control.durable.keys import Keys
 from pie_control.durable.responses import AtOnce
@@ -30,6 +31,7 @@ from pie_control.programs.store import ProgramInfo
 from pie_control.registry.entry import InferletInfo
 from pie_control.registry.outbox import Listener, Outbox
 from pie_control.server_api import ServerApi
+from pie_control.tenants.audit import AuditTrail
 from pie_control.tenants.meters import Meter, Meters
 from pie_control.tenants.tenant import DEFAULT_STANDING, Standing
 from pie_inference.protocol import ModelDescription
@@ -246,6 +248,7 @@ class FakeServerApi:
         self.responses = AtOnce.responses(30.0, 1 << 20)
         self.standing = DEFAULT_STANDING
         self.meters = Meters()
+        self.audit = AuditTrail(lambda: None)
         self.bills = Bills(self.meters, None, time.time)
         self.is_ready = True
         self.compiles = True
@@ -292,6 +295,12 @@ class FakeServerApi:
     @property
     def meter(self) -> Meter:
         return self.meters.of(self.standing)
+
+    def note(self, action: str, subject: str) -> None:
+        self.audit.note(self.standing.tenant.name, "", action, subject)
+
+    def read_audit(self, most: int) -> list[AuditRecord]:
+        return [AuditRecord(1.0, 2.0, 3, "alice", "", "upload", "hello")][:most]
 
     def check_budget(self) -> None:
         self.meter.check(time.monotonic(), 3600.0)

@@ -45,6 +45,7 @@ def adapters_router(api: ServerApi) -> APIRouter:
         name is taken. 422 `bad-adapter` says what is wrong with its files, or that there is no room."""
         caller.check_may_load_adapters()
         body = await read_body(request, AdapterBody)
+        caller.api.note("load an adapter", body.name)
         return await api.adapters.load(body.name, body.folder, body.model)
 
     @router.delete("/{name}", summary="Drop an adapter", responses=failures(404))
@@ -54,6 +55,7 @@ def adapters_router(api: ServerApi) -> APIRouter:
         """Forgets an adapter. Calls that name it are refused from now on, and what is under way with it fails; other
         work goes on. 404 `unknown-name` if there is none."""
         caller.check_may_load_adapters()
+        caller.api.note("drop an adapter", name)
         return api.adapters.drop(name, model)
 
     return router

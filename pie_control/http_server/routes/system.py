@@ -8,12 +8,14 @@ from typing import Annotated
 from fastapi import APIRouter, Query, Request
 from starlette.responses import Response
 
+from pie_control.durable.accounts.audit import AuditRecord
 from pie_control.durable.accounts.usage import MOST_DAYS, UsageRecord
 from pie_control.errors import WorkerUnavailable
 from pie_control.server_api import ServerApi
 
 from ..callers import FromTenant
 from ..messages import encode
+from .failures import failures
 
 
 @dataclass(frozen=True)
@@ -21,6 +23,17 @@ class UsageList:
     """What was used."""
 
     data: list[UsageRecord]
+
+
+MOST_TOLD = 10_000
+"""Rows of one answer."""
+
+
+@dataclass(frozen=True)
+class AuditList:
+    """What was done."""
+
+    data: list[AuditRecord]
 
 
 def system_router(api: ServerApi) -> APIRouter:
@@ -37,10 +50,21 @@ def system_router(api: ServerApi) -> APIRouter:
         caller: FromTenant,
         days: Annotated[int, Query(ge=1, le=MOST_DAYS, description="The last ones, today included.")] = 30,
     ) -> UsageList:
-        """What each key has used, day by day (UTC), oldest first: of the own tenant, or with `admin` of all. `key`: its
+        """What each key has used, day by day (UTC), oldest first: of the own tenant, or of all. `key`: its
         id, or empty. A server without a state knows of today, since it was started."""
-        tenant = None if "admin" in caller.may else caller.account.standing.tenant.name
+        tenant = None if caller.sees_all else caller.account.standing.tenant.name
         return UsageList(api.bills.usage(days, tenant))
+
+    @router.get("/audit", summary="Read who did what", responses=failures(404))
+    async def audit(
+        caller: FromTenant,
+        most: Annotated[int, Query(ge=1, le=MOST_TOLD, description="The last ones.")] = 1000,
+    ) -> AuditList:
+        """Keys made and revoked, programs uploaded and deleted, launches by keys, adapters, requests that need `admin`,
+        refusals: oldest first, the same by the same within an hour once. 404 `unknown-name`: the server
+        has no state."""
+        caller.check_sees_all()
+        return AuditList(api.read_audit(most))
 
     return router
 

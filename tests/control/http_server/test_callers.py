@@ -29,7 +29,7 @@ from pie_control.tenants.budgets import Budget
 from pie_control.tenants.keys import digest_of, make_key
 from pie_control.tenants.tenant import Standing
 from tests.control.tenants.test_accounts import ALICE, BOB, NEW, written
-from tests.helpers.fake_server_api import FakeServerApi
+from tests.helpers.fake_server_api import FakeServerApi, serve_async
 from tests.helpers.guard import HANG_SECONDS
 
 
@@ -179,3 +179,30 @@ def test_a_key_has_a_budget_of_its_own_and_what_it_launches_bears_its_id(tmp_pat
     assert meter.limits(0.0)["requests"].limit == 5
     assert not server.meters.of(Standing()).limits(0.0)
     database.close()
+
+
+def test_refusals_and_what_an_admin_did_are_noted(tmp_path: Path) -> None:
+    async def test(url: str, runtime: FakeServerApi) -> None:
+        database = open_database(tmp_path)
+        keys = {}
+        for name, may in (("reader", ()), ("operator", ("admin",))):
+            keys[name] = make_key()
+            add_key(database, "default", name, digest_of(keys[name]), keys[name][-4:], may, None)
+        runtime.keys = Keys(database)
+        async with httpx.AsyncClient(base_url=url) as client:
+            statuses = [
+                (await client.get("/v1/audit", headers={"x-api-key": key})).status_code
+                for key in ("wrong", keys["reader"], keys["operator"], keys["operator"])
+            ]
+        assert statuses == [401, 403, 200, 200]
+        found = {(one.action, one.subject): times.count for one, times in runtime.audit.take().items()}
+        for api in runtime.tenants.values():
+            found |= {(one.action, one.subject): times.count for one, times in api.audit.take().items()}
+        assert found == {
+            ("refused", "unauthorized, from 127.0.0.1"): 1,
+            ("refused", "needs admin"): 1,
+            ("admin", "GET /v1/audit"): 2,
+        }
+        database.close()
+
+    serve_async(test)

@@ -17,16 +17,18 @@ if TYPE_CHECKING:
     from pie_control.durable.keys import KeyRecord
 
 NAME = "keys"
-HELP = "make, list and revoke the keys of tenants; see what they have used"
+HELP = "make, list and revoke the keys of tenants; see what they have used and done"
 EXAMPLES = """  pie keys add default --name laptop         prints the key, this once
   pie keys add alice --name ci --expires 90d --may launch,upload,http
   pie keys add alice --name tool --tokens-per-minute 60000 --requests-per-minute 600
   pie keys list
   pie keys revoke laptop
-  pie keys usage --days 7                     what each key has used, day by day"""
+  pie keys usage --days 7                     what each key has used, day by day
+  pie keys audit                              who did what"""
 
 COLUMNS = ("ID", "TENANT", "NAME", "ENDS WITH", "MAY", "CREATED", "EXPIRES", "STATE")
 USAGE = ("DAY", "TENANT", "KEY", "REQUESTS", "PROMPT TOKENS", "GENERATED TOKENS", "PROCESSOR SECONDS")
+AUDIT = ("FIRST", "LAST", "COUNT", "TENANT", "KEY", "ACTION", "SUBJECT")
 BUDGETS = ("requests-per-minute", "tokens-per-minute", "tokens-per-day")
 MOST = 1 << 53
 """What a budget may be."""
@@ -55,9 +57,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     usage.add_argument(
         "--days", type=_count, default=30, metavar="N", help="the last ones, today included (default: 30)"
     )
-    usage.add_argument("--tenant", metavar="TENANT", help="of this one only")
-    usage.add_argument("--json", action="store_true", help="print all fields as JSON")
-    for action in (add, listing, revoke, usage):
+    audit = actions.add_parser("audit", help="tell who did what, oldest first", allow_abbrev=False)
+    audit.add_argument("--most", type=_count, default=100, metavar="N", help="the last ones (default: 100)")
+    for action in (usage, audit):
+        action.add_argument("--tenant", metavar="TENANT", help="of this one only")
+        action.add_argument("--json", action="store_true", help="print all fields as JSON")
+    for action in (add, listing, revoke, usage, audit):
         add_state(action)
 
 
@@ -77,6 +82,8 @@ def execute(options: argparse.Namespace) -> int:
                 write_line(json.dumps(told, indent=2) if options.json else format_table(COLUMNS, map(_row, keys)))
             case "usage":
                 write_line(_usage(options, database))
+            case "audit":
+                write_line(_audit(options, database))
             case "revoke":
                 key = revoke_key(database, options.key)
                 write_line(f"the key {key.name} of {key.tenant} is revoked, and its sessions end")
@@ -122,6 +129,24 @@ def _usage(options: argparse.Namespace, database: sqlite3.Connection) -> str:
         for one in found
     )
     return format_table(USAGE, rows)
+
+
+def _audit(options: argparse.Namespace, database: sqlite3.Connection) -> str:
+    from pie_control.durable.accounts.audit import list_audit
+    from pie_control.durable.keys import list_keys
+
+    found = list_audit(database, options.most, options.tenant)
+    if options.json:
+        return json.dumps([asdict(one) for one in found], indent=2)
+    names = {key.id: key.name for key in list_keys(database)}
+    rows = (
+        (
+            *(moment(one.first), moment(one.last), str(one.count), one.tenant or "-"),
+            *(names.get(one.key, one.key) or "-", one.action, one.subject),
+        )
+        for one in found
+    )
+    return format_table(AUDIT, rows)
 
 
 def _count(text: str) -> int:

@@ -1,0 +1,83 @@
+"""Who did what: noted, counted by the hour, within bounds, and kept."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from pie_control.cli.main import main
+from pie_control.durable.accounts import audit
+from pie_control.durable.database import open_database
+from pie_control.durable.state import State
+from pie_control.tenants.audit import HOUR, MOST_WAITING, OTHERS, AuditTrail, Deed
+
+
+def written(folder: Path) -> list[audit.AuditRecord]:
+    return audit.list_audit(open_database(folder), 1000)
+
+
+def test_the_same_within_an_hour_is_one_deed() -> None:
+    times = iter((10.0, 20.0, HOUR + 5.0, HOUR + 5.0))
+    trail = AuditTrail(lambda: None, lambda: next(times))
+    for _ in range(3):
+        trail.note("alice", "key_1", "launch", "hello")
+    trail.note("bob", "", "launch", "hello")
+    found = {deed: (one.first, one.last, one.count) for deed, one in trail.take().items()}
+    assert found == {
+        Deed(0, "alice", "key_1", "launch", "hello"): (10.0, 20.0, 2),
+        Deed(1, "alice", "key_1", "launch", "hello"): (HOUR + 5.0, HOUR + 5.0, 1),
+        Deed(1, "bob", "", "launch", "hello"): (HOUR + 5.0, HOUR + 5.0, 1),
+    }
+    assert not trail.take()
+
+
+def test_a_flood_of_different_deeds_takes_a_bounded_memory() -> None:
+    trail = AuditTrail(lambda: None, lambda: 10.0)
+    for number in range(MOST_WAITING + 500):
+        trail.note("", "", "refused", f"unauthorized, from 10.0.0.{number}")
+    found = trail.take()
+    assert len(found) == MOST_WAITING + 1
+    assert found[Deed(0, OTHERS, "", "refused", OTHERS)].count == 500
+
+
+def test_without_a_state_nothing_is_kept() -> None:
+    trail = AuditTrail()
+    trail.note("alice", "", "upload", "hello")
+    assert not trail.take()
+
+
+def test_what_was_done_is_kept_and_added_up_and_the_oldest_goes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for _ in range(2):
+        state = State(tmp_path / "state", 1e6, 1 << 30)
+        state.audit.note("alice", "key_1", "upload", "hello")
+        state.close()
+    (found,) = written(tmp_path / "state")
+    assert (found.tenant, found.key, found.action, found.subject) == ("alice", "key_1", "upload", "hello")
+    assert found.first <= found.last
+    monkeypatch.setattr(audit, "MOST_ROWS", 3)
+    state = State(tmp_path / "state", 1e6, 1 << 30)
+    for number in range(5):
+        state.audit.note("alice", "", "upload", f"program {number}")
+    state.close()
+    assert [one.subject for one in written(tmp_path / "state")] == ["program 2", "program 3", "program 4"]
+
+
+def test_keys_that_are_made_and_revoked_are_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    state = ["--state", str(tmp_path / "state")]
+    assert main(["keys", "add", "alice", "--name", "laptop", *state]) == 0
+    key = capsys.readouterr().out.strip()
+    assert main(["keys", "revoke", "laptop", *state]) == 0
+    capsys.readouterr()
+    assert main(["keys", "audit", *state]) == 0
+    told = capsys.readouterr().out
+    heading, made, revoked = told.strip().splitlines()
+    assert heading.split() == ["FIRST", "LAST", "COUNT", "TENANT", "KEY", "ACTION", "SUBJECT"]
+    assert "make a key" in made
+    assert "revoke a key" in revoked
+    assert key not in told
+    assert key[4:] not in told
+    assert main(["keys", "audit", "--json", "--tenant", "bob", *state]) == 0
+    assert capsys.readouterr().out.strip() == "[]"
