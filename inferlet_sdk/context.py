@@ -30,7 +30,7 @@ from inferlet_sdk.sequences.queues import queues_of
 from inferlet_sdk.sequences.sequence import TokenSequence
 from inferlet_sdk.sequences.stepping import next_dist
 from inferlet_sdk.sharing.named import export, open_sequence
-from inferlet_sdk.sharing.prefixes import keep_pages, share_prefix
+from inferlet_sdk.sharing.prefixes import keep_pages, pin_pages, share_prefix
 from inferlet_sdk.traits import Dist
 from inferlet_sdk.traits.arguments import flag, numbers, texts, whole
 from inferlet_sdk.traits.arguments import text as checked_text
@@ -213,10 +213,19 @@ class Context(FilledContext):
         not needed for something else. Nothing is waited for; short texts are left alone."""
         keep_pages(self._settled("keep"))
 
-    async def export(self, name: str) -> None:
+    async def pin(self, seconds: int, count: int | None = None) -> int:
+        """As `keep`, and the keys of its first `count` tokens, or of all, stay for some seconds, at most a day, even
+        when memory is short. How many of these tokens: none of a short text, and fewer than all, if the tenant would
+        have pinned more than a quarter of the memory that it may use."""
+        sequence = self._settled("pin")
+        return await pin_pages(sequence, seconds, len(sequence.tokens) if count is None else whole(count, "count"))
+
+    async def export(self, name: str, *, lease: int = 0) -> bool:
         """Keeps its tokens and keys under a name, for `Context.open` in any inferlet of the same user, after this one
-        has ended, too: as long as memory is not needed for something else. An older export of this name makes room."""
-        await export(await self._ready("export"), name)
+        has ended, too: as long as memory is not needed for something else. An older export of this name makes room.
+        `lease`: for so many seconds, at most a day, it stays even then; whether it does, for a tenant may pin only a
+        quarter of the memory that it may use."""
+        return await export(await self._ready("export"), name, whole(lease, "lease"))
 
     @classmethod
     async def open(cls, name: str, model: str | None = None, *, adapter: str | None = None) -> Self:

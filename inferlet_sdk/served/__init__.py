@@ -22,7 +22,7 @@ from inferlet_sdk.served.dialects.openai import (
 from inferlet_sdk.served.dialects.responses import ResponseReply
 from inferlet_sdk.served.errors import Refused, served
 from inferlet_sdk.served.fields import Fields
-from inferlet_sdk.served.requests.anthropic import cache_mark, chat_fields, renamed
+from inferlet_sdk.served.requests.anthropic import chat_fields, marks_of, renamed
 from inferlet_sdk.served.requests.chat import ChatRequest
 from inferlet_sdk.served.requests.completion import CompletionRequest
 from inferlet_sdk.served.requests.responses import fields_of_response, input_items
@@ -52,7 +52,6 @@ __all__ = [
     "ToolCall",
     "Vocabulary",
     "Wanted",
-    "cache_mark",
     "chat_fields",
     "check_model",
     "delta_of",
@@ -60,6 +59,7 @@ __all__ = [
     "fields_of_response",
     "forks",
     "input_items",
+    "marks_of",
     "message_of",
     "open_prompt",
     "prompt_scores",

@@ -23,8 +23,9 @@ def full_name(name: str, adapter: str) -> str:
     return f"{name}{WITH}{adapter}{END}" if adapter else name
 
 
-async def export(sequence: TokenSequence, name: str) -> None:
-    """Exports all pages of a sequence; a page that is not full is copied for that, and the sequence keeps its own."""
+async def export(sequence: TokenSequence, name: str, lease: int = 0) -> bool:
+    """Exports all pages of a sequence; a page that is not full is copied for that, and the sequence keeps its own.
+    `lease`: seconds for which they are pinned; whether they are."""
     if sequence.pages.dropped:
         raise InvalidState("export: tokens of the context were dropped, and exports have all tokens")
     own = full_name(name, sequence.adapter)
@@ -42,6 +43,7 @@ async def export(sequence: TokenSequence, name: str) -> None:
             if other != sequence.adapter:
                 with suppress(NotFound):  # another program was faster
                     await traits.unexport_kvpage(queue, full_name(name, other))
+        return bool(lease) and await traits.pin_exports(queue, own, lease) > 0
 
 
 async def open_sequence(queues: Queues, adapter: str, name: str) -> TokenSequence:

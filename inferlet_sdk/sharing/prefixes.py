@@ -40,12 +40,28 @@ async def share_prefix(sequence: TokenSequence) -> None:
 def keep_pages(sequence: TokenSequence) -> None:
     """Offers all full pages of a sequence; what others know of them is not kept twice. Nobody waits for that, and it
     happens even if the inferlet ends at once. Does nothing to a sequence that is short, or not shared."""
+    if (future := _offer(sequence)) is not None:
+        future.cancel()
+
+
+async def pin_pages(sequence: TokenSequence, seconds: int, count: int) -> int:
+    """Offers all full pages of a sequence, and pins those of its first `count` tokens; how many tokens are pinned."""
+    size = sequence.info.page_size
+    tokens = sequence.tokens[: count // size * size]
+    with sequence as queue:
+        if not tokens or (future := _offer(sequence)) is None:
+            return 0
+        await future
+        return size * await traits.pin_exports(queue, "", seconds, tokens, _apart(sequence))
+
+
+def _offer(sequence: TokenSequence) -> HostFuture[None] | None:
     size = sequence.info.page_size
     count = min(sequence.computed, len(sequence.tokens)) // size * size
     if count < LEAST_TOKENS or sequence.pages.dropped or not _can_share(sequence):
-        return
+        return None
     with sequence as queue:
-        traits.export_prefix(queue, sequence.pages.seal(0, count), sequence.tokens[:count], _apart(sequence)).cancel()
+        return traits.export_prefix(queue, sequence.pages.seal(0, count), sequence.tokens[:count], _apart(sequence))
 
 
 def _can_share(sequence: TokenSequence) -> bool:

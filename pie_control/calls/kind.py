@@ -134,8 +134,8 @@ class Question(Command, frozen=True):
     def uses(self, resource: Resource, page_size: int) -> Sequence[Range]:
         return ()
 
-    def answer(self, memory: Memory, tenant: Tenant) -> Value:
-        """The value of its future. Raises CallError."""
+    def answer(self, memory: Memory, tenant: Tenant, now: float) -> Value:
+        """The value of its future; `now`: in seconds. Raises CallError."""
         raise NotImplementedError
 
 

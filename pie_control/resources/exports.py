@@ -34,6 +34,8 @@ from .tables.slots import is_token
 
 MOST_EXPORTS = 4096
 """Most exports of a tenant at one worker."""
+PINNED_OF_TENANT, PINNED_OF_ALL = 4, 2
+"""A tenant may pin a quarter of the pages that it may have, and all together half of the pool."""
 CHEAP_TOKENS = 8192
 """From a context of this length on, attention costs more than half of what a token costs."""
 
@@ -60,6 +62,7 @@ class Export:
     waiting: list[tuple[Owner, int]] = field(default_factory=list)  # futures of imports
     keys: Sequence[bytes] = ()  # one for each page, of the beginning of a text
     depth: int = 0  # pages of the text before those that it has
+    pinned: float = float("-inf")  # in seconds: until then it does not go for lack of memory
 
     @property
     def names(self) -> Sequence[Name]:
@@ -97,11 +100,15 @@ class Export:
         self.depth = own[0] if own else 0
         return left
 
-    def value(self, now: float) -> tuple[float, int]:
+    def pin(self, until: float) -> None:
+        """It does not go for lack of memory, until then."""
+        self.pinned = max(self.pinned, until)
+
+    def value(self, now: float) -> tuple[bool, float, int]:
         """What it would cost to compute a page of it again, over the time for which nobody has used it. Of the pages of
         a text that were used together, the last ones have the least: nobody finds those behind one that is missing."""
         cost = self.num_tokens * (1.0 if self.keys else 1 + self.num_tokens / CHEAP_TOKENS)
-        return cost / len(self.pages) / (1.0 + max(0.0, now - self.used)), -self.depth
+        return self.pinned > now, cost / len(self.pages) / (1.0 + max(0.0, now - self.used)), -self.depth
 
 
 class Beginning(NamedTuple):
@@ -164,7 +171,7 @@ class Exports:
         elif older := self._places.get(export.names[0]):
             yield self._drop(older[0])
         count = self._of_tenant.setdefault(export.tenant.name, [0, 0])
-        others: list[tuple[tuple[float, int], int, Export]] | None = None  # looked at only if there is no room
+        others: list[tuple[tuple[bool, float, int], int, Export]] | None = None  # looked at only if there is no room
         while count[0] >= MOST_EXPORTS or count[1] + len(export.pages) > self._most_pages(export.tenant):
             if others is None:
                 others = [(one.value(export.used), n, one) for n, one in enumerate(self._own(export.tenant))]
@@ -237,6 +244,11 @@ class Exports:
         full = ((tenant.name, name) for name in names)
         return sum(1 for _ in takewhile(lambda name: name in self._places or name in self._coming, full))
 
+    def pages_in(self, tenant: Tenant, keys: Sequence[bytes], exports: Collection[Export]) -> int:
+        """How many first pages of a text these exports have."""
+        found = (self._places.get((tenant.name, key)) for key in keys)
+        return sum(1 for _ in takewhile(lambda known: known is not None and known[0] in exports, found))
+
     def take_back(self, tenant: Tenant, name: str) -> Sequence[int] | None:
         """The name is free. Gives pages to be released; None: there was no such export."""
         key = tenant.name, name
@@ -269,11 +281,25 @@ class Exports:
 
     # ---- memory ----
 
+    def pin(self, tenant: Tenant, exports: Sequence[Export], until: float, now: float) -> Sequence[Export]:
+        """These exports of a tenant, which stand, do not go before `until`, from the first one on: as many as it may
+        pin, and as the pool has room for what is pinned. Those that do not go."""
+        held = [one for one in self._standing if one.pinned > now and one not in exports]
+        own = sum(len(one.pages) for one in held if one.tenant.name == tenant.name)
+        room = self._pool.total // PINNED_OF_ALL - sum(len(one.pages) for one in held)
+        room = min(room, self._most_pages(tenant) // PINNED_OF_TENANT - own)
+        for place, export in enumerate(exports):
+            room -= len(export.pages)
+            if room < 0:
+                return exports[:place]
+            export.pin(until)
+        return exports
+
     def shed(self, missing: int, now: float) -> Iterator[Sequence[int]]:
-        """Drops the least valuable exports that nobody else holds, until so many pages come free. Gives their pages,
-        each to be released before the next is asked for."""
+        """Drops the least valuable exports that nobody else holds and nobody has pinned, until so many pages come free.
+        Gives their pages, each to be released before the next is asked for."""
         for export in sorted(self._standing, key=lambda one: one.value(now)):
-            if missing <= 0:
+            if missing <= 0 or export.pinned > now:
                 return
             free = sum(self._pool.references(page) == 1 for page in export.pages)
             if free:

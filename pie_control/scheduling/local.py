@@ -80,7 +80,7 @@ class LocalCommands:
                 answer = missing(command.name)
             case Question():
                 try:
-                    answer = command.answer(self._memory, tenant)
+                    answer = command.answer(self._memory, tenant, now)
                 except CallError as error:
                     answer = error
             case _:

@@ -97,6 +97,7 @@ class MessageReply:
             "input_tokens": self._prompt - found - kept,
             "cache_read_input_tokens": found,
             "cache_creation_input_tokens": kept,
+            **({"cache_pinned_input_tokens": self._answer.pinned} if self._answer.pins else {}),
             "output_tokens": len(self._answer.tokens),
         }
 

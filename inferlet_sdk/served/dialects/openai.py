@@ -56,6 +56,11 @@ def frame_of(event: str) -> tuple[str, str]:
     return before, after
 
 
+def pinned_of(answers: Sequence[Answer]) -> dict[str, int]:
+    """How many tokens of the prompts are pinned, for a request that has asked for that."""
+    return {"pinned_tokens": sum(one.pinned for one in answers)} if any(one.pins for one in answers) else {}
+
+
 def usage_of(prompts: Sequence[Context], sizes: Iterable[int], answers: Sequence[Answer]) -> dict[str, Any]:
     """Tokens of the prompts, those of them that the worker did not compute, and tokens of the answers."""
     asked, written = sum(sizes), sum(len(one.tokens) for one in answers)
@@ -63,7 +68,7 @@ def usage_of(prompts: Sequence[Context], sizes: Iterable[int], answers: Sequence
         "prompt_tokens": asked,
         "completion_tokens": written,
         "total_tokens": asked + written,
-        "prompt_tokens_details": {"cached_tokens": sum(one.found for one in prompts)},
+        "prompt_tokens_details": {"cached_tokens": sum(one.found for one in prompts), **pinned_of(answers)},
     }
     if reasoning := sum(one.reasoning_tokens for one in answers):
         usage["completion_tokens_details"] = {"reasoning_tokens": reasoning}

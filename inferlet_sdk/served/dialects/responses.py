@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from inferlet_sdk.context import Context
+from inferlet_sdk.served.dialects.openai import pinned_of
 from inferlet_sdk.served.fields import Fields
 from inferlet_sdk.served.requests.wanted import Wanted
 from inferlet_sdk.served.writing.answer import Answer, Part, ToolCall
@@ -148,7 +149,7 @@ class ResponseReply:
             "output": self._output,
             "usage": {
                 "input_tokens": self._prompt,
-                "input_tokens_details": {"cached_tokens": found, "cache_write_tokens": 0},
+                "input_tokens_details": {"cached_tokens": found, "cache_write_tokens": 0, **pinned_of([answer])},
                 "output_tokens": written,
                 "output_tokens_details": {"reasoning_tokens": answer.reasoning_tokens},
                 "total_tokens": self._prompt + written,

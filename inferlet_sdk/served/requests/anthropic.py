@@ -7,7 +7,7 @@ from typing import Any
 
 from inferlet_sdk.served.errors import Refused
 from inferlet_sdk.served.fields import Fields
-from inferlet_sdk.served.requests.caching import CacheMark, last_mark
+from inferlet_sdk.served.requests.caching import CacheMark, cache_marks
 
 _TRANSLATED = (
     *("system", "messages", "max_tokens", "stop_sequences", "tools", "tool_choice", "thinking", "n", "service_tier"),
@@ -50,9 +50,9 @@ def chat_fields(fields: Fields, is_count: bool = False) -> Fields:
     return Fields(chat)
 
 
-def cache_mark(fields: Fields) -> CacheMark | None:
-    """Up to where a request asks that its prompt be kept. Raises Refused."""
-    return last_mark(fields, len(_system(fields)), _message)
+def marks_of(fields: Fields) -> list[CacheMark]:
+    """Up to where a request asks that its prompt be kept, in order. Raises Refused."""
+    return cache_marks(fields, len(_system(fields)), _message)
 
 
 def _messages(fields: Fields) -> list[Fields]:

@@ -13,6 +13,7 @@ from inferlet_sdk.grammars.grammar import Grammar
 from inferlet_sdk.schemas.results import has_grammar
 from inferlet_sdk.served.errors import Refused
 from inferlet_sdk.served.fields import Fields
+from inferlet_sdk.served.requests.caching import pinned_seconds
 from inferlet_sdk.traits import available_models, get_env, get_model_info
 
 MOST_CHOICES = 128
@@ -82,6 +83,8 @@ class Wanted:
     token_ids: bool = False
     cache_salt: str = ""
     request_id: str = ""
+    pinned_seconds: int = 0
+    """For how long the keys of the prompt stay even when memory is short."""
     thinking_budget: int | None = None
     """Most tokens of reasoning."""
 
@@ -119,6 +122,7 @@ class Wanted:
             kept_by=kept_by,
             token_ids=fields.flag("return_token_ids"),
             cache_salt=fields.text("cache_salt"),
+            pinned_seconds=pinned_seconds(fields),
             request_id=fields.text("request_id", place.request_id),
             thinking_budget=fields.whole("thinking_token_budget") if "thinking_token_budget" in fields else None,
         )

@@ -61,6 +61,9 @@ class Answer:
         self.tokens: list[int] = []
         self.stop_string: str | None = None
         self.calls = 0
+        asked = bool(wanted.pinned_seconds) and number % wanted.n == 0
+        self.pins = [(len(ctx), wanted.pinned_seconds)] if asked else []  # first tokens, and for how many seconds
+        self.pinned = 0  # tokens of them that are pinned, in the end
         self._frame: Frame | None = None
         self._cut_short = 0  # tokens of reasoning that its budget has ended
         self.ctx = ctx
@@ -119,6 +122,8 @@ class Answer:
         if self.calls:
             self.finish_reason = "tool_calls"
         self.ctx.keep()
+        for count, seconds in self.pins:
+            self.pinned = max(self.pinned, await self.ctx.pin(seconds, count))
 
     # ---- generating ----
 

@@ -16,7 +16,7 @@ from inferlet_sdk import bindings
 from inferlet_sdk.addresses import Pages
 from inferlet_sdk.errors import call
 from inferlet_sdk.futures import HostFuture, await_done
-from inferlet_sdk.traits.arguments import HasQueue, page_ranges, queue_number, text
+from inferlet_sdk.traits.arguments import HasQueue, page_ranges, queue_number, text, whole
 from inferlet_sdk.traits.arguments import tokens as token_list
 
 __all__ = [
@@ -27,6 +27,7 @@ __all__ = [
     "import_kvpage",
     "import_prefix",
     "list_exports",
+    "pin_exports",
     "unexport_kvpage",
 ]
 
@@ -133,6 +134,22 @@ def import_prefix(queue: int | HasQueue, tokens: Sequence[int], apart: str = "")
 def await_prefix(future: int) -> Pages:
     """The value of an `import_prefix` future."""
     return Pages(bindings.exports.await_prefix(future))
+
+
+def pin_exports(
+    queue: int | HasQueue, name: str, seconds: int, tokens: Sequence[int] = (), apart: str = ""
+) -> HostFuture[int]:
+    """Keeps exports for some seconds, at most a day, even when memory is short: that of a name, or with the name ""
+    those that have the beginning of a text. The future gives how many of their pages are pinned, from the first one on:
+    fewer if not all are there, or if more would be pinned than a quarter of the pages that the tenant may hold."""
+    packed = _packed(tokens) if tokens else ""
+    named = text(name, "name"), packed, text(apart, "apart"), whole(seconds, "seconds")
+    return HostFuture(call(bindings.exports.pin_exports, queue_number(queue), *named), await_pinned)
+
+
+def await_pinned(future: int) -> int:
+    """The value of a `pin_exports` future."""
+    return int(json.loads(bindings.core.await_text(future))["pages"])
 
 
 def _packed(tokens: Sequence[int]) -> str:

@@ -26,7 +26,7 @@ class Listing(NamedTuple):
 class ListCommand(Question, frozen=True):
     prefix: str
 
-    def answer(self, memory: Memory, tenant: Tenant) -> Listing:
+    def answer(self, memory: Memory, tenant: Tenant, now: float) -> Listing:
         listed = memory.exports.listed(tenant, self.prefix, MOST_LISTED)
         about = [{"name": one.name, "pages": len(one.pages), "tokens": one.num_tokens} for one in listed]
         return Listing(json.dumps(about))

@@ -14,7 +14,7 @@ from .sharing import check_name, missing
 class UnexportCommand(Question, frozen=True):
     name: str
 
-    def answer(self, memory: Memory, tenant: Tenant) -> Done:
+    def answer(self, memory: Memory, tenant: Tenant, now: float) -> Done:
         pages = memory.exports.take_back(tenant, self.name)
         if pages is None:
             raise missing(self.name)

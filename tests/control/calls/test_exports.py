@@ -48,6 +48,10 @@ REFUSED = [
     refusal(InvalidArgument, "token 259 is outside", "import_prefix", Q, packed(1, 2, 3, 259), ""),
     refusal(InvalidArgument, "the tokens fill no page of 4 slots", "import_prefix", Q, packed(1, 2, 3), ""),
     refusal(InvalidArgument, "`apart` has 1025 bytes", "import_prefix", Q, packed(1, 2, 3, 4), "a" * 1025),
+    refusal(NotFound, NO_QUEUE, "pin_exports", 9, "a", "", "", 5),
+    refusal(InvalidArgument, "has 1 to 256 bytes, not 257", "pin_exports", Q, "a" * 257, "", "", 5),
+    refusal(InvalidArgument, "give a name, or tokens that fill a page of 4", "pin_exports", Q, "", "", "", 5),
+    refusal(InvalidArgument, "pinned for 86400 at most", "pin_exports", Q, "a", "", "", 86401),
     refusal(InvalidArgument, "a prefix of 300 bytes: names have 256 at most", "list_exports", Q, "a" * 300),
 ]
 

@@ -222,7 +222,7 @@ def test_a_tenant_has_a_bounded_number_of_exports(monkeypatch: pytest.MonkeyPatc
     fill(maker, range(65, 69))
     looked_at, value = [], exports.Export.value
 
-    def counted(export: exports.Export, now: float) -> tuple[float, int]:
+    def counted(export: exports.Export, now: float) -> tuple[bool, float, int]:
         looked_at.append(export.name)
         return value(export, now)
 
@@ -397,4 +397,31 @@ def test_an_export_that_waits_for_nothing_stands_though_its_maker_ends_at_once()
     world.drain()
     assert imported(other, future)
     assert used(world) == 4
+    world.scheduler.check_integrity()
+
+
+def test_what_is_pinned_stays_when_memory_is_short_until_its_time_is_over() -> None:
+    world = World(num_pages=56)  # 16 of them are scratch
+    maker = world.open(12, 64)
+    fill(maker, range(65, 113))
+    for place, name in enumerate("abc"):
+        maker.call("export_kvpage", 1, name, [maker.pages + 4 * place, 4], "")
+    world.drain()
+    pins = [maker.call("pin_exports", 1, name, "", "", 60) for name in "abc"]
+    missing = maker.call("pin_exports", 1, "d", "", "", 60)
+    world.drain()
+    assert [json.loads(maker.answers[one][0])["pages"] for one in pins] == [4, 4, 0]  # type: ignore[index]
+    assert isinstance(maker.answers[missing], NotFound)
+    world.close(maker)
+    world.drain()
+    others = [world.open(16, 8), world.open(16, 8)]
+    world.drain()
+    assert world.scheduler.statistics().exports == 2
+    for other in others:
+        world.close(other)
+    world.drain()
+    world.now += 61
+    world.open(36, 8)
+    world.drain()
+    assert world.scheduler.statistics().exports < 2
     world.scheduler.check_integrity()

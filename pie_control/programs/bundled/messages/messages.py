@@ -10,10 +10,10 @@ from inferlet_sdk.served import (
     MessageReply,
     Place,
     Refused,
-    cache_mark,
     chat_fields,
     check_model,
     forks,
+    marks_of,
     open_prompt,
     renamed,
     send_reply,
@@ -35,13 +35,14 @@ async def answer_request(args: Args) -> dict[str, Any] | None:
     check_model(place)
     is_count = place.route.endswith("/count_tokens")
     fields = Fields.of_launch()
-    request, mark = await ChatRequest.read(chat_fields(fields, is_count), place), cache_mark(fields)
+    request, marks = await ChatRequest.read(chat_fields(fields, is_count), place), marks_of(fields)
     ctx = open_prompt(place, request.wanted)
     request.fill(ctx)
     if is_count:
         return {"input_tokens": len(ctx)}
-    marked = request.kept_tokens(ctx.tokens, mark) if mark is not None else 0
+    pins = [(request.kept_tokens(ctx.tokens, mark), mark.seconds) for mark in marks]
     await forks(ctx, request.wanted, "messages")
     answer = Answer(ctx, request.wanted, 0, request.tools)
-    reply = MessageReply(request.wanted, ctx, answer, marked)
+    answer.pins += pins
+    reply = MessageReply(request.wanted, ctx, answer, marked=max((count for count, _ in pins), default=0))
     return await send_reply(args.send, reply, answer)

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
+from inferlet_sdk import Args, Context
+from pie_control.authoring.native.program import Source
 from pie_control.authoring.native.server import NativeServer, native_server
 from pie_control.config import build_config
 from pie_control.testing.fake_model import FakeModel
 from pie_control.testing.in_process import InProcessClient
 from pie_inference.protocol import Forward, RunWave, WaveDone
-from tests.control.programs.bundled.launching import Served, asking
+from tests.control.programs.bundled.launching import BUNDLED, Served, asking
 
 WORDS = {"structured_outputs": {"regex": "[a-z ]{80}"}}
 """Text that is tokenized to the tokens that were generated."""
@@ -107,3 +110,30 @@ def test_conversations_stay_where_their_beginnings_are() -> None:
                 assert (cached > 256) == (turn > 0)
     assert where[:3] == where[3:6] == where[6:]
     assert set(where) == {0, 1}
+
+
+def test_prompts_are_pinned_for_those_who_ask_within_a_bound(counted: tuple[NativeServer, Counting]) -> None:
+    server, _ = counted
+    ask = asking(server, "chat_completions")
+
+    def usage(size: int, **fields: Any) -> Any:
+        said = [{"role": "user", "content": f"You are {fields} agent. " + "Be brief. " * size}]
+        return ask(messages=said, max_tokens=1, **fields).body["usage"]
+
+    for fields in ({"prompt_cache_key": "mine"}, {"prompt_cache_retention": "24h"}):
+        told_of = usage(60, **fields)
+        assert told_of["prompt_tokens_details"]["pinned_tokens"] == told_of["prompt_tokens"] // PAGE * PAGE
+    assert "pinned_tokens" not in usage(60)["prompt_tokens_details"]
+    assert usage(5, prompt_cache_key="short")["prompt_tokens_details"]["pinned_tokens"] == 0
+    pinned = [usage(700, prompt_cache_key=str(n))["prompt_tokens_details"]["pinned_tokens"] for n in range(3)]
+    assert (pinned[0] > 7000, pinned[2] <= 3 * PAGE) == (True, True)
+    assert ask(messages=[{"role": "user", "content": "a"}], prompt_cache_retention="1y").error["param"]
+
+
+def test_a_named_context_has_a_lease(server: NativeServer) -> None:
+    async def main(args: Args) -> list[Any]:
+        ctx = Context(args.model).fill("The sun is far away. " * 4)
+        return [await ctx.export("sun", lease=60), await ctx.export("moon"), await ctx.pin(5)]
+
+    ended = server.run(Source(BUNDLED / "own.py", "own", lambda: main))
+    assert json.loads(ended.result or ended.error or "") == [True, False, 0]

@@ -169,6 +169,7 @@ def test_what_is_marked_is_told_apart(
     assert created % 16 == 0
     assert second["cache_read_input_tokens"] >= created >= 150
     assert (first["input_tokens"] < 40) == (is_whole or number in (1, 5))
+    assert first["cache_pinned_input_tokens"] == second["cache_pinned_input_tokens"] == created
     assert sum(first.values()) == sum(second.values())
 
 
@@ -186,3 +187,5 @@ def test_a_wrong_mark_is_refused(ask: Ask, mark: Any) -> None:
 def test_more_than_four_marks_are_refused(ask: Ask) -> None:
     blocks = [{"type": "text", "text": "a", **MARK}] * 5
     assert ask(messages=[{"role": "user", "content": blocks}], **GREEDY).error["param"] == "cache_control"
+    later = [blocks[0], {**blocks[0], "cache_control": {"type": "ephemeral", "ttl": "1h"}}]
+    assert "come before" in ask(messages=[{"role": "user", "content": later}], **GREEDY).error["message"]

@@ -1,0 +1,61 @@
+"""Pins exports for some time: they do not go when memory is short."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from pie_control.errors import InvalidArgument
+from pie_control.resources.address_space import AddressSpace
+from pie_control.resources.memory import Memory
+from pie_control.tenants.tenant import Tenant
+
+from ..kind import Question, define
+from .sharing import check_name, keys_of, missing, parse_tokens
+
+MOST_SECONDS = 24 * 3600
+
+
+class Pinned(NamedTuple):
+    """What the future gives: a JSON object."""
+
+    text: str
+
+
+class PinCommand(Question, frozen=True):
+    name: str
+    keys: Sequence[bytes]
+    seconds: int
+
+    def answer(self, memory: Memory, tenant: Tenant, now: float) -> Pinned:
+        exports, until = memory.exports, now + self.seconds
+        if self.keys:
+            found = list(exports.beginning(tenant, self.keys).exports)
+            pages = exports.pages_in(tenant, self.keys, exports.pin(tenant, found, until, now))
+        else:
+            export = exports.find(tenant, self.name)
+            if export is None or not exports.stands(export):
+                raise missing(self.name)
+            pages = sum(len(one.pages) for one in exports.pin(tenant, [export], until, now))
+        return Pinned(json.dumps({"pages": pages}))
+
+
+def issue(space: AddressSpace, queue: int, name: str, tokens: str, apart: str, seconds: int, future: int) -> None:
+    """`tokens`: base64 of little-endian u32, with the name "". Raises NotFound (queue), InvalidArgument. That there is
+    no such export is told by the future."""
+    space.check_command(queue)
+    if seconds > MOST_SECONDS:
+        raise InvalidArgument(f"{seconds} seconds: exports are pinned for {MOST_SECONDS} at most")
+    keys: Sequence[bytes] = ()
+    if name:
+        check_name(name)
+    else:
+        size = space.model.page_size
+        keys = keys_of(parse_tokens(tokens, space.model.vocab_size), size, apart)
+        if not keys:
+            raise InvalidArgument(f"give a name, or tokens that fill a page of {size} slots")
+    space.issue(PinCommand(space.owner, queue, space.next_seq(), 0, future, (), name, keys, seconds))
+
+
+CALL = define(__name__, issue, value=Pinned)
