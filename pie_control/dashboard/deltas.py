@@ -66,7 +66,7 @@ class Deltas:
     """What one viewer knows."""
 
     def __init__(self) -> None:
-        self._inferlets: dict[Owner, Now] = {}
+        self._inferlets: Mapping[Owner, Now] = {}
         self._sections: dict[str, Any] = {}
 
     def next(
@@ -78,12 +78,13 @@ class Deltas:
         waves: Iterable[WaveRow] = (),
         skipped: int = 0,
     ) -> Delta:
-        """What it does not know yet. `inferlets`: all that it shall see; `sections`: those that were looked at."""
+        """What it does not know yet. `inferlets`: all that it shall see, which is kept;
+        `sections`: those that were looked at."""
         known = self._inferlets
         changed = {number: now for number, now in inferlets.items() if known.get(number) != now}
         about = {number: describe(number) for number in changed if number not in known}
         gone = [number for number in known if number not in inferlets]
         news = {name: value for name, value in sections.items() if self._sections.get(name) != value}
-        self._inferlets = dict(inferlets)
+        self._inferlets = inferlets
         self._sections.update(news)
         return Delta(time, about, changed, gone, news, list(waves), skipped)

@@ -14,7 +14,6 @@ from pie_control.engine.model import Model
 from pie_control.errors import TooManyRequests
 from pie_control.ids import Owner
 from pie_control.inferlets.events import InferletWait
-from pie_control.inferlets.lifecycle import ENDINGS
 from pie_control.registry.entry import Entry
 from pie_control.registry.registry import Registry
 
@@ -28,8 +27,8 @@ MOST_ENDED = 100
 MOST_LANES = 64
 """Inferlets whose commands are shown."""
 MOST_VIEWERS = 16
-SLOW = 4
-"""Looks between two at what costs more: pages by owner, counts of schedulers, what inferlets wait for."""
+SLOW, SLOWER = 4, 8
+"""Looks between two at pages by owner and counts of schedulers; and between two questions for what inferlets wait."""
 
 
 class Dashboard:
@@ -61,7 +60,6 @@ class Dashboard:
 
     def count(self) -> None:
         """Adds the tokens of inferlets to those of their tenants, and forgets those of inferlets that are gone."""
-        self.watch.watch()
         run, counted = self.watch.run, self._counted
         for number in list(run):
             entry = self.registry.try_known(number)
@@ -89,15 +87,16 @@ class Viewer:
     def look(self) -> Delta:
         """What is new since the last look."""
         dashboard, now = self._dashboard, time.time()
-        dashboard.count()
+        dashboard.watch.watch()
         sections: dict[str, Any] = {}
-        entries = self._entries()
+        known = {entry.number: entry for entry in self._entries()}
         if self._looks % SLOW == 0:
+            dashboard.count()
+            sections = self._sections(known)
+        if self._looks % SLOWER == 0:
             self._ask_waits()
-            sections = self._sections(entries)
         self._looks += 1
-        inferlets = {entry.number: self._now(entry) for entry in entries}
-        known = {entry.number: entry for entry in entries}
+        inferlets = self._inferlets(known)
         waves, skipped = self._waves(known)
         return self._deltas.next(
             now,
@@ -116,20 +115,17 @@ class Viewer:
     def _entries(self) -> Sequence[Entry]:
         return self._dashboard.registry.newest(self._tenant, MOST_INFERLETS, MOST_ENDED)
 
-    def _now(self, entry: Entry) -> Now:
-        number, watch = entry.number, self._dashboard.watch
-        wait = self._waits.get(number) if entry.status not in ENDINGS else None
-        return Now(
-            entry.status,
-            wait.what if wait is not None else "",
-            wait.seconds if wait is not None and wait.what else 0.0,
-            watch.run.get(number, 0),
-            watch.generated.get(number, 0),
-            entry.pages,
-            entry.embeds,
-            round(entry.cpu_seconds, 3),
-            entry.ended or 0.0,
-        )
+    def _inferlets(self, known: Mapping[Owner, Entry]) -> dict[Owner, Now]:
+        run, generated = self._dashboard.watch.run.get, self._dashboard.watch.generated.get
+        waits, found = self._waits.get, {}
+        for number, entry in known.items():
+            what, since = "", 0.0
+            if entry.ended is None and (wait := waits(number)) is not None and wait.what:
+                what, since = wait.what, wait.seconds
+            cpu, ended = round(entry.cpu_seconds, 3), entry.ended or 0.0
+            tokens = run(number, 0), generated(number, 0)
+            found[number] = Now(entry.status, what, since, *tokens, entry.pages, entry.embeds, cpu, ended)
+        return found
 
     # ---- waves ----
 
@@ -163,9 +159,8 @@ class Viewer:
             number: InferletWait(number, wait.what, round(now - wait.seconds, 1)) for number, wait in waits.items()
         }
 
-    def _sections(self, entries: Sequence[Entry]) -> dict[str, Any]:
+    def _sections(self, shown: Mapping[Owner, Entry]) -> dict[str, Any]:
         dashboard, mine = self._dashboard, self._tenant
-        shown = {entry.number for entry in entries}
         workers = [
             worker_section(name, number, replica, shown, whole=mine is None)
             for name, model in dashboard.models.items()
@@ -175,7 +170,7 @@ class Viewer:
         running = counts.running if mine is None else counts.of_tenants.get(mine, 0)
         return {
             "workers": workers,
-            "tenants": tenant_section(entries, counts.of_tenants, dashboard.tenants, mine),
+            "tenants": tenant_section(shown.values(), counts.of_tenants, dashboard.tenants, mine),
             "hosts": [host_section(host) for host in dashboard.hosts.statistics()] if mine is None else [],
             "outages": list(dashboard.hosts.outages()),
             "counts": {
@@ -188,7 +183,7 @@ class Viewer:
 
 
 def _runs(entry: Entry | None) -> bool:
-    return entry is not None and entry.status not in ENDINGS
+    return entry is not None and entry.ended is None
 
 
 def _about(entry: Entry) -> About:
