@@ -26,6 +26,8 @@ MOST_INFERLETS = 1000
 MOST_ENDED = 100
 MOST_LANES = 64
 """Inferlets whose commands are shown."""
+LANE_SECONDS = 1.0
+"""After its end, an inferlet keeps its lane for so long."""
 MOST_VIEWERS = 16
 SLOW, SLOWER = 4, 8
 """Looks between two at pages by owner and counts of schedulers; and between two questions for what inferlets wait."""
@@ -44,13 +46,17 @@ class Dashboard:
         self._viewers = 0
 
     @contextlib.contextmanager
-    def viewer(self, tenant: str | None) -> Iterator[Viewer]:
-        """Somebody looks at what a tenant has; None: at everything. Raises TooManyRequests."""
+    def viewer(self, tenant: str | None, *, later: bool = False) -> Iterator[Viewer]:
+        """Somebody looks at what a tenant has; None: at everything. `later`: but only at what is launched from now on.
+        Raises TooManyRequests."""
         if self._viewers >= MOST_VIEWERS:
             raise TooManyRequests(f"{MOST_VIEWERS} viewers look at the dashboard, and no more may: close another one")
         self._viewers += 1
         try:
-            with self.watch.looking(), contextlib.closing(Viewer(self, tenant)) as viewer:
+            with (
+                self.watch.looking(),
+                contextlib.closing(Viewer(self, tenant, time.monotonic() if later else 0.0)) as viewer,
+            ):
                 yield viewer
         finally:
             self._viewers -= 1
@@ -74,7 +80,9 @@ class Dashboard:
 class Viewer:
     """One of those who look."""
 
-    def __init__(self, dashboard: Dashboard, tenant: str | None) -> None:
+    def __init__(self, dashboard: Dashboard, tenant: str | None, since: float) -> None:
+        """It sees what was launched at `since` or later, in seconds of the monotonic clock."""
+        self._since = since
         self._dashboard = dashboard
         self._tenant = tenant
         self._deltas = Deltas()
@@ -113,7 +121,7 @@ class Viewer:
             self._asking.cancel()
 
     def _entries(self) -> Sequence[Entry]:
-        return self._dashboard.registry.newest(self._tenant, MOST_INFERLETS, MOST_ENDED)
+        return self._dashboard.registry.newest(self._tenant, MOST_INFERLETS, MOST_ENDED, self._since)
 
     def _inferlets(self, known: Mapping[Owner, Entry]) -> dict[Owner, Now]:
         run, generated = self._dashboard.watch.run.get, self._dashboard.watch.generated.get
@@ -135,11 +143,12 @@ class Viewer:
         waves = [wave for wave in watch.waves if wave.number > self._seen]
         skipped = watch.number - self._seen - len(waves)
         self._seen = watch.number
-        self._lanes = {number: None for number in self._lanes if _runs(known.get(number))}
+        since = time.time() - LANE_SECONDS
+        self._lanes = {number: None for number in self._lanes if _has_lane(known.get(number), since)}
         for number, entry in known.items():
             if len(self._lanes) >= MOST_LANES:
                 break
-            if _runs(entry):
+            if _has_lane(entry, since):
                 self._lanes[number] = None
         return waves, skipped
 
@@ -182,8 +191,9 @@ class Viewer:
         }
 
 
-def _runs(entry: Entry | None) -> bool:
-    return entry is not None and entry.ended is None
+def _has_lane(entry: Entry | None, since: float) -> bool:
+    """Whether it runs, or has ended since then: its last waves were not shown yet."""
+    return entry is not None and (entry.ended is None or entry.ended > since)
 
 
 def _about(entry: Entry) -> About:

@@ -17,6 +17,7 @@ from pie_control.server_api import ServerApi
 
 from .attachments import Attachments
 from .callers import Callers, caller_of
+from .dashboard.check import check_router
 from .dashboard.pages import pages_router
 from .dashboard.stream import dashboard_router
 from .failures import add_handlers
@@ -88,6 +89,7 @@ def create_app(api: ServerApi, config: ServerConfig, callers: Callers, programs:
         system_router(api),
         metrics_router(api),
         dashboard_router(api),
+        check_router(),
     )
     for router in routers:
         app.include_router(router, dependencies=[TOKEN] if callers.ask else [], responses=failures(*OF_ALL))

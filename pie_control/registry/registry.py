@@ -172,12 +172,12 @@ class Registry:
         """The inferlet with this number, if it runs or has ended recently."""
         return self._running.get(number) or self._ended.get(number)
 
-    def newest(self, tenant: str | None, most: int, most_ended: int) -> list[Entry]:
+    def newest(self, tenant: str | None, most: int, most_ended: int, since: float = 0.0) -> list[Entry]:
         """Inferlets of a tenant, or of all (None): those that run, oldest first, then those that ended, newest first.
-        `most` of both, `most_ended` of these."""
+        `most` of both, `most_ended` of these; only those launched at `since` (monotonic seconds) or later."""
 
         def belongs(entry: Entry) -> bool:
-            return tenant is None or entry.standing.tenant.name == tenant
+            return entry.started >= since and (tenant is None or entry.standing.tenant.name == tenant)
 
         found = list(islice(filter(belongs, self._running.values()), most))
         ended = islice(filter(belongs, reversed(self._ended.values())), min(most_ended, most - len(found)))

@@ -53,6 +53,7 @@ HEAVY = (
     "pie_control.cli.commands",
     "pie_control.cli.main",
     "pie_control.cli.targets.OwnServer",
+    "pie_control.dashboard.checking",
     "pie_control.http_server.listening",
     "pie_control.http_server.server",
     "pie_control.images.reader.ImageReader",

@@ -140,7 +140,8 @@ def test_viewers_are_bounded(tmp_path: Path, guest_cache: Path, monkeypatch: pyt
             httpx.AsyncClient(base_url=url, trust_env=False, timeout=HANG_SECONDS) as web,
             web.stream("GET", "/v1/dashboard") as answer,
         ):
-            await anext(answer.aiter_lines())
+            lines = answer.aiter_lines()  # kept: the end of it would close the stream
+            await anext(lines)
             refused = await web.get("/v1/dashboard")
             assert (refused.status_code, refused.json()["error"]["code"]) == (429, "too-many-requests")
 
@@ -181,6 +182,45 @@ def test_the_page_in_a_browser(tmp_path: Path, guest_cache: Path) -> None:
         assert page.value("JSON.stringify([document.cookie, localStorage.length, sessionStorage.length])") == '["",0,0]'
         expected = "401"  # before the key was given
         assert [error for error in page.errors if expected not in error] == []
+
+
+PROGRAM = """from inferlet_sdk import Context
+
+async def main(args, word="one"):
+    await args.send(f"<i>{word}</i>")
+    context = Context(args.model)
+    context.fill("abc")
+    async for _ in context.generate(max_tokens=5):
+        pass
+    raise ValueError("on purpose")
+"""
+
+
+def test_the_playground_in_a_browser(tmp_path: Path, guest_cache: Path) -> None:
+    with chromium_or_skip() as page, live_server(cache_with_guest(_made(tmp_path), guest_cache)) as url:
+        page.open(f"{url}/playground")
+        page.until("document.querySelectorAll('option').length > 10")
+        assert page.value("import('/assets/playground.js').then(({ words }) => words(`a --b 'c d' e=\"f g\"`))") == [
+            "a",
+            "--b",
+            "c d",
+            "e=f g",
+        ]
+        page.value("document.querySelector('textarea').select()")
+        page.type(PROGRAM.replace("args.send", "args.sent"))
+        page.value("document.querySelector('button.check').click()")
+        page.until("document.querySelector('.findings')?.innerText.includes('line 4')")
+        page.until("document.querySelector('.gutter').children[3].className === 'marked'")
+        page.value("document.querySelector('textarea').select()")
+        page.type(PROGRAM)
+        page.value("document.querySelector('input').select()")
+        page.type("--word two")
+        page.value("document.querySelector('button.run').click()")
+        page.until("document.querySelector('pre.error')?.innerText.includes('ValueError: on purpose')")
+        assert page.value("document.querySelector('pre.output').innerText") == "<i>two</i>"
+        page.until("document.querySelector('.gutter').children[8].className === 'marked'")
+        page.until("/5 sample/.test(document.querySelector('canvas').getAttribute('aria-label'))")
+        assert page.errors == []
 
 
 def _made(folder: Path) -> Path:

@@ -27,22 +27,27 @@ export async function request(path, options = {}) {
 }
 
 // Server-sent events: { event, data } each. By fetch, since an EventSource could show the key in the URL only.
-export async function* events(path, options = {}) {
+export async function* events(path, options = {}, answered = () => {}) {
   const response = await request(path, options);
+  answered(response);
   const reader = response.body.pipeThrough(new TextDecoderStream()).getReader();
   let rest = "";
-  for (;;) {
-    const { value, done } = await reader.read();
-    if (done) return;
-    const parts = (rest + value).split("\n\n");
-    rest = parts.pop();
-    for (const part of parts) {
-      const found = { event: "message", data: "" };
-      for (const line of part.split("\n")) {
-        const colon = line.indexOf(":");
-        if (colon > 0) found[line.slice(0, colon)] = line.slice(colon + 1).trimStart();
+  try {
+    for (;;) {
+      const { value, done } = await reader.read();
+      if (done) return;
+      const parts = (rest + value).split("\n\n");
+      rest = parts.pop();
+      for (const part of parts) {
+        const found = { event: "message", data: "" };
+        for (const line of part.split("\n")) {
+          const colon = line.indexOf(":");
+          if (colon > 0) found[line.slice(0, colon)] = line.slice(colon + 1).trimStart();
+        }
+        if (found.data) yield { event: found.event, data: JSON.parse(found.data) };
       }
-      if (found.data) yield { event: found.event, data: JSON.parse(found.data) };
     }
+  } finally {
+    reader.cancel().catch(() => {}); // who stops reading leaves
   }
 }

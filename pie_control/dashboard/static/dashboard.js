@@ -1,6 +1,7 @@
 // The dashboard: one stream of deltas, drawn four times a second.
 import { events, Refused, request, useKey } from "./client.js";
 import { colorOf, drawPages, drawWaves, KINDS, Lanes, OWNED, waveAt } from "./drawings.js";
+import { KeyForm } from "./key.js";
 import { save } from "./save.js";
 import { Store } from "./store.js";
 import { InferletTable } from "./table.js";
@@ -10,20 +11,6 @@ const AGAIN = 2000; // milliseconds until a lost server is asked again
 const LOG = 1000; // milliseconds between two looks at a log
 const store = new Store(), lanes = new Lanes();
 const bytes = (value) => `${(value / 2 ** 20).toFixed(0)} MiB`;
-
-function KeyForm({ message, submit }) {
-  const field = useRef();
-  useEffect(() => field.current.focus(), []);
-  const send = (event) => {
-    event.preventDefault();
-    submit(field.current.value);
-    field.current.value = "";
-  };
-  return html`<main><section><h2>Key</h2><p>${message}</p>
-    <form onSubmit=${send}><label>Key or token <input ref=${field} type="password" autocomplete="off" /></label>
-    <button>Look</button></form>
-    <p class="dim">This page keeps it in its memory only: after a reload it asks again.</p></section></main>`;
-}
 
 function Waves({ paused }) {
   const canvas = useRef(), [told, tell] = useState("");
@@ -193,7 +180,7 @@ function App() {
     <span class="dim">${counts.all ? "all tenants" : counts.all === false ? "your tenant" : ""}</span>
     <span class="bad" role="status">${trouble || outages.join("; ")}</span>
     <nav><button aria-pressed=${paused} onClick=${() => setPaused(!paused)}>Pause (p)</button>
-      <button onClick=${() => save(store)}>Save as one file (s)</button><a href="docs">API</a></nav></header>
+      <button onClick=${() => save(store)}>Save as one file (s)</button><a href="playground">Playground</a><a href="docs">API</a></nav></header>
   <main data-ready=${store.time > 0}>
     <${Waves} paused=${paused} />
     <${Chart} title="Tokens" column=${1} unit="a second" /><${Chart} title="Pages in use" column=${2} unit="" />

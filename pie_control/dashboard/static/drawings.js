@@ -12,7 +12,7 @@ export const KINDS = [
 export const OWNED = ["shared", "pinned", "coming", "others", "free"];
 const MOST_CELLS = 1600;
 
-const kindOf = (call) => KINDS.find(([, pattern]) => pattern.test(call))[0];
+export const kindOf = (call) => KINDS.find(([, pattern]) => pattern.test(call))[0];
 const palette = (names) => {
   const style = getComputedStyle(document.documentElement);
   return Object.fromEntries(names.map((name) => [name, style.getPropertyValue(`--${name}`).trim()]));
@@ -20,7 +20,7 @@ const palette = (names) => {
 export const colorOf = (number) => `hsl(${(number * 137.5) % 360} 55% 50%)`;
 
 // The context of a canvas whose pixels are those of the screen, in units of CSS.
-function prepared(canvas) {
+export function prepared(canvas) {
   const { clientWidth: width, clientHeight: height } = canvas, scale = devicePixelRatio || 1;
   if (canvas.width !== Math.round(width * scale) || canvas.height !== Math.round(height * scale)) {
     canvas.width = Math.round(width * scale);
@@ -31,6 +31,8 @@ function prepared(canvas) {
   context.clearRect(0, 0, width, height);
   return { context, width, height };
 }
+
+export const colorsOf = () => palette([...KINDS.map(([name]) => name), "line", "dim"]);
 
 // An inferlet keeps its lane as long as something of it is to be seen.
 export class Lanes {
@@ -56,7 +58,7 @@ export class Lanes {
 
 export function drawWaves(canvas, store, lanes) {
   const { context, width, height } = prepared(canvas);
-  const colors = palette([...KINDS.map(([name]) => name), "line", "dim"]);
+  const colors = colorsOf();
   const count = Math.max(8, lanes.assign(store.waves)), axis = 16, lane = (height - axis) / count;
   const x = (time) => width * (1 - (store.time - time) / WINDOW);
   context.fillStyle = colors.dim;

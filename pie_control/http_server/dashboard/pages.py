@@ -14,6 +14,7 @@ from starlette.exceptions import HTTPException
 from starlette.responses import Response
 
 import pie_control.dashboard
+from pie_control.dashboard.examples import examples
 
 STATIC = Path(pie_control.dashboard.__file__).parent / "static"
 TYPES = {
@@ -71,6 +72,14 @@ def pages_router() -> APIRouter:
     @router.api_route("/", methods=["GET", "HEAD"])
     async def dashboard(request: Request) -> Response:
         return _answer(request, "index.html")
+
+    @router.api_route("/playground", methods=["GET", "HEAD"])
+    async def playground(request: Request) -> Response:
+        return _answer(request, "playground.html")
+
+    @router.get("/assets/examples.json")
+    async def all_examples() -> Response:
+        return Response(examples(), headers=HEADERS, media_type="application/json")
 
     @router.api_route("/assets/{name:path}", methods=["GET", "HEAD"])
     async def asset(request: Request, name: str) -> Response:

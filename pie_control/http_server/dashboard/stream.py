@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator
+from typing import Annotated, Literal
 
-from fastapi import APIRouter
+from fastapi import APIRouter, Query
 from starlette.responses import StreamingResponse
 from starlette.types import Receive, Scope, Send
 
@@ -24,11 +25,11 @@ LOOK_SECONDS = 0.25
 class _Looks(StreamingResponse):
     """Looks for as long as somebody reads."""
 
-    def __init__(self, api: ServerApi, tenant: str | None) -> None:
+    def __init__(self, api: ServerApi, tenant: str | None, *, later: bool) -> None:
         """Raises TooManyRequests."""
         self._api = api
         self._viewer = contextlib.ExitStack()
-        viewer = self._viewer.enter_context(api.dashboard.viewer(tenant))
+        viewer = self._viewer.enter_context(api.dashboard.viewer(tenant, later=later))
         super().__init__(self._look(viewer), headers={"cache-control": "no-store"}, media_type="text/event-stream")
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -46,10 +47,16 @@ def dashboard_router(api: ServerApi) -> APIRouter:
     router = APIRouter(tags=["system"])
 
     @router.get("/v1/dashboard", summary="Watch the server", response_class=StreamingResponse, responses=failures(429))
-    async def dashboard(caller: FromTenant) -> StreamingResponse:
+    async def dashboard(
+        caller: FromTenant,
+        launched: Annotated[
+            Literal["ever", "later"], Query(description="`later`: only your inferlets that are launched from now on.")
+        ] = "ever",
+    ) -> StreamingResponse:
         """Server-sent events without a name, four a second, until the client leaves: first all that there is, then what
         has changed. At most 1,000 inferlets are shown. A tenant sees its own; those of all tenants, queues and hosts
         are for keys that may `admin`, of a tenant with `may_see_all`, and for servers without keys and tenants."""
-        return _Looks(api, None if caller.sees_all else caller.account.standing.tenant.name)
+        later, tenant = launched == "later", caller.account.standing.tenant.name
+        return _Looks(api, None if caller.sees_all and not later else tenant, later=later)
 
     return router

@@ -26,7 +26,7 @@ NEEDED = {
         "POST /v1/responses/{response}/cancel",
         *(f"POST {route}" for route in ROUTES),
     },
-    "upload": {"POST /v1/programs", "DELETE /v1/programs/{program}"},
+    "upload": {"POST /v1/programs", "POST /v1/programs/check", "DELETE /v1/programs/{program}"},
     "adapters": {"POST /v1/adapters", "DELETE /v1/adapters/{name}"},
     None: {
         "GET /v1/inferlets",
