@@ -13,10 +13,12 @@ from inferlet_sdk.served.dialects.openai import (
     TEXT,
     TEXT_PLACE,
     Reply,
+    Usage,
     Vocabulary,
     delta_of,
     message_of,
     prompt_scores,
+    so_far,
     usage_of,
 )
 from inferlet_sdk.served.dialects.responses import ResponseReply
@@ -50,6 +52,7 @@ __all__ = [
     "Reply",
     "ResponseReply",
     "ToolCall",
+    "Usage",
     "Vocabulary",
     "Wanted",
     "chat_fields",
@@ -66,6 +69,7 @@ __all__ = [
     "renamed",
     "send_reply",
     "served",
+    "so_far",
     "store_answer",
     "usage_of",
 ]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from inferlet_sdk import traits
@@ -63,7 +63,7 @@ def pinned_of(answers: Sequence[Answer]) -> dict[str, int]:
 
 def usage_of(prompts: Sequence[Context], sizes: Iterable[int], answers: Sequence[Answer]) -> dict[str, Any]:
     """Tokens of the prompts, those of them that the worker did not compute, and tokens of the answers."""
-    asked, written = sum(sizes), sum(len(one.tokens) for one in answers)
+    asked, written = sum(sizes), sum(one.written for one in answers)
     usage: dict[str, Any] = {
         "prompt_tokens": asked,
         "completion_tokens": written,
@@ -73,6 +73,15 @@ def usage_of(prompts: Sequence[Context], sizes: Iterable[int], answers: Sequence
     if reasoning := sum(one.reasoning_tokens for one in answers):
         usage["completion_tokens_details"] = {"reasoning_tokens": reasoning}
     return usage
+
+
+Usage = Callable[[Sequence[Answer]], dict[str, Any]]
+"""The usage of answers to a request."""
+
+
+def so_far(answer: Answer, usage: Usage) -> dict[str, Any]:
+    """The usage of an answer that is being written, for those who ask for it with each chunk."""
+    return {"usage": usage([answer])} if answer.wanted.continuous_usage else {}
 
 
 # ---- chat ------------------------------------------------------------------------------------------------------------

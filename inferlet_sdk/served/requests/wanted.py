@@ -65,6 +65,8 @@ class Wanted:
     """The model as the request calls it."""
     stream: bool = False
     include_usage: bool = False
+    continuous_usage: bool = False
+    """With each chunk of a stream, too."""
     max_tokens: int | None = None
     n: int = 1
     sampler: Sampler = field(default_factory=Sampler)
@@ -102,12 +104,12 @@ class Wanted:
         options = fields.object("stream_options")
         if options.values and not stream:
             raise fields.refuse("stream_options", 'goes with "stream": true')
-        options.allow_only("continuous_usage_stats", (False,), "usage comes once, in the last chunk")
         kept_by, grammar = _grammar(fields, place.model)
         return cls(
             name=fields.text("model", place.model),
             stream=stream,
             include_usage=options.flag("include_usage"),
+            continuous_usage=options.flag("include_usage") and options.flag("continuous_usage_stats"),
             max_tokens=max_tokens,
             n=fields.whole("n", 1, MOST_CHOICES, 1),
             sampler=_sampler(fields),

@@ -65,6 +65,7 @@ class Answer:
         self.pins = [(len(ctx), wanted.pinned_seconds)] if asked else []  # first tokens, and for how many seconds
         self.pinned = 0  # tokens of them that are pinned, in the end
         self._frame: Frame | None = None
+        self._generation: Generation | None = None  # that runs
         self._cut_short = 0  # tokens of reasoning that its budget has ended
         self.ctx = ctx
         self.wanted = wanted
@@ -93,6 +94,11 @@ class Answer:
         if self._reasoning.is_open:
             return len(self.tokens)
         return self.tokens.index(self._thinking.end) + 1 if self._thinking.end in self.tokens else self._cut_short
+
+    @property
+    def written(self) -> int:
+        """Tokens that have come so far."""
+        return len(self.tokens) + (self._generation.released if self._generation is not None else 0)
 
     async def whole(self) -> Part:
         """All of it at once: the program sleeps while it is written, if nothing has to look at it."""
@@ -181,6 +187,7 @@ class Answer:
         self, options: Mapping[str, Any], limit: int | None, grammar: Grammar | Matcher | None, at_once: bool
     ) -> AsyncIterator[Part]:
         generation = self.ctx.generate(limit, grammar=grammar, logprobs=self.wanted.logprobs, **options)
+        self._generation = generation
         reader, seen = TextReader(generation, self._queues, self._shown), 0
         try:
             if at_once and not self._ends_at_call:
@@ -205,6 +212,7 @@ class Answer:
         finally:
             reader.close()
             generation.end()
+            self._generation = None
             self.tokens += generation.tokens
 
     def _part(self, generation: Generation, text: str, seen: int) -> tuple[Part, int]:
@@ -223,6 +231,7 @@ class Answer:
         """Whether its text is all that there is to it."""
         wanted = self.wanted
         looked_at = wanted.logprobs is not None or wanted.token_ids or wanted.grammar is not None
+        looked_at = looked_at or wanted.continuous_usage
         return self._thinking is None and self._tools is None and not looked_at
 
     @property

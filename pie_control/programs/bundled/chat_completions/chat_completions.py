@@ -1,5 +1,6 @@
 """Serves POST /v1/chat/completions: a conversation in, the assistant's next message out."""
 
+from functools import partial
 from typing import Any
 
 from inferlet_sdk import Args, gather, inferlet
@@ -12,6 +13,7 @@ from inferlet_sdk.served import (
     Fields,
     Place,
     Reply,
+    Usage,
     Vocabulary,
     Wanted,
     check_model,
@@ -21,6 +23,7 @@ from inferlet_sdk.served import (
     open_prompt,
     prompt_scores,
     served,
+    so_far,
     usage_of,
 )
 
@@ -40,14 +43,15 @@ async def main(args: Args) -> dict[str, Any] | None:
     ]
     scored = await prompt_scores(ctx, place, wanted)
     vocabulary = Vocabulary(ctx) if wanted.logprobs is not None else None
+    usage = partial(usage_of, [ctx], [len(prompt)])
     if not wanted.stream:
         choices = await gather(*(choice_of(one, vocabulary) for one in answers))
         others = {**told(prompt, wanted), **scored}
-        return Reply(CHAT, wanted).body(choices, usage_of([ctx], [len(prompt)], answers), **others)
+        return Reply(CHAT, wanted).body(choices, usage(answers), **others)
     reply = Reply(CHUNK, wanted)
-    await gather(*(stream(args, reply, one, vocabulary, prompt) for one in answers))
+    await gather(*(stream(args, reply, one, vocabulary, prompt, usage) for one in answers))
     if wanted.include_usage:
-        await args.send(reply.last_chunk(usage_of([ctx], [len(prompt)], answers)))
+        await args.send(reply.last_chunk(usage(answers)))
     return None
 
 
@@ -59,7 +63,9 @@ async def choice_of(answer: Answer, vocabulary: Vocabulary | None) -> dict[str, 
     return {**choice, "token_ids": list(part.tokens)} if answer.wanted.token_ids else choice
 
 
-async def stream(args: Args, reply: Reply, answer: Answer, vocabulary: Vocabulary | None, prompt: list[int]) -> None:
+async def stream(
+    args: Args, reply: Reply, answer: Answer, vocabulary: Vocabulary | None, prompt: list[int], usage: Usage
+) -> None:
     """Sends an answer as it is written; the first chunk names the role, the last one tells why it ended."""
     role, others, calls = {"role": "assistant"}, told(prompt, answer.wanted), 0
     piece = {"index": answer.number, "delta": {"content": TEXT_PLACE}, "finish_reason": None, "logprobs": None}
@@ -73,10 +79,10 @@ async def stream(args: Args, reply: Reply, answer: Answer, vocabulary: Vocabular
             choice["logprobs"] = vocabulary.chat_logprobs(part)
         if answer.wanted.token_ids:
             choice["token_ids"] = list(part.tokens)
-        await args.send(reply.chunk(choice, **others))
+        await args.send(reply.chunk(choice, **others, **so_far(answer, usage)))
         role, others = {}, {}
     end = {"index": answer.number, "delta": role, "finish_reason": answer.finish_reason, "logprobs": None}
-    await args.send(reply.chunk(end, **others))
+    await args.send(reply.chunk(end, **others, **so_far(answer, usage)))
 
 
 def told(prompt: list[int], wanted: Wanted) -> dict[str, Any]:

@@ -1,5 +1,6 @@
 """Serves POST /v1/completions: prompts in, their continuations out."""
 
+from functools import partial
 from typing import Any
 
 from inferlet_sdk import Args, gather, inferlet
@@ -12,12 +13,14 @@ from inferlet_sdk.served import (
     Fields,
     Place,
     Reply,
+    Usage,
     Vocabulary,
     check_model,
     forks,
     open_prompt,
     prompt_scores,
     served,
+    so_far,
     usage_of,
 )
 
@@ -49,7 +52,8 @@ async def main(args: Args) -> dict[str, Any] | None:
         choices = await gather(*(choice_of(one, vocabulary, echo, request.echo) for one, echo in pairs))
         choices = [{**choice, **scored} for choice, scored in zip(choices, scores, strict=True)]
         return reply.body(choices, usage_of(prompts, sizes, answers))
-    await gather(*(stream(args, reply, one, vocabulary) for one in answers))
+    usages = [partial(usage_of, [ctx], [size]) for ctx, size in zip(prompts, sizes, strict=True)]
+    await gather(*(stream(args, reply, one, vocabulary, usages[one.number // wanted.n]) for one in answers))
     if wanted.include_usage:
         await args.send(reply.last_chunk(usage_of(prompts, sizes, answers)))
     return None
@@ -68,7 +72,7 @@ async def choice_of(answer: Answer, vocabulary: Vocabulary | None, echo: Echo, i
     return choice
 
 
-async def stream(args: Args, reply: Reply, answer: Answer, vocabulary: Vocabulary | None) -> None:
+async def stream(args: Args, reply: Reply, answer: Answer, vocabulary: Vocabulary | None, usage: Usage) -> None:
     """Sends a continuation as it is written; the last chunk tells why it ended."""
     length = 0
     piece = {"index": answer.number, "text": TEXT_PLACE, "finish_reason": None, "logprobs": None}
@@ -81,6 +85,6 @@ async def stream(args: Args, reply: Reply, answer: Answer, vocabulary: Vocabular
         if answer.wanted.token_ids:
             choice["token_ids"] = list(part.tokens)
         length += len(part.text)
-        await args.send(reply.chunk(choice))
+        await args.send(reply.chunk(choice, **so_far(answer, usage)))
     end = {"index": answer.number, "text": "", "finish_reason": answer.finish_reason, "logprobs": None}
-    await args.send(reply.chunk(end))
+    await args.send(reply.chunk(end, **so_far(answer, usage)))

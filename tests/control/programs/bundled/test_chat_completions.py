@@ -67,6 +67,15 @@ def test_a_stream(ask: Ask, own: Any) -> None:
     assert last["usage"]["completion_tokens"] == own["written"]
 
 
+def test_a_stream_whose_chunks_tell_the_usage_so_far(ask: Ask, own: Any) -> None:
+    options = {"include_usage": True, "continuous_usage_stats": True}
+    served = ask(messages=ASKED, temperature=0, max_tokens=40, stream=True, stream_options=options)
+    written = [one["usage"]["completion_tokens"] for one in served.events]
+    assert served.text == own["text"]
+    assert written == sorted(written)
+    assert 1 <= written[0] < written[-2] == written[-1] == own["written"]
+
+
 GREEDY = {"temperature": 0, "max_tokens": 40}
 
 

@@ -57,6 +57,15 @@ def test_a_whole_answer(ask: Ask, own: Any) -> None:
     }
 
 
+def test_a_stream_whose_chunks_tell_the_usage_so_far(ask: Ask) -> None:
+    options = {"include_usage": True, "continuous_usage_stats": True}
+    served = ask(prompt=[BEGIN, BEGIN], **GREEDY, stream=True, stream_options=options)
+    *chunks, last = served.events
+    ends = [one["usage"]["completion_tokens"] for one in chunks if one["choices"][0]["finish_reason"]]
+    assert (ends, last["usage"]["completion_tokens"]) == ([12, 12], 24)
+    assert len({one["usage"]["prompt_tokens"] for one in chunks}) == 1
+
+
 def test_a_stream(ask: Ask, own: Any) -> None:
     served = ask(prompt=BEGIN, **GREEDY, stream=True, stream_options={"include_usage": True}, logprobs=1)
     assert served.text == own["text"]
