@@ -67,10 +67,16 @@ def build_server(config: ServerConfig, make_client: ClientFactory | None = None)
     """A server that is ready to be started. `make_client` is called once for each worker; by default it starts a worker
     process. Raises ConfigError."""
     kept = StoreLimits(config.max_program_bytes, config.max_programs, config.max_stored_program_bytes)
-    store = ProgramStore(Path(config.cache_dir), kept)
+    state = _open_state(config)
+    try:
+        store = ProgramStore(Path(config.cache_dir), kept, state.programs if state else None)
+    except BaseException:
+        if state is not None:
+            state.close()
+        raise
     compiler = NativeCompiler(config.compile_seconds, config.compile_memory_bytes)
     library = ProgramLibrary(store, PreparedPrograms(store, ProgramCompiler(store, compiler).bring))
-    return _build(config, library, _host_links(config), make_client or start_worker, compiled_guest)
+    return _build(config, library, _host_links(config), make_client or start_worker, compiled_guest, state)
 
 
 def build_server_without_sandbox(
@@ -89,7 +95,9 @@ def build_server_without_sandbox(
         return folder
 
     library = ProgramLibrary(store, PreparedPrograms(store, bring))
-    return _build(config, library, {0: LocalLink(make_programs)}, make_client or start_worker, no_guest)
+    return _build(
+        config, library, {0: LocalLink(make_programs)}, make_client or start_worker, no_guest, _open_state(config)
+    )
 
 
 def _build(
@@ -98,8 +106,8 @@ def _build(
     links: Mapping[int, HostLink],
     make_client: ClientFactory,
     make_guest: Callable[[Path], Coroutine[Any, Any, Path]],
+    state: State | None,
 ) -> ServerApi:
-    state = _open_state(config)
     loop, registry = Loop(), Registry(config.limits, config.max_inferlets, state.inferlets if state else None)
     observer, meters = _observer(config, registry), Meters()
     if config.accounts is not None:

@@ -73,6 +73,11 @@ MIGRATIONS = (
         UNIQUE (hour, tenant, key, action, subject)
     ) STRICT;
     """,
+    """
+    CREATE TABLE programs (
+        owner TEXT NOT NULL, program TEXT NOT NULL, kept TEXT NOT NULL, PRIMARY KEY (owner, program)
+    ) STRICT;
+    """,
 )
 """What makes each version of the schema of the one before. `PRAGMA user_version` counts those that a file has had."""
 

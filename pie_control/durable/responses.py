@@ -55,7 +55,7 @@ class Putting(Protocol):
 
     trouble: str
 
-    def put(self, *writes: Write, then: Callable[[], None]) -> None:
+    def put(self, *writes: Write, then: Callable[[], None]) -> object:
         """Writes all or none; `then` is called when that is done, or could not be done."""
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from ..tenants.audit import AuditTrail
 from .accounts.audit import AuditRecord, AuditWrites, list_audit
+from .accounts.programs import ProgramRecords
 from .accounts.usage import UsageRecords, write_that_forgets
 from .commits import Write
 from .database import FILE, hold, open_database, own_folder, unusable
@@ -51,6 +52,7 @@ class State:
             self._lock.close()
             raise
         self.keys = Keys(self._reader)
+        self.programs = ProgramRecords(self._writer, self._reader)
         self.responses = Responses(self._writer, self._reader, *responses)
         self.inferlets = InferletRecords(self._writer, self._lines, self._reader)
         self.usage = UsageRecords(self._writer, self._reader)

@@ -53,23 +53,26 @@ class Writer:
         self._thread = threading.Thread(target=self._run, name="state", daemon=True)
         self._thread.start()
 
-    def put(self, *writes: Write, then: Callable[[], None] | None = None) -> None:
-        """Writes all or none. Without `then` they survive this process from now on, and are committed within a moment.
-        With it they are not in the journal, which is better for what is large, but committed as soon as can be; `then`
-        is called on the loop of the caller when that is done, or could not be done."""
+    def put(self, *writes: Write, then: Callable[[], None] | None = None) -> bool:
+        """Writes all or none; whether they survive this process already. Without `then` they do unless the journal is
+        full, and are committed within a moment. With it they are not in the journal, which is better for what is
+        large, but committed as soon as can be; `then` is called on the loop of the caller when that is done, or could
+        not be done."""
         with self._changed:
             self._writes += writes
             if then is not None:
                 self._after.append(_on_loop(asyncio.get_running_loop(), then))
+                is_safe = False
             else:
                 self._number += 1
                 is_safe = self._journal.append(self._number, writes)
-            if then is not None or not is_safe:
+            if not is_safe:
                 self._urgent = True
                 self._changed.notify_all()
             elif not self._stirred:
                 self._stirred = True
                 self._changed.notify_all()
+            return is_safe
 
     def stir(self) -> None:
         """There is something to collect, which may wait a moment."""

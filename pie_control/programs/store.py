@@ -1,7 +1,8 @@
 """Programs: Python texts, packages of them, and WebAssembly components, by content hash, kept across restarts.
 
 cache_dir/programs/<sha256>.py | .zip | .wasm        as uploaded
-cache_dir/programs/owners.json                       tenant -> hash -> {names, file, uploaded}, see `Kept`
+cache_dir/programs/owners.json                       tenant -> hash -> {names, file, uploaded}, see `Kept`, of servers
+                                                     without a state; one with a state takes it over
 cache_dir/compiled/<sha256>-<version>.<sha256>.*     what was made of them (pie_inference/options/cache_files.py)
 
 What lies there is executed, so nobody else may write into the folder, and a file is used only if it has the content
@@ -18,10 +19,10 @@ import logging
 import os
 import time
 from collections import Counter
-from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, Protocol
 
 from pie_inference.options.cache_files import NotPrivate, private_folder, read_own_file, remove, write_atomically
 
@@ -126,6 +127,16 @@ def content_hash(data: bytes) -> str:
     return hashlib.sha256(data).hexdigest()
 
 
+class Owners(Protocol):
+    """Where a server with a state keeps what is in owners.json otherwise."""
+
+    def read(self) -> Mapping[str, Mapping[str, Any]]:
+        """What each owner keeps, by hash."""
+
+    def write(self, owner: str, programs: Mapping[str, Any]) -> None:
+        """What an owner keeps from now on. Raises OSError."""
+
+
 class ProgramStore:
     """Uploaded programs, by tenant. In memory are only their names and sizes.
 
@@ -133,7 +144,8 @@ class ProgramStore:
     programs that were there when it started, and those uploaded to it. Raises ConfigError if others can write there.
     """
 
-    def __init__(self, cache_dir: Path, limits: StoreLimits | None = None) -> None:
+    def __init__(self, cache_dir: Path, limits: StoreLimits | None = None, owners: Owners | None = None) -> None:
+        """`owners`: what survives the server, where anything does."""
         try:
             self.cache_dir = private_folder(cache_dir)
             self._folder = private_folder(self.cache_dir / "programs")
@@ -143,6 +155,7 @@ class ProgramStore:
         if not os.access(self._folder, os.W_OK):
             raise ConfigError(f"the cache folder {self.cache_dir} cannot be written: choose another one: --cache-dir")
         self._limits = limits or StoreLimits()
+        self._owners = owners
         self._files: dict[str, Path] = {}
         self._sizes: dict[str, int] = {}  # of the files
         self._compiled_sizes: dict[str, int] = {}
@@ -160,7 +173,7 @@ class ProgramStore:
         for path in self.compiled.iterdir():
             program = path.name[:64]
             self._compiled_sizes[program] = self._compiled_sizes.get(program, 0) + path.lstat().st_size
-        owners = self._read_owners()
+        owners = self._read_owners() if self._owners is None else self._take_over(self._owners)
         for program in sorted(self._files.keys() - {each for shelf in owners.values() for each in shelf}):
             owners.setdefault(DEFAULT_OWNER, {})[program] = Kept()  # nobody else claims it
         for owner, programs in owners.items():
@@ -169,6 +182,20 @@ class ProgramStore:
                 for name in ("", *kept.names):
                     if program in self._files:
                         shelf.put(program, name, kept.file, kept.uploaded)
+
+    def _take_over(self, state: Owners) -> dict[str, dict[str, Kept]]:
+        """What the state has, and what a server without one has left in owners.json, which is moved."""
+        owners = _owners(state.read())
+        for owner, programs in self._read_owners().items():
+            mine = owners.setdefault(owner, {})
+            taken = {name for kept in mine.values() for name in kept.names}
+            for program, kept in programs.items():
+                if program not in mine:
+                    mine[program] = replace(kept, names=[name for name in kept.names if name not in taken])
+            state.write(owner, {program: asdict(kept) for program, kept in mine.items()})
+        with contextlib.suppress(FileNotFoundError):
+            os.replace(self._folder / "owners.json", self._folder / "owners.json.moved")
+        return owners
 
     def _read_owners(self) -> dict[str, dict[str, Kept]]:
         path = self._folder / "owners.json"
@@ -181,8 +208,11 @@ class ProgramStore:
             return {}
 
     def _write_owner(self, owner: str, program: str) -> None:
-        """Writes what changed of a program; another process may have changed others."""
-        owners, shelf = self._read_owners(), self._shelf(owner)
+        """Writes what changed of a program; without a state, another process may have changed others."""
+        shelf = self._shelf(owner)
+        if self._owners is not None:
+            return self._owners.write(owner, {one: asdict(shelf[one]) for one in shelf.programs})
+        owners = self._read_owners()
         mine = owners.setdefault(owner, {})
         mine.pop(program, None)
         if program in shelf:
@@ -192,6 +222,7 @@ class ProgramStore:
             mine[program] = kept
         written = {owner: {hash_: asdict(kept) for hash_, kept in shelf.items()} for owner, shelf in owners.items()}
         write_atomically(self._folder / "owners.json", json.dumps(written, indent=1).encode())
+        return None
 
     def try_read(self, program: Program) -> bytes | None:
         """The content of a stored program; None if it is damaged, or was deleted by another process. A large one takes

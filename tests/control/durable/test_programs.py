@@ -1,0 +1,59 @@
+"""Names and owners of programs in the state, which takes over those of a cache folder."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from pie_control.durable import commits, journal, writer
+from pie_control.durable.state import State
+from pie_control.programs.store import ProgramStore
+from tests.control.programs.test_store import SOURCE, put
+
+
+def opened(tmp_path: Path) -> tuple[State, ProgramStore]:
+    state = State(tmp_path / "state", 30.0, 1 << 30)
+    return state, ProgramStore(tmp_path / "cache", owners=state.programs)
+
+
+def test_owners_of_a_folder_are_taken_over_once_and_kept_in_the_state(tmp_path: Path) -> None:
+    without = ProgramStore(tmp_path / "cache")
+    for owner in ("ada", "bob"):
+        put(without, SOURCE, "tool", owner)
+    folder = tmp_path / "cache" / "programs"
+    state, store = opened(tmp_path)
+    assert not (folder / "owners.json").exists()
+    assert set(json.loads((folder / "owners.json.moved").read_text())) == {"ada", "bob"}
+    second = put(store, SOURCE + b"# more", "tool", "ada")
+    store.remove(store.get("tool", "bob"))
+    for _ in range(2):
+        state.close()
+        state, store = opened(tmp_path)
+        assert store.get("tool", "ada").hash == second.program
+        assert [store.info(one).names for one in store.all("ada")] == [(), ("tool",)]
+        assert not [*store.all("bob"), *store.all()]
+    put(ProgramStore(tmp_path / "cache"), SOURCE, "tool", "bob")  # of a server without a state
+    state.close()
+    state, store = opened(tmp_path)
+    assert store.get("tool", "bob").hash != second.program
+    assert store.get("tool", "ada").hash == second.program
+    state.close()
+
+
+def test_a_name_that_the_disk_does_not_take_is_not_given(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    state, store = opened(tmp_path)
+    before = put(store, SOURCE, "name")
+
+    def full(*_: object) -> None:
+        raise OSError("no space left on device")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(journal, "MOST_BYTES", 0)
+        patched.setattr(writer, "commit", full)
+        with pytest.raises(OSError, match="no space left"):
+            put(store, SOURCE + b"# other", "name")
+    assert store.get("name").hash == before.program
+    assert writer.__dict__["commit"] is commits.commit
+    state.close()
