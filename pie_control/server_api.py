@@ -176,6 +176,11 @@ class ServerApi(TenantApi):
         return self._registry.statistics().running
 
     @property
+    def is_stopping(self) -> bool:
+        """Whether it takes no new work, and will end."""
+        return self._registry.draining
+
+    @property
     def is_ready(self) -> bool:
         """Whether a worker and a host serve, and the server is not about to stop."""
         return (

@@ -34,7 +34,7 @@ class Gateway:
 
     def __init__(self, server: ServerApi, programs: RoutePrograms, line: WaitingLine) -> None:
         self.line = line
-        self.stored = StoredAnswers(server.responses)
+        self.stored = StoredAnswers(server.responses, lambda: server.is_stopping)
         self._server = server
         self._programs = programs
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import time
 from collections.abc import Mapping
 from importlib.metadata import PackageNotFoundError, version
@@ -33,6 +34,7 @@ from .routes.failures import OF_ALL, describe_as_sent, failures
 from .routes.inferlets import inferlets_router
 from .routes.programs import programs_router
 from .routes.system import health_router, system_router
+from .served.again import begin_again
 from .served.models import models_router
 from .served.routes import served_router
 from .served.stored import stored_router
@@ -62,7 +64,7 @@ def create_app(api: ServerApi, config: ServerConfig, callers: Callers, programs:
     attachments, launches = Attachments(), Launches(config.max_inferlets_per_client)
     limits = LineLimits(config.max_serving, config.max_waiting, config.max_wait_seconds)
     gateway = Gateway(api, RoutePrograms(api, programs), WaitingLine(limits, time.monotonic))
-    app.state.gateway = gateway
+    app.state.begin_again = functools.partial(begin_again, gateway, callers, attachments, launches)
     app.add_middleware(
         Guard,
         hosts=AllowedHosts(config.host, config.allowed_hosts),

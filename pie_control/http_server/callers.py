@@ -138,6 +138,13 @@ class Callers:
         address = (scope.get("client") or ("an unknown address",))[0]
         self._server.audit.note("", "", "refused", f"unauthorized, from {address}")
 
+    def api_of(self, tenant: str) -> TenantApi | None:
+        """What a tenant can do; None: it is not known any more."""
+        if not self.ask:
+            return self._default.api if tenant == DEFAULT_STANDING.tenant.name else None
+        account = self._account_of(tenant)
+        return self._caller(account, ALL).api if account is not None else None
+
     def objection(self, scope: Scope) -> str:
         """Why a request that was let in may not go on; empty if it may."""
         try:

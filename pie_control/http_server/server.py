@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import logging
 import socket
-from collections.abc import Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from types import MappingProxyType
 
 import uvicorn
@@ -14,7 +14,6 @@ import uvicorn
 from pie_control.config import ServerConfig
 from pie_control.durable.keys import Keys
 from pie_control.errors import ConfigError
-from pie_control.gateway.gateway import Gateway
 from pie_control.server_api import ServerApi
 from pie_control.tenants.accounts import Accounts
 from pie_inference.protocol import ModelDescription
@@ -73,7 +72,7 @@ class HttpServer:
         self._connections = Connections(config.max_connections, config.max_connections_per_client)
         members = {"registry": self._connections}
         app = create_app(api, config, self._callers, programs)
-        self._gateway: Gateway = app.state.gateway
+        self._begin_again: Callable[[], Awaitable[None]] = app.state.begin_again
         settings = uvicorn.Config(
             app,
             http=type("Http", (HttpProtocol,), members),
@@ -122,7 +121,7 @@ class HttpServer:
 
     async def start(self) -> None:
         """Returns when the server accepts requests."""
-        await self._gateway.stored.end_lost()
+        await self._begin_again()
         self._task = asyncio.create_task(self._server.serve(sockets=[]))
         while not self._server.started and not self._task.done():
             await asyncio.sleep(0.005)  # uvicorn offers nothing to wait for

@@ -251,6 +251,7 @@ class FakeServerApi:
         self.audit = AuditTrail(lambda: None)
         self.bills = Bills(self.meters, None, time.time)
         self.is_ready = True
+        self.is_stopping = False
         self.compiles = True
         self.blobs: dict[str, bytes] = {}
         self.launched_with: dict[str, bytes] = {}  # the last inferlet

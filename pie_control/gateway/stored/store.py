@@ -23,8 +23,10 @@ LOST = "the server ended before the answer did: ask again"
 class StoredAnswers:
     """Belongs to one event loop."""
 
-    def __init__(self, responses: Responses) -> None:
+    def __init__(self, responses: Responses, is_stopping: Callable[[], bool] = lambda: False) -> None:
+        """`is_stopping`: whether the server is about to end. Then what is made in the background is not over."""
         self._responses = responses
+        self._is_stopping = is_stopping
         self._running: dict[tuple[str, str], Running] = {}
         self._tasks: set[asyncio.Task[Any]] = set()
 
@@ -35,17 +37,20 @@ class StoredAnswers:
         task.add_done_callback(self._tasks.discard)
         return task
 
-    async def end_lost(self) -> None:
-        """What the server before was making fails now."""
-        for record in self._responses.unfinished():
-            running = Running(record)
-            body = with_end(record.body, "failed", {"code": "server_error", "message": LOST})
-            await self._put(running.end(body, time.time(), None))
+    def unfinished(self) -> list[ResponseRecord]:
+        """What the server before was making."""
+        return self._responses.unfinished()
+
+    async def fail(self, record: ResponseRecord, reason: str) -> None:
+        """Ends an answer that nobody makes any more."""
+        body = with_end(record.body, "failed", {"code": "server_error", "message": reason})
+        await self._put(Running(record).end(body, time.time(), None))
 
     async def begin(self, mark: Store, inferlet: str, tenant: str, request: ServedRequest) -> Running:
         """A program wants its answer stored. Raises Refused if there is one of this identifier."""
         key = tenant, mark.id
-        if key in self._running or self._responses.find(*key) is not None:
+        found = self._responses.find(*key)
+        if key in self._running or (found is not None and found.ended is not None):
             raise Refused(409, f"there is a response {mark.id!r} already: choose another request_id", "conflict")
         body = request.body if mark.background else b""
         record = ResponseRecord(
@@ -75,7 +80,10 @@ class StoredAnswers:
                 body = with_end(record.body, "failed", {"code": code, "message": str(refused)})
                 if running.count:
                     running.add(error_event(refused))
-        await self._put(running.end(body, time.time(), error))
+        is_over = not record.background or running.is_cancelled or error is None or not self._is_stopping()
+        stored = running.end(body, time.time(), error)
+        if is_over:
+            await self._put(stored)
         del self._running[record.tenant, record.id]
         running.finish()
 
@@ -121,6 +129,9 @@ class StoredAnswers:
         if isinstance(found, Running):
             await self._stop(found, terminate)
             return found.record
+        if found.ended is None:  # it was about to begin again
+            found = Running(found).end(with_end(found.body, "cancelled"), time.time(), None)
+            await self._put(found)
         return found
 
     async def delete(self, tenant: str, id: str, terminate: Callable[[str], None]) -> None:

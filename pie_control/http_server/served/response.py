@@ -9,6 +9,7 @@ from starlette.datastructures import Address
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
+from pie_control.durable.responses import ResponseRecord
 from pie_control.errors import PieError
 from pie_control.gateway.ending import result_of
 from pie_control.gateway.gateway import Gateway
@@ -16,6 +17,7 @@ from pie_control.gateway.refusal import Refused
 from pie_control.gateway.request import ServedRequest
 from pie_control.gateway.stored.marks import Fetch, Part, Store, read_mark
 from pie_control.gateway.stored.running import Running
+from pie_control.gateway.stored.store import LOST
 from pie_control.inferlets.events import Ended, Event, Message
 from pie_control.registry.entry import Entry
 from pie_control.tenant_api import TenantApi
@@ -81,9 +83,22 @@ class ServedResponse(Response):
     async def _answer(self, send: Send) -> None:
         self._api.check_budget()
         with self._launches.launching(self._address):  # which counts it until it is answered
-            async with self._gateway.line.place(self._api.standing):
-                inferlet = await self._gateway.launch(self._request, self._api)
-                await self._answer_of(inferlet, send)
+            await self._answer_in_turn(send)
+
+    async def _answer_in_turn(self, send: Send) -> None:
+        async with self._gateway.line.place(self._api.standing):
+            inferlet = await self._gateway.launch(self._request, self._api)
+            await self._answer_of(inferlet, send)
+
+    async def again(self, record: ResponseRecord) -> None:
+        """Makes an answer of the background that the server before did not end; nobody waits for it."""
+        try:
+            await self._answer_in_turn(_to_nobody)
+        except PieError as error:
+            await self._gateway.stored.fail(record, str(error))
+        else:
+            if not self._stored.done():
+                await self._gateway.stored.fail(record, LOST)
 
     async def _answer_of(self, inferlet: Entry, send: Send) -> None:
         try:
@@ -180,6 +195,10 @@ class ServedResponse(Response):
 
     def _ids(self, inferlet: str) -> Headers:
         return [(b"x-request-id", self._request.id.encode()), (b"x-inferlet-id", inferlet.encode())]
+
+
+async def _to_nobody(_: object) -> None:
+    pass
 
 
 async def _client_leaves(receive: Callable[[], Awaitable[object]]) -> None:

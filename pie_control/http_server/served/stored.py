@@ -117,6 +117,8 @@ class _Events(Response):
         record = found.record if isinstance(found, Running) else found
         self._running = found if isinstance(found, Running) else Running.over(found)
         self._number = number
+        if record.ended is None and not isinstance(found, Running):
+            raise Refused(503, "this response is about to begin again: try again in a moment", "overloaded")
         if not record.streamed:
             raise Refused(
                 400, "this response was not asked for as a stream, or had more events than are kept", None, "stream"

@@ -49,7 +49,7 @@ def test_the_oldest_go_beyond_the_bytes_of_a_tenant_and_after_days(responses: Re
     assert [one.id for one in responses.unfinished()] == ["running"]
 
 
-def test_a_restart_finds_what_was_stored_and_ends_what_was_made(tmp_path: Path) -> None:
+def test_a_restart_finds_what_was_stored_and_what_was_made(tmp_path: Path) -> None:
     async def first(state: State) -> None:
         for record in (ONE, replace(ONE, id="made", ended=None)):
             done = asyncio.Event()
@@ -58,7 +58,8 @@ def test_a_restart_finds_what_was_stored_and_ends_what_was_made(tmp_path: Path) 
 
     async def second(state: State) -> None:
         answers = StoredAnswers(state.responses)
-        await asyncio.wait_for(answers.end_lost(), HANG_SECONDS)
+        (made,) = answers.unfinished()
+        await asyncio.wait_for(answers.fail(made, "it was lost"), HANG_SECONDS)
         assert answers.record("alice", "resp_1") == ONE
         assert '"status":"failed"' in answers.record("alice", "made").body
 

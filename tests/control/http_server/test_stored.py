@@ -8,8 +8,10 @@ from typing import Any
 import httpx
 import pytest
 
+from pie_control.durable.responses import ResponseRecord
 from tests.control.http_server.test_http_server import ended, http
-from tests.helpers.fake_server_api import FakeServerApi, serve_async
+from tests.helpers.fake_server_api import FakeServerApi, serve_async, serving
+from tests.helpers.guard import HANG_SECONDS
 
 PATH = "/v1/responses"
 
@@ -108,5 +110,46 @@ def test_items_come_in_pages() -> None:
             for wrong in ("after=b", "limit=0", "order=up"):
                 assert (await client.get(f"{path}?{wrong}")).status_code == 400
             assert (await client.get(f"{PATH}/other/input_items")).status_code == 404
+
+    serve_async(test)
+
+
+def test_the_background_begins_again_after_a_restart_and_the_rest_has_failed() -> None:
+    def left(id: str, background: bool, model: str = "+store") -> ResponseRecord:
+        request = b'{"model": "%s"}' % model.encode()
+        told = ("", request, "[]", '{"status": "in_progress"}', ())
+        return ResponseRecord("default", id, "i9", PATH, id, 1.0, None, background, False, *told)
+
+    async def test() -> None:
+        api = FakeServerApi()
+        for one in (left("background", True), left("rest", False), left("background-gone", True, "+nothing")):
+            api.responses.put(one, lambda: None)
+        async with serving(api) as url, http(url) as client:
+            assert (await client.get(f"{PATH}/rest")).json()["status"] == "failed"
+            while not api.inferlets():
+                await asyncio.sleep(0.005)
+            assert (await client.get(f"{PATH}/background")).json()["status"] == "in_progress"
+            api.inferlet("i1").send("end")
+            assert await ended(api, "i1") == "finished"
+            for id, status in (("background", "completed"), ("background-gone", "failed")):
+                while (found := (await client.get(f"{PATH}/{id}")).json()["status"]) == "in_progress":
+                    await asyncio.sleep(0.005)
+                assert found == status
+
+    asyncio.run(asyncio.wait_for(test(), HANG_SECONDS))
+
+
+def test_the_background_is_not_over_when_the_server_stops() -> None:
+    async def test(url: str, runtime: FakeServerApi) -> None:
+        async with http(url) as client:
+            for id in ("background", "plain"):
+                request = await begun(client, id)
+                runtime.is_stopping = True
+                runtime.inferlet("i1" if id == "background" else "i2").send("fail")
+                await request
+                await ended(runtime, "i1" if id == "background" else "i2")
+                runtime.is_stopping = False
+            assert (await client.get(f"{PATH}/plain")).json()["status"] == "failed"
+            assert [one.id for one in runtime.responses.unfinished()] == ["background"]
 
     serve_async(test)

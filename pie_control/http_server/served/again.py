@@ -1,0 +1,24 @@
+"""What a server does with the stored answers that the one before did not end."""
+
+from __future__ import annotations
+
+from pie_control.gateway.gateway import Gateway
+from pie_control.gateway.request import read_request
+from pie_control.gateway.stored.store import LOST
+
+from ..attachments import Attachments
+from ..callers import Callers
+from ..launches import Launches
+from .response import ServedResponse
+
+
+async def begin_again(gateway: Gateway, callers: Callers, attachments: Attachments, launches: Launches) -> None:
+    """Those of the background are made anew from their request; the others fail."""
+    for record in gateway.stored.unfinished():
+        api = callers.api_of(record.tenant)
+        if not record.background or api is None:
+            await gateway.stored.fail(record, LOST)
+            continue
+        request = read_request(record.route, record.request_id, record.request)
+        made = ServedResponse(gateway, request, api, None, attachments, launches)
+        gateway.stored.hold(made.again(record))
