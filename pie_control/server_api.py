@@ -8,7 +8,7 @@ from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from time import time
+from time import monotonic, time
 from typing import TYPE_CHECKING, Any
 
 from pie_inference.protocol import ModelDescription
@@ -257,7 +257,8 @@ class ServerApi(TenantApi):
         from .observation.prometheus.exposition import exposition  # which needs prometheus_client
 
         workers = {name: model.statistics() for name, model in self._models.items()}
-        return exposition(self.observer, self._registry.statistics(), self._hosts.statistics(), workers)
+        seen = self._registry.statistics(), self._hosts.statistics(), workers
+        return exposition(self.observer, *seen, self.meters.budgets, monotonic())
 
 
 def _first(group: BaseExceptionGroup[BaseException]) -> BaseException:

@@ -128,6 +128,10 @@ class WaitingLine:
         self._interval = 0.0  # mean seconds between two ends while others wait
         self._ended: float | None = None  # when the last one ended, if others have waited ever since
 
+    def counts(self) -> dict[str, int]:
+        """Requests that are served, and those that wait."""
+        return {"served": self._serving.total(), "waiting": len(self._waiters)}
+
     @contextlib.asynccontextmanager
     async def place(self, standing: Standing) -> AsyncIterator[None]:
         """Waits for a place, which the block has until it ends. Raises Refused, with the seconds after which it makes

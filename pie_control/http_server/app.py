@@ -75,6 +75,7 @@ def create_app(api: ServerApi, config: ServerConfig, callers: Callers, programs:
     )
     if api.observer is not None:
         app.add_middleware(MeasuredRequests, requests=api.observer.http)
+        api.observer.line = gateway.line.counts
     if config.traces:
         app.add_middleware(TracedRequests)
     if config.log_format == JSON:

@@ -3,7 +3,7 @@ runs no line of this."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from time import monotonic
 from typing import TYPE_CHECKING
 
@@ -33,6 +33,8 @@ class Observer:
         self.traces = traces
         self.models: dict[str, ModelRequests] = {}
         self.http = HttpRequests()
+        self.line: Callable[[], Mapping[str, int]] = dict
+        """How many requests of served routes are served, and how many wait."""
         self._registry = registry
         self._clock = clock
         registry.on_end.append(self._ended)

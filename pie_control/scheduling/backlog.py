@@ -81,6 +81,7 @@ class Backlog:
             "queues_waiting": self.queues,
             "queues_ready": sum(self.ready) + len(self.local),
             "queues_starved": len(self.starved),
+            "queues_held": len(self.held),
             "waits_seconds": max(0.0, now - self.since) if self.queues else 0.0,
             "commands_waiting": self.commands,
             "runs": self.runs.live,

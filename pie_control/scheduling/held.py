@@ -19,6 +19,9 @@ class Held:
     def __bool__(self) -> bool:
         return bool(self._queues)
 
+    def __len__(self) -> int:
+        return sum(map(len, self._queues.values()))
+
     def __contains__(self, queue: CommandQueue) -> bool:
         return queue in self._queues.get(queue.account.meter, ())
 

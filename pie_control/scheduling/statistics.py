@@ -36,6 +36,7 @@ class SchedulerStatistics:
     token_slots: PoolUsage
     exports: int = 0  # that can be imported
     export_pages: int = 0  # of the used ones, those that nothing but an export holds
+    queues_held: int = 0  # that are ready, and whose tenant or key has spent its budget
 
 
 class Counts:

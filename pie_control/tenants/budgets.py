@@ -90,7 +90,7 @@ def _forgotten_at(slot: int) -> float:
 class Spender:
     """A tenant or a key: its budget, and what it has spent. `name`: as errors call it."""
 
-    __slots__ = ("_at", "_saved", "budget", "name", "requests", "tokens", "tokens_today")
+    __slots__ = ("_at", "_saved", "budget", "name", "refused", "requests", "tokens", "tokens_today")
 
     def __init__(self, name: str, budget: Budget = NO_BUDGET) -> None:
         self.name = name
@@ -98,6 +98,7 @@ class Spender:
         self.requests = LastMinute()
         self.tokens = LastMinute()
         self.tokens_today = 0
+        self.refused = 0  # requests that were beyond its budget
         self._saved = inf  # tokens in the bucket, as of `_at`; less than 0: it has taken too much
         self._at = 0.0
 
@@ -132,6 +133,10 @@ class Spender:
     def _bucket(self, now: float) -> float:
         rate = (self.budget.tokens_per_minute or 0) / MINUTE
         return min(max(1.0, BURST_SECONDS * rate), self._saved + (now - self._at) * rate)
+
+    def refuses(self) -> None:
+        """A request is beyond its budget."""
+        self.refused += 1
 
     @property
     def is_over_today(self) -> bool:

@@ -99,10 +99,12 @@ class Meter:
         if not self.has_budget:
             return
         if over := self.over_today:
+            next(one for one in self.spenders if one.is_over_today).refuses()
             raise RateLimited(f"{over}: try again tomorrow, or ask the operator for more", _seconds(day_left))
         for one in self.spenders:
             for what, spent, limit in one.of_minute:
                 if spent.total(now) >= limit:
+                    one.refuses()
                     wait = _seconds(spent.below(limit, now) - now)
                     raise RateLimited(f"{one.name} has spent its {limit} {what} a minute: try again in {wait} s", wait)
 
@@ -182,6 +184,11 @@ class Meters:
         if self._key(key).budget != budget:
             self._key(key).use(budget)
             self._look()
+
+    @property
+    def budgets(self) -> dict[str, Spender]:
+        """The tenants that have a budget, by name."""
+        return {name: one for name, one in self._tenants.items() if one.budget != NO_BUDGET}
 
     def changed(self) -> list[tuple[str, str, Usage]]:
         """What was used in this day, by tenant and key, where it is not what was told last."""

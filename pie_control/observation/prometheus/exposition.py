@@ -12,6 +12,7 @@ from pie_control.engine.app_host import HostStatistics
 from pie_control.engine.model import ReplicaStatistics
 from pie_control.registry.registry import RegistryStatistics
 from pie_control.resources.pool import PoolUsage
+from pie_control.tenants.budgets import Spender
 
 from ..http_requests import HttpRequests
 from ..observer import Observer
@@ -25,15 +26,22 @@ Workers = Mapping[str, Sequence[ReplicaStatistics]]
 
 
 def exposition(
-    observer: Observer, inferlets: RegistryStatistics, hosts: Sequence[HostStatistics], workers: Workers
+    observer: Observer,
+    inferlets: RegistryStatistics,
+    hosts: Sequence[HostStatistics],
+    workers: Workers,
+    budgets: Mapping[str, Spender],
+    now: float,
 ) -> bytes:
-    """The answer to a scrape."""
+    """The answer to a scrape. `budgets`: of tenants; `now`: of their clock, in seconds."""
     families = [
         *_of_inferlets(inferlets),
         *_of_hosts(hosts),
         *_of_workers(workers),
         *_of_requests(observer),
         *_of_http(observer.http),
+        *_of_served(observer.line()),
+        *_of_budgets(budgets, now),
         *other_names(observer.models, workers),
     ]
     return generate_latest(_Fixed(families))
@@ -105,7 +113,8 @@ def _of_workers(workers: Workers) -> Iterator[Metric]:
         waiting = one.scheduler
         queues[*given, "ready"] = waiting.queues_ready
         queues[*given, "memory"] = waiting.queues_starved
-        others = waiting.queues_waiting - waiting.queues_ready - waiting.queues_starved
+        queues[*given, "budget"] = waiting.queues_held
+        others = waiting.queues_waiting - waiting.queues_ready - waiting.queues_starved - waiting.queues_held
         queues[*given, "others"] = max(0, others)
     yield gauge("pie_queues_waiting", "Queues with commands that wait, by what for.", [*labels, "for"], queues)
     for field in ("pages", "embeds", "token_slots"):
@@ -117,6 +126,26 @@ def _of_workers(workers: Workers) -> Iterator[Metric]:
         yield gauge(f"pie_{field}", f"The {field.replace('_', ' ')} of a worker, by state.", [*labels, "state"], pools)
     yield gauge("pie_exports", "Exports that can be imported.", labels, of("exports"))
     yield gauge("pie_export_pages", "Used pages that only exports hold.", labels, of("export_pages"))
+
+
+def _of_served(line: Mapping[str, int]) -> Iterator[Metric]:
+    states = {(state,): count for state, count in line.items()}
+    yield gauge("pie_served_requests", "Requests of served routes, by state.", ["state"], states)
+
+
+def _of_budgets(budgets: Mapping[str, Spender], now: float) -> Iterator[Metric]:
+    limits: dict[tuple[str, ...], float] = {}
+    left: dict[tuple[str, ...], float] = {}
+    for tenant, one in budgets.items():
+        found = [(f"{what} a minute", limit, spent.total(now)) for what, spent, limit in one.of_minute]
+        if one.budget.tokens_per_day is not None:
+            found.append(("tokens a day", one.budget.tokens_per_day, one.tokens_today))
+        for what, limit, spent in found:
+            limits[tenant, what], left[tenant, what] = limit, max(0, limit - spent)
+    yield gauge("pie_budget", "What a tenant may spend.", ["tenant", "of"], limits)
+    yield gauge("pie_budget_left", "What is left of it.", ["tenant", "of"], left)
+    refused = {(tenant,): one.refused for tenant, one in budgets.items()}
+    yield counter("pie_budget_refused", "Requests beyond the budget of a tenant.", ["tenant"], refused)
 
 
 def _states(pool: PoolUsage) -> dict[str, int]:

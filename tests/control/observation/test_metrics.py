@@ -13,6 +13,7 @@ from prometheus_client.samples import Sample
 
 from pie_control.http_server.listening import bind
 from pie_control.http_server.server import HttpServer
+from pie_control.tenants.budgets import Budget
 from pie_control.testing.fake_model import FakeModel
 from pie_control.testing.in_process import InProcessClient
 from tests.helpers.servers import run, started
@@ -54,6 +55,7 @@ def value(families: Families, name: str, sample: str = "", **labels: str) -> flo
 async def scraped(cache: Path, **settings: object) -> tuple[httpx.Response, str]:
     """The answer of `/metrics` behind a program that has run, and the id of its inferlet."""
     async with started(cache, InProcessClient(FakeModel()), **settings) as api:
+        api.meters.use({"default": Budget(requests_per_minute=60, tokens_per_day=1000)})
         server = HttpServer(api, bind("127.0.0.1", 0), api.config)
         await server.start()
         try:
@@ -75,7 +77,14 @@ def test_what_a_program_did_is_told(guest_cache: Path) -> None:
     model = {"model": "fake"}
     assert value(families, "pie_launches") == value(families, "pie_inferlets_ended", status="finished") == 1
     assert value(families, "pie_tokens", tenant="default", kind="generated", **model) == 6
-    assert value(families, "pie_tokens", tenant="default", kind="prompt", **model) > 0
+    prompt = value(families, "pie_tokens", tenant="default", kind="prompt", **model)
+    assert prompt > 0
+    assert value(families, "pie_budget", tenant="default", of="tokens a day") == 1000
+    assert value(families, "pie_budget_left", tenant="default", of="tokens a day") == 1000 - prompt - 6
+    assert value(families, "pie_budget_left", tenant="default", of="requests a minute") == 59
+    assert value(families, "pie_budget_refused", tenant="default") == 0
+    assert value(families, "pie_served_requests", state="waiting") == 0
+    assert value(families, "pie_queues_waiting", **{"for": "budget"}, **model) == 0
     assert value(families, "pie_first_token_seconds", "_count", **model) == 1
     assert value(families, "pie_between_tokens_seconds", "_count", **model) == 5
     assert value(families, "pie_waves", worker="1", **model) > 0
