@@ -28,7 +28,7 @@ async def main(args, number: int = 1):
 
 GENERATION = """
 import asyncio
-from inferlet_sdk import Context, Sampler, inferlet
+from inferlet_sdk import Context, IgnoreStopTokens, Sampler, inferlet
 
 @inferlet
 async def main(args, tokens: int = 48):
@@ -43,6 +43,8 @@ async def main(args, tokens: int = 48):
         await asyncio.gather(*(branch.generate_until(max_tokens=4, sampler=Sampler()) for branch in branches))
         for branch in branches:
             branch.close()
+    async with Context(args.model) as prompted:
+        await prompted.fill(list(range(300))).generate_until(IgnoreStopTokens(), 4)
     await asyncio.sleep(0.000001)
     await args.send(await args.receive())
     return context.model.name
@@ -75,7 +77,7 @@ def _host() -> Any:
     core = SimpleNamespace(
         get_arg=list, get_env=list, send=nothing, receive=number, set_result=nothing,
         sleep=number, wait=same, await_message=lambda _: ("message", "", []),
-        await_number=lambda _: 7, cancel=nothing, create_queue=number,
+        await_number=lambda _: 7, cancel=nothing, create_queue=number, destroy_queue=nothing,
         available_models=lambda: ["rehearsal"], get_model_info=lambda _: json.dumps(info),
         synchronize=number, drop=nothing,
     )  # fmt: skip
@@ -93,8 +95,9 @@ def _host() -> Any:
         continue_with_dist=lambda *_: dist, take_text=lambda *_: (7, "x"), decode=number, watch_run=nothing,
         take_run=lambda *_: ([7], ["x"], False, ""),
     )  # fmt: skip
+    exports = SimpleNamespace(import_prefix=number, await_prefix=lambda _: (0, 0), export_prefix=number)
     return SimpleNamespace(
-        http=None, topics=None, children=None, input_image=None, exports=None, grammar=None, embedding=None,
+        http=None, topics=None, children=None, input_image=None, exports=exports, grammar=None, embedding=None,
         blobs=None, core=core, allocate=allocate, tokenize=tokenize, fused=fused, guest_source=None,
         output_text=SimpleNamespace(
             get_next_dist=number, await_dists=lambda _: dist
