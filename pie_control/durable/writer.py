@@ -102,7 +102,7 @@ class Writer:
 
     def _run(self) -> None:
         writes: list[Write] = []
-        closing = False
+        number, closing = 0, False
         while not closing:
             more, after, number, closing = self._wait(bool(writes))
             writes += more
@@ -111,6 +111,8 @@ class Writer:
             del writes[:-MOST_KEPT]
             for then in after:
                 then()
+        if _identity(self._path) is None and self._write_anew(writes, number):
+            writes = []
         if writes:
             log.error("%d changes of the state are not committed: %s", len(writes), self.trouble)
         self._database.close()
@@ -136,7 +138,9 @@ class Writer:
             return writes
         try:
             if _identity(self._path) != self._identity:
-                raise OSError(f"{self._path} was removed or replaced: restart the server")
+                raise OSError(
+                    f"{self._path} was removed or replaced: restart the server, which writes it if it is gone"
+                )
             commit(self._database, writes, number)
         except (OSError, sqlite3.OperationalError) as error:
             self._failed(str(error))
@@ -148,6 +152,19 @@ class Writer:
             if not self._writes:
                 self._journal.committed(self._closing)
         return []
+
+    def _write_anew(self, writes: list[Write], number: int) -> bool:
+        """Writes a file that was removed, of what this process still has of it; whether it could."""
+        try:
+            commit(self._database, writes, number)
+            os.close(os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))
+            self._database.execute("VACUUM INTO ?", (str(self._path),))
+        except (OSError, sqlite3.Error) as error:
+            log.error("the state cannot be written anew: %s", error)
+            return False
+        self._journal.committed(all_of_it=True)
+        log.warning("%s had been removed, and was written anew", self._path)
+        return True
 
     def _failed(self, reason: str) -> None:
         self._next_try = time.monotonic() + RETRY_SECONDS

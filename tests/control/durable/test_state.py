@@ -200,14 +200,18 @@ def test_a_record_that_was_cut_off_and_those_that_are_committed_do_no_harm(folde
     assert (folder / "journal").stat().st_size == 0
 
 
-def test_a_file_that_is_taken_away_is_told_of(folder: Path) -> None:
+def test_a_file_that_is_taken_away_is_told_of_and_written_anew_at_the_end(folder: Path) -> None:
     async def run(state: State) -> None:
+        await end(state, replace(ENDED, number=launch(state)))
         (folder / database.FILE).unlink()
-        launch(state)
-        await asyncio.to_thread(state.inferlets._writer.wait, HANG_SECONDS)
+        await end(state, replace(ENDED, number=launch(state)))
         assert "was removed or replaced: restart the server" in state.trouble
 
     during(opened(folder), run)
+    again = opened(folder)
+    assert [one.number for one in again.inferlets.newest(10)] == [1, 2]
+    again.close()
+    assert (folder / database.FILE).stat().st_mode & 0o777 == 0o600
 
 
 def test_what_no_table_can_hold_takes_nothing_else_with_it(folder: Path) -> None:
