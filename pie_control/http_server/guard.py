@@ -50,7 +50,16 @@ CHANGES = (
     ("/v1/adapters", "adapters"),
 )
 """The capability that a key needs to change something below a path."""
-LOOKS = (PROGRAMS, "/v1/inferlets", "/v1/responses", "/v1/adapters", "/v1/models", "/v1/dashboard", "/v1/usage")
+LOOKS = (
+    PROGRAMS,
+    "/v1/inferlets",
+    "/v1/responses",
+    "/v1/adapters",
+    "/v1/models",
+    "/v1/dashboard",
+    "/v1/usage",
+    "/v1/statistics",
+)
 """What any key of a tenant may look at."""
 
 

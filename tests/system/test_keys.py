@@ -56,7 +56,9 @@ def test_keys_allow_what_they_say_and_end_when_they_are_revoked(
         async with httpx.AsyncClient(base_url=url) as web:
             assert [(await web.get(path)).status_code for path in ("/health", "/ready")] == [200, 200]
             shown = {"authorization": f"Bearer {laptop}"}
-            for path in ("/v1/statistics", "/metrics", "/v1/whatever"):
+            own = (await web.get("/v1/statistics", headers=shown)).json()
+            assert (own["tenant"], own["inferlets"], own["budgets"]) == ("default", {"terminated": 1}, {})
+            for path in ("/v1/audit", "/metrics", "/v1/whatever"):
                 assert (await web.get(path, headers=shown)).status_code == 403
         async with Client(url, laptop) as client:
             with pytest.raises(Forbidden, match="which needs 'upload'; it may: launch"):

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass
+from time import monotonic
 from typing import Annotated
 
 from fastapi import APIRouter, Query, Request
@@ -13,7 +15,7 @@ from pie_control.durable.accounts.usage import MOST_DAYS, UsageRecord
 from pie_control.errors import WorkerUnavailable
 from pie_control.server_api import ServerApi
 
-from ..callers import FromTenant
+from ..callers import Caller, FromTenant
 from ..messages import encode
 from .failures import failures
 
@@ -41,9 +43,11 @@ def system_router(api: ServerApi) -> APIRouter:
     router = APIRouter(prefix="/v1", tags=["system"])
 
     @router.get("/statistics", summary="Read statistics", response_class=Response)
-    async def statistics() -> Response:
-        """Numbers on inferlets, waves, batches and pools, as nested JSON objects."""
-        return Response(encode(api.statistics()), media_type="application/json")
+    async def statistics(caller: FromTenant) -> Response:
+        """Numbers on inferlets, waves, batches and pools of the whole server, as nested JSON objects. For a key that
+        may not `admin`: on its tenant's inferlets, those that run and those that ended lately, and on its budgets."""
+        found = api.statistics() if "admin" in caller.may else _own(caller)
+        return Response(encode(found), media_type="application/json")
 
     @router.get("/usage", summary="Read what was used")
     async def usage(
@@ -67,6 +71,18 @@ def system_router(api: ServerApi) -> APIRouter:
         return AuditList(api.read_audit(most))
 
     return router
+
+
+def _own(caller: Caller) -> dict[str, object]:
+    some = caller.api.inferlets()
+    return {
+        "tenant": caller.account.standing.tenant.name,
+        "inferlets": Counter(one.status for one in some),
+        "pages": sum(one.pages for one in some),
+        "embeds": sum(one.embeds for one in some),
+        "cpu_seconds": sum(one.cpu_seconds for one in some),
+        "budgets": {what: one._asdict() for what, one in caller.api.meter.limits(monotonic()).items()},
+    }
 
 
 def health_router(api: ServerApi, version: str) -> APIRouter:
