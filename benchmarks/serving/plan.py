@@ -27,7 +27,7 @@ class Plan:
     turns: int = 43
     streams: int = 32
     tokens: int = 192
-    seconds: float = 15.0
+    seconds: float = 10.0
     overload_seconds: float = 60.0
     percents: tuple[int, ...] = (25, 50, 75, 90)
     slo_ttft_ms: int = 500

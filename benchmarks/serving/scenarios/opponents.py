@@ -1,9 +1,8 @@
 """How do tokens a second and the time to the first one compare with other servers, on the same checkpoint?
 
 Requests come at once, each with a text of its own; the time runs from the first to the end of the last, prompts
-included. Pie and each opponent take turns behind a trial of the same size with other texts; both run meanwhile, one of
-them idle. Opponents are those of `--peers`, and the server at `--opponent URL`. One that does not run here has a row
-that says so.
+included. Pie and each opponent take turns behind a trial with other texts; both run meanwhile, one of them idle.
+Opponents are those of `--peers`, and the server at `--opponent URL`. One that does not run here has a row that says so.
 """
 
 from __future__ import annotations
@@ -30,6 +29,8 @@ WANTED: Mapping[str, tuple[str, str]] = {"llama.cpp": (">= 1.2", "<= 0.8"), "tra
 """Tokens a second, and the time to the first token of the slowest in a hundred, over those of an opponent."""
 PROMPT = 128
 """Letters: a token each, of models without merged tokens."""
+TRIED = 2
+"""Requests of the trial before the first turn."""
 SPARE = 128
 """Tokens for which an opponent has room beyond."""
 
@@ -89,11 +90,11 @@ async def _against(pie: _Side, name: str, start: Start, plan: Plan) -> list[Row]
             HttpClient(server.url) as client,
         ):
             other = _Side(client, server, plan)
+            for side in (pie, other):
+                await side.turn(_texts(TRIED, numbers))
             for streams in plan.peer_streams:
-                await other.turn(_texts(streams, numbers))  # a trial
-                texts = [_texts(streams, numbers) for _ in range(plan.peer_rounds + 1)]
-                await pie.turn(texts[0])
-                turns = [(await pie.turn(each), await other.turn(each)) for each in texts[1:]]
+                texts = [_texts(streams, numbers) for _ in range(plan.peer_rounds)]
+                turns = [(await pie.turn(each), await other.turn(each)) for each in texts]
                 rows += _rows(f"{at}, {streams} at once", turns, faster, sooner)
     except (CannotServeError, OpponentError) as error:
         return [*rows, row(NAME, "tokens_ratio", None, at=at, bound=faster, note=str(error))]
