@@ -60,6 +60,10 @@ class DenseLlama:
         found: NDArray[np.float64] = (output @ self._weights["lm_head.weight"].T).numpy()
         return found
 
+    def state(self, output: Tensor) -> NDArray[np.float64]:
+        found: NDArray[np.float64] = output.numpy()
+        return found
+
     def run(
         self, context: Sequence[Held], inputs: Sequence[Held], mask: Mask | None = None, adapter: str = ""
     ) -> tuple[list[Tensor], list[Tensor]]:

@@ -65,6 +65,9 @@ class Arithmetic(Protocol):
     def logits(self, output: Any) -> NDArray[np.float64]:
         """[vocab_size]"""
 
+    def state(self, output: Any) -> NDArray[np.float64]:
+        """[hidden_size], of which vectors of texts are pooled."""
+
     close: float
     """Logits that differ by less may change places."""
     draws_in_order: bool
@@ -134,6 +137,9 @@ class HashModel:
 
     def logits(self, output: int) -> NDArray[np.float64]:
         return self._numbers(output).astype(np.float64) * (8.0 / 2**53)
+
+    def state(self, output: int) -> NDArray[np.float64]:
+        return self.logits(output)[:8] - 4
 
     def _numbers(self, output: int) -> NDArray[np.uint64]:
         """Of 53 bits."""

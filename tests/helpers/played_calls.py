@@ -6,6 +6,7 @@ before the inferlet was ended is known.
 
 import base64
 import json
+from array import array
 from typing import Any
 
 from inferlet_sdk import NotFound, PieError, traits
@@ -190,7 +191,7 @@ def plain(value: Any) -> Any:
     if isinstance(value, traits.ScoredToken):
         listed = value.alternatives
         return [value.token, [value.token, *(one for one, _ in listed)], [value.logprob, *(one for _, one in listed)]]
-    if isinstance(value, list):
+    if isinstance(value, list | array):
         return [plain(one) for one in value]
     return value if isinstance(value, int | float) else None
 

@@ -145,6 +145,7 @@ class Author:
             self.get_logprobs,
             self.get_next_dist,
             self.get_lists,
+            self.get_embedding,
             self.forward_with_scores,
             self.draw,
             self.draw,
@@ -533,6 +534,18 @@ class Author:
         listed = [token for own in tokens for token in own]
         scale = max(float(np.abs(log_softmax(self._logits(embed))).max()) for embed in rows)
         self.ask(Numbers(np.concatenate(logprobs).tolist(), scale), "get_logprobs", queue, flat(rows), listed)
+
+    def get_embedding(self, queue: int) -> None:
+        choice, filled = self.choice, self._outputs_filled()
+        rows = choice.sample(filled, min(len(filled), choice.randint(1, 4), self.inferlet.space.model.max_batch_tokens))
+        if not rows:
+            return
+        states = np.array([self.means.model.state(self.means.embeds[embed][0]) for embed in rows])
+        pooling, dimensions, normalize = choice.choice(["last", "mean"]), choice.choice([0, 3]), choice.random() < 0.5
+        vector = (states.mean(0) if pooling == "mean" else states[-1])[: dimensions or None]
+        wanted = vector / np.linalg.norm(vector) if normalize else vector
+        scale = float(np.abs(wanted).max() * np.abs(states).max() / np.abs(vector).max())
+        self.ask(Numbers(wanted.tolist(), scale), "get_embedding", queue, flat(rows), pooling, dimensions, normalize)
 
     def verify(self, queue: int) -> None:
         choice, filled = self.choice, self._outputs_filled()

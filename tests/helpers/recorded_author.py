@@ -52,6 +52,7 @@ ARGUMENTS = {
     "sample": "qektbn",
     "get_next_dist": "qenn",
     "get_logprobs": "qen",
+    "get_embedding": "qennn",
     "verify": "qenk",
     "decode": "qekenppnnj",
     "export_kvpage": "qnp",

@@ -5,6 +5,7 @@ Answers are compared as plain values, as they also come out of the sandbox.
 
 from __future__ import annotations
 
+from base64 import b64decode
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -12,6 +13,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from pie_control.calls.embedding.get_embedding import Vector
 from pie_control.calls.fused.sample import ScoredToken
 from pie_control.calls.fused.verify import Verified
 from pie_control.calls.introspective_forward.forward_with_scores import Scores
@@ -31,6 +33,7 @@ def plain(answer: Any) -> Any:
         Logprobs: lambda one: one.logprobs.tolist(),
         Scores: lambda one: one.scores.tolist(),
         Dists: _split,
+        Vector: lambda one: np.frombuffer(b64decode(one.text), "<f4").tolist(),
         tuple: _listed,  # a decode run
     }
     found = kinds.get(type(answer))
