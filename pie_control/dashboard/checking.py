@@ -28,6 +28,8 @@ class Checker:
 
     async def check(self, source: bytes, tenant: str) -> list[dict[str, Any]]:
         """All findings, as `pie check --json` tells them. Raises BadRequest, BadProgram."""
+        if not source:
+            raise BadRequest("there is nothing to check: send the source of a program")
         if len(source) > MOST_BYTES:
             raise BadRequest(f"the program has {len(source)} bytes, more than {MOST_BYTES}: check it by `pie check`")
         async with self._places.place(tenant):

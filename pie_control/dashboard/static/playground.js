@@ -163,4 +163,6 @@ function watch(run, show, signal) {
   });
 }
 
-render(html`<${App} />`, document.getElementById("app"));
+const root = document.getElementById("app");
+root.replaceChildren();
+render(html`<${App} />`, root);

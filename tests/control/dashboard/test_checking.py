@@ -36,6 +36,8 @@ def test_findings_are_those_of_pie_check() -> None:
 def test_a_check_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(BadRequest, match="more than"):
         asyncio.run(Checker().check(b" " * (checking.MOST_BYTES + 1), "alice"))
+    with pytest.raises(BadRequest, match="nothing to check"):
+        asyncio.run(Checker().check(b"", "alice"))
     monkeypatch.setattr(checking, "SECONDS", 0.0)
     with pytest.raises(BadProgram, match="longer than 0 s"):
         asyncio.run(Checker().check(b"x = 1", "alice"))
