@@ -34,6 +34,9 @@ from .tables.slots import is_token
 
 MOST_EXPORTS = 4096
 """Most exports of a tenant at one worker."""
+ROOM_OF_MOST, SHED_OF_ALL = 64, 256
+"""To find the least valuable ones takes a look at all. So a tenant with the most loses this part of them together, and
+where memory is short, this part of the pool comes free."""
 PINNED_OF_TENANT, PINNED_OF_ALL = 4, 2
 """A tenant may pin a quarter of the pages that it may have, and all together half of the pool."""
 CHEAP_TOKENS = 8192
@@ -172,7 +175,8 @@ class Exports:
             yield self._drop(older[0])
         count = self._of_tenant.setdefault(export.tenant.name, [0, 0])
         others: list[tuple[tuple[bool, float, int], int, Export]] | None = None  # looked at only if there is no room
-        while count[0] >= MOST_EXPORTS or count[1] + len(export.pages) > self._most_pages(export.tenant):
+        most = MOST_EXPORTS if count[0] < MOST_EXPORTS else MOST_EXPORTS - MOST_EXPORTS // ROOM_OF_MOST
+        while count[0] >= most or count[1] + len(export.pages) > self._most_pages(export.tenant):
             if others is None:
                 others = [(one.value(export.used), n, one) for n, one in enumerate(self._own(export.tenant))]
                 heapq.heapify(others)
@@ -296,8 +300,9 @@ class Exports:
         return exports
 
     def shed(self, missing: int, now: float) -> Iterator[Sequence[int]]:
-        """Drops the least valuable exports that nobody else holds and nobody has pinned, until so many pages come free.
-        Gives their pages, each to be released before the next is asked for."""
+        """Drops the least valuable exports that nobody else holds and nobody has pinned, until so many pages come free,
+        or the least part of the pool. Gives their pages, each to be released before the next is asked for."""
+        missing = max(missing, self._pool.total // SHED_OF_ALL)
         for export in sorted(self._standing, key=lambda one: one.value(now)):
             if missing <= 0 or export.pinned > now:
                 return
