@@ -328,8 +328,9 @@ class Scheduler:
         self._local.answered(wave.number, self._now)
 
     def _take_tokens(self, wave: Wave, steps: TakenSteps, done: WaveDone, answers: Answers) -> None:
-        self._backlog.steps_taken(self._backlog.runs.lost(steps), -1)
         found, ended = self._backlog.runs.answered(steps, read_steps(wave, done, answers))
+        if len(found.owners) < len(steps.rows):
+            self._backlog.steps_taken(self._backlog.runs.lost(steps), -1)
         self._run_tokens.append(found)
         for run in ended:
             assert run.command.future is not None
