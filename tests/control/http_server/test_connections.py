@@ -180,7 +180,7 @@ def test_a_body_that_comes_slowly_but_steadily_is_taken(monkeypatch: pytest.Monk
 def test_what_takes_long_to_answer_is_not_given_up() -> None:
     async def test(url: str, runtime: FakeServerApi) -> None:
         inferlet = await runtime.launch("wait")
-        async with connection_to(url) as (reader, writer), open_session(url) as session:
+        async with open_session(url) as session, connection_to(url) as (reader, writer):
             writer.write(f"GET /v1/inferlets/{inferlet.id}/events HTTP/1.1\r\nHost: localhost\r\n\r\n".encode())
             await asyncio.sleep(0.8)
             runtime.terminate(inferlet.id, "enough")
