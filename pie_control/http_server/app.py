@@ -82,11 +82,11 @@ def create_app(api: ServerApi, config: ServerConfig, callers: Callers, programs:
         app.add_middleware(RequestLog)
     add_handlers(app)
     routers = (
+        served_router(gateway, attachments, launches),  # the first that is looked at, since most requests are for it
         programs_router(),
         blobs_router(),
         inferlets_router(attachments, launches),
         adapters_router(api),
-        served_router(gateway, attachments, launches),
         stored_router(gateway),
         models_router(api, gateway),
         system_router(api),

@@ -121,7 +121,7 @@ class Connections:
         if self._refused > self.most_refused:
             watch.transport.abort()
         else:
-            self._end(watch, 503, "overloaded", reason)
+            self.end(watch, 503, "overloaded", reason)
 
     def close(self, watch: WatchedConnection) -> None:
         """The connection is lost."""
@@ -140,7 +140,7 @@ class Connections:
         for watch in list(self._watches):
             served = watch.protocol.serves()
             if watch.cut_at is None and served is not None and (reason := objection(served)):
-                self._end(watch, 401, "unauthorized", reason)
+                self.end(watch, 401, "unauthorized", reason)
 
     # ---- the sweep ----
 
@@ -169,11 +169,12 @@ class Connections:
             elif now - watch.progress > STALLED_SECONDS:
                 reason = f"the client did not read for {STALLED_SECONDS:g} s"
                 log.warning("giving up a connection of %s: %s", watch.address or "a client", reason)
-                self._end(watch, 408, "overloaded", reason)
+                self.end(watch, 408, "overloaded", reason)
             elif part := _overdue(watch, now):
-                self._end(watch, 408, "bad-request", f"the {part} of the request did not arrive in time: send it again")
+                self.end(watch, 408, "bad-request", f"the {part} of the request did not arrive in time: send it again")
 
-    def _end(self, watch: WatchedConnection, status: int, code: str, message: str) -> None:
+    def end(self, watch: WatchedConnection, status: int, code: str, message: str) -> None:
+        """The last word on a connection, which is cut a while later."""
         watch.cut_at = clock() + GRACE_SECONDS
         watch.protocol.say_last(status, code, message)
 

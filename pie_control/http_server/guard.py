@@ -1,5 +1,5 @@
 """Checks every request first: limits the body's size, finds the tenant that sends it, and refuses what foreign web
-pages send, and what proxies could take for something else.
+pages send.
 
 Without a file of tenants anyone who reaches the port may use the server. A browser can reach a port on its machine or
 in its network on behalf of any page that it shows, in two ways, and both are refused here:
@@ -165,8 +165,6 @@ class Guard:
             await self._app(scope, receive, send)
         elif objection := self._hosts.objection(headers := Headers(scope=scope)):
             await _refuse(*objection)(scope, receive, send)
-        elif "content-length" in headers and "transfer-encoding" in headers:
-            await _refuse_two_lengths()(scope, receive, send)
         else:
             await self._admit(scope, headers, receive, send)
 
@@ -217,15 +215,6 @@ def _telling_limits(send: Send, caller: Caller, path: str) -> Send:
         await send(message)
 
     return telling
-
-
-def _refuse_two_lengths() -> ASGIApp:
-    """A proxy that goes by the other length would take the rest of the body for a request, of somebody else perhaps
-    (RFC 9112, section 6.1)."""
-    reason = "a request has Content-Length or Transfer-Encoding, not both: leave one out"
-    answer = response(400, ErrorBody("bad-request", reason))
-    answer.headers["connection"] = "close"
-    return answer
 
 
 def _refuse(status: int, message: str) -> ASGIApp:

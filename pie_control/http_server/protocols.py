@@ -6,7 +6,7 @@ import asyncio
 from typing import Any, ClassVar, cast
 
 from starlette.types import Scope
-from uvicorn.protocols.http.h11_impl import H11Protocol
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from uvicorn.protocols.utils import get_remote_addr
 from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
 
@@ -18,16 +18,29 @@ from .messages import ErrorBody, encode
 
 TRY_AGAIN_LATER, POLICY_VIOLATION = 1013, 1008
 """The codes with which the server ends a session (RFC 6455): its client does not read, or may not use it any more."""
-PHRASES = {401: "Unauthorized", 408: "Request Timeout", 503: "Service Unavailable"}
+PHRASES = {
+    400: "Bad Request",
+    401: "Unauthorized",
+    408: "Request Timeout",
+    431: "Request Header Fields Too Large",
+    503: "Service Unavailable",
+}
+MALFORMED = (
+    "this is no well-formed HTTP/1.1 request: a line of it is no header, for example, or it has Content-Length and "
+    "Transfer-Encoding, of which a request has one, not both"
+)
+MAX_HEAD_BYTES = 64 << 10
+"""Of a request: its line and its headers."""
 MAX_REASON_BYTES = 123
 """The frame that closes a WebSocket has room for so many (RFC 6455)."""
 
 
-class HttpProtocol(H11Protocol):
+class HttpProtocol(HttpToolsProtocol):
     """A connection that serves requests, until one of them makes it a session."""
 
     registry: ClassVar[Connections]
     watch: WatchedConnection
+    _head_bytes: int | None = None  # of the head that is coming; None: none is
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
@@ -38,6 +51,28 @@ class HttpProtocol(H11Protocol):
         if self.watch.cut_at is None:
             self.watch.received += len(data)
             super().data_received(data)
+            if self._head_bytes is not None:
+                self._head_bytes += len(data)
+                if self._head_bytes > MAX_HEAD_BYTES:
+                    self._refuse(431, f"the head of a request has more than {MAX_HEAD_BYTES} bytes: send fewer headers")
+
+    def on_message_begin(self) -> None:
+        self._head_bytes = 0
+        super().on_message_begin()
+
+    def on_headers_complete(self) -> None:
+        self._head_bytes = None
+        super().on_headers_complete()
+
+    def send_400_response(self, msg: str) -> None:
+        """The parser refuses what a proxy could take for something else, too: one that goes by the other length would
+        take the rest of a body for a request, of somebody else perhaps (RFC 9112, section 6.1)."""
+        self._refuse(400, MALFORMED)
+
+    def _refuse(self, status: int, message: str) -> None:
+        """What comes behind such a request cannot be told from it, so it is the last one."""
+        self._head_bytes = None
+        self.registry.end(self.watch, status, "bad-request", message)
 
     def resume_writing(self) -> None:
         self.watch.took()

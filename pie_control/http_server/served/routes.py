@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Coroutine
 from typing import Any
 
 from fastapi import APIRouter, Request
+from fastapi.routing import APIRoute
 from starlette.responses import Response
 
 from pie_control.gateway.gateway import Gateway
@@ -13,7 +15,7 @@ from pie_control.gateway.refusal import Refused
 from pie_control.gateway.request import read_request
 
 from ..attachments import Attachments
-from ..callers import FromTenant
+from ..callers import FromTenant, caller_of
 from ..launches import Launches
 from ..metrics.request_log import request_id
 from ..routes.failures import failures
@@ -34,9 +36,21 @@ ANSWERS: dict[int | str, dict[str, Any]] = {
 STATUSES = (404, 409, 413, 422, 429)
 
 
+class ServedRoute(APIRoute):
+    """Calls its function at once: FastAPI would look for parameters and dependencies at each request, for a quarter of
+    what a request costs here. It still describes the route."""
+
+    def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
+        async def handle(request: Request) -> Response:
+            answer: Response = await self.endpoint(request, await caller_of(request))
+            return answer
+
+        return handle
+
+
 def served_router(gateway: Gateway, attachments: Attachments, launches: Launches) -> APIRouter:
     """A route for each of ROUTES."""
-    router = APIRouter(tags=["served by programs"])
+    router = APIRouter(tags=["served by programs"], route_class=ServedRoute)
     for path, program in ROUTES.items():
         _add(router, path, program, gateway, attachments, launches)
     return router

@@ -18,6 +18,7 @@ import websockets
 from pie_control.client import Client, ServerUnavailable
 from pie_control.http_server import connections
 from pie_control.http_server.connections import Connections, WatchedConnection
+from pie_control.http_server.protocols import MAX_HEAD_BYTES
 from tests.helpers.fake_server_api import FakeServerApi, serve_async
 from tests.helpers.guard import HANG_SECONDS
 from tests.helpers.sessions import RawSession, exchange, open_session, until_it_waits
@@ -65,6 +66,25 @@ def test_a_request_with_two_lengths_ends_its_connection(lengths: bytes) -> None:
             writer.write(b"POST /v1/blobs HTTP/1.1\r\nHost: localhost\r\n" + lengths + b"\r\n\r\n" + smuggled)
             status, message = await answer_of(reader)
             assert (status, "not both" in message) == (400, True)
+
+    serve_async(test)
+
+
+@pytest.mark.parametrize(
+    ("head", "status", "told"),
+    [
+        (b"GET /health HTTP/1.1\r\nHost: localhost\r\nX-Long: " + b"x" * MAX_HEAD_BYTES, 431, "65536 bytes"),
+        (b"GET /" + b"x" * MAX_HEAD_BYTES, 431, "65536 bytes"),
+        (b"GET /health HTTP/1.1\r\nHost localhost\r\n\r\n", 400, "no well-formed"),
+        (b"hello\r\n\r\n", 400, "no well-formed"),
+    ],
+)
+def test_a_head_that_is_too_long_or_none_ends_its_connection(head: bytes, status: int, told: str) -> None:
+    async def test(url: str, _: FakeServerApi) -> None:
+        async with connection_to(url) as (reader, writer):
+            writer.write(head)
+            found, message = await answer_of(reader)
+            assert (found, told in message) == (status, True)
 
     serve_async(test)
 

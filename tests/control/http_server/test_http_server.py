@@ -152,7 +152,7 @@ def test_system_routes() -> None:
             assert (ready.status_code, ready.headers["retry-after"]) == (503, "1")
             assert ready.json()["error"]["code"] == "worker-unavailable"
             assert "tokenizer" not in model
-            assert (await client.get("/v1/statistics")).json() == {"inferlets": {"launched": 0}}
+            assert (await client.get("/v1/statistics")).json()["inferlets"] == {"launched": 0}
             paths = (await client.get("/openapi.json")).json()["paths"]
             undescribed = [path for path, item in paths.items() for each in item.values() if not each["description"]]
             assert len(paths) >= 9
@@ -303,7 +303,7 @@ def test_session_answers_every_look_up() -> None:
             values: list[Any] = [each.get("value") for each in replies]
             assert values[0][0]["id"] == values[4]["id"] == id
             assert values[2][0]["name"] == "fake"
-            assert values[3] == {"inferlets": {"launched": 1}}
+            assert values[3]["inferlets"] == {"launched": 1}
             assert values[5:] == [[], None]
 
     serve_async(test)
