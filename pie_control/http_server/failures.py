@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import logging
 import re
+from typing import Any
 
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
@@ -12,7 +13,7 @@ from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Match, Route
-from starlette.types import Scope
+from starlette.types import Receive, Scope, Send
 
 from pie_control.errors import CallError, ClientError, PieError
 from pie_control.gateway.refusal import Refused
@@ -24,6 +25,10 @@ log = logging.getLogger(__name__)
 HTTP_CODES = {403: "forbidden", 404: "not-found", 405: "method-not-allowed", 413: "too-large"}
 TYPES = {401: "authentication_error", 403: "permission_error", 429: "rate_limit_error"}
 """Classes of errors as OpenAI's API calls them; of others, `invalid_request_error` or `server_error`."""
+ANTHROPIC_TYPES = {404: "not_found_error", 413: "request_too_large", 500: "api_error", 503: "overloaded_error"}
+"""Of Anthropic's API, where they are others."""
+MESSAGES = "/v1/messages"
+"""Where its routes begin."""
 RETRIED = (429, 503)
 """A client may try again after a while."""
 
@@ -50,10 +55,29 @@ def status_of(error: Exception) -> int:
     return int(getattr(error, "status", 500)) if isinstance(error, PieError) else 500
 
 
-def response(status: int, body: ErrorBody, retry_after: int = 1) -> JSONResponse:
+class Failure(JSONResponse):
+    """An error in the form of the API that its route belongs to."""
+
+    def __init__(self, status: int, error: dict[str, str | None], headers: dict[str, str] | None) -> None:
+        super().__init__({"error": error}, status, headers)
+        self._error = error
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope.get("path", "").startswith(MESSAGES):
+            self.body = self.render(anthropic(self.status_code, self._error))
+            self.headers["content-length"] = str(len(self.body))
+        await super().__call__(scope, receive, send)
+
+
+def response(status: int, body: ErrorBody, retry_after: int = 1) -> Failure:
     """The HTTP form of an error."""
     headers = {"retry-after": str(retry_after)} if status in RETRIED else None
-    return JSONResponse({"error": told(status, body)}, status, headers)
+    return Failure(status, told(status, body), headers)
+
+
+def anthropic(status: int, error: dict[str, str | None]) -> dict[str, Any]:
+    """What `told` says, in the form of Anthropic's API."""
+    return {"type": "error", "error": {**error, "type": ANTHROPIC_TYPES.get(status, error["type"])}}
 
 
 def answer_of(error: Exception) -> JSONResponse:

@@ -138,7 +138,7 @@ class Vocabulary:
         return {"content": [self._scored(token, scores) for token, scores in pairs], "refusal": None}
 
     def _scored(self, token: int, scores: TokenLogprobs) -> dict[str, Any]:
-        others = [self._one(*one) for one in scores.alternatives]
+        others = [self._one(*one) for one in _alternatives(token, scores)]
         return {**self._one(token, scores.logprob), "top_logprobs": others}
 
     def _one(self, token: int, logprob: float) -> dict[str, Any]:
@@ -168,12 +168,14 @@ class Vocabulary:
         return {
             "tokens": [self.text(token) for token in tokens],
             "token_logprobs": [None if one is None else _finite(one.logprob) for one in scores],
-            "top_logprobs": [None if one is None else self._named(one) for one in scores],
+            "top_logprobs": [self._named(*pair) for pair in zip(tokens, scores, strict=True)],
             "text_offset": offsets,
         }
 
-    def _named(self, scores: TokenLogprobs) -> dict[str, float]:
-        return {self.text(token): _finite(logprob) for token, logprob in scores.alternatives}
+    def _named(self, token: int, scores: TokenLogprobs | None) -> dict[str, float] | None:
+        if scores is None:
+            return None
+        return {self.text(other): _finite(logprob) for other, logprob in _alternatives(token, scores)}
 
 
 async def prompt_scores(ctx: Context, place: Place, wanted: Wanted) -> dict[str, Any]:
@@ -183,6 +185,12 @@ async def prompt_scores(ctx: Context, place: Place, wanted: Wanted) -> dict[str,
         return {}
     echo = await Echo.of(ctx, place, wanted.prompt_logprobs)
     return {"prompt_logprobs": Vocabulary(ctx).prompt_logprobs(echo.tokens, echo.scores)}
+
+
+def _alternatives(token: int, scores: TokenLogprobs) -> list[tuple[int, float]]:
+    """The alternatives of a token. If it is one of them, it has the same number there: clients compare the two to learn
+    whether it is the likeliest, and they were computed in different ways."""
+    return [(other, scores.logprob if other == token else logprob) for other, logprob in scores.alternatives]
 
 
 def _finite(logprob: float) -> float:

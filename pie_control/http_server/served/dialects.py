@@ -7,7 +7,7 @@ from typing import Any
 
 from starlette.responses import JSONResponse
 
-from ..failures import answer_of, error_body, status_of, told
+from ..failures import MESSAGES, answer_of, anthropic, error_body, status_of, told
 from ..messages import encode
 
 TYPE = re.compile(r'\{"type": ?"([\w.]{1,64})"')
@@ -43,19 +43,11 @@ class Responses(OpenAi):
 
 
 class Anthropic(Responses):
-    """Messages: named events, and errors with a type of their own."""
-
-    types = {404: "not_found_error", 413: "request_too_large", 500: "api_error", 503: "overloaded_error"}  # noqa: RUF012
+    """Messages: named events, and errors of a form of their own."""
 
     def error(self, error: Exception) -> Any:
         status = status_of(error)
-        said = told(status, error_body(error))
-        return {"type": "error", "error": {**said, "type": self.types.get(status, said["type"])}}
-
-    def answer(self, error: Exception) -> JSONResponse:
-        headers = dict(answer_of(error).headers)
-        headers.pop("content-length")
-        return JSONResponse(self.error(error), status_of(error), headers)
+        return anthropic(status, told(status, error_body(error)))
 
 
 OPENAI, RESPONSES, ANTHROPIC = OpenAi(), Responses(), Anthropic()
@@ -63,7 +55,7 @@ OPENAI, RESPONSES, ANTHROPIC = OpenAi(), Responses(), Anthropic()
 
 def dialect_of(route: str) -> OpenAi:
     """The API of a route."""
-    if route.startswith("/v1/messages"):
+    if route.startswith(MESSAGES):
         return ANTHROPIC
     return RESPONSES if route == "/v1/responses" else OPENAI
 
