@@ -26,7 +26,7 @@ class Plan:
     rounds: int = 5
     turns: int = 43
     streams: int = 32
-    tokens: int = 192
+    tokens: int = 512
     seconds: float = 10.0
     overload_seconds: float = 60.0
     percents: tuple[int, ...] = (25, 50, 75, 90)
