@@ -36,7 +36,8 @@ def wrong(name: str, wanted: str, value: object) -> TypeError:
 def _in_range(value: int, name: str, least: int, most: int) -> int:
     if least <= value <= most:
         return value
-    raise ValueError(f"{name}: {value} is not between {least} and {most}")
+    told = value if abs(value) < 1 << 64 else "a number so far from them"
+    raise ValueError(f"{name}: {told} is not between {least} and {most}")
 
 
 def whole(value: Any, name: str, least: int = 0, most: int = LARGEST_U32, wanted: str = "a whole number") -> int:

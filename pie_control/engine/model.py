@@ -10,7 +10,7 @@ from typing import Any
 from pie_inference.protocol import ModelDescription
 
 from ..calls.exports.sharing import Fetch
-from ..calls.kind import Bind, BulkyCommand, Command
+from ..calls.kind import Bind, BulkyCommand, CloseQueue, Command, Release
 from ..errors import WorkerError, WorkerUnavailable
 from ..ids import Owner
 from ..inference_client.interface import differences
@@ -32,7 +32,8 @@ class ReplicaStatistics:
 
 
 MOST_NOTES = 16
-"""Notes and allocations of an inferlet that has issued no other command: with more, it is placed."""
+"""Notes and allocations of an inferlet that has issued no other command: with more, or when it gives something back, it
+is placed."""
 
 
 class Model:
@@ -109,8 +110,9 @@ class Model:
             event.check(self.description)
         done = self._new[event.owner]
         done.append(event)
-        waits = isinstance(event, Bind) or not isinstance(event, Command)  # nobody is told of these
-        if not waits or len(done) > MOST_NOTES:
+        begins = isinstance(event, Command) and not isinstance(event, Bind)  # nobody is told of an allocation
+        ends = isinstance(event, CloseQueue | Release) and any(isinstance(one, Bind) for one in done)
+        if begins or ends or len(done) > MOST_NOTES:
             self._place(self._new.pop(event.owner), event if isinstance(event, Fetch) else None)
 
     def _place(self, events: Sequence[Any], wanted: Fetch | None) -> None:

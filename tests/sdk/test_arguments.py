@@ -136,6 +136,7 @@ OF_CALLS: dict[tuple[str, str], Any] = {
     ("copy_kvpage", "target"): Slots((2, 1)),
     ("http_post", "data"): None,
     ("http_request", "data"): None,
+    ("pin_exports", "seconds"): 60,
 }
 
 KEYWORDS = {"kwargs": "topic", "options": "timeout"}

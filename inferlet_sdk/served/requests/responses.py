@@ -131,4 +131,5 @@ def _tools(fields: Fields) -> dict[str, Any]:
         function = {"name": one.text("name"), "description": one.text("description")}
         told = {**function, "parameters": one.object("parameters").values, "strict": one.flag("strict")}
         tools.append({"type": "function", "function": told})
-    return {"tools": tools, "tool_choice": fields.get("tool_choice")} if tools else {}
+    choice = {"tool_choice": fields.get("tool_choice")}  # one that goes with tools is refused where there are none
+    return {"tools": tools, **choice} if tools else choice

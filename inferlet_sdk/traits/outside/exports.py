@@ -142,7 +142,7 @@ def pin_exports(
     """Keeps exports for some seconds, at most a day, even when memory is short: that of a name, or with the name ""
     those that have the beginning of a text. The future gives how many of their pages are pinned, from the first one on:
     fewer if not all are there, or if more would be pinned than a quarter of the pages that the tenant may hold."""
-    packed = _packed(tokens) if tokens else ""
+    packed = _packed(tokens)
     named = text(name, "name"), packed, text(apart, "apart"), whole(seconds, "seconds")
     return HostFuture(call(bindings.exports.pin_exports, queue_number(queue), *named), await_pinned)
 

@@ -48,6 +48,9 @@ def tried() -> Any:
         if length:
             needed = [length, *(["input"] if name == "CreateResponse" else [])]
             schemas[name] = {"allOf": [schemas[name], {"type": "object", "required": needed}]}
+    choice = schemas["CreateCompletionResponse"]["properties"]["choices"]["items"]
+    scores = choice["properties"]["logprobs"]["anyOf"][0]["properties"]["token_logprobs"]
+    scores["items"] = {"type": ["number", "null"]}  # of the first token with `echo`, as OpenAI answers it
     error = {"schema": {"$ref": "#/components/schemas/ErrorResponse"}}
     for path in description["paths"].values():
         for operation in path.values():
