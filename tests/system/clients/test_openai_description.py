@@ -49,8 +49,9 @@ def tried() -> Any:
             needed = [length, *(["input"] if name == "CreateResponse" else [])]
             schemas[name] = {"allOf": [schemas[name], {"type": "object", "required": needed}]}
     choice = schemas["CreateCompletionResponse"]["properties"]["choices"]["items"]
-    scores = choice["properties"]["logprobs"]["anyOf"][0]["properties"]["token_logprobs"]
-    scores["items"] = {"type": ["number", "null"]}  # of the first token with `echo`, as OpenAI answers it
+    scores = choice["properties"]["logprobs"]["anyOf"][0]["properties"]
+    for name in ("token_logprobs", "top_logprobs"):  # null of the first token with `echo`, as OpenAI answers it
+        scores[name]["items"] = {"anyOf": [scores[name]["items"], {"type": "null"}]}
     error = {"schema": {"$ref": "#/components/schemas/ErrorResponse"}}
     for path in description["paths"].values():
         for operation in path.values():
