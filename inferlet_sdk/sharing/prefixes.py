@@ -7,6 +7,8 @@ program asks for it (`keep_pages`): the next turn of a conversation begins with 
 
 from __future__ import annotations
 
+from hashlib import sha256
+
 from inferlet_sdk import traits
 from inferlet_sdk.addresses import Pages
 from inferlet_sdk.errors import Cancelled, PieError
@@ -69,7 +71,10 @@ def _can_share(sequence: TokenSequence) -> bool:
 
 
 def _apart(sequence: TokenSequence) -> str:
-    return f"{sequence.adapter}\0{sequence.shared_with}" if sequence.shared_with else sequence.adapter
+    """With another adapter keys are others; the text of `share` may be long."""
+    if not sequence.shared_with:
+        return sequence.adapter
+    return f"{sequence.adapter}\0{sha256(sequence.shared_with.encode()).hexdigest()}"
 
 
 async def _found(sequence: TokenSequence, future: HostFuture[Pages], tokens: list[int]) -> Pages:

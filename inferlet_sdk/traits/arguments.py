@@ -36,7 +36,7 @@ def wrong(name: str, wanted: str, value: object) -> TypeError:
 def _in_range(value: int, name: str, least: int, most: int) -> int:
     if least <= value <= most:
         return value
-    told = value if abs(value) < 1 << 64 else "a number so far from them"
+    told = value if abs(value) < 1 << 64 else f"a number of {value.bit_length()} bits"
     raise ValueError(f"{name}: {told} is not between {least} and {most}")
 
 

@@ -106,12 +106,13 @@ class Viewer:
         self._looks += 1
         inferlets = self._inferlets(known)
         waves, skipped = self._waves(known)
+        rows = [wave.row(self._lanes) for wave in waves]
         return self._deltas.next(
             now,
             inferlets,
             lambda number: _about(known[number]),
             sections,
-            [wave.row(self._lanes) for wave in waves if self._tenant is None or self._concerns(wave)],
+            [row for row in rows if self._tenant is None or row.commands],
             skipped,
         )
 
@@ -151,9 +152,6 @@ class Viewer:
             if _has_lane(entry, since):
                 self._lanes[number] = None
         return waves, skipped
-
-    def _concerns(self, wave: Answered) -> bool:
-        return bool(wave.row(self._lanes).commands)
 
     # ---- what costs more ----
 

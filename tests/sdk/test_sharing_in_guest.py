@@ -118,6 +118,14 @@ def test_a_second_program_runs_only_what_is_new_of_a_long_prompt(hosts: int, gue
     assert other[1] <= first[1] - len(SYSTEM) // 16 * 16
 
 
+def test_a_text_of_any_length_keeps_prompts_apart(guest_cache: Path) -> None:
+    long = "a salt " * 500
+    first, again, other = outcomes(
+        guest_cache, 0, *((PROMPTED, {**LONG, "share": share}) for share in (long, long, f"{long}."))
+    )
+    assert again[1] < first[1] == other[1]
+
+
 def test_short_prompts_are_left_alone(guest_cache: Path) -> None:
     short = {"system": "Short. " * 35}  # 245 tokens
     first, second = outcomes(guest_cache, 0, (PROMPTED, short), (PROMPTED, short))

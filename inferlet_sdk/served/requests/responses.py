@@ -30,7 +30,7 @@ def fields_of_response(fields: Fields, earlier: Sequence[Mapping[str, Any]] = ()
     chat |= _tools(fields)
     form = fields.object("text").object("format")
     kind = form.kind(("text", "json_object", "json_schema"))
-    form.text("name"), form.flag("strict")
+    form.text("name"), form.flag("strict")  # only checked: answers repeat them
     if kind == "json_schema":
         chat["response_format"] = {"type": kind, "json_schema": {"schema": form.object("schema").values}}
     elif kind == "json_object":

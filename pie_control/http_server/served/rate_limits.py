@@ -6,6 +6,8 @@ from datetime import UTC, datetime
 
 from pie_control.tenants.meters import Limit, Meter
 
+from ..failures import MESSAGES
+
 Headers = list[tuple[bytes, bytes]]
 
 
@@ -13,7 +15,7 @@ def rate_limit_headers(meter: Meter, path: str, now: float, wall: float) -> Head
     """`now`: of the clock of the meter; `wall`: since the epoch. Both are in seconds."""
     found: Headers = []
     for what, limit in meter.limits(now).items():
-        if path.startswith("/v1/messages"):
+        if path.startswith(MESSAGES):
             reset = datetime.fromtimestamp(wall + limit.reset_seconds, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
             told = {f"{what}-limit": limit.limit, f"{what}-remaining": limit.remaining, f"{what}-reset": reset}
             found += [(f"anthropic-ratelimit-{name}".encode(), str(value).encode()) for name, value in told.items()]

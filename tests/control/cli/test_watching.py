@@ -30,6 +30,7 @@ class Talker(ThreadingHTTPServer):
         super().__init__(("127.0.0.1", 0), _Handler)
         self.requests: list[dict[str, Any]] = []
         self.left = threading.Event()
+        self.fails_after: int | None = None  # requests
 
     @property
     def url(self) -> str:
@@ -45,7 +46,9 @@ class _Handler(BaseHTTPRequestHandler):
     def do_POST(self) -> None:
         request = json.loads(self.rfile.read(int(self.headers["content-length"])))
         self.server.requests.append(request)
-        match request["messages"][-1]["content"]:
+        most = self.server.fails_after
+        fails = most is not None and len(self.server.requests) > most
+        match "refuse" if fails else request["messages"][-1]["content"]:
             case "refuse":
                 self._answer(400, json.dumps({"error": {"message": "no such model"}}))
             case "break":
@@ -149,6 +152,13 @@ def test_an_answer_that_fails_is_told_and_leaves_the_conversation(
     assert requests[-1]["messages"] == [{"role": "user", "content": "one"}]
 
 
+def test_another_answer_that_fails_leaves_the_first_one(talker: Talker, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(talker, "fails_after", 1)
+    code, requests = chat(talker, ["one", "/again", "two"], monkeypatch)
+    assert [len(request["messages"]) for request in requests] == [1, 1, 3]
+    assert code == 1
+
+
 def test_arguments_are_one_message(
     talker: Talker, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -227,6 +237,13 @@ def test_a_worker_that_began_anew_has_no_negative_rates() -> None:
     lines = list(top.picture(sample(10.0, 1000, 9.0), sample(11.0, 4, 1.0)))
     assert cells(lines, "demo")[3:5] == ["0", "0"]
     assert cells(lines, "1")[2] == "0%"
+
+
+def test_a_model_that_has_come_since_has_no_rates_yet() -> None:
+    before, now = sample(1.0, 1, 1.0), sample(2.0, 100, 2.0)
+    assert before.statistics is not None
+    lines = list(top.picture(Sample(1.0, (), {**before.statistics, "models": {}}), now))
+    assert cells(lines, "demo")[3:5] == ["0", "0"]
 
 
 def test_who_may_not_look_at_the_server_sees_inferlets() -> None:

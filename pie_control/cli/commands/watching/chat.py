@@ -104,8 +104,10 @@ class _Conversation:
         """Does what a line that begins with / says."""
         match name:
             case "again" if self._said:
-                *self._said, question, _ = self._said
-                await self.answer(question["content"])
+                said = self._said
+                self._said = said[:-2]
+                if not await self.answer(said[-2]["content"]):
+                    self._said = said
             case "clear":
                 self._said = []
             case "model" if argument:

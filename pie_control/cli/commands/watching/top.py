@@ -105,18 +105,15 @@ def picture(before: Sample, now: Sample) -> Iterator[str]:
 def _models(before: Mapping[str, Any], now: Mapping[str, Any], seconds: float) -> Iterator[Sequence[str]]:
     for name, workers in now["models"].items():
         for number, worker in enumerate(workers):
-            new, old = worker["scheduler"], before["models"][name][number]["scheduler"]
-
-            def rate(what: str, new: Any = new, old: Any = old) -> float:
-                return float(max(0.0, new[what] - old[what])) / seconds  # a worker that was restarted counts from 0
-
-            pages = new["pages"]
+            new, pages = worker["scheduler"], worker["scheduler"]["pages"]
+            known = before["models"].get(name, ())
+            old = known[number]["scheduler"] if number < len(known) else new
             yield (
                 name,
                 worker["state"],
-                f"{min(1.0, rate('worker_seconds')):.0%}",
-                f"{rate('waves'):.0f}",
-                f"{rate('input_tokens'):.0f}",
+                f"{min(1.0, _rate(new, old, 'worker_seconds', seconds)):.0%}",
+                f"{_rate(new, old, 'waves', seconds):.0f}",
+                f"{_rate(new, old, 'input_tokens', seconds):.0f}",
                 str(new["commands_waiting"]),
                 f"{pages['used']} of {pages['total']} ({pages['used'] / max(1, pages['total']):.0%})",
                 str(new["export_pages"]),
@@ -130,11 +127,16 @@ def _hosts(before: Mapping[str, Any], now: Mapping[str, Any], seconds: float) ->
         yield (
             str(host["host"]),
             host["state"],
-            f"{max(0.0, host['guest_seconds'] - was['guest_seconds']) / seconds:.0%}",
+            f"{_rate(host, was, 'guest_seconds', seconds):.0%}",
             str(host["inferlets"]),
-            f"{max(0, host['turns'] - was['turns']) / seconds:.0f}",
+            f"{_rate(host, was, 'turns', seconds):.0f}",
             f"{host['memory_bytes'] / MIB:.0f} MiB",
         )
+
+
+def _rate(new: Mapping[str, Any], old: Mapping[str, Any], what: str, seconds: float) -> float:
+    """What was counted a second; a worker or host that was started again counts from 0."""
+    return max(0.0, float(new[what]) - float(old[what])) / seconds
 
 
 def _inferlets(

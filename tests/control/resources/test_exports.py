@@ -1,0 +1,46 @@
+"""Exports go several at a time where there is no room: to find the least valuable takes a look at all."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from pie_control.resources import exports as module
+from pie_control.resources.exports import SHED_OF_ALL, Export, Exports
+from pie_control.resources.pool import Pool
+from pie_control.tenants.tenant import Tenant
+
+TENANT = Tenant("a")
+
+
+def standing(pool: Pool, exports: Exports, number: int) -> list[int]:
+    """Makes an export of one page; the pages of those that made room for it."""
+    export = Export(TENANT, f"{number}", 0, number)
+    pages = pool.take(1)
+    exports.announce(export)
+    exports.hold(export, pages)
+    export.fill(np.zeros(16, np.int32), np.zeros(0, np.int32), float(number))
+    gone = [page for some in exports.stand(export) for page in some]
+    pool.release([*gone, *pages], None)
+    exports.check_integrity()
+    return gone
+
+
+def test_where_memory_is_short_a_part_of_the_pool_comes_free() -> None:
+    pool = Pool(4 * SHED_OF_ALL)
+    exports = Exports(pool)
+    for number in range(20):
+        standing(pool, exports, number)
+    assert [len(pages) for pages in exports.shed(1, 100.0)] == [1] * 4
+    assert not exports.find(TENANT, "3")
+    assert exports.find(TENANT, "4")
+    assert sum(map(len, exports.shed(6, 100.0))) == 6
+
+
+def test_a_tenant_with_the_most_exports_loses_several(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "MOST_EXPORTS", 2 * module.ROOM_OF_MOST)
+    pool = Pool(1000)
+    exports = Exports(pool)
+    assert not any(standing(pool, exports, number) for number in range(2 * module.ROOM_OF_MOST))
+    gone = [len(standing(pool, exports, 1000 + number)) for number in range(5)]
+    assert gone == [3, 0, 0, 3, 0]
