@@ -64,6 +64,12 @@ class TenantApi:
         limited.standing = replace(self.standing, may_send=may_send, key=key)
         return limited
 
+    def of_priority(self, priority: int) -> TenantApi:
+        """The same for what goes earlier (below 0) or later (above 0) than others of this tenant."""
+        ordered = copy.copy(self)
+        ordered.standing = replace(self.standing, priority=priority)
+        return ordered
+
     @property
     def meter(self) -> Meter:
         """What counts what its inferlets spend."""

@@ -10,6 +10,7 @@ from inferlet_sdk.served.errors import Refused
 from inferlet_sdk.traits.outside.blobs import Blob
 
 MOST = 2**31 - 1
+MOST_PRIORITY = 10
 
 
 class Fields:
@@ -143,6 +144,10 @@ class Fields:
         if not is_tokens(value):
             raise self.wrong(name, "a list of token ids")
         return list(value)
+
+    def check_priority(self) -> None:
+        """Refuses a `priority` that the server, which has read it before the launch, could not go by."""
+        self.whole("priority", -MOST_PRIORITY, MOST_PRIORITY)
 
     def allow_only(self, name: str, served: tuple[Any, ...], reason: str) -> None:
         """Refuses a field unless it has one of the values that change nothing."""

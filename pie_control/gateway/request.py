@@ -1,13 +1,16 @@
-"""A request of a served route, as far as the server knows it: its model, and whether the answer is a stream. Pure."""
+"""A request of a served route, as far as the server knows it: its model, its priority, and whether the answer is a
+stream. Pure."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import msgspec
 
+from ..tenants.tenant import MOST_PRIORITY
 from .refusal import Refused
 
 FIELD = re.compile(r"at `\$\.(\w+)`")
@@ -17,6 +20,7 @@ FIELD = re.compile(r"at `\$\.(\w+)`")
 class _Known(msgspec.Struct):
     model: str | None = None
     stream: bool | None = None
+    priority: Any = None
 
 
 _decoder = msgspec.json.Decoder(_Known)
@@ -24,13 +28,15 @@ _decoder = msgspec.json.Decoder(_Known)
 
 @dataclass(frozen=True, slots=True)
 class ServedRequest:
-    """`route`: its path; `body`: JSON, as it came; `model`: as the client has named it, "": the first one."""
+    """`route`: its path; `body`: JSON, as it came; `model`: as the client has named it, "": the first one. `priority`:
+    as in `Standing`."""
 
     route: str
     id: str
     body: bytes
     model: str
     stream: bool
+    priority: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +56,14 @@ def read_request(route: str, id: str, body: bytes) -> ServedRequest:
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         field = FIELD.search(str(error))
         raise Refused(400, f"the request is malformed: {error}", "bad-request", field[1] if field else None) from None
-    return ServedRequest(route, id, body, known.model or "", bool(known.stream))
+    return ServedRequest(route, id, body, known.model or "", bool(known.stream), _priority(known.priority))
+
+
+def _priority(value: object) -> int:
+    """What the program will refuse, or means in another way, orders nothing."""
+    if isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) <= MOST_PRIORITY:
+        return 0
+    return int(value)
 
 
 def find_target(name: str, models: Mapping[str, Collection[str]]) -> Target:

@@ -103,7 +103,8 @@ class Registry:
         """What runs of this tenant launches others in this standing from now on; its own stays."""
         for entry in self._running.values():
             if entry.standing.tenant.name == standing.tenant.name:
-                entry.standing = replace(standing, may_send=entry.standing.may_send, key=entry.standing.key)
+                own = entry.standing
+                entry.standing = replace(standing, may_send=own.may_send, key=own.key, priority=own.priority)
 
     def _check_tenant(self, tenant: Tenant) -> None:
         if tenant.max_inferlets is not None and self._of_tenants[tenant.name] >= tenant.max_inferlets:

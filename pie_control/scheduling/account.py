@@ -179,7 +179,7 @@ class Account(Share[CommandQueue]):
         meter: Meter,
         host: int = 0,
     ) -> None:
-        super().__init__(tenant)
+        super().__init__(tenant, standing.weight)
         self.meter = meter
         self.owner = owner
         self.host = host

@@ -176,6 +176,7 @@ class Tenants(Generic[Q]):
         share = self._shares[key]
         share.weigh(tenant.weight)
         root.give_credit(self._wave / tenant.weight)  # who has little weight leaps with the clock
+        share.give_credit(self._wave / standing.weight)
         return share
 
     def leave(self, standing: Standing) -> None:

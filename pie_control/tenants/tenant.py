@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from enum import IntEnum
 
 from pie_control.record import Record
@@ -32,15 +33,25 @@ DEFAULT_TENANT = Tenant("default")
 """The tenant of every inferlet on a server without a file of tenants."""
 
 
+MOST_PRIORITY = 10
+"""Priorities are from -10 to 10. As in vLLM, the lower ones go earlier."""
+
+
 class Standing(Record, frozen=True, tag=None):
     """For whom an inferlet works, in which class, and whether it may send requests to the servers that its tenant may.
-    `key`: id of the key that has launched it, or its parent; "": a token, or nothing, has. The server sets it, never
-    the inferlet."""
+    `key`: id of the key that has launched it, or its parent; "": a token, or nothing, has. `priority`: what it gets of
+    the share of its tenant and class, and no more than that. The server sets it, never the inferlet."""
 
     tenant: Tenant = DEFAULT_TENANT
     service_class: ServiceClass = ServiceClass.INTERACTIVE
     may_send: bool = True
     key: str = ""
+    priority: int = 0
+
+    @property
+    def weight(self) -> float:
+        """Its share beside other inferlets of its tenant and class: two steps of priority make it double or half."""
+        return math.exp2(-self.priority / 2)
 
 
 DEFAULT_STANDING = Standing()

@@ -1,4 +1,4 @@
-"""A server without WebAssembly and without a worker: its programs are coroutines of this file.
+"""A server without WebAssembly and without a worker: its programs are coroutines (fake_inferlets.py).
 
 The HTTP server and the clients see the methods of `pie_control.server_api.ServerApi`; the mailboxes are real.
 """
@@ -9,35 +9,32 @@ import asyncio
 import contextlib
 import hashlib
 import itertools
-import json
 import threading
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, cast
 
-from pie_control.config import InferletLimits, build_config, find_accounts
+from pie_control.config import build_config, find_accounts
 from pie_control.durable.accounts.audit import AuditRecord
 from pie_control.durable.accounts.bills import Bills
 from pie_control.durable.keys import Keys
 from pie_control.durable.responses import AtOnce
 from pie_control.engine.adapters import AdapterInfo
-from pie_control.errors import BadProgram, Conflict, UnknownName
+from pie_control.errors import BadProgram, UnknownName
 from pie_control.http_server.listening import bind
 from pie_control.http_server.server import HttpServer
-from pie_control.inferlets.events import WHERE, Ended, LogLine
-from pie_control.inferlets.mailbox import Inbox, Sender
+from pie_control.inferlets.events import WHERE
 from pie_control.programs.store import ProgramInfo
 from pie_control.registry.entry import InferletInfo
-from pie_control.registry.outbox import Listener, Outbox
+from pie_control.registry.outbox import Listener
 from pie_control.server_api import ServerApi
 from pie_control.tenants.audit import AuditTrail
 from pie_control.tenants.meters import Meter, Meters
 from pie_control.tenants.tenant import DEFAULT_STANDING, Standing
 from pie_inference.protocol import ModelDescription
+from tests.helpers.fake_inferlets import BODIES, Body, FakeInferlet, kwargs
 from tests.helpers.guard import HANG_SECONDS
-
-LIMITS = InferletLimits()
 
 MODEL = ModelDescription(
     name="fake",
@@ -65,183 +62,14 @@ MODEL = ModelDescription(
 )
 
 
-class FakeInferlet:
-    """An inferlet whose program is a coroutine."""
-
-    def __init__(self, id: str, program: ProgramInfo, arguments: Sequence[str], environment: Mapping[str, str]) -> None:
-        self.id = id
-        self.program = program
-        self.arguments = arguments
-        self.environment = environment
-        self.status = "running"
-        self.created = time.time()
-        self.ended: float | None = None
-        self.result: str | None = None
-        self.error: str | None = None
-        self.waits_for: str | None = None
-        self.outbox = Outbox(id, LIMITS, lambda taken, read: self.sender.room(taken, read))
-        self.sender = Sender(id, LIMITS, self.outbox.add)
-        self._inbox = Inbox()
-        self._arrived = asyncio.Event()
-        self.task: asyncio.Task[None]
-
-    def info(self) -> InferletInfo:
-        return InferletInfo(
-            id=self.id,
-            program=self.program.program,
-            program_name=self.program.name,
-            status=self.status,
-            created=self.created,
-            ended=self.ended,
-            result=self.result,
-            error=self.error,
-            cpu_seconds=0.0,
-            pages=0,
-            embeds=0,
-            waits_for=self.waits_for,
-            waits_since=None if self.waits_for is None else self.created,
-        )
-
-    def send(self, text: str) -> None:
-        if self.ended is not None:
-            raise Conflict(f"inferlet {self.id} has ended ({self.status})")
-        self._inbox.put(text)
-        self._arrived.set()
-
-    async def receive(self) -> str:
-        while (message := self._inbox.try_get()) is None:
-            self._arrived.clear()
-            await self._arrived.wait()
-        return message.text
-
-    def logs(self) -> tuple[LogLine, ...]:
-        return self.outbox.logs()
-
-    def attach(self, listener: Listener) -> None:
-        self.outbox.push_to(listener)
-
-    async def say(self, text: str) -> None:
-        """Sends a message, and waits until there is room for more."""
-        self.sender.send(text)
-        room = asyncio.Event()
-        self.sender.when_room(room.set)
-        await room.wait()
-
-    def end(self, status: str, result: str | None, error: str | None) -> None:
-        if self.ended is None:
-            self.status, self.ended, self.result, self.error = status, time.time(), result, error
-            self.waits_for = None
-            self.sender.close()
-            self.outbox.add(Ended(status, result, error, inferlet=self.id))
-
-
-Body = Callable[[FakeInferlet], Awaitable[Any]]
-
-
-async def hello(inferlet: FakeInferlet) -> str:
-    """Greets its arguments; the result is their number."""
-    inferlet.sender.log("log", "greeting")
-    for name in inferlet.arguments or ("world",):
-        inferlet.sender.send(f"Hello, {name}! ")
-    return json.dumps(len(inferlet.arguments))
-
-
-async def echo(inferlet: FakeInferlet) -> None:
-    """Sends back what it receives until that is `stop`."""
-    while (text := await inferlet.receive()) != "stop":
-        inferlet.sender.send(text)
-
-
-async def fail(inferlet: FakeInferlet) -> None:
-    """Fails as a Python inferlet does."""
-    inferlet.sender.write("stderr", b"about to fail\n")
-    raise ValueError("no good")
-
-
-RUDE = "a\x1b]0;owned\x07b\x9b2Jc\rd\u202ee\tf"
-
-
-async def rude(inferlet: FakeInferlet) -> None:
-    """Sends, logs and raises what terminals obey."""
-    inferlet.sender.log("log", RUDE)
-    inferlet.sender.send(RUDE + "\n")
-    raise ValueError(RUDE)
-
-
-async def wait(inferlet: FakeInferlet) -> None:
-    """Runs until it is ended."""
-    inferlet.waits_for = "a message of its client"
-    await asyncio.Event().wait()
-
-
-async def kwargs(inferlet: FakeInferlet) -> str:
-    """Stands for what `Client.run` ships: the result is the program's environment."""
-    return inferlet.environment["kwargs"]
-
-
-async def flood(inferlet: FakeInferlet) -> str:
-    """Sends pieces of a size until it has sent as many bytes as its arguments say; the result is their number."""
-    size, total = map(int, inferlet.arguments)
-    for number in range(0, total, size):
-        await inferlet.say(f"{number:09}" + "x" * (size - 9))
-    return str(total)
-
-
-async def heedless(inferlet: FakeInferlet) -> None:
-    """Sends for ever and never waits for room."""
-    while True:
-        inferlet.sender.send("x" * 65536)
-
-
-async def tick(inferlet: FakeInferlet) -> None:
-    """Sends a number whenever there is room."""
-    for number in itertools.count():
-        await inferlet.say(str(number))
-        await asyncio.sleep(0)
-
-
-async def burst(inferlet: FakeInferlet) -> None:
-    """At each message, sends as many events in one loop turn as it says."""
-    while (text := await inferlet.receive()) != "stop":
-        for number in range(int(text)):
-            inferlet.sender.send(str(number))
-
-
-async def refuse(inferlet: FakeInferlet) -> str:
-    """Its request is wrong, which it says after a message if the id of the request is `late`."""
-    if inferlet.environment["request_id"] == "late":
-        inferlet.sender.send("one\ntwo")
-    return json.dumps({"served_error": {"status": 422, "message": "n is too large", "param": "n", "code": "too_many"}})
-
-
-async def environment(inferlet: FakeInferlet) -> str:
-    """The result is its environment; before, it sends each of its values."""
-    for value in inferlet.environment.values():
-        inferlet.sender.send(value)
-    return json.dumps(dict(inferlet.environment))
-
-
-async def store(inferlet: FakeInferlet) -> str:
-    """Lets the server store its answer, and says each message that it gets, until one is `end`, `fail` or `refuse`."""
-    told = {"id": inferlet.environment["request_id"], "body": {"status": "in_progress"}, "input": [{"id": "a"}]}
-    background = inferlet.environment["request_id"].startswith("background")
-    inferlet.sender.send(json.dumps({"served_store": {**told, "background": background}}))
-    while (text := await inferlet.receive()) not in ("end", "fail", "refuse"):
-        inferlet.sender.send(json.dumps({"type": text}))
-    if text == "fail":
-        raise ValueError("no good")
-    return await refuse(inferlet) if text == "refuse" else json.dumps({"status": "completed"})
-
-
-BODIES: tuple[Body, ...] = (store, refuse, environment, hello, echo, fail, rude, wait, flood, heedless, tick, burst)
-
-
 class FakeServerApi:
-    """Has the methods of a `ServerApi`. It knows the programs of this file; an uploaded text runs as `kwargs`."""
+    """Has the methods of a `ServerApi`. It knows the programs of fake_inferlets.py; an uploaded
+    text runs as `kwargs`."""
 
     def __init__(self, ids: Iterator[int] | None = None) -> None:
         self.tenants: dict[str, FakeServerApi] = {}  # the last one of each
         self.keys_shown: list[tuple[str, bool]] = []  # with whether what they launch may send requests
+        self.priorities: list[int] = []  # of requests, if not 0
         self._ids = ids or itertools.count(1)  # of the inferlets of all tenants
         self.uploads = 0
         self.adapters = FakeAdapters()
@@ -291,6 +119,10 @@ class FakeServerApi:
 
     def of_key(self, key: str, may_send: bool) -> FakeServerApi:
         self.keys_shown.append((key, may_send))
+        return self
+
+    def of_priority(self, priority: int) -> FakeServerApi:
+        self.priorities.append(priority)
         return self
 
     @property

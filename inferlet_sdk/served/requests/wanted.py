@@ -98,7 +98,7 @@ class Wanted:
                 raise fields.refuse(name, reason)
         fields.allow_only("skip_special_tokens", (True,), "special tokens are never shown")
         fields.allow_only("spaces_between_special_tokens", (True, False), "must be true or false")
-        fields.allow_only("priority", (0,), "requests are ordered by the class and weight of their tenant")
+        fields.check_priority()
         fields.allow_only("service_tier", ("auto", "default"), "there is one tier")
         stream = fields.flag("stream")
         options = fields.object("stream_options")

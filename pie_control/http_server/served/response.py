@@ -51,7 +51,7 @@ class ServedResponse(Response):
         super().__init__()
         self._gateway = gateway
         self._request = request
-        self._api = api
+        self._api = api.of_priority(request.priority) if request.priority else api
         self._address = address
         self._attachments = attachments
         self._launches = launches

@@ -26,7 +26,7 @@ HELD = {"model": {"type": ["string", "null"]}, "stream": {"type": ["boolean", "n
 BODY = {
     "requestBody": {
         "required": True,
-        "description": "`model` and `stream` are known here; what else there may be is for the program to say.",
+        "description": "`model`, `stream` and `priority` are known here; the rest is for the program to say.",
         "content": {"application/json": {"schema": {"type": "object", "properties": HELD}}},
     }
 }

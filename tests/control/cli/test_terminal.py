@@ -26,7 +26,8 @@ from pie_control.errors import UnknownName
 from pie_control.inferlets.events import Ended, Message
 from pie_control.processes.status_line import CLEAR, StatusLine
 from pie_control.registry.entry import InferletInfo
-from tests.helpers.fake_server_api import RUDE, FakeInferlet, FakeServerApi, serving_thread
+from tests.helpers.fake_inferlets import RUDE, FakeInferlet
+from tests.helpers.fake_server_api import FakeServerApi, serving_thread
 from tests.helpers.tree import ROOT
 
 SHOWN = r"a\x1b]0;owned\x07b\x9b2Jc\x0dd\u202ee" + "\tf"

@@ -23,7 +23,8 @@ from pie_control.client.programs.shipping import program_of
 from pie_control.errors import BadProgram, BadRequest, Conflict, UnknownName
 from pie_control.http_server.messages import ErrorBody
 from pie_control.inferlets.events import Ended, LogLine, Message
-from tests.helpers.fake_server_api import BODIES, FakeInferlet, FakeServerApi, serve_async, serving, serving_thread
+from tests.helpers.fake_inferlets import BODIES, FakeInferlet
+from tests.helpers.fake_server_api import FakeServerApi, serve_async, serving, serving_thread
 from tests.helpers.guard import HANG_SECONDS
 
 # ---- launching and talking --------------------------------------------------------------------------

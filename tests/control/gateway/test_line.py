@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from pie_control.errors import TooManyRequests
-from pie_control.gateway.line import LineLimits, WaitingLine
+from pie_control.gateway.line import PLACES, LineLimits, WaitingLine
 from pie_control.gateway.refusal import Refused
 from pie_control.tenants.tenant import DEFAULT_STANDING, ServiceClass, Standing, Tenant
 
@@ -90,6 +90,47 @@ def test_a_full_line_refuses_the_last_of_the_tenant_with_most() -> None:
         assert line.refusal("a4").retry_after == 1
         await line.end("a0")
         assert line.went == ["a0", "b1"]
+        await line.close()
+
+    play(test())
+
+
+def of(tenant: str, priority: int) -> Standing:
+    return Standing(Tenant(tenant), priority=priority)
+
+
+def test_lower_priorities_go_first_within_their_tenant() -> None:
+    """Tenants take turns, whatever the priorities of one are; and the one with the highest is refused first."""
+
+    async def test() -> None:
+        line = Played(waiting=6)
+        await line.come("b0", of("bob", 0))
+        for name, standing in [("a1", of("ann", 0)), ("a2", of("ann", 2)), ("a3", of("ann", 0)), ("a4", of("ann", -1))]:
+            await line.come(name, standing)
+        for name in ("b1", "b2"):
+            await line.come(name, of("bob", 0))
+        await line.come("b3", of("bob", -10))
+        assert line.refusal("a2").status == 503
+        for name in ("b0", "a4", "a1", "b3", "a3", "b1"):
+            await line.end(name)
+        assert line.went == ["b0", "a4", "a1", "b3", "a3", "b1", "b2"]
+        await line.close()
+
+    play(test())
+
+
+def test_nobody_is_passed_for_ever() -> None:
+    """A request is passed by PLACES later ones for each step between their priorities."""
+
+    async def test() -> None:
+        line = Played(waiting=99)
+        await line.come("first")
+        await line.come("late", of("default", 1))
+        for number in range(PLACES + 5):
+            await line.come(f"r{number}")
+        for _ in range(PLACES + 6):
+            await line.end(line.went[-1])
+        assert line.went.index("late") == PLACES, "behind the first one, and those that passed it"
         await line.close()
 
     play(test())

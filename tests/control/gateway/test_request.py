@@ -25,9 +25,18 @@ MODELS = {"demo": ["poet"], "org.model": []}
         ({}, "", False),
     ],
 )
-def test_two_fields_are_known(body: object, model: str, stream: bool) -> None:
+def test_three_fields_are_known(body: object, model: str, stream: bool) -> None:
     data = json.dumps(body).encode()
     assert read_request("/v1/completions", "r1", data) == ServedRequest("/v1/completions", "r1", data, model, stream)
+
+
+@pytest.mark.parametrize(
+    ("value", "priority"),
+    [(-10, -10), (3, 3), (2.0, 2), (None, 0), (11, 0), (True, 0), ("high", 0), ([], 0), (10**30, 0)],
+)
+def test_a_priority_that_is_none_is_for_the_program_to_refuse(value: object, priority: int) -> None:
+    data = json.dumps({"priority": value}).encode()
+    assert read_request("/v1/completions", "r1", data).priority == priority
 
 
 @pytest.mark.parametrize(

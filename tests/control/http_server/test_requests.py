@@ -15,7 +15,8 @@ from pie_control.http_server.messages import MAX_REQUESTS
 from pie_control.http_server.session.send_buffer import MAX_REPLY_BYTES, SendBuffer
 from pie_control.http_server.session.session import REQUESTS_IN_A_TURN
 from pie_control.registry.entry import InferletInfo
-from tests.helpers.fake_server_api import FakeInferlet, FakeServerApi, serve_async
+from tests.helpers.fake_inferlets import FakeInferlet
+from tests.helpers.fake_server_api import FakeServerApi, serve_async
 from tests.helpers.guard import HANG_SECONDS
 from tests.helpers.sessions import exchange, frame_of, open_session
 

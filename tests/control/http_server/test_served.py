@@ -34,6 +34,16 @@ def test_the_result_is_the_body() -> None:
     serve_async(test)
 
 
+def test_its_priority_is_the_one_of_its_inferlet() -> None:
+    async def test(url: str, runtime: FakeServerApi) -> None:
+        async with http(url) as client:
+            for priority in (-2, 0, "high"):
+                await client.post(CHAT, json={"model": "+environment", "priority": priority})
+        assert runtime.priorities == [-2]
+
+    serve_async(test)
+
+
 def test_a_request_has_one_id(caplog: pytest.LogCaptureFixture) -> None:
     """Its program, its answer and its line in the log say the same."""
     caplog.set_level(logging.INFO, "pie.requests")

@@ -168,6 +168,23 @@ def test_a_tenant_does_not_get_more_by_more_inferlets() -> None:
     assert all(0.04 <= shares[player.inferlet.owner] <= 0.09 for player in many)
 
 
+def test_the_priority_of_a_request_moves_shares_within_its_tenant_alone() -> None:
+    arena = Arena()
+    ann, bob = Tenant("ann"), Tenant("bob")
+    urgent, usual = (arena.join(Standing(ann, priority=priority), queues=64) for priority in (-4, 0))
+    other = arena.join(Standing(bob), queues=64)
+    shares = arena.run_busy(200, [urgent, usual, other])
+    assert 0.45 <= shares[other.inferlet.owner] <= 0.55
+    assert 3.5 <= shares[urgent.inferlet.owner] / shares[usual.inferlet.owner] <= 4.5, "two steps are twice as much"
+
+
+def test_the_least_priority_does_not_starve() -> None:
+    arena = Arena()
+    last, first = (arena.join(Standing(priority=priority), queues=64) for priority in (10, -10))
+    arena.run_busy(2000, [last, first])
+    assert arena.tokens[last.inferlet.owner] >= 60, "a 1024th of 128,000 tokens is 125"
+
+
 def test_whoever_idled_gets_no_more_than_its_share_afterwards() -> None:
     arena = Arena()
     idle, busy = arena.join(queues=16), arena.join(queues=16)

@@ -20,6 +20,7 @@ MOST_NUMBERS = {"float": 180_000, "base64": 690_000}
 async def main(args: Args) -> dict[str, Any]:
     place, fields = Place.of_launch(), Fields.of_launch()
     check_model(place)
+    fields.check_priority()
     fields.allow_only("stream", (False,), "vectors come all at once")
     info = get_model_info(place.model)
     form = fields.one_of("encoding_format", ("float", "base64"), "float")

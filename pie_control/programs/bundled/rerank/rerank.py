@@ -14,6 +14,7 @@ MOST_DOCUMENTS = 2048
 async def main(args: Args) -> dict[str, Any]:
     place, fields = Place.of_launch(), Fields.of_launch()
     check_model(place)
+    fields.check_priority()
     fields.allow_only("stream", (False,), "scores come all at once")
     query = fields.text("query")
     if not query:

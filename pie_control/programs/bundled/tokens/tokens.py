@@ -12,6 +12,7 @@ from inferlet_sdk.traits import get_model_info
 async def main(args: Args) -> dict[str, Any]:
     place, fields = Place.of_launch(), Fields.of_launch()
     check_model(place)
+    fields.check_priority()
     fields.allow_only("stream", (False,), "tokens come all at once")
     with Context(place.model) as ctx:
         if place.route == "/detokenize":

@@ -314,7 +314,7 @@ def test_what_was_computed_is_not_computed_again(ask: Ask) -> None:
         ({"audio": {"voice": "v"}}, "audio"),
         ({"modalities": ["text", "audio"]}, "modalities"),
         ({"store": True}, "store"),
-        ({"priority": 3}, "priority"),
+        ({"priority": 11}, "priority"),
         ({"service_tier": "flex"}, "service_tier"),
         ({"skip_special_tokens": False}, "skip_special_tokens"),
         ({"prompt_logprobs": 1, "stream": True}, "prompt_logprobs"),
