@@ -78,6 +78,10 @@ MIGRATIONS = (
         owner TEXT NOT NULL, program TEXT NOT NULL, kept TEXT NOT NULL, PRIMARY KEY (owner, program)
     ) STRICT;
     """,
+    """
+    ALTER TABLE responses ADD COLUMN hidden INTEGER NOT NULL DEFAULT 0;
+    CREATE INDEX responses_by_previous ON responses (tenant, previous) WHERE previous <> '';
+    """,
 )
 """What makes each version of the schema of the one before. `PRAGMA user_version` counts those that a file has had."""
 

@@ -6,7 +6,7 @@ import sqlite3
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 import msgspec
@@ -26,7 +26,8 @@ class ResponseRecord:
     """An answer that is stored. Times are in seconds since the epoch; `ended`: None while it is made. `inferlet`: the
     identifier of what makes it; `background`: its client did not wait; `streamed`: there are events, or will be;
     `previous`: the answer that it goes on from. `request`: the body, while it is made; `input`: JSON, what was asked;
-    `body`: JSON, the answer as far as it is known; `events`: of its stream, once it has ended."""
+    `body`: JSON, the answer as far as it is known; `events`: of its stream, once it has ended. `hidden`: it was
+    deleted, and is kept for those that go on from it."""
 
     tenant: str
     id: str
@@ -42,6 +43,7 @@ class ResponseRecord:
     input: str
     body: str
     events: tuple[str, ...]
+    hidden: bool = False
 
     @property
     def size(self) -> int:
@@ -80,6 +82,19 @@ class AtOnce:
 
 COLUMNS = ", ".join(ResponseRecord.__dataclass_fields__)
 PLACES = ", ".join("?" for _ in ResponseRecord.__dataclass_fields__)
+HIDE = "UPDATE responses SET hidden = 1, request = x'', events = x'5b5d', size = ? WHERE tenant = ? AND id = ?"
+FORGET = """
+WITH RECURSIVE needless (id, previous) AS (
+    SELECT id, previous FROM responses WHERE tenant = ?1 AND id = ?2
+    AND NOT EXISTS (SELECT 1 FROM responses WHERE tenant = ?1 AND previous = ?2 AND previous <> '')
+    UNION
+    SELECT one.id, one.previous FROM needless JOIN responses AS one ON one.tenant = ?1 AND one.id = needless.previous
+    WHERE one.hidden AND
+    (SELECT count(*) FROM responses AS after WHERE tenant = ?1 AND after.previous = one.id AND after.previous <> '') = 1
+)
+DELETE FROM responses WHERE tenant = ?1 AND id IN (SELECT id FROM needless)
+"""
+"""Deletes a response that none goes on from, and the hidden ones before it that no other one needs."""
 
 
 class Responses:
@@ -91,26 +106,27 @@ class Responses:
         self._reader = reader
         self._days = days
         self._most_bytes = most_bytes
-        self._recent: OrderedDict[tuple[str, str], ResponseRecord | None] = OrderedDict()  # None: it was deleted
+        self._recent: OrderedDict[tuple[str, str], ResponseRecord] = OrderedDict()
 
     def put(self, record: ResponseRecord, then: Callable[[], None]) -> None:
         """Stores what is known by now. `then` is called when that is on its way to the disk, or could not be
         written."""
-        values = [getattr(record, name) for name in ResponseRecord.__dataclass_fields__]
-        values[-1] = msgspec.json.encode(record.events)
+        told = {**record.__dict__, "events": msgspec.json.encode(record.events)}
+        values = [told[name] for name in ResponseRecord.__dataclass_fields__]
         write = f"INSERT OR REPLACE INTO responses ({COLUMNS}, size) VALUES ({PLACES}, ?)", (*values, record.size)
         forget = self._writes_that_forget(record.tenant) if record.ended is not None else ()
         self._put((record.tenant, record.id), record, (write, *forget), then)
 
     def delete(self, record: ResponseRecord, then: Callable[[], None]) -> None:
-        """Forgets it."""
+        """Forgets it. What others need that go on from it is kept for them, until the last of them is deleted."""
         key = record.tenant, record.id
-        self._put(key, None, (("DELETE FROM responses WHERE tenant = ? AND id = ?", key),), then)
+        hidden = replace(record, request=b"", events=(), hidden=True)
+        self._put(key, hidden, ((HIDE, (hidden.size, *key)), (FORGET, key)), then)
 
     def _put(
         self,
         key: tuple[str, str],
-        record: ResponseRecord | None,
+        record: ResponseRecord,
         writes: tuple[Write, ...],
         then: Callable[[], None],
     ) -> None:
@@ -126,7 +142,12 @@ class Responses:
         self._writer.put(*writes, then=done)
 
     def find(self, tenant: str, id: str) -> ResponseRecord | None:
-        """A response of a tenant."""
+        """A response of a tenant; None, too, if it was deleted."""
+        found = self.find_kept(tenant, id)
+        return None if found is None or found.hidden else found
+
+    def find_kept(self, tenant: str, id: str) -> ResponseRecord | None:
+        """One that may be hidden."""
         key = tenant, id
         if key in self._recent:
             return self._recent[key]
@@ -135,15 +156,16 @@ class Responses:
 
     def unfinished(self) -> list[ResponseRecord]:
         """Those that were being made when the server before ended, oldest first."""
-        return list(self._read("WHERE ended IS NULL ORDER BY created"))
+        return list(self._read("WHERE ended IS NULL AND NOT hidden ORDER BY created"))
 
     def _is_old(self, record: ResponseRecord) -> bool:
         return record.ended is not None and record.ended < time.time() - self._days * DAY
 
     def _read(self, where: str, *values: str) -> Iterator[ResponseRecord]:
-        for *row, events in self._reader.execute(f"SELECT {COLUMNS} FROM responses {where}", values):
-            told = zip(ResponseRecord.__dataclass_fields__, (*row, msgspec.json.decode(events)), strict=True)
-            yield msgspec.convert(dict(told), ResponseRecord, strict=False)
+        for row in self._reader.execute(f"SELECT {COLUMNS} FROM responses {where}", values):
+            told = dict(zip(ResponseRecord.__dataclass_fields__, row, strict=True))
+            told["events"] = msgspec.json.decode(told["events"])
+            yield msgspec.convert(told, ResponseRecord, strict=False)
 
     def _writes_that_forget(self, tenant: str) -> tuple[Write, ...]:
         too_much = (

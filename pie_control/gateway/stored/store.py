@@ -49,7 +49,7 @@ class StoredAnswers:
     async def begin(self, mark: Store, inferlet: str, tenant: str, request: ServedRequest) -> Running:
         """A program wants its answer stored. Raises Refused if there is one of this identifier."""
         key = tenant, mark.id
-        found = self._responses.find(*key)
+        found = self._responses.find_kept(*key)
         if key in self._running or (found is not None and found.ended is not None):
             raise Refused(409, f"there is a response {mark.id!r} already: choose another request_id", "conflict")
         body = request.body if mark.background else b""
@@ -112,7 +112,7 @@ class StoredAnswers:
         while id:
             if len(turns) == MOST_TURNS:
                 raise Refused(400, f"the conversation has more than {MOST_TURNS} turns: begin a new one")
-            found = self.find(tenant, id)
+            found = (self._responses.find_kept(tenant, id) if turns else None) or self.find(tenant, id)
             if isinstance(found, Running):
                 raise Refused(400, f"Response with id {id[:80]!r} is not finished yet: wait for its end")
             turns.append(f'{{"input": {found.input}, "body": {found.body}}}')

@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import time
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from msgspec import Raw
 
 from pie_control.durable.responses import AtOnce, ResponseRecord, Responses
 from pie_control.durable.state import State
+from pie_control.gateway.refusal import Refused
+from pie_control.gateway.request import ServedRequest
+from pie_control.gateway.stored.marks import Store
 from pie_control.gateway.stored.store import StoredAnswers
 from tests.helpers.guard import HANG_SECONDS
 
@@ -69,12 +74,56 @@ def test_a_restart_finds_what_was_stored_and_what_was_made(tmp_path: Path) -> No
         state.close()
 
 
-def test_a_conversation_goes_back_to_its_beginning_and_breaks_where_one_was_deleted(responses: Responses) -> None:
+def test_what_later_ones_need_outlives_its_deletion_and_a_restart(tmp_path: Path) -> None:
+    """Of a chain 1, 2, 3 and a second child of 1, 4."""
+    chain = [
+        replace(ONE, id=f"resp_{n}", previous=f"resp_{before}" if before else "", input=f"[{n}]", ended=time.time() + n)
+        for n, before in ((1, 0), (2, 1), (3, 2), (4, 1))
+    ]
+
+    async def delete(answers: StoredAnswers, *ids: str) -> None:
+        for id in ids:
+            await asyncio.wait_for(answers.delete("alice", id, lambda _: None), HANG_SECONDS)
+
+    def check(answers: StoredAnswers) -> None:
+        assert [turn["input"] for turn in json.loads(answers.conversation("alice", "resp_3"))] == [[1], [2], [3]]
+        for lost in ("resp_1", "resp_2"):
+            for look in (answers.find, answers.conversation):
+                with pytest.raises(Refused, match=f"{lost}' not found"):
+                    look("alice", lost)
+
+    async def first(state: State) -> None:
+        answers = StoredAnswers(state.responses)
+        for record in chain:
+            await asyncio.wait_for(answers._put(record), HANG_SECONDS)
+        await delete(answers, "resp_1", "resp_2")
+        check(answers)
+
+    async def second(state: State) -> None:
+        answers = StoredAnswers(state.responses)
+        check(answers)
+        again = ServedRequest("/v1/responses", "1", b"", "", False)
+        with pytest.raises(Refused, match="already"):
+            await answers.begin(Store("resp_1", Raw(b"{}")), "i1", "alice", again)
+        assert answers.unfinished() == []
+        await delete(answers, "resp_3")  # and 2 with it, but not 1, which 4 needs
+        assert [turn["input"] for turn in json.loads(answers.conversation("alice", "resp_4"))] == [[1], [4]]
+        assert state.responses.find_kept("alice", "resp_2") is None
+        await delete(answers, "resp_4")
+        assert [state.responses.find_kept("alice", one.id) for one in chain] == [None] * 4
+
+    for body in (first, second):
+        state = State(tmp_path / "state", 30.0, 1 << 30)
+        asyncio.run(body(state))
+        state.close()
+
+
+def test_a_conversation_goes_back_to_its_beginning_and_breaks_where_one_is_too_old(responses: Responses) -> None:
     answers = StoredAnswers(responses)
     first = replace(ONE, previous="", input="[1]")
     put(responses, first, replace(ONE, id="resp_2", previous="resp_1", input="[2]"))
     told = '{"input": [%d], "body": {"status": "completed"}}'
     assert answers.conversation("alice", "resp_2") == f"[{told % 1}, {told % 2}]"
-    responses.delete(first, lambda: None)
-    with pytest.raises(Exception, match="'resp_1' not found"):
+    put(responses, replace(first, ended=time.time() - 2 * 86400))
+    with pytest.raises(Refused, match="'resp_1' not found"):
         answers.conversation("alice", "resp_2")

@@ -142,9 +142,12 @@ def test_stored_responses(client: OpenAI) -> None:
     for lost in (first.id, whole.id):
         with pytest.raises(openai.NotFoundError):
             client.responses.retrieve(lost)
+    third = client.responses.create(input="And then?", previous_response_id=second.id, **short)
+    assert third.usage is not None
+    assert third.usage.input_tokens > second.usage.total_tokens  # the first one is there for those after it
     with pytest.raises(openai.BadRequestError) as refused:
-        client.responses.create(input="And then?", previous_response_id=second.id, **short)
-    assert refused.value.code == "previous_response_not_found"  # the first one is gone
+        client.responses.create(input="And then?", previous_response_id=first.id, **short)
+    assert refused.value.code == "previous_response_not_found"
 
 
 def test_responses_in_the_background(client: OpenAI) -> None:
