@@ -56,11 +56,21 @@ topics: Any = _NoHost("topics")
 children: Any = _NoHost("children")
 guest_source: Any = _NoHost("guest_source")
 
+host = object()
+"""Stands for the inferlet whose functions these are. What holds something of it notes this, and compares: a rehearsal,
+a test, and each launch that an instance serves has another one."""
 
-def install(host: Any, host_error: type[Exception]) -> None:
-    """Installs `host`, an object with one attribute per interface, and the error type that its functions raise."""
+
+def renew() -> None:
+    """From now on, these are the functions of another inferlet."""
+    globals()["host"] = object()
+
+
+def install(interfaces: Any, host_error: type[Exception]) -> None:
+    """Installs `interfaces`, an object with an attribute for each, and the error type that their functions raise."""
     for name in INTERFACES:
-        globals()[name] = getattr(host, name)
+        globals()[name] = getattr(interfaces, name)
+    renew()
     globals()["HostError"] = host_error
 
 

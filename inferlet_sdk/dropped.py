@@ -26,7 +26,7 @@ _dropped: deque[tuple[object, Closable]] = deque()
 
 
 def drop(thing: Closable, host: object, dropped: deque[tuple[object, Closable]] = _dropped) -> None:
-    """For `__del__`: `thing` was dropped; `host` is the `bindings.core` from which it has what it holds.
+    """For `__del__`: `thing` was dropped; `host` is the `bindings.host` of what it holds.
 
     Calls nothing and takes no lock. (`dropped` is a default because globals are gone when the interpreter ends.)
     """
@@ -41,6 +41,6 @@ def give_back() -> None:
 
 def _close_next() -> None:
     host, thing = _dropped.popleft()
-    if host is bindings.core:  # else it belongs to a rehearsal, or to another test
+    if host is bindings.host:  # else it belongs to a rehearsal, an earlier launch, or another test
         with suppress(PieError):  # nobody is there to be told
             thing.close()

@@ -25,7 +25,7 @@ class _Held:
     """What the program holds of images at a host."""
 
     def __init__(self, host: object) -> None:
-        self.host = host  # `bindings.core`
+        self.host = host  # `bindings.host`
         self.named: dict[str, Image] = {}
         self.decoded: dict[Image, int] = {}  # with the handles of their pixels, the one decoded first comes first
 
@@ -35,8 +35,8 @@ _last_held = _Held(None)
 
 def _held() -> _Held:
     global _last_held
-    if _last_held.host is not bindings.core:  # the rehearsal has another host
-        _last_held = _Held(bindings.core)
+    if _last_held.host is not bindings.host:
+        _last_held = _Held(bindings.host)
     return _last_held
 
 

@@ -93,7 +93,7 @@ class Matcher:
     def __init__(self, number: int) -> None:
         """`number` is that of the host (`traits.open_matcher`)."""
         self._number = number
-        self._host = bindings.core
+        self._host = bindings.host
         self._closed = False
 
     def __del__(self) -> None:

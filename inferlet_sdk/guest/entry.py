@@ -9,6 +9,8 @@ from __future__ import annotations
 import gc
 import os
 import random
+from collections.abc import Callable
+from typing import Any
 
 import wit_world  # type: ignore[import-not-found]
 from componentize_py_types import Err  # type: ignore[import-not-found]
@@ -16,7 +18,8 @@ from componentize_py_types import Err  # type: ignore[import-not-found]
 import inferlet_sdk.served  # noqa: F401  # so that it lies in the snapshot
 from inferlet_sdk import bindings, event_loop
 from inferlet_sdk.guest import heap, lasting, rehearsal, standard_library
-from inferlet_sdk.guest.program import ProgramFailed, run_program
+from inferlet_sdk.guest.program import ProgramFailed, run_entry, run_program
+from inferlet_sdk.traits.core import forget_sends
 
 
 class WitWorld(wit_world.WitWorld):  # type: ignore[misc]
@@ -29,9 +32,19 @@ class WitWorld(wit_world.WitWorld):  # type: ignore[misc]
             rehearsal.rehearse(rehearsal.GENERATION if rehearsed else rehearsal.BEGINNING)
             rehearsed = True
         try:
-            run_program(*source)
+            entry = run_program(*source)
+            while entry is not None:
+                entry = _run_again(entry)
         except ProgramFailed as failure:
             raise Err(str(failure)) from None
+
+
+def _run_again(entry: Callable[..., Any]) -> Callable[..., Any] | None:
+    """Waits for the next launch of the program, and runs its entry for that."""
+    forget_sends()
+    bindings.renew()
+    name, _, _ = bindings.guest_source.source()
+    return run_entry(lambda: entry, name)
 
 
 _seed = random.seed

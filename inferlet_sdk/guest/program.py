@@ -7,7 +7,7 @@ import linecache
 import sys
 import types
 from collections.abc import Callable, Iterable
-from typing import Any, TypeVar
+from typing import Any, TypeVar, overload
 
 from inferlet_sdk import event_loop, traits
 from inferlet_sdk.generation.generation import Generation
@@ -27,31 +27,59 @@ class ProgramFailed(Exception):
     """The program ended with an error; the message is for the user."""
 
 
-def inferlet(function: F) -> F:
-    """Marks the entry of an inferlet: `async def main(args)` or a plain `def`. The last marked function counts."""
+_reusable: list[Callable[..., Any]] = []
+
+
+@overload
+def inferlet(function: F) -> F: ...
+
+
+@overload
+def inferlet(*, reuse: bool) -> Callable[[F], F]: ...
+
+
+def inferlet(function: Any = None, *, reuse: bool = False) -> Any:
+    """Marks the entry of an inferlet: `async def main(args)` or a plain `def`. The last marked function counts.
+
+    `reuse`: an instance in which it has returned may serve later launches of the program by the same tenant. These
+    call the function again, and cost a fraction of a launch; the modules are as the launch before has left them. What
+    belongs to an inferlet (contexts, futures, handles, tasks) ends with each launch, so a module must not keep it.
+    """
+    if function is None:
+        return lambda function: _mark(function, reuse)
+    return _mark(function, reuse)
+
+
+def _mark(function: F, reuse: bool) -> F:
     _entries.append(function)
+    if reuse:
+        _reusable.append(function)
     return function
 
 
-def run_program(name: str, text: str, code: str = "") -> None:
-    """Runs a program to its end and sets its result; raises ProgramFailed with the trimmed traceback."""
-    run_entry(lambda: _load(name, text, code), name)
+def run_program(name: str, text: str, code: str = "") -> Callable[..., Any] | None:
+    """Runs a program to its end and sets its result; raises ProgramFailed with the trimmed traceback. Returns its entry
+    if it has returned and may be run again."""
+    return run_entry(lambda: _load(name, text, code), name)
 
 
-def run_entry(load: Callable[[], Callable[..., Any]], name: str) -> None:
-    """Runs a program whose entry `load` gives. KeyboardInterrupt goes on: outside of the sandbox, somebody
-    wants to end the program."""
+def run_entry(load: Callable[[], Callable[..., Any]], name: str) -> Callable[..., Any] | None:
+    """Runs a program whose entry `load` gives; see `run_program`. KeyboardInterrupt goes on: outside of the sandbox,
+    somebody wants to end the program."""
     try:
         with not_awaited() as forgotten:
-            _run(load(), name)
+            entry = load()
+            _run(entry, name)
         if forgotten:
             raise UsageError(advice_on_forgotten(forgotten))
+        return entry if entry in _reusable else None
     except KeyboardInterrupt:
         raise
     except UsageError as error:
         raise ProgramFailed(str(error)) from None
     except SystemExit as end:
         _check_exit(end.code)
+        return None
     except BaseException as error:
         raise ProgramFailed(format_error(error)) from None
     finally:
@@ -87,6 +115,7 @@ def _load(name: str, text: str, code: str) -> Callable[..., Any]:
 def entry_of(module: types.ModuleType, code: types.CodeType, name: str) -> Callable[..., Any]:
     """Executes the code of a program in its module; returns its entry. Raises UsageError."""
     _entries.clear()
+    _reusable.clear()
     exec(code, module.__dict__)
     entry = _entries[-1] if _entries else module.__dict__.get("main")
     if not callable(entry):

@@ -72,7 +72,7 @@ class Queues:
 
     def __init__(self, info: ModelInfo, host: object) -> None:
         self.info = info
-        self.host = host  # `bindings.core`, from which the queues are
+        self.host = host  # `bindings.host`, whose queues these are
         self.contexts = 0
         self.scarce = False  # whether a context has found no queue that it could have for itself
         self._queues: dict[Queue, None] = {}  # once they are scarce, the one that was given back first comes first
@@ -210,6 +210,6 @@ _known: dict[str, Queues] = {}
 def queues_of(model: str) -> Queues:
     """What all contexts of a model share."""
     queues = _known.get(model)
-    if queues is None or queues.host is not bindings.core:  # the rehearsal has another host
-        queues = _known[model] = Queues(traits.get_model_info(model), bindings.core)
+    if queues is None or queues.host is not bindings.host:
+        queues = _known[model] = Queues(traits.get_model_info(model), bindings.host)
     return queues

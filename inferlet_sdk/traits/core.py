@@ -169,6 +169,12 @@ def send(message: str) -> Awaitable[None]:
     return _going
 
 
+def forget_sends() -> None:
+    """The inferlet that has sent has ended."""
+    global _going
+    _going = None
+
+
 def receive() -> HostFuture[Message]:
     """The next message from the client: a text, with the blobs that came with it in `.blobs`. Fails with QuotaExceeded
     if these do not fit beside what the inferlet holds; then the message waits for the next `receive`."""

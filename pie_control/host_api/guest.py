@@ -65,6 +65,7 @@ class Guest:
         "_places",
         "arguments",
         "futures",
+        "has_source",
         "inferlet",
         "instance",
         "models",
@@ -85,6 +86,7 @@ class Guest:
         self.models = models
         self.instance: Instance
         self.source: SourceText | None = None  # of a Python program
+        self.has_source = False  # the instance has it
         self.wasi = WasiState()
         self.queues: dict[int, Place] = {}
         self._places: dict[str, Place] = {}

@@ -17,11 +17,16 @@ NO_PYTHON = "this program is a component, not Python text"
 
 @suspending
 def source(owner: Guest | MadeAhead) -> Any:
-    """Suspends an instance that has no program yet; `PythonGuests` resumes it, with None to rehearse, or with one."""
+    """Suspends an instance that has no program yet; `PythonGuests` resumes it, with None to rehearse, or with one. An
+    instance that asks again has run its own, and waits for another launch of it."""
     if type(owner) is MadeAhead:
         return SUSPEND
     if owner.source is None:
         raise Unsupported(NO_PYTHON)
+    if owner.has_source and isinstance(owner, Guest):
+        owner.inferlet.life.has_returned = True
+        return SUSPEND
+    owner.has_source = True
     name, text, code = owner.source
     return name, text, code[:PIECE]
 

@@ -41,13 +41,14 @@ def check_transition(before: Status, after: Status) -> None:
 class InferletLife:
     """Where one inferlet is in its life, and since when."""
 
-    __slots__ = ("_result", "last_turn", "started", "status")
+    __slots__ = ("_result", "has_returned", "last_turn", "started", "status")
 
     def __init__(self, age: float) -> None:
         """`age`: seconds since its launch was asked for."""
         self.status = Status.CREATED
         self.started = time.monotonic() - age
         self.last_turn = time.monotonic()
+        self.has_returned = False  # its program, whose instance waits for another launch of it
         self._result: str | None = None
 
     def change(self, status: Status) -> None:

@@ -106,7 +106,8 @@ class InferletManager:
             launched.child.begins(inferlet.mail)
         guest = self._make_guest(inferlet)
         try:
-            inferlet.instance = self._programs.instance(launched.program, launched.name, guest)
+            tenant = launched.standing.tenant.name
+            inferlet.instance = self._programs.instance(launched.program, launched.name, guest, tenant)
         except Exception as error:  # whatever it is, the others go on
             log.warning("inferlet %s could not be started", inferlet.id, exc_info=error)
             self._drop(inferlet, Status.FAILED, f"the inferlet could not be started: {error}")
@@ -158,7 +159,9 @@ class InferletManager:
     def _after_step(self, inferlet: Inferlet, step: Step) -> None:
         """Ends an inferlet that finished in its last turn, or that has used too much processor time."""
         self._had_turns.add(inferlet)
-        if step is Step.DONE:
+        if inferlet.life.has_returned:
+            self.end(inferlet, Status.FINISHED, None)
+        elif step is Step.DONE:
             error = inferlet.instance.outcome()
             self.end(inferlet, _status_of(inferlet, error), _with_reason(inferlet, error))
         elif inferlet.processor_time.is_exceeded:
@@ -187,10 +190,9 @@ class InferletManager:
         nobody if it is enough to free those that have ended, or some that wait for a launch."""
         if self._unfreed:
             self._free(len(self._unfreed))
-        for _ in range(min(MOST_DROPPED, self._programs.warm)):
-            if self.guest_bytes <= self._max_guest_bytes:
-                return
-            self._programs.drop_warm(1)
+        for _ in range(MOST_DROPPED):
+            if self.guest_bytes <= self._max_guest_bytes or not self._programs.drop_one():
+                break
             self.runner.memory.settle()
         if self.guest_bytes <= self._max_guest_bytes:
             return
@@ -207,11 +209,19 @@ class InferletManager:
         check_transition(inferlet.status, status)
         self.runner.forget(inferlet)
         self.runner.memory.settle()
-        if status is Status.FINISHED and inferlet.kin.memory_bytes < LARGE_BYTES:
-            self._free_later(inferlet.instance)
-        else:
-            inferlet.instance.close()
+        if not self._keeps(inferlet, status):
+            if status is Status.FINISHED and inferlet.kin.memory_bytes < LARGE_BYTES:
+                self._free_later(inferlet.instance)
+            else:
+                inferlet.instance.close()
         self._drop(inferlet, status, error)
+
+    def _keeps(self, inferlet: Inferlet, status: Status) -> bool:
+        """Whether the instance is kept for the next launch of the program."""
+        if status is not Status.FINISHED or not inferlet.life.has_returned:
+            return False
+        tenant, program = inferlet.launched.standing.tenant.name, inferlet.launched.program
+        return self._programs.keep(inferlet.instance, program, tenant, inferlet.kin.memory_bytes)
 
     def _drop(self, inferlet: Inferlet, status: Status, error: str | None) -> None:
         for child in tuple(inferlet.kin.children):

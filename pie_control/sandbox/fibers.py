@@ -136,6 +136,7 @@ class Instance:
         "_value",
         "_write",
         "fault",
+        "grown",
         "owner",
         "waiting",
     )
@@ -143,6 +144,7 @@ class Instance:
     def __init__(self, linked: Linked, memory_bytes: int) -> None:
         self.owner: Owner | None = None
         self.fault: str | None = None
+        self.grown = 0  # bytes, by those that had it before its owner
         self.waiting = False
         self._linked = linked
         self._started = False

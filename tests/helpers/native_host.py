@@ -94,7 +94,7 @@ class _Worker(InProcessClient):
 
 
 class _Programs(NativePrograms):
-    def instance(self, program: str, name: str, owner: Any) -> Any:
+    def instance(self, program: str, name: str, owner: Any, tenant: str = "") -> Any:
         kind = Child if owner.inferlet.parent is not None else _Instance
         owner.instance = self.instances[owner.inferlet.id] = instance = kind(asyncio.get_running_loop())
         instance.owner = owner

@@ -22,7 +22,7 @@ class Blob:
     def __init__(self, handle: int, name: str) -> None:
         """`handle`: a number from a call of `traits`, which belongs to this object from now on."""
         self.name = name
-        self._host = bindings.core
+        self._host = bindings.host
         self._handle: int | None = handle
 
     @classmethod

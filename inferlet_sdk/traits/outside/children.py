@@ -65,7 +65,7 @@ class Child:
 
     def __init__(self, handle: int) -> None:
         self.handle: int | None = handle
-        self._host = bindings.core
+        self._host = bindings.host
         self._joined: HostFuture[ChildEnd] | None = None
 
     def __repr__(self) -> str:

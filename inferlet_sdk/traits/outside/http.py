@@ -63,7 +63,7 @@ class Response:
         self.status: int = told["status"]
         self.url: str = told["url"]
         self.headers: Headers = Headers([(name, value) for name, value in told["headers"]])
-        self._host = bindings.core
+        self._host = bindings.host
         self._body: int | None = body
         self._whole: bytes | None = None
         self._begun = False

@@ -37,7 +37,7 @@ class Subscription:
 
     def __init__(self, topic: str) -> None:
         self.topic = topic
-        self._host = bindings.core
+        self._host = bindings.host
         self.number: int | None = call(bindings.topics.subscribe, checked_text(topic, "topic"))
 
     def __repr__(self) -> str:

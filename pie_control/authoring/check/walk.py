@@ -174,7 +174,8 @@ class Walk:
                         bind(name, Value("object", getattr(module, name)))
 
     def _function(self, node: Function, names: Names, bind: Any, deep: bool) -> None:
-        marks = [self.infer(one, names, None) for one in node.decorator_list]
+        bare = [one.func if isinstance(one, ast.Call) else one for one in node.decorator_list]
+        marks = [self.infer(one, names, None) for one in bare]
         is_marked = any(one is not None and getattr(one.of, "__name__", "") == "inferlet" for one in marks)
         if is_marked and deep and self._loud:
             self.entries.append(node)

@@ -28,7 +28,7 @@ class NativePrograms(HostPrograms):
     def start(self, guest: Path) -> None:
         """Needs no guest."""
 
-    def instance(self, program: str, name: str, owner: ProgramOwner) -> Instance:
+    def instance(self, program: str, name: str, owner: ProgramOwner, tenant: str = "") -> Instance:
         """An instance that its program drives, from its own thread. Raises BadProgram for children of one."""
         if not self.expects:
             raise BadProgram("a program outside of the sandbox can launch no others: run it in the sandbox")

@@ -128,4 +128,5 @@ def _undecorated(source: str) -> str:
 
 
 def _is_inferlet(decorator: ast.expr) -> bool:
-    return ast.unparse(decorator).rpartition(".")[2] == "inferlet"
+    bare = decorator.func if isinstance(decorator, ast.Call) else decorator
+    return ast.unparse(bare).rpartition(".")[2] == "inferlet"

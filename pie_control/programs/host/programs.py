@@ -22,8 +22,12 @@ from ...sandbox.linker import LinkedComponent
 from ...sandbox.selftest import self_test
 from ...sandbox.values import ContractError
 from ..warm_pool import WarmPool
-from .python_guests import ProgramOwner, PythonGuests, owned
+from .python_guests import ProgramOwner, PythonGuests, given, owned
 from .python_source import Compilation, compile_in_guest
+from .used_guests import UsedGuests, User
+
+USED_BYTES_OF_WARM = 2
+"""Memory of a Python guest that has run a program, in that of one that waits for its first."""
 
 
 @dataclass(frozen=True)
@@ -46,6 +50,7 @@ class HostPrograms:
         self._pool = pool
         self._programs: dict[str, PythonProgram | LinkedComponent] = {}
         self._python: PythonGuests | None = None
+        self._used = UsedGuests(pool.most // USED_BYTES_OF_WARM)
         self._crossings: crossings.Crossings | None = None
 
     def start(self, guest: Path) -> None:
@@ -106,26 +111,33 @@ class HostPrograms:
 
     def forget(self, program: str) -> None:
         self._programs.pop(program, None)
+        self._used.forget(program)
 
     # ---- instances ----
 
-    def instance(self, program: str, name: str, owner: ProgramOwner) -> Instance:
-        """A new instance of a program that is here, for an owner; `name` is what the owner calls the program."""
+    def instance(self, program: str, name: str, owner: ProgramOwner, tenant: str = "") -> Instance:
+        """An instance of a program that is here, for an owner that works for a tenant; `name` is what the owner calls
+        the program. It is new, or `keep` was given it for this tenant and program."""
         found = self._programs[program]
         if isinstance(found, LinkedComponent):
             return owned(Instance(found, self._memory_bytes), owner)
         owner.source = name, found.text, found.code
-        return self._guests.take(owner)
+        used = self._used.take(User(tenant, program))
+        return self._guests.take(owner) if used is None else given(used, owner)
+
+    def keep(self, instance: Instance, program: str, tenant: str, grown: int) -> bool:
+        """Keeps an instance whose program has returned and can run again; `grown`: bytes by which it has grown. False
+        if it shall be freed."""
+        return program in self._programs and self._used.keep(instance, User(tenant, program), grown)
 
     def warm_one(self, has_room: bool = True) -> bool:
         """Works for one slice of time on the Python guests that wait, which become more or fewer; False if there are as
         many as shall. `has_room`: there is memory for a further one."""
-        return self._python is not None and self._python.make_ahead(has_room)
+        return self._used.drop_unused() or (self._python is not None and self._python.make_ahead(has_room))
 
-    def drop_warm(self, most: int) -> None:
-        """Frees some of the Python guests that wait."""
-        if self._python is not None:
-            self._python.drop(most)
+    def drop_one(self) -> bool:
+        """Frees one of the Python guests that wait, first those that have run a program; False if there is none."""
+        return self._used.drop_one() or (self._python is not None and self._python.drop_one())
 
     @property
     def warm(self) -> int:
@@ -144,6 +156,7 @@ class HostPrograms:
 
     def close(self) -> None:
         """Frees the guests that wait and stops the ticker. Idempotent."""
+        self._used.close()
         if self._python is not None:
             self._python.close()
         self._ticker.close()

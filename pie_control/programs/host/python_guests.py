@@ -23,9 +23,10 @@ MOST_REHEARSED = 8
 
 
 class ProgramOwner(Owner, Protocol):
-    """The owner of an instance; `source` is the Python program that it runs."""
+    """The owner of an instance; `source` is the Python program that it runs, and `has_source` whether it has it."""
 
     source: SourceText | None
+    has_source: bool
 
 
 class PythonGuests:
@@ -69,17 +70,14 @@ class PythonGuests:
         waiting = self._rehearsed or self._begun
         if not waiting:
             return self.new(owner)
-        instance = owned(waiting.popleft(), owner)
-        instance.resume(owner.source)
-        return instance
+        return given(waiting.popleft(), owner)
 
     def make_ahead(self, has_room: bool = True) -> bool:
         """Works for one slice of time on an instance that is made ahead, or frees one that is too many; False if there
         is nothing to do. `has_room`: there is memory for a further one."""
         if self._at_work is None:
             if self.ready > self.wanted:
-                self.drop(1)
-                return True
+                return self.drop_one()
             self._take_up(has_room)
         if self._at_work is None:
             return False
@@ -110,10 +108,12 @@ class PythonGuests:
             self._at_work = self._begun.popleft()
             self._at_work.resume(None)
 
-    def drop(self, most: int) -> None:
-        """Frees some of those that wait, first those that have not rehearsed."""
-        for _ in range(min(most, self.ready)):
-            (self._begun or self._rehearsed).pop().close()
+    def drop_one(self) -> bool:
+        """Frees one of those that wait, first those that have not rehearsed; False if there is none."""
+        if not self.ready:
+            return False
+        (self._begun or self._rehearsed).pop().close()
+        return True
 
     def close(self) -> None:
         """Frees what waits. Idempotent."""
@@ -122,6 +122,14 @@ class PythonGuests:
         self._begun.clear()
         self._rehearsed.clear()
         self._at_work = None
+
+
+def given(instance: Instance, owner: ProgramOwner) -> Instance:
+    """Gives an instance that waits for a program to an owner that has one."""
+    owned(instance, owner)
+    owner.has_source = True
+    instance.resume(owner.source)
+    return instance
 
 
 def owned(instance: Instance, owner: Owner) -> Instance:

@@ -46,6 +46,7 @@ class MadeAhead:
     source: SourceText | None = None
 
     def __init__(self) -> None:
+        self.has_source = False
         self.wasi = WasiState()
         self.instance: Instance
 

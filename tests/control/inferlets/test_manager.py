@@ -212,13 +212,13 @@ def test_guests_that_wait_are_freed_before_an_inferlet_ends_for_memory(
 ) -> None:
     monkeypatch.setattr(python_guests, "MOST_REHEARSED", 0)
     dropped: list[HostPrograms] = []
-    drop = HostPrograms.drop_warm
+    drop = HostPrograms.drop_one
 
-    def drop_warm(programs: HostPrograms, most: int) -> None:
+    def drop_one(programs: HostPrograms) -> bool:
         dropped.append(programs)
-        drop(programs, most)
+        return drop(programs)
 
-    monkeypatch.setattr(HostPrograms, "drop_warm", drop_warm)
+    monkeypatch.setattr(HostPrograms, "drop_one", drop_one)
 
     async def body(server: ServerApi) -> None:
         await until(lambda: server.statistics().inferlets.warm == 16)

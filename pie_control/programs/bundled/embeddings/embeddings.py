@@ -15,7 +15,7 @@ MOST_NUMBERS = {"float": 180_000, "base64": 690_000}
 """Of all vectors together: an answer has up to 4 MiB."""
 
 
-@inferlet
+@inferlet(reuse=True)
 @served
 async def main(args: Args) -> dict[str, Any]:
     place, fields = Place.of_launch(), Fields.of_launch()

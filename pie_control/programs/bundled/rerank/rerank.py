@@ -9,7 +9,7 @@ from inferlet_sdk.served import Fields, Place, Refused, check_model, served
 MOST_DOCUMENTS = 2048
 
 
-@inferlet
+@inferlet(reuse=True)
 @served
 async def main(args: Args) -> dict[str, Any]:
     place, fields = Place.of_launch(), Fields.of_launch()

@@ -22,7 +22,7 @@ from inferlet_sdk.served import (
 )
 
 
-@inferlet
+@inferlet(reuse=True)
 @served
 async def main(args: Args) -> dict[str, Any] | None:
     place = Place.of_launch()

@@ -7,7 +7,7 @@ from inferlet_sdk.served import ChatRequest, Fields, Place, check_model, served
 from inferlet_sdk.traits import get_model_info
 
 
-@inferlet
+@inferlet(reuse=True)
 @served
 async def main(args: Args) -> dict[str, Any]:
     place, fields = Place.of_launch(), Fields.of_launch()

@@ -1,0 +1,156 @@
+"""Instances that have run their program and wait for another launch of it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any, cast
+
+from pie_control.programs.host import used_guests
+from pie_control.programs.host.used_guests import UsedGuests, User
+from pie_control.sandbox.fibers import Instance
+from pie_control.server_api import ServerApi
+from pie_control.tenants.tenant import Standing, Tenant
+from pie_control.testing.fake_model import FakeModel
+from pie_control.testing.in_process import InProcessClient
+from tests.helpers.guard import HANG_SECONDS
+from tests.helpers.servers import Listener, launch, run, started
+
+A, B = User("one", "program"), User("two", "program")
+
+
+class _Instance:
+    def __init__(self) -> None:
+        self.grown = 0
+        self.closed = False
+
+    def close(self) -> None:
+        self.closed = True
+
+
+def instances(count: int) -> list[Instance]:
+    return [cast(Instance, _Instance()) for _ in range(count)]
+
+
+def closed(*given: Instance) -> list[bool]:
+    return [cast(_Instance, one).closed for one in given]
+
+
+def test_the_last_one_of_a_user_is_taken_first_and_of_no_other() -> None:
+    used = UsedGuests(4)
+    first, second, other = instances(3)
+    for instance, user in ((first, A), (other, B), (second, A)):
+        assert used.keep(instance, user, 0)
+    assert [used.take(A), used.take(A), used.take(A), used.take(B)] == [second, first, None, other]
+    assert len(used) == 0
+
+
+def test_beyond_the_most_the_one_that_was_used_longest_ago_is_freed() -> None:
+    used = UsedGuests(2)
+    first, second, third = instances(3)
+    for instance, user in ((first, A), (second, B), (third, B)):
+        assert used.keep(instance, user, 0)
+    assert closed(first, second, third) == [True, False, False]
+    assert not UsedGuests(0).keep(first, A, 0)
+
+
+def test_one_that_rests_is_freed_and_so_are_those_of_a_program_that_is_forgotten() -> None:
+    now = 0.0
+    used = UsedGuests(4, lambda: now)
+    first, second, third = instances(3)
+    used.keep(first, A, 0)
+    now = 1.0
+    used.keep(second, A, 0)
+    used.keep(third, User("one", "other"), 0)
+    now = used_guests.REST_SECONDS
+    assert [used.drop_unused(), used.drop_unused()] == [True, False]
+    assert closed(first, second, third) == [True, False, False]
+    used.forget("program")
+    assert closed(second, third) == [True, False]
+    used.close()
+    assert closed(third) == [True]
+
+
+def test_one_that_has_grown_over_its_launches_is_not_kept() -> None:
+    used = UsedGuests(4)
+    (instance,) = instances(1)
+    for _ in range(2):
+        assert used.keep(instance, A, used_guests.MOST_GROWN // 2)
+        assert used.take(A) is instance
+    assert not used.keep(instance, A, 1)
+
+
+COUNTS = """
+from inferlet_sdk import Context, inferlet
+runs = []
+
+@inferlet(reuse=True)
+async def main(args, how: str = "", who: str = ""):
+    runs.append(who)
+    if how == "fails":
+        raise ValueError("it fails")
+    ctx = Context(args.model).fill("Once " + who)
+    text = await ctx.generate_until(max_tokens=3)
+    loop = [ctx.fork().generate(4)]
+    loop.append(loop)  # garbage, which a later launch finds
+    args.send(text)
+    args.send(who)
+    return [len(runs), args.environment["inferlet"], text]
+"""
+
+
+def on_server(cache: Path, body: Callable[[ServerApi], Awaitable[None]], **options: Any) -> None:
+    async def check() -> None:
+        async with started(cache, InProcessClient(FakeModel()), **options) as server, asyncio.timeout(HANG_SECONDS):
+            await body(server)
+
+    asyncio.run(check())
+
+
+def test_later_launches_call_main_again_as_inferlets_of_their_own(guest_cache: Path) -> None:
+    async def body(server: ServerApi) -> None:
+        found = [await run(server, COUNTS, {"who": who}) for who in ("a", "b", "a", "c", "a", "b")]
+        assert [one[:2] for one in found] == [[n, f"i{n}"] for n in range(1, 7)]
+        texts = [one[2] for one in found]
+        assert texts[0] == texts[2] == texts[4] != texts[1] == texts[5]
+        both = await asyncio.gather(*(run(server, COUNTS, {"who": "a"}) for _ in range(2)))
+        assert sorted(one[0] for one in both) == [1, 7]
+        assert all(one[2] == texts[0] for one in both)
+
+    on_server(guest_cache, body)
+
+
+def test_one_that_fails_and_one_that_does_not_ask_for_it_are_not_used_again(guest_cache: Path) -> None:
+    async def body(server: ServerApi) -> None:
+        assert (await run(server, COUNTS))[0] == 1
+        _, listener = await launch(server, COUNTS, {"how": "fails"})
+        ended = await listener.ended
+        assert ended.status == "failed"
+        assert "it fails" in (ended.error or "")
+        assert (await run(server, COUNTS))[0] == 1
+        alone = COUNTS.replace("(reuse=True)", "")
+        assert [(await run(server, alone))[0] for _ in range(2)] == [1, 1]
+
+    on_server(guest_cache, body)
+
+
+def test_no_instance_serves_two_tenants(guest_cache: Path) -> None:
+    async def body(server: ServerApi) -> None:
+        found = []
+        for name in ("one", "two", "one"):
+            tenant = server.of(Standing(Tenant(name)))
+            program = (await tenant.upload(COUNTS.encode(), "counts")).program
+            listener = Listener()
+            await tenant.launch(program, listener=listener)
+            found.append((await listener.ended).result)
+        assert [str(one)[:2] for one in found] == ["[1", "[1", "[2"]
+
+    on_server(guest_cache, body)
+
+
+def test_nothing_is_kept_where_no_guest_waits(guest_cache: Path) -> None:
+    async def body(server: ServerApi) -> None:
+        assert [(await run(server, COUNTS))[0] for _ in range(2)] == [1, 1]
+
+    on_server(guest_cache, body, warm_pool=0)
