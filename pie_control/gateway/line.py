@@ -5,19 +5,15 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import math
-from bisect import bisect_left, insort
 from collections import Counter
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
 
 from ..errors import TooManyRequests
-from ..tenants.tenant import ServiceClass, Standing, Tenant
+from ..tenants.tenant import Standing, Tenant
 from .refusal import Refused
-
-SMOOTHING = 0.1
-"""Weight of the newest interval between two requests that ended, in the mean of them."""
-PLACES = 16
-"""For each step of its priority, a request stands as if it had come so many requests later."""
+from .waiting.pace import Pace
+from .waiting.waiters import Shares, Waiter, Waiters
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,133 +26,6 @@ class LineLimits:
     wait_seconds: float
 
 
-@dataclass(eq=False, slots=True)
-class Waiter:
-    """A request in the line. `turn` is done when it goes, or is refused; `until`: its deadline; `number`: how many came
-    before it."""
-
-    standing: Standing
-    turn: asyncio.Future[None]
-    until: float
-    number: int
-
-    @property
-    def has_turn(self) -> bool:
-        """Whether it goes."""
-        return self.turn.done() and not self.turn.cancelled() and self.turn.exception() is None
-
-
-class Shares:
-    """Whose turn it is: the tenant that has had least for its weight goes first. Nobody saves credit while idle."""
-
-    def __init__(self) -> None:
-        self._now = 0.0  # in requests of a tenant of weight 1
-        self._next: dict[str, float] = {}  # when the next request of a tenant is due
-
-    def due(self, tenant: str) -> float:
-        """When the next request of a tenant is due."""
-        return max(self._now, self._next.get(tenant, 0.0))
-
-    def goes(self, tenant: Tenant) -> None:
-        """A request of a tenant goes."""
-        self._now = max(self._now, self._next.get(tenant.name, 0.0))
-        self._next = {name: due for name, due in self._next.items() if due > self._now}
-        self._next[tenant.name] = self._now + 1 / tenant.weight
-
-
-class Queue:
-    """The waiters of one class and tenant. Their priorities move their places, by PLACES a step. So fewer later ones
-    than that pass a waiter for each step, and nobody starves."""
-
-    def __init__(self) -> None:
-        self._places: dict[Waiter, int] = {}  # as they came
-        self._order: list[tuple[int, int, Waiter]] = []  # (place, number, waiter), sorted
-        self._came = 0
-
-    def __contains__(self, waiter: Waiter) -> bool:
-        return waiter in self._places
-
-    def __len__(self) -> int:
-        return len(self._places)
-
-    def add(self, waiter: Waiter) -> None:
-        self._came += 1
-        self._places[waiter] = place = self._came + PLACES * waiter.standing.priority
-        insort(self._order, (place, waiter.number, waiter))
-
-    def remove(self, waiter: Waiter) -> None:
-        del self._order[bisect_left(self._order, (self._places.pop(waiter), waiter.number))]
-
-    def first(self) -> Waiter:
-        """Who goes next."""
-        return self._order[0][2]
-
-    def last(self) -> Waiter:
-        """Who goes last."""
-        return self._order[-1][2]
-
-    def oldest(self) -> int:
-        """Number of the one that came first, whatever its priority."""
-        return next(iter(self._places)).number
-
-    def newest(self) -> int:
-        """Number of the one that came last, whatever its priority."""
-        return next(reversed(self._places)).number
-
-
-class Waiters:
-    """Those who wait. What it does takes as long with a thousand of them as with one, for so many tenants."""
-
-    def __init__(self) -> None:
-        self._queues: dict[tuple[ServiceClass, str], Queue] = {}
-        self._counts: Counter[str] = Counter()  # by tenant
-
-    def __len__(self) -> int:
-        return self._counts.total()
-
-    def of(self, tenant: str) -> int:
-        """How many of a tenant wait."""
-        return self._counts[tenant]
-
-    def add(self, waiter: Waiter) -> None:
-        name = waiter.standing.tenant.name
-        self._queues.setdefault((waiter.standing.service_class, name), Queue()).add(waiter)
-        self._counts[name] += 1
-
-    def remove(self, waiter: Waiter) -> None:
-        """Idempotent."""
-        name = waiter.standing.tenant.name
-        key = (waiter.standing.service_class, name)
-        queue = self._queues.get(key)
-        if queue is None or waiter not in queue:
-            return
-        queue.remove(waiter)
-        if not len(queue):
-            del self._queues[key]
-        self._counts[name] -= 1
-        if not self._counts[name]:
-            del self._counts[name]
-
-    def first(self, shares: Shares) -> Waiter:
-        """Who goes next: interactive requests before batch; then those of the tenant that is due first; then of the one
-        whose first came first; then by priority, and who came first."""
-
-        def rank(key: tuple[ServiceClass, str]) -> tuple[ServiceClass, float, int]:
-            return key[0], shares.due(key[1]), self._queues[key].oldest()
-
-        return self._queues[min(self._queues, key=rank)].first()
-
-    def last(self) -> Waiter:
-        """Who is refused where too many wait: batch before interactive; then the tenant of whom most wait for its
-        weight; then the one whose last came last; then who would go last."""
-
-        def rank(key: tuple[ServiceClass, str]) -> tuple[ServiceClass, float, int]:
-            queue = self._queues[key]
-            return key[0], self._counts[key[1]] / queue.last().standing.tenant.weight, queue.newest()
-
-        return self._queues[max(self._queues, key=rank)].last()
-
-
 class WaitingLine:
     """Belongs to one event loop. `clock` is in seconds."""
 
@@ -167,8 +36,7 @@ class WaitingLine:
         self._waiters = Waiters()
         self._came = 0  # that had to wait
         self._shares = Shares()
-        self._interval = 0.0  # mean seconds between two ends while others wait
-        self._ended: float | None = None  # when the last one ended, if others have waited ever since
+        self._pace = Pace(limits.serving)
 
     def counts(self) -> dict[str, int]:
         """Requests that are served, and those that wait."""
@@ -181,20 +49,26 @@ class WaitingLine:
         requests as it may have inferlets."""
         tenant = standing.tenant
         self._check_tenant(standing)
-        if self._waiters or self._serving.total() >= self._limits.serving:
+        if self._waiters or self._is_full():
             await self._wait(standing)
         else:
             self._take(tenant)
+            self._note()
         try:
             yield
         finally:
-            self._serving[tenant.name] -= 1
-            self._serving += Counter()  # drops tenants without requests
-            self._end()
+            self._pace.ends(self._clock())
+            self._give_back(tenant)
+
+    def _is_full(self) -> bool:
+        return self._serving.total() >= self._limits.serving
 
     def _take(self, tenant: Tenant) -> None:
         self._serving[tenant.name] += 1
         self._shares.goes(tenant)
+
+    def _note(self) -> None:
+        self._pace.counts(bool(self._waiters) or self._is_full(), self._clock())
 
     def _check_tenant(self, standing: Standing) -> None:
         name, most = standing.tenant.name, standing.tenant.max_inferlets
@@ -209,7 +83,7 @@ class WaitingLine:
         turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         waiter = Waiter(standing, turn, self._clock() + self._limits.wait_seconds, self._came)
         self._waiters.add(waiter)
-        while self._waiters and self._is_too_long():
+        if self._is_too_long():  # one comes, one goes: who waits does not depend on how the pace changes
             self._refuse(self._waiters.last(), "too many requests wait")
         try:
             async with asyncio.timeout(self._limits.wait_seconds):
@@ -219,19 +93,17 @@ class WaitingLine:
                 raise self._too_late() from None
         except BaseException:
             if waiter.has_turn:
-                self._serving[standing.tenant.name] -= 1  # its turn came as it left
-                self._end()
+                self._give_back(standing.tenant)  # its turn came as it left
             raise
         finally:
             self._waiters.remove(waiter)
+            self._note()
 
     def _is_too_long(self) -> bool:
+        """One may wait whatever the pace was: it may be that of other requests, long ago."""
         waiting, limits = len(self._waiters), self._limits
-        return waiting > limits.waiting or self._expected(waiting) > limits.wait_seconds
-
-    def _expected(self, waiting: int) -> float:
-        """Seconds after which so many will have gone, as far as the last ends say."""
-        return waiting * self._interval
+        surely = self._pace.surely(waiting, self._clock())
+        return waiting > limits.waiting or (waiting > 1 and surely > limits.wait_seconds)
 
     def _refuse(self, waiter: Waiter, reason: str) -> None:
         self._waiters.remove(waiter)
@@ -242,20 +114,15 @@ class WaitingLine:
         return self._refusal(f"no place came free in {self._limits.wait_seconds:g} s")
 
     def _refusal(self, reason: str) -> Refused:
-        seconds = max(1, math.ceil(self._expected(len(self._waiters))))
+        seconds = max(1, math.ceil(self._pace.expected(len(self._waiters), self._clock())))
         return Refused(503, f"{reason}: try again in {seconds} s", "overloaded", retry_after=seconds)
 
-    def _end(self) -> None:
+    def _give_back(self, tenant: Tenant) -> None:
         """A place is free: the next one goes."""
+        self._serving[tenant.name] -= 1
+        self._serving += Counter()  # drops tenants without requests
         now = self._clock()
-        if self._waiters:
-            if self._ended is not None:
-                passed = now - self._ended
-                self._interval += (SMOOTHING if self._interval else 1.0) * (passed - self._interval)
-            self._ended = now
-        else:
-            self._ended, self._interval = None, 0.0
-        while self._waiters and self._serving.total() < self._limits.serving:
+        while self._waiters and not self._is_full():
             waiter = self._waiters.first(self._shares)
             self._waiters.remove(waiter)
             if waiter.turn.done():
@@ -265,3 +132,4 @@ class WaitingLine:
                 continue
             self._take(waiter.standing.tenant)
             waiter.turn.set_result(None)
+        self._note()

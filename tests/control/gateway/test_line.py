@@ -10,8 +10,9 @@ from typing import Any
 import pytest
 
 from pie_control.errors import TooManyRequests
-from pie_control.gateway.line import PLACES, LineLimits, WaitingLine
+from pie_control.gateway.line import LineLimits, WaitingLine
 from pie_control.gateway.refusal import Refused
+from pie_control.gateway.waiting.waiters import PLACES
 from pie_control.tenants.tenant import DEFAULT_STANDING, ServiceClass, Standing, Tenant
 
 ANN, BOB = Standing(Tenant("ann")), Standing(Tenant("bob", weight=2.0))
@@ -151,17 +152,33 @@ def test_batch_requests_are_refused_first() -> None:
 
 def test_what_would_wait_too_long_is_refused_at_once() -> None:
     async def test() -> None:
-        line = Played(seconds=10.0)
-        for number in range(5):
+        line = Played(seconds=20.0)
+        await line.come("r0")
+        for number in range(1, 25):  # one goes every 4 seconds
             await line.come(f"r{number}")
-        for number in range(3):  # one goes every 4 seconds
-            await line.end(f"r{number}")
             line.now += 4.0
-        assert line.went == ["r0", "r1", "r2", "r3"]
-        await line.come("second")  # 8 seconds
-        await line.come("third")  # 12 seconds
+            await line.end(f"r{number - 1}")
+        for name in ("first", "second"):  # 4 and 8 seconds
+            await line.come(name)
+        await line.come("third")  # 12 seconds in the mean, more than 20 perhaps
         assert line.refusal("third").retry_after == 8
+        assert not line.tasks["first"].done()
         assert not line.tasks["second"].done()
+        await line.close()
+
+    play(test())
+
+
+def test_one_may_wait_whatever_the_pace_was() -> None:
+    async def test() -> None:
+        line = Played(seconds=20.0)
+        await line.come("r0")
+        line.now = 300.0
+        await line.end("r0")
+        await line.come("r1")
+        await line.come("r2")
+        await line.end("r1")
+        assert line.went == ["r0", "r1", "r2"]
         await line.close()
 
     play(test())

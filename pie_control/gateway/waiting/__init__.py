@@ -1,0 +1,1 @@
+"""Those who wait for a place, and how fast places come free. Pure."""
