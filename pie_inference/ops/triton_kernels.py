@@ -13,7 +13,7 @@ def _normalize(row, weight, eps, size):
 
 
 @triton.jit
-def _sigmoid(x):
+def sigmoid(x):
     """The sigmoid, from the exponential of a bounded number, since exp of a large number is infinite."""
     return 1.0 / (1.0 + tl.exp(-tl.maximum(x, -80.0)))
 
@@ -81,7 +81,7 @@ def gated(result, gate_up, rows_stride, SIZE: tl.constexpr, BLOCK: tl.constexpr,
     gate = tl.load(gate_up + row * rows_stride + column, mask=inside, other=0.0).to(tl.float32)
     up = tl.load(gate_up + row * rows_stride + SIZE + column, mask=inside, other=0.0).to(tl.float32)
     if GELU:  # (1 + tanh(x)) / 2 is sigmoid(2 x)
-        active = gate * _sigmoid(1.5957691216057308 * (gate + 0.044715 * gate * gate * gate))
+        active = gate * sigmoid(1.5957691216057308 * (gate + 0.044715 * gate * gate * gate))
     else:
-        active = gate * _sigmoid(gate)
+        active = gate * sigmoid(gate)
     tl.store(result + row * SIZE + column, (active * up).to(result.dtype.element_ty), mask=inside)

@@ -58,6 +58,7 @@ HOMES = {
         "pie_inference.attention.triton.kernels",
         "pie_inference.ops.triton_kernels",
         "pie_inference.quantization.triton_kernels",
+        "pie_inference.recurrence.triton_kernels",
     ),
     "wasmtime": ("pie_control.sandbox",),
     "llguidance": ("pie_inference.grammars.engine", "pie_inference.grammars.sources"),

@@ -18,6 +18,8 @@ from pie_inference.adapters.products.triton_products import BLOCK_FEATURES, BLOC
 from pie_inference.attention.triton import kernels as attention_kernels  # noqa: E402
 from pie_inference.attention.triton.plan import FIRST_BLOCK, FIRST_BLOCKS, pad, tune  # noqa: E402
 from pie_inference.ops import triton_kernels as ops_kernels  # noqa: E402
+from pie_inference.recurrence import triton_kernels as recurrence_kernels  # noqa: E402
+from pie_inference.recurrence.triton_recurrences import CHANNELS, COLUMNS, ROWS  # noqa: E402
 
 SHARED_MEMORY = 227 << 10  # of a processor, bytes
 SCALARS = {"scale": "fp32", "soft_cap": "fp32", "eps": "fp32"}
@@ -145,3 +147,17 @@ def test_adapters(dtype: str, features: int, tile_rows: int) -> None:
         compiled = compile_for_h100(kernel, {**shared, **sizes}, dtype, types)
         assert compiled.metadata.shared <= SHARED_MEMORY
         assert ("mma" in compiled.asm["ptx"]) == (dtype != "fp32")
+
+
+@pytest.mark.parametrize("dtype", ["bf16", "fp32"])
+def test_recurrences(dtype: str) -> None:
+    places = dict.fromkeys(("starts", "reads", "writes"), "*i64")
+    wide = dict.fromkeys(("taps", "bias", "states", "decay", "beta"), "*fp32")
+    sizes = dict.fromkeys(("channels", "heads", "share"), "i32")
+    types = {**places, **wide, **sizes, "query": f"*{dtype}", "key": f"*{dtype}", "value": f"*{dtype}"}
+    shape = {"WIDTH": 4, "BLOCK": CHANNELS}
+    compile_for_h100(recurrence_kernels.convolve, {**shape, "BIASED": True, "ROWS": ROWS}, dtype, types)
+    compile_for_h100(recurrence_kernels.keep_inputs, shape, dtype, types)
+    state = {"K": 128, "V": 128, "PADDED": 128, "BLOCK": COLUMNS}
+    compiled = compile_for_h100(recurrence_kernels.gated_delta, state, dtype, types)
+    assert compiled.metadata.shared <= SHARED_MEMORY

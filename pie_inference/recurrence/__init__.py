@@ -1,0 +1,1 @@
+"""Kernels of recurrent layers, one module per implementation."""
