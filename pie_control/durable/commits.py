@@ -5,11 +5,18 @@ from __future__ import annotations
 import logging
 import sqlite3
 from collections.abc import Iterable, Sequence
+from typing import Any, Protocol
 
 log = logging.getLogger(__name__)
 
 Write = tuple[str, Sequence[object]]
 """A statement and its values."""
+
+
+class Reading(Protocol):
+    """What reads: a connection, or what has one."""
+
+    def execute(self, statement: str, values: Sequence[Any] = ..., /) -> sqlite3.Cursor: ...
 
 
 def commit(database: sqlite3.Connection, writes: Sequence[Write], number: int) -> None:

@@ -137,6 +137,29 @@ def hold(folder: Path) -> BufferedRandom:
     return file
 
 
+def holder(folder: Path) -> int | None:
+    """The process that holds the folder; None: none does, as far as can be seen."""
+    try:
+        with (folder / "lock").open("rb") as file:
+            if sys.platform != "win32":
+                import fcntl
+
+                fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return int((folder / "lock").read_bytes() or b"0")
+    except OSError:
+        pass
+    return None
+
+
+def is_held(folder: Path, file: BufferedRandom) -> bool:
+    """Whether the file that `hold` gave is still the one in the folder."""
+    try:
+        return os.path.samestat((folder / "lock").stat(), os.fstat(file.fileno()))
+    except OSError:
+        return False
+
+
 def open_database(folder: Path) -> sqlite3.Connection:
     """A connection that may write, for one thread at a time; the tables are those of this version. Raises
     ConfigError."""

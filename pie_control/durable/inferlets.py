@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import sqlite3
 import threading
 import time
 from collections import deque
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
-from .commits import Write
+from .commits import Reading, Write
 from .writer import Writer
 
 LINES = 200
@@ -94,7 +93,7 @@ def _writes_of(number: int, lines: Iterable[tuple[int, KeptLine]]) -> list[Write
 class InferletRecords:
     """Belongs to one thread, which reads by a connection of its own."""
 
-    def __init__(self, writer: Writer, lines: LineBuffer, reader: sqlite3.Connection) -> None:
+    def __init__(self, writer: Writer, lines: LineBuffer, reader: Reading) -> None:
         """What ran when the server before ended is lost from now on."""
         self._writer = writer
         self._lines = lines

@@ -29,8 +29,17 @@ class Journal:
     def __init__(self, path: Path) -> None:
         """Raises OSError."""
         self.path = path
-        self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o600)
+        self._open()
+
+    def _open(self) -> None:
+        self._file = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o600)
         self._size = os.fstat(self._file).st_size
+
+    def begin_anew(self) -> None:
+        """Its file was removed. Raises OSError."""
+        before = self._file
+        self._open()
+        os.close(before)
 
     def records(self) -> Iterator[tuple[int, list[Write]]]:
         """What is there, in order: the number and the writes of each."""

@@ -16,6 +16,7 @@ from ..errors import ConfigError
 from ..tenants.audit import HOUR, Deed, Times
 from ..tenants.budgets import NO_BUDGET, Budget
 from .accounts.audit import write_of
+from .commits import Reading
 
 log = logging.getLogger(__name__)
 
@@ -54,7 +55,7 @@ class Keys:
     """The keys as a server knows them: all in memory, read anew when somebody has changed them. Belongs to one
     thread."""
 
-    def __init__(self, reader: sqlite3.Connection) -> None:
+    def __init__(self, reader: Reading) -> None:
         self._reader = reader
         self._version = -1
         self._next_expiry = float("inf")

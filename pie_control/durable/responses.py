@@ -11,7 +11,7 @@ from typing import Protocol
 
 import msgspec
 
-from .commits import Write, commit
+from .commits import Reading, Write, commit
 from .database import database_in_memory
 
 DAY = 86400.0
@@ -100,7 +100,7 @@ DELETE FROM responses WHERE tenant = ?1 AND id IN (SELECT id FROM needless)
 class Responses:
     """Belongs to one thread. Those of a tenant have a bound in bytes, beyond which the oldest go."""
 
-    def __init__(self, writer: Putting, reader: sqlite3.Connection, days: float, most_bytes: int) -> None:
+    def __init__(self, writer: Putting, reader: Reading, days: float, most_bytes: int) -> None:
         """`days`: how long they are kept; `most_bytes`: of those of one tenant."""
         self._writer = writer
         self._reader = reader

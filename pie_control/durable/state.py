@@ -9,19 +9,22 @@ from pathlib import Path
 from ..tenants.audit import AuditTrail
 from .accounts.audit import AuditRecord, AuditWrites, list_audit
 from .accounts.programs import ProgramRecords
+from .accounts.summary import BOUNDS
 from .accounts.usage import UsageRecords, write_that_forgets
 from .commits import Write
-from .database import FILE, hold, open_database, own_folder, unusable
+from .database import FILE, hold, is_held, open_database, own_folder, unusable
 from .inferlets import InferletRecords, LineBuffer, writes_that_forget
 from .journal import NAME as JOURNAL
 from .journal import Journal
 from .keys import Keys
-from .responses import Responses
+from .responses import DAY, Responses
 from .responses import write_that_forgets as forgets_responses
-from .writer import Writer
+from .writer import Reader, Writer
 
 NONE = "none"
 """Stands for no folder: nothing outlives the server but its programs."""
+MOST = 2**62
+"""Of a number in a table, as good as no bound."""
 FORGET_SECONDS = 3600.0
 """Between two looks for what is too old or too much."""
 
@@ -40,11 +43,12 @@ class State:
         self._lines = LineBuffer()
         self.audit = AuditTrail(lambda: self._writer.stir())
         self._audit_writes = AuditWrites()
-        folder = own_folder(folder)
+        self._folder = folder = own_folder(folder)
         self._lock = hold(folder)
         try:
-            database, self._reader = open_database(folder), open_database(folder)
-            self._writer = Writer(database, folder / FILE, Journal(folder / JOURNAL), self._collect)
+            database = open_database(folder)
+            self._writer = Writer(database, folder / FILE, Journal(folder / JOURNAL), self._collect, self._prepare)
+            self._reader = Reader(folder, self._writer)
         except (OSError, sqlite3.Error) as error:
             self._lock.close()
             raise unusable(folder / JOURNAL, error) from None
@@ -56,6 +60,16 @@ class State:
         self.responses = Responses(self._writer, self._reader, *responses)
         self.inferlets = InferletRecords(self._writer, self._lines, self._reader)
         self.usage = UsageRecords(self._writer, self._reader)
+        bounds = zip(BOUNDS, (days * DAY, most_bytes, responses[0] * DAY, responses[1]), strict=True)
+        keep = "INSERT OR REPLACE INTO counters VALUES (?, ?)"
+        self._writer.put(*((keep, (name, int(min(bound, MOST)))) for name, bound in bounds))
+
+    def _prepare(self) -> None:
+        """The file was removed, perhaps with all that was beside it."""
+        own_folder(self._folder)
+        if not is_held(self._folder, self._lock):
+            before, self._lock = self._lock, hold(self._folder)
+            before.close()
 
     def _collect(self) -> list[Write]:
         lines = [*self._lines.collect(), *self._audit_writes.of(self.audit.take())]

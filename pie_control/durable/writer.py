@@ -10,16 +10,21 @@ import os
 import sqlite3
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
+from ..errors import ConfigError
 from .commits import Write, catch_up, commit
+from .database import open_database
 from .journal import Journal
 
 log = logging.getLogger(__name__)
 
 MOMENT_SECONDS = 0.25
 """What is put waits as long for others to be committed with it."""
+LOOK_SECONDS = 1.0
+"""Between two looks whether the file is there."""
 RETRY_SECONDS = 5.0
 """Between two tries to write what could not be written."""
 MOST_KEPT = 20_000
@@ -31,16 +36,22 @@ class Writer:
     memory, within bounds, and tried again; `trouble` says so."""
 
     def __init__(
-        self, database: sqlite3.Connection, path: Path, journal: Journal, collect: Callable[[], list[Write]]
+        self,
+        database: sqlite3.Connection,
+        path: Path,
+        journal: Journal,
+        collect: Callable[[], list[Write]],
+        prepare: Callable[[], None],
     ) -> None:
         """Takes over the connection and the journal, whose records are committed first if a process before had no time
-        for that. `collect` is called on the thread before each commit, for what is written with it. Raises
-        sqlite3.Error, OSError."""
+        for that. `collect` is called on the thread before each commit, for what is written with it; `prepare` before
+        a file that was removed is written anew: there has to be a folder. Raises sqlite3.Error, OSError."""
         self._database = database
         self._path = path
         self._identity = _identity(path)
         self._journal = journal
         self._collect = collect
+        self._prepare = prepare
         self._changed = threading.Condition()
         self._writes: list[Write] = []
         self._after: list[Callable[[], None]] = []  # called on the thread
@@ -48,6 +59,8 @@ class Writer:
         self._next_try = 0.0  # on the monotonic clock
         self.trouble = ""
         """Why nothing can be written now; empty: it can."""
+        self.files = 1
+        """One more each time that the file was written anew: other connections are to one that is gone."""
         self._number = catch_up(database, journal.records())  # of the last record
         journal.committed(all_of_it=True)
         self._thread = threading.Thread(target=self._run, name="state", daemon=True)
@@ -104,27 +117,23 @@ class Writer:
         writes: list[Write] = []
         number, closing = 0, False
         while not closing:
-            more, after, number, closing = self._wait(bool(writes))
+            more, after, number, closing = self._wait()
             writes += more
             if closing or time.monotonic() >= self._next_try:
                 writes = self._try_to_commit(writes, number)
             del writes[:-MOST_KEPT]
             for then in after:
                 then()
-        if _identity(self._path) is None and self._write_anew(writes, number):
-            writes = []
         if writes:
             log.error("%d changes of the state are not committed: %s", len(writes), self.trouble)
         self._database.close()
         self._journal.close()
 
-    def _wait(self, failed: bool) -> tuple[list[Write], list[Callable[[], None]], int, bool]:
-        """What there is to do, and the number of the last record that has it. `failed`: something has to be tried
-        again."""
+    def _wait(self) -> tuple[list[Write], list[Callable[[], None]], int, bool]:
+        """What there is to do, perhaps nothing, and the number of the last record that has it."""
         with self._changed:
-            while not (self._urgent or self._stirred or self._closing):
-                if not self._changed.wait(RETRY_SECONDS if failed else None) and failed:
-                    break
+            if not self._changed.wait_for(lambda: self._urgent or self._stirred or self._closing, LOOK_SECONDS):
+                return [], [], self._number, False
             self._changed.wait_for(lambda: self._urgent or self._closing, MOMENT_SECONDS)
             writes, self._writes = self._writes, []
             after, self._after = self._after, []
@@ -134,15 +143,17 @@ class Writer:
     def _try_to_commit(self, writes: list[Write], number: int) -> list[Write]:
         """Commits, up to a record. Returns what has to be tried again."""
         writes = [*self._collect(), *writes]
-        if not writes:
+        found = _identity(self._path)
+        if not writes and found == self._identity and not self.trouble:
             return writes
         try:
-            if _identity(self._path) != self._identity:
-                raise OSError(
-                    f"{self._path} was removed or replaced: restart the server, which writes it if it is gone"
-                )
-            commit(self._database, writes, number)
-        except (OSError, sqlite3.OperationalError) as error:
+            if found not in (None, self._identity):
+                raise OSError(f"{self._path} was replaced by another file: stop the server before you do that")
+            commit(self._database, writes, number)  # a file that was removed is there as long as it is open
+            writes = []
+            if found is None:
+                self._write_anew()
+        except (OSError, ConfigError, sqlite3.Error) as error:
             self._failed(str(error))
             return writes
         if self.trouble:
@@ -153,24 +164,58 @@ class Writer:
                 self._journal.committed(self._closing)
         return []
 
-    def _write_anew(self, writes: list[Write], number: int) -> bool:
-        """Writes a file that was removed, of what this process still has of it; whether it could."""
+    def _write_anew(self) -> None:
+        """Writes a file that was removed, of what this process still has of it, and goes on with that."""
+        self._prepare()
+        for ending in ("-wal", "-shm"):  # of the file that is gone
+            self._path.with_name(self._path.name + ending).unlink(missing_ok=True)
+        os.close(os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))
         try:
-            commit(self._database, writes, number)
-            os.close(os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))
             self._database.execute("VACUUM INTO ?", (str(self._path),))
-        except (OSError, sqlite3.Error) as error:
-            log.error("the state cannot be written anew: %s", error)
-            return False
-        self._journal.committed(all_of_it=True)
-        log.warning("%s had been removed, and was written anew", self._path)
-        return True
+            made = open_database(self._path.parent)
+        except BaseException:
+            self._path.unlink(missing_ok=True)
+            raise
+        self._database.close()
+        self._database = made
+        self._identity = _identity(self._path)
+        with self._changed:
+            if _identity(self._journal.path) is None:
+                self._journal.begin_anew()
+                if self._writes:
+                    self._journal.append(self._number, self._writes)
+            self.files += 1
+        log.warning("%s was removed, and has been written anew", self._path)
 
     def _failed(self, reason: str) -> None:
         self._next_try = time.monotonic() + RETRY_SECONDS
         if not self.trouble:
             log.error("the state cannot be written, so what ends now may be forgotten by a restart: %s", reason)
         self.trouble = reason
+
+
+class Reader:
+    """A connection that reads what a writer has committed, also where the file was written anew. Belongs to one
+    thread."""
+
+    def __init__(self, folder: Path, writer: Writer) -> None:
+        self._folder = folder
+        self._writer = writer
+        self._files = writer.files
+        self._connections = [open_database(folder)]  # the last one is read; rows of others may be on their way
+
+    def execute(self, statement: str, values: Sequence[Any] = (), /) -> sqlite3.Cursor:
+        """The rows of a query. Raises sqlite3.Error."""
+        files = self._writer.files
+        if self._files != files:
+            with contextlib.suppress(ConfigError):  # the file that is gone has what there was
+                self._connections.append(open_database(self._folder))
+                self._files = files
+        return self._connections[-1].execute(statement, values)
+
+    def close(self) -> None:
+        for connection in self._connections:
+            connection.close()
 
 
 def _on_loop(loop: asyncio.AbstractEventLoop, then: Callable[[], None]) -> Callable[[], None]:

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import sqlite3
 from collections.abc import Mapping
 from dataclasses import dataclass
 
 from ...tenants.audit import Deed, Times
-from ..commits import Write
+from ..commits import Reading, Write
 
 MOST_ROWS = 100_000
 """Rows that are kept; the oldest go first."""
@@ -56,7 +55,7 @@ class AuditWrites:
         return writes
 
 
-def list_audit(database: sqlite3.Connection, most: int, tenant: str | None = None) -> list[AuditRecord]:
+def list_audit(database: Reading, most: int, tenant: str | None = None) -> list[AuditRecord]:
     """The last rows, oldest first; of a tenant, or of all."""
     rows = database.execute(
         f"SELECT {COLUMNS} FROM audit WHERE tenant = coalesce(?, tenant) ORDER BY number DESC LIMIT ?", (tenant, most)

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import errno
 import json
-import sqlite3
 from collections.abc import Mapping
 from typing import Any
 
+from ..commits import Reading
 from ..writer import Writer
 
 WAIT_SECONDS = 2.0
@@ -17,7 +17,7 @@ WAIT_SECONDS = 2.0
 class ProgramRecords:
     """By owner and hash: a JSON object for each program. Belongs to one thread."""
 
-    def __init__(self, writer: Writer, reader: sqlite3.Connection) -> None:
+    def __init__(self, writer: Writer, reader: Reading) -> None:
         self._writer = writer
         self._known: dict[str, dict[str, str]] = {}
         for owner, program, kept in reader.execute("SELECT owner, program, kept FROM programs ORDER BY rowid"):

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import sqlite3
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, date, datetime
 
 from ...tenants.budgets import DAY
 from ...tenants.meters import Usage
-from ..commits import Write
+from ..commits import Reading, Write
 from ..writer import Writer
 
 MOST_DAYS = 400
@@ -33,7 +32,7 @@ class UsageRecord:
 class UsageRecords:
     """Belongs to one thread, which reads by a connection of its own."""
 
-    def __init__(self, writer: Writer, reader: sqlite3.Connection) -> None:
+    def __init__(self, writer: Writer, reader: Reading) -> None:
         self._writer = writer
         self._reader = reader
 
@@ -59,7 +58,7 @@ class UsageRecords:
         return list_usage(self._reader, day, tenant)
 
 
-def list_usage(database: sqlite3.Connection, day: int, tenant: str | None = None) -> list[UsageRecord]:
+def list_usage(database: Reading, day: int, tenant: str | None = None) -> list[UsageRecord]:
     """From a day since the epoch on, oldest first; of a tenant, or of all."""
     rows = database.execute(
         "SELECT * FROM usage WHERE day >= ? AND tenant = coalesce(?, tenant) ORDER BY day, tenant, key", (day, tenant)

@@ -200,18 +200,59 @@ def test_a_record_that_was_cut_off_and_those_that_are_committed_do_no_harm(folde
     assert (folder / "journal").stat().st_size == 0
 
 
-def test_a_file_that_is_taken_away_is_told_of_and_written_anew_at_the_end(folder: Path) -> None:
+@pytest.mark.parametrize("taken", ["state.sqlite3", "*", "."])
+def test_a_file_that_is_taken_away_is_written_anew_at_once(folder: Path, tmp_path: Path, taken: str) -> None:
+    """With all that was in it, also where its journal and lock, or the whole folder, went with it."""
+
     async def run(state: State) -> None:
         await end(state, replace(ENDED, number=launch(state)))
-        (folder / database.FILE).unlink()
+        if taken == ".":
+            shutil.rmtree(folder)
+        for one in folder.glob(taken) if taken != "." else ():
+            one.unlink()
         await end(state, replace(ENDED, number=launch(state)))
-        assert "was removed or replaced: restart the server" in state.trouble
+        for number in (3, 4):  # into the file that is there now
+            assert state.trouble == ""
+            await end(state, replace(ENDED, number=launch(state)))
+            assert state.inferlets.find(number) is not None
+        with pytest.raises(ConfigError, match="another server"):
+            opened(folder)
+        copy = opened(crashed(folder, tmp_path / "crashed"))
+        assert [one.number for one in copy.inferlets.newest(10)] == [1, 2, 3, 4]
+        copy.close()
 
     during(opened(folder), run)
     again = opened(folder)
-    assert [one.number for one in again.inferlets.newest(10)] == [1, 2]
+    assert [one.number for one in again.inferlets.newest(10)] == [1, 2, 3, 4]
+    assert again._reader.execute("PRAGMA integrity_check").fetchone() == ("ok",)
     again.close()
     assert (folder / database.FILE).stat().st_mode & 0o777 == 0o600
+
+
+def test_a_file_that_is_taken_away_is_missed_while_nothing_happens(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(writer, "LOOK_SECONDS", 0.01)
+
+    async def run(state: State) -> None:
+        await end(state, replace(ENDED, number=launch(state)))
+        (folder / database.FILE).unlink()
+        while state._writer.files == 1:
+            await asyncio.sleep(0.01)
+        assert state.inferlets.find(1) is not None
+
+    during(opened(folder), run)
+
+
+def test_another_file_in_its_place_is_told_of_and_left_alone(folder: Path) -> None:
+    async def run(state: State) -> None:
+        (folder / database.FILE).unlink()
+        (folder / database.FILE).write_bytes(b"mine")
+        await end(state, replace(ENDED, number=launch(state)))
+        assert "was replaced by another file: stop the server" in state.trouble
+
+    during(opened(folder), run)
+    assert (folder / database.FILE).read_bytes() == b"mine"
 
 
 def test_what_no_table_can_hold_takes_nothing_else_with_it(folder: Path) -> None:

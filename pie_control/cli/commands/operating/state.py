@@ -3,38 +3,77 @@
 from __future__ import annotations
 
 import argparse
+import json
+from dataclasses import asdict
 from pathlib import Path
+from typing import TYPE_CHECKING
 
+from ...tables import format_table, moment
 from ...terminal import write_line
 
+if TYPE_CHECKING:
+    from pie_control.durable.accounts.summary import Summary
+
 NAME = "state"
-HELP = "copy what survives the server of this machine"
-EXAMPLES = """  pie state backup today.sqlite3             also while the server runs
+HELP = "tell or copy what survives the server of this machine"
+EXAMPLES = """  pie state
+  pie state backup today.sqlite3             also while the server runs
   pie state backup today.sqlite3 --state /var/lib/pie"""
+COLUMNS = ("TABLE", "ROWS", "OLDEST")
+DAY = 86400
+MIB = 1 << 20
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declares the options."""
-    actions = parser.add_subparsers(metavar="ACTION", required=True)
+    parser.set_defaults(file=None)
+    _add_show(parser)
+    actions = parser.add_subparsers(metavar="ACTION")
+    _add_show(actions.add_parser("show", help="tell what there is (the default)", allow_abbrev=False), again=True)
     backup = actions.add_parser("backup", help="write all of it into a new file", allow_abbrev=False)
     backup.add_argument("file", metavar="FILE", help="to be made; as state.sqlite3 in an empty folder it is a state")
-    add_state(backup)
+    add_state(backup, argparse.SUPPRESS)
 
 
-def add_state(parser: argparse.ArgumentParser) -> None:
+def _add_show(parser: argparse.ArgumentParser, again: bool = False) -> None:
+    default = argparse.SUPPRESS if again else None
+    parser.add_argument("--json", action="store_true", default=default, help="print it as JSON")
+    add_state(parser, default)
+
+
+def add_state(parser: argparse.ArgumentParser, default: str | None = None) -> None:
     """Adds `--state`."""
     parser.add_argument(
         "--state",
         metavar="FOLDER",
+        default=default,
         help="of the server (default: $PIE_STATE, $XDG_STATE_HOME/pie or ~/.local/state/pie)",
     )
 
 
 def execute(options: argparse.Namespace) -> int:
-    """Writes the copy; tells where it is."""
+    """Tells what there is; or writes the copy, and tells where it is."""
+    from pie_control.durable.accounts.summary import summarize
     from pie_control.durable.database import back_up, state_folder
 
-    file = Path(options.file).expanduser()
-    back_up(state_folder(options.state), file)
-    write_line(f"the state is in {file}")
+    folder = state_folder(options.state)
+    if options.file is not None:
+        file = Path(options.file).expanduser()
+        back_up(folder, file)
+        write_line(f"the state is in {file}")
+        return 0
+    summary = summarize(folder)
+    write_line(json.dumps(asdict(summary), indent=2) if options.json else _told(summary))
     return 0
+
+
+def _told(summary: Summary) -> str:
+    sizes = ", ".join(f"{name} {size / MIB:.1f} MiB" for name, size in summary.sizes.items())
+    user = "no server uses it" if summary.server is None else f"the server with process {summary.server} uses it"
+    lines = [f"{summary.file}: {user}", f"files: {sizes}; schema {summary.schema}"]
+    for what, kind in (("inferlets that have ended", "state"), ("stored responses of a tenant", "response")):
+        if (seconds := summary.bounds.get(f"{kind}_seconds")) is not None:
+            most = summary.bounds[f"{kind}_bytes"] / MIB
+            lines.append(f"kept: {what} for {seconds / DAY:g} days, {most:,.0f} MiB at most")
+    rows = [(one.name, f"{one.rows:,}", moment(one.oldest) if one.oldest else "") for one in summary.tables]
+    return "\n".join([*lines, "", format_table(COLUMNS, rows)])
