@@ -41,6 +41,7 @@ class HttpProtocol(HttpToolsProtocol):
     registry: ClassVar[Connections]
     watch: WatchedConnection
     _head_bytes: int | None = None  # of the head that is coming; None: none is
+    _is_mixed = False  # the data that is read has the end of a request, too
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
@@ -50,8 +51,9 @@ class HttpProtocol(HttpToolsProtocol):
     def data_received(self, data: bytes) -> None:
         if self.watch.cut_at is None:
             self.watch.received += len(data)
+            self._is_mixed = False
             super().data_received(data)
-            if self._head_bytes is not None:
+            if self._head_bytes is not None and not self._is_mixed:
                 self._head_bytes += len(data)
                 if self._head_bytes > MAX_HEAD_BYTES:
                     self._refuse(431, f"the head of a request has more than {MAX_HEAD_BYTES} bytes: send fewer headers")
@@ -63,6 +65,10 @@ class HttpProtocol(HttpToolsProtocol):
     def on_headers_complete(self) -> None:
         self._head_bytes = None
         super().on_headers_complete()
+
+    def on_message_complete(self) -> None:
+        self._is_mixed = True
+        super().on_message_complete()
 
     def send_400_response(self, msg: str) -> None:
         """The parser refuses what a proxy could take for something else, too: one that goes by the other length would
