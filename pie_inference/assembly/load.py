@@ -29,6 +29,7 @@ from ..ops.choose import choose_ops
 from ..options.freed_memory import release_freed
 from ..protocol import BATCHES, EXTENSIONS, EmbedImg, ModelDescription, call_name
 from ..quantization.choose import choose_quantizer
+from ..recurrence.choose import choose_recurrences
 from .plan import ServingPlan
 
 MAX_DIST = 4096
@@ -55,6 +56,7 @@ def load(plan: ServingPlan, ways: Ways = OWN) -> ServedModel:
         host_pages=host_pages,
         executor=make_executor(plan.config.cuda_graphs, model, attention, embeds, adapters),
         adapters=adapters,
+        states=weights.states,
         ranks=plan.ranks,
         embeds=embeds,
         tokens=torch.zeros(plan.config.token_slots, dtype=torch.int64, device=plan.device),
@@ -86,7 +88,8 @@ def _weight_loader(plan: ServingPlan, ways: Ways, progress: LoadProgress) -> Wei
     config, device, dtype = plan.config, plan.device, plan.dtype
     quantizer = choose_quantizer(config.quantization, device, dtype, plan.library_for(ways.quantized))
     ops = choose_ops(config.kernels, device, dtype, plan.library, ways.linear)
-    return WeightLoader(plan.checkpoint, ops, dtype, device, plan.ranks, quantizer, progress)
+    recurrences = choose_recurrences(config.kernels, device, dtype, plan.library)
+    return WeightLoader(plan.checkpoint, ops, dtype, device, plan.ranks, quantizer, progress, recurrences)
 
 
 def _show_progress(plan: ServingPlan) -> LoadProgress:

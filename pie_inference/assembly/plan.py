@@ -135,7 +135,7 @@ def make_plan(config: WorkerConfig, files: ModelFiles, ranks: Ranks) -> ServingP
         dtype=dtype,
         why_dtype=why_dtype,
         library=library,
-        kv_shape=KvShape(model.num_layers, kv_heads, model.head_dim, config.page_size, dtype),
+        kv_shape=KvShape(len(model.attention), kv_heads, model.head_dim, config.page_size, dtype),
         num_heads=num_heads,
         free_bytes=free,
         weight_bytes=weight_bytes(checkpoint.tensors(), dtype, config.quantization) // ranks.size,

@@ -16,6 +16,7 @@ from ..kv_cache.host_pages import HostPages
 from ..kv_cache.pages import KvCache
 from ..models.interface import Model
 from ..protocol import Array, ModelDescription
+from ..recurrence.states import States
 from .direct import Executor
 from .image_encoder import ImageEncoder
 
@@ -29,6 +30,7 @@ class ServedModel:
     host_pages: HostPages
     executor: Executor
     adapters: Adapters
+    states: States  # what layers keep beside keys and values, in slots of their own
     ranks: Ranks
     embeds: Tensor  # [num_embeds, hidden_size]: an input embedding, or an output after the last norm
     tokens: Tensor  # int64 [num_token_slots]

@@ -24,12 +24,17 @@ class PreNormLayer:
         eps: float,
         attention: Callable[[Tensor, Rotation, AttentionPlan], Tensor],
         feed_forward: FeedForward,
+        *,
+        add_one: bool = False,
+        capturable: bool = True,
     ) -> None:
-        self._attention_norm = RmsNorm(weights, f"{prefix}.input_layernorm", size, eps)
+        """`add_one`: norms store their weights minus one. `capturable`: whether CUDA graphs can record `attention`."""
+        self._attention_norm = RmsNorm(weights, f"{prefix}.input_layernorm", size, eps, add_one=add_one)
         self._attention = attention
-        self._feed_forward_norm = RmsNorm(weights, f"{prefix}.post_attention_layernorm", size, eps)
+        name = f"{prefix}.post_attention_layernorm"
+        self._feed_forward_norm = RmsNorm(weights, name, size, eps, add_one=add_one)
         self._feed_forward = feed_forward
-        self.capturable = feed_forward.capturable
+        self.capturable = capturable and feed_forward.capturable
 
     def __call__(self, hidden: Tensor, change: Tensor | None, rotation: Rotation, attention: AttentionPlan) -> Tensor:
         mixed = self._attention(self._attention_norm.after_adding(hidden, change), rotation, attention)

@@ -14,6 +14,9 @@ from ..adapters.lora import AdaptedLinear, Module
 from ..device.ranks import Ranks, share
 from ..ops.interface import Linear, Ops
 from ..quantization.choose import Quantizer
+from ..recurrence.interface import Recurrences
+from ..recurrence.states import States
+from ..recurrence.torch_recurrences import TorchRecurrences
 from .checkpoint import Checkpoint
 from .progress import LoadProgress
 from .weight_sizes import refuse_groups
@@ -48,6 +51,7 @@ class WeightLoader:
         ranks: Ranks,
         quantizer: Quantizer | None = None,
         progress: LoadProgress | None = None,
+        recurrences: Recurrences | None = None,
     ) -> None:
         self.ops = ops
         self.dtype = dtype
@@ -55,6 +59,7 @@ class WeightLoader:
         self.ranks = ranks
         self.bytes_loaded = 0
         self.adapted = AdaptedLayers()
+        self.states = States(recurrences or TorchRecurrences(), dtype, device)
         self._checkpoint = checkpoint
         self._quantizer = quantizer
         self._progress = progress

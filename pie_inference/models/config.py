@@ -15,6 +15,7 @@ from ..errors import CheckpointError
 from ..layers.rotary import RopeConfig
 from ..layers.shape import AttentionShape
 from ..ops.interface import Activation
+from ..recurrence.states import StateShape
 from .config_json import ConfigJson
 from .rope_json import Context, read_context, read_rope
 from .vision import VisionConfig
@@ -42,7 +43,7 @@ class ModelConfig:
     activation: Activation
     context: Context
     rope: tuple[RopeConfig, ...]  # of each layer
-    attention: tuple[AttentionSpec, ...]  # of each layer
+    attention: tuple[AttentionSpec, ...]  # of each layer that has attention
 
     @property
     def max_context(self) -> int:
@@ -55,6 +56,11 @@ class ModelConfig:
         return None
 
     @property
+    def state(self) -> StateShape | None:
+        """What its layers keep of a text beside keys and values, over all ranks; None: nothing."""
+        return None
+
+    @property
     def token_work(self) -> int:
         """About as many multiplications as one token takes in all layers."""
         attention = 2 * self.hidden_size * (self.num_heads + self.num_kv_heads) * self.head_dim
@@ -63,6 +69,8 @@ class ModelConfig:
     @property
     def fixed_positions(self) -> str:
         """Why keys cannot be moved to other positions; "": they can."""
+        if self.state is not None:
+            return "its layers keep a state of the text before, in which tokens cannot be moved"
         for rope in self.distinct_ropes:
             if rope.follows_length:
                 trained = rope.parameters["original_max_position_embeddings"]

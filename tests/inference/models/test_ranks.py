@@ -21,6 +21,7 @@ from pie_inference.loading.weights import WeightLoader
 from pie_inference.models.registry import build_model, read_architecture
 from pie_inference.ops.torch_ops import TorchOps
 from pie_inference.protocol import Forward
+from pie_inference.recurrence.interface import NONE, Runs
 from testing.worker_batches import Driver, Extend, Keys
 from tests.helpers.families import FAMILIES, save_reference
 from tests.helpers.guard import HANG_SECONDS
@@ -65,17 +66,20 @@ class ThreadRank:
 
 
 def run_rank(folder: Path, ranks: Ranks, tokens: Tensor, batch: Forward) -> Tensor:
-    """Logits of all tokens, as one rank computes them."""
+    """Logits of all tokens of a text, as one rank computes them."""
     config = read_architecture(read_json(folder / "config.json"))
     with torch.inference_mode():
         weights = WeightLoader(Checkpoint(folder), TorchOps(CPU, torch.float32), torch.float32, CPU, ranks)
         model = build_model(config, weights)
         shape = KvShape(
-            config.num_layers, share(ranks, config.num_kv_heads, "heads"), config.head_dim, 16, weights.dtype
+            len(config.attention), share(ranks, config.num_kv_heads, "heads"), config.head_dim, 16, weights.dtype
         )
         attention = TorchAttention(KvCache(shape, 8, CPU), share(ranks, config.num_heads, "heads"), config.attention)
+        if config.state is not None:
+            weights.states.allocate(1, config.state.shared_by(ranks))
         every = torch.arange(len(tokens))
-        return model.logits(model.forward(model.embed(tokens), every, attention.plan(batch), every))
+        with weights.states.running(Runs.make([len(tokens)], [NONE], [NONE] * len(tokens), CPU)):
+            return model.logits(model.forward(model.embed(tokens), every, attention.plan(batch), every))
 
 
 def run_ranks(size: int, run: Callable[[Ranks], Tensor]) -> list[Tensor]:

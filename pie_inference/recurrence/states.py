@@ -1,0 +1,67 @@
+"""The pool of states of a model whose layers have some."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from ..device.ranks import Ranks
+from .interface import Recurrences, Runs
+
+
+@dataclass(frozen=True)
+class StateShape:
+    """What a slot holds: the states of `layers` layers, each as `numbers` numbers."""
+
+    layers: int
+    numbers: int
+
+    def shared_by(self, ranks: Ranks) -> StateShape:
+        """The part of one rank. Every number belongs to a head, and ranks share the heads."""
+        return StateShape(self.layers, self.numbers // ranks.size)
+
+
+class States:
+    """The states that the layers of a model read and write, and the kernels that do so. Layers ask for theirs while a
+    batch runs."""
+
+    def __init__(self, recurrences: Recurrences, dtype: torch.dtype, device: torch.device) -> None:
+        self.recurrences = recurrences
+        self.dtype = torch.promote_types(dtype, torch.float32)
+        """The dtype of states, for a model in `dtype`."""
+        self._device = device
+        self._pool: Tensor | None = None
+        self._runs: Runs | None = None
+
+    def allocate(self, slots: int, shape: StateShape) -> None:
+        """Makes the pool, [slots, layers, numbers]: a slot is one piece of memory."""
+        self._pool = torch.zeros(slots, shape.layers, shape.numbers, dtype=self.dtype, device=self._device)
+
+    @property
+    def pool(self) -> Tensor:
+        """All slots, [slots, layers, numbers]."""
+        assert self._pool is not None, "allocate the pool first"
+        return self._pool
+
+    @contextmanager
+    def running(self, runs: Runs) -> Iterator[None]:
+        """Within it, a batch with these sequences runs."""
+        self._runs = runs
+        try:
+            yield
+        finally:
+            self._runs = None
+
+    @property
+    def runs(self) -> Runs:
+        """The sequences of the batch that runs."""
+        assert self._runs is not None, "no batch runs"
+        return self._runs
+
+    def layer(self, number: int) -> Tensor:
+        """The states of one of the layers that have some, [slots, numbers], a view."""
+        return self.pool[:, number]

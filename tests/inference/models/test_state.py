@@ -1,0 +1,184 @@
+"""Models whose layers keep a state equal transformers' own models on random checkpoints that transformers wrote."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from pie_inference.device.ranks import SingleRank
+from pie_inference.errors import CheckpointError
+from pie_inference.execution.direct import Executor
+from pie_inference.models import registry
+from pie_inference.models.families import qwen3_5
+from pie_inference.models.registry import Family, read_architecture
+from pie_inference.protocol import Forward
+from pie_inference.recurrence.interface import NONE, Runs
+from pie_inference.recurrence.states import States
+from testing.worker_batches import Driver, Extend, Keys
+from tests.helpers.families import save_reference
+from tests.helpers.oracle import (
+    VOCAB,
+    Oracle,
+    assert_close,
+    assert_ragged_batch_equals,
+    load_reference,
+    log_probabilities,
+    random_tokens,
+)
+from tests.inference.models.test_ranks import run_rank, run_ranks
+
+ARCHITECTURE = "Qwen3_5ForCausalLM"
+IMAGES = "Qwen3_5ForConditionalGeneration"
+SETTINGS: dict[str, Any] = {
+    "head_dim": 16,
+    "num_hidden_layers": 5,
+    "linear_num_key_heads": 2,
+    "linear_num_value_heads": 4,
+    "linear_key_head_dim": 16,
+    "linear_value_head_dim": 24,
+    "layer_types": [f"{kind}_attention" for kind in ("linear", "full", "linear", "linear", "full")],
+}
+
+
+@pytest.fixture(autouse=True)
+def _registered(monkeypatch: pytest.MonkeyPatch) -> None:
+    family = Family(qwen3_5.read, qwen3_5.build)
+    monkeypatch.setattr(registry, "FAMILIES", {**registry.FAMILIES, ARCHITECTURE: family, IMAGES: family})
+
+
+class StateOracle(Oracle):
+    """An oracle whose worker keeps the state of a text in the slot with the number of the text's first page."""
+
+    def __init__(self, folder: Path, reference: Any, **options: Any) -> None:
+        super().__init__(folder, reference, **options)
+        served = self.worker._served
+        shape = served.model.config.state
+        assert shape is not None
+        served.states.allocate(served.cache.num_pages, shape)
+        self.worker._served = replace(served, executor=WithStates(served.executor, served.states))
+
+
+class WithStates:
+    """Implements `Executor`, with the states of a batch beside it."""
+
+    def __init__(self, inner: Executor, states: States) -> None:
+        self._inner, self._states = inner, states
+
+    def forward(self, batch: Forward) -> None:
+        with self._states.running(_runs(batch)):
+            self._inner.forward(batch)
+
+
+def _runs(batch: Forward) -> Runs:
+    counts, slots = np.diff(batch.q_indptr), batch.kv_pages[batch.kv_indptr[:-1]]
+    keys = np.add.reduceat(batch.kv_ends - batch.kv_begins, batch.kv_indptr[:-1])
+    writes = np.full(len(batch.q_embeds), NONE)
+    writes[batch.q_indptr[1:] - 1] = slots
+    reads = np.where(keys > counts, slots, NONE)
+    return Runs.make(counts.tolist(), reads.tolist(), writes.tolist(), torch.device("cpu"))
+
+
+@pytest.fixture
+def oracle(tmp_path: Path) -> StateOracle:
+    return StateOracle(tmp_path, save_reference(tmp_path, ARCHITECTURE, **SETTINGS))
+
+
+def test_prefill_and_decode(oracle: StateOracle) -> None:
+    tokens, keys, driver = random_tokens(100), Keys(), oracle.driver()
+    expected = oracle.expected(tokens)
+    [prefill] = driver.logprobs(Extend(keys, tokens[:95]), vocab_size=VOCAB)
+    assert_close(prefill, expected[:95])
+    for n in range(95, 100):
+        [decode] = driver.logprobs(Extend(keys, tokens[n : n + 1]), vocab_size=VOCAB)
+        assert_close(decode, expected[n : n + 1])
+
+
+def test_ragged_batches(oracle: StateOracle) -> None:
+    assert_ragged_batch_equals(oracle, before=[0, 0, 3, 80, 20, 25, 33], new=[70, 5, 1, 1, 6, 1, 2])
+
+
+def test_bfloat16_is_as_near_to_float32_as_the_reference_is(oracle: StateOracle) -> None:
+    reference = load_reference(oracle.folder, torch.bfloat16)
+    rounded = StateOracle(oracle.folder, oracle.reference, dtype="bfloat16")
+    ours, theirs = [], []
+    for tokens in (random_tokens(100, seed) for seed in (8, 9, 10)):
+        truth = oracle.expected(tokens)
+        [result] = rounded.driver().logprobs(Extend(Keys(), tokens), vocab_size=VOCAB)
+        ours.append(np.square(result - truth).mean(-1))
+        theirs.append(np.square(log_probabilities(reference, tokens) - truth).mean(-1))
+    assert np.median(ours) < 1.2**2 * np.median(theirs)
+
+
+def test_a_state_is_the_same_number_however_a_text_is_cut(oracle: StateOracle) -> None:
+    """By plain torch in float64, too: as near as rounding allows."""
+    exact, tokens = StateOracle(oracle.folder, oracle.reference, dtype="float64"), random_tokens(60)
+    driver = exact.driver()
+    whole, parts = Keys(), Keys()
+    driver.logprobs(Extend(whole, tokens), vocab_size=VOCAB)
+    for part in (tokens[:7], tokens[7:48], tokens[48:]):
+        driver.logprobs(Extend(parts, part), vocab_size=VOCAB)
+    pool = exact.worker._served.states.pool
+    one, other = (pool[keys.slots[0] // 16] for keys in (whole, parts))
+    assert one.dtype == torch.float64
+    assert (one - other).abs().max() < 1e-12 * one.abs().max().clamp(min=1)
+
+
+def test_two_ranks_compute_what_one_does(tmp_path: Path) -> None:
+    save_reference(tmp_path, ARCHITECTURE, **SETTINGS)
+    tokens = torch.arange(60) * 7 % VOCAB
+    _, batch = Driver(lambda wave: pytest.fail("not run"), "model").forward_batch([Extend(Keys(), tokens.tolist())])
+    alone = run_rank(tmp_path, SingleRank(), tokens, batch)
+    for together in run_ranks(2, lambda ranks: run_rank(tmp_path, ranks, tokens, batch)):
+        torch.testing.assert_close(together, alone, rtol=1e-4, atol=5e-4)
+
+
+def test_the_text_model_of_a_checkpoint_with_images(tmp_path: Path) -> None:
+    reference = save_reference(tmp_path, ARCHITECTURE, **SETTINGS)
+    tensors = load_file(tmp_path / "model.safetensors")
+    renamed = {name.replace("model.", "model.language_model.", 1): tensor for name, tensor in tensors.items()}
+    save_file(renamed | {"model.visual.weight": torch.ones(1)}, tmp_path / "model.safetensors")
+    config = {"architectures": [IMAGES], "vision_config": {}}
+    config["text_config"] = json.loads((tmp_path / "config.json").read_text())
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    oracle, tokens = StateOracle(tmp_path, reference), random_tokens(50, 9)
+    [result] = oracle.driver().logprobs(Extend(Keys(), tokens), vocab_size=VOCAB)
+    assert_close(result, oracle.expected(tokens))
+
+
+def config_json(**more: Any) -> dict[str, Any]:
+    sizes = {"hidden_size": 64, "intermediate_size": 96, "num_attention_heads": 4, "num_key_value_heads": 2}
+    return {"architectures": [ARCHITECTURE], "vocab_size": 272, "num_hidden_layers": 8, **sizes, **more}
+
+
+def test_every_fourth_layer_has_attention_by_default() -> None:
+    config = read_architecture(config_json())
+    assert isinstance(config, qwen3_5.Qwen35Config)
+    assert [layer for layer, attends in enumerate(config.attends) if attends] == [3, 7]
+    assert len(config.attention) == 2
+    assert config.state is not None
+    assert (config.state.layers, config.state.numbers) == (6, 3 * 8192 + 32 * 128 * 128)
+    assert config.rope[0].dim == 64
+    assert "cannot be moved" in config.fixed_positions
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        ({"layer_types": ["full_attention"]}, "layer_types has 1 entries for 8 layers"),
+        ({"layer_types": ["mamba"] * 8}, "layer type 'mamba' is not supported"),
+        ({"layer_types": ["linear_attention"] * 8}, "no layer with attention"),
+        ({"linear_num_value_heads": 33}, "linear_num_value_heads 33 is no multiple of linear_num_key_heads 16"),
+        ({"linear_conv_kernel_dim": 0}, "linear_conv_kernel_dim must be a whole number above 0"),
+        ({"hidden_act": "gelu_pytorch_tanh"}, "hidden_act 'gelu_pytorch_tanh' is not supported, only silu"),
+    ],
+)
+def test_what_is_refused(wrong: dict[str, Any], message: str) -> None:
+    with pytest.raises(CheckpointError, match=message):
+        read_architecture(config_json(**wrong))
