@@ -50,6 +50,7 @@ from .messages import (
     Published,
     Quiet,
     Read,
+    ReadAtEnd,
     Report,
     Results,
     Room,
@@ -270,6 +271,10 @@ class Host:
     def received(self, number: int, size: int, blob_bytes: int) -> None:
         """It has received posted messages of this size; negative: they wait again."""
         self._say(Read(number, size, blob_bytes))
+
+    def reads_at_end(self, number: int, run: int) -> None:
+        """It reads nothing of a decode run before that is over."""
+        self._say(ReadAtEnd(number, run))
 
     def says(self, number: int, event: Message | LogLine) -> None:
         """It says something to its client."""

@@ -10,9 +10,8 @@ A life:
 
 1. Control starts the host. The host says `HostReady`; unless the versions are equal, control ends it.
 2. Control says `Welcome`, then a `ModelState` for each model, and again whenever one changes.
-3. Programs: `Compile` asks a host to compile Python, `LinkComponent` to check and link a component; one `Prepared`
-   answers. `Provide` or `LinkComponent` comes before the first `Launch` of a program, `Forget` takes it back; inferlets
-   that run keep what they run.
+3. Programs: `Compile` asks a host to compile Python, `LinkComponent` to check and link a component; `Prepared`
+   answers. `Provide` or `LinkComponent` comes before the first `Launch` of a program; `Forget` takes it back.
 4. An inferlet: `Launch`, then `Started` when it has its first turn, then its `Said` in their order, and `Finished`,
    the last that is ever said of it. Control says `Post`, `Room` and `Stop` to it; what arrives after its end is
    dropped. `Finished` always comes from the host, so nothing overtakes it, unless the host is gone: then control ends
@@ -27,8 +26,7 @@ A life:
 7. Topics: `Subscribe`, and each `Broadcast`, which goes to the hosts of all subscribers as `Published`. These answer
    with `Confirm`, at once or when the queues of the subscribers have room again; after the last one the publisher's
    host hears `Broadcasted`.
-8. Children: a host asks with `LaunchChild`, and ends children with their parents by itself; it says `Finished` for
-   each, also for one whose `Launch` comes when its parent has ended.
+8. Children: a host asks with `LaunchChild`, ends them with their parents, and says `Finished` for each `Launch`.
 9. `Ping` is answered by a `Report` and `Pong` at once; a host that does not answer in time hangs, and is killed.
 10. To end a host, control says `Stop` for each of its inferlets, awaits their ends, and closes the connection.
 
@@ -242,8 +240,7 @@ class Commands(Record, frozen=True):
 
 
 class Quiet(Record, frozen=True):
-    """Every inferlet of the host waits. `results`: how many `Results` the host has taken; if control has said more, the
-    rest is on its way."""
+    """Every inferlet of the host waits. `results`: how many `Results` it has taken; others may be on their way."""
 
     results: int
 
@@ -276,6 +273,13 @@ class Read(Record, frozen=True):
     number: Owner
     size: int
     blob_bytes: int = 0
+
+
+class ReadAtEnd(Record, frozen=True):
+    """The inferlet reads nothing of a run, by its future, before it is over: its tokens need not come one by one."""
+
+    number: Owner
+    run: int
 
 
 class LaunchChild(Record, frozen=True):
@@ -348,6 +352,7 @@ FromHost = (
     | Said
     | Finished
     | Read
+    | ReadAtEnd
     | LaunchChild
     | Subscribe
     | Broadcast

@@ -11,11 +11,15 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from math import inf
 
+import msgspec
+
 from ..application.messages import FromHost, HostLink, Launch, Ping, Pong, Quiet, Report, Results, ToHost
 from ..errors import HostUnavailable
+from ..ids import Owner
 from ..inferlets.events import InferletWait
 from ..programs.warm_pool import WARM_BYTES
 from ..registry.entry import Entry
+from ..scheduling.turn import RunTokens, join_tokens
 from .host_programs import RemotePrograms
 from .life import Life
 from .placement import HostLoad
@@ -26,6 +30,9 @@ log = logging.getLogger(__name__)
 
 LAUNCHES_UNTIL = 7 / 8
 """Share of the memory for guests at which launches are refused: the rest is for those that run."""
+
+MOST_UNREAD = 64
+"""Tokens that wait for what else is told to their host, over all decode runs whose inferlets read at their end."""
 
 NO_REPORT = Report(0, 0.0, 0, 0, 0)
 REPORT, GREETING, QUESTION = 0, 1, 2
@@ -111,6 +118,44 @@ class ResultsTold:
         return {replica: self._heard.get(replica, 0) for _, replica, _ in self._waiting}
 
 
+class UnreadTokens:
+    """Tokens of decode runs that nobody reads before the end. They wait here for what else is told to their host, since
+    a message costs more than a step."""
+
+    def __init__(self) -> None:
+        self._runs: dict[Owner, set[int]] = {}  # by their futures
+        self._kept: dict[str, list[RunTokens]] = {}  # by model
+        self._rows = 0  # of these
+
+    def add(self, owner: Owner, run: int) -> None:
+        """Nobody reads this run before it is over."""
+        self._runs.setdefault(owner, set()).add(run)
+
+    def forget(self, owner: Owner) -> None:
+        """An inferlet has ended."""
+        self._runs.pop(owner, None)
+
+    def pass_on(self, results: Results) -> Results | None:
+        """What is to be told now, with what has waited; None: it waits, too."""
+        runs = results.runs
+        if not self._runs and not self._kept:
+            return results
+        has_more = results.completions or results.progress or results.endings or self._rows >= MOST_UNREAD
+        if not has_more and not any(map(self._is_wanted, runs.owners, runs.futures, runs.over)):
+            self._kept.setdefault(results.model, []).append(runs)
+            self._rows += len(runs.owners)
+            return None
+        for owner, future, over in zip(runs.owners, runs.futures, runs.over, strict=True):
+            if over and owner in self._runs:
+                self._runs[owner].discard(future)
+        kept = self._kept.pop(results.model, [])
+        self._rows -= sum(len(each.owners) for each in kept)
+        return msgspec.structs.replace(results, runs=join_tokens([*kept, runs]))
+
+    def _is_wanted(self, owner: Owner, future: int, over: bool) -> bool:
+        return over or future not in self._runs.get(owner, ())
+
+
 class AppHost:
     """One host. Messages wait for the next `flush`, so that one frame has all that was said in a turn."""
 
@@ -133,6 +178,7 @@ class AppHost:
         self._launching = 0
         self._reports = Reports()
         self._results = ResultsTold()
+        self.unread = UnreadTokens()
         self._link = link
         self._clock = clock
         self._greeting = greeting
@@ -178,7 +224,7 @@ class AppHost:
         when = f"is started again in {pause:.0f} s" if pause else "restarts"
         message = f"application host {self.number} died ({reason}); it {when}: launch again"
         log.warning(message)
-        self._reports, self._results = Reports(), ResultsTold()
+        self._reports, self._results, self.unread = Reports(), ResultsTold(), UnreadTokens()
         self._waiting.clear()
         self._drop_questions()
         self.programs.lost()
@@ -238,9 +284,9 @@ class AppHost:
 
     def post_results(self, replica: Replica, turn: int, results: Results) -> None:
         """What the turn of this number says to inferlets. From now on the host is not quiet, until it says so."""
-        if self.life.serves:
+        if self.life.serves and (told := self.unread.pass_on(results)) is not None:
             self._results.tell(replica, turn)
-            self._waiting.append(results)
+            self._waiting.append(told)
 
     def flush(self) -> None:
         """Says what was posted."""

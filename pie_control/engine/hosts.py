@@ -26,6 +26,7 @@ from ..application.messages import (
     Prepared,
     Quiet,
     Read,
+    ReadAtEnd,
     Report,
     Results,
     Room,
@@ -118,6 +119,7 @@ class Hosts:
             Said: self._take_said,
             Finished: self._take_finished,
             Read: self._take_read,
+            ReadAtEnd: lambda host, message: host.unread.add(message.number, message.run),
             LaunchChild: lambda host, message: self.on_child(host, message),
             Subscribe: self._take_subscribe,
             Broadcast: self._take_broadcast,
@@ -295,6 +297,7 @@ class Hosts:
         self.topics.ended(entry.number)
         host = self._homes.pop(entry.number)
         del host.entries[entry.number]
+        host.unread.forget(entry.number)
         self._registry.said(entry.number, event)
 
     def _lost(self, host: AppHost, message: str) -> None:

@@ -84,3 +84,5 @@ def watch_run(guest: Guest, run: int, detokenizer: int, options: str) -> None:
     if given.frame is not None and sum(map(byte_size, given.frame)) > most // 2:
         raise InvalidArgument(f"the frame has more than {most // 2} bytes, half of what a message may have")
     guest.inferlet.waits.watch_run(run, Watch(text, stop, outlet, most, given.more, given.frame))
+    if outlet is None and not given.stop:
+        guest.inferlet.reads_at_end(run)

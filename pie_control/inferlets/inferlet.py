@@ -148,6 +148,10 @@ class Inferlet:
         else:
             self._outside.received(self.number, sign * message.size, sign * message.blob_bytes)
 
+    def reads_at_end(self, run: int) -> None:
+        """It reads nothing of a decode run, by its future, before that is over."""
+        self._outside.reads_at_end(self.number, run)
+
     def put_result(self, text: str) -> None:
         """What `main` returned, as JSON. Raises QuotaExceeded."""
         self.mail.check_size(text)

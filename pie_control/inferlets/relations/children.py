@@ -292,6 +292,9 @@ class ToParent:
     def received(self, number: int, size: int, blob_bytes: int) -> None:
         self._outside.received(number, size, blob_bytes)
 
+    def reads_at_end(self, number: int, run: int) -> None:
+        self._outside.reads_at_end(number, run)
+
 
 class Outside(Protocol):
     """Who hears of an inferlet what its clients may know."""
@@ -307,3 +310,6 @@ class Outside(Protocol):
 
     def received(self, number: int, size: int, blob_bytes: int) -> None:
         """It has received posted messages of this size, and of blobs with them; negative: they wait again."""
+
+    def reads_at_end(self, number: int, run: int) -> None:
+        """It reads nothing of a decode run before that is over."""

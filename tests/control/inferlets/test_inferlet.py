@@ -76,6 +76,9 @@ class Heard:
     def received(self, number: int, size: int, blob_bytes: int) -> None:
         self.received_bytes += size + blob_bytes
 
+    def reads_at_end(self, number: int, run: int) -> None:
+        """It reads nothing of a run before the end."""
+
     @property
     def messages(self) -> int:
         return sum(isinstance(event, Message) for event in self.events)

@@ -5,7 +5,7 @@ from typing import Any
 from inferlet_sdk import Args, Context, IgnoreStopTokens, Sampler, gather, inferlet
 
 
-@inferlet
+@inferlet(reuse=True)
 async def main(
     args: Args,
     prompt: list[int],
