@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -10,7 +11,7 @@ from torch import Tensor
 
 from ..attention.interface import AttentionPlan
 from ..device.ranks import Ranks, share
-from ..loading.weights import Block, WeightLoader
+from ..loading.weights import Block, Split, WeightLoader
 from ..ops.interface import Rotation
 from .norm import load_norm_weight
 
@@ -49,20 +50,63 @@ class DeltaShape:
         return DeltaShape(self.hidden_size, key_heads, heads, self.key_dim, self.value_dim, self.width)
 
 
+@dataclass(frozen=True)
+class DeltaBlocks:
+    """The parts of the first products: queries, keys, values and output gates; betas and decays of heads."""
+
+    mixed: Sequence[Block]
+    gates: Sequence[Block]
+    split: Split | None  # None: they are those of one rank
+
+
+def separate_blocks(prefix: str, shape: DeltaShape, ranks: Ranks) -> DeltaBlocks:
+    """Tensors in_proj_qkv, in_proj_z, in_proj_b and in_proj_a, as in Qwen3.5."""
+    mixed, first = [], 0
+    for rows in shape.widths:
+        mixed.append(Block(f"{prefix}.in_proj_qkv", rows, first, sum(shape.widths)))
+        first += rows
+    gates = [Block(f"{prefix}.in_proj_{name}", shape.heads) for name in "ba"]
+    return DeltaBlocks([*mixed, Block(f"{prefix}.in_proj_z", shape.widths[2])], gates, "outputs")
+
+
+def blocks_by_head(prefix: str, shape: DeltaShape, ranks: Ranks) -> DeltaBlocks:
+    """Tensors in_proj_qkvz and in_proj_ba, in which all rows of a key head stand together, as in Qwen3-Next."""
+    share = shape.heads // shape.key_heads
+    count = shape.shared_by(ranks).key_heads
+    own = range(ranks.rank * count, (ranks.rank + 1) * count)
+
+    def blocks(name: str, sizes: Sequence[int]) -> list[Block]:
+        total = sum(sizes)
+        return [
+            Block(f"{prefix}.{name}", size, head * total + sum(sizes[:part]), shape.key_heads * total)
+            for part, size in enumerate(sizes)
+            for head in own
+        ]
+
+    values = share * shape.value_dim
+    return DeltaBlocks(
+        blocks("in_proj_qkvz", (shape.key_dim, shape.key_dim, values, values)),
+        blocks("in_proj_ba", (share, share)),
+        None,
+    )
+
+
 class GatedDelta:
     """Queries, keys and values by one product and a convolution; the gated delta rule; a norm with a gate."""
 
-    def __init__(self, weights: WeightLoader, number: int, prefix: str, shape: DeltaShape, eps: float) -> None:
+    def __init__(
+        self,
+        weights: WeightLoader,
+        number: int,
+        prefix: str,
+        shape: DeltaShape,
+        eps: float,
+        projections: Callable[[str, DeltaShape, Ranks], DeltaBlocks] = separate_blocks,
+    ) -> None:
         """`number` counts the layers that have a state."""
-        whole = sum(shape.widths)
-        blocks, first = [], 0
-        for rows in shape.widths:
-            blocks.append(Block(f"{prefix}.in_proj_qkv", rows, first, whole))
-            first += rows
-        blocks.append(Block(f"{prefix}.in_proj_z", shape.widths[2]))
-        gates = [Block(f"{prefix}.in_proj_{name}", shape.heads) for name in "ba"]
-        self._mixed_and_gate = weights.linear(blocks, shape.hidden_size, split="outputs")
-        self._gates = weights.linear(gates, shape.hidden_size, split="outputs", role="router")
+        blocks = projections(prefix, shape, weights.ranks)
+        self._mixed_and_gate = weights.linear(blocks.mixed, shape.hidden_size, split=blocks.split)
+        self._gates = weights.linear(blocks.gates, shape.hidden_size, split=blocks.split, role="router")
         out = [Block(f"{prefix}.out_proj", shape.hidden_size)]
         self._out = weights.linear(out, shape.widths[2], split="inputs")
         self._taps = _taps(weights, f"{prefix}.conv1d", shape)

@@ -51,6 +51,10 @@ class ExpertNames:
     down: str = "down_proj"
 
 
+STACKED = "gate_up_proj"
+"""Some checkpoints have the experts of a layer in two tensors, PREFIX.experts.gate_up_proj and .down_proj."""
+
+
 class Experts(Protocol):
     """All experts of a layer."""
 
@@ -110,12 +114,18 @@ class LoopedExperts:
         self._ops, self._activation = weights.ops, activation
         every = range(shape.num_experts)
         self._gate_up = [
-            weights.linear(gate_up(prefix, expert, shape, names), shape.hidden_size, split="outputs", adaptable=False)
+            weights.linear(
+                gate_up(weights, prefix, expert, shape, names), shape.hidden_size, split="outputs", adaptable=False
+            )
             for expert in every
         ]
         self._down = [
             weights.linear(
-                down(prefix, expert, shape, names), shape.inner_size, split="inputs", add_up=False, adaptable=False
+                down(weights, prefix, expert, shape, names),
+                shape.inner_size,
+                split="inputs",
+                add_up=False,
+                adaptable=False,
             )
             for expert in every
         ]
@@ -139,8 +149,8 @@ class GroupedExperts:
     ) -> None:
         self._ops, self._activation = weights.ops, activation
         every = range(shape.num_experts)
-        first = [gate_up(prefix, expert, shape, names) for expert in every]
-        second = [down(prefix, expert, shape, names) for expert in every]
+        first = [gate_up(weights, prefix, expert, shape, names) for expert in every]
+        second = [down(weights, prefix, expert, shape, names) for expert in every]
         self._gate_up = weights.stacked(first, shape.hidden_size, split="outputs").transpose(1, 2)
         self._down = weights.stacked(second, shape.inner_size, split="inputs").transpose(1, 2)
 
@@ -149,13 +159,20 @@ class GroupedExperts:
         return F.grouped_mm(inner, self._down, offs=ends)
 
 
-def gate_up(prefix: str, expert: int, shape: MoeShape, names: ExpertNames) -> Sequence[Block]:
+def gate_up(weights: WeightLoader, prefix: str, expert: int, shape: MoeShape, names: ExpertNames) -> Sequence[Block]:
     """The first layer of an expert."""
+    if f"{prefix}.{STACKED}" in weights:
+        first, total, inner = 2 * expert * shape.inner_size, 2 * shape.num_experts * shape.inner_size, shape.inner_size
+        name, count = f"{prefix}.{STACKED}", shape.num_experts
+        return [Block(name, inner, at, total, count) for at in (first, first + inner)]
     return [Block(f"{prefix}.{expert}.{name}", shape.inner_size) for name in (names.gate, names.up)]
 
 
-def down(prefix: str, expert: int, shape: MoeShape, names: ExpertNames) -> Sequence[Block]:
+def down(weights: WeightLoader, prefix: str, expert: int, shape: MoeShape, names: ExpertNames) -> Sequence[Block]:
     """The second layer of an expert."""
+    if f"{prefix}.{STACKED}" in weights:
+        size, count = shape.hidden_size, shape.num_experts
+        return [Block(f"{prefix}.down_proj", size, expert * size, count * size, count)]
     return [Block(f"{prefix}.{expert}.{names.down}", shape.hidden_size)]
 
 

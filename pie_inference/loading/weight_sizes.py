@@ -18,10 +18,13 @@ KEPT_EXACT = (
     "mlp.gate.weight",
     "block_sparse_moe.gate.weight",
     "router.weight",
+    "shared_expert_gate.weight",
+    "conv1d.weight",
+    *(f"linear_attn.in_proj_{name}.weight" for name in ("a", "b", "ba")),
 )
-"""Endings of the names of matrices that are never quantized: embeddings, routers."""
+"""Endings of the names of matrices that are never quantized: embeddings, routers, convolutions, gates of heads."""
 
-TOWERS = ("vision_model.", "vision_tower.", "connector.")
+TOWERS = ("vision_model.", "vision_tower.", "visual.", "connector.")
 """Parts of the names of matrices that turn images into vectors: these are not quantized either."""
 
 HEADROOM = 1 << 29

@@ -29,13 +29,15 @@ Role = Literal["layer", "head", "router"]
 class Block:
     """Rows of a linear layer of the checkpoint, `NAME.weight` and perhaps `NAME.bias`.
 
-    A tensor that stores several layers is named once for each: rows `first` to `first + rows` of `total`.
+    A tensor that stores several layers is named once for each: rows `first` to `first + rows` of `total`. One of three
+    dimensions, NAME [stacked, total / stacked, in_features], has the rows of `stacked` layers.
     """
 
     name: str
     rows: int
     first: int = 0
     total: int | None = None
+    stacked: int | None = None
 
 
 class WeightLoader:
@@ -162,10 +164,15 @@ class WeightLoader:
 
     def _weight(self, block: Block, ins: int, split: Split | None) -> Tensor:
         """The weight as it is stored, memory-mapped; or the embedding table in use, if it is also the output head."""
-        name, shape = f"{block.name}.weight", (block.total or block.rows, ins)
-        whole = self._resident.get(name)
-        rows = (self._checkpoint.read(name, shape) if whole is None else whole).narrow(0, block.first, block.rows)
+        rows = self._whole(block, ins).narrow(0, block.first, block.rows)
         return rows if split is None else self._share(rows, 0 if split == "outputs" else 1, block.name)
+
+    def _whole(self, block: Block, ins: int) -> Tensor:
+        total, name = block.total or block.rows, f"{block.name}.weight"
+        if block.stacked is not None:
+            return self._checkpoint.read(block.name, (block.stacked, total // block.stacked, ins)).flatten(0, 1)
+        resident = self._resident.get(name)
+        return self._checkpoint.read(name, (total, ins)) if resident is None else resident
 
     def _bias(self, block: Block, split: Split | None) -> Tensor:
         whole = self._checkpoint.read(f"{block.name}.bias", (block.total or block.rows,))

@@ -6,13 +6,16 @@ Folders of Qwen3_5ForConditionalGeneration have the same model beside a vision t
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 from ...attention.interface import AttentionSpec
+from ...device.ranks import Ranks
 from ...errors import CheckpointError
 from ...layers.gated_attention import GatedAttention
-from ...layers.gated_delta import DeltaShape, GatedDelta
-from ...layers.mlp import GatedMlp
+from ...layers.gated_delta import DeltaBlocks, DeltaShape, GatedDelta, separate_blocks
+from ...layers.mlp import FeedForward, GatedMlp
 from ...layers.norm import RmsNorm
 from ...layers.pre_norm import PreNormLayer
 from ...loading.weights import WeightLoader
@@ -51,11 +54,16 @@ class Qwen35Config(ModelConfig):
 def read(config: ConfigJson) -> Qwen35Config:
     """Reads a config.json, or its `text_config` if the model takes images."""
     config = config.within("text_config").with_defaults(**DEFAULTS)
+    return Qwen35Config.read(config, **hybrid_fields(config))
+
+
+def hybrid_fields(config: ConfigJson) -> dict[str, Any]:
+    """The fields that say which layers have attention and which a state."""
     if config.text("hidden_act", "silu") not in ("silu", "swish"):
         raise CheckpointError(f"config.json: hidden_act {config.text('hidden_act')!r} is not supported, only silu")
     attends = tuple(kind == "full_attention" for kind in layer_types(config))
     spec = AttentionSpec(config.whole("head_dim") ** -0.5)
-    return Qwen35Config.read(config, attention=(spec,) * attends.count(True), delta=read_delta(config), attends=attends)
+    return {"attention": (spec,) * attends.count(True), "delta": read_delta(config), "attends": attends}
 
 
 def read_delta(config: ConfigJson) -> DeltaShape:
@@ -90,6 +98,17 @@ def layer_types(config: ConfigJson) -> list[str]:
 
 def build(config: Qwen35Config, weights: WeightLoader) -> Decoder:
     """Loads Qwen3_5ForCausalLM, or the text model of Qwen3_5ForConditionalGeneration."""
+    size, inner = config.hidden_size, config.intermediate_size
+    return hybrid_decoder(config, weights, lambda index, prefix: GatedMlp(weights, prefix, size, inner))
+
+
+def hybrid_decoder(
+    config: Qwen35Config,
+    weights: WeightLoader,
+    feed_forward: Callable[[int, str], FeedForward],
+    projections: Callable[[str, DeltaShape, Ranks], DeltaBlocks] = separate_blocks,
+) -> Decoder:
+    """A decoder with layers of both kinds; `feed_forward(index, prefix of its tensors)` makes that of a layer."""
     root = next((root for root in ROOTS if f"{root}.norm.weight" in weights), ROOT)
     size, eps = config.hidden_size, config.norm_eps
 
@@ -101,8 +120,8 @@ def build(config: Qwen35Config, weights: WeightLoader) -> Decoder:
             name, bias = f"{prefix}.self_attn", config.attention_bias
             mixer = GatedAttention(weights, number, name, config.heads, eps, bias=bias)
         else:
-            mixer = GatedDelta(weights, number, f"{prefix}.linear_attn", config.delta, eps)
-        mlp = GatedMlp(weights, f"{prefix}.mlp", size, config.intermediate_size)
+            mixer = GatedDelta(weights, number, f"{prefix}.linear_attn", config.delta, eps, projections)
+        mlp = feed_forward(index, f"{prefix}.mlp")
         return PreNormLayer(weights, prefix, size, eps, mixer, mlp, add_one=True, capturable=attends)
 
     embedding, layers = load_embedding(config, weights, root), [layer(index) for index in range(config.num_layers)]
