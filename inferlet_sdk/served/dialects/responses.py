@@ -10,10 +10,11 @@ from typing import Any
 from inferlet_sdk.context import Context
 from inferlet_sdk.served.dialects.openai import pinned_of
 from inferlet_sdk.served.fields import Fields
+from inferlet_sdk.served.requests.responses import text_format
 from inferlet_sdk.served.requests.wanted import Wanted
 from inferlet_sdk.served.writing.answer import Answer, Part, ToolCall
 
-_ECHOED = ("instructions", "max_output_tokens", "metadata", "reasoning", "text", "user", "prompt_cache_key")
+_ECHOED = ("instructions", "max_output_tokens", "metadata", "reasoning", "user", "prompt_cache_key")
 MESSAGE, REASONING, CALL = "message", "reasoning", "function_call"
 
 
@@ -47,6 +48,7 @@ class ResponseReply:
             "truncation": "disabled",
             "instructions": None,
             "metadata": {},
+            "text": {"format": text_format(fields)},
             **{name: fields.get(name) for name in _ECHOED if fields.get(name) is not None},
         }
 

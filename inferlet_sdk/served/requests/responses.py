@@ -28,15 +28,25 @@ def fields_of_response(fields: Fields, earlier: Sequence[Mapping[str, Any]] = ()
     system = [{"role": "system", "content": instructions}] if instructions else []
     chat["messages"] = [*system, *_messages(fields, earlier)]
     chat |= _tools(fields)
-    form = fields.object("text").object("format")
-    kind = form.kind(("text", "json_object", "json_schema"))
-    form.text("name"), form.flag("strict")  # only checked: answers repeat them
-    if kind == "json_schema":
-        chat["response_format"] = {"type": kind, "json_schema": {"schema": form.object("schema").values}}
-    elif kind == "json_object":
-        chat["response_format"] = {"type": kind}
+    form = text_format(fields)
+    kind = form["type"]
+    chat["response_format"] = {"type": kind, "json_schema": form} if kind == "json_schema" else {"type": kind}
     chat["reasoning_effort"] = fields.object("reasoning").get("effort")
     return Fields(chat)
+
+
+def text_format(fields: Fields) -> dict[str, Any]:
+    """What `text.format` of a request asks for, as the response repeats it. Raises Refused."""
+    form = fields.object("text").object("format")
+    kind = form.kind(("text", "json_object", "json_schema"))
+    if kind != "json_schema":
+        return {"type": kind}
+    for name, wanted in (("name", "a text"), ("schema", "a JSON Schema")):
+        if name not in form:
+            raise form.wrong(name, wanted)
+    described = {"description": form.text("description")} if "description" in form else {}
+    told = {"name": form.text("name"), "schema": form.object("schema").values, "strict": form.flag("strict")}
+    return {"type": kind, **described, **told}
 
 
 def _refuse_others(fields: Fields) -> None:
@@ -47,6 +57,7 @@ def _refuse_others(fields: Fields) -> None:
     fields.allow_only("truncation", ("disabled",), "is not served: send what fits")
     fields.allow_only("top_logprobs", (0,), "is not served here: /v1/chat/completions has it")
     fields.allow_only("prompt_logprobs", (), "is not served here: /v1/chat/completions has it")
+    fields.object("text").allow_only("verbosity", ("medium",), "is not served")
     fields.allow_only("max_tool_calls", (), "there are no tools of the server")
     fields.allow_only("n", (1,), "there is one answer")
     fields.allow_only("include", ([], ["reasoning.encrypted_content"]), "is not served")

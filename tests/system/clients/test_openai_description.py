@@ -7,8 +7,6 @@ here every request may be refused with it. Answers are short, so that many fit i
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +15,7 @@ import jsonschema_rs
 import pytest
 
 from tests.helpers.guard import HANG_SECONDS
+from tests.helpers.schemathesis import check_answers
 from tests.helpers.tiers import corpus
 
 DESCRIPTION = json.loads((Path(__file__).parent / "openai_description" / "openapi.json").read_text("utf-8"))
@@ -83,19 +82,9 @@ def _narrow(schemas: Any, schema: Any, length: str | None) -> None:
 @pytest.mark.parametrize("run", corpus([("fuzzing", 8), ("fuzzing,coverage", 60)], kind=lambda one: "phases"))
 def test_every_answer_is_described(server: str, tmp_path: Path, run: tuple[str, int]) -> None:
     (tmp_path / "openapi.json").write_text(json.dumps(tried()))
-    command = [sys.executable, "-m", "schemathesis.cli", "run", "openapi.json", "--url", f"{server}/v1"]
-    amount = ["--phases", run[0], "--max-examples", str(run[1]), "--generation-deterministic"]
-    found = subprocess.run(
-        [*command, *amount, "--checks", CHECKS, "--report", "ndjson", "--report-dir", "report"],
-        cwd=tmp_path,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        timeout=20 * HANG_SECONDS,
-        check=False,
-    )
-    assert found.returncode == 0, found.stdout
-    assert served(tmp_path / "report") == {f"{m.upper()} {path}" for path, m in operations()}, found.stdout
+    options = ["--url", f"{server}/v1", "--phases", run[0], "--checks", CHECKS]
+    told = check_answers(tmp_path, "openapi.json", run[1], *options, "--report", "ndjson", "--report-dir", "report")
+    assert served(tmp_path / "report") == {f"{m.upper()} {path}" for path, m in operations()}, told
 
 
 def operations() -> list[tuple[str, str]]:
