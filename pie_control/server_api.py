@@ -189,6 +189,10 @@ class ServerApi(TenantApi):
             and not all(model.is_down for model in self._models.values())
         )
 
+    def has_spare_pages(self, share: float) -> bool:
+        """Whether a model has so much of its KV pages for further inferlets."""
+        return any(model.has_spare_pages(share) for model in self._models.values())
+
     @property
     def is_idle(self) -> bool:
         """Whether no inferlet can run now."""

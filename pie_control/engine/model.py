@@ -66,6 +66,10 @@ class Model:
         """Whether no worker serves it, now or soon."""
         return not any(replica.life.can_serve for replica in self.replicas)
 
+    def has_spare_pages(self, share: float) -> bool:
+        """Whether a worker has so much of its KV pages for further inferlets."""
+        return any(replica.has_spare_pages(share) for replica in self.replicas)
+
     def why_down(self) -> str:
         """What is known of a model that is down, and when a worker is started again."""
         outages = [outage for replica in self.replicas if (outage := replica.life.outage)]

@@ -108,6 +108,10 @@ class Replica:
         kept = 0 if tenant is None or wanted is None else self._scheduler.kept_pages(tenant, wanted)
         return Load(True, len(self._owners), self._scheduler.memory.free_pages, kept)
 
+    def has_spare_pages(self, share: float) -> bool:
+        """Whether so much of its memory is there for further inferlets, as far as is known."""
+        return not self.life.serves or self._scheduler.memory.has_spare_pages(share)
+
     def open(self, opened: Opened) -> None:
         """Places an inferlet here."""
         self._owners[opened.owner] = None

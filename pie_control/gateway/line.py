@@ -13,6 +13,7 @@ from ..errors import TooManyRequests
 from ..tenants.tenant import Standing, Tenant
 from .refusal import Refused
 from .waiting.pace import Pace
+from .waiting.places import Places
 from .waiting.waiters import Shares, Waiter, Waiters
 
 
@@ -26,24 +27,37 @@ class LineLimits:
     wait_seconds: float
 
 
-class WaitingLine:
-    """Belongs to one event loop. `clock` is in seconds."""
+@dataclass(slots=True)
+class Place:
+    """What a request has while it is served. `evicted`: whoever has it says that others needed its memory."""
 
-    def __init__(self, limits: LineLimits, clock: Callable[[], float]) -> None:
+    evicted: bool = False
+
+
+class WaitingLine:
+    """Belongs to one event loop. While memory is short, and where requests were evicted, others wait for longer; but
+    one is always served."""
+
+    def __init__(
+        self, limits: LineLimits, clock: Callable[[], float], has_memory: Callable[[], bool] = lambda: True
+    ) -> None:
+        """`clock` is in seconds. `has_memory`: whether there is memory for one more request."""
         self._limits = limits
         self._clock = clock
+        self._has_memory = has_memory
         self._serving: Counter[str] = Counter()  # by tenant
         self._waiters = Waiters()
         self._came = 0  # that had to wait
         self._shares = Shares()
         self._pace = Pace(limits.serving)
+        self._places = Places(limits.serving)
 
     def counts(self) -> dict[str, int]:
         """Requests that are served, and those that wait."""
         return {"served": self._serving.total(), "waiting": len(self._waiters)}
 
     @contextlib.asynccontextmanager
-    async def place(self, standing: Standing) -> AsyncIterator[None]:
+    async def place(self, standing: Standing) -> AsyncIterator[Place]:
         """Waits for a place, which the block has until it ends. Raises Refused, with the seconds after which it makes
         sense to try again, if too many wait, or if it has waited too long; TooManyRequests if the tenant has as many
         requests as it may have inferlets."""
@@ -54,14 +68,20 @@ class WaitingLine:
         else:
             self._take(tenant)
             self._note()
+        place = Place()
         try:
-            yield
+            yield place
         finally:
             self._pace.ends(self._clock())
+            if place.evicted:
+                self._places.evicted(self._serving.total() - 1)
+            elif self._waiters:
+                self._places.ended()
             self._give_back(tenant)
 
     def _is_full(self) -> bool:
-        return self._serving.total() >= self._limits.serving
+        served = self._serving.total()
+        return served >= self._places.count or (served > 0 and not self._has_memory())
 
     def _take(self, tenant: Tenant) -> None:
         self._serving[tenant.name] += 1
@@ -83,7 +103,8 @@ class WaitingLine:
         turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         waiter = Waiter(standing, turn, self._clock() + self._limits.wait_seconds, self._came)
         self._waiters.add(waiter)
-        if self._is_too_long():  # one comes, one goes: who waits does not depend on how the pace changes
+        self._call()  # there may be memory by now
+        if self._waiters and self._is_too_long():  # one comes, one goes: it does not depend on how the pace changes
             self._refuse(self._waiters.last(), "too many requests wait")
         try:
             async with asyncio.timeout(self._limits.wait_seconds):
@@ -121,6 +142,10 @@ class WaitingLine:
         """A place is free: the next one goes."""
         self._serving[tenant.name] -= 1
         self._serving += Counter()  # drops tenants without requests
+        self._call()
+
+    def _call(self) -> None:
+        """Those go for whom there are places."""
         now = self._clock()
         while self._waiters and not self._is_full():
             waiter = self._waiters.first(self._shares)

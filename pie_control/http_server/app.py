@@ -14,6 +14,7 @@ from pie_control.config import JSON, ServerConfig
 from pie_control.gateway.gateway import Gateway
 from pie_control.gateway.line import LineLimits, WaitingLine
 from pie_control.gateway.programs import RoutePrograms
+from pie_control.gateway.waiting.memory import MemoryLook
 from pie_control.server_api import ServerApi
 
 from .attachments import Attachments
@@ -63,7 +64,8 @@ def create_app(api: ServerApi, config: ServerConfig, callers: Callers, programs:
     app = FastAPI(title="Pie", version=package_version(), description=DESCRIPTION)
     attachments, launches = Attachments(), Launches(config.max_inferlets_per_client)
     limits = LineLimits(config.max_serving, config.max_waiting, config.max_wait_seconds)
-    gateway = Gateway(api, RoutePrograms(api, programs), WaitingLine(limits, time.monotonic))
+    line = WaitingLine(limits, time.monotonic, MemoryLook(api, time.monotonic))
+    gateway = Gateway(api, RoutePrograms(api, programs), line)
     app.state.begin_again = functools.partial(begin_again, gateway, callers, attachments, launches)
     app.add_middleware(
         Guard,

@@ -287,6 +287,13 @@ class Memory:
         """Pages that are free now."""
         return self.pools[PAGES].free
 
+    def has_spare_pages(self, share: float) -> bool:
+        """Whether such a share of the pages is free, comes back with a wave, or is held by exports alone, which make
+        room. Looks at exports only if it matters."""
+        usage = self.pools[PAGES].usage()
+        most = (1 - share) * usage.total
+        return usage.used <= most or usage.used - self.exports.own_pages() <= most
+
     def page_use(self) -> PageUse:
         """Looks at every page: for those who look on, now and then."""
         held = np.array(self.pools[PAGES].all_references(), np.int32)

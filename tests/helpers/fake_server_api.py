@@ -129,6 +129,9 @@ class FakeServerApi:
     def meter(self) -> Meter:
         return self.meters.of(self.standing)
 
+    def has_spare_pages(self, share: float) -> bool:
+        return True
+
     def note(self, action: str, subject: str) -> None:
         self.audit.note(self.standing.tenant.name, "", action, subject)
 

@@ -19,6 +19,7 @@ from pie_control.gateway.stored.marks import Fetch, Part, Store, read_mark
 from pie_control.gateway.stored.running import Running
 from pie_control.gateway.stored.store import LOST
 from pie_control.inferlets.events import Ended, Event, Message
+from pie_control.inferlets.lifecycle import Status
 from pie_control.registry.entry import Entry
 from pie_control.tenant_api import TenantApi
 
@@ -86,9 +87,12 @@ class ServedResponse(Response):
             await self._answer_in_turn(send)
 
     async def _answer_in_turn(self, send: Send) -> None:
-        async with self._gateway.line.place(self._api.standing):
+        async with self._gateway.line.place(self._api.standing) as place:
             inferlet = await self._gateway.launch(self._request, self._api)
-            await self._answer_of(inferlet, send)
+            try:
+                await self._answer_of(inferlet, send)
+            finally:
+                place.evicted = inferlet.status == Status.EVICTED
 
     async def again(self, record: ResponseRecord) -> None:
         """Makes an answer of the background that the server before did not end; nobody waits for it."""

@@ -24,8 +24,10 @@ class Played:
 
     def __init__(self, serving: int = 1, waiting: int = 9, seconds: float = 60.0) -> None:
         self.now = 0.0
-        self.line = WaitingLine(LineLimits(serving, waiting, seconds), lambda: self.now)
+        self.has_memory = True
+        self.line = WaitingLine(LineLimits(serving, waiting, seconds), lambda: self.now, lambda: self.has_memory)
         self.went: list[str] = []
+        self.evicted: set[str] = set()
         self.tasks: dict[str, asyncio.Task[None]] = {}
         self._ends: dict[str, asyncio.Event] = {}
 
@@ -35,9 +37,10 @@ class Played:
         await self.settle()
 
     async def _serve(self, name: str, standing: Standing) -> None:
-        async with self.line.place(standing):
+        async with self.line.place(standing) as place:
             self.went.append(name)
             await self._ends[name].wait()
+            place.evicted = name in self.evicted
 
     async def end(self, name: str) -> None:
         self._ends[name].set()
@@ -241,5 +244,41 @@ def test_the_bound_of_a_tenant_is_told_at_once() -> None:
             await served.enter_async_context(line.place(few))
             with pytest.raises(TooManyRequests, match="1 requests of tenant eve"):
                 await served.enter_async_context(line.place(few))
+
+    play(test())
+
+
+def test_while_memory_is_short_nobody_goes_unless_none_is_served() -> None:
+    async def test() -> None:
+        line = Played(serving=9)
+        await line.come("r0")
+        await line.come("r1")
+        line.has_memory = False
+        for name in ("r2", "r3", "r4"):
+            await line.come(name)
+        await line.end("r0")
+        assert line.went == ["r0", "r1"]
+        await line.end("r1")
+        assert line.went == ["r0", "r1", "r2"]
+        line.has_memory = True
+        await line.come("r5")
+        assert sorted(line.went[3:]) == ["r3", "r4", "r5"]
+        await line.close()
+
+    play(test())
+
+
+def test_as_many_are_served_as_an_eviction_has_left() -> None:
+    async def test() -> None:
+        line = Played(serving=3)
+        for name in ("r0", "r1", "r2", "r3"):
+            await line.come(name)
+        line.evicted = {"r1", "r2"}
+        await line.end("r1")
+        await line.end("r2")
+        assert line.went == ["r0", "r1", "r2"]  # one of three places is left
+        await line.end("r0")
+        assert line.went[3:] == ["r3"]
+        await line.close()
 
     play(test())

@@ -159,6 +159,26 @@ def test_what_is_too_much_is_refused_at_once() -> None:
     serve_async(test, max_serving=1, max_waiting=1)
 
 
+@pytest.mark.parametrize("stream", [False, True])
+def test_after_an_eviction_fewer_are_served(stream: bool) -> None:
+    async def test(url: str, runtime: FakeServerApi) -> None:
+        async with http(url) as client:
+            two = []
+            for number in (1, 2):
+                two.append(asyncio.create_task(client.post(CHAT, json={"model": "+wait", "stream": stream})))
+                while len(runtime.inferlets()) < number:
+                    await asyncio.sleep(0.005)
+            runtime.inferlet("i2").end("evicted", None, "others need its memory")
+            assert (await two[1]).json()["error"]["message"].startswith("other requests needed")
+            refused = await client.post(CHAT, json={"model": "+environment"})
+            assert refused.json()["error"]["message"].startswith("too many requests wait")
+            runtime.inferlet("i1").end("finished", "1", None)
+            await two[0]
+            assert (await client.post(CHAT, json={"model": "+environment"})).status_code == 200
+
+    serve_async(test, max_serving=2, max_waiting=0)
+
+
 def test_one_that_is_ended_by_somebody_else() -> None:
     async def test(url: str, runtime: FakeServerApi) -> None:
         async with http(url) as client:

@@ -14,10 +14,11 @@ from hypothesis import strategies as st
 from pie_control.calls.kind import Bind, Command
 from pie_control.ids import Owner
 from pie_control.resources.contention import Action, End, FirstComeFirstServed, Holder, Shortage, Wait
+from pie_control.resources.exports import Export
 from pie_control.resources.holdings import Freed, Holdings
 from pie_control.resources.kinds import EMBEDS, PAGES, Resource
 from pie_control.resources.memory import Memory
-from pie_control.tenants.tenant import ServiceClass, Standing
+from pie_control.tenants.tenant import ServiceClass, Standing, Tenant
 from tests.helpers.scheduling import describe
 
 SEQUENCE = count(1)
@@ -75,6 +76,22 @@ def test_memory_is_bound_as_long_as_there_is_some() -> None:
     assert bind(memory, one, 10, EMBEDS)
     assert not bind(memory, one, 1, EMBEDS)
     memory.check_integrity()
+
+
+def test_pages_that_only_exports_hold_are_spare() -> None:
+    memory = make_memory()
+    one = memory.open(1, 0.0)
+    memory.begin()
+    assert bind(memory, one, 12)
+    assert memory.has_spare_pages(0.25)
+    assert bind(memory, one, 4)
+    assert not memory.has_spare_pages(0.25)
+    export = Export(Tenant("a"), "beginning", 1, 1)
+    memory.exports.announce(export)
+    memory.exports.hold(export, list(one.pages.physical[:4]))
+    assert not memory.has_spare_pages(0.25)
+    memory.close(1)
+    assert memory.has_spare_pages(1.0)
 
 
 def test_what_is_given_back_waits_for_the_wave_that_may_touch_it() -> None:
