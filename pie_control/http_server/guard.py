@@ -31,9 +31,9 @@ from .served.rate_limits import rate_limit_headers
 
 LOOPBACK_NAME = "localhost"
 PROGRAMS, BLOBS = "/v1/programs", "/v1/blobs"
-OPEN_PATHS = frozenset({"/health", "/ready", "/v1/health", "/docs", "/redoc", "/openapi.json"})
+OPEN_PATHS = frozenset({"/health", "/ready", "/v1/health", "/openapi.json"})
 """What is told without a token: that the server is there, and what its API is."""
-PAGES, ASSETS = ("/", "/playground"), "/assets"
+PAGES, ASSETS = ("/", "/playground", "/docs"), "/assets"
 """Pages in a browser, and their files: they hold nothing of the server, and ask for a token themselves."""
 MOST_NOTED = 100
 """Characters of a path that are kept of what an admin did."""

@@ -17,7 +17,7 @@ from pie_control.server_api import ServerApi
 from pie_control.testing.fake_model import FakeModel
 from pie_control.testing.in_process import InProcessClient
 from tests.control.tenants.test_accounts import ALICE, BOB, written
-from tests.helpers.browser import chromium_or_skip
+from tests.helpers.browser import Page, chromium_or_skip
 from tests.helpers.guard import HANG_SECONDS
 from tests.helpers.live_server import live_server
 from tests.helpers.servers import cache_with_guest, started
@@ -221,6 +221,32 @@ def test_the_playground_in_a_browser(tmp_path: Path, guest_cache: Path) -> None:
         page.until("document.querySelector('.gutter').children[8].className === 'marked'")
         page.until("/5 sample/.test(document.querySelector('canvas').getAttribute('aria-label'))")
         assert page.errors == []
+
+
+def test_the_api_can_be_tried_in_a_browser(tmp_path: Path, guest_cache: Path) -> None:
+    tenants = written(tmp_path, TENANTS)
+    with (
+        chromium_or_skip() as page,
+        live_server(cache_with_guest(_made(tmp_path), guest_cache), tenants=str(tenants)) as url,
+    ):
+        page.open(f"{url}/docs")
+        page.until("document.querySelector('.opblock-summary-path') !== null")
+        _click(page, "document", "button.authorize")
+        page.until("document.querySelector('.auth-container input') !== null")
+        page.value("document.querySelector('.auth-container input').focus()")
+        page.type(ALICE)
+        _click(page, "document", ".auth-container button.authorize")
+        models = """document.querySelector('[data-path="/v1/models"]').closest('.opblock')"""
+        for button in (".opblock-summary-control", ".try-out__btn", ".execute"):
+            _click(page, models, button)
+        page.until(f"{models}.querySelector('.live-responses-table .response')?.innerText.includes('FakeModel')")
+        assert page.value("JSON.stringify([document.cookie, localStorage.length, sessionStorage.length])") == '["",0,0]'
+        assert page.errors == []
+
+
+def _click(page: Page, within: str, button: str) -> None:
+    page.until(f"{within}.querySelector('{button}') !== null")
+    page.value(f"{within}.querySelector('{button}').click()")
 
 
 def _made(folder: Path) -> Path:

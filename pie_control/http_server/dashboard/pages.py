@@ -1,5 +1,5 @@
-"""The pages of the dashboard. They load nothing from elsewhere, run no script but the files of this package, and read
-the server by its public routes."""
+"""The pages of the dashboard, and `/docs`. They load nothing from elsewhere, run no script but the files of this
+package, and read the server by its public routes."""
 
 from __future__ import annotations
 
@@ -76,6 +76,10 @@ def pages_router() -> APIRouter:
     @router.api_route("/playground", methods=["GET", "HEAD"])
     async def playground(request: Request) -> Response:
         return _answer(request, "playground.html")
+
+    @router.api_route("/docs", methods=["GET", "HEAD"])
+    async def docs(request: Request) -> Response:
+        return _answer(request, "docs.html")
 
     @router.get("/assets/examples.json")
     async def all_examples() -> Response:

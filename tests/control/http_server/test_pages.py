@@ -38,6 +38,7 @@ def test_pages_run_nothing_but_their_own_files(tmp_path: Path) -> None:
                 assert (again.status_code, again.content) == (304, b"")
             assert (await client.get("/v1/dashboard")).status_code == 401
             assert (await client.post("/")).status_code == 401
+            assert (await client.get("/redoc")).status_code == 401, "it would load its script from elsewhere"
             for path in ("/assets/none.js", "/assets/../deltas.py", "/assets/%2e%2e/deltas.py", "/assets/"):
                 assert (await client.get(path)).status_code in (401, 404), path
 
@@ -67,6 +68,8 @@ def test_what_others_wrote_is_text_in_our_scripts() -> None:
 def test_vendored_files_stand_beside_their_licences() -> None:
     names = {path.name for path in (STATIC / "vendor").iterdir()}
     assert {"LICENSE-htm.txt", "LICENSE-preact.txt", "LICENSE-uplot.txt"} <= names
+    names = {path.name for path in (STATIC / "vendor" / "swagger").iterdir()}
+    assert {"LICENSE.txt", "NOTICE.txt", "swagger-ui-bundle.js.LICENSE.txt"} <= names
 
 
 @pytest.mark.skipif(shutil.which("node") is None, reason="there is no node here")
