@@ -24,6 +24,13 @@ def ends_of(lengths: Iterable[int]) -> NDArray[np.int32]:
     return as_int32([0, *accumulate(lengths)])
 
 
+def offsets(lengths: NDArray[np.int32]) -> NDArray[np.int32]:
+    """The same of an array."""
+    ends = np.zeros(len(lengths) + 1, np.int32)
+    lengths.cumsum(out=ends[1:])
+    return ends
+
+
 def packed(numbers: NDArray[Any], dtype: str) -> str:
     """Base64 of the numbers as this type: a text that costs a Python guest next to nothing until it reads it."""
     return b2a_base64(numbers.astype(dtype, copy=False).data, newline=False).decode()

@@ -17,7 +17,7 @@ from pie_control.resources.tables.contexts import Context, Mask
 from pie_inference.protocol import Forward
 
 from ..adapters import NO_ADAPTER
-from ..arrays import WrittenEmbeds, addresses, append_slots, as_int32, join
+from ..arrays import WrittenEmbeds, addresses, append_slots, as_int32, join, offsets
 from ..columns import ForwardColumns
 from ..kind import Command, LongBatch, LongCommand, WaveContext
 from .masks import masks, more_without_masks
@@ -175,6 +175,8 @@ class ForwardBatch(LongBatch[PassCommand]):
         self.tokens += self.rows
 
     def build(self) -> Forward:
+        if self._columns is not None and not self.commands:
+            return _of_rows(self._columns)
         alone = self._build_commands()
         return alone if self._columns is None else _extended(alone, self._columns)
 
@@ -195,6 +197,25 @@ class ForwardBatch(LongBatch[PassCommand]):
 
     def _column(self, values: Mapping[int, int], default: int) -> NDArray[np.int32]:
         return as_int32([values.get(sequence, default) for sequence in range(len(self.commands))])
+
+
+def _of_rows(rows: ForwardColumns) -> Forward:
+    """A batch of rows of decode runs alone."""
+    queries = np.arange(len(rows.slots) + 1, dtype=np.int32)
+    return Forward(
+        q_indptr=queries,
+        q_embeds=rows.embeds,
+        q_positions=rows.positions,
+        q_slots=rows.slots,
+        kv_indptr=offsets(rows.key_counts),
+        kv_pages=rows.pages,
+        kv_begins=rows.begins,
+        kv_ends=rows.ends,
+        dense=rows.dense,
+        out_rows=queries[:-1],
+        out_embeds=rows.outputs,
+        adapters=rows.adapters,
+    )
 
 
 def _extended(batch: Forward, rows: ForwardColumns) -> Forward:

@@ -16,7 +16,7 @@ from pie_control.resources.holdings import Holdings, Reference, TokenSource
 from pie_control.resources.pool import Pool
 from pie_inference.protocol import Result, Sample, SampleResult
 
-from ..arrays import as_int32, ends_of, join
+from ..arrays import as_int32, ends_of, join, offsets
 from ..columns import MatcherColumns, RowsTold, SampleColumns
 from ..kind import Batch, Handle, Stage, WaveContext, define
 from ..outputs import RowCommand, check_output, note_reading
@@ -184,8 +184,11 @@ class SampleBatch(Batch[SampleCommand]):
         self.rows = len(columns.token_slots)
 
     def build(self) -> Sample:
-        alone = self._build_commands()
-        batch = alone if self._columns is None else _extended(alone, self._columns)
+        if self._columns is not None and not self.commands:
+            batch = _of_rows(self._columns, self._mask_bytes)
+        else:
+            alone = self._build_commands()
+            batch = alone if self._columns is None else _extended(alone, self._columns)
         return self._with_special(batch) if self._is_special else batch
 
     def _with_special(self, batch: Sample) -> Sample:
@@ -200,8 +203,11 @@ class SampleBatch(Batch[SampleCommand]):
         asked = as_int32(alternatives) if self._is_asked else None
         return msgspec.structs.replace(batch, alternatives=asked, **bias_arrays(biases))
 
+    @property
+    def _mask_bytes(self) -> int:
+        return -(-self.context.model.vocab_size // 8)
+
     def _build_commands(self) -> Sample:
-        width = -(-self.context.model.vocab_size // 8)
         return Sample(
             embeds=as_int32(self._embeds),
             token_slots=as_int32(self._slots),
@@ -209,7 +215,7 @@ class SampleBatch(Batch[SampleCommand]):
             recent_indptr=as_int32(self._recent_ends),
             recent=as_int32(self._recent),
             allowed_rows=as_int32(self._allowed_rows),
-            allowed=np.frombuffer(b"".join(self._allowed), np.uint8).reshape(-1, width),
+            allowed=np.frombuffer(b"".join(self._allowed), np.uint8).reshape(-1, self._mask_bytes),
             **param_columns(param_rows([command.params for command in self.commands])),
         )
 
@@ -254,6 +260,21 @@ class SampleBatch(Batch[SampleCommand]):
 
 
 _NONE = np.zeros(0, np.int32), np.zeros(0, np.float32)
+
+
+def _of_rows(rows: SampleColumns, mask_bytes: int) -> Sample:
+    """A batch of rows of decode runs alone."""
+    return Sample(
+        embeds=rows.embeds,
+        token_slots=as_int32(rows.token_slots),
+        uniform=rows.uniform,
+        recent_indptr=offsets(rows.recent_counts),
+        recent=rows.recent,
+        allowed_rows=rows.allowed_rows,
+        allowed=np.frombuffer(b"".join(rows.allowed), np.uint8).reshape(-1, mask_bytes),
+        **param_columns(rows.params),
+        **({} if rows.grammars is None else _matchers(0, rows.grammars)),
+    )
 
 
 def _extended(batch: Sample, rows: SampleColumns) -> Sample:

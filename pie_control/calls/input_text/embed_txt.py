@@ -117,6 +117,9 @@ class EmbedBatch(Batch[EmbedCommand]):
         return all(filled.isdisjoint(addresses(one.embeds)) for one in own)
 
     def build(self) -> EmbedTxt:
+        if self._columns is not None and not self.commands:
+            indptr = np.arange(self.rows + 1, dtype=np.int32)
+            return EmbedTxt(embeds=self._columns.embeds, tokens=self._columns.tokens, indptr=indptr)
         embeds, tokens, ends = as_int32(self._embeds), as_int32(self._tokens), as_int32(self._ends)
         if (more := self._columns) is not None:
             ends = join(ends, ends[-1] + np.arange(1, self.rows + 1, dtype=np.int32))

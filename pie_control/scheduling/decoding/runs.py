@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from pie_control.calls.adapters import NO_ADAPTER
 from pie_control.calls.columns import EmbedColumns, ForwardColumns, Numbers, SampleColumns
 from pie_control.calls.fused.runs import RunCommand
-from pie_control.calls.sampler import NUM_PARAMS, Bias, param_rows
+from pie_control.calls.sampler import Bias, param_rows
 from pie_control.errors import CallError
 from pie_control.resources.holdings import Holdings
 from pie_control.resources.kinds import PAGES, Resource
@@ -32,6 +32,7 @@ from pie_control.tenants.tenant import ServiceClass
 
 from ..turn import RunTokens, StepAnswers
 from .matchers import StepMatchers
+from .rows import ROW, fields_of
 from .run import DecodeRun
 
 MOST_IN_FLIGHT = 2
@@ -44,37 +45,6 @@ NO_TOKEN = -1
 Rows = NDArray[np.int64]
 NO_ROWS: Rows = np.zeros(0, np.int64)
 Q = TypeVar("Q")
-
-ROW = np.dtype(
-    [
-        ("serial", np.int64),  # 0: the row is free
-        ("owner", np.int64),
-        ("future", np.int64),
-        ("service_class", np.int64),
-        ("ready", np.bool_),  # to take a further step
-        ("held", np.bool_),  # its tenant or key has spent its budget
-        ("meter", np.int64),  # number of what counts for it
-        ("steps", np.int32),
-        ("taken", np.int32),  # of them
-        ("known", np.int32),  # tokens
-        ("wave", np.int64),  # that took the last step
-        ("embed", np.int32),
-        ("input", np.int32),
-        ("token", np.int32),  # that the next step runs; -(s + 1): that in token slot s
-        ("position", np.int32),  # of it
-        ("slot", np.int32),  # of its key
-        ("end", np.int32),  # of the keys, in their last page, with it
-        ("left", np.int32),  # slots of this page
-        ("keys", np.int32),  # runs of keys
-        ("dense", np.bool_),
-        ("random", np.bool_),  # whether it needs random numbers
-        ("masked", np.bool_),  # whether it may choose certain tokens only
-        ("matched", np.bool_),  # whether it has a matcher
-        ("adapter", np.int32),
-        ("listed", np.int32),  # tokens that penalties count, at most
-        ("params", np.float64, (NUM_PARAMS,)),
-    ]
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,6 +81,7 @@ class Runs(Generic[Q]):
     def __init__(self, page_size: int) -> None:
         self._page_size = page_size
         self._table = np.zeros(INITIAL_ROWS, ROW)
+        self._fields = fields_of(self._table)
         self._draws = np.zeros((INITIAL_ROWS, DRAWS))
         self._stops = np.full((INITIAL_ROWS, 1), NO_TOKEN, np.int32)
         self._runs: list[DecodeRun[Q] | None] = [None] * INITIAL_ROWS
@@ -120,6 +91,7 @@ class Runs(Generic[Q]):
         self._matchers = StepMatchers()
         self._special = 0  # runs with a bias, or that ask for log-probabilities
         self._ready: Rows | None = None  # rows that are ready, if they were looked for since the last change
+        self._ready_classes: list[int] | None = None  # how many of each class, likewise
         self.live = 0
 
     # ---- beginning and end ----
@@ -155,7 +127,7 @@ class Runs(Generic[Q]):
         if one["matched"]:
             self._matchers.end(int(one["serial"]))
         one["serial"], one["ready"] = 0, False
-        self._ready = None
+        self._ready = self._ready_classes = None
         self._special -= run.is_special
         self._runs[run.row] = None
         self._free.append(run.row)
@@ -173,6 +145,7 @@ class Runs(Generic[Q]):
     def _grow(self) -> None:
         rows = len(self._table)
         self._table = np.concatenate([self._table, np.zeros(rows, ROW)])
+        self._fields = fields_of(self._table)
         self._draws = np.concatenate([self._draws, np.zeros_like(self._draws)])
         self._stops = np.concatenate([self._stops, np.full_like(self._stops, NO_TOKEN)])
         self._runs += [None] * rows
@@ -184,42 +157,46 @@ class Runs(Generic[Q]):
     def ready_rows(self) -> Rows:
         """Rows of the runs that can take a step."""
         if self._ready is None:
-            (self._ready,) = self._table["ready"].nonzero()
+            (self._ready,) = self._fields["ready"].nonzero()
         return self._ready
 
     def ready(self, meters: Sequence[int] | None = None) -> list[DecodeRun[Q]]:
         """The runs that can take a step; `meters`: those for which one of these counts."""
         rows = self.ready_rows()
         if meters is not None:
-            rows = rows[np.isin(self._table["meter"][rows], meters)]
+            rows = rows[np.isin(self._fields["meter"][rows], meters)]
         return [run for row in rows.tolist() if (run := self._runs[row]) is not None]
 
     def ready_by_class(self, wave: int = -1) -> list[int]:
         """How many can take a step; `wave`: of those that took one in this wave or a later one."""
         if not self.live:
             return [0] * len(ServiceClass)
+        if wave < 0 and self._ready_classes is not None:
+            return self._ready_classes
         rows = self.ready_rows()
         if wave >= 0:
-            rows = rows[self._table["wave"][rows] >= wave]
-        classes = self._table["service_class"][rows]
-        return list[int](np.bincount(classes, minlength=len(ServiceClass)).tolist())
+            rows = rows[self._fields["wave"][rows] >= wave]
+        found: list[int] = np.bincount(self._fields["service_class"][rows], minlength=len(ServiceClass)).tolist()
+        if wave < 0:
+            self._ready_classes = found
+        return found
 
     def hold(self, row: int, *, held: bool) -> None:
         """A run takes no step while it is held."""
-        self._table["held"][row] = held
+        self._fields["held"][row] = held
         self._update(np.array([row]))
 
     def owners(self, rows: Rows) -> list[int]:
         """The inferlets of these rows."""
-        return list[int](self._table["owner"][rows].tolist())
+        return list[int](self._fields["owner"][rows].tolist())
 
     def listed(self, rows: Rows) -> int:
         """Tokens that penalties count in the next step of these rows, at most."""
-        return int(self._table["listed"][rows].sum())
+        return int(self._fields["listed"][rows].sum())
 
     def _update(self, rows: Rows) -> None:
-        self._ready = None
-        table = self._table
+        self._ready = self._ready_classes = None
+        table = self._fields
         in_flight = table["taken"][rows] - table["known"][rows]
         more = table["taken"][rows] < table["steps"][rows]
         table["ready"][rows] = more & (in_flight < MOST_IN_FLIGHT) & (table["left"][rows] > 0) & ~table["held"][rows]
@@ -246,7 +223,7 @@ class Runs(Generic[Q]):
 
     def take(self, fresh: Sequence[int], others: Rows, slots: list[int], wave: int) -> tuple[TakenSteps, Columns]:
         """A step of each of these rows, `fresh` ones first; their tokens go to these token slots."""
-        table = self._table
+        table = self._fields
         rows = np.concatenate([np.array(fresh, np.int64), others])
         embed = EmbedColumns(table["input"][others], table["token"][others])
         columns = Columns(embed, self._forward(others), self._sample(rows, slots))
@@ -260,12 +237,12 @@ class Runs(Generic[Q]):
 
     def at_page_end(self, taken: TakenSteps) -> list[DecodeRun[Q]]:
         """The runs among these that have to go on to another page (`go_on`) before their next step."""
-        table, rows = self._table, taken.rows
+        table, rows = self._fields, taken.rows
         ends = rows[(table["left"][rows] == 0) & (table["taken"][rows] < table["steps"][rows])]
         return [run for row in ends.tolist() if (run := self._runs[row]) is not None]
 
     def _forward(self, rows: Rows) -> ForwardColumns:
-        table = self._table
+        table = self._fields
         counts = table["keys"][rows]
         keys = [self._pages[row] for row in rows.tolist()]
         pages = np.concatenate(keys) if keys else np.zeros(0, np.int32)
@@ -293,7 +270,7 @@ class Runs(Generic[Q]):
         )
 
     def _sample(self, rows: Rows, slots: list[int]) -> SampleColumns:
-        table = self._table
+        table = self._fields
         counts, recent = self._recent(rows)
         allowed_rows = np.full(len(rows), -1, np.int32)
         (masked,) = table["masked"][rows].nonzero()
@@ -321,7 +298,7 @@ class Runs(Generic[Q]):
         return [((one := self._command(row)).bias, one.alternatives) for row in rows.tolist()]
 
     def _uniform(self, rows: Rows) -> NDArray[np.float64]:
-        table = self._table
+        table = self._fields
         places = table["taken"][rows] % DRAWS
         for row in rows[(places == 0) & table["random"][rows]].tolist():
             run, taken = self._runs[row], table["taken"][row]
@@ -332,7 +309,7 @@ class Runs(Generic[Q]):
 
     def _recent(self, rows: Rows) -> tuple[Numbers, Numbers]:
         """Tokens that penalties count: how many of each row, and which."""
-        table = self._table
+        table = self._fields
         counts, parts = np.zeros(len(rows), np.int32), [np.zeros(0, np.int32)]
         for place in table["listed"][rows].nonzero()[0].tolist():
             row = rows[place]
@@ -353,12 +330,12 @@ class Runs(Generic[Q]):
 
     def lost(self, taken: TakenSteps) -> TakenSteps:
         """Those of steps whose runs have ended meanwhile: nothing comes of them."""
-        lost = self._table["serial"][taken.rows] != taken.serials
+        lost = self._fields["serial"][taken.rows] != taken.serials
         return TakenSteps(taken.rows[lost], taken.serials[lost], taken.meters[lost], 0)
 
     def answered(self, taken: TakenSteps, answers: StepAnswers) -> tuple[RunTokens, list[DecodeRun[Q]]]:
         """A wave was answered: the tokens of runs that go on or end with them, and those that end."""
-        table, errors, scores = self._table, answers.errors, answers.scores
+        table, errors, scores = self._fields, answers.errors, answers.scores
         alive = (table["serial"][taken.rows] == taken.serials).nonzero()[0]
         rows, tokens = taken.rows[alive], answers.tokens[alive].astype(np.int32)
         table["known"][rows] += 1
@@ -384,7 +361,7 @@ class Runs(Generic[Q]):
 
     def check_integrity(self) -> None:
         """Asserts that rows are those of runs, and that none claims more than it may."""
-        table = self._table
+        table = self._fields
         used = [row for row, run in enumerate(self._runs) if run is not None]
         assert table["serial"].nonzero()[0].tolist() == used
         assert sorted(self._free) == [row for row, run in enumerate(self._runs) if run is None]
