@@ -43,7 +43,10 @@ def load(plan: ServingPlan, ways: Ways = OWN) -> ServedModel:
     model = build_model(plan.model, weights)
     progress.finish()
     release_freed()
-    num_pages = plan.num_pages(free_bytes_of_rank(plan.device, plan.ranks))
+    free = free_bytes_of_rank(plan.device, plan.ranks)
+    num_pages = plan.num_pages(free)
+    if plan.state_shape is not None:
+        weights.states.allocate(plan.num_states(free), plan.state_shape)
     cache = KvCache(plan.kv_shape, num_pages, plan.device)
     max_swap_pages = sizing.fitting_swap_pages(plan.kv_shape, plan.config.host_pages)
     host_pages = HostPages(cache, plan.config.host_pages, max_swap_pages, make_lane(plan.device))
@@ -60,7 +63,7 @@ def load(plan: ServingPlan, ways: Ways = OWN) -> ServedModel:
         ranks=plan.ranks,
         embeds=embeds,
         tokens=torch.zeros(plan.config.token_slots, dtype=torch.int64, device=plan.device),
-        description=_describe(plan, host_pages, weights.bytes_loaded),
+        description=_describe(plan, host_pages, weights),
         constraints=_constraints(plan) if plan.ranks.rank == 0 else None,
         images=_image_encoder(plan, model.vision),
     )
@@ -103,7 +106,7 @@ def _calls(plan: ServingPlan) -> tuple[str, ...]:
     return (*without_images, *(EXTENSIONS if plan.config.max_adapters else ()))
 
 
-def _describe(plan: ServingPlan, host_pages: HostPages, weight_bytes: int) -> ModelDescription:
+def _describe(plan: ServingPlan, host_pages: HostPages, weights: WeightLoader) -> ModelDescription:
     config, model, size = plan.config, plan.model, plan.ranks.size
     return ModelDescription(
         name=config.name,
@@ -127,8 +130,10 @@ def _describe(plan: ServingPlan, host_pages: HostPages, weight_bytes: int) -> Mo
         tokenizer=plan.tokenizer.tokenizer,
         tokenizer_config=plan.tokenizer.config,
         page_bytes=size * plan.kv_shape.page_bytes,
-        weight_bytes=size * weight_bytes,
+        weight_bytes=size * weights.bytes_loaded,
         vision=plan.vision,
         fixed_positions=model.fixed_positions,
+        num_states=weights.states.slots,
+        state_bytes=size * plan.state_bytes,
         pooling=read_pooling(plan.checkpoint.folder),
     )

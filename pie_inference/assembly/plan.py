@@ -31,6 +31,7 @@ from ..models.image_processor import ImageProcessor, read_image_processor
 from ..models.registry import read_architecture
 from ..options import default_cache_dir
 from ..protocol import Vision
+from ..recurrence.states import StateShape
 
 
 @dataclass(frozen=True)
@@ -76,7 +77,25 @@ class ServingPlan:
 
     def num_pages(self, free: int) -> int:
         """The number of KV pages, if `free` bytes of the device are left once the weights are loaded."""
-        return self.config.pages or sizing.fitting_pages(self.kv_shape, self.device, free, self.ranks.size)
+        return self.config.pages or sizing.fitting_pages(
+            self.kv_shape, self.device, free, self.ranks.size, self.state_bytes
+        )
+
+    @property
+    def state_shape(self) -> StateShape | None:
+        """What one rank keeps of a text beside keys and values; None: nothing."""
+        return None if self.model.state is None else self.model.state.shared_by(self.ranks)
+
+    @property
+    def state_bytes(self) -> int:
+        """Memory of a state on one rank; 0: the model keeps none."""
+        return 0 if self.state_shape is None else self.state_shape.nbytes(self.dtype)
+
+    def num_states(self, free: int) -> int:
+        """The number of states, if `free` bytes of the device are left once the weights are loaded."""
+        if not self.state_bytes:
+            return 0
+        return sizing.fitting_states(self.state_bytes, self.device, free, self.ranks.size)
 
     @property
     def num_embeds(self) -> int:

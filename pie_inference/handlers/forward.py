@@ -8,5 +8,5 @@ from ..protocol import Forward
 
 
 def forward(served: ServedModel, batch: Forward) -> None:
-    with served.adapters.beside(batch):
+    with served.adapters.beside(batch), served.states.beside(batch):
         served.executor.forward(with_masks(batch, served.cache))

@@ -16,7 +16,7 @@ from ..protocol import Array, ForwardWithScores, ForwardWithScoresResult
 def forward_with_scores(served: ServedModel, batch: ForwardWithScores) -> PendingResult:
     config = served.model.config
     attention = ScoringAttention(served.cache, config.num_heads // served.ranks.size, config.attention, served.ranks)
-    with served.adapters.beside(batch):
+    with served.adapters.beside(batch), served.states.beside(batch):
         DirectExecutor(served.model, attention, served.embeds).forward(with_masks(batch, served.cache))
     host = download(attention.scores())
     return PendingResult(lambda: ForwardWithScoresResult(_ends(batch), host.numpy()))

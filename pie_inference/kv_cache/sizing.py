@@ -7,6 +7,8 @@ import torch
 from .pages import KvShape
 
 MAX_PAGES = 65536
+MAX_STATES = 4096
+STATES_SHARE = 0.5  # of what a model that keeps states has for them and pages together
 MAX_EMBEDS = 65536
 MAX_EMBED_BYTES = 1 << 30
 MAX_CPU_CACHE_BYTES = 4 << 30
@@ -15,12 +17,21 @@ MAX_SWAP_BYTES = 64 << 20  # about 3 ms on a PCIe bus
 MEMORY_SHARE = {"cpu": 0.25, "cuda": 0.8}  # share of the memory that is free once the model is loaded
 
 
-def fitting_pages(shape: KvShape, device: torch.device, free: int, ranks: int) -> int:
-    """The number of pages on a device, given `free` bytes for one of `ranks` ranks."""
+def fitting_pages(shape: KvShape, device: torch.device, free: int, ranks: int, state_bytes: int = 0) -> int:
+    """The number of pages on a device, given `free` bytes for one of `ranks` ranks, beside states of `state_bytes`."""
+    share = 1 - STATES_SHARE if state_bytes else 1.0
+    return max(1, min(int(_available(device, free, ranks) * share // shape.page_bytes), MAX_PAGES))
+
+
+def fitting_states(state_bytes: int, device: torch.device, free: int, ranks: int) -> int:
+    """The number of states on a device, given `free` bytes for one of `ranks` ranks, beside pages."""
+    return max(1, min(int(_available(device, free, ranks) * STATES_SHARE // state_bytes), MAX_STATES))
+
+
+def _available(device: torch.device, free: int, ranks: int) -> float:
+    """Bytes for pages and states."""
     available = free * MEMORY_SHARE[device.type]
-    if device.type == "cpu":
-        available = min(available, MAX_CPU_CACHE_BYTES / ranks)
-    return max(1, min(int(available // shape.page_bytes), MAX_PAGES))
+    return min(available, MAX_CPU_CACHE_BYTES / ranks) if device.type == "cpu" else available
 
 
 def fitting_swap_pages(shape: KvShape, num_host_pages: int) -> int:

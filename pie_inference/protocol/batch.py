@@ -66,7 +66,8 @@ class Batch(Message, frozen=True):
         bounds: Array | None = getattr(self, indptr)
         if bounds is None:
             return {}
-        arrays: dict[str, Array] = {name: getattr(self, name) for name in names}
+        given: dict[str, Array | None] = {name: getattr(self, name) for name in names}
+        arrays = {name: array for name, array in given.items() if array is not None}
         for name, array in arrays.items():
             check_indptr(bounds, self.count(), len(array), f"{indptr} of {name}")
         first, last = bounds[command : command + 2]

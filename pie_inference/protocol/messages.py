@@ -27,7 +27,7 @@ import numpy as np
 from . import rows as _rows  # noqa: F401  # its classes are among those below
 from .batch import Array, Batch, Layout, Result, call_name
 
-PROTOCOL_VERSION = 12
+PROTOCOL_VERSION = 13
 """Raised by every change of this file that an older peer would misread; checked when a worker connects."""
 
 
@@ -122,10 +122,14 @@ class Forward(Batch, frozen=True):
     sequence n for which it is true sees the keys of its own ranges among range_indptr[n]:range_indptr[n+1], and no
     others. If `adapters` is given, sequence n
     runs with the adapter of this number.
+
+    A model that keeps a state of a text needs `state_reads` and `state_writes`, slots of states. A slot that is written
+    is written once, and read by no other sequence; a sequence may write the slot that it reads with its last row, if
+    no row before has a slot.
     """
 
     ragged: ClassVar[Layout] = {
-        "q_indptr": ("q_embeds", "q_positions", "q_slots"),
+        "q_indptr": ("q_embeds", "q_positions", "q_slots", "state_writes"),
         "kv_indptr": ("kv_pages", "kv_begins", "kv_ends"),
         "mask_indptr": ("mask_bits",),
         "range_indptr": ("range_rows", "range_begins", "range_ends"),
@@ -152,6 +156,8 @@ class Forward(Batch, frozen=True):
     range_begins: Array | None = None  # int32, its first key, counted among the keys of the sequence
     range_ends: Array | None = None  # int32, behind its last key
     adapters: Array | None = None  # int32 [N], adapters by their numbers in `LoadAdapter`; -1: none
+    state_reads: Array | None = None  # int32 [N], slot with the state of the keys before the new ones; -1: a new text
+    state_writes: Array | None = None  # int32 [T], slot that gets the state behind the row; -1: none
 
     def only(self, command: int) -> Self:
         alone = super().only(command)

@@ -9,10 +9,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
+
+from ..device.tensors import upload_together
+
+Numbers = Sequence[int] | NDArray[Any]
 
 NONE = -1
 """In place of a slot: begins with zeros, or leaves nothing."""
@@ -32,14 +38,12 @@ class Runs:
     longest: int  # number of rows of the longest sequence
 
     @staticmethod
-    def make(counts: Sequence[int], reads: Sequence[int], writes: Sequence[int], device: torch.device) -> Runs:
+    def make(counts: Numbers, reads: Numbers, writes: Numbers, device: torch.device) -> Runs:
         """Makes them of the number of rows of each sequence."""
-        starts = [0]
-        for count in counts:
-            starts.append(starts[-1] + count)
-        together = torch.tensor([*starts, *reads, *writes], dtype=torch.int64).to(device)
-        parts = torch.split(together, [len(starts), len(reads), len(writes)])
-        return Runs(parts[0], parts[1], parts[2], max(counts, default=0))
+        starts = np.concatenate(([0], np.cumsum(counts)))
+        parts = [torch.from_numpy(np.array(part, np.int64)) for part in (starts, reads, writes)]
+        starts_there, reads_there, writes_there = upload_together(parts, device)
+        return Runs(starts_there, reads_there, writes_there, int(np.max(counts, initial=0)))
 
 
 class Recurrences(Protocol):

@@ -10,6 +10,9 @@ import torch
 from torch import Tensor
 
 from ..device.ranks import Ranks
+from ..errors import BatchError
+from ..protocol import Forward
+from .batches import runs_of
 from .interface import Recurrences, Runs
 
 
@@ -20,9 +23,18 @@ class StateShape:
     layers: int
     numbers: int
 
+    def nbytes(self, dtype: torch.dtype) -> int:
+        """Memory of a slot, for a model in `dtype`."""
+        return self.layers * self.numbers * state_dtype(dtype).itemsize
+
     def shared_by(self, ranks: Ranks) -> StateShape:
         """The part of one rank. Every number belongs to a head, and ranks share the heads."""
         return StateShape(self.layers, self.numbers // ranks.size)
+
+
+def state_dtype(dtype: torch.dtype) -> torch.dtype:
+    """The dtype of states, for a model in `dtype`."""
+    return torch.promote_types(dtype, torch.float32)
 
 
 class States:
@@ -31,8 +43,7 @@ class States:
 
     def __init__(self, recurrences: Recurrences, dtype: torch.dtype, device: torch.device) -> None:
         self.recurrences = recurrences
-        self.dtype = torch.promote_types(dtype, torch.float32)
-        """The dtype of states, for a model in `dtype`."""
+        self.dtype = state_dtype(dtype)
         self._device = device
         self._pool: Tensor | None = None
         self._runs: Runs | None = None
@@ -42,10 +53,26 @@ class States:
         self._pool = torch.zeros(slots, shape.layers, shape.numbers, dtype=self.dtype, device=self._device)
 
     @property
+    def slots(self) -> int:
+        """The number of slots."""
+        return 0 if self._pool is None else len(self._pool)
+
+    @property
     def pool(self) -> Tensor:
         """All slots, [slots, layers, numbers]."""
         assert self._pool is not None, "allocate the pool first"
         return self._pool
+
+    @contextmanager
+    def beside(self, batch: Forward) -> Iterator[None]:
+        """Within it, the batch runs. Raises BatchError if its slots are wrong."""
+        if not self.slots:
+            if batch.state_reads is not None or batch.state_writes is not None:
+                raise BatchError("the model keeps no states")
+            yield
+            return
+        with self.running(runs_of(batch, self.slots, self._device)):
+            yield
 
     @contextmanager
     def running(self, runs: Runs) -> Iterator[None]:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 import pytest
 import torch
@@ -15,13 +15,11 @@ from safetensors.torch import load_file, save_file
 
 from pie_inference.device.ranks import SingleRank
 from pie_inference.errors import CheckpointError
-from pie_inference.execution.direct import Executor
 from pie_inference.models import registry
 from pie_inference.models.families import qwen3_5, qwen3_5_moe
 from pie_inference.models.registry import Family, read_architecture
-from pie_inference.protocol import Forward
-from pie_inference.recurrence.interface import NONE, Runs
-from pie_inference.recurrence.states import States
+from pie_inference.protocol import Batch, Forward, RunWave, WaveDone
+from pie_inference.recurrence.interface import NONE
 from testing.worker_batches import Driver, Extend, Keys
 from tests.helpers.families import save_reference
 from tests.helpers.oracle import (
@@ -66,35 +64,23 @@ def _registered(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 class StateOracle(Oracle):
-    """An oracle whose worker keeps the state of a text in the slot with the number of the text's first page."""
+    """An oracle whose batches keep the state of a text in the slot with the number of the text's first page."""
 
-    def __init__(self, folder: Path, reference: Any, **options: Any) -> None:
-        super().__init__(folder, reference, **options)
-        served = self.worker._served
-        shape = served.model.config.state
-        assert shape is not None
-        served.states.allocate(served.cache.num_pages, shape)
-        self.worker._served = replace(served, executor=WithStates(served.executor, served.states))
+    def driver(self) -> Driver:
+        def run(wave: RunWave) -> WaveDone:
+            batches = tuple(_with_slots(each) if isinstance(each, Forward) else each for each in wave.batches)
+            return self.worker.run(msgspec.structs.replace(wave, batches=batches))
 
-
-class WithStates:
-    """Implements `Executor`, with the states of a batch beside it."""
-
-    def __init__(self, inner: Executor, states: States) -> None:
-        self._inner, self._states = inner, states
-
-    def forward(self, batch: Forward) -> None:
-        with self._states.running(_runs(batch)):
-            self._inner.forward(batch)
+        return Driver(run, "model")
 
 
-def _runs(batch: Forward) -> Runs:
-    counts, slots = np.diff(batch.q_indptr), batch.kv_pages[batch.kv_indptr[:-1]]
+def _with_slots(batch: Forward) -> Forward:
+    slots, counts = batch.kv_pages[batch.kv_indptr[:-1]], np.diff(batch.q_indptr)
     keys = np.add.reduceat(batch.kv_ends - batch.kv_begins, batch.kv_indptr[:-1])
-    writes = np.full(len(batch.q_embeds), NONE)
+    writes = np.full(len(batch.q_embeds), NONE, np.int32)
     writes[batch.q_indptr[1:] - 1] = slots
-    reads = np.where(keys > counts, slots, NONE)
-    return Runs.make(counts.tolist(), reads.tolist(), writes.tolist(), torch.device("cpu"))
+    reads = np.where(keys > counts, slots, NONE).astype(np.int32)
+    return msgspec.structs.replace(batch, state_reads=reads, state_writes=writes)
 
 
 FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
@@ -122,6 +108,31 @@ def test_prefill_and_decode(oracle: StateOracle) -> None:
 
 def test_ragged_batches(oracle: StateOracle) -> None:
     assert_ragged_batch_equals(oracle, before=[0, 0, 3, 80, 20, 25, 33], new=[70, 5, 1, 1, 6, 1, 2])
+
+
+def test_states_behind_each_row_and_forks_of_them(oracle: StateOracle) -> None:
+    """As drafts are verified: the text goes on behind the third of five tokens, in two ways at once."""
+    tokens, keys, other = random_tokens(50, 5), Keys(), random_tokens(4, 6)
+    slots, reads = [[10, 11, 12, 13, 14], [20, 21]], [[NONE], [12, 12]]
+
+    def run(wave: RunWave) -> WaveDone:
+        return oracle.worker.run(msgspec.structs.replace(wave, batches=tuple(map(with_slots, wave.batches))))
+
+    def with_slots(batch: Batch) -> Batch:
+        if not isinstance(batch, Forward):
+            return batch
+        writes = np.full(len(batch.q_embeds), NONE, np.int32)
+        ends = batch.q_indptr[1:] - 1 if len(slots) == 1 else np.arange(45, 50)
+        writes[ends] = slots.pop(0)
+        return msgspec.structs.replace(batch, state_reads=np.array(reads.pop(0), np.int32), state_writes=writes)
+
+    driver = Driver(run, "model")
+    driver.logprobs(Extend(keys, tokens), vocab_size=VOCAB)
+    keys.slots, keys.position = keys.slots[:48], 48
+    branches = [keys, keys.fork()]
+    steps = [Extend(branch, other[2 * n : 2 * n + 2]) for n, branch in enumerate(branches)]
+    for n, result in enumerate(driver.logprobs(*steps, vocab_size=VOCAB)):
+        assert_close(result, oracle.expected(tokens[:48] + other[2 * n : 2 * n + 2])[48:])
 
 
 def test_bfloat16_is_as_near_to_float32_as_the_reference_is(oracle: StateOracle) -> None:
@@ -202,6 +213,13 @@ def test_quantized_layers_leave_gates_and_convolutions_exact(quantization: str, 
     [result] = rounded.driver().logprobs(Extend(Keys(), tokens), vocab_size=VOCAB)
     difference = np.abs(result - oracle.expected(tokens)).mean()
     assert difference < (0.5 if quantization == "int8" else 1.5)
+
+
+@pytest.mark.parametrize("missing", ["state_reads", "state_writes"])
+def test_a_forward_without_slots_fails_alone(missing: str, oracle: StateOracle) -> None:
+    _, batch = oracle.driver().forward_batch([Extend(Keys(), [1, 2, 3])])
+    done = oracle.worker.run(RunWave(1, "model", (msgspec.structs.replace(_with_slots(batch), **{missing: None}),)))
+    assert "must name the slots of states" in done.failures[0].message
 
 
 def config_json(**more: Any) -> dict[str, Any]:
