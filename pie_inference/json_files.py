@@ -17,6 +17,8 @@ def read_json(path: Path) -> dict[str, Any]:
         raise CheckpointError(f"{path}: there is no such file") from None
     except (OSError, ValueError) as error:
         raise CheckpointError(f"{path}: unreadable: {error}") from error
+    except RecursionError:
+        raise CheckpointError(f"{path}: unreadable: its objects are nested too deeply") from None
     if not isinstance(value, dict):
         raise CheckpointError(f"{path}: not a JSON object")
     return value

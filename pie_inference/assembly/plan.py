@@ -47,7 +47,9 @@ def read_model(config: WorkerConfig) -> ModelFiles:
     """Reads config.json and the headers of the weights. Raises CheckpointError."""
     folder = find_folder(config.model)
     raw_config = read_json(folder / "config.json")
-    return ModelFiles(raw_config, read_architecture(raw_config, config.max_context), Checkpoint(folder))
+    cache_dir = config.cache_dir or default_cache_dir()
+    model = read_architecture(raw_config, config.max_context, config.model_code, cache_dir)
+    return ModelFiles(raw_config, model, Checkpoint(folder))
 
 
 @dataclass(frozen=True)

@@ -21,6 +21,7 @@ class ModelShape:
 
     family: str  # model_type of config.json
     architecture: str
+    code: str  # whose code runs it, and how that is known to be exact
     parameters: int
     file_bytes: int
     max_context: int
@@ -84,6 +85,7 @@ def _shape(files: ModelFiles) -> ModelShape:
     return ModelShape(
         family=str(files.raw_config.get("model_type", "unknown")),
         architecture=files.config.architecture,
+        code=files.config.code,
         parameters=files.checkpoint.num_parameters(),
         file_bytes=files.checkpoint.num_bytes(),
         max_context=files.config.max_context,

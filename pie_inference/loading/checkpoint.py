@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -86,6 +86,13 @@ class Checkpoint:
     def read(self, name: str, shape: Sequence[int]) -> Tensor:
         """A tensor as it is stored, memory-mapped. Raises CheckpointError if it is missing, has another shape, or does
         not hold floating-point numbers."""
+        self.check(name, shape)
+        stored = self.find(name)
+        tensor: Tensor = self._open(stored.path).get_tensor(name[self._prefix :])
+        return tensor
+
+    def check(self, name: str, shape: Sequence[int]) -> None:
+        """Raises CheckpointError as `read` does, without reading."""
         stored = self.find(name)
         if stored.shape != tuple(shape):
             raise CheckpointError(
@@ -95,8 +102,14 @@ class Checkpoint:
             raise CheckpointError(
                 f"{stored.path}: tensor {name!r} is stored as {stored.format}, expected {', '.join(BYTES)}"
             )
-        tensor: Tensor = self._open(stored.path).get_tensor(name[self._prefix :])
-        return tensor
+
+    def names(self) -> Iterable[str]:
+        """The names of all tensors."""
+        return self._where
+
+    def shape(self, name: str) -> tuple[int, ...]:
+        """The shape of a tensor. Raises CheckpointError if it is missing."""
+        return self.find(name).shape
 
     def num_parameters(self) -> int:
         """The count of numbers in all tensors together."""

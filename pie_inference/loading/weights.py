@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, Protocol
 
 import torch
 from torch import Tensor
@@ -17,9 +17,32 @@ from ..quantization.choose import Quantizer
 from ..recurrence.interface import Recurrences
 from ..recurrence.states import States
 from ..recurrence.torch_recurrences import TorchRecurrences
-from .checkpoint import Checkpoint
 from .progress import LoadProgress
 from .weight_sizes import refuse_groups
+
+
+class TensorReader(Protocol):
+    """Gives tensors by their names."""
+
+    def __contains__(self, name: str) -> bool:
+        """Whether there is such a tensor."""
+
+    def read(self, name: str, shape: Sequence[int]) -> Tensor:
+        """A tensor as it is stored. Raises CheckpointError if it is missing or has another shape."""
+
+
+class TensorSource(TensorReader, Protocol):
+    """A checkpoint, as far as its tensors go."""
+
+    def names(self) -> Iterable[str]:
+        """The names of all tensors."""
+
+    def shape(self, name: str) -> Sequence[int]:
+        """The shape of a tensor, without reading it. Raises CheckpointError."""
+
+    def check(self, name: str, shape: Sequence[int]) -> None:
+        """Raises CheckpointError as `read` does, without reading."""
+
 
 Split = Literal["outputs", "inputs"]
 Role = Literal["layer", "head", "router"]
@@ -46,7 +69,7 @@ class WeightLoader:
 
     def __init__(
         self,
-        checkpoint: Checkpoint,
+        checkpoint: TensorSource,
         ops: Ops,
         dtype: torch.dtype,
         device: torch.device,
@@ -62,13 +85,18 @@ class WeightLoader:
         self.bytes_loaded = 0
         self.adapted = AdaptedLayers()
         self.states = States(recurrences or TorchRecurrences(), dtype, device)
-        self._checkpoint = checkpoint
+        self._source = checkpoint
+        self._checkpoint: TensorReader = checkpoint
         self._quantizer = quantizer
         self._progress = progress
         self._resident: dict[str, Tensor] = {}
 
     def __contains__(self, name: str) -> bool:
         return name in self._checkpoint
+
+    def read_through(self, renamed: Callable[[TensorSource], TensorReader]) -> None:
+        """From now on reads what `renamed` makes of the checkpoint, such as the same tensors by other names."""
+        self._checkpoint = renamed(self._source)
 
     @property
     def quantized(self) -> bool:

@@ -81,6 +81,11 @@ class ModelConfig:
         return ""
 
     @property
+    def code(self) -> str:
+        """Whose code runs it, and how that is known to be exact."""
+        return "Pie's own"
+
+    @property
     def distinct_ropes(self) -> list[RopeConfig]:
         """Each rotation once, in the order of the layers that use it first."""
         found: list[RopeConfig] = []

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Generic, TypeVar
 
 from ..errors import CheckpointError
 from ..layers.rotary import frequencies
 from ..loading.weights import WeightLoader
+from .borrowed.config import BorrowedConfig, read_borrowed
 from .config import ModelConfig
 from .config_json import ConfigJson
 from .families import gemma2, gemma3, granite, llama, mistral, mixtral, olmo2, phi3, qwen2, qwen3, qwen3_moe
@@ -47,29 +49,46 @@ FAMILIES: Mapping[str, Family[Any]] = {
 }
 
 
-def read_architecture(config: Mapping[str, Any], max_context: int | None = None) -> ModelConfig:
-    """The configuration of a known architecture, for sequences of up to `max_context` tokens if that is given.
+def read_architecture(
+    config: Mapping[str, Any], max_context: int | None = None, code: str = "auto", cache_dir: Path | None = None
+) -> ModelConfig:
+    """The configuration of an architecture, for sequences of up to `max_context` tokens if that is given. `code`:
+    `WorkerOptions.model_code`. What is found out about transformers' code is kept in `cache_dir`.
 
     Raises CheckpointError for an unknown architecture, naming the known ones, and for values that are not supported.
     """
-    name = _known_architecture(config)
+    names = _architectures(config)
     _refuse_quantized(config)
-    family = FAMILIES[name]
+    known = [name for name in names if name in FAMILIES]
+    if not names or (code == "own" and not known):
+        named, asked = ", ".join(names) or "none", " with --model-code own" if code == "own" else ""
+        raise CheckpointError(
+            f"config.json: architecture {named} is not supported{asked}; known: {', '.join(FAMILIES)}"
+        )
+    if code == "transformers" or not known:
+        return _borrowed(config, names, cache_dir).serving(max_context)
+    family, name = FAMILIES[known[0]], known[0]
     model: ModelConfig = family.read(ConfigJson({**config, "architecture": name})).serving(max_context)
     for rope in model.distinct_ropes:
         frequencies(rope)  # raises if its parameters make no sense
     return model
 
 
-def _known_architecture(config: Mapping[str, Any]) -> str:
+def _architectures(config: Mapping[str, Any]) -> list[str]:
     names = config.get("architectures") or []
-    if not isinstance(names, list):
-        raise CheckpointError(f"config.json: architectures must be a list, not {names!r}")
-    known = [name for name in names if isinstance(name, str) and name in FAMILIES]
-    if not known:
-        named = ", ".join(map(str, names)) or "none"
-        raise CheckpointError(f"config.json: architecture {named} is not supported; known: {', '.join(FAMILIES)}")
-    return str(known[0])
+    if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
+        raise CheckpointError(f"config.json: architectures must be a list of names, not {names!r}")
+    return names
+
+
+def _borrowed(config: Mapping[str, Any], names: list[str], cache_dir: Path | None) -> BorrowedConfig:
+    """By transformers' code. Raises CheckpointError."""
+    try:
+        return read_borrowed(config, names[0], cache_dir)
+    except CheckpointError as error:
+        if not config.get("auto_map"):
+            raise
+        raise CheckpointError(f"{error}; the code in the checkpoint (auto_map) is never run") from None
 
 
 def _refuse_quantized(config: Mapping[str, Any]) -> None:
@@ -84,5 +103,9 @@ def _refuse_quantized(config: Mapping[str, Any]) -> None:
 
 def build_model(config: ModelConfig, weights: WeightLoader) -> Model:
     """The model with its weights. Raises CheckpointError."""
+    if isinstance(config, BorrowedConfig):
+        from .borrowed.model import build
+
+        return build(config, weights)
     model: Model = FAMILIES[config.architecture].build(config, weights)
     return model

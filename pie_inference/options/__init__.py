@@ -62,6 +62,10 @@ class WorkerOptions:
         *("auto", "kernels of attention; auto: the fastest that can serve"),
         *("auto", "flashinfer", "triton", "cpu", "torch"),
     )
+    model_code: str = _choice(
+        *("auto", "whose code runs the model; auto: Pie's own for the families that it has, else transformers'"),
+        *("auto", "own", "transformers"),
+    )
     quantization: str = _choice(
         *("none", "form of the weights of linear layers"),
         *("none", "int8", "int4", "int4-64", "int4-32", "fp8"),

@@ -52,6 +52,7 @@ FORBIDDEN = {package: {"asyncio", "socket", "threading", "time"} for package in 
 
 HOMES = {
     "torch": ("pie_inference",),
+    "transformers": ("pie_inference.models.borrowed",),
     "huggingface_hub": ("pie_inference.loading.hub",),
     "triton": (
         "pie_inference.adapters.products.triton_kernels",

@@ -105,7 +105,7 @@ Q_PROJ = "model.layers.1.self_attn.q_proj.weight"
         (write("config.json", "[]"), r"config.json: not a JSON object"),
         (
             change_config(architectures=["GizmoForCausalLM"]),
-            r"GizmoForCausalLM is not supported; known: .*LlamaForCausalLM",
+            r"GizmoForCausalLM is not supported: Pie has no such family, and transformers .* has LlamaForCausalLM",
         ),
         (change_config(rope_parameters={"rope_type": "spiral", "factor": 2.0}), r"'spiral' is not supported, only"),
         (change_config(rope_parameters={"rope_type": "linear"}), r"rope type 'linear' needs a 'factor' of"),

@@ -1,0 +1,73 @@
+"""A causal model in two parts: its base, which is its layers, and its head by its own code, with the caps and factors
+of logits. There the base is replaced by a stub."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from transformers.modeling_outputs import MoeModelOutputWithPast
+
+from ...errors import CheckpointError
+
+
+class _Output(MoeModelOutputWithPast):
+    """Has every attribute that a head may pass on: None."""
+
+    def __getattr__(self, name: str) -> None:
+        if name.startswith("__"):
+            raise AttributeError(name)
+
+
+class _Through(nn.Module):
+    """Stands for the base: it hands hidden states on."""
+
+    def __init__(self, base: nn.Module) -> None:
+        super().__init__()
+        self.__dict__["base"] = base
+
+    def __getattr__(self, name: str) -> Any:
+        return self if name in ("decoder", "language_model") else getattr(self.__dict__["base"], name)
+
+    def forward(self, *_: Any, inputs_embeds: Tensor | None = None, **__: Any) -> Any:
+        return _Output(last_hidden_state=inputs_embeds)
+
+
+def _base_name(model: Any) -> str:
+    embedding = model.get_input_embeddings()
+    for name, module in model.named_children():
+        if module is not embedding and any(each is embedding for each in module.modules()):
+            return str(name)
+    raise CheckpointError("it has no base model apart from its head")
+
+
+def base_of(model: Any) -> nn.Module:
+    """The model without its head. Raises CheckpointError."""
+    found: nn.Module = model.get_submodule(_base_name(model))
+    return found
+
+
+class Head:
+    """Hidden states [N, hidden_size], after the last norm, to logits [N, vocab_size]."""
+
+    def __init__(self, model: Any) -> None:
+        """Raises CheckpointError."""
+        name = _base_name(model)
+        self._head = copy.copy(model)
+        self._head._modules = {**model._modules, name: _Through(model._modules[name])}
+
+    def __call__(self, hidden: Tensor) -> Tensor:
+        logits: Tensor = self._head(inputs_embeds=hidden[None], use_cache=False).logits
+        return logits[0].to(torch.promote_types(logits.dtype, torch.float32))
+
+
+def run(base: nn.Module, hidden: Tensor, positions: Tensor, cache: object | None = None) -> Tensor:
+    """Runs the layers of transformers' module over vectors [B, T, hidden_size] at positions [B, T]; `cache` is a
+    `Cache` of transformers for those that keep a state. Returns [B, T, hidden_size], after the last norm."""
+    given: dict[str, Any] = {"inputs_embeds": hidden, "position_ids": positions, "use_cache": cache is not None}
+    if cache is not None:
+        given["past_key_values"] = cache
+    output: Tensor = base(**given)[0]
+    return output

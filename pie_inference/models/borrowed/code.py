@@ -1,0 +1,130 @@
+"""The code of transformers: which class serves a config.json, and modules of it without memory. Everything that
+depends on how transformers is made is here and in `weights.py`."""
+
+from __future__ import annotations
+
+import copy
+import logging
+import warnings
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+import transformers
+from torch import Tensor
+from transformers import CONFIG_MAPPING, AttentionInterface
+from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
+
+from ...errors import CheckpointError
+
+VERSION = transformers.__version__
+MOST_LAYERS = 512
+STATES = {"linear_attention", "mamba", "conv", "hybrid", "hybrid_sliding", "recurrent", "linear"}
+"""Kinds of layers that keep a state beside keys and values."""
+
+transformers.utils.logging.set_verbosity(logging.CRITICAL)
+
+Attend = Callable[..., Tensor]
+"""Attention(module, query, key, value, what else transformers says) of [batch, heads, rows, width] to
+[batch, rows, heads, width]."""
+
+_attending: list[Attend] = []
+
+
+def _attention(module: Any, query: Tensor, key: Tensor, value: Tensor, mask: Any = None, **more: Any) -> Any:
+    """What transformers calls in place of an attention of its own."""
+    return _attending[-1](module, query, key, value, mask, **more), None
+
+
+NAME = "pie_pages"
+AttentionInterface.register(NAME, _attention)
+
+
+@contextmanager
+def attending(attend: Attend) -> Iterator[None]:
+    """Attention by `attend` within."""
+    _attending.append(attend)
+    try:
+        yield
+    finally:
+        _attending.pop()
+
+
+def first_line(error: BaseException) -> str:
+    """What an error of foreign code says, in one line."""
+    said = " ".join(str(error).split())
+    return f"{type(error).__name__}: {said[:300]}" if said else type(error).__name__
+
+
+def read(raw: Mapping[str, Any], architecture: str) -> Any:
+    """The configuration of transformers. Raises CheckpointError."""
+    kind = raw.get("model_type")
+    named = kind if isinstance(kind, str) else ""
+    known = MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.get(named)
+    if known != architecture:
+        raise CheckpointError(
+            f"config.json: architecture {architecture} is not supported: Pie has no such family, and transformers "
+            f"{VERSION} has {known or 'no causal model'} for model_type {kind!r}"
+        )
+    for key in ("num_hidden_layers", "n_layer", "n_layers", "num_layers"):
+        _check_layers(key, raw.get(key, 1))
+    values = {key: value for key, value in raw.items() if key not in ("auto_map", "transformers_version")}
+    try:
+        config = CONFIG_MAPPING[named].from_dict(values)
+    except RecursionError:
+        raise CheckpointError("config.json: its objects are nested too deeply") from None
+    except Exception as error:
+        raise CheckpointError(f"config.json: transformers {VERSION} does not accept it: {first_line(error)}") from None
+    _check(config)
+    return config
+
+
+def _check(config: Any) -> None:
+    """Raises CheckpointError for what is refused before a module is made."""
+    layers = getattr(config, "num_hidden_layers", None)
+    _check_layers("num_hidden_layers", layers)
+    for name in ("layer_types", "layers_block_type", "mlp_layer_types"):
+        kinds = getattr(config, name, None)
+        if kinds is not None and len(kinds) != layers:
+            raise CheckpointError(f"config.json: {name} has {len(kinds)} entries for {layers} layers")
+        found = sorted(STATES & set(kinds or ()))
+        if found:
+            raise CheckpointError(f"config.json: {name} has {found[0]!r}: layers with a state are not supported")
+    for flag, what in (("is_encoder_decoder", "an encoder"), ("hidden_size_per_layer_input", "embeddings of layers")):
+        if getattr(config, flag, None):
+            raise CheckpointError(f"config.json: {flag}: models with {what} are not supported")
+
+
+def _check_layers(key: str, layers: object) -> None:
+    if not isinstance(layers, int) or not 1 <= layers <= MOST_LAYERS:
+        raise CheckpointError(f"config.json: {key} must be 1 to {MOST_LAYERS}, not {layers!r}")
+
+
+def class_of(config: Any) -> Any:
+    """The class of a causal model. Raises CheckpointError for one that keeps a state."""
+    found = getattr(transformers, MODEL_FOR_CAUSAL_LM_MAPPING_NAMES[config.model_type])
+    if getattr(found, "_is_stateful", False):
+        raise CheckpointError(f"config.json: model_type {config.model_type!r}: models with a state are not supported")
+    return found
+
+
+def make(config: Any, dtype: torch.dtype, device: str, attention: str = NAME) -> Any:
+    """A model with the weights of nobody; on the device `meta` it takes no memory. Raises CheckpointError."""
+    kind = class_of(config)
+    experts = {}
+    if attention == NAME and kind._can_set_experts_implementation():
+        experts = {"experts_implementation": "grouped_mm"}
+    try:
+        with torch.device(device), warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            own = copy.deepcopy(config)
+            own.use_cache = False
+            return kind._from_config(own, dtype=dtype, attn_implementation=attention, **experts).eval()
+    except KeyError as error:
+        reason = "attends beside its interface of attention" if NAME in str(error) else f"needs {error}"
+        raise CheckpointError(f"config.json: {kind.__name__} is not supported: transformers' code {reason}") from None
+    except Exception as error:
+        raise CheckpointError(
+            f"config.json: {kind.__name__} of transformers {VERSION} cannot be made of it: {first_line(error)}"
+        ) from None

@@ -1,0 +1,99 @@
+"""A model that runs by the code of transformers, with its keys and values on our pages."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from ...attention.interface import AttentionPlan
+from ...errors import ConfigError
+from ...loading.weights import WeightLoader
+from ...ops.interface import Rotation
+from ..config import ModelConfig
+from ..vision import VisionTower
+from .base import Head, base_of, run
+from .code import attending, make, read
+from .config import BorrowedConfig
+from .parts import freeze_positions, take_norms
+from .survey import Survey
+from .weights import fill
+
+
+@dataclass
+class _Pages:
+    """Attention of one forward. The calls are numbered: layers may be repeated, or share a module."""
+
+    plan: AttentionPlan
+    survey: Survey
+    number: int = 0
+
+    def __call__(self, module: Any, query: Tensor, key: Tensor, value: Tensor, mask: Any, **more: Any) -> Tensor:
+        """Attention as `code.Attend` describes it."""
+        number, survey = self.number, self.survey
+        self.number += 1
+        width, heads = survey.head_dim, survey.attentions[number]
+        batch, _, length, _ = query.shape
+        if heads.num_kv_heads != survey.num_kv_heads:
+            times = survey.num_kv_heads // heads.num_kv_heads
+            key, value = key.repeat_interleave(times, 1), value.repeat_interleave(times, 1)
+        query, key = (_widened(each, width) for each in (query, key))
+        key_value = torch.cat((key.transpose(1, 2), _widened(value, width).transpose(1, 2)), 2)
+        rows = query.transpose(1, 2).reshape(batch * length, heads.num_heads, width)
+        output = self.plan.attend(number, rows, key_value.view(batch * length, -1, width))
+        return output.view(batch, length, heads.num_heads, width)[..., : heads.value_width]
+
+
+def _widened(vectors: Tensor, width: int) -> Tensor:
+    missing = width - vectors.shape[-1]
+    return F.pad(vectors, (0, missing)) if missing else vectors
+
+
+class BorrowedModel:
+    """Implements `Model`."""
+
+    capturable = False
+
+    def __init__(self, config: BorrowedConfig, module: Any) -> None:
+        self.config: ModelConfig = config
+        self.vision: VisionTower | None = None
+        self._survey = config.survey
+        self._embedding = module.get_input_embeddings()
+        self._base = base_of(module)
+        self._head = Head(module)
+
+    def embed(self, tokens: Tensor) -> Tensor:
+        vectors: Tensor = self._embedding(tokens)
+        return vectors
+
+    def run(self, hidden: Tensor, positions: Tensor, attention: AttentionPlan, cache: object | None = None) -> Tensor:
+        """Runs the layers over [B, T, hidden_size] at positions [B, T]; the rows of `attention` are those of B, one
+        behind the other. Returns [B, T, hidden_size], after the last norm."""
+        with attending(_Pages(attention, self._survey)):
+            return run(self._base, hidden, positions, cache)
+
+    def forward(self, hidden: Tensor, positions: Tensor, attention: AttentionPlan, keep: Tensor) -> Tensor:
+        return self.run(hidden[None], positions[None], attention)[0].index_select(0, keep)
+
+    def moves(self, distances: Tensor, dtype: torch.dtype) -> Sequence[Rotation]:
+        raise AssertionError(self.config.fixed_positions)
+
+    def logits(self, hidden: Tensor) -> Tensor:
+        return self._head(hidden)
+
+
+def build(config: BorrowedConfig, weights: WeightLoader) -> BorrowedModel:
+    """The model with its weights. Raises CheckpointError; ConfigError for more than one rank."""
+    if weights.ranks.size > 1:
+        raise ConfigError(f"--tensor-parallel: {config.architecture} by transformers' code runs on one rank only")
+    module = make(read(config.raw, config.architecture), weights.dtype, "meta")
+    if weights.quantized and any(each.dim() > 2 for each in module.parameters()):
+        raise ConfigError(f"--quantization: the experts of {config.architecture} by transformers' code take none")
+    fill(module, weights, config.survey.irregular)
+    take_norms(module, weights.ops)
+    freeze_positions(module, config.max_context, weights.device)
+    return BorrowedModel(config, module)

@@ -1,0 +1,117 @@
+"""One forward of the whole model on the device `meta`: it takes no memory, and shows what each attention asks for."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from ....errors import CheckpointError
+from ...config_json import ConfigJson
+from ...rope_json import read_context
+from ..base import Head, base_of, run
+from ..code import attending, first_line, make
+from ..survey import Heads, Survey
+
+ROWS = 3
+
+
+class _Refused(Exception):
+    """The code asks for what pages cannot give. The message ends a sentence."""
+
+
+def survey(config: Any) -> Survey:
+    """What a forward asks for. Raises CheckpointError."""
+    model = make(config, torch.bfloat16, "meta")  # grouped products know no other on this device
+    found: list[Heads] = []
+    rows: Counter[str] = Counter()
+    irregular: set[str] = set()
+
+    def attend(module: Any, query: Tensor, key: Tensor, value: Tensor, mask: Any, **more: Any) -> Tensor:
+        found.append(_heads(config, module, query, key, value, mask, more))
+        return query.new_empty(query.shape[0], query.shape[2], query.shape[1], value.shape[3])
+
+    def watch(name: str) -> Any:
+        def seen(module: nn.Linear, given: tuple[Tensor, ...]) -> None:
+            rows[name] += 1
+            if given[0].numel() != ROWS * module.in_features:
+                irregular.add(name)
+
+        return seen
+
+    linear = {name: module for name, module in model.named_modules() if type(module) is nn.Linear}
+    hooks = [module.register_forward_pre_hook(watch(name)) for name, module in linear.items()]
+    name = type(model).__name__
+    try:
+        with torch.device("meta"), torch.no_grad(), attending(attend):
+            embeds = model.get_input_embeddings()(torch.zeros(ROWS, dtype=torch.int64))
+            hidden = run(base_of(model), embeds[None], torch.zeros(1, ROWS, dtype=torch.int64))
+            logits = Head(model)(hidden[0])
+    except (_Refused, CheckpointError) as refused:
+        raise CheckpointError(f"config.json: {name} is not supported: {refused}") from None
+    except Exception as error:
+        raise CheckpointError(f"config.json: {name} is not supported: a forward fails: {first_line(error)}") from None
+    for hook in hooks:
+        hook.remove()
+    _check(name, found, embeds, hidden[0])
+    output = model.get_output_embeddings()
+    regular = {each for each, count in rows.items() if count == 1} - irregular
+    others = (each for each, module in linear.items() if each not in regular and module is not output)
+    return Survey(tuple(found), embeds.shape[-1], logits.shape[-1], tuple(others), *_context(config))
+
+
+def _context(config: Any) -> tuple[int, int]:
+    """The default context and the longest one."""
+    values = {**config.to_dict(), "max_position_embeddings": getattr(config, "max_position_embeddings", None)}
+    context = read_context(ConfigJson(values))
+    return context.served, context.longest
+
+
+def _check(name: str, found: list[Heads], embeds: Tensor, hidden: Tensor) -> None:
+    def refuse(reason: str) -> None:
+        raise CheckpointError(f"config.json: {name} is not supported: {reason}")
+
+    if not found:
+        refuse("it attends beside transformers' interface of attention")
+    if len({one.num_heads for one in found}) > 1:
+        refuse("its layers have different numbers of heads")
+    most = max(one.num_kv_heads for one in found)
+    if any(most % one.num_kv_heads for one in found):
+        refuse("its layers have different numbers of key-value heads, which do not divide each other")
+    if embeds.shape != hidden.shape:
+        refuse(f"its embeddings have {embeds.shape[-1]} numbers and its last states {hidden.shape[-1]}")
+
+
+def _heads(
+    config: Any, module: Any, query: Tensor, key: Tensor, value: Tensor, mask: Any, more: dict[str, Any]
+) -> Heads:
+    if mask is not None:
+        raise _Refused("its code makes masks of its own")
+    if more.get("position_bias") is not None:
+        raise _Refused("its attention adds a bias by position")
+    if more.get("s_aux") is not None or getattr(module, "sinks", None) is not None:
+        raise _Refused("its attention has sinks")
+    if more.get("is_causal") is False or getattr(module, "is_causal", True) is False:
+        raise _Refused("its attention is not causal")
+    if key.shape[0] * key.shape[2] != ROWS or query.shape[0] * query.shape[2] != ROWS:
+        raise _Refused("its attention sees other rows than those of the batch")
+    own = getattr(module, "config", config)
+    kinds, layer = getattr(own, "layer_types", None), getattr(module, "layer_idx", None)
+    kind = kinds[layer] if kinds and layer is not None and layer < len(kinds) else None
+    if kind == "chunked_attention":
+        raise _Refused("its attention goes by chunks (attention_chunk_size)")
+    window = more.get("sliding_window")
+    if window is None and kind == "sliding_attention":
+        window = own.sliding_window
+    scale, width, cap = more.get("scaling"), query.shape[3], more.get("softcap")
+    return Heads(
+        num_heads=query.shape[1],
+        num_kv_heads=key.shape[1],
+        key_width=width,
+        value_width=value.shape[3],
+        scale=float(width**-0.5 if scale is None else scale),
+        window=int(window) if window else None,
+        soft_cap=float(cap) if cap else None,
+    )

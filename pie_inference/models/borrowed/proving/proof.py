@@ -1,0 +1,218 @@
+"""Proves that transformers' code serves a model over pages: its small form, with random weights, must equal
+transformers' own forward without a cache, in float32, over batches, chunks, forks and decode."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ....attention.torch.pages import TorchAttention
+from ....device.ranks import SingleRank
+from ....errors import CheckpointError
+from ....kv_cache.pages import KvCache, KvShape
+from ....loading.weights import WeightLoader
+from ....ops.torch_ops import TorchOps
+from ....protocol import Forward
+from ..code import first_line, make, read
+from ..config import borrowed_config
+from ..model import BorrowedModel, build
+from ..survey import Proof
+from .census import survey
+from .shrink import shrink
+
+TOLERANCE = 1e-4
+PAGE_SIZE = 16
+NUM_PAGES = 32
+LENGTHS = (23, 9, 37)
+STEPS = 4
+
+Tokens = list[int]
+
+
+def prove(raw: Mapping[str, Any], architecture: str) -> Proof:
+    """What is known of a model. Raises CheckpointError with the reason if it cannot be served."""
+    config = read(raw, architecture)
+    found = survey(config)
+    values = shrink(config)
+    try:
+        with torch.random.fork_rng(), torch.inference_mode():
+            return Proof("", found, _differences(values, architecture))
+    except CheckpointError as error:
+        raise CheckpointError(f"{error} (in a small form of it, which is to prove that it is exact)") from None
+    except Exception as error:
+        raise CheckpointError(
+            f"config.json: {architecture} is not supported: a small form of it, which is to prove that it is exact, "
+            f"fails: {first_line(error)}"
+        ) from None
+
+
+def _differences(values: Mapping[str, Any], architecture: str) -> float:
+    config = read(values, architecture)
+    reference = make(config, torch.float32, "cpu", "eager")
+    _randomize(reference)
+    found = survey(config)
+    stored = _InMemory(reference.state_dict())
+    weights = WeightLoader(stored, TorchOps(CPU, torch.float32), torch.float32, CPU, SingleRank())
+    model = build(borrowed_config(values, architecture, found, 0.0), weights)
+
+    def alone(tokens: Tokens) -> Tensor:
+        logits: Tensor = reference(input_ids=torch.tensor([tokens]), use_cache=False).logits[0]
+        return logits
+
+    worst = 0.0
+    for name, program in PROGRAMS.items():
+        difference = program(_Pages(model), alone)
+        if not difference <= TOLERANCE:
+            raise CheckpointError(
+                f"config.json: {architecture} is not supported: over pages its logits differ by {difference:.1e} from "
+                f"those of transformers in {name}"
+            )
+        worst = max(worst, difference)
+    return worst
+
+
+CPU = torch.device("cpu")
+
+
+class _InMemory:
+    """Implements `TensorSource`."""
+
+    def __init__(self, tensors: Mapping[str, Tensor]) -> None:
+        self._tensors = tensors
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._tensors
+
+    def names(self) -> Iterable[str]:
+        """All names."""
+        return self._tensors
+
+    def shape(self, name: str) -> Sequence[int]:
+        """The shape of a tensor."""
+        return tuple(self._tensors[name].shape)
+
+    def check(self, name: str, shape: Sequence[int]) -> None:
+        """Does nothing: these are the tensors of the same model."""
+
+    def read(self, name: str, shape: Sequence[int]) -> Tensor:
+        """One tensor."""
+        return self._tensors[name]
+
+
+def _randomize(model: Any) -> None:
+    """Weights that make all parts of a model count: transformers' own are so small that logits hardly differ."""
+    generator = torch.Generator().manual_seed(0)
+    for name, weight in sorted(model.named_parameters()):
+        noise = torch.randn(weight.shape, generator=generator)
+        if weight.dim() > 1:
+            fan_in = 1 if "embed" in name else weight[0].numel() if weight.dim() == 2 else weight.shape[-1]
+            weight.copy_(noise * min(0.3, fan_in**-0.5))
+        else:
+            weight.add_(noise * 0.1)
+
+
+class _Text:
+    """A text in pages."""
+
+    def __init__(self, pages: Sequence[int] = (), length: int = 0) -> None:
+        self.pages, self.length = list(pages), length
+
+
+class _Pages:
+    """A model with pages of its own."""
+
+    def __init__(self, model: BorrowedModel) -> None:
+        config = model.config
+        shape = KvShape(config.num_layers, config.num_kv_heads, config.head_dim, PAGE_SIZE, torch.float32)
+        self._model, self._used = model, 0
+        self._attention = TorchAttention(KvCache(shape, NUM_PAGES, CPU), config.num_heads, config.attention)
+
+    def run(self, *parts: tuple[_Text, Tokens]) -> list[Tensor]:
+        """Appends tokens to texts; the logits at each of them."""
+        counts = [len(tokens) for _, tokens in parts]
+        slots: list[int] = []
+        positions: list[int] = []
+        for text, tokens in parts:
+            end = text.length + len(tokens)
+            while len(text.pages) * PAGE_SIZE < end:
+                text.pages.append(self._used)
+                self._used += 1
+            new = range(text.length, end)
+            slots += [text.pages[at // PAGE_SIZE] * PAGE_SIZE + at % PAGE_SIZE for at in new]
+            positions += new
+            text.length = end
+        texts, rows = [text for text, _ in parts], np.arange(sum(counts), dtype=np.int32)
+        ends = [min(PAGE_SIZE, text.length - first * PAGE_SIZE) for text in texts for first in range(len(text.pages))]
+        batch = Forward(
+            q_indptr=_int32(np.cumsum([0, *counts])),
+            q_embeds=rows,
+            q_positions=_int32(positions),
+            q_slots=_int32(slots),
+            kv_indptr=_int32(np.cumsum([0, *(len(text.pages) for text in texts)])),
+            kv_pages=_int32([page for text in texts for page in text.pages]),
+            kv_begins=np.zeros(len(ends), np.int32),
+            kv_ends=_int32(ends),
+            dense=np.ones(len(texts), np.bool_),
+            out_rows=rows,
+            out_embeds=rows,
+        )
+        hidden = self._model.embed(torch.tensor([token for _, tokens in parts for token in tokens]))
+        plan = self._attention.plan(batch)
+        states = self._model.forward(hidden, torch.tensor(positions), plan, torch.from_numpy(rows).long())
+        return list(torch.split(self._model.logits(states), counts))
+
+
+def _int32(values: Any) -> Any:
+    return np.asarray(values, np.int32)
+
+
+Alone = Callable[[Tokens], Tensor]
+
+
+def _texts() -> list[Tokens]:
+    generator = torch.Generator().manual_seed(1)
+    return [torch.randint(6, 250, (length,), generator=generator).tolist() for length in LENGTHS]
+
+
+def _distance(found: Tensor, expected: Tensor) -> float:
+    return ((found - expected).abs() / (1 + expected.abs())).max().item()
+
+
+def _batches(pages: _Pages, alone: Alone) -> float:
+    texts, inside = _texts(), [_Text() for _ in LENGTHS]
+    found = pages.run(*zip(inside, texts, strict=True))
+    for _ in range(STEPS):
+        chosen = [[int(logits[-1].argmax())] for logits in found]
+        more = pages.run(*zip(inside, chosen, strict=True))
+        found = [torch.cat(both) for both in zip(found, more, strict=True)]
+        texts = [text + token for text, token in zip(texts, chosen, strict=True)]
+    return max(_distance(each, alone(text)) for each, text in zip(found, texts, strict=True))
+
+
+def _chunks(pages: _Pages, alone: Alone) -> float:
+    texts, inside = _texts(), [_Text() for _ in LENGTHS]
+    first = pages.run(*((one, text[: len(text) // 2]) for one, text in zip(inside, texts, strict=True)))
+    second = pages.run(*((one, text[len(text) // 2 :]) for one, text in zip(inside, texts, strict=True)))
+    both = [torch.cat(parts) for parts in zip(first, second, strict=True)]
+    return max(_distance(each, alone(text)) for each, text in zip(both, texts, strict=True))
+
+
+def _forks(pages: _Pages, alone: Alone) -> float:
+    other, _, text = _texts()
+    shared = text[: 2 * PAGE_SIZE]
+    parent = _Text()
+    pages.run((parent, shared))
+    tails = (text[len(shared) :], other)
+    found = pages.run(*((_Text(parent.pages, parent.length), tail) for tail in tails))
+    return max(_distance(each, alone(shared + tail)[len(shared) :]) for each, tail in zip(found, tails, strict=True))
+
+
+PROGRAMS: Mapping[str, Callable[[_Pages, Alone], float]] = {
+    "a batch of texts": _batches,
+    "texts that are run in parts": _chunks,
+    "texts that share their beginning": _forks,
+}

@@ -1,0 +1,104 @@
+"""A small configuration of the same kind: its fields are made small by their names, one layer of each kind is kept."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+LAYERS = 4
+"""As many layers at least, so that a period of windows or experts is among them."""
+MOST_LAYERS = 16
+
+_EXPERTS = "num_experts|n_routed_experts|num_local_experts|moe_num_experts|num_experts_per_layer|zero_expert_num"
+_CHOSEN = "num_experts_per_tok|moe_topk|top_k_experts|moe_k|moe_router_topk|moe_top_k|num_experts_per_token"
+_SHARED = "n_group|topk_group|n_shared_experts|num_shared_experts|moe_num_shared_experts|num_expert_group"
+_WIDTH = "n_embd|hidden_size|d_model|n_embed|embed_dim|hidden_dim|word_embed_proj_dim|emb_dim|d_embed|dim_model"
+_INNER = r".*intermediate_size|.*ffn_dim|n_inner|d_inner|ffn_hidden_size|mlp_dim|d_ff|.*_ffn_hidden_size"
+_HEADS = r"num_attention_heads|n_head|n_heads|num_heads|attention_heads|.*_num_attention_heads"
+_HEAD_DIM = "head_dim|v_head_dim|attention_head_dim|d_kv|kv_channels|swa_head_dim|swa_v_head_dim|qk_nope_head_dim"
+_POSITIONS = "max_position_embeddings|n_positions|n_ctx|max_seq_len|max_sequence_length"
+_WINDOW = "sliding_window|local_attention|attention_window_size|window_size|sliding_window_size|swa_window"
+
+SMALL: Mapping[str, int] = {
+    "vocab_size": 256,
+    _HEADS: 4,
+    _WIDTH: 64,
+    _INNER: 96,
+    _HEAD_DIM: 16,
+    "global_head_dim": 32,
+    "qk_rope_head_dim": 8,
+    "kv_lora_rank": 24,
+    "q_lora_rank": 32,
+    "rotary_dim": 8,
+    _EXPERTS: 8,
+    _CHOSEN: 2,
+    _SHARED: 1,
+    _WINDOW: 11,
+    "attention_chunk_size": 8,
+    _POSITIONS: 512,
+}
+"""The value for the fields whose whole name fits the pattern; the first pattern decides."""
+
+_KV_HEADS = r"num_key_value_heads|n_head_kv|num_kv_heads|n_kv_heads|.*_num_key_value_heads|num_global_key_value_heads"
+_COUNT = r"num_hidden_layers|n_layer|n_layers|num_layers"
+TOKEN = 5
+
+
+def shrink(config: Any) -> dict[str, Any]:
+    """The values of a small configuration of the same class."""
+    layers = _layers(config)
+    values = config.to_dict()
+    count = values.get("num_hidden_layers", getattr(config, "num_hidden_layers", None))
+    small = {name: _small(name, value, values, count, layers) for name, value in values.items()}
+    if "head_dim" in values and values["head_dim"] == values.get("qk_rope_head_dim"):
+        small["head_dim"] = small["qk_rope_head_dim"]
+    return {name: value for name, value in small.items() if name not in ("transformers_version", "dtype")}
+
+
+def _layers(config: Any) -> int:
+    """So many of the first layers that each kind is among them."""
+    least = 1
+    for name in ("layer_types", "mlp_layer_types", "layers_block_type", "no_rope_layers"):
+        kinds = getattr(config, name, None)
+        if isinstance(kinds, list):
+            least = max(least, *(kinds.index(kind) + 1 for kind in set(kinds)))
+    first_dense = getattr(config, "first_k_dense_replace", None) or 0
+    least = max(least, first_dense + 1 if isinstance(first_dense, int) else 1)
+    return min(max(LAYERS, least), MOST_LAYERS, int(config.num_hidden_layers))
+
+
+def _small(name: str, value: Any, values: Mapping[str, Any], count: Any, layers: int) -> Any:
+    if isinstance(value, bool) or value is None:
+        return value
+    if name.startswith("rope_") and isinstance(value, dict):
+        return _small_rotation(value)
+    if name.endswith("token_id"):
+        return [TOKEN] if isinstance(value, list) else min(value, TOKEN)
+    if isinstance(value, list):
+        return value[:layers] if len(value) == count else value
+    if not isinstance(value, int):
+        return value
+    if re.fullmatch(_COUNT, name):
+        return layers
+    if re.fullmatch(_KV_HEADS, name):
+        return _small_kv_heads(value, values)
+    return next((min(small, value) for names, small in SMALL.items() if re.fullmatch(names, name)), value)
+
+
+def _small_kv_heads(value: int, values: Mapping[str, Any]) -> int:
+    heads = next((values[name] for name in values if re.fullmatch(_HEADS, name)), None)
+    return 4 if value == heads else min(2, value)
+
+
+def _small_rotation(value: Mapping[str, Any]) -> dict[str, Any]:
+    """Parameters of rotary positions, with as many factors as a small head has pairs."""
+    small: dict[str, Any] = {}
+    for name, each in value.items():
+        if isinstance(each, dict):
+            small[name] = _small_rotation(each)
+        elif name in ("short_factor", "long_factor") and isinstance(each, list):
+            small[name] = each[: max(1, int(8 * value.get("partial_rotary_factor", 1.0)))]
+        else:
+            small[name] = [2, 3, 3] if name == "mrope_section" else each
+    return small

@@ -1,0 +1,57 @@
+"""What the code of transformers asks of pages and kernels: the result of `census`, kept with the proof."""
+
+from __future__ import annotations
+
+import msgspec
+
+from ...attention.interface import AttentionSpec
+
+
+class Heads(msgspec.Struct, frozen=True):
+    """One call of attention in a forward."""
+
+    num_heads: int
+    num_kv_heads: int
+    key_width: int  # numbers of a query and of a key
+    value_width: int
+    scale: float
+    window: int | None
+    soft_cap: float | None
+
+    @property
+    def spec(self) -> AttentionSpec:
+        """How it attends."""
+        return AttentionSpec(self.scale, self.window, self.soft_cap)
+
+
+class Survey(msgspec.Struct, frozen=True):
+    """What one forward of a model asks for."""
+
+    attentions: tuple[Heads, ...]  # in the order of the calls, which is that of the cache's layers
+    hidden_size: int
+    vocab_size: int
+    irregular: tuple[str, ...]  # linear layers that run on other rows than those of the batch, or not once
+    context: int  # most tokens of a text, unless the operator asks for more
+    longest_context: int
+
+    @property
+    def num_heads(self) -> int:
+        return self.attentions[0].num_heads
+
+    @property
+    def num_kv_heads(self) -> int:
+        """Of the cache: attentions with fewer repeat theirs."""
+        return max(one.num_kv_heads for one in self.attentions)
+
+    @property
+    def head_dim(self) -> int:
+        """Of the cache: narrower keys and values are filled up with zeros."""
+        return max(max(one.key_width, one.value_width) for one in self.attentions)
+
+
+class Proof(msgspec.Struct, frozen=True):
+    """What was found out about a config.json: why it is refused, or how far its small form was from transformers."""
+
+    refusal: str  # "": it serves
+    survey: Survey | None
+    difference: float  # largest one of a logit, relative to 1 plus its size

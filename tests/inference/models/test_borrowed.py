@@ -1,0 +1,204 @@
+"""Models without a family of ours, by transformers' code over pages, equal transformers' own."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from pie_inference.assembly.plan import read_model
+from pie_inference.attention.interface import AttentionSpec
+from pie_inference.config import WorkerConfig
+from pie_inference.errors import CheckpointError, ConfigError
+from pie_inference.models.borrowed import config as borrowed
+from pie_inference.models.borrowed.survey import Heads
+from pie_inference.serving.worker import Worker
+from testing.checkpoints import make_checkpoint
+from testing.worker_batches import Extend, Keys, copy_batch, ints
+from tests.helpers.families import WINDOW, save_reference
+from tests.helpers.oracle import VOCAB, Oracle, assert_close, assert_ragged_batch_equals, random_tokens
+
+MODELS: dict[str, tuple[str, dict[str, Any]]] = {
+    "olmo3": ("Olmo3ForCausalLM", {"sliding_window": WINDOW, "layer_types": ["sliding_attention", "full_attention"]}),
+    "cohere": ("CohereForCausalLM", {"logit_scale": 0.25, "use_qk_norm": True}),
+    "starcoder2": ("Starcoder2ForCausalLM", {"sliding_window": WINDOW, "use_bias": True}),
+    "glm4": ("Glm4ForCausalLM", {"head_dim": 16, "partial_rotary_factor": 0.5}),
+    "qwen2 moe": (
+        "Qwen2MoeForCausalLM",
+        {
+            "num_experts": 4,
+            "num_experts_per_tok": 2,
+            "moe_intermediate_size": 32,
+            "shared_expert_intermediate_size": 32,
+        },
+    ),
+    "gpt2": ("GPT2LMHeadModel", {"n_positions": 512, "n_embd": 64, "n_layer": 2, "n_head": 4}),
+}
+
+
+@pytest.fixture(scope="module", params=MODELS)
+def oracle(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Oracle:
+    architecture, config = MODELS[request.param]
+    folder = tmp_path_factory.mktemp("model")
+    return Oracle(folder, save_reference(folder, architecture, **config))
+
+
+def test_batches_of_texts(oracle: Oracle) -> None:
+    assert_ragged_batch_equals(oracle, before=[0, 0, 3, 80, 20, 25, 33], new=[70, 5, 1, 1, 6, 1, 2])
+
+
+def test_forks_share_pages(oracle: Oracle) -> None:
+    driver, trunk, prompt = oracle.driver(), Keys(), random_tokens(40, 3)
+    driver.logprobs(Extend(trunk, prompt), vocab_size=VOCAB)
+    branches = [trunk, trunk.fork()]
+    source, branches[1].slots = branches[1].slots[32:], branches[1].slots[:32]
+    driver.run(copy_batch(ints(source), ints(driver.add_slots(branches[1], 8))))
+    texts = [random_tokens(9, 20 + n) for n in range(2)]
+    for part in (slice(0, 8), slice(8, 9)):
+        steps = [Extend(branch, text[part]) for branch, text in zip(branches, texts, strict=True)]
+        results = driver.logprobs(*steps, vocab_size=VOCAB)
+    for result, text in zip(results, texts, strict=True):
+        assert_close(result, oracle.expected(prompt + text)[-1:])
+
+
+@pytest.mark.parametrize("options", [{}, {"quantization": "int8"}], ids=["plain", "int8"])
+def test_a_family_of_ours_by_either_code(options: dict[str, Any], tmp_path: Path) -> None:
+    folder, tokens = make_checkpoint(tmp_path, tie_embeddings=True), random_tokens(60)
+    own, other = (
+        Oracle(folder, torch.nn.Identity(), model_code=code, **options).driver() for code in ("own", "transformers")
+    )
+    results = [driver.logprobs(Extend(Keys(), tokens), vocab_size=VOCAB)[0] for driver in (own, other)]
+    assert_close(*results)
+
+
+LLAMA = ("SmolLM3ForCausalLM", {"no_rope_layers": [1, 0]})
+
+
+def refusal(folder: Path, **options: Any) -> str:
+    with pytest.raises((CheckpointError, ConfigError)) as found:
+        Worker(WorkerConfig(folder, "model", pages=64, embeds=512, **options))
+    return str(found.value)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"num_hidden_layers": 10_000}, "config.json: num_hidden_layers must be 1 to 512, not 10000"),
+        ({"num_hidden_layers": "2"}, "config.json: num_hidden_layers must be 1 to 512, not '2'"),
+        ({"layer_types": ["full_attention"]}, "config.json: .*layer_types"),
+        ({"layer_types": ["full_attention", "spiral"]}, "config.json: .*layer_types"),
+        ({"layer_types": ["full_attention", "linear_attention"]}, "layer_types has 'linear_attention': .*a state"),
+        ({"hidden_size": 65}, "shape|divisible|multiple"),
+        ({"vocab_size": 271}, r"tensor 'model.embed_tokens.weight' has shape \[272, 64\], expected \[271, 64\]"),
+        ({"hidden_act": "spiral"}, "config.json: .*spiral"),
+        ({"model_type": "nothing"}, "transformers .* has no causal model for model_type 'nothing'"),
+        ({"model_type": None, "auto_map": {"AutoModel": "x.Y"}}, r"\(auto_map\) is never run"),
+        ({"architectures": ["SmolLM3Model"]}, "has SmolLM3ForCausalLM for model_type 'smollm3'"),
+        ({"quantization_config": {"quant_method": "spiral"}}, "quantization_config"),
+    ],
+    ids=str,
+)
+def test_configs_that_are_refused(changes: dict[str, Any], message: str, saved: Path, tmp_path: Path) -> None:
+    config = json.loads((saved / "config.json").read_text())
+    for file in saved.iterdir():
+        (tmp_path / file.name).symlink_to(file)
+    (tmp_path / "config.json").unlink()
+    (tmp_path / "config.json").write_text(json.dumps({**config, **changes}))
+    assert_matches(message, refusal(tmp_path))
+
+
+def assert_matches(pattern: str, text: str) -> None:
+    assert re.search(pattern, text), text
+
+
+@pytest.fixture(scope="module")
+def saved(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("saved")
+    save_reference(folder, LLAMA[0], **LLAMA[1])
+    return folder
+
+
+def without(tensors: dict[str, torch.Tensor]) -> None:
+    del tensors["model.layers.1.mlp.up_proj.weight"]
+
+
+def swapped(tensors: dict[str, torch.Tensor]) -> None:
+    names = ("model.layers.1.mlp.up_proj.weight", "model.layers.1.mlp.down_proj.weight")
+    tensors[names[0]], tensors[names[1]] = tensors[names[1]], tensors[names[0]]
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [(without, "up_proj.weight' is missing"), (swapped, r"has shape \[64, 96\], expected \[96, 64\]|\[96, 64\], ex")],
+)
+def test_tensors_that_do_not_fit(
+    change: Callable[[dict[str, torch.Tensor]], None], message: str, saved: Path, tmp_path: Path
+) -> None:
+    for name in ("config.json", "tokenizer.json", "tokenizer_config.json"):
+        if (saved / name).exists():
+            (tmp_path / name).symlink_to(saved / name)
+    tensors = load_file(saved / "model.safetensors")
+    change(tensors)
+    save_file({name: tensor.contiguous() for name, tensor in tensors.items()}, tmp_path / "model.safetensors")
+    assert_matches(message, refusal(tmp_path))
+
+
+def test_objects_that_are_nested_too_deeply(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text('{"a":' * 100_000 + "1" + "}" * 100_000)
+    assert "nested too deeply" in refusal(tmp_path)
+
+
+def test_code_that_differs_over_pages_is_refused(saved: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Scores of another scale stand for whatever transformers' code may do."""
+    monkeypatch.setattr(Heads, "spec", property(lambda heads: AttentionSpec(heads.scale * 1.1)))
+    assert "over pages its logits differ by" in refusal(saved, cache_dir=tmp_path)
+
+
+def test_a_proof_is_kept(saved: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    config = WorkerConfig(saved, "model", cache_dir=tmp_path)
+    first = read_model(config).config
+    monkeypatch.setattr(borrowed, "_prove", None)
+    assert read_model(config).config == first
+    assert "its small form over pages is within" in first.code
+    [file] = (tmp_path / "proofs").iterdir()
+    file.write_bytes(b"{")
+    with pytest.raises(TypeError):  # it would be proved again
+        read_model(config)
+
+
+def test_a_family_of_ours_does_not_import_transformers(tmp_path: Path) -> None:
+    folder = make_checkpoint(tmp_path)
+    code = (
+        "import sys; from pathlib import Path; from pie_inference.config import WorkerConfig;"
+        "from pie_inference.serving.worker import Worker;"
+        f"Worker(WorkerConfig(Path({str(folder)!r}), 'model', pages=64, embeds=512)); print(*sys.modules)"
+    )
+    loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
+    assert "pie_inference.models.registry" in loaded
+    assert "transformers" not in loaded
+
+
+def test_ranks_are_refused_by_name(saved: Path) -> None:
+    from pie_inference.device.ranks import SingleRank
+    from pie_inference.loading.checkpoint import Checkpoint
+    from pie_inference.loading.weights import WeightLoader
+    from pie_inference.models.registry import build_model
+    from pie_inference.ops.torch_ops import TorchOps
+
+    class Two(SingleRank):
+        size = 2
+
+    cpu, model = torch.device("cpu"), read_model(WorkerConfig(saved, "model")).config
+    weights = WeightLoader(Checkpoint(saved), TorchOps(cpu, torch.float32), torch.float32, cpu, Two())
+    with pytest.raises(ConfigError, match="--tensor-parallel: SmolLM3ForCausalLM by transformers' code"):
+        build_model(model, weights)
+    assert np.isfinite(model.attention[0].scale)
