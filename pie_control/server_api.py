@@ -111,7 +111,7 @@ class ServerApi(TenantApi):
         self.responses = state.responses if state is not None else AtOnce.responses(*kept)
         self._closed = False
         self._billing: asyncio.TimerHandle | None = None
-        self.bills = Bills(meters, state.usage if state is not None else None, time)
+        self.bills = Bills(meters, state.usage if state is not None else None, time, self._used_keys)
         registry.on_end.append(lambda entry: meters.of(entry.standing).runs(entry.cpu_seconds))
         self.adapters = AdapterLibrary(config, models, self._tell_hosts)
 
@@ -136,6 +136,9 @@ class ServerApi(TenantApi):
         except PieError:
             await self.close()
             raise
+
+    def _used_keys(self) -> set[str]:
+        return self._registry.keys() | (self.keys.valid(time()) if self.keys is not None else set())
 
     def _bill(self) -> None:
         """Writes now and then what was used; a timer costs less than a task."""

@@ -83,6 +83,10 @@ class TenantApi:
             self.note("refused", "rate-limited")
             raise
 
+    def refusal_today(self) -> RateLimited | None:
+        """What it is told if a budget of the day is spent."""
+        return self.meter.refusal_today(seconds_of_day_left(time()))
+
     def note(self, action: str, subject: str) -> None:
         """The tenant, or who shows the key, did something."""
         self.audit.note(self._tenant, self.standing.key, action, subject)

@@ -91,6 +91,10 @@ class Keys:
         """Whether one was ever made: a server whose keys have all been revoked is not open to everybody."""
         return bool(self._by_digest)
 
+    def valid(self, now: float) -> set[str]:
+        """The ids of those that can be used. `now`: seconds since the epoch."""
+        return {one.id for one in self._by_digest.values() if one.is_valid(now)}
+
     def find(self, digest: bytes) -> KeyRecord | None:
         """The key with this digest. The time that it takes says nothing about the keys that there are, since nobody
         can choose a digest."""

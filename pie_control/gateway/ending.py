@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import msgspec
 
+from ..errors import RateLimited
 from ..inferlets.events import Ended
 from ..inferlets.lifecycle import Status
 from .refusal import Refused
@@ -36,9 +39,12 @@ ENDINGS: dict[str, tuple[int, str, str]] = {
 """Status, code and message, by how an inferlet ended that has no result."""
 
 
-def result_of(ended: Ended) -> str:
-    """The result of an inferlet, JSON. Raises Refused if it has none, or its result is an error."""
+def result_of(ended: Ended, refusal_today: Callable[[], RateLimited | None] = lambda: None) -> str:
+    """The result of an inferlet, JSON. Raises Refused if it has none, or its result is an error. `refusal_today`: what
+    its tenant is told where its budget of the day is spent, which has ended the inferlet."""
     if ended.status != Status.FINISHED:
+        if ended.status == Status.EXCEEDED and (refusal := refusal_today()):
+            raise Refused(refusal.status, str(refusal), "rate-limited", retry_after=refusal.retry_after)
         status, code, message = ENDINGS[ended.status]
         raise Refused(status, message.format(id=ended.inferlet), code)
     result = ended.result or "null"

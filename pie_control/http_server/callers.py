@@ -163,6 +163,11 @@ class Callers:
             self._known[name, may, key] = Caller(api, account, may)
         return self._known[name, may, key]
 
+    def forget_keys(self) -> None:
+        """Drops what is known of keys that are not valid any more."""
+        valid = self._server.keys.valid(time.time()) if self._server.keys is not None else set()
+        self._known = {known: one for known, one in self._known.items() if not known[2] or known[2] in valid}
+
     def _update(self, account: TokenGrant) -> None:
         if api := self._apis.get(account.standing.tenant.name):
             api.use(account.standing)

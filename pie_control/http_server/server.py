@@ -140,6 +140,7 @@ class HttpServer:
         while True:
             await asyncio.sleep(WATCH_SECONDS)
             if keys.look():
+                self._callers.forget_keys()
                 self._connections.check(self._callers.objection)
 
     def _bound_connections(self) -> None:

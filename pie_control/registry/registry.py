@@ -150,6 +150,10 @@ class Registry:
 
     # ---- look-ups ----
 
+    def keys(self) -> set[str]:
+        """The ids of keys by which inferlets run."""
+        return {entry.standing.key for entry in self._running.values()}
+
     def try_running(self, number: int) -> Entry | None:
         """The inferlet with this number if it runs, else None."""
         return self._running.get(number)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from math import ceil
 from typing import NamedTuple
@@ -94,13 +94,19 @@ class Meter:
 
     # ---- of requests ----
 
+    def refusal_today(self, day_left: float) -> RateLimited | None:
+        """What is said if a budget of the day is spent, of which so many seconds are left."""
+        if not (over := self.over_today):
+            return None
+        return RateLimited(f"{over}: try again tomorrow, or ask the operator for more", _seconds(day_left))
+
     def check(self, now: float, day_left: float) -> None:
         """Raises RateLimited if a new request is beyond a budget. `day_left`: seconds of the day that are left."""
         if not self.has_budget:
             return
-        if over := self.over_today:
+        if refusal := self.refusal_today(day_left):
             next(one for one in self.spenders if one.is_over_today).refuses()
-            raise RateLimited(f"{over}: try again tomorrow, or ask the operator for more", _seconds(day_left))
+            raise refusal
         for one in self.spenders:
             for what, spent, limit in one.of_minute:
                 if spent.total(now) >= limit:
@@ -150,6 +156,7 @@ class Meters:
         self._found: dict[tuple[str, str], Meter] = {}
         self._tenants: dict[str, Spender] = {}
         self._keys: dict[str, Spender] = {}
+        self._free: list[int] = []  # numbers of meters that are forgotten
 
     def of(self, standing: Standing) -> Meter:
         """What counts for an inferlet."""
@@ -161,8 +168,12 @@ class Meters:
         spenders = [self._tenant(tenant)]
         if key:
             spenders.append(self._key(key))
-        meter = Meter(len(self.all), tenant, key, tuple(spenders))
-        self.all.append(meter)
+        if self._free:
+            number = self._free.pop()
+            meter = self.all[number] = Meter(number, tenant, key, tuple(spenders))
+        else:
+            meter = Meter(len(self.all), tenant, key, tuple(spenders))
+            self.all.append(meter)
         self._found[tenant, key] = meter
         self.limited |= meter.limited
         return meter
@@ -198,6 +209,17 @@ class Meters:
                 self._told[meter.number] = replace(meter.usage)
                 found.append((meter.tenant, meter.key, meter.usage))
         return found
+
+    def forget_keys(self, used: Collection[str]) -> None:
+        """Drops what is known of keys that are none of these. Their inferlets have ended, and what they have spent is
+        written."""
+        for (tenant, key), meter in list(self._found.items()):
+            if key and key not in used:
+                del self._found[tenant, key]
+                self._told.pop(meter.number, None)
+                self.all[meter.number] = Meter(meter.number, "", "", ())
+                self._free.append(meter.number)
+        self._keys = {key: one for key, one in self._keys.items() if key in used}
 
     def begin_day(self, spent: Mapping[tuple[str, str], Usage] = NOTHING) -> None:
         """A day begins, in which that was spent by tenant and key."""

@@ -21,7 +21,7 @@ from pie_control.durable.accounts.bills import Bills
 from pie_control.durable.keys import Keys
 from pie_control.durable.responses import AtOnce
 from pie_control.engine.adapters import AdapterInfo
-from pie_control.errors import BadProgram, UnknownName
+from pie_control.errors import BadProgram, RateLimited, UnknownName
 from pie_control.http_server.listening import bind
 from pie_control.http_server.server import HttpServer
 from pie_control.inferlets.events import WHERE
@@ -140,6 +140,9 @@ class FakeServerApi:
 
     def check_budget(self) -> None:
         self.meter.check(time.monotonic(), 3600.0)
+
+    def refusal_today(self) -> RateLimited | None:
+        return self.meter.refusal_today(3600.0)
 
     def programs(self) -> tuple[ProgramInfo, ...]:
         return tuple(self._programs.values())

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import astuple
 
 from ...tenants.budgets import DAY
@@ -13,8 +13,16 @@ from .usage import UsageRecord, UsageRecords, day_of
 class Bills:
     """Belongs to the thread of the meters. `clock` gives seconds since the epoch."""
 
-    def __init__(self, meters: Meters, records: UsageRecords | None, clock: Callable[[], float]) -> None:
-        """`records`: what survives the server. Then what was used before in this day counts for its budgets."""
+    def __init__(
+        self,
+        meters: Meters,
+        records: UsageRecords | None,
+        clock: Callable[[], float],
+        used_keys: Callable[[], Collection[str]] | None = None,
+    ) -> None:
+        """`records`: what survives the server. Then what was used before in this day counts for its budgets.
+        `used_keys`: those that are valid, or whose inferlets run; others are forgotten with the day."""
+        self._used_keys = used_keys
         self._meters = meters
         self._records = records
         self._clock = clock
@@ -28,6 +36,8 @@ class Bills:
             self._records.write(self._day, self._meters.changed())
         if (today := int(self._clock() // DAY)) != self._day:
             self._day = today
+            if self._used_keys is not None:
+                self._meters.forget_keys(self._used_keys())
             self._meters.begin_day()
 
     def usage(self, days: int, tenant: str | None = None) -> list[UsageRecord]:

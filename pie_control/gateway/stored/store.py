@@ -8,6 +8,7 @@ from collections.abc import Callable, Coroutine
 from typing import Any
 
 from ...durable.responses import ResponseRecord, Responses
+from ...errors import RateLimited
 from ...inferlets.events import Ended
 from ..ending import result_of
 from ..refusal import Refused
@@ -66,11 +67,17 @@ class StoredAnswers:
             raise
         return running
 
-    async def end(self, running: Running, ended: Ended, error_event: Callable[[Refused], str]) -> None:
-        """Its program has ended. `error_event`: what an error is in a stream."""
+    async def end(
+        self,
+        running: Running,
+        ended: Ended,
+        error_event: Callable[[Refused], str],
+        refusal_today: Callable[[], RateLimited | None],
+    ) -> None:
+        """Its program has ended. `error_event`: what an error is in a stream; `refusal_today`: as of `result_of`."""
         record, error = running.record, None
         try:
-            body = result_of(ended)
+            body = result_of(ended, refusal_today)
         except Refused as refused:
             if running.is_cancelled:
                 body = with_end(record.body, "cancelled")

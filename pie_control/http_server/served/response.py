@@ -26,7 +26,7 @@ from pie_control.tenant_api import TenantApi
 from ..attachments import Attachments
 from ..launches import Launches
 from ..messages import encode
-from .dialects import OpenAi, dialect_of, error_event
+from .dialects import dialect_of, error_event
 from .sending import COMMENT, COMMENT_SECONDS, Headers, send_body, send_events, start_events
 
 LEFT = "the client of the request that it served has left"
@@ -142,7 +142,8 @@ class ServedResponse(Response):
         while not isinstance(event := await self._next(inferlet), Ended):
             if isinstance(event, Message) and self._request.stream:
                 running.add(event.text)
-        await self._gateway.stored.end(running, event, lambda error: encode(self._dialect.error(error)).decode())
+        told = self._api.refusal_today
+        await self._gateway.stored.end(running, event, lambda error: encode(self._dialect.error(error)).decode(), told)
 
     async def _tell(self, running: Running, send: Send) -> None:
         record, headers = running.record, self._ids(running.record.inferlet)
@@ -160,12 +161,12 @@ class ServedResponse(Response):
     async def _whole(self, inferlet: Entry, send: Send) -> None:
         while not isinstance(event := await self._next(inferlet), Ended):
             pass
-        await send_body(result_of(event), self._ids(inferlet.id), send)
+        await send_body(result_of(event, self._api.refusal_today), self._ids(inferlet.id), send)
 
     async def _stream(self, inferlet: Entry, send: Send) -> None:
         chunk, ended = await self._next_chunk(inferlet)
         if ended is not None and not chunk:
-            result_of(ended)  # an error has its own status
+            result_of(ended, self._api.refusal_today)  # an error has its own status
         await start_events(self._ids(inferlet.id), send)
         while ended is None:
             await send({"type": "http.response.body", "body": chunk, "more_body": True})
@@ -174,7 +175,7 @@ class ServedResponse(Response):
                     chunk, ended = await self._next_chunk(inferlet)
             except TimeoutError:
                 chunk = COMMENT
-        await send({"type": "http.response.body", "body": chunk + _last_events(self._dialect, ended)})
+        await send({"type": "http.response.body", "body": chunk + self._last_events(ended)})
 
     async def _next(self, inferlet: Entry) -> Event:
         if self._first is not None:
@@ -197,6 +198,13 @@ class ServedResponse(Response):
             event = inferlet.outbox.take() if len(chunk) < CHUNK_BYTES else None
         return (chunk, None) if chunk else await self._next_chunk(inferlet)
 
+    def _last_events(self, ended: Ended) -> bytes:
+        try:
+            result_of(ended, self._api.refusal_today)
+        except Refused as error:
+            return error_event(self._dialect, error) + self._dialect.end
+        return self._dialect.end
+
     def _ids(self, inferlet: str) -> Headers:
         return [(b"x-request-id", self._request.id.encode()), (b"x-inferlet-id", inferlet.encode())]
 
@@ -208,11 +216,3 @@ async def _to_nobody(_: object) -> None:
 async def _client_leaves(receive: Callable[[], Awaitable[object]]) -> None:
     while (await receive())["type"] != "http.disconnect":  # type: ignore[index]
         pass
-
-
-def _last_events(dialect: OpenAi, ended: Ended) -> bytes:
-    try:
-        result_of(ended)
-    except Refused as error:
-        return error_event(dialect, error) + dialect.end
-    return dialect.end

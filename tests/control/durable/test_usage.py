@@ -30,7 +30,8 @@ class Server:
         self.now = now
         self.meters = Meters()
         self.state = State(folder, 1e6, 1 << 30)
-        self.bills = Bills(self.meters, self.state.usage, lambda: self.now)
+        self.used_keys = {"key_1"}
+        self.bills = Bills(self.meters, self.state.usage, lambda: self.now, lambda: self.used_keys)
 
     def close(self) -> None:
         self.bills.write()
@@ -80,6 +81,30 @@ def test_what_was_used_before_a_restart_counts_for_the_day(tmp_path: Path) -> No
     second.now += DAY
     second.bills.write()
     assert not second.meters.of(LAPTOP).over_today
+    second.close()
+
+
+def test_keys_that_are_not_used_any_more_are_forgotten_with_the_day(tmp_path: Path) -> None:
+    server = Server(tmp_path / "state", FIRST * DAY)
+    for number in range(1, 4):
+        server.meters.use_key(f"key_{number}", Budget(tokens_per_day=100))
+        server.meters.of(Standing(Tenant("alice"), key=f"key_{number}")).computes(7 * number, 0.0)
+    server.used_keys = {"key_1"}
+    server.now += DAY
+    server.bills.write()
+    assert [meter.key for meter in server.meters.all] == ["key_1", "", ""]
+    again = server.meters.of(Standing(Tenant("alice"), key="key_4"))
+    assert server.meters.all[again.number] is again
+    assert len(server.meters.all) == 3
+    server.meters.use_key("key_4", Budget(tokens_per_day=100))
+    again.computes(100, 0.0)
+    assert again.over_today
+    assert not server.meters.of(LAPTOP).over_today
+    assert [(one.key, one.prompt_tokens) for one in server.bills.usage(1)] == [("key_4", 100)]
+    now = server.now
+    server.close()
+    second = Server(tmp_path / "state", now)
+    assert [record.prompt_tokens for record in second.bills.usage(2)] == [7, 14, 21, 100]
     second.close()
 
 

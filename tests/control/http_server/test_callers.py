@@ -18,7 +18,7 @@ from pie_control.cli.commands.serve import read_tenants_at_hangup
 from pie_control.client import Client
 from pie_control.config import build_config, find_accounts
 from pie_control.durable.database import open_database
-from pie_control.durable.keys import Keys, add_key
+from pie_control.durable.keys import Keys, add_key, revoke_key
 from pie_control.errors import Forbidden, Unauthorized
 from pie_control.http_server.callers import Callers
 from pie_control.http_server.listening import bind
@@ -178,6 +178,13 @@ def test_a_key_has_a_budget_of_its_own_and_what_it_launches_bears_its_id(tmp_pat
     meter = server.meters.of(Standing(key=record.id))
     assert meter.limits(0.0)["requests"].limit == 5
     assert not server.meters.of(Standing()).limits(0.0)
+    known, laptop = callers.of(headers(key)), callers.of(headers(other))
+    revoke_key(database, "ci")
+    server.keys.look()
+    callers.forget_keys()
+    assert callers.of(headers(other)) is laptop
+    assert known not in callers._known.values()
+    assert len(server.tenants["default"].keys_shown) == 2
     database.close()
 
 

@@ -11,6 +11,7 @@ import pytest
 
 from pie_control.gateway.refusal import Refused
 from pie_control.http_server.served.dialects import dialect_of
+from pie_control.tenants.budgets import Budget
 from tests.control.http_server.test_http_server import ended, http
 from tests.helpers.fake_server_api import FakeServerApi, serve_async
 
@@ -177,6 +178,41 @@ def test_after_an_eviction_fewer_are_served(stream: bool) -> None:
             assert (await client.post(CHAT, json={"model": "+environment"})).status_code == 200
 
     serve_async(test, max_serving=2, max_waiting=0)
+
+
+@pytest.mark.parametrize("program", ["wait", "tick"])
+def test_a_budget_of_the_day_that_ends_within_an_answer(program: str) -> None:
+    async def test(url: str, runtime: FakeServerApi) -> None:
+        runtime.meters.use({"default": Budget(tokens_per_day=7)})
+        async with http(url) as client:
+            body = {"model": f"+{program}", "stream": program == "tick"}
+            request = asyncio.create_task(client.post(CHAT, json=body))
+            while not runtime.inferlets():
+                await asyncio.sleep(0.005)
+            runtime.meter.generates(7, 0.0)
+            runtime.inferlet("i1").end("exceeded", None, "quota-exceeded")
+            answer = await request
+            if program == "tick":  # the stream has begun
+                error = answer.text.split("\n\n")[-3]
+                assert '"code":"rate-limited"' in error
+                assert "7 tokens of today" in error
+            else:
+                assert (answer.status_code, answer.json()["error"]["code"]) == (429, "rate-limited")
+                assert answer.headers["retry-after"] == "3600"
+
+    serve_async(test)
+
+
+def test_an_inferlet_that_exceeds_a_limit_of_its_own() -> None:
+    async def test(url: str, runtime: FakeServerApi) -> None:
+        async with http(url) as client:
+            request = asyncio.create_task(client.post(CHAT, json={"model": "+wait"}))
+            while not runtime.inferlets():
+                await asyncio.sleep(0.005)
+            runtime.inferlet("i1").end("exceeded", None, "quota-exceeded")
+            assert (await request).json()["error"]["code"] == "program-exceeded"
+
+    serve_async(test)
 
 
 def test_one_that_is_ended_by_somebody_else() -> None:
