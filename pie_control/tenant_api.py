@@ -12,7 +12,7 @@ from .config import ServerConfig
 from .engine.hosts import Hosts
 from .engine.model import Model
 from .errors import BadRequest, RateLimited, WorkerUnavailable
-from .inferlets.events import Event
+from .inferlets.events import Event, LogLine
 from .inferlets.lifecycle import Status
 from .programs.library import ProgramLibrary
 from .programs.store import ProgramInfo
@@ -168,6 +168,13 @@ class TenantApi:
     def inferlet(self, id: str) -> Entry:
         """A running or recently ended inferlet; raises UnknownName."""
         return self._registry.get(id, self._tenant)
+
+    def logs(self, id: str, *, of_all: bool = False) -> tuple[LogLine, ...]:
+        """The log of an inferlet, oldest line first; `of_all`: of any tenant's, which is noted. Raises UnknownName."""
+        entry = self._registry.get(id, None if of_all else self._tenant)
+        if entry.standing.tenant.name != self._tenant:
+            self.note("logs", id)
+        return entry.logs()
 
     def inferlets(self) -> tuple[InferletInfo, ...]:
         """Running and recently ended inferlets, as far as is known without their hosts."""

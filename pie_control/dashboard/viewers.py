@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import time
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from pie_control.engine.hosts import Hosts
@@ -33,6 +33,10 @@ SLOW, SLOWER = 4, 8
 """Looks between two at pages by owner and counts of schedulers; and between two questions for what inferlets wait."""
 
 
+Line = Callable[[], Sequence[Mapping[str, Any]]]
+"""Of each `tenant` with requests: how many are `served`, how many wait, and for how long the first one of them has."""
+
+
 class Dashboard:
     """What viewers share. Belongs to the thread of the control loop."""
 
@@ -46,7 +50,7 @@ class Dashboard:
         self._viewers = 0
 
     @contextlib.contextmanager
-    def viewer(self, tenant: str | None, *, later: bool = False) -> Iterator[Viewer]:
+    def viewer(self, tenant: str | None, line: Line = tuple, *, later: bool = False) -> Iterator[Viewer]:
         """Somebody looks at what a tenant has; None: at everything. `later`: but only at what is launched from now on.
         Raises TooManyRequests."""
         if self._viewers >= MOST_VIEWERS:
@@ -55,7 +59,7 @@ class Dashboard:
         try:
             with (
                 self.watch.looking(),
-                contextlib.closing(Viewer(self, tenant, time.monotonic() if later else 0.0)) as viewer,
+                contextlib.closing(Viewer(self, tenant, line, time.monotonic() if later else 0.0)) as viewer,
             ):
                 yield viewer
         finally:
@@ -80,11 +84,12 @@ class Dashboard:
 class Viewer:
     """One of those who look."""
 
-    def __init__(self, dashboard: Dashboard, tenant: str | None, since: float) -> None:
+    def __init__(self, dashboard: Dashboard, tenant: str | None, line: Line, since: float) -> None:
         """It sees what was launched at `since` or later, in seconds of the monotonic clock."""
         self._since = since
         self._dashboard = dashboard
         self._tenant = tenant
+        self._line = line
         self._deltas = Deltas()
         self._looks = 0
         self._seen = dashboard.watch.number
@@ -178,6 +183,7 @@ class Viewer:
         return {
             "workers": workers,
             "tenants": tenant_section(shown.values(), counts.of_tenants, dashboard.tenants, mine),
+            "line": [one for one in self._line() if mine is None or one["tenant"] == mine],
             "hosts": [host_section(host) for host in dashboard.hosts.statistics()] if mine is None else [],
             "outages": list(dashboard.hosts.outages()),
             "counts": {

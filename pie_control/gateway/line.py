@@ -8,6 +8,7 @@ import math
 from collections import Counter
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
+from typing import Any
 
 from ..errors import TooManyRequests
 from ..tenants.tenant import Standing, Tenant
@@ -55,6 +56,20 @@ class WaitingLine:
     def counts(self) -> dict[str, int]:
         """Requests that are served, and those that wait."""
         return {"served": self._serving.total(), "waiting": len(self._waiters)}
+
+    def tenants(self) -> list[dict[str, Any]]:
+        """Who is served and who waits: of each tenant the requests, and for how many seconds the first one has
+        waited."""
+        untils, latest = self._waiters.untils(), self._clock() + self._limits.wait_seconds
+        return [
+            {
+                "tenant": name,
+                "served": self._serving[name],
+                "waiting": self._waiters.of(name),
+                "oldest_wait": round(latest - untils.get(name, latest), 1),
+            }
+            for name in sorted({*self._serving, *untils})
+        ]
 
     @contextlib.asynccontextmanager
     async def place(self, standing: Standing) -> AsyncIterator[Place]:

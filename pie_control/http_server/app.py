@@ -94,7 +94,7 @@ def create_app(api: ServerApi, config: ServerConfig, callers: Callers, programs:
         models_router(api, gateway),
         system_router(api),
         metrics_router(api),
-        dashboard_router(api),
+        dashboard_router(api, gateway.line.tenants),
         check_router(),
     )
     for router in routers:

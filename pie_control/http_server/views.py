@@ -64,9 +64,9 @@ def find_program(api: TenantApi, hash: str) -> ProgramInfo | None:
     return next((program for program in api.programs() if program.program == hash), None)
 
 
-def log_entries(api: TenantApi, inferlet: str) -> list[LogEntry]:
-    """The log of an inferlet, oldest line first; raises UnknownName."""
-    return [LogEntry(line.time, line.stream, line.text) for line in api.inferlet(inferlet).logs()]
+def log_entries(api: TenantApi, inferlet: str, *, of_all: bool = False) -> list[LogEntry]:
+    """The log of an inferlet, of any tenant's if `of_all`, oldest line first; raises UnknownName."""
+    return [LogEntry(line.time, line.stream, line.text) for line in api.logs(inferlet, of_all=of_all)]
 
 
 class InferletListing:

@@ -158,13 +158,13 @@ class Registry:
         """The inferlet with this number if it runs, else None."""
         return self._running.get(number)
 
-    def get(self, inferlet_id: str, tenant: str = DEFAULT_TENANT.name) -> Entry:
-        """A running or recently ended inferlet of a tenant; raises UnknownName."""
+    def get(self, inferlet_id: str, tenant: str | None = DEFAULT_TENANT.name) -> Entry:
+        """A running or recently ended inferlet of a tenant, or of any (None); raises UnknownName."""
         number = int(inferlet_id[1:]) if inferlet_id[:1] == "i" and inferlet_id[1:].isdecimal() else 0
         found = self._running.get(number) or self._ended.get(number)
         if found is None and self._keeper and 0 < number < 1 << 63:
             found = self._keeper.find(number)
-        if found is None or found.id != inferlet_id or found.standing.tenant.name != tenant:
+        if found is None or found.id != inferlet_id or tenant not in (None, found.standing.tenant.name):
             raise UnknownName(f"no inferlet {inferlet_id!r}: it never existed, or ended long ago")
         return found
 

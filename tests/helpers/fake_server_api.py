@@ -24,7 +24,7 @@ from pie_control.engine.adapters import AdapterInfo
 from pie_control.errors import BadProgram, RateLimited, UnknownName
 from pie_control.http_server.listening import bind
 from pie_control.http_server.server import HttpServer
-from pie_control.inferlets.events import WHERE
+from pie_control.inferlets.events import WHERE, LogLine
 from pie_control.programs.store import ProgramInfo
 from pie_control.registry.entry import InferletInfo
 from pie_control.registry.outbox import Listener
@@ -199,6 +199,9 @@ class FakeServerApi:
         if id not in self._inferlets:
             raise UnknownName(f"no inferlet {id!r}: it never existed, or ended long ago")
         return self._inferlets[id]
+
+    def logs(self, id: str, *, of_all: bool = False) -> tuple[LogLine, ...]:
+        return self.inferlet(id).logs()
 
     def inferlets(self) -> tuple[InferletInfo, ...]:
         return tuple(inferlet.info() for inferlet in self._inferlets.values())

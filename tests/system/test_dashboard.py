@@ -108,6 +108,8 @@ def test_a_viewer_sees_what_its_tenant_may(tmp_path: Path, guest_cache: Path) ->
             assert pages["total"] == sum(pages["owners"].values()) + sum(map(pages.get, PARTS))
             assert worker["queues"]["waiting"] == 0
             assert of_alice.id in {about[0] for about in both.about.values()}
+            assert await _log_of(url, ALICE, of_bob.id) == (200, ["<img src=x onerror=alert(1)>"])
+            assert (await _log_of(url, BOB, of_alice.id))[0] == 404
         commands = {call for wave in all_seen.waves for call in wave[6]}
         assert {"embed_txt", "forward", "sample"} <= commands
         assert all(wave[6].keys() and wave[5] >= 1 for wave in all_seen.waves)
@@ -115,6 +117,26 @@ def test_a_viewer_sees_what_its_tenant_may(tmp_path: Path, guest_cache: Path) ->
     tenants = written(tmp_path, TENANTS)
     with live_server(cache_with_guest(_made(tmp_path), guest_cache), tenants=str(tenants)) as url:
         asyncio.run(asyncio.wait_for(check(url), HANG_SECONDS))
+
+
+async def _log_of(url: str, token: str, inferlet: str) -> tuple[int, list[str]]:
+    headers = {"authorization": f"Bearer {token}"}
+    async with httpx.AsyncClient(base_url=url, trust_env=False, timeout=HANG_SECONDS, headers=headers) as web:
+        answer = await web.get(f"/v1/inferlets/{inferlet}/logs")
+        return answer.status_code, [line["text"] for line in answer.json()] if answer.is_success else []
+
+
+def test_a_viewer_sees_the_line_of_its_tenant(tmp_path: Path, guest_cache: Path) -> None:
+    def line() -> list[dict[str, Any]]:
+        return [{"tenant": name, "served": 1, "waiting": 2, "oldest_wait": 0.5} for name in ("alice", "bob")]
+
+    async def check() -> None:
+        async with started(cache_with_guest(_made(tmp_path), guest_cache), InProcessClient(FakeModel())) as api:
+            with api.dashboard.viewer(None, line) as of_all, api.dashboard.viewer("bob", line) as of_bob:
+                assert of_all.look().sections["line"] == line()
+                assert of_bob.look().sections["line"] == line()[1:]
+
+    asyncio.run(check())
 
 
 def test_without_viewers_nothing_is_watched(tmp_path: Path, guest_cache: Path) -> None:

@@ -91,6 +91,11 @@ function Tenants({ tenants }) {
     rows=${tenants.map((one) => [one.tenant, one.class, one.weight, one.running, (one.rate ?? 0).toFixed(1), share(one)])} />`;
 }
 
+function Line({ line }) {
+  return html`<${Values} title="Requests in line" names=${["tenant", "served", "waiting", "the first for"]}
+    rows=${line.map((one) => [one.tenant, one.served, one.waiting, one.waiting ? `${one.oldest_wait.toFixed(1)} s` : ""])} />`;
+}
+
 function Hosts({ hosts }) {
   return html`<${Values} title="Hosts" names=${["host", "state", "restarts", "inferlets", "memory", "processor", "warm"]}
     rows=${hosts.map((one) => [one.host, one.outage ?? one.state, one.restarts, one.inferlets, bytes(one.memory_bytes), `${one.guest_seconds.toFixed(1)} s`, one.warm.join(" of ")])} />`;
@@ -174,7 +179,7 @@ function App() {
     };
     return html`<header><h1>Pie</h1></header><${KeyForm} message=${asks} submit=${submit} />`;
   }
-  const { workers, tenants, hosts, outages, counts } = store.sections;
+  const { workers, tenants, line, hosts, outages, counts } = store.sections;
   return html`<header><h1>Pie</h1>
     <span>${counts.running ?? 0} run${counts.launched != null ? ` · ${counts.launched} launched` : ""}</span>
     <span class="dim">${counts.all ? "all tenants" : counts.all === false ? "your tenant" : ""}</span>
@@ -185,7 +190,7 @@ function App() {
     <${Waves} paused=${paused} />
     <${Chart} title="Tokens" column=${1} unit="a second" /><${Chart} title="Pages in use" column=${2} unit="" />
     ${workers.map((worker) => html`<${Pages} key=${`${worker.model} ${worker.worker}`} worker=${worker} />`)}
-    <${Queues} workers=${workers} /><${Tenants} tenants=${tenants} /><${Hosts} hosts=${hosts} />
+    <${Queues} workers=${workers} /><${Tenants} tenants=${tenants} /><${Line} line=${line} /><${Hosts} hosts=${hosts} />
     <${InferletTable} store=${store} chosen=${chosen} choose=${choose} />
     <${Log} key=${chosen} number=${chosen} />
   </main>`;

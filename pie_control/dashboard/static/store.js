@@ -16,7 +16,7 @@ export class Store {
   forget() {
     this.time = 0;
     this.inferlets = new Map();
-    this.sections = { workers: [], tenants: [], hosts: [], outages: [], counts: {} };
+    this.sections = { workers: [], tenants: [], line: [], hosts: [], outages: [], counts: {} };
     this.waves = [];
     this.skipped = 0;
     this.points = []; // [seconds, generated tokens a second, tokens run a second, pages in use]

@@ -82,6 +82,10 @@ class Queue:
         """Number of the one that came first, whatever its priority."""
         return next(iter(self._places)).number
 
+    def until(self) -> float:
+        """Deadline of the one that came first."""
+        return next(iter(self._places)).until
+
     def newest(self) -> int:
         """Number of the one that came last, whatever its priority."""
         return next(reversed(self._places)).number
@@ -100,6 +104,13 @@ class Waiters:
     def of(self, tenant: str) -> int:
         """How many of a tenant wait."""
         return self._counts[tenant]
+
+    def untils(self) -> dict[str, float]:
+        """By tenant, the deadline of the one that has waited longest."""
+        found: dict[str, float] = {}
+        for (_, name), queue in self._queues.items():
+            found[name] = min(queue.until(), found.get(name, queue.until()))
+        return found
 
     def add(self, waiter: Waiter) -> None:
         name = waiter.standing.tenant.name

@@ -11,7 +11,7 @@ from fastapi import APIRouter, Query
 from starlette.responses import StreamingResponse
 from starlette.types import Receive, Scope, Send
 
-from pie_control.dashboard.viewers import Viewer
+from pie_control.dashboard.viewers import Line, Viewer
 from pie_control.server_api import ServerApi
 
 from ..callers import FromTenant
@@ -25,11 +25,11 @@ LOOK_SECONDS = 0.25
 class _Looks(StreamingResponse):
     """Looks for as long as somebody reads."""
 
-    def __init__(self, api: ServerApi, tenant: str | None, *, later: bool) -> None:
+    def __init__(self, api: ServerApi, line: Line, tenant: str | None, *, later: bool) -> None:
         """Raises TooManyRequests."""
         self._api = api
         self._viewer = contextlib.ExitStack()
-        viewer = self._viewer.enter_context(api.dashboard.viewer(tenant, later=later))
+        viewer = self._viewer.enter_context(api.dashboard.viewer(tenant, line, later=later))
         super().__init__(self._look(viewer), headers={"cache-control": "no-store"}, media_type="text/event-stream")
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -42,8 +42,8 @@ class _Looks(StreamingResponse):
             await asyncio.sleep(LOOK_SECONDS)
 
 
-def dashboard_router(api: ServerApi) -> APIRouter:
-    """The route of the dashboard's news."""
+def dashboard_router(api: ServerApi, line: Line) -> APIRouter:
+    """The route of the dashboard's news. `line`: who waits before launches."""
     router = APIRouter(tags=["system"])
 
     @router.get("/v1/dashboard", summary="Watch the server", response_class=StreamingResponse, responses=failures(429))
@@ -57,6 +57,6 @@ def dashboard_router(api: ServerApi) -> APIRouter:
         has changed. At most 1,000 inferlets are shown. A tenant sees its own; those of all tenants, queues and hosts
         are for keys that may `admin`, of a tenant with `may_see_all`, and for servers without keys and tenants."""
         later, tenant = launched == "later", caller.account.standing.tenant.name
-        return _Looks(api, None if caller.sees_all and not later else tenant, later=later)
+        return _Looks(api, line, None if caller.sees_all and not later else tenant, later=later)
 
     return router

@@ -103,8 +103,9 @@ def inferlets_router(attachments: Attachments, launches: Launches) -> APIRouter:
 
     @router.get("/{inferlet}/logs", summary="Read the log of an inferlet", responses=failures(404))
     async def logs(inferlet: str, caller: FromTenant) -> list[LogEntry]:
-        """Lines of stdout, stderr and `log`, oldest first. The server keeps the newest lines, within bounds."""
-        return log_entries(caller.api, inferlet)
+        """Lines of stdout, stderr and `log`, oldest first. The server keeps the newest lines, within bounds. Who
+        may see all tenants (`may_see_all`, a key that may `admin`) reads those of all; the audit log tells of it."""
+        return log_entries(caller.api, inferlet, of_all=caller.sees_all)
 
     @router.post(
         "/{inferlet}/messages",

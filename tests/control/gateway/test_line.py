@@ -282,3 +282,23 @@ def test_as_many_are_served_as_an_eviction_has_left() -> None:
         await line.close()
 
     play(test())
+
+
+def test_who_is_served_and_who_waits_is_told_by_tenant() -> None:
+    async def check() -> None:
+        played = Played()
+        await played.come("a", ANN)
+        played.now = 1.0
+        await played.come("b", BOB)
+        played.now = 2.0
+        await played.come("c", BATCH)
+        await played.come("d", BOB)
+        played.now = 4.5
+        assert played.line.tenants() == [
+            {"tenant": "ann", "served": 1, "waiting": 1, "oldest_wait": 2.5},
+            {"tenant": "bob", "served": 0, "waiting": 2, "oldest_wait": 3.5},
+        ]
+        await played.close()
+        assert played.line.tenants() == []
+
+    asyncio.run(check())
