@@ -51,11 +51,17 @@ class TenantApi:
         self._meters = meters
         self.audit = audit
         self._blobs = BlobStore(config.limits.max_blob_bytes)
+        self._bound_programs()
+
+    def _bound_programs(self) -> None:
+        tenant = self.standing.tenant
+        self._library.bound(tenant.name, tenant.max_programs, tenant.max_stored_program_bytes)
 
     def use(self, standing: Standing) -> None:
         """Launches in this standing from now on, and so do the tenant's inferlets that run."""
         self.standing = replace(standing, may_send=self.standing.may_send, key=self.standing.key)
         self._registry.use(standing)
+        self._bound_programs()
 
     def of_key(self, key: str, may_send: bool) -> TenantApi:
         """The same for a client that shows a key. `may_send`: whether its inferlets may send requests to other

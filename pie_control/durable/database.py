@@ -82,6 +82,9 @@ MIGRATIONS = (
     ALTER TABLE responses ADD COLUMN hidden INTEGER NOT NULL DEFAULT 0;
     CREATE INDEX responses_by_previous ON responses (tenant, previous) WHERE previous <> '';
     """,
+    """
+    ALTER TABLE keys ADD COLUMN cpu_seconds_per_hour INTEGER;
+    """,
 )
 """What makes each version of the schema of the one before. `PRAGMA user_version` counts those that a file has had."""
 

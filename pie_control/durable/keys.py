@@ -37,10 +37,11 @@ class KeyRecord:
     requests_per_minute: int | None = None
     tokens_per_minute: int | None = None
     tokens_per_day: int | None = None
+    cpu_seconds_per_hour: int | None = None
 
     @property
     def budget(self) -> Budget:
-        return Budget(self.requests_per_minute, self.tokens_per_minute, self.tokens_per_day)
+        return Budget(self.requests_per_minute, self.tokens_per_minute, self.tokens_per_day, self.cpu_seconds_per_hour)
 
     def is_valid(self, now: float) -> bool:
         """Whether it can be used."""

@@ -36,6 +36,10 @@ class ProgramLibrary:
         finally:
             self._uploading_bytes -= len(data)
 
+    def bound(self, owner: str, programs: int | None, stored_bytes: int | None) -> None:
+        """How many programs an owner may keep, and bytes of them; None: as many as each."""
+        self._store.bound(owner, programs, stored_bytes)
+
     async def _upload(self, program: Program, host: ProgramHost, data: bytes) -> ProgramInfo:
         self._store.check_room(program)
         try:

@@ -155,6 +155,7 @@ class ProgramStore:
         if not os.access(self._folder, os.W_OK):
             raise ConfigError(f"the cache folder {self.cache_dir} cannot be written: choose another one: --cache-dir")
         self._limits = limits or StoreLimits()
+        self._own_limits: dict[str, StoreLimits] = {}  # by owner
         self._owners = owners
         self._files: dict[str, Path] = {}
         self._sizes: dict[str, int] = {}  # of the files
@@ -257,17 +258,26 @@ class ProgramStore:
         path = self._folder / f"{hash_}{SUFFIX_OF[kind]}"
         return Program(hash_, name, file, kind, len(data), path, owner)
 
+    def bound(self, owner: str, programs: int | None, stored_bytes: int | None) -> None:
+        """What an owner may keep; None: what each may."""
+        most = self._limits
+        self._own_limits[owner] = replace(
+            most, programs=programs or most.programs, stored_bytes=stored_bytes or most.stored_bytes
+        )
+
     def check_room(self, program: Program) -> None:
         """Raises StorageFull if its owner cannot keep another program, or this one."""
-        shelf, most = self._shelf(program.owner), self._limits
+        shelf, most = self._shelf(program.owner), self._own_limits.get(program.owner, self._limits)
         kept = sum(map(self._bytes, shelf.programs))
         more = 0 if program.hash in shelf else program.size + self._compiled_sizes.get(program.hash, 0)
         if program.hash not in shelf and len(shelf) >= most.programs:
-            full = f"{len(shelf)} programs, which is the limit (--max-programs)"
+            full = f"{len(shelf)} programs, which is the limit (--max-programs, or your tenant's own)"
         elif program.name and not shelf.named(program.name) and shelf.names >= most.programs:
-            full = f"programs with {shelf.names} names, which is the limit (--max-programs)"
+            full = f"programs with {shelf.names} names, which is the limit (--max-programs, or your tenant's own)"
         elif kept + more > most.stored_bytes:
-            full = f"{kept} bytes of programs: {more} more are beyond the limit (--max-stored-program-bytes)"
+            full = (
+                f"{kept} bytes of programs: {more} more are beyond the limit (--max-stored-program-bytes, or your own)"
+            )
         else:
             return
         raise StorageFull(f"you keep {full}; delete some first: `pie delete`, or DELETE /v1/programs/HASH")

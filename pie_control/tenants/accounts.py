@@ -33,6 +33,7 @@ NAME = re.compile(r"[\w.-]{1,64}", re.ASCII)
 LEAST_TOKEN = 20
 """Characters: what a guess must not find."""
 MOST_WEIGHT = 1000.0
+BOUNDS = ("max_inferlets", "max_pages", "max_embeds", "max_programs", "max_stored_program_bytes")
 BUDGETS = Budget.__struct_fields__
 ADVICE = "make one with: python3 -c 'import secrets; print(secrets.token_urlsafe(32))'"
 
@@ -57,10 +58,13 @@ class _Entry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     max_inferlets: int | None = None
     max_pages: int | None = None
     max_embeds: int | None = None
+    max_programs: int | None = None
+    max_stored_program_bytes: int | None = None
     may_load_adapters: bool = False
     requests_per_minute: int | None = None
     tokens_per_minute: int | None = None
     tokens_per_day: int | None = None
+    cpu_seconds_per_hour: int | None = None
     may_see_all: bool = False
 
 
@@ -146,10 +150,11 @@ def _account(name: str, entry: _Entry) -> TokenGrant:
         raise ConfigError(f"it has no token, so nobody can be this tenant: {ADVICE}")
     if not (math.isfinite(entry.weight) and 0 < entry.weight <= MOST_WEIGHT):
         raise ConfigError(f"weight is more than 0 and at most {MOST_WEIGHT:g}, not {entry.weight}")
-    for bound in ("max_inferlets", "max_pages", "max_embeds", *BUDGETS):
+    for bound in (*BOUNDS, *BUDGETS):
         if (value := getattr(entry, bound)) is not None and value < 1:
             raise ConfigError(f"{bound} is at least 1, not {value}; leave it out for no bound of its own")
-    tenant = Tenant(name, entry.weight, entry.max_pages, entry.max_embeds, entry.http_allow, entry.max_inferlets)
+    bounds = {bound: getattr(entry, bound) for bound in BOUNDS}
+    tenant = Tenant(name, entry.weight, http_allow=entry.http_allow, **bounds)
     budget = Budget(*(getattr(entry, name) for name in BUDGETS))
     standing = Standing(tenant, ServiceClass[entry.service_class.upper()])
     return TokenGrant(standing, entry.may_load_adapters, budget, entry.may_see_all)

@@ -1,6 +1,7 @@
 """What a tenant, or a key, may spend, and what it has spent lately. Pure: times are arguments, in seconds.
 
-Theory of operation. Each has two limits on tokens a minute, which hold together:
+Theory of operation. Requests and processor time are looked at when a new request comes. Of tokens, each has two limits
+a minute, which hold together:
 
 - *In any 60 seconds* it spends no more than its budget. So an idle tenant may spend much at once, and a new request of
   one that has spent its budget is refused.
@@ -17,12 +18,14 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterator
 from math import inf
+from typing import Generic, TypeVar
 
 from pie_control.record import Record
 
-MINUTE = 60.0
-SLOT_SECONDS = 0.25
-"""What was spent within a slot is forgotten at the same time, a minute after its end."""
+MINUTE, HOUR = 60.0, 3600.0
+SLOTS = 240
+"""Of a minute or an hour. What was spent within one is forgotten at the same time, that long after its end."""
+N = TypeVar("N", int, float)
 BURST_SECONDS = 10.0
 QUANTUM_SECONDS = 0.05
 LEAST_WAIT = 0.001
@@ -34,6 +37,7 @@ class Budget(Record, frozen=True, tag=None):
     requests_per_minute: int | None = None
     tokens_per_minute: int | None = None
     tokens_per_day: int | None = None
+    cpu_seconds_per_hour: int | None = None
 
 
 NO_BUDGET = Budget()
@@ -45,25 +49,27 @@ def seconds_of_day_left(now: float) -> float:
     return DAY - now % DAY
 
 
-class LastMinute:
-    """What was spent in the last 60 seconds, and up to a slot before."""
+class Recent(Generic[N]):
+    """What was spent in the last minute, or another time, and up to a slot before."""
 
-    __slots__ = ("_slots", "_total")
+    __slots__ = ("_seconds", "_slot", "_slots", "_total")
 
-    def __init__(self) -> None:
-        self._slots: deque[list[int]] = deque()  # number of the slot, what was spent in it; oldest first
-        self._total = 0
+    def __init__(self, zero: N, seconds: float = MINUTE) -> None:
+        self._seconds = seconds
+        self._slot = seconds / SLOTS
+        self._slots: deque[tuple[int, N]] = deque()  # number of the slot, what was spent in it; oldest first
+        self._total: N = zero
 
-    def add(self, now: float, amount: int) -> None:
-        number = int(now // SLOT_SECONDS)
+    def add(self, now: float, amount: N) -> None:
+        number = int(now // self._slot)
         if self._slots and self._slots[-1][0] == number:
-            self._slots[-1][1] += amount
+            self._slots[-1] = number, self._slots[-1][1] + amount
         else:
-            self._slots.append([number, amount])
+            self._slots.append((number, amount))
         self._total += amount
 
-    def total(self, now: float) -> int:
-        while self._slots and _forgotten_at(self._slots[0][0]) <= now:
+    def total(self, now: float) -> N:
+        while self._slots and self._forgotten_at(self._slots[0][0]) <= now:
             self._total -= self._slots.popleft()[1]
         return self._total
 
@@ -75,28 +81,28 @@ class LastMinute:
         for number, amount in self._slots:
             total -= amount
             if total < limit:
-                return _forgotten_at(number)
+                return self._forgotten_at(number)
         return inf
 
     def empty(self, now: float) -> float:
         """When all is forgotten, if nothing more is spent."""
-        return _forgotten_at(self._slots[-1][0]) if self.total(now) and self._slots else now
+        return self._forgotten_at(self._slots[-1][0]) if self.total(now) and self._slots else now
 
-
-def _forgotten_at(slot: int) -> float:
-    return (slot + 1) * SLOT_SECONDS + MINUTE
+    def _forgotten_at(self, slot: int) -> float:
+        return (slot + 1) * self._slot + self._seconds
 
 
 class Spender:
     """A tenant or a key: its budget, and what it has spent. `name`: as errors call it."""
 
-    __slots__ = ("_at", "_saved", "budget", "name", "refused", "requests", "tokens", "tokens_today")
+    __slots__ = ("_at", "_saved", "budget", "cpu_seconds", "name", "refused", "requests", "tokens", "tokens_today")
 
     def __init__(self, name: str, budget: Budget = NO_BUDGET) -> None:
         self.name = name
         self.budget = budget
-        self.requests = LastMinute()
-        self.tokens = LastMinute()
+        self.requests = Recent(0)
+        self.tokens = Recent(0)
+        self.cpu_seconds = Recent(0.0, HOUR)
         self.tokens_today = 0
         self.refused = 0  # requests that were beyond its budget
         self._saved = inf  # tokens in the bucket, as of `_at`; less than 0: it has taken too much
@@ -112,12 +118,20 @@ class Spender:
         return self.budget.tokens_per_minute is not None or self.budget.tokens_per_day is not None
 
     @property
-    def of_minute(self) -> Iterator[tuple[str, LastMinute, int]]:
+    def of_minute(self) -> Iterator[tuple[str, Recent[int], int]]:
         """What is bounded a minute, what was spent of it, and the bound."""
         if self.budget.requests_per_minute is not None:
             yield "requests", self.requests, self.budget.requests_per_minute
         if self.budget.tokens_per_minute is not None:
             yield "tokens", self.tokens, self.budget.tokens_per_minute
+
+    @property
+    def bounds(self) -> Iterator[tuple[str, Recent[int] | Recent[float], int]]:
+        """What is bounded a minute or an hour, what was spent of it, and the bound."""
+        for what, spent, limit in self.of_minute:
+            yield f"{what} a minute", spent, limit
+        if self.budget.cpu_seconds_per_hour is not None:
+            yield "processor seconds an hour", self.cpu_seconds, self.budget.cpu_seconds_per_hour
 
     def begins_day(self, tokens: int) -> None:
         """It has spent so many tokens in the day that there is."""

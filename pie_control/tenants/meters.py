@@ -108,11 +108,11 @@ class Meter:
             next(one for one in self.spenders if one.is_over_today).refuses()
             raise refusal
         for one in self.spenders:
-            for what, spent, limit in one.of_minute:
+            for what, spent, limit in one.bounds:
                 if spent.total(now) >= limit:
                     one.refuses()
                     wait = _seconds(spent.below(limit, now) - now)
-                    raise RateLimited(f"{one.name} has spent its {limit} {what} a minute: try again in {wait} s", wait)
+                    raise RateLimited(f"{one.name} has spent its {limit} {what}: try again in {wait} s", wait)
 
     def limits(self, now: float) -> dict[str, Limit]:
         """The tightest budget of requests, and of tokens, where there is one."""
@@ -124,9 +124,12 @@ class Meter:
                     found[what] = told
         return found
 
-    def runs(self, seconds: float) -> None:
+    def runs(self, seconds: float, now: float) -> None:
         """An inferlet has ended that has used so much processor time."""
         self.usage.cpu_seconds += seconds
+        for one in self.spenders:
+            if one.budget.cpu_seconds_per_hour is not None:
+                one.cpu_seconds.add(now, seconds)
 
     def requests(self, now: float) -> None:
         """A request of a client is taken."""

@@ -19,7 +19,8 @@ class Tenant(Record, frozen=True, tag=None):
     """Equal names mean the same tenant. `weight`: its share of a worker, beside the weights of the others. `max_pages`,
     `max_embeds`: what its inferlets on one host may hold together, on all workers; None: no bound but theirs.
     `http_allow`: the servers that its inferlets may send requests to; None: those that the server allows to all.
-    `max_inferlets`: those that may run at a time, children included; None: no bound but the server's."""
+    `max_inferlets`: those that may run at a time, children included; None: no bound but the server's. `max_programs`,
+    `max_stored_program_bytes`: what it may keep; None: what the server allows each tenant."""
 
     name: str
     weight: float = 1.0
@@ -27,6 +28,8 @@ class Tenant(Record, frozen=True, tag=None):
     max_embeds: int | None = None
     http_allow: tuple[str, ...] | None = None
     max_inferlets: int | None = None
+    max_programs: int | None = None
+    max_stored_program_bytes: int | None = None
 
 
 DEFAULT_TENANT = Tenant("default")

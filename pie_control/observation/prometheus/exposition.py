@@ -137,7 +137,7 @@ def _of_budgets(budgets: Mapping[str, Spender], now: float) -> Iterator[Metric]:
     limits: dict[tuple[str, ...], float] = {}
     left: dict[tuple[str, ...], float] = {}
     for tenant, one in budgets.items():
-        found = [(f"{what} a minute", limit, spent.total(now)) for what, spent, limit in one.of_minute]
+        found = [(what, limit, spent.total(now)) for what, spent, limit in one.bounds]
         if one.budget.tokens_per_day is not None:
             found.append(("tokens a day", one.budget.tokens_per_day, one.tokens_today))
         for what, limit, spent in found:

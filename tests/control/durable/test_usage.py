@@ -42,7 +42,7 @@ def test_usage_is_kept_by_day_and_key_and_goes_on_after_a_restart(tmp_path: Path
     first = Server(tmp_path / "state", FIRST * DAY + 5)
     first.meters.of(LAPTOP).requests(0.0)
     first.meters.of(LAPTOP).computes(30, 0.0)
-    first.meters.of(LAPTOP).runs(0.5)
+    first.meters.of(LAPTOP).runs(0.5, 0.0)
     first.meters.of(BOB).generates(7, 0.0)
     first.bills.write()
     first.now += DAY

@@ -20,6 +20,7 @@ from pie_control.programs import library, prepared, python_guest
 from pie_control.programs.host import python_source
 from pie_control.programs.store import Program, ProgramStore
 from pie_control.server_api import ServerApi
+from pie_control.tenants.tenant import Standing, Tenant
 from pie_control.testing.fake_model import FakeModel
 from pie_control.testing.in_process import InProcessClient
 from tests.helpers import bombs
@@ -198,6 +199,23 @@ def test_native_code_counts(cache: Path) -> None:
         assert files(cache) == before
 
     on_server(cache, body, max_stored_program_bytes=len(component(wat.SUCCESS)) + 1000)
+
+
+def test_a_tenant_may_keep_what_its_operator_says(cache: Path) -> None:
+    async def body(server: ServerApi) -> None:
+        few, many = server.of(Standing(Tenant("few", max_programs=1))), server.of(Standing(Tenant("many")))
+        await few.upload(returning("1"))
+        with pytest.raises(StorageFull, match="you keep 1 programs"):
+            await few.upload(returning("2"))
+        for number in range(2):
+            await many.upload(returning(str(number)))
+        few.use(Standing(Tenant("few", max_programs=5, max_stored_program_bytes=1)))
+        with pytest.raises(StorageFull, match="bytes of programs"):
+            await few.upload(returning("2"))
+        few.use(Standing(Tenant("few")))
+        await few.upload(returning("2"))
+
+    on_server(cache, body)
 
 
 def test_uploads_at_once_do_not_exceed_the_quota(cache: Path) -> None:

@@ -9,6 +9,7 @@ import pytest
 from pie_control.config import build_config, find_accounts
 from pie_control.errors import ConfigError
 from pie_control.tenants.accounts import read_accounts
+from pie_control.tenants.budgets import Budget
 from pie_control.tenants.tenant import ServiceClass, Standing, Tenant
 
 ALICE, BOB, NEW = "alice-" + "a" * 20, "bob-" + "b" * 20, "new-" + "c" * 20
@@ -31,6 +32,9 @@ def test_a_token_stands_for_its_tenant(tmp_path: Path) -> None:
         max_inferlets = 3
         max_pages = 100
         max_embeds = 200
+        max_programs = 7
+        max_stored_program_bytes = 1_000_000
+        cpu_seconds_per_hour = 60
         may_load_adapters = true
 
         [tenants.bob]
@@ -41,8 +45,9 @@ def test_a_token_stands_for_its_tenant(tmp_path: Path) -> None:
     assert alice is not None
     assert bob is not None
     assert alice.standing == Standing(
-        Tenant("alice", 2.5, 100, 200, ("api.example.com", "10.0.0.0/8:8080"), 3), ServiceClass.BATCH
+        Tenant("alice", 2.5, 100, 200, ("api.example.com", "10.0.0.0/8:8080"), 3, 7, 1_000_000), ServiceClass.BATCH
     )
+    assert alice.budget == Budget(cpu_seconds_per_hour=60)
     assert alice.may_load_adapters
     assert accounts.of(NEW) is alice
     assert bob.standing == Standing(Tenant("bob"))

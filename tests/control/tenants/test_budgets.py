@@ -7,7 +7,7 @@ from math import inf
 import pytest
 
 from pie_control.errors import RateLimited
-from pie_control.tenants.budgets import BURST_SECONDS, MINUTE, Budget, LastMinute, Spender
+from pie_control.tenants.budgets import BURST_SECONDS, MINUTE, Budget, Recent, Spender
 from pie_control.tenants.meters import Meters, Usage
 from pie_control.tenants.tenant import Standing, Tenant
 
@@ -18,14 +18,14 @@ NOON = 43200.0
 
 
 def test_the_last_minute_forgets_after_a_minute() -> None:
-    spent = LastMinute()
+    spent = Recent(0)
     spent.add(10.0, 3)
     spent.add(20.0, 4)
     assert [spent.total(now) for now in (20.0, 69.9, 70.5, 80.5)] == [7, 7, 4, 0]
 
 
 def test_it_says_when_it_will_have_forgotten_enough() -> None:
-    spent = LastMinute()
+    spent = Recent(0)
     for now in (10.0, 20.0, 30.0):
         spent.add(now, 5)
     assert spent.below(16, 30.0) == 30.0
@@ -91,6 +91,20 @@ def test_a_key_has_less_than_its_tenant_and_counts_for_both() -> None:
     key.computes(60_000, 61.0)
     with pytest.raises(RateLimited, match="tenant alice has spent its 60000 tokens"):
         tenant.check(61.0, NOON)
+
+
+def test_processor_time_counts_for_an_hour() -> None:
+    meters = Meters()
+    meters.use({"alice": Budget(cpu_seconds_per_hour=10)})
+    meter = meters.of(ALICE)
+    meter.runs(9.5, 0.0)
+    meter.check(0.0, NOON)
+    meter.runs(1.0, 600.0)
+    with pytest.raises(RateLimited, match="has spent its 10 processor seconds an hour: try again in 3015 s") as refusal:
+        meter.check(600.0, NOON)
+    assert refusal.value.retry_after == 3015
+    assert not meter.is_spent(600.0)  # what runs goes on
+    meter.check(3616.0, NOON)
 
 
 def test_a_day_ends_and_the_next_one_begins() -> None:

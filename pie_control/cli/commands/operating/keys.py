@@ -29,7 +29,7 @@ EXAMPLES = """  pie keys add default --name laptop         prints the key, this 
 COLUMNS = ("ID", "TENANT", "NAME", "ENDS WITH", "MAY", "CREATED", "EXPIRES", "STATE")
 USAGE = ("DAY", "TENANT", "KEY", "REQUESTS", "PROMPT TOKENS", "GENERATED TOKENS", "PROCESSOR SECONDS")
 AUDIT = ("FIRST", "LAST", "COUNT", "TENANT", "KEY", "ACTION", "SUBJECT")
-BUDGETS = ("requests-per-minute", "tokens-per-minute", "tokens-per-day")
+BUDGETS = ("requests-per-minute", "tokens-per-minute", "tokens-per-day", "cpu-seconds-per-hour")
 MOST = 1 << 53
 """What a budget may be."""
 
