@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from inferlet_sdk.context import Context
-from inferlet_sdk.served.dialects.openai import pinned_of
+from inferlet_sdk.served.dialects.openai import TEXT_PLACE, frame_of, pinned_of
 from inferlet_sdk.served.fields import Fields
 from inferlet_sdk.served.requests.responses import text_format
 from inferlet_sdk.served.requests.wanted import Wanted
@@ -30,7 +30,6 @@ class ResponseReply:
         self._output: list[dict[str, Any]] = []
         self._text = ""  # of the item that is open
         self._open = ""
-        self._sent = 0
         self._head = {
             "id": f"resp_{self._id}",
             "object": "response",
@@ -67,11 +66,14 @@ class ResponseReply:
         yield self._event("response.created", response=self.begun())
         yield self._event("response.in_progress", response=self.begun())
 
-    def frame(self) -> None:
-        """Events are numbered, so each piece comes from here."""
+    def frame(self) -> tuple[str, str]:
+        """The event around each further piece, for an answer that is nothing but text: it has one item."""
+        place = {"item_id": f"msg_{self._id}_0", "output_index": 0}
+        return frame_of(self._delta("output_text", TEXT_PLACE, {**place, "logprobs": []}))
 
     def events(self, part: Part) -> Iterator[str]:
         """What tells of a part: each change of kind ends an item and begins another one."""
+        self._text += part.sent
         if part.reasoning:
             yield from self._add(REASONING, "reasoning_text", part.reasoning)
         if part.text and (part.text.strip() or self._open == MESSAGE or not part.calls):
@@ -93,7 +95,7 @@ class ResponseReply:
             yield from self._begin(kind)
         self._text += text
         more: dict[str, Any] = {"logprobs": []} if kind == MESSAGE else {}
-        yield self._event(f"response.{part}.delta", content_index=0, delta=text, **self._place(), **more)
+        yield self._delta(part, text, {**self._place(), **more})
 
     def _begin(self, kind: str) -> Iterator[str]:
         self._open, self._text = kind, ""
@@ -136,9 +138,11 @@ class ResponseReply:
     def _place(self) -> dict[str, Any]:
         return {"item_id": self._output[-1]["id"], "output_index": len(self._output) - 1}
 
+    def _delta(self, part: str, text: str, more: dict[str, Any]) -> str:
+        return self._event(f"response.{part}.delta", content_index=0, delta=text, **more)
+
     def _event(self, kind: str, **values: Any) -> str:
-        self._sent += 1
-        return json.dumps({"type": kind, "sequence_number": self._sent - 1, **values})
+        return json.dumps({"type": kind, **values, "sequence_number": -1})  # in its place the server puts the number
 
     def response(self) -> dict[str, Any]:
         """All of it, when its parts have come."""

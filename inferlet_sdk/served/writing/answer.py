@@ -41,13 +41,14 @@ class ToolCall:
 
 @dataclass
 class Part:
-    """What has come of an answer since the part before."""
+    """What has come of an answer since the part before. `sent`: text that its client has got already."""
 
     text: str = ""
     reasoning: str = ""
     calls: list[ToolCall] = field(default_factory=list)
     tokens: Sequence[int] = ()
     logprobs: Sequence[TokenLogprobs] = ()
+    sent: str = ""
 
 
 class Answer:
@@ -114,7 +115,7 @@ class Answer:
     async def parts(self, at_once: bool = False, frame: Frame | None = None) -> AsyncIterator[Part]:
         """What has come, again and again; `at_once`: as few parts as can be. `frame`: two texts, between which the host
         itself sends the text that follows the first part, as the inside of a JSON text, where nothing else has to look
-        at it. So the program sleeps while it streams, and what was sent is in no part."""
+        at it. So the program sleeps while it streams, and what was sent is the `sent` of a part."""
         self._frame = frame if self._is_plain else None
         if self._open and (self.wanted.thinking_budget is not None or self.wanted.grammar is not None):
             async for part in self._think(at_once):
@@ -195,7 +196,7 @@ class Answer:
                 yield part
             elif self._frame is not None:
                 yield Part(await anext(generation, ""))
-                await generation.whole(send=True, frame=self._frame)
+                yield Part(sent=await generation.whole(send=True, frame=self._frame))
             async for piece in generation:
                 part, seen = self._part(generation, reader.read(piece), seen)
                 yield part

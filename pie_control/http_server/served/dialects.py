@@ -14,13 +14,17 @@ TYPE = re.compile(r'\{"type": ?"([\w.]{1,64})"')
 """How an event begins that has a name."""
 
 
+NUMBER = '"sequence_number": -1}'
+"""How an event ends that wants to have its number there."""
+
+
 class OpenAi:
     """Chat completions and completions: events without names, and a mark at the end."""
 
     end = b"data: [DONE]\n\n"
 
-    def event(self, text: str) -> bytes:
-        """What a program has sent, as an event."""
+    def event(self, text: str, number: int = 0) -> bytes:
+        """What a program has sent, as an event. `number`: how many came before it."""
         return b"data: " + text.replace("\r\n", "\n").replace("\r", "\n").replace("\n", "\ndata: ").encode() + b"\n\n"
 
     def error(self, error: Exception) -> Any:
@@ -33,11 +37,13 @@ class OpenAi:
 
 
 class Responses(OpenAi):
-    """Responses: events have the name that their `type` is."""
+    """Responses: events have the name that their `type` is, and numbers."""
 
     end = b""
 
-    def event(self, text: str) -> bytes:
+    def event(self, text: str, number: int = 0) -> bytes:
+        if text.endswith(NUMBER):
+            text = f"{text[: -len(NUMBER)]}{NUMBER[:-3]}{number}}}"
         found = TYPE.match(text)
         return (b"event: " + found[1].encode() + b"\n" if found else b"") + super().event(text)
 

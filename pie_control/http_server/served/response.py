@@ -58,6 +58,7 @@ class ServedResponse(Response):
         self._launches = launches
         self._news = asyncio.Event()
         self._dialect = dialect_of(request.route)
+        self._sent = 0  # events of an answer that is not stored
         self._first: Event | None = None  # taken, and not looked at yet
         self._stored: asyncio.Future[Running] = asyncio.get_running_loop().create_future()
 
@@ -194,7 +195,8 @@ class ServedResponse(Response):
             if isinstance(event, Ended):
                 return chunk, event
             if isinstance(event, Message):
-                chunk += self._dialect.event(event.text)
+                chunk += self._dialect.event(event.text, self._sent)
+                self._sent += 1
             event = inferlet.outbox.take() if len(chunk) < CHUNK_BYTES else None
         return (chunk, None) if chunk else await self._next_chunk(inferlet)
 

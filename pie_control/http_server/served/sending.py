@@ -41,7 +41,7 @@ async def send_events(running: Running, number: int, dialect: OpenAi, headers: H
         raise running.error
     await start_events(headers, send)
     while events:
-        chunk = b"".join(b"id: %d\n" % (number + place) + dialect.event(one) for place, one in enumerate(events))
+        chunk = b"".join(b"id: %d\n" % place + dialect.event(one, place) for place, one in enumerate(events, number))
         number += len(events)
         await send({"type": "http.response.body", "body": chunk, "more_body": True})
         try:

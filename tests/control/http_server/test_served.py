@@ -70,6 +70,14 @@ def test_a_refusal_says_when_to_try_again() -> None:
         assert (answer.status_code, answer.headers["retry-after"]) == (503, "7")
 
 
+def test_an_event_has_its_number_where_it_asks_for_it() -> None:
+    asks, quotes = '{"type": "a", "sequence_number": -1}', '{"type": "a", "b": "\\"sequence_number\\": -1}"}'
+    told = dialect_of("/v1/responses")
+    assert told.event(asks, 7) == b'event: a\ndata: {"type": "a", "sequence_number": 7}\n\n'
+    assert told.event(quotes, 7) == f"event: a\ndata: {quotes}\n\n".encode()
+    assert dialect_of(CHAT).event(asks, 7) == f"data: {asks}\n\n".encode()
+
+
 def test_messages_are_the_stream() -> None:
     async def test(url: str, runtime: FakeServerApi) -> None:
         async with http(url) as client:

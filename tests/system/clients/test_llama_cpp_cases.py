@@ -226,8 +226,10 @@ def test_formats_of_responses(client: httpx.Client) -> None:
     assert refused(client, RESPONSES, input="Write an example", text=wrong, **body)["param"] == "text.format.schema"
 
 
-def test_events_of_a_response_name_its_items(client: httpx.Client) -> None:
-    told = events(client, RESPONSES, input=BOOK, max_output_tokens=8, **GREEDY)
+@pytest.mark.parametrize("store", [False, True])
+def test_events_of_a_response_name_its_items(client: httpx.Client, store: bool) -> None:
+    told = events(client, RESPONSES, input=BOOK, max_output_tokens=40, min_tokens=20, store=store, **GREEDY)
+    assert [one["sequence_number"] for one in told] == list(range(len(told)))
     assert [one["type"] for one in told[:3]] == [
         "response.created",
         "response.in_progress",
@@ -238,7 +240,9 @@ def test_events_of_a_response_name_its_items(client: httpx.Client) -> None:
     assert item.startswith("msg_")
     assert {one["item_id"] for one in told if "item_id" in one} == {item}
     text = "".join(one["delta"] for one in told if one["type"] == "response.output_text.delta")
-    assert told[-1]["response"]["output"][0]["content"][0]["text"] == text
+    whole = ask(client, RESPONSES, input=BOOK, max_output_tokens=40, min_tokens=20, **GREEDY)
+    for output in (told[-1]["response"]["output"], whole["output"]):
+        assert output[0]["content"][0]["text"] == text
 
 
 # ---- messages ----
