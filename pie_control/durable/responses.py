@@ -17,6 +17,8 @@ from .database import database_in_memory
 DAY = 86400.0
 ROW_BYTES = 300
 """What a response counts beside its texts."""
+SLACK = 64
+"""The sizes of a tenant's responses are added up once for so large a part of their bound."""
 MOST_RECENT = 100
 """Those that are kept in memory while the database does not take them."""
 
@@ -106,6 +108,7 @@ class Responses:
         self._reader = reader
         self._days = days
         self._most_bytes = most_bytes
+        self._room: dict[str, int] = {}  # bytes, by tenant, until sizes are added up again
         self._recent: OrderedDict[tuple[str, str], ResponseRecord] = OrderedDict()
 
     def put(self, record: ResponseRecord, then: Callable[[], None]) -> None:
@@ -114,7 +117,7 @@ class Responses:
         told = {**record.__dict__, "events": msgspec.json.encode(record.events)}
         values = [told[name] for name in ResponseRecord.__dataclass_fields__]
         write = f"INSERT OR REPLACE INTO responses ({COLUMNS}, size) VALUES ({PLACES}, ?)", (*values, record.size)
-        forget = self._writes_that_forget(record.tenant) if record.ended is not None else ()
+        forget = self._writes_that_forget(record) if record.ended is not None else ()
         self._put((record.tenant, record.id), record, (write, *forget), then)
 
     def delete(self, record: ResponseRecord, then: Callable[[], None]) -> None:
@@ -167,14 +170,21 @@ class Responses:
             told["events"] = msgspec.json.decode(told["events"])
             yield msgspec.convert(told, ResponseRecord, strict=False)
 
-    def _writes_that_forget(self, tenant: str) -> tuple[Write, ...]:
+    def _writes_that_forget(self, record: ResponseRecord) -> tuple[Write, ...]:
+        """They leave that part of the bound free, so it holds until the sizes are added up again."""
+        tenant, slack = record.tenant, self._most_bytes // SLACK
+        most = self._most_bytes - slack
+        room = self._room.get(tenant, -1) - record.size
+        self._room[tenant] = room if room >= 0 else slack
+        if room >= 0:
+            return ()
         too_much = (
             "SELECT id FROM (SELECT id, sum(size) OVER (ORDER BY ended DESC, id DESC) AS total FROM responses "
             "WHERE tenant = ? AND ended IS NOT NULL) WHERE total > ?"
         )
         return (
             write_that_forgets(self._days),
-            (f"DELETE FROM responses WHERE tenant = ? AND id IN ({too_much})", (tenant, tenant, self._most_bytes)),
+            (f"DELETE FROM responses WHERE tenant = ? AND id IN ({too_much})", (tenant, tenant, most)),
         )
 
 

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from msgspec import Raw
 
+from pie_control.durable.database import database_in_memory
 from pie_control.durable.responses import AtOnce, ResponseRecord, Responses
 from pie_control.durable.state import State
 from pie_control.gateway.refusal import Refused
@@ -52,6 +53,20 @@ def test_the_oldest_go_beyond_the_bytes_of_a_tenant_and_after_days(responses: Re
     put(responses, old)
     assert responses.find("carl", "resp_1") is None
     assert [one.id for one in responses.unfinished()] == ["running"]
+
+
+def test_sizes_are_not_added_up_for_each_response_and_the_bound_holds() -> None:
+    database = database_in_memory()
+    responses = Responses(AtOnce(database), database, 1.0, 64 << 10)
+    asked: list[str] = []
+    database.set_trace_callback(asked.append)
+    size = "SELECT coalesce(sum(size), 0) FROM responses"
+    for number in range(400):
+        put(responses, replace(ONE, id=f"resp_{number}", previous="", ended=time.time() + number))
+        assert database.execute(size).fetchone()[0] <= 64 << 10
+    assert database.execute(size).fetchone()[0] >= 60 << 10
+    assert 400 // 4 < sum("OVER" in one for one in asked) <= 400 // 2
+    assert responses.find("alice", "resp_399") is not None
 
 
 def test_a_restart_finds_what_was_stored_and_what_was_made(tmp_path: Path) -> None:
