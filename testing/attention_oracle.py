@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from pie_inference.attention.interface import AttentionBackend, AttentionSpec
+from pie_inference.attention.interface import AttentionBackend, AttentionSpec, PlanWithSinks
 from pie_inference.kv_cache.pages import KvCache, KvShape
 from pie_inference.protocol import Forward
 
@@ -206,6 +206,7 @@ class Problem:
         rows = torch.randn(layers, len(self.new_slots), case.num_heads + width, case.head_dim, generator=generator)
         rows[:, :, : case.num_heads] *= 2  # far from uniform attention
         self.rows = rows.to(self.dtype)
+        self.sinks = torch.randn(layers, case.num_heads, generator=generator) * 3
 
     def expected_cache(self, layer: int) -> Tensor:
         """The cache [slots, 2 * kv_heads, head_dim] of a layer once the batch is written."""
@@ -219,19 +220,24 @@ class Problem:
         queries = self.rows[layer, :, : self.case.num_heads].double()
         parts = torch.split(queries, [sequence.num_queries for sequence in self.sequences])
         solved = [
-            self._attend(self.case.specs[layer], sequence, part, keys[sequence.slots], values[sequence.slots])
+            self._attend(layer, sequence, part, keys[sequence.slots], values[sequence.slots])
             for sequence, part in zip(self.sequences, parts, strict=True)
         ]
         return torch.cat(solved).flatten(1)
 
-    def _attend(self, spec: AttentionSpec, sequence: Sequence_, query: Tensor, keys: Tensor, values: Tensor) -> Tensor:
+    def _attend(self, layer: int, sequence: Sequence_, query: Tensor, keys: Tensor, values: Tensor) -> Tensor:
+        spec = self.case.specs[layer]
         group = self.case.num_heads // self.case.num_kv_heads
         keys, values = (side.repeat_interleave(group, 1) for side in (keys, values))
         scores = torch.einsum("qhd,khd->hqk", query, keys) * spec.scale
         if spec.soft_cap is not None:
             scores = spec.soft_cap * torch.tanh(scores / spec.soft_cap)
         scores.masked_fill_(torch.from_numpy(~self._visible(spec, sequence)), -torch.inf)
-        weights = scores.softmax(-1).nan_to_num(0.0)  # all minus infinity: a query that sees no key
+        if spec.sinks:
+            sinks = self.sinks[layer].double().view(-1, 1, 1).expand(-1, scores.shape[1], -1)
+            weights = torch.cat((scores, sinks), -1).softmax(-1)[..., :-1]
+        else:
+            weights = scores.softmax(-1).nan_to_num(0.0)  # all minus infinity: a query that sees no key
         return torch.einsum("hqk,khd->qhd", weights, values)
 
     def _visible(self, spec: AttentionSpec, sequence: Sequence_) -> np.ndarray:
@@ -276,7 +282,11 @@ def run(problem: Problem, make_backend: MakeBackend, device: torch.device) -> So
     for layer, rows in enumerate(problem.rows):
         own = rows.to(device, copy=True)
         heads = problem.case.num_heads
-        outputs.append(plan.attend(layer, own[:, :heads], own[:, heads:]))
+        if problem.case.specs[layer].sinks:
+            assert isinstance(plan, PlanWithSinks)
+            outputs.append(plan.attend_with_sinks(layer, own[:, :heads], own[:, heads:], problem.sinks[layer]))
+        else:
+            outputs.append(plan.attend(layer, own[:, :heads], own[:, heads:]))
     return Solution(outputs, cache)
 
 

@@ -67,10 +67,14 @@ def _torch(needed: Requirements, cache: KvCache) -> AttentionBackend:
     return TorchAttention(cache, needed.num_heads, needed.specs)
 
 
+def _sinks(needed: Requirements) -> str | None:
+    return "its kernels have no sinks" if any(spec.sinks for spec in needed.specs) else None
+
+
 def _flashinfer_unsuitable(needed: Requirements) -> str | None:
     from ..device import flashinfer_library as library
 
-    reason = library.why_no_attention(needed.shape.dtype, needed.shape.head_dim)
+    reason = _sinks(needed) or library.why_no_attention(needed.shape.dtype, needed.shape.head_dim)
     return reason or library.why_unavailable(needed.device)
 
 
@@ -92,6 +96,8 @@ def _triton_unsuitable(needed: Requirements) -> str | None:
     head_dim = needed.shape.head_dim
     if needed.shape.dtype == torch.float64:
         return "Triton's kernels compute in float32"
+    if (reason := _sinks(needed)) is not None:
+        return reason
     return f"head_dim {head_dim} is more than 256" if head_dim > 256 else triton_support.why_unavailable(needed.device)
 
 

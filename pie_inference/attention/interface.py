@@ -21,6 +21,7 @@ class AttentionSpec:
     scale: float  # factor on the product of query and key
     window: int | None = None  # a query at position p sees keys at positions above p - window
     soft_cap: float | None = None  # scores become soft_cap * tanh(score / soft_cap)
+    sinks: bool = False  # each head has a score more, which takes weight and has no value (Xiao et al. 2023)
 
 
 class AttentionPlan(Protocol):
@@ -32,6 +33,14 @@ class AttentionPlan(Protocol):
         query: [T, num_heads, head_dim]; it may be overwritten. key_value: [T, 2 * num_kv_heads, head_dim], keys
         before values. Returns [T, num_heads * head_dim]. All in the model's dtype.
         """
+
+
+@runtime_checkable
+class PlanWithSinks(Protocol):
+    """The method that a plan needs beside `AttentionPlan` for layers with `AttentionSpec.sinks`."""
+
+    def attend_with_sinks(self, layer: int, query: Tensor, key_value: Tensor, sinks: Tensor) -> Tensor:
+        """Like `AttentionPlan.attend`; sinks [num_heads], in any number format."""
 
 
 class AttentionBackend(Protocol):

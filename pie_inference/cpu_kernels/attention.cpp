@@ -78,7 +78,8 @@ class Call {
         for (int64_t head = 0; head < cache_.num_kv_heads; head++)
             for (int64_t row = 0; row < rows; row++) {
                 softmax.merge(partial_of(tile, head), tile.num_splits, stride, row, rows);
-                softmax.store(0, output_of(cache_, layer_, first + row / group, head * group + row % group));
+                const int64_t query_head = head * group + row % group;
+                softmax.store(0, output_of(cache_, layer_, first + row / group, query_head), layer_.sink(query_head));
             }
     }
 
@@ -100,9 +101,10 @@ static void attend(const Batch& batch, const Cache& cache, const Tiles& tiles, c
 #define ATTEND(Number)                                                                                                    \
     extern "C" void attend_##Number(const Batch* batch, const Cache* cache, const Tiles* tiles, Number* layer,            \
                                     const Number* query, int64_t query_stride, const Number* key_value,                   \
-                                    int64_t key_value_stride, Number* output, float scale, float soft_cap) {              \
+                                    int64_t key_value_stride, Number* output, float scale, float soft_cap,                \
+                                    const float* sinks) {                                                                 \
         attend<Number>(*batch, *cache, *tiles,                                                                            \
-                       {layer, query, query_stride, key_value, key_value_stride, output, scale, soft_cap});               \
+                       {layer, query, query_stride, key_value, key_value_stride, output, scale, soft_cap, sinks});        \
     }
 ATTEND(float)
 ATTEND(bfloat16)

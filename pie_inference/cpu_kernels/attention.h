@@ -59,6 +59,9 @@ struct Layer {
     Number* output;  // [T, num_heads, head_dim]
     float scale;
     float soft_cap;  // 0: none
+    const float* sinks;  // [num_heads]; null: none
+
+    const float* sink(int64_t head) const { return sinks ? sinks + head : nullptr; }
 };
 
 template <class Number>

@@ -129,7 +129,7 @@ class DecodeTask {
 
     void store(int64_t head) const {
         for (int64_t row = head * group_; row < (head + 1) * group_; row++)
-            softmax_.store(row, output_of(cache_, layer_, row_, row));
+            softmax_.store(row, output_of(cache_, layer_, row_, row), layer_.sink(row));
     }
 
     void store_partial(int64_t head, float* partial) const { softmax_.store_partial(head * group_, group_, partial); }

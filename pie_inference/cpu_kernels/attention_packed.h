@@ -76,8 +76,10 @@ class PackedTask {
     }
 
     void store() {
-        for (int64_t row = 0; row < rows_; row++)
-            softmax_.store(row, output_of(cache_, layer_, first_row_of_batch() + row / group_, head_ * group_ + row % group_));
+        for (int64_t row = 0; row < rows_; row++) {
+            const int64_t head = head_ * group_ + row % group_;
+            softmax_.store(row, output_of(cache_, layer_, first_row_of_batch() + row / group_, head), layer_.sink(head));
+        }
     }
 
     void store_partial(float* partial) { softmax_.store_partial(0, rows_, partial); }

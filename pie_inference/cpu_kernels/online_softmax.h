@@ -51,9 +51,10 @@ class OnlineSoftmax {
         totals_[row] += sum_of(sum);
     }
 
-    // Stores the result of a row; zeros if it has seen no key.
-    void store(int64_t row, Number* output) const {
-        const Floats factor = splat(totals_[row] > 0 ? 1 / totals_[row] : 0.0f);
+    // Stores the result of a row; zeros if it has seen no key. `sink`: a score that takes weight and has no value.
+    void store(int64_t row, Number* output, const float* sink) const {
+        const float total = totals_[row] + (sink ? std::exp2(*sink * LOG2_E - peaks_[row]) : 0.0f);
+        const Floats factor = splat(totals_[row] > 0 ? 1 / total : 0.0f);
         const float* sums = mixed(row);
         for (int64_t d = 0; d < dim_; d += LANES) ::store(output + d, read<Floats>(sums + d) * factor);
     }

@@ -80,7 +80,7 @@ class CpuAttention:
         self._list_keys = library.kernel("list_keys", a, a)
         self._list_tiles = library.kernel("list_tiles", a, a, INTEGER, INTEGER, a, INTEGER)
         self._attend = library.kernel(
-            f"attend_{SUFFIX[shape.dtype]}", a, a, a, a, a, INTEGER, a, INTEGER, a, FLOAT, FLOAT
+            f"attend_{SUFFIX[shape.dtype]}", a, a, a, a, a, INTEGER, a, INTEGER, a, FLOAT, FLOAT, a
         )
 
     def plan(self, batch: Forward) -> CpuAttentionPlan:
@@ -160,6 +160,12 @@ class CpuAttentionPlan:
         self._attend = attend
 
     def attend(self, layer: int, query: Tensor, key_value: Tensor) -> Tensor:
+        return self._run(layer, query, key_value, None)
+
+    def attend_with_sinks(self, layer: int, query: Tensor, key_value: Tensor, sinks: Tensor) -> Tensor:
+        return self._run(layer, query, key_value, sinks.float().contiguous())
+
+    def _run(self, layer: int, query: Tensor, key_value: Tensor, sinks: Tensor | None) -> Tensor:
         own, tiles = self._layers[layer]
         query, key_value = _with_dense_heads(query), _with_dense_heads(key_value)
         output = query.new_empty(query.shape[0], query.shape[1] * query.shape[2])
@@ -175,6 +181,7 @@ class CpuAttentionPlan:
             output.data_ptr(),
             own.spec.scale,
             own.spec.soft_cap or 0.0,
+            None if sinks is None else sinks.data_ptr(),
         )
         return output
 

@@ -112,6 +112,12 @@ class TorchAttentionPlan:
         self._layers = layers
 
     def attend(self, layer: int, query: Tensor, key_value: Tensor) -> Tensor:
+        return self._run(layer, query, key_value, None)
+
+    def attend_with_sinks(self, layer: int, query: Tensor, key_value: Tensor, sinks: Tensor) -> Tensor:
+        return self._run(layer, query, key_value, sinks)
+
+    def _run(self, layer: int, query: Tensor, key_value: Tensor, sinks: Tensor | None) -> Tensor:
         self._cache.write(layer, self._slots, key_value)
         spec = self._layers[layer].spec
         query.mul_(spec.scale)
@@ -119,7 +125,8 @@ class TorchAttentionPlan:
         for segment in self._layers[layer].segments:
             keys, values = self._gather(layer, segment)
             for tile in segment.tiles:
-                output[tile.rows] = self._attend_tile(tile, spec, query, keys[:, tile.keys], values[:, tile.keys])
+                seen = keys[:, tile.keys], values[:, tile.keys]
+                output[tile.rows] = self._attend_tile(tile, spec, query, *seen, sinks)
         return output.view(len(output), -1)
 
     def _gather(self, layer: int, segment: _Segment) -> Tensor:
@@ -132,7 +139,9 @@ class TorchAttentionPlan:
             by_slot[segment.absent] = 0
         return found.view(2, segment.num_sequences * heads, keys, -1)
 
-    def _attend_tile(self, tile: _Tile, spec: AttentionSpec, query: Tensor, keys: Tensor, values: Tensor) -> Tensor:
+    def _attend_tile(
+        self, tile: _Tile, spec: AttentionSpec, query: Tensor, keys: Tensor, values: Tensor, sinks: Tensor | None
+    ) -> Tensor:
         """Attention of S * Q queries; keys and values [S * kv_heads, keys, head_dim]."""
         groups, queries, dim = len(keys), tile.num_queries, keys.shape[-1]
         heads = self._cache.shape.num_kv_heads
@@ -144,8 +153,16 @@ class TorchAttentionPlan:
             scores = widened(scores).div_(spec.soft_cap).tanh_().mul_(spec.soft_cap).to(values.dtype)
         if tile.bias is not None:
             scores.view(shape[0], self._num_heads, queries, -1).add_(tile.bias)
-        mixed = torch.bmm(scores.softmax(-1), values)
+        weights = scores.softmax(-1) if sinks is None else self._beside_sinks(scores, sinks, queries)
+        mixed = torch.bmm(weights, values)
         result = (
             mixed.view(shape[0], heads, shape[3], queries, dim).permute(0, 3, 1, 2, 4).reshape(-1, self._num_heads, dim)
         )
         return result if tile.blind is None else result.masked_fill_(tile.blind, 0.0)
+
+    def _beside_sinks(self, scores: Tensor, sinks: Tensor, queries: int) -> Tensor:
+        """Weights of scores [S * kv_heads, G * Q, keys], where each head has a sink as well."""
+        of_rows = sinks.to(scores.dtype).view(self._cache.shape.num_kv_heads, -1, 1).expand(-1, -1, queries)
+        of_rows = of_rows.reshape(1, self._cache.shape.num_kv_heads, -1, 1)
+        of_rows = of_rows.expand(len(scores) // of_rows.shape[1], -1, -1, -1).reshape(len(scores), -1, 1)
+        return torch.cat((scores, of_rows), -1).softmax(-1)[..., :-1]

@@ -54,7 +54,7 @@ class ScoringAttention:
     def scores(self) -> Tensor:
         """For each key of each sequence, one behind the other, the weight that the queries of the sequence give to it
         together, as the mean over all heads and layers: float32. The numbers of a sequence add up to the number of its
-        queries that see a key."""
+        queries that see a key, but for what sinks take."""
         mass = torch.cat([torch.zeros(0, device=self._cache.device), *(one.mass for one in self._sequences)])
         return self._ranks.all_reduce(mass) / (self._num_heads * self._ranks.size * len(self._specs))
 
@@ -98,6 +98,12 @@ class ScoringPlan:
         self._sequences = sequences
 
     def attend(self, layer: int, query: Tensor, key_value: Tensor) -> Tensor:
+        return self._run(layer, query, key_value, None)
+
+    def attend_with_sinks(self, layer: int, query: Tensor, key_value: Tensor, sinks: Tensor) -> Tensor:
+        return self._run(layer, query, key_value, sinks)
+
+    def _run(self, layer: int, query: Tensor, key_value: Tensor, sinks: Tensor | None) -> Tensor:
         self._cache.write(layer, self._slots, key_value)
         spec, output = self._specs[layer], torch.empty_like(query, memory_format=torch.contiguous_format)
         for sequence in self._sequences:
@@ -106,18 +112,25 @@ class ScoringPlan:
             for first in range(sequence.rows.start, sequence.rows.stop, at_once):
                 rows = slice(first, min(first + at_once, sequence.rows.stop))
                 own = slice(rows.start - sequence.rows.start, rows.stop - sequence.rows.start)
-                weights = self._weights(spec, widened(query[rows]), keys, sequence.visible[spec.window][own])
+                weights = self._weights(spec, widened(query[rows]), keys, sequence.visible[spec.window][own], sinks)
                 sequence.mass.add_(weights.sum((0, 1, 2)))
                 output[rows] = torch.einsum("hgql,lhd->qhgd", weights, values).flatten(1, 2).to(output.dtype)
         return output.view(len(output), -1)
 
-    def _weights(self, spec: AttentionSpec, query: Tensor, keys: Tensor, visible: Tensor) -> Tensor:
+    def _weights(
+        self, spec: AttentionSpec, query: Tensor, keys: Tensor, visible: Tensor, sinks: Tensor | None
+    ) -> Tensor:
         """[kv_heads, heads of each, queries, keys]; zeros for a query that sees no key."""
         grouped = query.view(len(query), keys.shape[1], -1, query.shape[-1])
         scores = torch.einsum("qhgd,lhd->hgql", grouped, keys) * spec.scale
         if spec.soft_cap is not None:
             scores = (scores / spec.soft_cap).tanh_().mul_(spec.soft_cap)
-        weights = scores.masked_fill_(~visible, -torch.inf).softmax(-1)
+        scores = scores.masked_fill_(~visible, -torch.inf)
+        if sinks is None:
+            weights = scores.softmax(-1)
+        else:
+            of_rows = sinks.to(scores.dtype).view(*scores.shape[:2], 1, 1).expand(-1, -1, scores.shape[2], -1)
+            weights = torch.cat((scores, of_rows), -1).softmax(-1)[..., :-1]
         return weights.masked_fill_(~visible.any(-1, keepdim=True), 0.0)
 
 

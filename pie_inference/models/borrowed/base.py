@@ -35,6 +35,13 @@ class _Through(nn.Module):
         return _Output(last_hidden_state=inputs_embeds)
 
 
+def sinks_of(module: Any, more: dict[str, Any]) -> Tensor | None:
+    """The sinks of an attention that is called with `more`."""
+    given = more.get("s_aux")
+    found: Tensor | None = getattr(module, "sinks", None) if given is None else given
+    return found
+
+
 def _base_name(model: Any) -> str:
     embedding = model.get_input_embeddings()
     for name, module in model.named_children():

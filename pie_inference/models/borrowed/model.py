@@ -10,13 +10,13 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from ...attention.interface import AttentionPlan
+from ...attention.interface import AttentionPlan, PlanWithSinks
 from ...errors import ConfigError
 from ...loading.weights import WeightLoader
 from ...ops.interface import Rotation
 from ..config import ModelConfig
 from ..vision import VisionTower
-from .base import Head, base_of, run
+from .base import Head, base_of, run, sinks_of
 from .code import attending, make, read
 from .config import BorrowedConfig
 from .parts import freeze_positions, take_norms
@@ -44,7 +44,13 @@ class _Pages:
         query, key = (_widened(each, width) for each in (query, key))
         key_value = torch.cat((key.transpose(1, 2), _widened(value, width).transpose(1, 2)), 2)
         rows = query.transpose(1, 2).reshape(batch * length, heads.num_heads, width)
-        output = self.plan.attend(number, rows, key_value.view(batch * length, -1, width))
+        key_value = key_value.view(batch * length, -1, width)
+        sinks = sinks_of(module, more) if heads.sinks else None
+        if sinks is None:
+            output = self.plan.attend(number, rows, key_value)
+        else:
+            assert isinstance(self.plan, PlanWithSinks)
+            output = self.plan.attend_with_sinks(number, rows, key_value, sinks)
         return output.view(batch, length, heads.num_heads, width)[..., : heads.value_width]
 
 

@@ -17,11 +17,12 @@ class Heads(msgspec.Struct, frozen=True):
     scale: float
     window: int | None
     soft_cap: float | None
+    sinks: bool
 
     @property
     def spec(self) -> AttentionSpec:
         """How it attends."""
-        return AttentionSpec(self.scale, self.window, self.soft_cap)
+        return AttentionSpec(self.scale, self.window, self.soft_cap, self.sinks)
 
 
 class Survey(msgspec.Struct, frozen=True):

@@ -115,7 +115,8 @@ def fill(model: Any, weights: WeightLoader, irregular: Sequence[str]) -> None:
     tied: Mapping[str, str] = getattr(model, "all_tied_weights_keys", {})
     head, linear = model.get_output_embeddings(), {}
     for name, module in model.named_modules():
-        if type(module) is nn.Linear and module.weight.dtype == weights.dtype:
+        shared = f"{name}.weight" in tied and (module is not head or module.bias is not None)
+        if type(module) is nn.Linear and module.weight.dtype == weights.dtype and not shared:
             linear[name] = module
     of_linear = {f"{name}.{part}" for name in linear for part in ("weight", "bias")}
     for name, tensor in model.state_dict().items():

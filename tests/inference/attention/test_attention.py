@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -39,6 +40,14 @@ def make_backend(request: pytest.FixtureRequest, kernel_cache: Path) -> MakeBack
 @pytest.mark.parametrize("case", CASES)
 def test_backends_equal_dense_attention(case: str, make_backend: MakeBackend, dtype: str) -> None:
     assert_solves(Problem(CASES[case], DTYPES[dtype]), make_backend, CPU)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("case", ["mixed", "masks and windows", "soft caps", "decode long"])
+def test_sinks_take_weight(case: str, make_backend: MakeBackend, dtype: str) -> None:
+    plain = CASES[case]
+    with_sinks = replace(plain, specs=tuple(replace(spec, sinks=True) for spec in plain.specs))
+    assert_solves(Problem(with_sinks, DTYPES[dtype]), make_backend, CPU)
 
 
 @pytest.mark.parametrize("case", ["decode many", "mixed", "masks and windows"])

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 import pytest
 import torch
@@ -21,6 +22,7 @@ from pie_inference.config import WorkerConfig
 from pie_inference.errors import CheckpointError, ConfigError
 from pie_inference.models.borrowed import config as borrowed
 from pie_inference.models.borrowed.survey import Heads
+from pie_inference.protocol import ForwardWithScores, ForwardWithScoresResult
 from pie_inference.serving.worker import Worker
 from testing.checkpoints import make_checkpoint
 from testing.worker_batches import Extend, Keys, copy_batch, ints
@@ -40,6 +42,11 @@ MODELS: dict[str, tuple[str, dict[str, Any]]] = {
             "moe_intermediate_size": 32,
             "shared_expert_intermediate_size": 32,
         },
+    ),
+    "gpt oss": (
+        "GptOssForCausalLM",
+        {"head_dim": 16, "num_local_experts": 4, "num_experts_per_tok": 2, "sliding_window": WINDOW}
+        | {"rope_parameters": {"rope_type": "default", "rope_theta": 1e4}},
     ),
     "gpt2": ("GPT2LMHeadModel", {"n_positions": 512, "n_embd": 64, "n_layer": 2, "n_head": 4}),
 }
@@ -68,6 +75,17 @@ def test_forks_share_pages(oracle: Oracle) -> None:
         results = driver.logprobs(*steps, vocab_size=VOCAB)
     for result, text in zip(results, texts, strict=True):
         assert_close(result, oracle.expected(prompt + text)[-1:])
+
+
+def test_scores_leave_out_what_sinks_take(tmp_path: Path) -> None:
+    reference = save_reference(tmp_path, MODELS["gpt oss"][0], **MODELS["gpt oss"][1])
+    driver, tokens = Oracle(tmp_path, reference).driver(), random_tokens(30)
+    embed, forward = driver.forward_batch([Extend(Keys(), tokens)])
+    found = driver.ask(ForwardWithScoresResult, embed, ForwardWithScores(**msgspec.structs.asdict(forward))).scores
+    with torch.no_grad():
+        weights = reference(torch.tensor([tokens]), output_attentions=True).attentions
+    assert found.sum() < 29.0
+    np.testing.assert_allclose(found, torch.stack([layer[0].sum(1) for layer in weights]).mean((0, 1)), atol=1e-4)
 
 
 @pytest.mark.parametrize("options", [{}, {"quantization": "int8"}], ids=["plain", "int8"])

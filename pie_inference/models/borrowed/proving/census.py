@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from ....errors import CheckpointError
 from ...config_json import ConfigJson
 from ...rope_json import read_context
-from ..base import Head, base_of, run
+from ..base import Head, base_of, run, sinks_of
 from ..code import attending, first_line, make
 from ..survey import Heads, Survey
 
@@ -91,8 +91,6 @@ def _heads(
         raise _Refused("its code makes masks of its own")
     if more.get("position_bias") is not None:
         raise _Refused("its attention adds a bias by position")
-    if more.get("s_aux") is not None or getattr(module, "sinks", None) is not None:
-        raise _Refused("its attention has sinks")
     if more.get("is_causal") is False or getattr(module, "is_causal", True) is False:
         raise _Refused("its attention is not causal")
     if key.shape[0] * key.shape[2] != ROWS or query.shape[0] * query.shape[2] != ROWS:
@@ -114,4 +112,5 @@ def _heads(
         scale=float(width**-0.5 if scale is None else scale),
         window=int(window) if window else None,
         soft_cap=float(cap) if cap else None,
+        sinks=sinks_of(module, more) is not None,
     )

@@ -37,8 +37,8 @@ def prove(raw: Mapping[str, Any], architecture: str) -> Proof:
     """What is known of a model. Raises CheckpointError with the reason if it cannot be served."""
     config = read(raw, architecture)
     found = survey(config)
-    values = shrink(config)
     try:
+        values = shrink(config)
         with torch.random.fork_rng(), torch.inference_mode():
             return Proof("", found, _differences(values, architecture))
     except CheckpointError as error:

@@ -51,7 +51,7 @@ def shrink(config: Any) -> dict[str, Any]:
     values = config.to_dict()
     count = values.get("num_hidden_layers", getattr(config, "num_hidden_layers", None))
     small = {name: _small(name, value, values, count, layers) for name, value in values.items()}
-    if "head_dim" in values and values["head_dim"] == values.get("qk_rope_head_dim"):
+    if values.get("head_dim") and values["head_dim"] == values.get("qk_rope_head_dim"):
         small["head_dim"] = small["qk_rope_head_dim"]
     return {name: value for name, value in small.items() if name not in ("transformers_version", "dtype")}
 
