@@ -4,10 +4,10 @@
 several samples of one prompt. `json_schema`: a text that keeps to a schema. Four strategies of several steps are
 measured without and with a round trip: `skeleton`, an outline and four points of it at once; `tree`, three levels of
 three thoughts, one of which is kept; `recursion`, calls of two calls each, three levels deep; `graph`, three tries at
-each of four parts, which are merged two by two. Pie runs a program for each request, the opponent (`closed`, unless
-`--opponent URL` names another one) answers it over HTTP on kept connections. Whole answers are measured, not streams.
-What only programs do has no opponent: these rows are examples of this repository on the demo model, as their folders
-say.
+each of four parts, which are merged two by two. Pie runs a program for each request, in instances that serve one launch
+after the other (`reuse`); the opponent (`closed`, unless `--opponent URL` names another one) answers it over HTTP on
+kept connections. Whole answers are measured, not streams. What only programs do has no opponent: these rows are
+examples of this repository on the demo model, as their folders say.
 """
 
 from __future__ import annotations
