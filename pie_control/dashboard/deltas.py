@@ -66,7 +66,8 @@ class Deltas:
     """What one viewer knows."""
 
     def __init__(self) -> None:
-        self._inferlets: Mapping[Owner, Now] = {}
+        self.inferlets: Mapping[Owner, Now] = {}
+        """What it was told last."""
         self._sections: dict[str, Any] = {}
 
     def next(
@@ -80,11 +81,11 @@ class Deltas:
     ) -> Delta:
         """What it does not know yet. `inferlets`: all that it shall see, which is kept;
         `sections`: those that were looked at."""
-        known = self._inferlets
-        changed = {number: now for number, now in inferlets.items() if known.get(number) != now}
+        known, get = self.inferlets, self.inferlets.get
+        changed = {number: now for number, now in inferlets.items() if (last := get(number)) is not now and last != now}
         about = {number: describe(number) for number in changed if number not in known}
         gone = [number for number in known if number not in inferlets]
         news = {name: value for name, value in sections.items() if self._sections.get(name) != value}
-        self._inferlets = inferlets
+        self.inferlets = inferlets
         self._sections.update(news)
         return Delta(time, about, changed, gone, news, list(waves), skipped)

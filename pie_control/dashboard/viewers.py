@@ -91,6 +91,7 @@ class Viewer:
         self._tenant = tenant
         self._line = line
         self._deltas = Deltas()
+        self._states: Mapping[Owner, tuple[object, ...]] = {}  # what the last look has found
         self._looks = 0
         self._seen = dashboard.watch.number
         self._lanes: dict[Owner, None] = {}
@@ -131,14 +132,20 @@ class Viewer:
 
     def _inferlets(self, known: Mapping[Owner, Entry]) -> dict[Owner, Now]:
         run, generated = self._dashboard.watch.run.get, self._dashboard.watch.generated.get
-        waits, found = self._waits.get, {}
+        waits, found, told, states = self._waits.get, {}, self._deltas.inferlets, {}
         for number, entry in known.items():
+            tokens = run(number, 0), generated(number, 0)
+            state = (entry.status, waits(number), *tokens, entry.pages, entry.embeds, entry.cpu_seconds, entry.ended)
+            states[number] = state
+            if self._states.get(number) == state:  # most of them: they wait
+                found[number] = told[number]
+                continue
             what, since = "", 0.0
             if entry.ended is None and (wait := waits(number)) is not None and wait.what:
                 what, since = wait.what, wait.seconds
             cpu, ended = round(entry.cpu_seconds, 3), entry.ended or 0.0
-            tokens = run(number, 0), generated(number, 0)
             found[number] = Now(entry.status, what, since, *tokens, entry.pages, entry.embeds, cpu, ended)
+        self._states = states
         return found
 
     # ---- waves ----

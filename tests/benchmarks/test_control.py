@@ -14,6 +14,7 @@ from benchmarks.control.contexts import PHASES
 from benchmarks.control.scale import fits
 from benchmarks.stress import soak
 from benchmarks.support.server import Server, serving
+from testing.browser import find_chromium
 from tests.helpers import wit
 from tests.helpers.tree import ROOT
 
@@ -62,6 +63,14 @@ def test_metrics(tmp_path: Path) -> None:
     assert row["on_us"] > 0
     assert row["ratio"] == pytest.approx(row["on_us"] / row["off_us"], abs=0.01)
     assert row["share"] == pytest.approx(row["observer_us"] / row["off_us"], abs=0.001)
+
+
+def test_dashboard(tmp_path: Path) -> None:
+    (row,) = run(tmp_path, "dashboard", *["--inferlets", "3", "--generating", "1", "--seconds", "0.5", "--rounds", "1"])
+    assert (row["inferlets"], row["generating"]) == (3, 1)
+    assert row["without_percent"] > 0
+    assert row["viewer_percent"] == pytest.approx(row["control_percent"] + row["hosts_percent"], abs=0.02)
+    assert (row["paint_ms"] is None) == (row["shown_ms"] is None) == (find_chromium() is None)
 
 
 def test_every_function_of_the_api_has_a_row_or_a_reason() -> None:

@@ -16,8 +16,9 @@ from pie_control.dashboard import viewers
 from pie_control.server_api import ServerApi
 from pie_control.testing.fake_model import FakeModel
 from pie_control.testing.in_process import InProcessClient
+from testing.browser import Page
 from tests.control.tenants.test_accounts import ALICE, BOB, written
-from tests.helpers.browser import Page, chromium_or_skip
+from tests.helpers.browser import chromium_or_skip
 from tests.helpers.guard import HANG_SECONDS
 from tests.helpers.live_server import live_server
 from tests.helpers.servers import cache_with_guest, started
