@@ -4,6 +4,7 @@ of logits. There the base is replaced by a stub."""
 from __future__ import annotations
 
 import copy
+import inspect
 from typing import Any
 
 import torch
@@ -75,6 +76,7 @@ def run(base: nn.Module, hidden: Tensor, positions: Tensor, cache: object | None
     `Cache` of transformers for those that keep a state. Returns [B, T, hidden_size], after the last norm."""
     given: dict[str, Any] = {"inputs_embeds": hidden, "position_ids": positions, "use_cache": cache is not None}
     if cache is not None:
-        given["past_key_values"] = cache
+        takes = inspect.signature(base.forward).parameters
+        given["cache_params" if "cache_params" in takes else "past_key_values"] = cache
     output: Tensor = base(**given)[0]
     return output

@@ -88,9 +88,6 @@ def _check(config: Any) -> None:
         kinds = getattr(config, name, None)
         if kinds is not None and len(kinds) != layers:
             raise CheckpointError(f"config.json: {name} has {len(kinds)} entries for {layers} layers")
-        found = sorted(STATES & set(kinds or ()))
-        if found:
-            raise CheckpointError(f"config.json: {name} has {found[0]!r}: layers with a state are not supported")
     for flag, what in (("is_encoder_decoder", "an encoder"), ("hidden_size_per_layer_input", "embeddings of layers")):
         if getattr(config, flag, None):
             raise CheckpointError(f"config.json: {flag}: models with {what} are not supported")
@@ -102,11 +99,17 @@ def _check_layers(key: str, layers: object) -> None:
 
 
 def class_of(config: Any) -> Any:
-    """The class of a causal model. Raises CheckpointError for one that keeps a state."""
-    found = getattr(transformers, MODEL_FOR_CAUSAL_LM_MAPPING_NAMES[config.model_type])
-    if getattr(found, "_is_stateful", False):
-        raise CheckpointError(f"config.json: model_type {config.model_type!r}: models with a state are not supported")
-    return found
+    """The class of a causal model."""
+    return getattr(transformers, MODEL_FOR_CAUSAL_LM_MAPPING_NAMES[config.model_type])
+
+
+def why_state(config: Any) -> str:
+    """Which key of config.json says that the model keeps a state beside keys and values; "": it keeps none."""
+    for name in ("layer_types", "layers_block_type"):
+        found = sorted(STATES & set(getattr(config, name, None) or ()))
+        if found:
+            return f"{name} has {found[0]!r}"
+    return f"model_type {config.model_type!r}" if getattr(class_of(config), "_is_stateful", False) else ""
 
 
 def make(config: Any, dtype: torch.dtype, device: str, attention: str = NAME) -> Any:

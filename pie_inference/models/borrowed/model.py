@@ -14,9 +14,11 @@ from ...attention.interface import AttentionPlan, PlanWithSinks
 from ...errors import ConfigError
 from ...loading.weights import WeightLoader
 from ...ops.interface import Rotation
+from ...recurrence.states import States
 from ..config import ModelConfig
 from ..vision import VisionTower
 from .base import Head, base_of, run, sinks_of
+from .cache import SlotCache
 from .code import attending, make, read
 from .config import BorrowedConfig
 from .parts import freeze_positions, take_norms
@@ -64,10 +66,11 @@ class BorrowedModel:
 
     capturable = False
 
-    def __init__(self, config: BorrowedConfig, module: Any) -> None:
+    def __init__(self, config: BorrowedConfig, module: Any, states: States, dtype: torch.dtype) -> None:
         self.config: ModelConfig = config
         self.vision: VisionTower | None = None
-        self._survey = config.survey
+        self._survey, self._states = config.survey, states
+        self._slots = SlotCache(module.config, config.survey.state, states, dtype) if config.survey.state else None
         self._embedding = module.get_input_embeddings()
         self._base = base_of(module)
         self._head = Head(module)
@@ -83,7 +86,16 @@ class BorrowedModel:
             return run(self._base, hidden, positions, cache)
 
     def forward(self, hidden: Tensor, positions: Tensor, attention: AttentionPlan, keep: Tensor) -> Tensor:
-        return self.run(hidden[None], positions[None], attention)[0].index_select(0, keep)
+        """Like `Model.forward`. A model with a state runs one text at a time, or several by one token each."""
+        if self._slots is None:
+            return self.run(hidden[None], positions[None], attention)[0].index_select(0, keep)
+        runs = self._states.runs
+        count = len(runs.reads)
+        assert count == 1 or runs.longest == 1
+        cache = self._slots.load(int(positions.max()) - (runs.longest - 1))
+        found = self.run(hidden.view(count, -1, hidden.shape[-1]), positions.view(count, -1), attention, cache)
+        self._slots.save(cache)
+        return found.flatten(0, 1).index_select(0, keep)
 
     def moves(self, distances: Tensor, dtype: torch.dtype) -> Sequence[Rotation]:
         raise AssertionError(self.config.fixed_positions)
@@ -102,4 +114,4 @@ def build(config: BorrowedConfig, weights: WeightLoader) -> BorrowedModel:
     fill(module, weights, config.survey.irregular)
     take_norms(module, weights.ops)
     freeze_positions(module, config.max_context, weights.device)
-    return BorrowedModel(config, module)
+    return BorrowedModel(config, module, weights.states, weights.dtype)

@@ -17,10 +17,10 @@ class OwnNorm(nn.Module):
 
     def __init__(self, ops: Ops, weight: Tensor, eps: float) -> None:
         super().__init__()
-        self._ops, self._weight, self._eps = ops, weight, eps
+        self._ops, self.weight, self._eps = ops, weight, eps
 
     def forward(self, rows: Tensor) -> Tensor:
-        return self._ops.rms_norm(rows, self._weight, self._eps)
+        return self._ops.rms_norm(rows, self.weight, self._eps)
 
 
 def take_norms(model: Any, ops: Ops) -> None:

@@ -25,6 +25,16 @@ class Heads(msgspec.Struct, frozen=True):
         return AttentionSpec(self.scale, self.window, self.soft_cap, self.sinks)
 
 
+class StatePart(msgspec.Struct, frozen=True):
+    """One tensor of the state of a text."""
+
+    layer: int
+    number: int  # of the states of this layer
+    recurrent: bool  # False: the last inputs of a convolution
+    shape: tuple[int, ...]
+    wide: bool  # whether it is float32 in any model
+
+
 class Survey(msgspec.Struct, frozen=True):
     """What one forward of a model asks for."""
 
@@ -34,6 +44,7 @@ class Survey(msgspec.Struct, frozen=True):
     irregular: tuple[str, ...]  # linear layers that run on other rows than those of the batch, or not once
     context: int  # most tokens of a text, unless the operator asks for more
     longest_context: int
+    state: tuple[StatePart, ...] = ()
 
     @property
     def num_heads(self) -> int:

@@ -16,6 +16,7 @@ from safetensors.torch import load_file, save_file
 from pie_inference.device.ranks import SingleRank
 from pie_inference.errors import CheckpointError
 from pie_inference.models import registry
+from pie_inference.models.borrowed.proving.proof import prove
 from pie_inference.models.families import qwen3_5, qwen3_5_moe
 from pie_inference.models.registry import Family, read_architecture
 from pie_inference.protocol import Batch, Forward, RunWave, WaveDone
@@ -220,6 +221,29 @@ def test_a_forward_without_slots_fails_alone(missing: str, oracle: StateOracle) 
     _, batch = oracle.driver().forward_batch([Extend(Keys(), [1, 2, 3])])
     done = oracle.worker.run(RunWave(1, "model", (msgspec.structs.replace(_with_slots(batch), **{missing: None}),)))
     assert "must name the slots of states" in done.failures[0].message
+
+
+BORROWED: dict[str, tuple[str, dict[str, Any]]] = {
+    "lfm2": ("Lfm2ForCausalLM", {"num_hidden_layers": 3, "layer_types": ["conv", "full_attention", "conv"]}),
+    "bamba": (
+        "BambaForCausalLM",
+        {"num_hidden_layers": 3, "attn_layer_indices": [1], "hidden_size": 64, "mamba_n_heads": 8, "mamba_d_head": 16}
+        | {"num_attention_heads": 4, "num_key_value_heads": 2, "intermediate_size": 96, "vocab_size": 256},
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", BORROWED)
+def test_transformers_code_over_slots_of_states(kind: str) -> None:
+    """Batches, parts, forks and decode equal transformers' own forward; but nothing serves it yet."""
+    architecture, settings = BORROWED[kind]
+    raw = {**transformers.CONFIG_MAPPING[kind](**settings).to_dict(), "model_type": kind}
+    found = prove(raw, architecture, states=True)
+    assert found.survey is not None
+    assert {part.recurrent for part in found.survey.state} == ({False} if kind == "lfm2" else {False, True})
+    assert found.difference < 5e-4
+    with pytest.raises(CheckpointError, match="layers with a state are not supported"):
+        prove(raw, architecture)
 
 
 def config_json(**more: Any) -> dict[str, Any]:

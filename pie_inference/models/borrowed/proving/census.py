@@ -12,7 +12,8 @@ from ....errors import CheckpointError
 from ...config_json import ConfigJson
 from ...rope_json import read_context
 from ..base import Head, base_of, run, sinks_of
-from ..code import attending, first_line, make
+from ..cache import new_cache, parts_of
+from ..code import attending, first_line, make, why_state
 from ..survey import Heads, Survey
 
 ROWS = 3
@@ -47,7 +48,8 @@ def survey(config: Any) -> Survey:
     try:
         with torch.device("meta"), torch.no_grad(), attending(attend):
             embeds = model.get_input_embeddings()(torch.zeros(ROWS, dtype=torch.int64))
-            hidden = run(base_of(model), embeds[None], torch.zeros(1, ROWS, dtype=torch.int64))
+            cache = new_cache(model.config) if why_state(config) else None
+            hidden = run(base_of(model), embeds[None], torch.zeros(1, ROWS, dtype=torch.int64), cache)
             logits = Head(model)(hidden[0])
     except (_Refused, CheckpointError) as refused:
         raise CheckpointError(f"config.json: {name} is not supported: {refused}") from None
@@ -59,7 +61,8 @@ def survey(config: Any) -> Survey:
     output = model.get_output_embeddings()
     regular = {each for each, count in rows.items() if count == 1} - irregular
     others = (each for each, module in linear.items() if each not in regular and module is not output)
-    return Survey(tuple(found), embeds.shape[-1], logits.shape[-1], tuple(others), *_context(config))
+    state = () if cache is None else parts_of(cache)
+    return Survey(tuple(found), embeds.shape[-1], logits.shape[-1], tuple(others), *_context(config), state)
 
 
 def _context(config: Any) -> tuple[int, int]:

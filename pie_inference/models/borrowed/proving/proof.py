@@ -17,7 +17,10 @@ from ....kv_cache.pages import KvCache, KvShape
 from ....loading.weights import WeightLoader
 from ....ops.torch_ops import TorchOps
 from ....protocol import Forward
-from ..code import first_line, make, read
+from ....recurrence.interface import NONE, Runs
+from ....recurrence.states import States, StateShape
+from ..cache import numbers
+from ..code import first_line, make, read, why_state
 from ..config import borrowed_config
 from ..model import BorrowedModel, build
 from ..survey import Proof
@@ -25,6 +28,7 @@ from .census import survey
 from .shrink import shrink
 
 TOLERANCE = 1e-4
+STATE_TOLERANCE = 5e-4
 PAGE_SIZE = 16
 NUM_PAGES = 32
 LENGTHS = (23, 9, 37)
@@ -33,9 +37,12 @@ STEPS = 4
 Tokens = list[int]
 
 
-def prove(raw: Mapping[str, Any], architecture: str) -> Proof:
-    """What is known of a model. Raises CheckpointError with the reason if it cannot be served."""
+def prove(raw: Mapping[str, Any], architecture: str, *, states: bool = False) -> Proof:
+    """What is known of a model. `states`: it may keep a state. Raises CheckpointError with the reason if it cannot be
+    served."""
     config = read(raw, architecture)
+    if (reason := why_state(config)) and not states:
+        raise CheckpointError(f"config.json: {reason}: layers with a state are not supported")
     found = survey(config)
     try:
         values = shrink(config)
@@ -63,10 +70,12 @@ def _differences(values: Mapping[str, Any], architecture: str) -> float:
         logits: Tensor = reference(input_ids=torch.tensor([tokens]), use_cache=False).logits[0]
         return logits
 
+    if found.state:
+        weights.states.allocate(NUM_PAGES, StateShape(1, numbers(found.state)))
     worst = 0.0
     for name, program in PROGRAMS.items():
-        difference = program(_Pages(model), alone)
-        if not difference <= TOLERANCE:
+        difference = program(_Pages(model, weights.states), alone)
+        if not difference <= (STATE_TOLERANCE if found.state else TOLERANCE):
             raise CheckpointError(
                 f"config.json: {architecture} is not supported: over pages its logits differ by {difference:.1e} from "
                 f"those of transformers in {name}"
@@ -116,23 +125,26 @@ def _randomize(model: Any) -> None:
 
 
 class _Text:
-    """A text in pages."""
+    """A text in pages; the slot with its state behind `length` tokens."""
 
-    def __init__(self, pages: Sequence[int] = (), length: int = 0) -> None:
-        self.pages, self.length = list(pages), length
+    def __init__(self, pages: Sequence[int] = (), length: int = 0, state: int = NONE) -> None:
+        self.pages, self.length, self.state = list(pages), length, state
 
 
 class _Pages:
     """A model with pages of its own."""
 
-    def __init__(self, model: BorrowedModel) -> None:
+    def __init__(self, model: BorrowedModel, states: States) -> None:
         config = model.config
+        self._states, self._used_states = states, 0
         shape = KvShape(config.num_layers, config.num_kv_heads, config.head_dim, PAGE_SIZE, torch.float32)
         self._model, self._used = model, 0
         self._attention = TorchAttention(KvCache(shape, NUM_PAGES, CPU), config.num_heads, config.attention)
 
     def run(self, *parts: tuple[_Text, Tokens]) -> list[Tensor]:
         """Appends tokens to texts; the logits at each of them."""
+        if self._states.slots and len(parts) > 1 and any(len(tokens) > 1 for _, tokens in parts):
+            return [logits for part in parts for logits in self.run(part)]
         counts = [len(tokens) for _, tokens in parts]
         slots: list[int] = []
         positions: list[int] = []
@@ -162,8 +174,18 @@ class _Pages:
         )
         hidden = self._model.embed(torch.tensor([token for _, tokens in parts for token in tokens]))
         plan = self._attention.plan(batch)
-        states = self._model.forward(hidden, torch.tensor(positions), plan, torch.from_numpy(rows).long())
+        with self._states.running(self._runs(texts, counts)):
+            states = self._model.forward(hidden, torch.tensor(positions), plan, torch.from_numpy(rows).long())
         return list(torch.split(self._model.logits(states), counts))
+
+    def _runs(self, texts: Sequence[_Text], counts: Sequence[int]) -> Runs:
+        """Each text leaves its state in a slot of its own, as others may have begun with the one that it reads."""
+        reads, writes = [text.state for text in texts], np.full(sum(counts), NONE)
+        for text in texts:
+            text.state = self._used_states
+            self._used_states += 1
+        writes[np.cumsum(counts) - 1] = [text.state for text in texts]
+        return Runs.make(counts, reads, writes, CPU)
 
 
 def _int32(values: Any) -> Any:
@@ -207,7 +229,7 @@ def _forks(pages: _Pages, alone: Alone) -> float:
     parent = _Text()
     pages.run((parent, shared))
     tails = (text[len(shared) :], other)
-    found = pages.run(*((_Text(parent.pages, parent.length), tail) for tail in tails))
+    found = pages.run(*((_Text(parent.pages, parent.length, parent.state), tail) for tail in tails))
     return max(_distance(each, alone(shared + tail)[len(shared) :]) for each, tail in zip(found, tails, strict=True))
 
 

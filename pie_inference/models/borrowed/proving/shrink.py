@@ -27,6 +27,13 @@ SMALL: Mapping[str, int] = {
     _INNER: 96,
     _HEAD_DIM: 16,
     "global_head_dim": 32,
+    "linear_num_key_heads": 2,
+    "linear_num_value_heads": 4,
+    "linear_key_head_dim|linear_value_head_dim": 16,
+    "mamba_n_heads|mamba_num_heads": 8,
+    "mamba_d_head|mamba_head_dim": 16,
+    "mamba_d_state|ssm_state_size": 16,
+    "mamba_chunk_size": 16,
     "qk_rope_head_dim": 8,
     "kv_lora_rank": 24,
     "q_lora_rank": 32,
@@ -53,6 +60,8 @@ def shrink(config: Any) -> dict[str, Any]:
     small = {name: _small(name, value, values, count, layers) for name, value in values.items()}
     if values.get("head_dim") and values["head_dim"] == values.get("qk_rope_head_dim"):
         small["head_dim"] = small["qk_rope_head_dim"]
+    if "mamba_d_ssm" in values:
+        small["mamba_d_ssm"] = small["mamba_n_heads"] * small["mamba_d_head"]
     return {name: value for name, value in small.items() if name not in ("transformers_version", "dtype")}
 
 

@@ -1,0 +1,90 @@
+"""States of layers by transformers' code: its `Cache` is filled from slots before a forward, and read after it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from transformers import DynamicCache
+from transformers.cache_utils import CacheLayerMixin, LinearAttentionCacheLayerMixin
+
+from ...recurrence.states import States
+from .survey import StatePart
+
+
+def new_cache(config: Any, tokens: int = 0) -> Any:
+    """A cache without states. Attention gets its own keys and values back from it, for pages keep them; `tokens` is
+    what it says of their number."""
+    cache: Any = DynamicCache(config=config)
+    for layer in cache.layers:
+        if isinstance(layer, CacheLayerMixin):
+            layer.__dict__.update(update=lambda key, value, *_, **__: (key, value), get_seq_length=lambda: tokens)
+    return cache
+
+
+def parts_of(cache: Any) -> tuple[StatePart, ...]:
+    """The states that a forward of one text has left in a cache."""
+    found = []
+    for index, layer in _stateful(cache):
+        for number in range(layer.number_of_states):
+            for recurrent, states in ((False, layer.conv_states), (True, layer.recurrent_states)):
+                if (state := states[number]) is not None:
+                    wide = state.dtype == torch.float32
+                    found.append(StatePart(index, number, recurrent, tuple(state.shape[1:]), wide))
+    return tuple(found)
+
+
+def numbers(parts: Sequence[StatePart]) -> int:
+    """How many numbers the state of a text has."""
+    return sum(math.prod(part.shape) for part in parts)
+
+
+class SlotCache:
+    """Makes caches of the states in slots, [slots, 1, numbers]: all layers stand one behind the other."""
+
+    def __init__(self, config: Any, parts: Sequence[StatePart], states: States, dtype: torch.dtype) -> None:
+        self._config, self._parts, self._states, self._dtype = config, parts, states, dtype
+
+    def load(self, tokens: int) -> Any:
+        """The cache for the sequences of the batch that runs: one, or several of one row each. A sequence of several
+        rows that begins a text has none in it, as the code of transformers tells by that."""
+        cache, runs = new_cache(self._config, tokens), self._states.runs
+        if runs.longest > 1 and int(runs.reads[0]) < 0:
+            return cache
+        found = self._states.layer(0)[runs.reads.clamp(min=0)] * (runs.reads >= 0).unsqueeze(1)
+        sizes = [math.prod(part.shape) for part in self._parts]
+        for part, state in zip(self._parts, torch.split(found, sizes, 1), strict=True):
+            self._put(cache.layers[part.layer], part, state.view(-1, *part.shape))
+        return cache
+
+    def _put(self, layer: Any, part: StatePart, state: Tensor) -> None:
+        state = state.to(self._dtype) if not part.wide else state.clone()
+        layer.has_previous_state[part.number] = True
+        if part.recurrent:
+            layer.recurrent_states[part.number] = state
+            layer.is_recurrent_states_initialized[part.number] = True
+        else:
+            layer.conv_states[part.number] = state
+            layer.conv_kernel_size[part.number] = state.shape[-1]
+            layer.is_conv_states_initialized[part.number] = True
+
+    def save(self, cache: Any) -> None:
+        """Leaves the states behind the last rows in the slots of these."""
+        runs = self._states.runs
+        slots = runs.writes[runs.starts[1:] - 1]
+        kept = slots >= 0
+        states = []
+        for part in self._parts:
+            layer = cache.layers[part.layer]
+            state = (layer.recurrent_states if part.recurrent else layer.conv_states)[part.number]
+            states.append(state.flatten(1).to(self._states.dtype))
+        self._states.layer(0)[slots[kept]] = torch.cat(states, 1)[kept]
+
+
+def _stateful(cache: Any) -> list[tuple[int, Any]]:
+    return [
+        (index, layer) for index, layer in enumerate(cache.layers) if isinstance(layer, LinearAttentionCacheLayerMixin)
+    ]
