@@ -68,7 +68,7 @@ def test_metrics(tmp_path: Path) -> None:
 def test_dashboard(tmp_path: Path) -> None:
     (row,) = run(tmp_path, "dashboard", *["--inferlets", "3", "--generating", "1", "--seconds", "0.5", "--rounds", "1"])
     assert (row["inferlets"], row["generating"]) == (3, 1)
-    assert row["without_percent"] > 0
+    assert row["without_percent"] >= 0
     assert row["viewer_percent"] == pytest.approx(row["control_percent"] + row["hosts_percent"], abs=0.02)
     assert (row["paint_ms"] is None) == (row["shown_ms"] is None) == (find_chromium() is None)
 

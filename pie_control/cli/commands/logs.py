@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import json
 import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
@@ -36,6 +37,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "inferlet", nargs="?", metavar="ID", help="id of the inferlet, as `pie list` shows it (default: the last one)"
     )
     parser.add_argument("--stack", action="store_true", help="print what it waits for, and where its tasks are")
+    parser.add_argument("--json", action="store_true", help="print each line as a JSON object of one line")
     parser.add_argument("-f", "--follow", action="store_true", help="print new lines until the inferlet ends")
     add_server(parser)
 
@@ -53,7 +55,9 @@ def execute(options: argparse.Namespace) -> int:
 async def _print(client: Client, options: argparse.Namespace) -> int:
     async with client:
         id = options.inferlet or await _last(client)
-        return await (_print_stack(client, id) if options.stack else _print_log(client, id, options.follow))
+        return await (
+            _print_stack(client, id) if options.stack else _print_log(client, id, options.follow, as_json=options.json)
+        )
 
 
 async def _last(client: Client) -> str:
@@ -64,14 +68,15 @@ async def _last(client: Client) -> str:
     return newest
 
 
-async def _print_log(client: Client, id: str, follow: bool) -> int:
+async def _print_log(client: Client, id: str, follow: bool, *, as_json: bool) -> int:
     seen: Sequence[LogLine] = ()
     while True:
         # Asks before it reads the lines: an inferlet that ends in between would lose its last lines.
         ended = (await client.inferlet(id))["ended"] is not None
         lines = await client.logs(id)
         for line in _new_lines(seen, lines):
-            write(line.text + "\n")
+            fields = {"time": line.time, "stream": line.stream, "text": line.text}
+            write((json.dumps(fields) if as_json else line.text) + "\n")
         if ended or not follow:
             return 0
         seen = lines

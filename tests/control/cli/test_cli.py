@@ -12,6 +12,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from unittest.mock import ANY
 
 import msgspec
 import pytest
@@ -244,6 +245,14 @@ def test_logs_are_printed_and_followed_to_the_end(url: str, capsys: pytest.Captu
         assert capsys.readouterr().out == "greeting\n"
     assert main(["logs", "--server", url]) == 0
     assert capsys.readouterr().out == "greeting\n"
+
+
+def test_logs_are_printed_as_json(url: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["launch", "--server", url, "hello"]) == 0
+    capsys.readouterr()
+    assert main(["logs", "--server", url, "--follow", "--json"]) == 0
+    (line,) = capsys.readouterr().out.splitlines()
+    assert json.loads(line) == {"time": ANY, "stream": "log", "text": "greeting"}
 
 
 def test_logs_tell_where_the_tasks_are(url: str, capsys: pytest.CaptureFixture[str]) -> None:

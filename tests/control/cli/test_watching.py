@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import json
+import shutil
 import signal
 import subprocess
 import sys
 import threading
 from collections.abc import Iterator, Sequence
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from pie_control.cli.commands import completion
 from pie_control.cli.commands.serve import summary
 from pie_control.cli.commands.watching import top
 from pie_control.cli.commands.watching.top import Sample
@@ -285,3 +288,21 @@ def test_bash_completes_commands_options_and_files(capsys: pytest.CaptureFixture
     assert completed("pie", "com") == ["completion"]
     assert completed("pie", "run", "--nat") == ["--native"]
     assert completed("pie", "upload", "pi") == ["pie.bash"]
+
+
+def test_fish_completes_commands_options_and_files(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    assert main(["completion", "fish"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert all(line.startswith("complete -c pie ") for line in lines)
+    assert any(line.endswith(f"-a 'completion' -d '{completion.HELP}'") for line in lines)
+    assert any("__fish_seen_subcommand_from run'" in line and " -l native " in line for line in lines)
+    assert any("__fish_seen_subcommand_from keys; and __fish_seen_subcommand_from list'" in line for line in lines)
+    assert any("__fish_seen_subcommand_from upload' -F" in line for line in lines)
+    assert any("-x -a 'bash zsh tcsh fish'" in line for line in lines)
+    if fish := shutil.which("fish"):
+        (tmp_path / "pie.fish").write_text("\n".join(lines))
+        ask = f"source {tmp_path / 'pie.fish'}; complete -C 'pie com'; complete -C 'pie run --nat'"
+        done = subprocess.run(
+            [fish, "-c", ask], capture_output=True, text=True, check=True, env={"HOME": str(tmp_path)}
+        )
+        assert [line.split("\t")[0] for line in done.stdout.splitlines()] == ["completion", "--native"]
