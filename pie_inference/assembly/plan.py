@@ -97,7 +97,7 @@ class ServingPlan:
         """The number of states, if `free` bytes of the device are left once the weights are loaded."""
         if not self.state_bytes:
             return 0
-        return sizing.fitting_states(self.state_bytes, self.device, free, self.ranks.size)
+        return self.config.states or sizing.fitting_states(self.state_bytes, self.device, free, self.ranks.size)
 
     @property
     def num_embeds(self) -> int:
@@ -143,6 +143,8 @@ def make_plan(config: WorkerConfig, files: ModelFiles, ranks: Ranks) -> ServingP
     free = free_bytes_of_rank(device, ranks)
     if dtype == torch.float64 and quantized:
         raise ConfigError("--dtype float64 is to compare with: it does not go with --quantization")
+    if config.states and model.state is None:
+        raise ConfigError(f"--states: {model.architecture} keeps keys and values only; leave the option out")
     check_groups(checkpoint, config.quantization)
     check_fit(checkpoint, dtype, config.quantization, free, ranks.size)
     images = read_image_processor(checkpoint.folder, model.vision.tile_size) if model.vision else None

@@ -14,7 +14,7 @@ import transformers
 from safetensors.torch import load_file, save_file
 
 from pie_inference.device.ranks import SingleRank
-from pie_inference.errors import CheckpointError
+from pie_inference.errors import CheckpointError, ConfigError
 from pie_inference.models import registry
 from pie_inference.models.borrowed.proving.proof import prove
 from pie_inference.models.families import qwen3_5, qwen3_5_moe
@@ -214,6 +214,20 @@ def test_quantized_layers_leave_gates_and_convolutions_exact(quantization: str, 
     [result] = rounded.driver().logprobs(Extend(Keys(), tokens), vocab_size=VOCAB)
     difference = np.abs(result - oracle.expected(tokens)).mean()
     assert difference < (0.5 if quantization == "int8" else 1.5)
+
+
+def test_the_number_of_states_is_an_option(tmp_path: Path) -> None:
+    oracle = StateOracle(tmp_path, save_reference(tmp_path, DENSE, **SETTINGS), states=5)
+    about = oracle.worker.describe()[0]
+    numbers = 3 * (3 * 160 + 4 * 16 * 24)
+    assert (about.num_states, about.state_bytes) == (5, 4 * numbers)
+    assert oracle.worker._served.states.pool.nbytes == 5 * about.state_bytes
+
+
+def test_a_model_without_states_takes_no_option_for_them(tmp_path: Path) -> None:
+    save_reference(tmp_path, "LlamaForCausalLM")
+    with pytest.raises(ConfigError, match="--states: LlamaForCausalLM keeps keys and values only"):
+        Oracle(tmp_path, torch.nn.Identity(), states=5)
 
 
 @pytest.mark.parametrize("missing", ["state_reads", "state_writes"])
