@@ -111,13 +111,26 @@ def test_a_viewer_sees_what_its_tenant_may(tmp_path: Path, guest_cache: Path) ->
             assert of_alice.id in {about[0] for about in both.about.values()}
             assert await _log_of(url, ALICE, of_bob.id) == (200, ["<img src=x onerror=alert(1)>"])
             assert (await _log_of(url, BOB, of_alice.id))[0] == 404
+            await _until_noted(url, ("alice", "logs", of_bob.id))
         commands = {call for wave in all_seen.waves for call in wave[6]}
         assert {"embed_txt", "forward", "sample"} <= commands
         assert all(wave[6].keys() and wave[5] >= 1 for wave in all_seen.waves)
 
     tenants = written(tmp_path, TENANTS)
-    with live_server(cache_with_guest(_made(tmp_path), guest_cache), tenants=str(tenants)) as url:
+    with live_server(
+        cache_with_guest(_made(tmp_path), guest_cache), tenants=str(tenants), state=str(tmp_path / "state")
+    ) as url:
         asyncio.run(asyncio.wait_for(check(url), HANG_SECONDS))
+
+
+async def _until_noted(url: str, deed: tuple[str, str, str]) -> None:
+    """Waits until the audit log has it: it is written behind what it tells of."""
+    async with httpx.AsyncClient(base_url=url, trust_env=False, headers={"authorization": f"Bearer {ALICE}"}) as web:
+        noted: set[tuple[str, str, str]] = set()
+        while deed not in noted:
+            found = (await web.get("/v1/audit")).json()["data"]
+            noted = {(one["tenant"], one["action"], one["subject"]) for one in found}
+    assert not [one for one in noted if one[0] == "bob" and one[1] == "logs"]
 
 
 async def _log_of(url: str, token: str, inferlet: str) -> tuple[int, list[str]]:
