@@ -59,15 +59,20 @@ class TenantApi:
 
     def use(self, standing: Standing) -> None:
         """Launches in this standing from now on, and so do the tenant's inferlets that run."""
-        self.standing = replace(standing, may_send=self.standing.may_send, key=self.standing.key)
+        self.standing = replace(
+            standing,
+            may_send=self.standing.may_send,
+            key=self.standing.key,
+            key_inferlets=self.standing.key_inferlets,
+        )
         self._registry.use(standing)
         self._bound_programs()
 
-    def of_key(self, key: str, may_send: bool) -> TenantApi:
+    def of_key(self, key: str, may_send: bool, most: int | None) -> TenantApi:
         """The same for a client that shows a key. `may_send`: whether its inferlets may send requests to other
-        servers."""
+        servers; `most`: how many may run at a time."""
         limited = copy.copy(self)
-        limited.standing = replace(self.standing, may_send=may_send, key=key)
+        limited.standing = replace(self.standing, may_send=may_send, key=key, key_inferlets=most)
         return limited
 
     def of_priority(self, priority: int) -> TenantApi:

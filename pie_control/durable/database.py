@@ -85,6 +85,9 @@ MIGRATIONS = (
     """
     ALTER TABLE keys ADD COLUMN cpu_seconds_per_hour INTEGER;
     """,
+    """
+    ALTER TABLE keys ADD COLUMN max_inferlets INTEGER;
+    """,
 )
 """What makes each version of the schema of the one before. `PRAGMA user_version` counts those that a file has had."""
 

@@ -24,7 +24,8 @@ log = logging.getLogger(__name__)
 @dataclass(frozen=True)
 class KeyRecord:
     """A key. `ending`: its last four letters, by which its owner knows it. Times are in seconds since the epoch.
-    `may`: its capabilities. What it may spend beside its tenant's budget; None: no bound of its own."""
+    `may`: its capabilities. What it may spend beside its tenant's budget, and how
+    many of its inferlets may run at a time; None: no bound of its own."""
 
     id: str
     tenant: str
@@ -38,6 +39,7 @@ class KeyRecord:
     tokens_per_minute: int | None = None
     tokens_per_day: int | None = None
     cpu_seconds_per_hour: int | None = None
+    max_inferlets: int | None = None
 
     @property
     def budget(self) -> Budget:
@@ -111,9 +113,10 @@ def add_key(
     may: Sequence[str],
     expires: float | None,
     budget: Budget = NO_BUDGET,
+    max_inferlets: int | None = None,
 ) -> KeyRecord:
     """Keeps a new key. `expires`: seconds since the epoch."""
-    id_, bounds = f"key_{uuid.uuid4().hex[:12]}", astuple(budget)
+    id_, bounds = f"key_{uuid.uuid4().hex[:12]}", (*astuple(budget), max_inferlets)
     record = KeyRecord(id_, tenant, name, ending, tuple(may), time.time(), expires, None, *bounds)
     values = (id_, tenant, name, ending, ",".join(may), record.created, expires, None, *bounds, digest)
     made = Deed(int(record.created // HOUR), tenant, "", "make a key", id_)

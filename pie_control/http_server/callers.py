@@ -126,7 +126,7 @@ class Callers:
         if account is None:
             raise Unauthorized(f"tenant {found.tenant} of this key is not in the server's file of tenants (--tenants)")
         self._server.meters.use_key(found.id, found.budget)
-        return self._caller(account, frozenset(found.may), found.id)
+        return self._caller(account, frozenset(found.may), found.id, found.max_inferlets)
 
     def _account_of(self, tenant: str) -> TokenGrant | None:
         if self._accounts is not None:
@@ -153,13 +153,13 @@ class Callers:
             return REMOVED if scope.get("state", {}).get("caller") else ""
         return ""
 
-    def _caller(self, account: TokenGrant, may: frozenset[str], key: str = "") -> Caller:
+    def _caller(self, account: TokenGrant, may: frozenset[str], key: str = "", most: int | None = None) -> Caller:
         """All tokens and keys of a tenant share its blobs."""
         name = account.standing.tenant.name
         if (name, may, key) not in self._known:
             if name not in self._apis:
                 self._apis[name] = self._server.of(account.standing)
-            api = self._apis[name].of_key(key, "http" in may) if key else self._apis[name]
+            api = self._apis[name].of_key(key, "http" in may, most) if key else self._apis[name]
             self._known[name, may, key] = Caller(api, account, may)
         return self._known[name, may, key]
 

@@ -72,6 +72,7 @@ class Registry:
         """An entry for an inferlet that is about to be launched; raises Overloaded,
         TooManyRequests."""
         self._check_tenant(standing.tenant)
+        self._check_key(standing)
         if len(self._running) >= self._max_inferlets:
             raise Overloaded(f"{len(self._running)} inferlets run, which is the limit: try again when some have ended")
         self._launched += 1
@@ -104,13 +105,22 @@ class Registry:
         for entry in self._running.values():
             if entry.standing.tenant.name == standing.tenant.name:
                 own = entry.standing
-                entry.standing = replace(standing, may_send=own.may_send, key=own.key, priority=own.priority)
+                of_key = {"may_send": own.may_send, "key": own.key, "key_inferlets": own.key_inferlets}
+                entry.standing = replace(standing, priority=own.priority, **of_key)
 
     def _check_tenant(self, tenant: Tenant) -> None:
         if tenant.max_inferlets is not None and self._of_tenants[tenant.name] >= tenant.max_inferlets:
             raise TooManyRequests(
                 f"{tenant.max_inferlets} inferlets of tenant {tenant.name} run, which is the limit that the operator "
                 "has set for it: try again when some have ended"
+            )
+
+    def _check_key(self, standing: Standing) -> None:
+        key, most = standing.key, standing.key_inferlets
+        if most is not None and sum(entry.standing.key == key for entry in self._running.values()) >= most:
+            raise TooManyRequests(
+                f"{most} inferlets of this key run, which is the limit that the operator has set for it: try again "
+                "when some have ended"
             )
 
     # ---- what hosts tell ----

@@ -42,13 +42,15 @@ MOST_PRIORITY = 10
 
 class Standing(Record, frozen=True, tag=None):
     """For whom an inferlet works, in which class, and whether it may send requests to the servers that its tenant may.
-    `key`: id of the key that has launched it, or its parent; "": a token, or nothing, has. `priority`: what it gets of
-    the share of its tenant and class, and no more than that. The server sets it, never the inferlet."""
+    `key`: id of the key that has launched it, or its parent; "": a token, or nothing, has. `key_inferlets`: those of
+    this key that may run at a time; None: no bound but those of its tenant. `priority`: what it gets of the share of
+    its tenant and class, and no more than that. The server sets it, never the inferlet."""
 
     tenant: Tenant = DEFAULT_TENANT
     service_class: ServiceClass = ServiceClass.INTERACTIVE
     may_send: bool = True
     key: str = ""
+    key_inferlets: int | None = None
     priority: int = 0
 
     @property

@@ -117,7 +117,7 @@ class FakeServerApi:
     def use(self, standing: Standing) -> None:
         self.standing = standing
 
-    def of_key(self, key: str, may_send: bool) -> FakeServerApi:
+    def of_key(self, key: str, may_send: bool, most: int | None) -> FakeServerApi:
         self.keys_shown.append((key, may_send))
         return self
 

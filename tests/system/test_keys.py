@@ -10,7 +10,7 @@ import pytest
 
 from pie_control.cli.main import main
 from pie_control.client import Client
-from pie_control.errors import Forbidden, Unauthorized
+from pie_control.errors import Forbidden, Overloaded, Unauthorized
 from tests.helpers.guard import HANG_SECONDS
 from tests.helpers.live_server import live_server
 from tests.helpers.servers import cache_with_guest
@@ -46,7 +46,7 @@ def test_keys_allow_what_they_say_and_end_when_they_are_revoked(
             waits = await anybody.upload(WAITS, "waits")
             fetches = await anybody.upload(FETCHES, "fetches")
             open_before = await anybody.launch(waits)
-            laptop = await asyncio.to_thread(add, "laptop", "launch")
+            laptop = await asyncio.to_thread(add, "laptop", "launch", "--max-inferlets", "2")
             with pytest.raises(Unauthorized, match="no tenant's any more"):  # from the first key on, each needs one
                 await open_before.result()
         for wrong in (None, laptop[:-1], laptop.swapcase(), "pie_" + "0" * 43, "something else"):
@@ -67,6 +67,13 @@ def test_keys_allow_what_they_say_and_end_when_they_are_revoked(
                 await client.statistics()
             running = await client.launch(waits)
             assert await running.receive() == "here"
+            async with Client(url, laptop) as again:  # which the key counts, too
+                await again.launch(waits)
+                with pytest.raises(Overloaded, match="2 inferlets of this key run"):
+                    await client.launch(waits)
+            async with Client(url, laptop) as again:
+                while await running_of(again) > 1:
+                    await asyncio.sleep(0.01)
             async with serving(page) as served:
                 told = await client.run(fetches, url=served.url())
                 assert "allows no outgoing requests" in told
@@ -96,6 +103,10 @@ def test_keys_allow_what_they_say_and_end_when_they_are_revoked(
 async def knock(url: str, key: str | None) -> None:
     async with Client(url, key):
         pass
+
+
+async def running_of(client: Client) -> int:
+    return sum(one["status"] in ("created", "running") for one in await client.inferlets())
 
 
 async def is_known(url: str, key: str) -> bool:

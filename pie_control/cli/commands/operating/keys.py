@@ -49,6 +49,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     for budget in BUDGETS:
         add.add_argument(f"--{budget}", type=_count, metavar="N", help="its own budget, within that of its tenant")
+    add.add_argument("--max-inferlets", type=_count, metavar="N", help="that it may run at a time, children included")
     listing = actions.add_parser("list", help="list all that were made", allow_abbrev=False)
     listing.add_argument("--json", action="store_true", help="print all fields as JSON")
     revoke = actions.add_parser("revoke", help="end a key and its sessions", allow_abbrev=False)
@@ -107,7 +108,9 @@ def _add(options: argparse.Namespace, database: sqlite3.Connection) -> str:
     expires = time.time() + read_lasting(options.expires) if options.expires else None
     key = make_key()
     budget = Budget(*(getattr(options, name.replace("-", "_")) for name in BUDGETS))
-    add_key(database, options.tenant, options.name, digest_of(key), key[-4:], may, expires, budget)
+    add_key(
+        database, options.tenant, options.name, digest_of(key), key[-4:], may, expires, budget, options.max_inferlets
+    )
     return key
 
 
