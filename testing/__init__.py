@@ -1,2 +1,2 @@
-"""What tests and benchmarks of the inference layer share, and no installation has: oracles, checkpoints with random
-weights, batches written down short."""
+"""What tests and benchmarks share, and no installation has: oracles, checkpoints with random weights, batches written
+down short, a headless browser."""
