@@ -14,7 +14,10 @@ import torch
 import transformers
 from torch import Tensor
 from transformers import CONFIG_MAPPING, AttentionInterface
-from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
+from transformers.models.auto.modeling_auto import (
+    MODEL_FOR_CAUSAL_LM_MAPPING_NAMES,
+    MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES,
+)
 
 from ...errors import CheckpointError
 
@@ -22,6 +25,9 @@ VERSION = transformers.__version__
 MOST_LAYERS = 512
 STATES = {"linear_attention", "mamba", "conv", "hybrid", "hybrid_sliding", "recurrent", "linear"}
 """Kinds of layers that keep a state beside keys and values."""
+
+SEEING = ("aya_vision", "cohere2_vision", "internvl", "llava", "llava_next", "mistral3")
+"""Types that see whose text model is a causal model as it stands: it serves text."""
 
 transformers.utils.logging.set_verbosity(logging.CRITICAL)
 
@@ -58,10 +64,11 @@ def first_line(error: BaseException) -> str:
 
 
 def read(raw: Mapping[str, Any], architecture: str) -> Any:
-    """The configuration of transformers. Raises CheckpointError."""
+    """The configuration of transformers, or that of its text model. Raises CheckpointError."""
     kind = raw.get("model_type")
     named = kind if isinstance(kind, str) else ""
-    known = MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.get(named)
+    names = MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES if named in SEEING else MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
+    known = names.get(named)
     if known != architecture:
         raise CheckpointError(
             f"config.json: architecture {architecture} is not supported: Pie has no such family, and transformers "
@@ -76,6 +83,13 @@ def read(raw: Mapping[str, Any], architecture: str) -> Any:
         raise CheckpointError("config.json: its objects are nested too deeply") from None
     except Exception as error:
         raise CheckpointError(f"config.json: transformers {VERSION} does not accept it: {first_line(error)}") from None
+    if named in SEEING:
+        whole, config = config, config.get_text_config(decoder=True)
+        config.tie_word_embeddings = whole.tie_word_embeddings
+    elif config.get_text_config(decoder=True) is not config and not getattr(config, "is_encoder_decoder", False):
+        raise CheckpointError(f"config.json: model_type {named!r}: models of more than text are not supported")
+    if config.model_type not in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES:
+        raise CheckpointError(f"config.json: text_config: model_type {config.model_type!r} is no causal model")
     _check(config)
     return config
 

@@ -64,9 +64,10 @@ class Renamed:
         prefix, known = self._model.base_model_prefix, self._model.state_dict()
         taken: dict[str, Sources] = defaultdict(list)
         for source in sorted(self._stored.names(), key=dot_natural_key):
-            target, pattern = rename_source_key(source, renamings, converters, prefix, known)
-            if target not in known and source in known:
-                target, pattern = rename_source_key(source, [], [], prefix, known)
+            name = _of_text(source)
+            target, pattern = rename_source_key(name, renamings, converters, prefix, known)
+            if target not in known and name in known:
+                target, pattern = rename_source_key(name, [], [], prefix, known)
             if target not in known:
                 continue
             if pattern is None:
@@ -97,13 +98,26 @@ class Renamed:
         return {name: each[0] if isinstance(each, list) else each for name, each in made.items()}
 
 
+def _of_text(name: str) -> str:
+    """The name that a tensor of the text model of a model that sees has in the text model alone."""
+    for prefix, own in (("language_model.", ""), ("model.language_model.", "model.")):
+        if name.startswith(prefix):
+            return own + name.removeprefix(prefix)
+    return name
+
+
 class OwnLinear(nn.Module):
     """Stands for an nn.Linear."""
 
     def __init__(self, linear: nn.Linear, multiply: Linear) -> None:
         super().__init__()
         self.in_features, self.out_features = linear.in_features, linear.out_features
-        self._multiply = multiply
+        self._dtype, self._multiply = linear.weight.dtype, multiply
+
+    @property
+    def weight(self) -> Tensor:
+        """Tells code that asks the shape and the number format; it has no numbers."""
+        return torch.empty(self.out_features, self.in_features, dtype=self._dtype, device="meta")
 
     def forward(self, rows: Tensor) -> Tensor:
         return self._multiply(rows.reshape(-1, self.in_features)).view(*rows.shape[:-1], self.out_features)
@@ -155,7 +169,8 @@ def _compute_buffers(model: Any, device: torch.device) -> None:
     for module in model.modules():
         missing = [name for name, buffer in module._buffers.items() if buffer is not None and buffer.is_meta]
         for name in missing:
-            module._buffers[name] = torch.empty_like(module._buffers[name], device=device)
+            unset = torch.nan if module._buffers[name].is_floating_point() else 0
+            module._buffers[name] = torch.full_like(module._buffers[name], unset, device=device)
         module._is_hf_initialized = not missing
     with torch.device(device):
         model.initialize_weights()

@@ -20,7 +20,7 @@ from ....protocol import Forward
 from ....recurrence.interface import NONE, Runs
 from ....recurrence.states import States, StateShape
 from ..cache import numbers
-from ..code import first_line, make, read, why_state
+from ..code import class_of, first_line, make, read, why_state
 from ..config import borrowed_config
 from ..model import BorrowedModel, build
 from ..survey import Proof
@@ -47,7 +47,7 @@ def prove(raw: Mapping[str, Any], architecture: str, *, states: bool = False) ->
     try:
         values = shrink(config)
         with torch.random.fork_rng(), torch.inference_mode():
-            return Proof("", found, _differences(values, architecture))
+            return Proof("", found, _differences(values, class_of(config).__name__))
     except CheckpointError as error:
         raise CheckpointError(f"{error} (in a small form of it, which is to prove that it is exact)") from None
     except Exception as error:

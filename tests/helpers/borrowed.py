@@ -1,0 +1,76 @@
+"""The causal types of transformers, as transformers' code over pages serves or refuses them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+SETTINGS: Mapping[str, Mapping[str, Any]] = {
+    "deepseek_v2": {"num_experts_per_tok": 6, "moe_intermediate_size": 1536},
+    "dots1": {"n_routed_experts": 128, "num_experts_per_tok": 6, "n_shared_experts": 2, "n_group": 1, "topk_group": 1},
+    "hunyuan_v1_dense": {"head_dim": 128},
+    "hunyuan_v1_moe": {"head_dim": 128},
+    "ministral": {"head_dim": 128},
+    "nemotron": {"head_dim": 128, "num_key_value_heads": 8},
+    "lfm2": {"num_hidden_layers": 2, "layer_types": ["conv", "full_attention"]},
+    **{kind: {"is_decoder": True} for kind in ("bert", "bert-generation", "ernie", "roc_bert")},
+}
+"""What each checkpoint of a type says, and its default configuration leaves out."""
+
+
+def _words(text: str) -> list[str]:
+    return text.split()
+
+
+SERVED = _words("""
+    afmoe apertus arcee aria_text axk1 beam bert bert-generation biogpt bitnet cohere cohere2 cohere2_moe ctrl
+    cwm deepseek_v2 deepseek_v3 dots1 ernie ernie4_5 ernie4_5_moe exaone4 exaone_moe flex_olmo flint gemma
+    gemma2 gemma3_text glm glm4 glm4_moe glm4_moe_lite gpt-sw3 gpt2 gpt_bigcode gpt_neox gpt_oss granite
+    granite_swa granitemoe granitemoe_swa granitemoeshared helium hrm_text hunyuan_v1_dense hunyuan_v1_moe
+    hy_v3 hyperclovax internlm3 iquestcoder jais2 kolibri1 laguna llama mellum mimo_v2_flash minicpm3
+    minimax_m2 minimax_m3_vl_text ministral ministral3 mistral mixtral modernbert-decoder moshi nanochat
+    nemotron olmo olmo2 olmo3 olmoe opt persimmon phi phi3 phi4_multimodal phimoe qwen2 qwen2_moe qwen3
+    qwen3_moe roc_bert seed_oss smollm3 solar_open stablelm starcoder2 vaultgemma youtu
+""")
+"""Types that are exact over pages."""
+
+REFUSED: Mapping[str, list[str]] = {
+    "a state": _words("""
+        bailing_hybrid bamba deepseek_v4 falcon_h1 falcon_mamba granitemoehybrid inkling2_text inkling_text
+        jamba kimi_linear lfm2 lfm3 mamba mamba2 minimax nemotron_h olmo_hybrid qwen3_5_moe_text qwen3_5_text
+        qwen3_next qwen4_exp_text recurrent_gemma rwkv xlstm zamba zamba2 zaya
+    """),
+    "an encoder": _words("""
+        bart bigbird_pegasus blenderbot blenderbot-small marian mbart mvp pegasus plbart prophetnet whisper
+    """),
+    "more than text": _words("""
+        dots3_note emu3 fuyu gemma3 gemma3n gemma4 gemma4_unified gemma4_unified_assistant got_ocr2 llama4
+        mllama moss_transcribe_diarize musicgen musicgen_melody qwen3_5 qwen3_5_moe qwen4_exp
+    """),
+    "beside": _words("""
+        big_bird bloom codegen falcon git gpt_neo gpt_neox_japanese gptj megatron-bert openai-gpt rembert
+        roformer trocr xglm
+    """),
+    "embeddings of layers": _words("""
+        gemma3n_text gemma4_text
+    """),
+    "by chunks": _words("""
+        llama4_text
+    """),
+    "over pages its logits differ": _words("""
+        diffllama doge
+    """),
+    "a forward fails": _words("""
+        axk2 cpmant deepseek_v32 dots3_note_text glm_moe_dsa hy_v4 jetmoe longcat_flash mpt xlm xlnet xmod
+    """),
+    "is not causal": _words("""
+        camembert data2vec-text electra roberta roberta-prelayernorm xlm-roberta xlm-roberta-xl
+    """),
+    "config.json: ": _words("""
+        blt cohere_compass_text dbrx gemma4_unified_text lfm2_moe reformer
+    """),
+}
+"""Other types, by what the refusal says."""
+
+TESTED = "5.23.0"
+"""The version of transformers that has these types."""
