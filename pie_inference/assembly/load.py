@@ -21,6 +21,7 @@ from ..kv_cache.host_pages import HostPages
 from ..kv_cache.pages import KvCache, lazy_zeros
 from ..loading.pooling_files import read_pooling
 from ..loading.progress import LoadProgress
+from ..loading.quantized.layers import QuantizedTensors
 from ..loading.weights import WeightLoader
 from ..models.image_processor import TILE_SLOTS
 from ..models.registry import build_model
@@ -28,7 +29,7 @@ from ..models.vision import VisionTower
 from ..ops.choose import choose_ops
 from ..options.freed_memory import release_freed
 from ..protocol import BATCHES, EXTENSIONS, EmbedImg, ModelDescription, call_name
-from ..quantization.choose import choose_quantizer
+from ..quantization.choose import choose_quantizer, library_for
 from ..recurrence.choose import choose_recurrences
 from .plan import ServingPlan
 
@@ -92,7 +93,9 @@ def _weight_loader(plan: ServingPlan, ways: Ways, progress: LoadProgress) -> Wei
     quantizer = choose_quantizer(config.quantization, device, dtype, plan.library_for(ways.quantized))
     ops = choose_ops(config.kernels, device, dtype, plan.library, ways.linear)
     recurrences = choose_recurrences(config.kernels, device, dtype, plan.library)
-    return WeightLoader(plan.checkpoint, ops, dtype, device, plan.ranks, quantizer, progress, recurrences)
+    scheme, kernels = plan.checkpoint.scheme, library_for(plan.library_for(ways.quantized), dtype)
+    stored = None if scheme is None else QuantizedTensors(scheme, plan.checkpoint, kernels)
+    return WeightLoader(plan.checkpoint, ops, dtype, device, plan.ranks, quantizer, progress, recurrences, stored)
 
 
 def _show_progress(plan: ServingPlan) -> LoadProgress:

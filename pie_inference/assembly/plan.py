@@ -24,6 +24,7 @@ from ..kv_cache import sizing
 from ..kv_cache.pages import KvShape
 from ..loading.checkpoint import Checkpoint
 from ..loading.hub import find_folder
+from ..loading.quantized.choose import read_scheme
 from ..loading.tokenizer_files import TokenizerFiles, read_tokenizer_files
 from ..loading.weight_sizes import check_fit, check_groups, weight_bytes
 from ..models.config import ModelConfig
@@ -47,9 +48,15 @@ def read_model(config: WorkerConfig) -> ModelFiles:
     """Reads config.json and the headers of the weights. Raises CheckpointError."""
     folder = find_folder(config.model)
     raw_config = read_json(folder / "config.json")
+    scheme = read_scheme(raw_config)
+    if scheme is not None and config.quantization != "none":
+        raise ConfigError(
+            f"--quantization {config.quantization}: the checkpoint is quantized already ({scheme.name}); serve it "
+            "without this option, or take the original"
+        )
     cache_dir = config.cache_dir or default_cache_dir()
     model = read_architecture(raw_config, config.max_context, config.model_code, cache_dir)
-    return ModelFiles(raw_config, model, Checkpoint(folder))
+    return ModelFiles(raw_config, model, Checkpoint(folder, scheme))
 
 
 @dataclass(frozen=True)
@@ -138,7 +145,7 @@ def make_plan(config: WorkerConfig, files: ModelFiles, ranks: Ranks) -> ServingP
     num_heads = share(ranks, model.num_heads, "attention heads")
     device = choose_device(config.device, ranks.rank, ranks.size)
     library = _find_library(config, device)
-    quantized = config.quantization != "none"
+    quantized = config.quantization != "none" or checkpoint.scheme is not None
     dtype, why_dtype = choose_dtype(config.dtype, device, checkpoint.num_parameters(), library is not None, quantized)
     free = free_bytes_of_rank(device, ranks)
     if dtype == torch.float64 and quantized:

@@ -7,7 +7,7 @@
 #include <type_traits>
 
 // To each integer of 4 bits, which becomes the upper part of the mantissa of 16.
-static const float FOUR_BITS_ADDED = 16;
+static constexpr float FOUR_BITS_ADDED = 16;
 
 #if WITH_PAIRS
 
@@ -140,3 +140,13 @@ template <class Number>
 using Stored = std::conditional_t<std::is_same_v<Number, bfloat16>, Pairs, Plain<Number>>;
 
 #endif
+
+// By how much a decoded integer exceeds the stored one, and by how much that exceeds the one that a scale without zero is for.
+template <class Form>
+static constexpr float ADDED = 0;
+template <class Form>
+static constexpr float MIDDLE = 0;
+template <>
+constexpr float ADDED<FourBits> = FOUR_BITS_ADDED;
+template <>
+constexpr float MIDDLE<FourBits> = 8;

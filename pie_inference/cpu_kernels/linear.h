@@ -9,12 +9,19 @@
 
 struct LinearLayer {
     const char* weights;    // units [outs rounded up][ins][UNIT]
-    const bfloat16* scales; // 8 bits: [outs rounded up]; 4 bits: [units][groups][scale, zero][UNIT]
+    const void* scales;     // not in groups: bfloat16 [outs rounded up]; else [units][groups][scale, zero][UNIT], or only scales
     const void* bias;       // [outs] in the rows' format, or null
     const uint16_t* codes;  // 8 bits: the bfloat16 number of each magnitude
     int64_t outs, ins;      // ins: with padding, a multiple of the form's features
     int64_t group;          // features that share a scale and a zero; 0: not in groups
+    int64_t scale_type;     // of groups; see ScaleType
+    int64_t zeros;          // of groups; see Zeros
 };
+
+enum ScaleType { SCALES_BFLOAT16, SCALES_HALF, SCALES_FLOAT };
+
+// A weight is its integer times the scale; with 4 bits, the integer less 8. Zeros are added to that, or taken from the integer.
+enum Zeros { ZEROS_NONE, ZEROS_ADDED, ZEROS_TAKEN };
 
 // Rows [count][ins] of `stride` numbers, and what they become.
 template <class Number>
@@ -108,19 +115,26 @@ class LinearParts {
     }
 
     void add_group(Range rows, Range units, int64_t group, const float* part, float* sums, int64_t stride) const {
-        if (group) add_group<true>(rows, units, group, part, sums, stride);
-        else add_group<false>(rows, units, group, part, sums, stride);
+        if (layer_.scale_type == SCALES_FLOAT) add_group<float>(rows, units, group, part, sums, stride);
+        else if (layer_.scale_type == SCALES_HALF) add_group<half>(rows, units, group, part, sums, stride);
+        else add_group<bfloat16>(rows, units, group, part, sums, stride);
+    }
+
+    template <class Scale>
+    void add_group(Range rows, Range units, int64_t group, const float* part, float* sums, int64_t stride) const {
+        if (group) add_group<true, Scale>(rows, units, group, part, sums, stride);
+        else add_group<false, Scale>(rows, units, group, part, sums, stride);
     }
 
     // sums [rows][stride] = or += scale * part [rows][units * UNIT] + zero * the sum of the row's numbers. What decoding adds to
     // each integer is taken away.
-    template <bool ADD>
+    template <bool ADD, class Scale>
     void add_group(Range rows, Range units, int64_t group, const float* part, float* sums, int64_t stride) const {
-        const Floats middle = splat(-8 - FOUR_BITS_ADDED);
+        const int64_t tensors = layer_.zeros == ZEROS_NONE ? 1 : 2;
         for (int64_t unit = units.begin; unit < units.end; unit++)
             for (int v = 0; v < VECTORS_PER_UNIT; v++) {
-                const bfloat16* at = layer_.scales + (unit * groups_ + group) * 2 * UNIT + v * LANES;
-                const Floats scale = load(at), zero = fused(scale, middle, load(at + UNIT));
+                const Scale* at = (const Scale*)layer_.scales + (unit * groups_ + group) * tensors * UNIT + v * LANES;
+                const Floats scale = load(at), zero = zero_of(at, scale);
                 const float* from = part + (unit - units.begin) * UNIT + v * LANES;
                 float* to = sums + (unit - units.begin) * UNIT + v * LANES;
                 const float* row_sums = row_sums_ + rows.begin * groups_ + group;
@@ -133,6 +147,15 @@ class LinearParts {
             }
     }
 
+    // What a group adds to each of its weights, beside their decoded integers times the scale.
+    template <class Scale>
+    INLINE_MEMBER Floats zero_of(const Scale* at, Floats scale) const {
+        const Floats middle = splat(-ADDED<Form> - MIDDLE<Form>);
+        if (layer_.zeros == ZEROS_NONE) return scale * middle;
+        const Floats zero = load(at + UNIT);
+        return layer_.zeros == ZEROS_ADDED ? fused(scale, middle, zero) : scale * (splat(-ADDED<Form>) - zero);
+    }
+
     // Writes the results of rows, whose sums are [rows][units * UNIT].
     void finish(Range rows, Range units, const float* sums) const {
         const Number* bias = (const Number*)layer_.bias;
@@ -142,7 +165,7 @@ class LinearParts {
             Number* to = rows_.output + row * layer_.outs;
             for (int64_t out = first; out < end; out += LANES) {
                 Floats sum = load(sums + out - first);
-                if (scaled) sum *= load(layer_.scales + out);
+                if (scaled) sum *= load((const bfloat16*)layer_.scales + out);
                 if (bias) sum += load(bias + out, layer_.outs - out);
                 store(to + out, sum, layer_.outs - out);
             }

@@ -24,6 +24,7 @@ class ModelShape:
     code: str  # whose code runs it, and how that is known to be exact
     parameters: int
     file_bytes: int
+    scheme: str  # how the weights of the checkpoint are quantized; empty: they are not
     max_context: int
     weights: tuple[WeightSize, ...]  # in every form, the largest first
     pooling: str  # as in `ModelDescription`
@@ -88,6 +89,7 @@ def _shape(files: ModelFiles) -> ModelShape:
         code=files.config.code,
         parameters=files.checkpoint.num_parameters(),
         file_bytes=files.checkpoint.num_bytes(),
+        scheme="" if files.checkpoint.scheme is None else files.checkpoint.scheme.name,
         max_context=files.config.max_context,
         weights=sizes(files.checkpoint),
         pooling=read_pooling(files.checkpoint.folder),

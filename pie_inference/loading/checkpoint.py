@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,6 +13,7 @@ from torch import Tensor
 
 from ..errors import CheckpointError
 from ..json_files import read_json
+from .quantized.scheme import Scheme
 
 SINGLE_FILE = "model.safetensors"
 INDEX_FILE = "model.safetensors.index.json"
@@ -22,6 +23,11 @@ BARE = "embed_tokens.weight"
 """A tensor that shows a checkpoint without a head: with one, its name begins with `model.`."""
 BYTES = {"F64": 8, "F32": 4, "F16": 2, "BF16": 2, "F8_E4M3": 1}
 """Number formats of weights, by their names in safetensors, with the bytes of one number."""
+FLOATING = tuple(BYTES)
+INTEGER_BYTES = {"I64": 8, "I32": 4, "I16": 2, "I8": 1, "U8": 1}
+"""Those of tensors of quantized weights, which schemes read."""
+SPARE = 16
+"""A quantized weight takes up to one byte in so many more than its file, for scales that are spread over rows."""
 
 
 @dataclass(frozen=True)
@@ -32,6 +38,12 @@ class StoredTensor:
     path: Path
     shape: tuple[int, ...]
     format: str  # its name in safetensors: BF16, F32, ...
+    per_number: int | None = None  # weights in a number, 0 for scales; None: it is not of a quantized module
+
+    @property
+    def parameters(self) -> int:
+        """The count of weights in it."""
+        return self.numel if self.per_number is None else self.numel * self.per_number
 
     @property
     def numel(self) -> int:
@@ -39,7 +51,7 @@ class StoredTensor:
 
     @property
     def nbytes(self) -> int:
-        return self.numel * BYTES.get(self.format, 0)
+        return self.numel * (BYTES | INTEGER_BYTES).get(self.format, 0)
 
 
 class Checkpoint:
@@ -50,8 +62,10 @@ class Checkpoint:
     tensors lack `model.` in front. Here they have it.
     """
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, scheme: Scheme | None = None) -> None:
+        """`scheme`: how its weights are quantized, if they are."""
         self.folder = folder
+        self.scheme = scheme
         self._files: dict[Path, Any] = {}
         stored = self._locate()
         prefix = "model." if BARE in stored else ""
@@ -81,26 +95,36 @@ class Checkpoint:
             entry = self._open(path).get_slice(name[self._prefix :])
         except SafetensorError as error:
             raise CheckpointError(f"{path}: tensor {name!r} is missing, though {INDEX_FILE} names it") from error
-        return StoredTensor(name, path, tuple(entry.get_shape()), entry.get_dtype())
+        return StoredTensor(name, path, tuple(entry.get_shape()), entry.get_dtype(), self._per_number(name))
 
-    def read(self, name: str, shape: Sequence[int]) -> Tensor:
+    def _per_number(self, name: str) -> int | None:
+        if self.scheme is None:
+            return None
+        module, _, last = name.rpartition(".")
+        if last == "weight" and self.scheme.holds(self, module):
+            return 1
+        return next((count for ending, count in self.scheme.endings.items() if name.endswith(ending)), None)
+
+    def read(self, name: str, shape: Sequence[int], formats: Collection[str] = FLOATING) -> Tensor:
         """A tensor as it is stored, memory-mapped. Raises CheckpointError if it is missing, has another shape, or does
-        not hold floating-point numbers."""
-        self.check(name, shape)
+        not hold numbers of one of the formats."""
+        self.check(name, shape, formats)
         stored = self.find(name)
         tensor: Tensor = self._open(stored.path).get_tensor(name[self._prefix :])
         return tensor
 
-    def check(self, name: str, shape: Sequence[int]) -> None:
+    def check(self, name: str, shape: Sequence[int], formats: Collection[str] = FLOATING) -> None:
         """Raises CheckpointError as `read` does, without reading."""
         stored = self.find(name)
         if stored.shape != tuple(shape):
             raise CheckpointError(
                 f"{stored.path}: tensor {name!r} has shape {list(stored.shape)}, expected {list(shape)}"
             )
-        if stored.format not in BYTES:
+        if self.scheme is not None and formats is FLOATING and stored.format == "F8_E4M3":
+            raise CheckpointError(f"{stored.path}: tensor {name!r} has no scale, as {self.scheme.name} needs it")
+        if stored.format not in formats:
             raise CheckpointError(
-                f"{stored.path}: tensor {name!r} is stored as {stored.format}, expected {', '.join(BYTES)}"
+                f"{stored.path}: tensor {name!r} is stored as {stored.format}, expected {', '.join(formats)}"
             )
 
     def names(self) -> Iterable[str]:
@@ -112,8 +136,8 @@ class Checkpoint:
         return self.find(name).shape
 
     def num_parameters(self) -> int:
-        """The count of numbers in all tensors together."""
-        return sum(stored.numel for stored in self.tensors())
+        """The count of weights in all tensors together."""
+        return sum(stored.parameters for stored in self.tensors())
 
     def num_bytes(self) -> int:
         """Bytes of all tensors together, as they are stored."""

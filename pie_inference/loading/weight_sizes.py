@@ -10,7 +10,7 @@ import torch
 
 from ..errors import ConfigError
 from ..quantization.names import FORMATS, HEAD_FORMAT, Format
-from .checkpoint import Checkpoint, StoredTensor
+from .checkpoint import SPARE, Checkpoint, StoredTensor
 
 TABLE, HEAD = "embed_tokens.weight", "lm_head.weight"
 KEPT_EXACT = (
@@ -60,6 +60,8 @@ def tied_head(table: StoredTensor) -> StoredTensor:
 
 def tensor_bytes(tensor: StoredTensor, itemsize: int, quantization: str) -> int:
     """Memory of one tensor; if it is not quantized, its numbers have `itemsize` bytes."""
+    if tensor.per_number is not None:
+        return tensor.nbytes + tensor.nbytes // SPARE
     format = _format_of(tensor, quantization)
     if format is None:
         return tensor.numel * itemsize
@@ -75,7 +77,7 @@ def _format_of(tensor: StoredTensor, quantization: str) -> Format | None:
 
 def _is_quantized(tensor: StoredTensor) -> bool:
     exact = tensor.name.endswith(KEPT_EXACT) or any(part in tensor.name for part in TOWERS)
-    return len(tensor.shape) > 1 and not exact
+    return len(tensor.shape) > 1 and not exact and tensor.per_number is None
 
 
 def sizes(checkpoint: Checkpoint) -> tuple[WeightSize, ...]:

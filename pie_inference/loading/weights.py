@@ -12,12 +12,15 @@ from torch import Tensor
 from ..adapters.adapters import AdaptedLayers
 from ..adapters.lora import AdaptedLinear, Module
 from ..device.ranks import Ranks, share
+from ..errors import CheckpointError
 from ..ops.interface import Linear, Ops
 from ..quantization.choose import Quantizer
 from ..recurrence.interface import Recurrences
 from ..recurrence.states import States
 from ..recurrence.torch_recurrences import TorchRecurrences
 from .progress import LoadProgress
+from .quantized.layers import QuantizedTensors, stored_linear
+from .quantized.scheme import StoredWeight
 from .weight_sizes import refuse_groups
 
 
@@ -77,7 +80,9 @@ class WeightLoader:
         quantizer: Quantizer | None = None,
         progress: LoadProgress | None = None,
         recurrences: Recurrences | None = None,
+        stored: QuantizedTensors | None = None,
     ) -> None:
+        """`stored`: the weights that are quantized in the checkpoint already."""
         self.ops = ops
         self.dtype = dtype
         self.device = device
@@ -86,6 +91,7 @@ class WeightLoader:
         self.adapted = AdaptedLayers()
         self.states = States(recurrences or TorchRecurrences(), dtype, device)
         self._source = checkpoint
+        self._as_stored = stored
         self._checkpoint: TensorReader = checkpoint
         self._quantizer = quantizer
         self._progress = progress
@@ -101,7 +107,7 @@ class WeightLoader:
     @property
     def quantized(self) -> bool:
         """Whether linear layers are quantized, except those that must not be."""
-        return self._quantizer is not None
+        return self._quantizer is not None or self._as_stored is not None
 
     def tensor(self, name: str, *shape: int, dtype: torch.dtype | None = None) -> Tensor:
         """One whole tensor, in the model's dtype unless `dtype` names another. Raises CheckpointError."""
@@ -131,15 +137,43 @@ class WeightLoader:
         quantized model has the layers in its format, the output head in `HEAD_FORMAT`, and routers as they are. Layers
         take adapters if they are `adaptable`; their rows must be those of a forward batch. Raises CheckpointError.
         """
-        parts = [self._weight(block, ins, split) for block in blocks]
         own_bias = bias and not (split == "inputs" and self.ranks.rank)
         whole_bias = torch.cat([self._bias(block, split) for block in blocks]) if own_bias else None
-        multiply = self._make(blocks[0].name, parts, whole_bias, role)
+        multiply = self._multiply(blocks, ins, split, whole_bias, role)
         if adaptable and role == "layer":
             multiply = self._adapted(multiply, blocks, ins, split)
         if split != "inputs" or self.ranks.size == 1 or not add_up:
             return multiply
         return lambda rows: self.ranks.all_reduce(multiply(rows))
+
+    def _multiply(
+        self, blocks: Sequence[Block], ins: int, split: Split | None, bias: Tensor | None, role: Role
+    ) -> Linear:
+        held = [self._is_stored_quantized(block) for block in blocks]
+        if self._as_stored is None or not any(held):
+            return self._make(blocks[0].name, [self._weight(block, ins, split) for block in blocks], bias, role)
+        if not all(held):
+            names = ", ".join(block.name for block, is_held in zip(blocks, held, strict=True) if not is_held)
+            raise CheckpointError(f"{names}: it is not quantized, but others of its layer are; this is not supported")
+        stored = [self._stored_quantized(block, ins, split) for block in blocks]
+        return stored_linear(stored, bias, self.device, self._as_stored.library)
+
+    def _is_stored_quantized(self, block: Block) -> bool:
+        return self._as_stored is not None and self._as_stored.holds(block.name)
+
+    def _stored_quantized(self, block: Block, ins: int, split: Split | None) -> StoredWeight:
+        """The rows of a block whose weight is quantized in the checkpoint, and of these this rank's share."""
+        assert self._as_stored is not None
+        if block.stacked is not None:
+            raise CheckpointError(f"{block.name}: quantized experts in one tensor are not supported")
+        stored = self._as_stored.read(block.name, block.total or block.rows, ins).rows(block.first, block.rows)
+        if split is not None and self.ranks.size > 1:
+            whole = block.rows if split == "outputs" else ins
+            count = share(self.ranks, whole, f"features of {block.name}")
+            first = self.ranks.rank * count
+            stored = stored.rows(first, count) if split == "outputs" else stored.columns(first, count, block.name)
+        self._count(stored.weight.values, stored.weight.nbytes)
+        return stored
 
     def _adapted(self, base: Linear, blocks: Sequence[Block], ins: int, split: Split | None) -> Linear:
         size, rank = self.ranks.size, self.ranks.rank

@@ -58,7 +58,6 @@ def read_architecture(
     Raises CheckpointError for an unknown architecture, naming the known ones, and for values that are not supported.
     """
     names = _architectures(config)
-    _refuse_quantized(config)
     known = [name for name in names if name in FAMILIES]
     if not names or (code == "own" and not known):
         named, asked = ", ".join(names) or "none", " with --model-code own" if code == "own" else ""
@@ -83,22 +82,17 @@ def _architectures(config: Mapping[str, Any]) -> list[str]:
 
 def _borrowed(config: Mapping[str, Any], names: list[str], cache_dir: Path | None) -> BorrowedConfig:
     """By transformers' code. Raises CheckpointError."""
+    if config.get("quantization_config"):
+        raise CheckpointError(
+            "config.json: quantization_config: checkpoints that are quantized are served only of these: "
+            f"{', '.join(FAMILIES)}; take the original checkpoint, with --quantization"
+        )
     try:
         return read_borrowed(config, names[0], cache_dir)
     except CheckpointError as error:
         if not config.get("auto_map"):
             raise
         raise CheckpointError(f"{error}; the code in the checkpoint (auto_map) is never run") from None
-
-
-def _refuse_quantized(config: Mapping[str, Any]) -> None:
-    quantization = config.get("quantization_config")
-    if quantization:
-        method = quantization.get("quant_method") if isinstance(quantization, dict) else quantization
-        raise CheckpointError(
-            f"config.json: quantization_config: a checkpoint quantized with {method!r} is not supported; "
-            "take the original checkpoint, and quantize it with --quantization while it is loaded"
-        )
 
 
 def build_model(config: ModelConfig, weights: WeightLoader) -> Model:

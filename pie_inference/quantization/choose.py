@@ -11,7 +11,7 @@ from torch import Tensor
 from ..cpu_kernels.library import Library
 from ..ops.interface import Linear
 from . import cpu_linear, torch_linear, triton_linear
-from .formats import quantize
+from .formats import QuantizedWeight, quantize
 from .names import FORMATS, HEAD_FORMAT, Format
 
 
@@ -30,12 +30,21 @@ class Quantizer:
 
     def linear(self, parts: Sequence[Tensor], bias: Tensor | None) -> Linear:
         """Like `Ops.linear`, but quantizes the weights. Input features must be a multiple of the format's group."""
-        weight = quantize(parts, self.format, self.dtype, self.device)
-        if self.library is not None:
-            return cpu_linear.make_linear(self.library, weight, bias)
-        if triton_linear.can_serve(self.device, self.format.kind):
-            return triton_linear.make_linear(weight, bias)
-        return torch_linear.make_linear(weight, bias)
+        return make_linear(quantize(parts, self.format, self.dtype, self.device), bias, self.library)
+
+
+def make_linear(weight: QuantizedWeight, bias: Tensor | None, library: Library | None) -> Linear:
+    """A layer with this weight, by the kernels of its device. `library`: the compiled ones for CPUs, if they serve."""
+    if library is not None and cpu_linear.can_multiply(weight):
+        return cpu_linear.make_linear(library, weight, bias)
+    if triton_linear.can_serve(weight.values.device, weight.format.kind) and triton_linear.can_multiply(weight):
+        return triton_linear.make_linear(weight, bias)
+    return torch_linear.make_linear(weight, bias)
+
+
+def library_for(library: Library | None, dtype: torch.dtype) -> Library | None:
+    """The library, if its kernels serve quantized layers of a model in `dtype`."""
+    return library if cpu_linear.can_serve(library, dtype) else None
 
 
 def choose_quantizer(
@@ -44,4 +53,4 @@ def choose_quantizer(
     """The quantizer for `name`, one of `WorkerOptions.quantization`; None for "none": weights stay unquantized."""
     if name == "none":
         return None
-    return Quantizer(FORMATS[name], device, dtype, library if cpu_linear.can_serve(library, dtype) else None)
+    return Quantizer(FORMATS[name], device, dtype, library_for(library, dtype))

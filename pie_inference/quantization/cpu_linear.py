@@ -23,28 +23,43 @@ def can_serve(library: Library | None, dtype: torch.dtype) -> bool:
 
 def make_linear(library: Library, weight: QuantizedWeight, bias: Tensor | None) -> Linear:
     """Makes a layer with this weight; `bias` is in bfloat16."""
-    kind = weight.format.kind
+    kind, group, padding = weight.format.kind, weight.format.group, PADDING
+    if group is not None and weight.columns % group:
+        padding = group
+    if group is None and (weight.scales.dtype != torch.bfloat16 or weight.zeros is not None):
+        group = weight.columns + -weight.columns % padding
     return CpuLinear(
         library,
         kind,
-        _pack(weight),
+        _pack(weight, padding),
         (weight.rows, weight.columns),
         bias,
-        padding=PADDING,
-        scales=_pack_scales(weight),
+        padding=padding,
+        scales=_pack_scales(weight, group),
         codes=_CODES.get(kind),
-        group=weight.format.group or 0,
+        group=group or 0,
+        scale_type=_SCALE_TYPES[weight.scales.dtype],
+        zeros=0 if weight.zeros is None else 2 if weight.zeros_taken else 1,
     )
 
 
-def _pack(weight: QuantizedWeight) -> Tensor:
+def can_multiply(weight: QuantizedWeight) -> bool:
+    """Whether the kernels know all values: of 8 bits they know magnitudes of up to 127."""
+    return weight.format.kind != "int8" or not bool((weight.values == -128).any())
+
+
+_SCALE_TYPES = {torch.bfloat16: 0, torch.float16: 1, torch.float32: 2}
+"""`ScaleType` of linear.h."""
+
+
+def _pack(weight: QuantizedWeight, padding: int) -> Tensor:
     """The weight as units [units, features, UNIT], for int4 [units, features / 8, UNIT, 4 bytes]; in huge pages."""
     values = weight.values.view(torch.uint8)
     if weight.format.kind == "int4":
-        values = F.pad(values, (0, -values.shape[1] % 4, 0, -weight.rows % UNIT))
+        values = F.pad(values, (0, -values.shape[1] % (padding // 2), 0, -weight.rows % UNIT))
         units = _words_of_int4(values).view(-1, UNIT, values.shape[1] // 4, 4).transpose(1, 2)
     else:
-        values = F.pad(values, (0, -values.shape[1] % PADDING, 0, -weight.rows % UNIT))
+        values = F.pad(values, (0, -values.shape[1] % padding, 0, -weight.rows % UNIT))
         units = values.view(-1, UNIT, values.shape[1]).transpose(1, 2)
     memory = torch.from_numpy(lazy_zero_bytes(units.numel()))
     memory.view(units.shape).copy_(units)
@@ -60,13 +75,14 @@ def _words_of_int4(values: Tensor) -> Tensor:
     return torch.cat((even, odd), -1)
 
 
-def _pack_scales(weight: QuantizedWeight) -> Tensor:
-    """Scales as bfloat16 [outputs], or with zero points [units, groups, scale and zero, UNIT]."""
+def _pack_scales(weight: QuantizedWeight, group: int | None) -> Tensor:
+    """Scales as bfloat16 [outputs]; in groups, [units, groups, scale and perhaps zero, UNIT]."""
     missing = -weight.rows % UNIT
-    if weight.zeros is None:
+    if group is None:
         return F.pad(weight.scales.view(-1), (0, missing))
-    both = F.pad(torch.stack((weight.scales, weight.zeros), 1), (0, 0, 0, 0, 0, missing))
-    return both.view(-1, UNIT, *both.shape[1:]).permute(0, 3, 2, 1).contiguous()
+    tensors = [weight.scales] if weight.zeros is None else [weight.scales, weight.zeros]
+    padded = F.pad(torch.stack(tensors, 1), (0, 0, 0, 0, 0, missing))
+    return padded.view(-1, UNIT, *padded.shape[1:]).permute(0, 3, 2, 1).contiguous()
 
 
 _MAGNITUDES = torch.arange(128, dtype=torch.uint8)

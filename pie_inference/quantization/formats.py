@@ -8,8 +8,8 @@ implementation multiplies by the same weights.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -32,8 +32,11 @@ class QuantizedWeight:
 
     format: Format
     values: Tensor  # int8 or float8_e4m3fn [N, K]; for int4 uint8 [N, K / 2], with even input features in the low half
-    scales: Tensor  # [N, G] in the model's dtype
-    zeros: Tensor | None  # [N, G]; None: 0
+    scales: Tensor  # [N, G], floating-point
+    zeros: Tensor | None  # [N, G] in the dtype of scales; None: 0
+    zeros_taken: bool = False
+    """What zeros are. False: they are added, weight = value * scale + zero, for int4 (value - 8) * scale + zero. True:
+    they are taken from the value, weight = (value - zero) * scale."""
 
     @property
     def rows(self) -> int:
@@ -48,15 +51,61 @@ class QuantizedWeight:
         return self.values.nbytes + self.scales.nbytes + (0 if self.zeros is None else self.zeros.nbytes)
 
     def dequantize(self, dtype: torch.dtype) -> Tensor:
-        """The weight [N, K] that the values stand for, rounded to `dtype`."""
-        if self.zeros is None:
-            return self.values.to(dtype) * self.scales.to(dtype)
-        grouped = (unpack_int4(self.values).to(dtype) - INT4_MIDDLE).view(self.rows, -1, self.columns // self._groups)
-        return (grouped * self.scales.to(dtype)[..., None] + self.zeros.to(dtype)[..., None]).view(self.rows, -1)
+        """The weight [N, K] that the values stand for, rounded to `dtype` once."""
+        exact = torch.promote_types(dtype, torch.float32)
+        values = unpack_int4(self.values) if self.format.kind == "int4" else self.values
+        middle = INT4_MIDDLE if self.format.kind == "int4" and not self.zeros_taken else 0
+        weight = values.to(exact) - middle if middle else values.to(exact)
+        if self.zeros is not None and self.zeros_taken:
+            weight -= self._for_columns(self.zeros)
+        weight = weight * self._for_columns(self.scales)
+        if self.zeros is not None and not self.zeros_taken:
+            weight += self._for_columns(self.zeros)
+        return weight.to(dtype)
+
+    def _for_columns(self, numbers: Tensor) -> Tensor:
+        """Numbers [N, G] as [N, K], or as [N, 1] if a row has one."""
+        group = self.format.group
+        return numbers if group is None else numbers.repeat_interleave(group, 1)[:, : self.columns]
+
+    def is_like(self, other: QuantizedWeight) -> bool:
+        """Whether both have the same form, so that they can be one product."""
+        return self._form == other._form
 
     @property
-    def _groups(self) -> int:
-        return self.scales.shape[1]
+    def _form(self) -> tuple[object, ...]:
+        return self.format, self.columns, self.scales.dtype, self.zeros is None, self.zeros_taken
+
+    def narrowed(self, dim: int, first: int, count: int) -> QuantizedWeight:
+        """Rows (`dim` 0) or columns (1) `first` to `first + count`. Columns must be whole groups."""
+        if dim == 0:
+            return self._with(lambda numbers, size: numbers.narrow(0, first, count))
+        per_byte = 2 if self.format.kind == "int4" else 1
+        steps = (per_byte, self.format.group)
+
+        def narrow(numbers: Tensor, step: int | None) -> Tensor:
+            return numbers if step is None else numbers.narrow(1, first // step, -(-count // step))
+
+        return self._with(lambda numbers, of_scales: narrow(numbers, steps[of_scales]))
+
+    def _with(self, change: Callable[[Tensor, bool], Tensor]) -> QuantizedWeight:
+        """With each tensor changed; `change` is told whether it holds scales or zeros."""
+        zeros = None if self.zeros is None else change(self.zeros, True)
+        return replace(self, values=change(self.values, False), scales=change(self.scales, True), zeros=zeros)
+
+    def to(self, device: torch.device) -> QuantizedWeight:
+        """The same on `device`."""
+        return self._with(lambda numbers, _: numbers.to(device))
+
+
+def stack(parts: Sequence[QuantizedWeight]) -> QuantizedWeight:
+    """The rows of all parts, which are of one form, one after the other."""
+    first = parts[0]
+    if len(parts) == 1:
+        return first
+    zeros = None if first.zeros is None else torch.cat([part.zeros for part in parts if part.zeros is not None])
+    values = torch.cat([part.values.view(torch.uint8) for part in parts]).view(first.values.dtype)
+    return replace(first, values=values, scales=torch.cat([part.scales for part in parts]), zeros=zeros)
 
 
 def quantize(parts: Sequence[Tensor], format: Format, dtype: torch.dtype, device: torch.device) -> QuantizedWeight:

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from ..ops.interface import Linear
 from .formats import QuantizedWeight, unpack_int4
+from .names import FORMATS
 
 FEW_ROWS = 8
 """Most rows for which torch's int8 product on CPUs is faster than dequantizing first."""
@@ -19,12 +20,12 @@ INT4_MULTIPLE = 16
 
 def make_linear(weight: QuantizedWeight, bias: Tensor | None) -> Linear:
     """Makes a layer with this weight, on the weight's device."""
-    dtype = weight.scales.dtype
-    if weight.format.kind == "int4" and weight.values.device.type == "cpu" and weight.rows % INT4_MULTIPLE == 0:
+    on_cpu = weight.values.device.type == "cpu" and weight.format in FORMATS.values()
+    if weight.format.kind == "int4" and on_cpu and weight.rows % INT4_MULTIPLE == 0:
         return _add_bias(_int4_on_cpu(weight), bias)
-    if weight.format.kind == "int8" and weight.values.device.type == "cpu":
+    if weight.format.kind == "int8" and on_cpu:
         return _int8_on_cpu(weight, bias)
-    return lambda rows: F.linear(rows, weight.dequantize(dtype), bias)
+    return lambda rows: F.linear(rows, weight.dequantize(rows.dtype), bias)
 
 
 def _int8_on_cpu(weight: QuantizedWeight, bias: Tensor | None) -> Linear:

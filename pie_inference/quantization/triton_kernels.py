@@ -14,7 +14,7 @@ import triton.language as tl
 def multiply_bytes(
     rows,  # [count, ins]
     values,  # int8 or float8 [outs, ins]
-    scales,  # [outs]
+    scales,  # [outs], or in groups [outs, groups]
     bias,  # [outs]; not read without HAS_BIAS
     output,  # [count, outs]
     count,
@@ -23,6 +23,7 @@ def multiply_bytes(
     HAS_BIAS: tl.constexpr,
     ROWS: tl.constexpr,
     OUTS: tl.constexpr,
+    GROUP: tl.constexpr,  # inputs that share a scale, a multiple of INS; 0: a row has one
     INS: tl.constexpr,
 ):
     row = tl.program_id(1) * ROWS + tl.arange(0, ROWS)
@@ -35,8 +36,15 @@ def multiply_bytes(
         left = tl.load(rows + row.to(tl.int64)[:, None] * ins + column[None, :], there[:, None] & inside[None, :], 0.0)
         weights = values + out.to(tl.int64)[None, :] * ins + column[:, None]
         right = tl.load(weights, inside[:, None] & wanted[None, :], 0.0)
-        sums = tl.dot(left, right.to(tl.float32).to(left.dtype), sums, input_precision="ieee")
-    sums *= tl.load(scales + out, wanted, 0.0).to(tl.float32)[None, :]
+        factors = right.to(tl.float32).to(left.dtype)
+        if GROUP:
+            of_group = out.to(tl.int64) * tl.cdiv(ins, GROUP) + first // GROUP
+            scale = tl.load(scales + of_group, wanted, 0.0).to(tl.float32)
+            sums += tl.dot(left, factors, input_precision="ieee") * scale[None, :]
+        else:
+            sums = tl.dot(left, factors, sums, input_precision="ieee")
+    if not GROUP:
+        sums *= tl.load(scales + out, wanted, 0.0).to(tl.float32)[None, :]
     if HAS_BIAS:
         sums += tl.load(bias + out, wanted, 0.0).to(tl.float32)[None, :]
     place = output + row.to(tl.int64)[:, None] * outs + out[None, :]
@@ -48,7 +56,7 @@ def multiply_nibbles(
     rows,  # [count, ins]
     values,  # uint8 [outs, ins / 2], even inputs in the low half
     scales,  # [outs, groups]
-    zeros,  # [outs, groups]
+    zeros,  # [outs, groups]; not read if ZEROS is 0
     bias,  # [outs]; not read without HAS_BIAS
     output,  # [count, outs]
     count,
@@ -57,6 +65,7 @@ def multiply_nibbles(
     HAS_BIAS: tl.constexpr,
     ROWS: tl.constexpr,
     OUTS: tl.constexpr,
+    ZEROS: tl.constexpr,  # 0: none, 1: they are added to weights, 2: they are taken from values
     GROUP: tl.constexpr,
 ):
     row = tl.program_id(1) * ROWS + tl.arange(0, ROWS)
@@ -77,8 +86,11 @@ def multiply_nibbles(
         total = tl.sum(even.to(tl.float32), 1) + tl.sum(odd.to(tl.float32), 1)
         of_group = out.to(tl.int64) * (ins // GROUP) + group
         scale = tl.load(scales + of_group, wanted, 0.0).to(tl.float32)
-        zero = tl.load(zeros + of_group, wanted, 0.0).to(tl.float32)
-        sums += part * scale[None, :] + total[:, None] * zero[None, :]
+        sums += part * scale[None, :]
+        if ZEROS:
+            zero = tl.load(zeros + of_group, wanted, 0.0).to(tl.float32)
+            added = zero if ZEROS == 1 else (8 - zero) * scale
+            sums += total[:, None] * added[None, :]
     if HAS_BIAS:
         sums += tl.load(bias + out, wanted, 0.0).to(tl.float32)[None, :]
     place = output + row.to(tl.int64)[:, None] * outs + out[None, :]

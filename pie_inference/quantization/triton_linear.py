@@ -24,6 +24,11 @@ def can_serve(device: torch.device, kind: Kind) -> bool:
     return kind != "fp8" or torch.cuda.get_device_capability(device) >= FP8_CAPABILITY
 
 
+def can_multiply(weight: QuantizedWeight) -> bool:
+    """Whether the kernels know the form: zeros of 8 bits, and rows of 4 bits with one scale, they do not."""
+    return weight.format.group is not None if weight.format.kind == "int4" else weight.zeros is None
+
+
 def make_linear(weight: QuantizedWeight, bias: Tensor | None) -> Linear:
     """Makes a layer with this weight, on the weight's device."""
 
@@ -45,8 +50,12 @@ def _launch(weight: QuantizedWeight, bias: Tensor | None, matrix: Tensor, output
     grid = (-(-weight.rows // OUTS), -(-count // block))
     given = output if bias is None else bias
     shared = {"HAS_BIAS": bias is not None, "ROWS": block, "OUTS": OUTS}
-    if weight.zeros is None:
-        multiply_bytes[grid](matrix, weight.values, weight.scales, given, output, *sizes, **shared, INS=INS)
+    group = weight.format.group or 0
+    zeros = weight.scales if weight.zeros is None else weight.zeros
+    if weight.format.kind == "int4":
+        kind = 0 if weight.zeros is None else 2 if weight.zeros_taken else 1
+        tensors = (matrix, weight.values, weight.scales, zeros, given, output)
+        multiply_nibbles[grid](*tensors, *sizes, **shared, ZEROS=kind, GROUP=group or weight.columns)
     else:
-        tensors = (matrix, weight.values, weight.scales, weight.zeros, given, output)
-        multiply_nibbles[grid](*tensors, *sizes, **shared, GROUP=weight.format.group)
+        for_bytes = (matrix, weight.values, weight.scales, given, output)
+        multiply_bytes[grid](*for_bytes, *sizes, **shared, GROUP=group, INS=min(INS, group or INS))

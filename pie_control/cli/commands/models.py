@@ -92,7 +92,8 @@ def _lines(checkup: Mapping[str, Any]) -> Iterator[str]:
 def _shape(shape: Mapping[str, Any]) -> Iterator[str]:
     yield f"  family      {shape['family']} ({shape['architecture']})"
     yield f"  code        {shape['code']}"
-    yield f"  parameters  {amount(shape['parameters'])}, {amount(shape['file_bytes'], 'B')} in files"
+    scheme = f", quantized: {shape['scheme']}" if shape["scheme"] else ""
+    yield f"  parameters  {amount(shape['parameters'])}, {amount(shape['file_bytes'], 'B')} in files{scheme}"
     yield f"  context     {shape['max_context']} tokens"
     forms = (f"{_form(size)} {amount(size['nbytes'], 'B')}" for size in shape["weights"])
     yield f"  weights     {', '.join(forms)}"

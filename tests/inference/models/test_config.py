@@ -249,11 +249,6 @@ def test_tokens_are_not_moved_where_the_rotation_follows_the_length_of_the_text(
         ("Qwen3", {"tie_word_embeddings": "yes"}, r"tie_word_embeddings must be true or false, not 'yes'"),
         ("Qwen3-MoE", {"num_experts_per_tok": 17}, r"num_experts_per_tok 17 exceeds the 16 experts"),
         ("Qwen3-MoE", {"num_experts": None}, r"'num_experts' is missing"),
-        (
-            "Llama 3.1",
-            {"quantization_config": {"quant_method": "gptq", "bits": 4}},
-            r"quantization_config: a checkpoint quantized with 'gptq' is not supported; .*--quantization",
-        ),
     ],
     ids=str,
 )

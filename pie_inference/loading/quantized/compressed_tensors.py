@@ -1,0 +1,99 @@
+"""The format of compressed-tensors (llm-compressor, vLLM): packed and plain integers, and float8 numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from ...errors import CheckpointError
+from ...quantization.formats import QuantizedWeight
+from .fp8 import BLOCK, VALUES, checked_values, read_blocks
+from .scheme import (
+    CONFIG,
+    FLOATING,
+    GROUPS,
+    Settings,
+    StoredWeight,
+    Tensors,
+    check_scales,
+    make_format,
+    stored_integers,
+    unpack,
+)
+
+WORDS = ("I32",)
+BITS = {"pack-quantized": [4, 8], "int-quantized": [8], "naive-quantized": [8], "float-quantized": [8]}
+
+
+class CompressedTensors:
+    """Implements `Scheme`. All quantized modules of a checkpoint must have one form."""
+
+    endings: Mapping[str, int]
+
+    def __init__(self, config: Settings) -> None:
+        self._format: str = config.one_of("format", list(BITS))
+        config.refuse("kv_cache_scheme", "a scheme for keys and values is not supported")
+        config.refuse("transform_config", "transforms of activations are not supported")
+        sparsity = config.get("sparsity_config")
+        if sparsity and (not isinstance(sparsity, dict) or sparsity.get("format", "dense") != "dense"):
+            config.refuse("sparsity_config", "sparse weights are not supported")
+        weights = self._weights(config)
+        self._bits: int = weights.one_of("num_bits", BITS[self._format])
+        self._float = weights.one_of("type", ["float"] if self._format == "float-quantized" else ["int", "float"])
+        if self._format == "naive-quantized" and self._float == "float":
+            self._format = "float-quantized"
+        self._strategy: str = weights.one_of("strategy", ["tensor", "channel", "group", "block"])
+        if self._strategy == "block":
+            weights.one_of("block_structure", [[BLOCK, BLOCK]])
+        self._group: int | None = weights.one_of("group_size", GROUPS) if self._strategy == "group" else None
+        self._symmetric: bool = weights.one_of("symmetric", [True, False], True)
+        weights.one_of("actorder", [None, False, "weight", "static"])
+        where = "" if self._group is None else f" of {self._group}"
+        self.name = f"compressed-tensors {self._format}, {self._bits} bits by {self._strategy}{where}"
+        packed = 32 // self._bits
+        self.endings = {".weight_packed": packed, ".weight_scale": 0, ".weight_zero_point": 0, ".weight_shape": 0}
+
+    def _weights(self, config: Settings) -> Settings:
+        groups = config.mapping("config_groups")
+        found = [groups.mapping(name) for name in groups]
+        if not found:
+            raise CheckpointError(f"{CONFIG}.config_groups: it names no group of modules")
+        for one in found:
+            if one.get("input_activations"):
+                one.mapping("input_activations").one_of("dynamic", [True, "local"])
+            one.refuse("output_activations", "scales of outputs are not supported")
+            if one.get("weights") != found[0].get("weights"):
+                raise CheckpointError(f"{CONFIG}.config_groups: groups with different weights are not supported")
+        return found[0].mapping("weights")
+
+    def holds(self, tensors: Tensors, module: str) -> bool:
+        return f"{module}.weight_scale" in tensors or f"{module}.weight_packed" in tensors
+
+    def read(self, tensors: Tensors, module: str, rows: int, columns: int) -> StoredWeight:
+        if self._strategy == "block":
+            return StoredWeight(read_blocks(tensors, module, "weight_scale", rows, columns))
+        if self._format == "float-quantized":
+            values = checked_values(tensors.read(f"{module}.weight", (rows, columns), VALUES), module)
+            format = make_format("float-quantized", "fp8", self._group, columns, module)
+        elif self._format == "pack-quantized":
+            words = tensors.read(f"{module}.weight_packed", (rows, -(-columns * self._bits // 32)), WORDS)
+            values = stored_integers(unpack(words, self._bits, 1)[:, :columns], self._bits)
+            format = make_format("pack-quantized", "int4" if self._bits == 4 else "int8", self._group, columns, module)
+        else:
+            values = tensors.read(f"{module}.weight", (rows, columns), ("I8",))
+            format = make_format("int-quantized", "int8", self._group, columns, module)
+        groups = columns // (self._group or columns)
+        name = f"{module}.weight_scale"
+        if self._strategy == "tensor":
+            whole = check_scales(tensors.read(name, tensors.shape(name), FLOATING), name)
+            if whole.numel() != 1:
+                raise CheckpointError(f"tensor {name!r} has shape {list(whole.shape)}, expected one number")
+            scales = whole.view(1, 1).repeat(rows, 1)
+        else:
+            scales = check_scales(tensors.read(name, (rows, groups), FLOATING), name)
+        if self._symmetric:
+            return StoredWeight(QuantizedWeight(format, values, scales, None))
+        if self._format != "pack-quantized":
+            raise CheckpointError(f"{CONFIG}: {self._format} with zero points is not supported")
+        packed = tensors.read(f"{module}.weight_zero_point", (-(-rows * self._bits // 32), groups), WORDS)
+        zeros = unpack(packed, self._bits, 0)[:rows].to(scales.dtype) - (0 if self._bits == 4 else 128)
+        return StoredWeight(QuantizedWeight(format, values, scales, zeros, True))

@@ -1,0 +1,203 @@
+"""Writes checkpoints with weights that are quantized as in the files of others, each by its scheme's own definition."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+
+from pie_inference.loading.checkpoint import SINGLE_FILE
+
+Tensors = dict[str, Tensor]
+LAYERS = ("_proj.weight",)
+
+
+@dataclass(frozen=True)
+class Writer:
+    """A scheme: `quantize(weight)` gives the tensors of a module, and the weight that they stand for, in float32."""
+
+    config: Mapping[str, Any]
+    quantize: Callable[[Tensor], tuple[Tensors, Tensor]]
+
+
+def write(folder: Path, exact: Path, writer: Writer) -> None:
+    """Quantizes the layers of the checkpoint in `folder`, and writes what they stand for, in float32, to `exact`."""
+    config = json.loads((folder / "config.json").read_text())
+    tensors = load_file(folder / SINGLE_FILE)
+    quantized: Tensors = {}
+    plain: Tensors = {}
+    for name, tensor in tensors.items():
+        plain[name] = tensor
+        if not name.endswith(LAYERS):
+            quantized[name] = tensor
+            continue
+        module = name.removesuffix(".weight")
+        made, weight = writer.quantize(tensor.float())
+        quantized |= {f"{module}.{ending}": each.contiguous() for ending, each in made.items()}
+        plain[name] = weight.contiguous()
+    exact.mkdir()
+    for path in folder.glob("*.json"):
+        (exact / path.name).write_bytes(path.read_bytes())
+    save_file(plain, exact / SINGLE_FILE)
+    save_file(quantized, folder / SINGLE_FILE)
+    (folder / "config.json").write_text(json.dumps(config | {"quantization_config": dict(writer.config)}))
+
+
+def _fp8(scale_type: torch.dtype) -> Callable[[Tensor], tuple[Tensors, Tensor]]:
+    def quantize(weight: Tensor) -> tuple[Tensors, Tensor]:
+        rows, columns = weight.shape
+        scales = torch.empty(-(-rows // 128), -(-columns // 128))
+        values, exact = torch.empty_like(weight), torch.empty_like(weight)
+        for i in range(len(scales)):
+            for j in range(scales.shape[1]):
+                block = slice(i * 128, i * 128 + 128), slice(j * 128, j * 128 + 128)
+                scales[i, j] = (weight[block].abs().max() / 448).to(scale_type)
+                values[block] = (weight[block] / scales[i, j]).to(torch.float8_e4m3fn).float()
+                exact[block] = values[block] * scales[i, j]
+        return {"weight": values.to(torch.float8_e4m3fn), "weight_scale_inv": scales.to(scale_type)}, exact
+
+    return quantize
+
+
+def _integers(weight: Tensor, bits: int, group: int, symmetric: bool) -> tuple[Tensor, Tensor, Tensor]:
+    """Unsigned values [N, K], zeros [N, G], and float16 scales [N, G]."""
+    grouped = weight.view(len(weight), -1, group)
+    most = 2**bits - 1
+    if symmetric:
+        scales = (grouped.abs().amax(-1) / (most // 2)).half()
+        zeros = torch.full_like(scales, 2 ** (bits - 1)).int()
+    else:
+        scales = ((grouped.amax(-1) - grouped.amin(-1)) / most).half()
+        zeros = (-grouped.amin(-1) / scales.float()).round().clamp(1, most).int()
+    values = ((grouped / scales.float()[..., None]).round() + zeros[..., None]).clamp(0, most).int()
+    return values.view(weight.shape), zeros, scales
+
+
+def _exact(values: Tensor, zeros: Tensor, scales: Tensor, group: int) -> Tensor:
+    grouped = values.view(len(values), -1, group) - zeros[..., None]
+    return (grouped * scales.float()[..., None]).view(values.shape)
+
+
+def _words(values: Tensor, bits: int) -> Tensor:
+    """int [N, K] to int32 [N, K * bits / 32], the first value in the lowest bits."""
+    per_word = 32 // bits
+    padded = torch.nn.functional.pad(values.long(), (0, -values.shape[1] % per_word))
+    parts = padded.view(len(values), -1, per_word)
+    words = sum(parts[..., i] << (bits * i) for i in range(per_word))
+    assert isinstance(words, Tensor)
+    return (words - ((words >> 31) << 32)).to(torch.int32)
+
+
+def gptq(bits: int, group: int, *, symmetric: bool = True, act_order: bool = False, version: str = "gptq") -> Writer:
+    """`act_order`: the groups are not of neighbours."""
+
+    def quantize(weight: Tensor) -> tuple[Tensors, Tensor]:
+        columns = weight.shape[1]
+        size = columns if group == -1 else group
+        order = torch.randperm(columns, generator=torch.Generator().manual_seed(columns)) if act_order else None
+        sorted_weight = weight if order is None else weight[:, order]
+        values, zeros, scales = _integers(sorted_weight, bits, size, symmetric)
+        exact = _exact(values, zeros, scales, size)
+        group_of = torch.arange(columns) // size
+        if order is not None:
+            back = torch.argsort(order)
+            values, exact, group_of = values[:, back], exact[:, back], group_of[back]
+        stored = zeros - 1 if version == "gptq" else zeros
+        return {
+            "qweight": _words(values, bits).t(),
+            "qzeros": _words(stored.t(), bits),
+            "scales": scales.t(),
+            "g_idx": group_of.int(),
+        }, exact
+
+    config = {"quant_method": "gptq", "bits": bits, "group_size": group, "desc_act": act_order, "sym": symmetric}
+    return Writer(config | {"checkpoint_format": version}, quantize)
+
+
+def awq(group: int) -> Writer:
+    def quantize(weight: Tensor) -> tuple[Tensors, Tensor]:
+        values, zeros, scales = _integers(weight, 4, group, False)
+        order = torch.tensor([0, 2, 4, 6, 1, 3, 5, 7])
+
+        def words(numbers: Tensor) -> Tensor:
+            return _words(numbers.reshape(len(numbers), -1, 8)[..., order].flatten(1), 4)
+
+        tensors = {"qweight": words(values.t()), "qzeros": words(zeros.t()), "scales": scales.t()}
+        return tensors, _exact(values, zeros, scales, group)
+
+    config = {"quant_method": "awq", "bits": 4, "group_size": group, "zero_point": True, "version": "gemm"}
+    return Writer(config, quantize)
+
+
+def _compressed(format: str, weights: Mapping[str, Any]) -> dict[str, Any]:
+    groups = {"group_0": {"targets": ["Linear"], "weights": dict(weights), "input_activations": None}}
+    return {"quant_method": "compressed-tensors", "format": format, "config_groups": groups, "ignore": ["lm_head"]}
+
+
+def packed(bits: int, group: int | None, symmetric: bool) -> Writer:
+    """pack-quantized of compressed-tensors."""
+
+    def quantize(weight: Tensor) -> tuple[Tensors, Tensor]:
+        size = group or weight.shape[1]
+        values, zeros, scales = _integers(weight, bits, size, symmetric)
+        scales = scales.bfloat16()
+        tensors = {
+            "weight_packed": _words(values, bits),
+            "weight_scale": scales,
+            "weight_shape": torch.tensor(weight.shape),
+        }
+        if not symmetric:
+            tensors["weight_zero_point"] = _words(zeros.t(), bits).t()
+        return tensors, _exact(values, zeros, scales, size)
+
+    strategy = "channel" if group is None else "group"
+    weights = {"num_bits": bits, "type": "int", "strategy": strategy, "group_size": group, "symmetric": symmetric}
+    return Writer(_compressed("pack-quantized", weights), quantize)
+
+
+def by_row(kind: str) -> Writer:
+    """int-quantized, float-quantized and, by whole tensors, float-quantized of compressed-tensors."""
+    floating, whole = kind != "int", kind == "float-tensor"
+
+    def quantize(weight: Tensor) -> tuple[Tensors, Tensor]:
+        most = 448 if floating else 127
+        largest = weight.abs().amax().view(1, 1) if whole else weight.abs().amax(1, keepdim=True)
+        scales = largest / most
+        scaled = weight / scales
+        values = scaled.to(torch.float8_e4m3fn) if floating else scaled.round().to(torch.int8)
+        return {"weight": values, "weight_scale": scales.view(-1) if whole else scales}, values.float() * scales
+
+    weights = {
+        "num_bits": 8,
+        "type": "float" if floating else "int",
+        "strategy": "tensor" if whole else "channel",
+        "symmetric": True,
+    }
+    return Writer(_compressed("float-quantized" if floating else "int-quantized", weights), quantize)
+
+
+FP8 = {"quant_method": "fp8", "activation_scheme": "dynamic", "weight_block_size": [128, 128]}
+WRITERS: Mapping[str, Writer] = {
+    "fp8-float32": Writer(FP8, _fp8(torch.float32)),
+    "fp8-bfloat16": Writer(FP8, _fp8(torch.bfloat16)),
+    "gptq-4-128": gptq(4, 128),
+    "gptq-4-32-asymmetric": gptq(4, 32, symmetric=False),
+    "gptq-4-64-act-order": gptq(4, 64, act_order=True),
+    "gptq-4-rows-v2": gptq(4, -1, symmetric=False, version="gptq_v2"),
+    "gptq-8-128-asymmetric": gptq(8, 128, symmetric=False),
+    "gptq-8-rows": gptq(8, -1),
+    "awq-128": awq(128),
+    "awq-32": awq(32),
+    "packed-4-128": packed(4, 128, True),
+    "packed-4-32-asymmetric": packed(4, 32, False),
+    "packed-8-rows": packed(8, None, True),
+    "int-8": by_row("int"),
+    "float-8": by_row("float"),
+    "float-8-tensor": by_row("float-tensor"),
+}

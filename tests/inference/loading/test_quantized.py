@@ -1,0 +1,156 @@
+"""Checkpoints that are quantized already: each weight is what its scheme says, and serves in the memory of its file."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from pie_inference.config import WorkerConfig
+from pie_inference.errors import CheckpointError, ConfigError
+from pie_inference.inspection.checkup import check_up
+from pie_inference.loading.checkpoint import SINGLE_FILE, Checkpoint
+from pie_inference.loading.quantized.choose import read_scheme
+from pie_inference.serving.worker import Worker
+from testing.checkpoints import make_checkpoint
+from testing.quantized_checkpoints import WRITERS, write
+from testing.worker_batches import Driver, Extend, Keys
+
+WITH_MANY_ZEROS = ("gptq-4-32-asymmetric", "awq-32", "packed-4-32-asymmetric")
+"""Zeros of 4 bits become numbers of 16: that is much beside groups of 32."""
+UP, DOWN = "model.layers.0.mlp.up_proj", "model.layers.1.mlp.down_proj"
+
+
+def make(folder: Path, scheme: str) -> tuple[Path, Path]:
+    """A quantized checkpoint, and the plain one with the weights that it stands for."""
+    quantized, exact = folder / "quantized", folder / "exact"
+    make_checkpoint(quantized, hidden_size=256, intermediate_size=384, dtype=torch.bfloat16)
+    write(quantized, exact, WRITERS[scheme])
+    return quantized, exact
+
+
+def logprobs(folder: Path, dtype: str, **options: Any) -> tuple[np.ndarray, int]:
+    worker = Worker(WorkerConfig(folder, "model", dtype=dtype, pages=16, embeds=2048, device="cpu", **options))
+    tokens = np.random.default_rng(0).integers(0, 272, 40).tolist()
+    [found] = Driver(worker.run, "model").logprobs(Extend(Keys(), tokens), vocab_size=272)
+    return found, worker.describe()[0].weight_bytes
+
+
+@pytest.mark.parametrize("scheme", WRITERS)
+def test_weights_are_what_their_scheme_says_to_the_last_bit(scheme: str, tmp_path: Path) -> None:
+    quantized, exact = make(tmp_path, scheme)
+    checkpoint = Checkpoint(quantized, read_scheme(json.loads((quantized / "config.json").read_text())))
+    expected = load_file(exact / SINGLE_FILE)
+    assert checkpoint.scheme is not None
+    for module in (UP, DOWN):
+        weight = expected[f"{module}.weight"]
+        stored = checkpoint.scheme.read(checkpoint, module, *weight.shape)
+        found = stored.weight.dequantize(torch.bfloat16)
+        in_order = found if stored.order is None else found[:, torch.argsort(stored.order)]
+        assert torch.equal(in_order, weight.to(torch.bfloat16))
+
+
+@pytest.mark.parametrize("scheme", WRITERS)
+def test_a_model_equals_the_one_with_plain_weights(scheme: str, tmp_path: Path) -> None:
+    quantized, exact = make(tmp_path, scheme)
+    expected, plain_bytes = logprobs(exact, "float32")
+    found, nbytes = logprobs(quantized, "float32")  # here products are torch's
+    rounding = np.abs(logprobs(exact, "bfloat16")[0] - expected).mean()
+    np.testing.assert_allclose(found, expected, atol=1e-4)
+    by_kernels, _ = logprobs(quantized, "bfloat16")
+    assert np.abs(by_kernels - expected).mean() < 1.5 * rounding
+    assert nbytes < 0.4 * plain_bytes
+
+
+@pytest.mark.parametrize("scheme", WRITERS)
+def test_memory_is_that_of_the_file(scheme: str, tmp_path: Path) -> None:
+    quantized, _ = make(tmp_path, scheme)
+    tensors = load_file(quantized / SINGLE_FILE)
+    not_needed = sum(each.nbytes for name, each in tensors.items() if name.endswith((".g_idx", ".weight_shape")))
+    file_bytes = sum(each.nbytes for each in tensors.values()) - not_needed
+    _, nbytes = logprobs(quantized, "bfloat16")
+    plan = check_up(WorkerConfig(quantized, "model", dtype="bfloat16", device="cpu"))
+    assert nbytes <= (1.09 if scheme in WITH_MANY_ZEROS else 1.05) * file_bytes
+    assert plan.choice is not None
+    assert plan.shape is not None
+    assert nbytes <= plan.choice.weight_bytes <= 1.07 * file_bytes or scheme in WITH_MANY_ZEROS
+    plain = check_up(WorkerConfig(tmp_path / "exact", "model", dtype="bfloat16", device="cpu"))
+    assert plain.shape is not None
+    assert (plan.shape.parameters, bool(plan.shape.scheme)) == (plain.shape.parameters, True)
+
+
+def change(name: str, how: Callable[[torch.Tensor], torch.Tensor | None]) -> Callable[[Path], None]:
+    def apply(folder: Path) -> None:
+        tensors = load_file(folder / SINGLE_FILE)
+        changed = how(tensors.pop(name))
+        save_file(tensors if changed is None else tensors | {name: changed}, folder / SINGLE_FILE)
+
+    return apply
+
+
+def filled(value: float) -> Callable[[torch.Tensor], torch.Tensor]:
+    return lambda tensor: tensor.index_fill(0, torch.tensor([0]), value)
+
+
+@pytest.mark.parametrize(
+    ("scheme", "how", "message"),
+    [
+        ("fp8-float32", change(f"{DOWN}.weight_scale_inv", filled(0)), rf"{DOWN}.weight_scale_inv.*a scale is 0"),
+        ("awq-32", change(f"{UP}.scales", filled(float("nan"))), rf"{UP}.scales.*not a number"),
+        ("gptq-4-128", change(f"{UP}.scales", lambda scales: None), rf"{UP}.scales' is missing"),
+        ("gptq-4-128", change(f"{UP}.qweight", lambda words: words[:-1].clone()), rf"{UP}.qweight' has shape"),
+        ("gptq-4-64-act-order", change(f"{UP}.g_idx", filled(99)), rf"{UP}.g_idx.*groups are not of 64"),
+        ("packed-4-128", change(f"{UP}.weight_packed", torch.Tensor.float), rf"{UP}.weight_packed' is stored as F32"),
+        ("fp8-float32", change(f"{UP}.weight_scale_inv", lambda _: None), rf"{UP}: it is not quantized, but others"),
+        ("fp8-float32", change(f"{DOWN}.weight_scale_inv", lambda _: None), rf"{DOWN}.weight' has no scale, as fp8"),
+    ],
+)
+def test_broken_checkpoints_are_refused_by_the_name_of_the_tensor(
+    scheme: str, how: Callable[[Path], None], message: str, tmp_path: Path
+) -> None:
+    quantized, _ = make(tmp_path, scheme)
+    how(quantized)
+    with pytest.raises(CheckpointError, match=message):
+        logprobs(quantized, "bfloat16")
+
+
+@pytest.mark.parametrize(
+    ("scheme", "changes", "message"),
+    [
+        ("fp8-float32", {"activation_scheme": "static"}, r"quantization_config.activation_scheme: 'static' is not"),
+        ("fp8-float32", {"weight_block_size": [64, 64]}, r"weight_block_size: \[64, 64\] is not supported"),
+        ("gptq-4-128", {"bits": 3}, r"bits: 3 is not supported, only 4, 8; take the original"),
+        ("gptq-4-128", {"group_size": 48}, r"group_size: 48 is not"),
+        ("awq-32", {"version": "marlin"}, r"version: 'marlin'"),
+        ("int-8", {"kv_cache_scheme": {"num_bits": 8}}, r"kv_cache_scheme: a scheme for keys"),
+        ("int-8", {"config_groups": {}}, r"config_groups: it names no group"),
+        ("int-8", {"quant_method": "bitsandbytes"}, r"'bitsandbytes' is not supported, only with fp8, gptq"),
+        ("int-8", {"quant_method": ["fp8"]}, r"\['fp8'\] is not supported"),
+    ],
+)
+def test_other_schemes_are_refused_by_name(scheme: str, changes: dict[str, Any], message: str, tmp_path: Path) -> None:
+    with pytest.raises(CheckpointError, match=message):
+        read_scheme({"quantization_config": {**WRITERS[scheme].config, **changes}})
+
+
+@pytest.mark.parametrize("scheme", WRITERS)
+def test_values_of_any_type_raise_nothing_else(scheme: str) -> None:
+    config = json.loads(json.dumps(WRITERS[scheme].config))
+    others: list[Any] = [None, True, -1, 7.5, "x", [], {}, {"a": {"weights": {}}}, [[1]]]
+    for key in config:
+        for value in others:
+            with suppress(CheckpointError):  # a key that is not needed may have any value
+                read_scheme({"quantization_config": {**config, key: value}})
+
+
+def test_a_checkpoint_is_not_quantized_twice(tmp_path: Path) -> None:
+    quantized, _ = make(tmp_path, "awq-128")
+    with pytest.raises(ConfigError, match=r"--quantization int8: the checkpoint is quantized already \(AWQ, 4 bits"):
+        logprobs(quantized, "bfloat16", quantization="int8")
