@@ -26,12 +26,13 @@ from pie_inference.protocol import ModelDescription
 
 from .hazards import MAX_QUEUE, Hazards, make_stamp
 from .holdings import Forgotten
-from .kinds import EMBEDS, PAGES, RESOURCES, Resource
+from .kinds import EMBEDS, PAGES, RESOURCES, STATES, Resource, charged
 from .quotas import Ledger, Usage, check_quota
 from .ranges import Range, total_length
 from .tables.embeds import EmbedTable
 from .tables.pages import PageTable
 from .tables.runs import HeldRuns
+from .tables.states import StateTable
 
 REMEMBERED_TOKENS = 4096
 """Sampled tokens of one inferlet that a token reference can still name after they were delivered."""
@@ -59,6 +60,7 @@ class AddressSpace:
         self._held = dict.fromkeys(RESOURCES, 0)  # its part of the ledger
         self.pages = PageTable(model.page_size)
         self.embeds = EmbedTable()
+        self.states = StateTable(model.page_size)
         self.hazards = Hazards(self.pages, self.embeds)
         self.runs = HeldRuns(self.pages)
         self.queues: set[int] = set()
@@ -119,9 +121,9 @@ class AddressSpace:
     def _count_queues(self) -> None:
         self.has_one_queue = len(self.queues) + len(self._draining) == 1
 
-    def table(self, resource: Resource) -> PageTable | EmbedTable:
+    def table(self, resource: Resource) -> PageTable | EmbedTable | StateTable:
         """The addresses of a kind of memory."""
-        found: PageTable | EmbedTable = getattr(self, resource.key)
+        found: PageTable | EmbedTable | StateTable = getattr(self, resource.key)
         return found
 
     def check_allocation(self, resource: Resource, count: int) -> None:
@@ -131,7 +133,7 @@ class AddressSpace:
         owned, total = self.table(resource).owned, resource.pool_size(self.model)
         if owned + count > total:
             raise Exhausted(f"{owned} {resource} held and {count} more asked for, the whole pool has {total}")
-        self.ledger.check(resource, count)
+        self.ledger.check(*charged(self.model, resource, count))
 
     # ---- for calls: what they change ----
 
@@ -164,7 +166,7 @@ class AddressSpace:
         self.table(resource).disown(ranges)
         self.hazards.forget_pages()
         freed = _Freed(resource, ranges, total_length(ranges))
-        self.ledger.returning[resource] += freed.size
+        self._count_returning(freed, 1)
         self._freed[self.seq] = freed
         if not self.waiting and not self.runs:
             self._take_back(self.seq)
@@ -177,13 +179,17 @@ class AddressSpace:
     def _take_back(self, seq: int) -> None:
         """What was given back by this number is not bound any more."""
         freed = self._freed.pop(seq)
-        self.ledger.returning[freed.resource] -= freed.size
+        self._count_returning(freed, -1)
         self._count(freed.resource, -freed.size)
         self.table(freed.resource).release(freed.ranges)
 
     def _count(self, resource: Resource, count: int) -> None:
         self._held[resource] += count
-        self.ledger.add(resource, count)
+        self.ledger.add(*charged(self.model, resource, count))
+
+    def _count_returning(self, freed: _Freed, sign: int) -> None:
+        resource, count = charged(self.model, freed.resource, freed.size)
+        self.ledger.returning[resource] += sign * count
 
     # ---- sampled tokens ----
 
@@ -255,7 +261,7 @@ class AddressSpace:
             return
         self.ended = error
         for freed in self._freed.values():
-            self.ledger.returning[freed.resource] -= freed.size
+            self._count_returning(freed, -1)
         self._freed.clear()
         self.runs.clear()
         self.last_steps.clear()
@@ -266,7 +272,8 @@ class AddressSpace:
         self.queues.clear()
 
     def usage(self) -> Usage:
-        return Usage(self._held[PAGES], self._held[EMBEDS], len(self.queues), self.waiting)
+        of_states = charged(self.model, STATES, self._held[STATES])[1]
+        return Usage(self._held[PAGES] + of_states, self._held[EMBEDS], len(self.queues), self.waiting)
 
 
 class _Freed(NamedTuple):

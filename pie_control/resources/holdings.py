@@ -243,6 +243,7 @@ class Holdings:
     requests: dict[int, Request] = field(default_factory=dict)  # by the number of the command
     pages: Binding = field(default_factory=Binding)
     embeds: Binding = field(default_factory=Binding)
+    states: Binding = field(default_factory=Binding)
     lent: dict[int, Sequence[int]] = field(default_factory=dict)  # pages of imports that have no address, by future
     tokens: dict[int, TokenSource] = field(default_factory=dict)  # by future
     forgotten: deque[Forgotten] = field(default_factory=deque)  # still kept: waiting commands may name them

@@ -25,4 +25,12 @@ class Resource:
 
 PAGES = Resource("pages", "KV pages", "KV page", lambda model: model.num_pages - model.scratch_pages)
 EMBEDS = Resource("embeds", "embeds", "embed", lambda model: model.num_embeds)
-RESOURCES = (PAGES, EMBEDS)
+STATES = Resource("states", "states of texts", "state of a text", lambda model: model.num_states)
+RESOURCES = (PAGES, EMBEDS, STATES)
+
+
+def charged(model: ModelDescription, resource: Resource, count: int) -> tuple[Resource, int]:
+    """What quotas count for memory of a kind: states count as the pages of their size."""
+    if resource is not STATES:
+        return resource, count
+    return PAGES, count * -(-model.state_bytes // max(model.page_bytes, 1))

@@ -23,7 +23,7 @@ from pie_control.ids import REFERENCE_BIT, Owner
 from pie_control.resources.address_space import NO_ADAPTERS, AddressSpace
 from pie_control.resources.contention import ContentionPolicy
 from pie_control.resources.holdings import Holdings
-from pie_control.resources.kinds import EMBEDS, PAGES, RESOURCES, Resource
+from pie_control.resources.kinds import EMBEDS, PAGES, Resource
 from pie_control.resources.quotas import Ledger, Quota
 from pie_control.scheduling import (
     Adaptive,
@@ -383,7 +383,7 @@ class World:
                 continue  # it has ended, and has not been told
             waiting = [one for queue in accounts[owner].queues.values() for one in queue.commands]
             holdings = accounts[owner].holdings
-            for resource in RESOURCES:
+            for resource in (PAGES, EMBEDS):
                 binds = [one for one in waiting if isinstance(one, Bind) and one.resource is resource]
                 promised = sum(one.count for one in binds if not _granted(holdings, one))
                 assert holdings.binding(resource).bound + promised <= inferlet.held(resource), resource

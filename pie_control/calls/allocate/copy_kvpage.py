@@ -17,6 +17,7 @@ from pie_inference.protocol import CopyKvpage
 
 from ..arrays import addresses, append_slots, as_int32
 from ..kind import Batch, Stage, WaveContext, WorkerCommand, define
+from .dealloc import drop_states
 
 MOST_SLOTS = 1 << 16
 """In one copy, and in one batch of them: so a wave of copies is done in milliseconds on a GPU."""
@@ -53,6 +54,8 @@ def issue(space: AddressSpace, queue: int, source: Sequence[int], target: Sequen
         space.pages.check_unsealed(addresses(to_pages))
         check_not_withheld(space.pages, write)
     after = _hazard(space, queue, write, from_pages, to_pages)
+    if space.states.owned and not space.pages.none_filled(write):
+        drop_states(space, to_pages)
     seq = space.next_seq()
     space.pages.copy(read, write, to_pages, space.stamp(queue))
     space.issue(CopyCommand(space.owner, queue, seq, after, None, (), read, write))

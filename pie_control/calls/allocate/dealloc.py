@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 from pie_control.resources.address_space import AddressSpace
 from pie_control.resources.holdings import Freed
-from pie_control.resources.kinds import EMBEDS, PAGES
-from pie_control.resources.ranges import parse_ranges
+from pie_control.resources.kinds import EMBEDS, PAGES, STATES, Resource
+from pie_control.resources.ranges import Range, parse_ranges
 
 from ..kind import Release, define
 from .alloc import Memory
@@ -19,10 +19,23 @@ def issue(space: AddressSpace, queue: int, kind: Memory, addresses: Sequence[int
     resource = EMBEDS if kind == "emb" else PAGES
     space.check_queue(queue)
     parsed = parse_ranges(addresses, resource.one)
-    space.table(resource).check_owned(parsed)
+    (space.embeds if resource is EMBEDS else space.pages).check_owned(parsed)
+    give_back(space, resource, parsed)
+    if resource is PAGES:
+        drop_states(space, parsed)
+
+
+def give_back(space: AddressSpace, resource: Resource, ranges: Sequence[Range]) -> None:
+    """Gives addresses back that are owned."""
     seq = space.next_seq()
-    space.disown(resource, parsed)
-    space.tell(Release(space.owner, Freed(seq, resource, parsed)))
+    space.disown(resource, ranges)
+    space.tell(Release(space.owner, Freed(seq, resource, ranges)))
+
+
+def drop_states(space: AddressSpace, pages: Sequence[Range]) -> None:
+    """Gives back the states that have read something of these pages, which changes."""
+    if space.states.owned and (dropped := space.states.drop(pages)):
+        give_back(space, STATES, dropped)
 
 
 CALL = define(__name__, issue)

@@ -13,6 +13,7 @@ from pie_control.resources.address_space import AddressSpace
 from pie_control.resources.ranges import parse_ranges
 
 from ..kind import define
+from .dealloc import drop_states
 
 
 def issue(space: AddressSpace, queue: int, pages: Sequence[int], keep: int) -> None:
@@ -27,7 +28,9 @@ def issue(space: AddressSpace, queue: int, pages: Sequence[int], keep: int) -> N
         emptied = space.pages.filled_behind(parsed, keep)
         space.runs.check_emptied(emptied)
         space.pages.check_unsealed(emptied)
-    space.hazards.trimmed(space.pages.trim(parsed, keep), space.seq)
+    shortened = space.pages.trim(parsed, keep)
+    space.hazards.trimmed(shortened, space.seq)
+    drop_states(space, [(page, page + 1) for page in shortened])
 
 
 CALL = define(__name__, issue)

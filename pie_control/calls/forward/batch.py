@@ -9,11 +9,12 @@ from itertools import pairwise
 import numpy as np
 from numpy.typing import NDArray
 
+from pie_control.ids import Owner
 from pie_control.resources.holdings import Holdings
 from pie_control.resources.intervals import join_intervals, take_intervals
-from pie_control.resources.kinds import EMBEDS, PAGES, Resource
+from pie_control.resources.kinds import EMBEDS, PAGES, STATES, Resource
 from pie_control.resources.ranges import Range
-from pie_control.resources.tables.contexts import Context, Mask
+from pie_control.resources.tables.contexts import NO_STATE, Context, Mask
 from pie_inference.protocol import Forward
 
 from ..adapters import NO_ADAPTER
@@ -44,6 +45,8 @@ class PassCommand(LongCommand, frozen=True):
     def uses(self, resource: Resource, page_size: int) -> Sequence[Range]:
         if resource is EMBEDS:
             return (*self.inputs, *self.outputs)
+        if resource is STATES:
+            return [(address, address + 1) for address in self.context.states or () if address != NO_STATE]
         slots = (*self.context.intervals, *(self.own or ()))
         return [(start // page_size, (stop - 1) // page_size + 1) for start, stop in slots]
 
@@ -68,6 +71,7 @@ class ForwardBatch(LongBatch[PassCommand]):
         self._by_position: dict[int, int] = {}  # sequences that see so, and the keys at their front
         self._masks: dict[int, Mask] = {}  # of sequences that have one
         self._adapters: dict[int, int] = {}  # of sequences that have one
+        self._states = _States()
         self._pairs = MOST_PAIRS
         self._columns: ForwardColumns | None = None
 
@@ -75,7 +79,10 @@ class ForwardBatch(LongBatch[PassCommand]):
         return [end - begin for begin, end in pairwise(self._ends)]
 
     def can_add(self, queue: Hashable, command: PassCommand) -> bool:
-        """Not if it reads or writes an embed that an earlier command of its queue writes in this batch."""
+        """Not if it reads or writes an embed that an earlier command of its queue writes in this batch, or a state that
+        another one writes."""
+        if command.context.states is not None and self._states.conflicts(command.owner, *command.context.states):
+            return False
         return queue not in self._written.first or self._written.disjoint(queue, command.inputs, command.outputs)
 
     def lets_pass(self, command: Command) -> bool:
@@ -118,6 +125,8 @@ class ForwardBatch(LongBatch[PassCommand]):
             self._adapters[len(self.commands) - 1] = command.adapter
         self.tokens += end - begin
         self._ends.append(self.tokens)
+        if command.context.states is not None:
+            self._states.add(command.owner, *command.context.states, holdings.states.physical, bool(begin))
 
     def add_step(self, queue: Hashable, command: PassCommand, holdings: Holdings) -> None:
         """Adds a command of one token that keeps its key and has one output, without a mask: the rule where programs
@@ -139,6 +148,8 @@ class ForwardBatch(LongBatch[PassCommand]):
             self._adapters[len(self.commands) - 1] = command.adapter
         self.tokens += 1
         self._ends.append(self.tokens)
+        if command.context.states is not None:
+            self._states.add(command.owner, *command.context.states, holdings.states.physical, False)
 
     def _add_inputs(self, command: PassCommand, physical: array[int], begin: int, end: int) -> None:
         if end - begin == command.size:
@@ -193,6 +204,7 @@ class ForwardBatch(LongBatch[PassCommand]):
             adapters=self._column(self._adapters, NO_ADAPTER) if self._adapters else None,
             **runs,
             **(masks(self._masks, len(self.commands)) if self._masks else {}),
+            **(self._states.build(self._ends) if self.context.model.num_states else {}),
         )
 
     def _column(self, values: Mapping[int, int], default: int) -> NDArray[np.int32]:
@@ -270,6 +282,35 @@ class _Outputs:
                 self.embeds.extend(physical[first + low : first + high])
                 self.rows.extend(range(row + index + low - begin, row + index + high - begin))
             index += last - first
+
+
+class _States:
+    """Slots of states that the sequences begin with and leave."""
+
+    def __init__(self) -> None:
+        self._begins: array[int] = array("i")
+        self._leaves: array[int] = array("i")
+        self._read: set[tuple[Owner, int]] = set()
+        self._written: set[tuple[Owner, int]] = set()
+
+    def conflicts(self, owner: Owner, begins: int, leaves: int) -> bool:
+        """Whether a sequence reads what another one writes, or the other way round."""
+        written = (owner, leaves)
+        return (owner, begins) in self._written or written in self._written or written in self._read
+
+    def add(self, owner: Owner, begins: int, leaves: int, physical: array[int], goes_on: bool) -> None:
+        """Adds a sequence. One that `goes_on` is a later part of a command: it begins with what the last part left."""
+        if goes_on:
+            begins = leaves
+        for address, slots, used in ((begins, self._begins, self._read), (leaves, self._leaves, self._written)):
+            slots.append(NO_STATE if address == NO_STATE else physical[address])
+            if address != NO_STATE:
+                used.add((owner, address))
+
+    def build(self, ends: array[int]) -> dict[str, NDArray[np.generic]]:
+        writes = np.full(ends[-1], NO_STATE, np.int32)
+        writes[as_int32(ends)[1:] - 1] = as_int32(self._leaves)
+        return {"state_reads": as_int32(self._begins), "state_writes": writes}
 
 
 class _Keys:

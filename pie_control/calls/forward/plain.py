@@ -5,13 +5,20 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple, NoReturn
 
+from msgspec import structs
+
 from pie_control.errors import InvalidArgument
 from pie_control.resources.address_space import AddressSpace
+from pie_control.resources.hazards import MAX_QUEUE, QUEUE_BITS, make_stamp
+from pie_control.resources.kinds import STATES
 from pie_control.resources.ranges import Range, parse_ranges, total_length
 from pie_control.resources.tables.contexts import Context
+from pie_control.resources.tables.states import FRESH
 
 from ..adapters import NO_ADAPTER
+from ..allocate.dealloc import give_back
 from ..arrays import addresses
+from ..kind import Bind
 from .batch import ForwardCommand, PassCommand
 from .masks import seen_through
 
@@ -33,6 +40,7 @@ def issue(
     space.check_command(queue)
     inputs, positions = filled(space, input_embeds)
     found = check(space, queue, context, inputs, positions, output_pages, output_embeds, adapter, mask)
+    found = bind_state(space, queue, found)
     command = ForwardCommand(space.owner, queue, space.next_seq(), found.after, None, (), *found[1:])
     take_effect(space, command)
     space.issue(command)
@@ -90,7 +98,39 @@ def check(
     after = space.hazards.of_rewriting(own) if own else 0
     if not space.has_one_queue:
         after = max(after, _hazards(space, queue, (*read, *written), inputs, outputs))
+    if space.model.num_states:
+        seen, used = _with_states(space, queue, seen, own)
+        after = max(after, used)
     return Checked(after, count, whole, seen, inputs, positions, own, outputs, adapter)
+
+
+def _with_states(space: AddressSpace, queue: int, seen: Context, own: Sequence[Range] | None) -> tuple[Context, int]:
+    """The context with its states, and the command of another queue that used them last. Raises as `issue`."""
+    states = space.states.check(seen, own)
+    if FRESH in states:
+        space.check_allocation(STATES, 1)
+        space.check_command(queue, 4)  # the others that are issued with the forward, and the one that binds the state
+    newest = space.states.newest_use(states)
+    used = newest >> QUEUE_BITS if newest & MAX_QUEUE != queue else 0
+    return structs.replace(seen, states=states), used
+
+
+def bind_state(space: AddressSpace, queue: int, found: Checked) -> Checked:
+    """What was checked, with its state bound and moved on; the next command of the space is the forward."""
+    states = found.context.states
+    if states is None:
+        return found
+    context = found.context
+    if FRESH in states:
+        seq = space.next_seq()
+        address = space.own(STATES, 1, queue)
+        space.issue(Bind(space.owner, queue, seq, 0, None, (), STATES, address, 1))
+        context = structs.replace(context, states=(states[0], address))
+    replaced = space.states.move_on(context, found.own, make_stamp(space.seq + 1, queue))
+    if replaced is not None:
+        ranges = ((replaced.address, replaced.address + 1),)
+        give_back(space, STATES, ranges)
+    return found._replace(context=context)
 
 
 def _refuse_length(space: AddressSpace, seen: Context, count: int) -> NoReturn:

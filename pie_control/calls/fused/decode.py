@@ -88,6 +88,10 @@ def issue(
     constraint = None if matcher is None else keep_to(matcher, skip, space.model.vocab_size)
     check_output(space, queue, embed)
     _check_numbers(space, input, steps, stop)
+    if space.model.num_states and steps > 1:
+        raise InvalidArgument(
+            "the model keeps a state of each text, so a decode run has one step: run each token by `forward`"
+        )
     chosen = _parse_options(space, options)
     if sampler.bias is not None:
         sampler.bias.check(space.model.vocab_size)

@@ -65,7 +65,7 @@ class LastStep:
     def find_place(self, space: AddressSpace) -> None:
         """Sets `place`, right behind the step, if its key is behind all that it saw."""
         command, self.command = self.command, None
-        if command is None or command.own is None or not _is_undisturbed(space):
+        if command is None or command.own is None or command.context.states is not None or not _is_undisturbed(space):
             return
         seen, ((slot, stop), *_) = command.context, command.own
         size = space.model.page_size

@@ -145,6 +145,7 @@ def issue_step(
         issue_output()
         return None
     after = found.after if space.has_one_queue else max(found.after, space.hazards.of_writing(queue, inputs))
+    found = plain.bind_state(space, queue, found)
     command = kind(space.owner, queue, space.next_seq(), after, future, references, *found[1:], literal, *fields())
     _take_effect(space, command)
     if kind.gives_token:

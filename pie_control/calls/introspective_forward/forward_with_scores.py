@@ -59,6 +59,7 @@ def issue(
     inputs, positions = plain.filled(space, input_embeds)
     found = plain.check(space, queue, context, inputs, positions, output_pages, output_embeds, adapter, mask)
     check_size(space, found)
+    found = plain.bind_state(space, queue, found)
     command = ScoresCommand(
         space.owner, queue, space.next_seq(), found.after, future, (), *found._replace(whole=True)[1:]
     )

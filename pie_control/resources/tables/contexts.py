@@ -8,6 +8,8 @@ from numpy.typing import NDArray
 from pie_control.record import Record
 from pie_control.resources.ranges import Range
 
+NO_STATE = -1
+"""In place of an address of a state: the text begins, or its state is dropped."""
 Numbers = NDArray[np.int32]
 
 
@@ -34,3 +36,6 @@ class Context(Record, frozen=True, tag=None):
     tokens: int
     by_position: bool = False
     mask: Mask | None = None
+    states: tuple[int, int] | None = (
+        None  # addresses that it begins with and leaves, or NO_STATE; None: the model has none
+    )

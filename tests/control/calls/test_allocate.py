@@ -48,7 +48,8 @@ def test_an_allocation_gives_consecutive_addresses_at_once(kind: str, resource: 
     bind = handed_on[-1]
     assert isinstance(bind, Bind)
     assert (bind.resource, bind.first, bind.count, bind.after) == (resource, first, 3, 0)
-    inferlet.space.table(resource).check_owned([(first, first + 3)])
+    table = inferlet.space.pages if resource is PAGES else inferlet.space.embeds
+    table.check_owned([(first, first + 3)])
 
 
 @pytest.mark.parametrize(("kind", "resource"), [("kvpage", PAGES), ("emb", EMBEDS)])

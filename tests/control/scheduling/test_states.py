@@ -1,0 +1,229 @@
+"""Random programs at a model that keeps a state of each text, against one that runs all again."""
+
+from __future__ import annotations
+
+import os
+import random
+from dataclasses import dataclass, field
+
+import msgspec
+import numpy as np
+import pytest
+import torch
+
+from pie_control.calls.values import Token
+from pie_control.errors import CallError, Exhausted, InvalidArgument, InvalidState, QuotaExceeded
+from pie_control.resources.kinds import STATES
+from pie_control.resources.quotas import Quota
+from pie_control.testing.fake_model import FakeModel, hash_key, mix
+from pie_inference.protocol import Forward
+from pie_inference.recurrence.batches import runs_of
+from pie_inference.recurrence.interface import NONE
+from pie_inference.testing import byte_tokenizer
+from tests.helpers.scheduling import SIZES, Inferlet, World, beside, greedy
+
+SIZE = 4  # slots of a page
+CPU = torch.device("cpu")
+POWERS = np.multiply.accumulate(np.full(1024, 0x9E3779B97F4A7C15, np.uint64))
+TOKENS = mix(np.arange(byte_tokenizer.VOCAB_SIZE))
+PROGRAMS = int(os.environ.get("PIE_STATE_PROGRAMS", "60"))
+
+
+def behind(state: np.uint64, token: np.uint64) -> np.uint64:
+    """The state behind a token, which depends on all before it and their order."""
+    return np.uint64(mix(np.array([state], np.uint64) * np.uint64(3) + token)[0])
+
+
+class ModelWithStates(FakeModel):
+    """Its outputs depend on the state of their text, too. It knows only the slots that a batch names."""
+
+    def __init__(self, slots: int, **sizes: int) -> None:
+        super().__init__("fake", **{**SIZES, "page_size": SIZE, **sizes})
+        self._description = msgspec.structs.replace(self._description, num_states=slots, state_bytes=2 * 8 * SIZE)
+        self.pool = mix(np.arange(slots))  # of texts before
+
+    def _forward(self, batch: Forward) -> None:
+        runs = runs_of(batch, len(self.pool), CPU)
+        inputs = self._embeds.read(batch.q_embeds)
+        super()._forward(batch)
+        after, written = np.zeros(len(inputs), np.uint64), self.pool.copy()
+        for n, read in enumerate(runs.reads.tolist()):
+            state = np.uint64(0) if read == NONE else self.pool[read]
+            for row in range(batch.q_indptr[n], batch.q_indptr[n + 1]):
+                after[row] = state = behind(state, inputs[row])
+                if (slot := int(runs.writes[row])) != NONE:
+                    written[slot] = state
+        self.pool = written
+        self._embeds.values[batch.out_embeds] ^= after[batch.out_rows]
+
+
+def next_token(tokens: list[int]) -> int:
+    """The most probable one behind a text, by running all of it again."""
+    state = np.uint64(0)
+    for token in tokens:
+        state = behind(state, TOKENS[token])
+    keys = hash_key(TOKENS[tokens], np.arange(len(tokens)))
+    output = mix(np.array([np.sum(keys * POWERS[: len(keys)])]))[0] ^ state
+    return int((mix(output ^ TOKENS) >> np.uint64(11)).argmax())
+
+
+@dataclass
+class Text:
+    pages: list[int] = field(default_factory=list)
+    tokens: list[int] = field(default_factory=list)
+    has_state: bool = True
+
+    def ranges(self) -> list[int]:
+        return [number for page in self.pages for number in (page, 1)]
+
+
+class Program:
+    """One inferlet that runs texts in two queues, and knows what each forward must give."""
+
+    def __init__(self, world: World, seed: random.Random) -> None:
+        self.random = seed
+        self.inferlet: Inferlet = world.open(0, 48)
+        self.inferlet.create_queue()
+        self.texts: list[Text] = []
+        self.expected: dict[int, int] = {}  # by future
+
+    def act(self) -> None:
+        if not self.texts or (len(self.texts) < 4 and self.random.random() < 0.15):
+            self.texts.append(Text())
+        text = self.random.choice(self.texts)
+        act = self.random.choices([self.run, self.change, self.drop, self.name_wrongly], [12, 1, 1, 1])[0]
+        act(text)
+
+    def run(self, text: Text) -> None:
+        """Runs some tokens: kept or not, in one call or in parts, with a token or scores read behind them."""
+        pick, call, queue = self.random, self.inferlet.call, self.random.choice([1, 2])
+        count = pick.choice([1, 1, 2, 5, 20])
+        kept = count > 5 or pick.random() < 0.85
+        try:
+            while kept and len(text.pages) * SIZE < len(text.tokens) + count:
+                text.pages.append(call("alloc", queue, "kvpage", 1))
+        except Exhausted:
+            self.drop(text)
+            return
+        tokens, first = pick.choices(range(200), k=count), len(text.tokens)
+        first_embed = pick.choice([0, 24])
+        inputs, pages = [first_embed, count], text.ranges() if text.pages else []
+        positions, output = list(range(first, first + count)), first_embed + 22
+        given = queue, pages, inputs, pages if kept else [], [output, 1]
+        try:
+            if pick.random() < 0.5:
+                future = call("forward", *given, *beside(tokens, positions, sampler=greedy()))
+            else:
+                call("embed_txt", queue, tokens, positions, inputs)
+                if kept and count > 1:
+                    call("forward", queue, pages, [first_embed, 1], pages, [])
+                    call("forward", queue, pages, [first_embed + 1, count - 1], pages, [output, 1])
+                else:
+                    call("forward", *given)
+                future = call("sample", queue, output, greedy())
+        except (InvalidState, InvalidArgument):
+            assert not text.has_state
+            self.drop(text)
+            return
+        except (Exhausted, QuotaExceeded):
+            self.drop(text)
+            return
+        assert text.has_state, "it ran without its state"
+        self.expected[future] = next_token(text.tokens + tokens)
+        if kept:
+            text.tokens += tokens
+
+    def change(self, text: Text) -> None:
+        """Empties slots of the text, or writes over them: its state is worth nothing from then on."""
+        if len(text.tokens) < 2:
+            return
+        if self.random.random() < 0.5:
+            last = len(text.tokens) - 1
+            self.inferlet.call("trim_kvpage", 1, text.ranges(), last)
+            slot = text.pages[last // SIZE] * SIZE + last % SIZE
+            self.inferlet.call("copy_kvpage", 1, [text.pages[0] * SIZE, 1], [slot, 1])
+        else:
+            first = text.pages[0] * SIZE
+            self.inferlet.call("copy_kvpage", 1, [first + 1, 1], [first, 1])
+        text.has_state = False
+
+    def drop(self, text: Text) -> None:
+        self.texts.remove(text)
+        if text.pages:
+            self.inferlet.call("dealloc", 2, "kvpage", text.ranges())
+
+    def name_wrongly(self, text: Text) -> None:
+        """Contexts that are not the text, in order, are refused, and nothing changes."""
+        if len(text.pages) < 2 or len(text.tokens) <= SIZE or not text.has_state:
+            return
+        self.inferlet.call("embed_txt", 1, [1], [900], [47, 1])
+        pages = text.ranges()
+        for wrong in (pages[2:], pages[:2], [*pages[2:4], *pages[:2], *pages[4:]]):
+            with pytest.raises(InvalidState, match="keeps a state of each text"):
+                self.inferlet.call("forward", 1, wrong, [47, 1], [], [])
+        self.inferlet.call("mask_kvpage", 1, pages, [1, 1])
+        with pytest.raises(InvalidState, match="with no token hidden"):
+            self.inferlet.call("forward", 1, pages, [47, 1], [], [])
+        self.inferlet.call("mask_kvpage", 1, pages, [])
+
+    def check(self) -> int:
+        """All that was answered."""
+        for future, value in self.inferlet.answers.items():
+            if self.inferlet.ending is None:
+                assert not isinstance(value, CallError), value
+            if isinstance(value, Token) and future in self.expected:
+                assert value.token == self.expected[future]
+        return len(self.inferlet.answers)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_no_result_differs_from_running_all_again(seed: int) -> None:
+    answers = 0
+    for number in range(PROGRAMS // 4):
+        pick = random.Random(seed * 1_000_003 + number)
+        world = World(
+            model=ModelWithStates(
+                pick.choice([5, 9, 40]), num_pages=pick.choice([60, 300]), max_batch_tokens=pick.choice([8, 64])
+            )
+        )
+        programs = [Program(world, pick) for _ in range(2)]
+        for _ in range(pick.randrange(10, 60)):
+            program = pick.choice(programs)
+            if program.inferlet.ending is None:
+                program.act()
+            if pick.random() < 0.4:
+                world.turn()
+                while world.sent and pick.random() < 0.7:
+                    world.answer()
+        world.drain()
+        answers += sum(program.check() for program in programs)
+    assert answers > 3 * (PROGRAMS // 4)
+
+
+def test_a_state_counts_as_the_pages_of_its_size() -> None:
+    world = World(model=ModelWithStates(4), quota=Quota(pages=5))
+    inferlet = world.open(2, 8)
+    inferlet.embed(0)
+    inferlet.forward()
+    assert inferlet.space.usage().pages == 2 + 2
+    inferlet.call("embed_txt", 1, [1], [0], [1, 1])
+    page = inferlet.call("alloc", 1, "kvpage", 1)
+    with pytest.raises(QuotaExceeded, match="2 more asked for, the limit is 5"):
+        inferlet.call("forward", 1, [], [1, 1], [page, 1], [])
+    inferlet.call("dealloc", 1, "kvpage", [inferlet.pages, 2])
+    world.drain()
+    assert world.scheduler.memory.usage()[STATES].used == 0
+    inferlet.call("forward", 1, [], [1, 1], [page, 1], [])
+
+
+def test_masks_and_long_decode_runs_are_refused() -> None:
+    world = World(model=ModelWithStates(4))
+    inferlet = world.open(2, 8)
+    inferlet.embed(0)
+    inferlet.forward(output=2)
+    inferlet.embed(1)
+    pages = [inferlet.pages, 2]
+    with pytest.raises(InvalidArgument, match="leave the mask out"):
+        inferlet.call("forward_with_mask", 1, pages, [0, 1], pages, [], [1, 0, 2])
+    with pytest.raises(InvalidArgument, match="a decode run has one step"):
+        inferlet.call("decode", 1, 2, greedy(), 3, 1, pages, pages, 2, [], "")
