@@ -3,8 +3,10 @@
 Theory of operation. A state is what the model knows behind the tokens that it has read. It hangs on the page with the
 last of them. A forward goes on from the state of the last page that it sees, if this state has read what the forward
 sees, in this order; and it leaves the state behind its inputs at the page that it ends in. This is done in place, so
-the state moves on with its text. A state is dropped when a page that it has read changes or is given back. Everything
-else is refused: a forward never runs with a state that does not belong to its context.
+the state moves on with its text. A copy of the last tokens of a text to another page is a fork: the state hangs on both
+pages, and who goes on first reads it there and leaves its own one elsewhere. A state is dropped when a page that it has
+read changes or is given back. Everything else is refused: a forward never runs with a state that does not belong to its
+context.
 """
 
 from __future__ import annotations
@@ -13,7 +15,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from pie_control.errors import InvalidArgument, InvalidState
-from pie_control.resources.intervals import join_intervals
+from pie_control.resources.intervals import join_intervals, take_intervals
 from pie_control.resources.ranges import Range, merge, overlap, total_length
 
 from .addresses import AddressAllocator
@@ -68,9 +70,9 @@ class StateTable:
         if own is None:
             return begins, NO_STATE
         if begins != NO_STATE:
-            return begins, begins
+            return begins, FRESH if self._is_shared(begins) else begins
         replaced = self._at.get(self._last_page(own))
-        return begins, FRESH if replaced is None else replaced.address
+        return begins, FRESH if replaced is None or self._is_shared(replaced.address) else replaced.address
 
     def newest_use(self, addresses: tuple[int, int]) -> int:
         """Largest stamp of the states at these addresses."""
@@ -80,24 +82,45 @@ class StateTable:
         """The forward of this stamp goes on. Returns the state that another one has replaced: it must be given back."""
         assert context.states is not None
         begins, leaves = context.states
+        for page, one in self._at.items():
+            if one.address == begins:
+                self._at[page] = one._replace(stamp=stamp)
         if own is None:
-            if begins != NO_STATE:
-                page = self._last_page(context.intervals)
-                self._at[page] = self._at[page]._replace(stamp=stamp)
             return None
         if begins != NO_STATE:
             del self._at[self._last_page(context.intervals)]
         page = self._last_page(own)
         replaced = self._at.get(page)
         self._at[page] = State(leaves, tuple(join_intervals(context.intervals, own)), stamp)
-        return replaced if replaced is not None and replaced.address != leaves else None
+        return None if replaced is None or replaced.address in self._addresses_held() else replaced
+
+    def copied(self, source: Sequence[Range], target: Sequence[Range]) -> None:
+        """Slots were copied to as many others, which were free. If they are the last ones of a text, the state hangs on
+        the page of the copy, too."""
+        state = self._at.get(self._last_page(source))
+        if state is None:
+            return
+        before = total_length(state.read) - total_length(source)
+        if before < 0 or take_intervals(state.read, before, total_length(state.read)) != join_intervals((), source):
+            return
+        page = self._last_page(target)
+        if page not in self._at:
+            read = join_intervals(take_intervals(state.read, 0, before), target)
+            self._at[page] = state._replace(read=read)
 
     def drop(self, pages: Sequence[Range]) -> tuple[Range, ...]:
         """Forgets the states that have read any of these pages, which must be given back: their addresses."""
         size = self._page_size
         slots = merge((first * size, last * size) for first, last in pages)
-        dropped = [page for page, one in self._at.items() if overlap(slots, sorted(one.read))]
-        return merge((address, address + 1) for address in (self._at.pop(page).address for page in dropped))
+        pages_of_them = [page for page, one in self._at.items() if overlap(slots, sorted(one.read))]
+        dropped = {self._at.pop(page).address for page in pages_of_them} - self._addresses_held()
+        return merge((address, address + 1) for address in dropped)
+
+    def _addresses_held(self) -> set[int]:
+        return {one.address for one in self._at.values()}
+
+    def _is_shared(self, address: int) -> bool:
+        return sum(one.address == address for one in self._at.values()) > 1
 
     def _of_context(self, context: Context) -> State:
         page = self._last_page(context.intervals)

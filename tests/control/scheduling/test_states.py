@@ -26,7 +26,7 @@ SIZE = 4  # slots of a page
 CPU = torch.device("cpu")
 POWERS = np.multiply.accumulate(np.full(1024, 0x9E3779B97F4A7C15, np.uint64))
 TOKENS = mix(np.arange(byte_tokenizer.VOCAB_SIZE))
-PROGRAMS = int(os.environ.get("PIE_STATE_PROGRAMS", "60"))
+PROGRAMS = int(os.environ.get("PIE_STATE_PROGRAMS", "40"))
 
 
 def behind(state: np.uint64, token: np.uint64) -> np.uint64:
@@ -91,7 +91,7 @@ class Program:
         if not self.texts or (len(self.texts) < 4 and self.random.random() < 0.15):
             self.texts.append(Text())
         text = self.random.choice(self.texts)
-        act = self.random.choices([self.run, self.change, self.drop, self.name_wrongly], [12, 1, 1, 1])[0]
+        act = self.random.choices([self.run, self.fork, self.change, self.drop, self.name_wrongly], [12, 4, 1, 1, 1])[0]
         act(text)
 
     def run(self, text: Text) -> None:
@@ -133,6 +133,20 @@ class Program:
         if kept:
             text.tokens += tokens
 
+    def fork(self, text: Text) -> None:
+        """Shares the full pages, and copies the tokens of the last one."""
+        used = len(text.tokens) % SIZE
+        if not used or len(self.texts) > 6:
+            return
+        try:
+            page = self.inferlet.call("alloc", 1, "kvpage", 1)
+        except Exhausted:
+            return
+        shared = text.pages[: len(text.tokens) // SIZE]
+        last = text.pages[len(shared)]
+        self.inferlet.call("copy_kvpage", 1, [last * SIZE, used], [page * SIZE, used])
+        self.texts.append(Text([*shared, page], list(text.tokens), text.has_state))
+
     def change(self, text: Text) -> None:
         """Empties slots of the text, or writes over them: its state is worth nothing from then on."""
         if len(text.tokens) < 2:
@@ -145,12 +159,15 @@ class Program:
         else:
             first = text.pages[0] * SIZE
             self.inferlet.call("copy_kvpage", 1, [first + 1, 1], [first, 1])
+            for other in self.texts:
+                other.has_state &= text.pages[0] not in other.pages
         text.has_state = False
 
     def drop(self, text: Text) -> None:
         self.texts.remove(text)
-        if text.pages:
-            self.inferlet.call("dealloc", 2, "kvpage", text.ranges())
+        used = {page for other in self.texts for page in other.pages}
+        if own := [page for page in text.pages if page not in used]:
+            self.inferlet.call("dealloc", 2, "kvpage", [number for page in own for number in (page, 1)])
 
     def name_wrongly(self, text: Text) -> None:
         """Contexts that are not the text, in order, are refused, and nothing changes."""
@@ -227,3 +244,24 @@ def test_masks_and_long_decode_runs_are_refused() -> None:
         inferlet.call("forward_with_mask", 1, pages, [0, 1], pages, [], [1, 0, 2])
     with pytest.raises(InvalidArgument, match="a decode run has one step"):
         inferlet.call("decode", 1, 2, greedy(), 3, 1, pages, pages, 2, [], "")
+
+
+def test_a_fork_inside_a_page_has_the_state_and_runs_nothing_again() -> None:
+    world = World(model=ModelWithStates(4))
+    inferlet = world.open(2, 8)
+    text = [65, 66, 67, 68, 69, 70]
+    inferlet.embed(0, 6, tokens=text)
+    inferlet.forward(0, 6)
+    page = inferlet.call("alloc", 1, "kvpage", 1)
+    inferlet.call("copy_kvpage", 1, [(inferlet.pages + 1) * SIZE, 2], [page * SIZE, 2])
+    assert inferlet.space.states.owned == 1
+    futures = []
+    for last, token in ((page, 80), (inferlet.pages + 1, 90)):
+        pages = [inferlet.pages, 1, last, 1]
+        given = [6, 1], pages, pages, 7, greedy()
+        futures.append(inferlet.call("forward_with_sampling", 1, [token], [6], *given))
+    assert inferlet.space.states.owned == 2
+    waves = world.drain()
+    assert [inferlet.token(future) for future in futures] == [next_token([*text, token]) for token in (80, 90)]
+    forwards = [batch for wave in waves for batch in wave.batches if isinstance(batch, Forward)]
+    assert sum(len(batch.q_embeds) for batch in forwards) == 6 + 2
