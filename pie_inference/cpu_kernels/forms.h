@@ -55,6 +55,12 @@ struct EightBits {
     }
 };
 
+// Bytes [features][UNIT]: all integers of 8 bits, decoded as a half more. Half a number beside each magnitude, with a sign, are
+// as many as there are integers; `codes` has them.
+struct AllBytes : EightBits<false> {
+    using EightBits<false>::EightBits;
+};
+
 // Integers of 0 to 15, eight features to a word: words [features / 8][UNIT]. Each half of a word has four integers, the lowest
 // bits first: the lower half those of the even features, the upper half those of the odd ones.
 struct FourBits {
@@ -103,6 +109,22 @@ struct EightBits {
     }
 };
 
+// Bytes [features][UNIT]: all integers of 8 bits, as signs and magnitudes, decoded as a half more.
+struct AllBytes {
+    using Factor = float;
+    static constexpr int FEATURES = 1, PARTS = 1, BYTES = UNIT, MOST_DIRECT = 8, CONSTANTS = 2;
+
+    explicit AllBytes(const uint16_t*) {}
+
+    INLINE_MEMBER void decode(const char* from, int, Words* words) const {
+        UNROLLED
+        for (int v = 0; v < VECTORS_PER_UNIT; v++) {
+            const Words codes = words_of((const uint8_t*)from + v * LANES);
+            words[v] = (Words)(floats_of((Ints)(codes & 0x7f)) + splat(0.5f)) | (codes & 0x80) << 24;
+        }
+    }
+};
+
 struct FourBits {
     using Factor = float;
     static constexpr int FEATURES = 8, PARTS = 4, BYTES = UNIT / 2, MOST_DIRECT = 8, CONSTANTS = 1;
@@ -148,5 +170,7 @@ template <class Form>
 static constexpr float MIDDLE = 0;
 template <>
 constexpr float ADDED<FourBits> = FOUR_BITS_ADDED;
+template <>
+constexpr float ADDED<AllBytes> = 0.5;
 template <>
 constexpr float MIDDLE<FourBits> = 8;

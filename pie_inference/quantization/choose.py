@@ -35,7 +35,7 @@ class Quantizer:
 
 def make_linear(weight: QuantizedWeight, bias: Tensor | None, library: Library | None) -> Linear:
     """A layer with this weight, by the kernels of its device. `library`: the compiled ones for CPUs, if they serve."""
-    if library is not None and cpu_linear.can_multiply(weight):
+    if library is not None:
         return cpu_linear.make_linear(library, weight, bias)
     if triton_linear.can_serve(weight.values.device, weight.format.kind) and triton_linear.can_multiply(weight):
         return triton_linear.make_linear(weight, bias)

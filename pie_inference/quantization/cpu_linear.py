@@ -12,6 +12,7 @@ from ..device.host_memory import lazy_zero_bytes
 from ..ops.interface import Linear
 from .formats import QuantizedWeight
 
+ALL_INT8 = "all_int8"
 PADDING = 8
 """The kernels take a multiple of so many features."""
 
@@ -23,29 +24,31 @@ def can_serve(library: Library | None, dtype: torch.dtype) -> bool:
 
 def make_linear(library: Library, weight: QuantizedWeight, bias: Tensor | None) -> Linear:
     """Makes a layer with this weight; `bias` is in bfloat16."""
-    kind, group, padding = weight.format.kind, weight.format.group, PADDING
+    form, group, padding = _form(weight), weight.format.group, PADDING
     if group is not None and weight.columns % group:
         padding = group
-    if group is None and (weight.scales.dtype != torch.bfloat16 or weight.zeros is not None):
+    in_rows = weight.scales.dtype == torch.bfloat16 and weight.zeros is None and form != ALL_INT8
+    if group is None and not in_rows:
         group = weight.columns + -weight.columns % padding
     return CpuLinear(
         library,
-        kind,
+        form,
         _pack(weight, padding),
         (weight.rows, weight.columns),
         bias,
         padding=padding,
         scales=_pack_scales(weight, group),
-        codes=_CODES.get(kind),
+        codes=_CODES.get(form),
         group=group or 0,
         scale_type=_SCALE_TYPES[weight.scales.dtype],
         zeros=0 if weight.zeros is None else 2 if weight.zeros_taken else 1,
     )
 
 
-def can_multiply(weight: QuantizedWeight) -> bool:
-    """Whether the kernels know all values: of 8 bits they know magnitudes of up to 127."""
-    return weight.format.kind != "int8" or not bool((weight.values == -128).any())
+def _form(weight: QuantizedWeight) -> str:
+    """The kernel: the one for int8 knows magnitudes of up to 127, so weights with -128 have another."""
+    kind = weight.format.kind
+    return ALL_INT8 if kind == "int8" and bool((weight.values == -128).any()) else kind
 
 
 _SCALE_TYPES = {torch.bfloat16: 0, torch.float16: 1, torch.float32: 2}
@@ -59,6 +62,8 @@ def _pack(weight: QuantizedWeight, padding: int) -> Tensor:
         values = F.pad(values, (0, -values.shape[1] % (padding // 2), 0, -weight.rows % UNIT))
         units = _words_of_int4(values).view(-1, UNIT, values.shape[1] // 4, 4).transpose(1, 2)
     else:
+        if _form(weight) == ALL_INT8:  # as signs and magnitudes: -1 is the first number below 0
+            values = values ^ torch.where(values > 127, 127, 0).to(torch.uint8)
         values = F.pad(values, (0, -values.shape[1] % padding, 0, -weight.rows % UNIT))
         units = values.view(-1, UNIT, values.shape[1]).transpose(1, 2)
     memory = torch.from_numpy(lazy_zero_bytes(units.numel()))
@@ -88,6 +93,7 @@ def _pack_scales(weight: QuantizedWeight, group: int | None) -> Tensor:
 _MAGNITUDES = torch.arange(128, dtype=torch.uint8)
 _CODES = {
     "int8": _MAGNITUDES.to(torch.bfloat16),
+    ALL_INT8: (_MAGNITUDES + 0.5).to(torch.bfloat16),
     "fp8": _MAGNITUDES.view(torch.float8_e4m3fn).to(torch.bfloat16),
 }
 """The value of each magnitude; exact."""

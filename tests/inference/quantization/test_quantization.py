@@ -15,7 +15,7 @@ from pie_inference.errors import ConfigError
 from pie_inference.quantization import cpu_linear, torch_linear
 from pie_inference.quantization.choose import Quantizer
 from pie_inference.quantization.formats import QuantizedWeight, quantize
-from pie_inference.quantization.names import FORMATS
+from pie_inference.quantization.names import FORMATS, Format
 from pie_inference.serving.worker import Worker
 from testing.checkpoints import make_checkpoint
 from testing.worker_batches import Driver, Extend, Keys
@@ -137,6 +137,19 @@ def test_every_fp8_number_is_exact(library: Library) -> None:
     weight = QuantizedWeight(FORMATS["fp8"], values, torch.ones(64, 1).bfloat16(), None)
     product = cpu_linear.make_linear(library, weight, None)(torch.eye(4).bfloat16())
     assert torch.equal(product.T.float(), values.float())
+
+
+@pytest.mark.parametrize(("group", "with_zeros"), [(None, False), (None, True), (32, True), (128, False)])
+def test_kernels_know_all_integers_of_8_bits(group: int | None, with_zeros: bool, library: Library) -> None:
+    """Checkpoints have -128, which quantizing here never makes."""
+    values = torch.arange(-128, 128).repeat(20, 1).roll(3, 1).to(torch.int8)
+    scales = torch.rand(20, 256 // (group or 256), generator=torch.Generator().manual_seed(0)).bfloat16() + 0.1
+    zeros = torch.full_like(scales, -3) if with_zeros else None
+    weight = QuantizedWeight(Format("int8", "int8", group), values, scales, zeros, with_zeros)
+    layer = cpu_linear.make_linear(library, weight, torch.ones(20).bfloat16())
+    for count in (1, 3, 40):
+        rows = random_weight(count, 256, seed=count).bfloat16()
+        assert_rounded(layer(rows), exact_product(rows, weight, torch.ones(20)))
 
 
 @pytest.mark.parametrize("name", FORMATS)
