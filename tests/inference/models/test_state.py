@@ -32,6 +32,7 @@ from tests.helpers.oracle import (
     log_probabilities,
     random_tokens,
 )
+from tests.helpers.scheduling import World, greedy
 from tests.inference.models.test_ranks import run_rank, run_ranks
 
 DENSE, DENSE_WITH_IMAGES = "Qwen3_5ForCausalLM", "Qwen3_5ForConditionalGeneration"
@@ -290,3 +291,23 @@ def test_every_fourth_layer_has_attention_by_default() -> None:
 def test_what_is_refused(wrong: dict[str, Any], message: str) -> None:
     with pytest.raises(CheckpointError, match=message):
         read_architecture(config_json(**wrong))
+
+
+def test_the_control_layer_names_the_slots_of_texts_and_forks(oracle: StateOracle) -> None:
+    world = World(model=oracle.worker)
+    inferlet, size = world.open(3, 80), world.description.page_size
+    text, more = random_tokens(2 * size + 5, 11), random_tokens(4, 12)
+    inferlet.embed(0, len(text), tokens=text)
+    inferlet.forward(0, len(text))
+    copy = inferlet.call("alloc", 1, "kvpage", 1)
+    last = inferlet.pages + 2
+    inferlet.call("copy_kvpage", 1, [last * size, 5], [copy * size, 5])
+    answers = {}
+    for page, tokens in ((copy, more[:2]), (last, more[2:])):
+        for n, token in enumerate(tokens):
+            pages, at = [inferlet.pages, 2, page, 1], inferlet.embeds + 70
+            step = [token], [len(text) + n], [at, 1], pages, pages, at + 1, greedy()
+            answers[inferlet.call("forward_with_sampling", 1, *step)] = text + tokens[: n + 1]
+    world.drain()
+    for future, whole in answers.items():
+        assert inferlet.token(future) == int(oracle.expected(whole)[-1].argmax())
