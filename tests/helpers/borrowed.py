@@ -45,7 +45,7 @@ REFUSED: Mapping[str, list[str]] = {
     """),
     "more than text": _words("""
         dots3_note emu3 fuyu gemma3 gemma3n gemma4 gemma4_unified gemma4_unified_assistant got_ocr2 llama4
-        mllama moss_transcribe_diarize musicgen musicgen_melody qwen3_5 qwen3_5_moe qwen4_exp
+        mllama moss_transcribe_diarize qwen3_5 qwen3_5_moe qwen4_exp
     """),
     "beside": _words("""
         big_bird bloom codegen falcon git gpt_neo gpt_neox_japanese gptj megatron-bert openai-gpt rembert
@@ -67,7 +67,7 @@ REFUSED: Mapping[str, list[str]] = {
         camembert data2vec-text electra roberta roberta-prelayernorm xlm-roberta xlm-roberta-xl
     """),
     "config.json: ": _words("""
-        blt cohere_compass_text dbrx gemma4_unified_text lfm2_moe reformer
+        blt musicgen musicgen_melody cohere_compass_text dbrx gemma4_unified_text lfm2_moe reformer
     """),
 }
 """Other types, by what the refusal says."""
