@@ -19,7 +19,7 @@ from ..recurrence.interface import Recurrences
 from ..recurrence.states import States
 from ..recurrence.torch_recurrences import TorchRecurrences
 from .progress import LoadProgress
-from .quantized.layers import QuantizedTensors, stored_linear
+from .quantized.layers import QuantizedTensors, side_by_side, stored_linear
 from .quantized.scheme import StoredWeight
 from .weight_sizes import refuse_groups
 
@@ -153,8 +153,7 @@ class WeightLoader:
         if self._as_stored is None or not any(held):
             return self._make(blocks[0].name, [self._weight(block, ins, split) for block in blocks], bias, role)
         if not all(held):
-            names = ", ".join(block.name for block, is_held in zip(blocks, held, strict=True) if not is_held)
-            raise CheckpointError(f"{names}: it is not quantized, but others of its layer are; this is not supported")
+            return side_by_side([self._multiply([block], ins, split, None, role) for block in blocks], bias)
         stored = [self._stored_quantized(block, ins, split) for block in blocks]
         return stored_linear(stored, bias, self.device, self._as_stored.library)
 

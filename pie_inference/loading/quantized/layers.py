@@ -50,7 +50,17 @@ def stored_linear(
         product = make_linear(stack([part.weight for part in run]).to(device), own_bias, library)
         order = run[0].order
         layers.append(product if order is None else Reordered(product, order.to(device)))
-    return layers[0] if len(layers) == 1 else lambda rows: torch.cat([layer(rows) for layer in layers], -1)
+    return layers[0] if len(layers) == 1 else side_by_side(layers, None)
+
+
+def side_by_side(layers: Sequence[Linear], bias: Tensor | None) -> Linear:
+    """One layer with the outputs of all, which are products of their own."""
+
+    def linear(rows: Tensor) -> Tensor:
+        product = torch.cat([layer(rows) for layer in layers], -1)
+        return product if bias is None else product.add_(bias)
+
+    return linear
 
 
 def _alike(one: StoredWeight, other: StoredWeight) -> bool:

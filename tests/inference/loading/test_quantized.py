@@ -69,6 +69,16 @@ def test_a_model_equals_the_one_with_plain_weights(scheme: str, tmp_path: Path) 
     assert nbytes < 0.4 * plain_bytes
 
 
+def test_some_matrices_of_a_layer_may_be_plain(tmp_path: Path) -> None:
+    quantized, exact = make(tmp_path, "awq-128")
+    module = "model.layers.0.self_attn.k_proj"
+    tensors = load_file(quantized / SINGLE_FILE)
+    plain = load_file(exact / SINGLE_FILE)[f"{module}.weight"]
+    kept = {name: tensor for name, tensor in tensors.items() if not name.startswith(module)}
+    save_file(kept | {f"{module}.weight": plain}, quantized / SINGLE_FILE)
+    np.testing.assert_allclose(logprobs(quantized, "float32")[0], logprobs(exact, "float32")[0], atol=1e-4)
+
+
 @pytest.mark.parametrize("scheme", WRITERS)
 def test_memory_is_that_of_the_file(scheme: str, tmp_path: Path) -> None:
     quantized, _ = make(tmp_path, scheme)
@@ -108,7 +118,7 @@ def filled(value: float) -> Callable[[torch.Tensor], torch.Tensor]:
         ("gptq-4-128", change(f"{UP}.qweight", lambda words: words[:-1].clone()), rf"{UP}.qweight' has shape"),
         ("gptq-4-64-act-order", change(f"{UP}.g_idx", filled(99)), rf"{UP}.g_idx.*groups are not of 64"),
         ("packed-4-128", change(f"{UP}.weight_packed", torch.Tensor.float), rf"{UP}.weight_packed' is stored as F32"),
-        ("fp8-float32", change(f"{UP}.weight_scale_inv", lambda _: None), rf"{UP}: it is not quantized, but others"),
+        ("fp8-float32", change(f"{UP}.weight_scale_inv", lambda _: None), rf"{UP}.weight' has no scale, as fp8"),
         ("fp8-float32", change(f"{DOWN}.weight_scale_inv", lambda _: None), rf"{DOWN}.weight' has no scale, as fp8"),
     ],
 )
