@@ -40,7 +40,9 @@ class WitWorld(wit_world.WitWorld):  # type: ignore[misc]
 
 
 def _run_again(entry: Callable[..., Any]) -> Callable[..., Any] | None:
-    """Waits for the next launch of the program, and runs its entry for that."""
+    """Waits for the next launch of the program, and runs its entry for that. Garbage goes first: what a coroutine does
+    as it is dropped, and advice on one that was never awaited, are not for the next launch."""
+    gc.collect()
     forget_sends()
     bindings.renew()
     name, _, _ = bindings.guest_source.source()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any, cast
@@ -99,6 +100,35 @@ async def main(args, how: str = "", who: str = ""):
     return [len(runs), args.environment["inferlet"], text]
 """
 
+LEAVES = """
+import asyncio, gc
+from inferlet_sdk import inferlet
+
+async def waits(future):
+    await future
+
+async def ends_late(future):
+    try:
+        await asyncio.Event().wait()
+    except asyncio.CancelledError:
+        loop = asyncio.get_running_loop()
+        loop.left = loop.create_task(waits(future))
+        await asyncio.sleep(0)
+
+@inferlet(reuse=True)
+async def main(args, leaves: str = ""):
+    future = args.receive()
+    if not leaves:
+        gc.collect()
+        return [future.number, await future]
+    task = asyncio.create_task(ends_late(future))
+    await asyncio.sleep(0)
+    forgotten = [waits(future)]
+    forgotten.append(forgotten)
+    return [future.number]
+"""
+"""When `main` returns, Python has not dropped a coroutine that waits for a future, and one that was never awaited."""
+
 
 def on_server(cache: Path, body: Callable[[ServerApi], Awaitable[None]], **options: Any) -> None:
     async def check() -> None:
@@ -131,6 +161,18 @@ def test_one_that_fails_and_one_that_does_not_ask_for_it_are_not_used_again(gues
         assert (await run(server, COUNTS))[0] == 1
         alone = COUNTS.replace("(reuse=True)", "")
         assert [(await run(server, alone))[0] for _ in range(2)] == [1, 1]
+
+    on_server(guest_cache, body)
+
+
+def test_garbage_of_one_launch_does_nothing_to_the_next(guest_cache: Path) -> None:
+    async def body(server: ServerApi) -> None:
+        (number,) = await run(server, LEAVES, {"leaves": "some"})
+        entry, listener = await launch(server, LEAVES)
+        server.send(entry.id, "still here")
+        ended = await listener.ended
+        assert ended.error is None
+        assert json.loads(ended.result or "") == [number, "still here"]
 
     on_server(guest_cache, body)
 
