@@ -13,6 +13,7 @@ from typing import Any
 from ..errors import TooManyRequests
 from ..tenants.tenant import Standing, Tenant
 from .refusal import Refused
+from .waiting.memory import LOOK_SECONDS
 from .waiting.pace import Pace
 from .waiting.places import Places
 from .waiting.waiters import Shares, Waiter, Waiters
@@ -52,6 +53,7 @@ class WaitingLine:
         self._shares = Shares()
         self._pace = Pace(limits.serving)
         self._places = Places(limits.serving)
+        self._look: asyncio.TimerHandle | None = None  # for memory, while it is all that those who wait lack
 
     def counts(self) -> dict[str, int]:
         """Requests that are served, and those that wait."""
@@ -173,3 +175,11 @@ class WaitingLine:
             self._take(waiter.standing.tenant)
             waiter.turn.set_result(None)
         self._note()
+        if self._waiters and self._look is None and self._serving.total() < self._places.count:
+            self._look = asyncio.get_running_loop().call_later(LOOK_SECONDS, self._look_again)
+
+    def _look_again(self) -> None:
+        """Memory comes free without an end of a request, too: inferlets that no request has launched end, and exports
+        are dropped."""
+        self._look = None
+        self._call()

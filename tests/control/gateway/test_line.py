@@ -248,6 +248,21 @@ def test_the_bound_of_a_tenant_is_told_at_once() -> None:
     play(test())
 
 
+def test_who_waits_for_memory_goes_once_there_is_some_though_nobody_comes_or_ends() -> None:
+    async def test() -> None:
+        line = Played(serving=2)
+        await line.come("first")
+        line.has_memory = False
+        await line.come("second")
+        assert line.went == ["first"]
+        line.has_memory = True
+        while line.went != ["first", "second"]:
+            await asyncio.sleep(0.001)
+        await line.close()
+
+    play(test())
+
+
 def test_while_memory_is_short_nobody_goes_unless_none_is_served() -> None:
     async def test() -> None:
         line = Played(serving=9)
