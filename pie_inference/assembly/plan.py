@@ -24,6 +24,7 @@ from ..kv_cache import sizing
 from ..kv_cache.pages import KvShape
 from ..loading.checkpoint import Checkpoint
 from ..loading.hub import find_folder
+from ..loading.quantized.check import check_scales
 from ..loading.quantized.choose import read_scheme
 from ..loading.tokenizer_files import TokenizerFiles, read_tokenizer_files
 from ..loading.weight_sizes import check_fit, check_groups, weight_bytes
@@ -153,6 +154,7 @@ def make_plan(config: WorkerConfig, files: ModelFiles, ranks: Ranks) -> ServingP
     if config.states and model.state is None:
         raise ConfigError(f"--states: {model.architecture} keeps keys and values only; leave the option out")
     check_groups(checkpoint, config.quantization)
+    check_scales(checkpoint)
     check_fit(checkpoint, dtype, config.quantization, free, ranks.size)
     images = read_image_processor(checkpoint.folder, model.vision.tile_size) if model.vision else None
     return ServingPlan(

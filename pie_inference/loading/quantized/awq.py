@@ -14,7 +14,6 @@ from .scheme import (
     Settings,
     StoredWeight,
     Tensors,
-    check_scales,
     make_format,
     stored_integers,
     unpack,
@@ -28,6 +27,7 @@ PLACES = (0, 4, 1, 5, 2, 6, 3, 7)
 class Awq:
     """Implements `Scheme`. A weight is (value - zero) * scale."""
 
+    scale = "scales"
     endings: Mapping[str, int] = {".qweight": 8, ".qzeros": 0, ".scales": 0}
 
     def __init__(self, config: Settings) -> None:
@@ -43,7 +43,7 @@ class Awq:
     def read(self, tensors: Tensors, module: str, rows: int, columns: int) -> StoredWeight:
         format = make_format("awq", "int4", self._group, columns, module)
         groups = columns // self._group
-        scales = check_scales(tensors.read(f"{module}.scales", (groups, rows), FLOATING), f"{module}.scales")
+        scales = tensors.read(f"{module}.scales", (groups, rows), FLOATING)
         values = _unpack(tensors.read(f"{module}.qweight", (columns, rows // 8), WORDS))
         zeros = _unpack(tensors.read(f"{module}.qzeros", (groups, rows // 8), WORDS))
         exact = zeros.t().to(scales.dtype).contiguous()

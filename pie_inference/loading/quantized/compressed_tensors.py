@@ -14,7 +14,6 @@ from .scheme import (
     Settings,
     StoredWeight,
     Tensors,
-    check_scales,
     make_format,
     stored_integers,
     unpack,
@@ -27,6 +26,7 @@ BITS = {"pack-quantized": [4, 8], "int-quantized": [8], "naive-quantized": [8], 
 class CompressedTensors:
     """Implements `Scheme`. All quantized modules of a checkpoint must have one form."""
 
+    scale = "weight_scale"
     endings: Mapping[str, int]
 
     def __init__(self, config: Settings) -> None:
@@ -84,12 +84,12 @@ class CompressedTensors:
         groups = columns // (self._group or columns)
         name = f"{module}.weight_scale"
         if self._strategy == "tensor":
-            whole = check_scales(tensors.read(name, tensors.shape(name), FLOATING), name)
+            whole = tensors.read(name, tensors.shape(name), FLOATING)
             if whole.numel() != 1:
                 raise CheckpointError(f"tensor {name!r} has shape {list(whole.shape)}, expected one number")
             scales = whole.view(1, 1).repeat(rows, 1)
         else:
-            scales = check_scales(tensors.read(name, (rows, groups), FLOATING), name)
+            scales = tensors.read(name, (rows, groups), FLOATING)
         if self._symmetric:
             return StoredWeight(QuantizedWeight(format, values, scales, None))
         if self._format != "pack-quantized":

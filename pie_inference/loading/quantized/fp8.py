@@ -10,7 +10,7 @@ from torch import Tensor
 from ...errors import CheckpointError
 from ...quantization.formats import QuantizedWeight
 from ...quantization.names import Format
-from .scheme import FLOATING, Settings, StoredWeight, Tensors, check_scales
+from .scheme import FLOATING, Settings, StoredWeight, Tensors
 
 BLOCK = 128
 VALUES = ("F8_E4M3",)
@@ -19,6 +19,7 @@ VALUES = ("F8_E4M3",)
 class Fp8Blocks:
     """Implements `Scheme`."""
 
+    scale = "weight_scale_inv"
     endings: Mapping[str, int] = {".weight_scale_inv": 0}
 
     def __init__(self, config: Settings) -> None:
@@ -38,7 +39,7 @@ def read_blocks(tensors: Tensors, module: str, scale: str, rows: int, columns: i
     """A weight of float8 numbers with scales [rows / 128, columns / 128]; the last blocks may be smaller."""
     name = f"{module}.{scale}"
     grid = (-(-rows // BLOCK), -(-columns // BLOCK))
-    scales = check_scales(tensors.read(name, grid, FLOATING), name)
+    scales = tensors.read(name, grid, FLOATING)
     values = checked_values(tensors.read(f"{module}.weight", (rows, columns), VALUES), module)
     of_rows = scales.repeat_interleave(BLOCK, 0)[:rows]
     return QuantizedWeight(Format("fp8-block", "fp8", BLOCK if columns > BLOCK else None), values, of_rows, None)

@@ -15,7 +15,6 @@ from .scheme import (
     Settings,
     StoredWeight,
     Tensors,
-    check_scales,
     make_format,
     stored_integers,
     unpack,
@@ -27,6 +26,7 @@ WORDS = ("I32",)
 class Gptq:
     """Implements `Scheme`. A weight is (value - zero) * scale; version 1 of the format stores zeros less 1."""
 
+    scale = "scales"
     endings: Mapping[str, int]
 
     def __init__(self, config: Settings) -> None:
@@ -46,7 +46,7 @@ class Gptq:
         per_word = 32 // self._bits
         format = make_format("gptq", "int4" if self._bits == 4 else "int8", self._group, columns, module)
         groups = columns // (self._group or columns)
-        scales = check_scales(tensors.read(f"{module}.scales", (groups, rows), FLOATING), f"{module}.scales")
+        scales = tensors.read(f"{module}.scales", (groups, rows), FLOATING)
         words = tensors.read(f"{module}.qweight", (columns // per_word, rows), WORDS)
         zeros = unpack(tensors.read(f"{module}.qzeros", (groups, -(-rows // per_word)), WORDS), self._bits, 1)[:, :rows]
         zeros = (zeros + self._taken) & (2**self._bits - 1)

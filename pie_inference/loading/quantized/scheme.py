@@ -62,6 +62,9 @@ class Scheme(Protocol):
     name: str
     """As `pie models` shows it."""
 
+    scale: str
+    """The last part of the name of a module's scales."""
+
     endings: Mapping[str, int]
     """What the names of tensors of quantized modules end with, and for each how many weights one of its numbers holds;
     0: it is no weight."""
@@ -116,13 +119,6 @@ def make_format(scheme: str, kind: Kind, group: int | None, columns: int, module
     if group is not None and columns % group:
         raise CheckpointError(f"{module}: its {columns} input features are not a multiple of groups of {group}")
     return Format(f"{scheme} {kind}" if group is None else f"{scheme} {kind}-{group}", kind, group)
-
-
-def check_scales(scales: Tensor, name: str) -> Tensor:
-    """The scales, if each is a number other than 0. Raises CheckpointError."""
-    if not bool((torch.isfinite(scales) & (scales != 0)).all()):
-        raise CheckpointError(f"tensor {name!r}: a scale is 0 or not a number; the checkpoint is broken")
-    return scales
 
 
 def unpack(words: Tensor, bits: int, dim: int) -> Tensor:

@@ -113,13 +113,14 @@ def filled(value: float) -> Callable[[torch.Tensor], torch.Tensor]:
     ("scheme", "how", "message"),
     [
         ("fp8-float32", change(f"{DOWN}.weight_scale_inv", filled(0)), rf"{DOWN}.weight_scale_inv.*a scale is 0"),
-        ("awq-32", change(f"{UP}.scales", filled(float("nan"))), rf"{UP}.scales.*not a number"),
-        ("gptq-4-128", change(f"{UP}.scales", lambda scales: None), rf"{UP}.scales' is missing"),
+        ("awq-32", change(f"{UP}.scales", filled(float("nan"))), rf"{UP}.scales.*a scale is 0 or not a number"),
+        ("int-8", change(f"{UP}.weight_scale", lambda _: None), rf"weight_scale of {UP} is missing"),
+        ("gptq-4-128", change(f"{UP}.scales", lambda scales: None), rf"scales of {UP} is missing"),
         ("gptq-4-128", change(f"{UP}.qweight", lambda words: words[:-1].clone()), rf"{UP}.qweight' has shape"),
         ("gptq-4-64-act-order", change(f"{UP}.g_idx", filled(99)), rf"{UP}.g_idx.*groups are not of 64"),
         ("packed-4-128", change(f"{UP}.weight_packed", torch.Tensor.float), rf"{UP}.weight_packed' is stored as F32"),
-        ("fp8-float32", change(f"{UP}.weight_scale_inv", lambda _: None), rf"{UP}.weight' has no scale, as fp8"),
-        ("fp8-float32", change(f"{DOWN}.weight_scale_inv", lambda _: None), rf"{DOWN}.weight' has no scale, as fp8"),
+        ("fp8-float32", change(f"{UP}.weight_scale_inv", lambda _: None), rf"weight_scale_inv of {UP} is missing"),
+        ("fp8-float32", change(f"{DOWN}.weight_scale_inv", lambda _: None), rf"weight_scale_inv of {DOWN} is missing"),
     ],
 )
 def test_broken_checkpoints_are_refused_by_the_name_of_the_tensor(
@@ -129,6 +130,8 @@ def test_broken_checkpoints_are_refused_by_the_name_of_the_tensor(
     how(quantized)
     with pytest.raises(CheckpointError, match=message):
         logprobs(quantized, "bfloat16")
+    problem = check_up(WorkerConfig(quantized, "model", dtype="bfloat16", device="cpu")).problem
+    assert (problem is not None) == ("scale" in message)  # those are found before a weight is read
 
 
 @pytest.mark.parametrize(
