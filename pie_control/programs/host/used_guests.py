@@ -39,12 +39,13 @@ class UsedGuests:
 
     def keep(self, instance: Instance, user: User, grown: int) -> bool:
         """Keeps an instance that waits for a program, and has grown by so many bytes in its last launch. False if it is
-        too large, or none is kept: then it is still the caller's."""
+        too large, or none is kept: then it is still the caller's. One that is kept has no owner."""
         instance.grown += max(0, grown)
         if instance.grown > MOST_GROWN or not self._most:
             return False
         if len(self._kept) >= self._most:
             self.drop_one()
+        instance.owner = None  # whose inferlet has ended, and may have been launched with much
         self._kept[instance] = user, self._clock()
         self._by_user.setdefault(user, []).append(instance)
         return True

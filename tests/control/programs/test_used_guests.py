@@ -24,6 +24,7 @@ A, B = User("one", "program"), User("two", "program")
 class _Instance:
     def __init__(self) -> None:
         self.grown = 0
+        self.owner: object = self
         self.closed = False
 
     def close(self) -> None:
@@ -136,6 +137,13 @@ def on_server(cache: Path, body: Callable[[ServerApi], Awaitable[None]], **optio
             await body(server)
 
     asyncio.run(check())
+
+
+def test_one_that_is_kept_holds_nothing_of_the_inferlet_that_has_ended() -> None:
+    (instance,) = instances(1)
+    assert instance.owner is not None
+    assert UsedGuests(4).keep(instance, A, 0)
+    assert instance.owner is None
 
 
 def test_later_launches_call_main_again_as_inferlets_of_their_own(guest_cache: Path) -> None:
