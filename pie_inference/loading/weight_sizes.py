@@ -81,11 +81,12 @@ def _is_quantized(tensor: StoredTensor) -> bool:
 
 
 def sizes(checkpoint: Checkpoint) -> tuple[WeightSize, ...]:
-    """The forms in which the weights could be served, the largest first."""
+    """The forms in which the weights could be served, the largest first. Those that are quantized already stay so."""
     tensors = tuple(checkpoint.tensors())
     columns = {tensor.shape[-1] for tensor in tensors if _is_quantized(tensor) and not tensor.name.endswith(HEAD)}
     plain = [(torch.float32, "none"), (torch.bfloat16, "none")]
-    quantized = [name for name, format in FORMATS.items() if all(map(format.divides, columns))]
+    fitting = [name for name, format in FORMATS.items() if all(map(format.divides, columns))]
+    quantized = fitting if checkpoint.scheme is None else []
     forms = [*plain, *((torch.bfloat16, name) for name in quantized)]
     found = [WeightSize(str(dtype)[6:], name, weight_bytes(tensors, dtype, name)) for dtype, name in forms]
     return tuple(sorted(found, key=lambda size: -size.nbytes))

@@ -94,6 +94,7 @@ def test_memory_is_that_of_the_file(scheme: str, tmp_path: Path) -> None:
     plain = check_up(WorkerConfig(tmp_path / "exact", "model", dtype="bfloat16", device="cpu"))
     assert plain.shape is not None
     assert (plan.shape.parameters, bool(plan.shape.scheme)) == (plain.shape.parameters, True)
+    assert {size.quantization for size in plan.shape.weights} == {"none"}
 
 
 def change(name: str, how: Callable[[torch.Tensor], torch.Tensor | None]) -> Callable[[Path], None]:
