@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from ...control import metrics
+from ...observation import metrics
 from ..plan import Plan
 from ..rows import Row, row
 

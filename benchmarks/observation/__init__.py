@@ -1,0 +1,1 @@
+"""What it costs to be seen: metrics, and viewers of the dashboard."""
