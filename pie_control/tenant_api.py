@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from time import monotonic, time
+from typing import TypeVar
 
 from msgspec.structs import replace
 
 from .config import ServerConfig
+from .engine.app_host import AppHost
 from .engine.hosts import Hosts
 from .engine.model import Model
-from .errors import BadRequest, RateLimited, WorkerUnavailable
+from .errors import BadRequest, Overloaded, RateLimited, WorkerUnavailable
 from .inferlets.events import Event, LogLine
 from .inferlets.lifecycle import Status
 from .programs.library import ProgramLibrary
-from .programs.store import ProgramInfo
+from .programs.store import Program, ProgramInfo
 from .registry.blobs import BlobStore
 from .registry.entry import Entry, InferletInfo
 from .registry.registry import Registry
@@ -24,6 +26,11 @@ from .tenants.budgets import seconds_of_day_left
 from .tenants.meters import Meter, Meters
 from .tenants.tenant import DEFAULT_STANDING, Standing
 from .texts import byte_size
+
+HOSTS_TRIED = 3
+"""Hosts that one after the other prepare a program, if each of them ends."""
+
+Done = TypeVar("Done")
 
 
 class TenantApi:
@@ -108,7 +115,9 @@ class TenantApi:
         """Stores a program and makes it ready to launch. A name stands for it from now on; `file`, what its file is
         called, is only shown. Raises BadProgram, BadRequest (a name that cannot be), StorageFull, Overloaded,
         HostUnavailable."""
-        info = await self._library.upload(data, name, (await self._hosts.place()).programs, self._tenant, file)
+        info = await on_one(
+            self._hosts, lambda host: self._library.upload(data, name, host.programs, self._tenant, file)
+        )
         self.note("upload", f"{info.program} {info.name}")
         return info
 
@@ -151,9 +160,7 @@ class TenantApi:
         self.check_budget()
         self._check_launch(arguments, environment or {})
         found_blobs = self._blobs.find(blobs or {}) | dict(contents or {})
-        host = await self._hosts.place()
-        with host.launching():
-            found = await self._library.find(program, host.programs, owner or self._tenant)
+        host, found = await on_one(self._hosts, lambda host: self._find(host, program, owner))
         if all(model.is_down for model in self._models.values()):
             raise WorkerUnavailable("; ".join(model.why_down() for model in self._models.values()))
         entry = self._registry.new(found, self._hosts.post, self._hosts.tell_room, self.standing)
@@ -164,6 +171,10 @@ class TenantApi:
         if listener is not None:
             entry.attach(listener)
         return entry
+
+    async def _find(self, host: AppHost, program: str, owner: str) -> tuple[AppHost, Program]:
+        with host.launching():
+            return host, await self._library.find(program, host.programs, owner or self._tenant)
 
     def _check_launch(self, arguments: Sequence[str], environment: Mapping[str, str]) -> None:
         texts = (*arguments, *environment.keys(), *environment.values())
@@ -207,3 +218,15 @@ class TenantApi:
         """Ends an inferlet, soon if its host is another process; nothing happens if it has ended. Raises
         UnknownName."""
         self._hosts.stop(self._registry.get(id, self._tenant), Status.TERMINATED, reason)
+
+
+async def on_one(hosts: Hosts, act: Callable[[AppHost], Awaitable[Done]]) -> Done:
+    """Does something on a host, and on another one if that ends meanwhile. Raises what `hosts.place` and `act` do."""
+    for left in reversed(range(HOSTS_TRIED)):
+        host = await hosts.place()
+        try:
+            return await act(host)
+        except Overloaded:
+            if host.load().serves or not left:
+                raise
+    raise AssertionError("the last try returns or raises")

@@ -33,6 +33,7 @@ from pie_control.calls.input_image.embed_img import ImageCommand
 from pie_control.calls.kind import Barrier, OpenQueue
 from pie_control.config import InferletLimits
 from pie_control.engine import hosts
+from pie_control.engine.app_host import AppHost
 from pie_control.engine.hosts import Hosts, HostSettings
 from pie_control.engine.loop import Loop
 from pie_control.engine.model import Model
@@ -46,6 +47,7 @@ from pie_control.programs.warm_pool import WARM_BYTES, WarmPool
 from pie_control.registry.entry import MAX_INBOX_BYTES, Entry
 from pie_control.registry.registry import Registry
 from pie_control.scheduling import Closed, Opened, Scheduler
+from pie_control.tenant_api import on_one
 from tests.helpers.guard import HANG_SECONDS
 from tests.helpers.played_client import PlayedClient
 from tests.helpers.played_host import PlayedHost
@@ -437,6 +439,40 @@ def test_hosts_prepare_programs(tmp_path: Path) -> None:
         with pytest.raises(Overloaded, match="has ended: try again"):
             programs.provide("def", "text", "code")
         programs.forget("def")
+
+    play(tmp_path, body)
+
+
+def test_another_host_prepares_a_program_if_the_first_one_ends(tmp_path: Path) -> None:
+    async def body(scene: Scene) -> None:
+        compiling = asyncio.create_task(on_one(scene.hosts, lambda host: host.programs.compile("story", "text")))
+        asked: list[int] = []
+        while not compiling.done():
+            await asyncio.sleep(0)
+            for number, link in scene.links.items():
+                for request in link.take(Compile):
+                    asked.append(number)
+                    if len(asked) > 1:
+                        link.says(Prepared(request.request, "the code"))
+                        continue
+                    link.fails = "no memory"
+                    link.on_lost("gone")
+        assert (await compiling, sorted(asked)) == ("the code", [1, 2])
+
+    play(tmp_path, body)
+
+
+def test_a_refusal_by_a_host_that_serves_is_not_tried_elsewhere(tmp_path: Path) -> None:
+    async def body(scene: Scene) -> None:
+        tried = []
+
+        async def refuse(host: AppHost) -> None:
+            tried.append(host.number)
+            raise Overloaded("all places are taken")
+
+        with pytest.raises(Overloaded, match="all places"):
+            await on_one(scene.hosts, refuse)
+        assert len(tried) == 1
 
     play(tmp_path, body)
 
