@@ -11,6 +11,7 @@ from ...quantization.formats import QuantizedWeight
 from .scheme import (
     FLOATING,
     GROUPS,
+    WORDS,
     Settings,
     StoredWeight,
     Tensors,
@@ -19,7 +20,6 @@ from .scheme import (
     unpack,
 )
 
-WORDS = ("I32",)
 PLACES = (0, 4, 1, 5, 2, 6, 3, 7)
 """Where in a word the eight outputs are."""
 

@@ -11,6 +11,7 @@ from .scheme import (
     CONFIG,
     FLOATING,
     GROUPS,
+    WORDS,
     Settings,
     StoredWeight,
     Tensors,
@@ -19,7 +20,6 @@ from .scheme import (
     unpack,
 )
 
-WORDS = ("I32",)
 BITS = {"pack-quantized": [4, 8], "int-quantized": [8], "naive-quantized": [8], "float-quantized": [8]}
 
 

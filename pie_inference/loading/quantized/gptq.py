@@ -12,6 +12,7 @@ from ...quantization.formats import QuantizedWeight
 from .scheme import (
     FLOATING,
     GROUPS,
+    WORDS,
     Settings,
     StoredWeight,
     Tensors,
@@ -19,8 +20,6 @@ from .scheme import (
     stored_integers,
     unpack,
 )
-
-WORDS = ("I32",)
 
 
 class Gptq:

@@ -17,7 +17,8 @@ CONFIG = "config.json: quantization_config"
 GROUPS = (32, 64, 128)
 """Input features that may share a scale, where not a whole row does."""
 FLOATING = ("F32", "F16", "BF16")
-SCALE_TYPES = {torch.float32, torch.float16, torch.bfloat16}
+WORDS = ("I32",)
+"""Number formats of scales, and of packed integers, by their names in safetensors."""
 
 
 class Tensors(Protocol):
