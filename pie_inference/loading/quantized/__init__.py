@@ -1,1 +1,1 @@
-"""Reads weights that a checkpoint has in a quantized form: a module for each scheme, chosen by `choose.py`."""
+"""Reads weights that a checkpoint has in a quantized form; `choose.py` finds the scheme."""

@@ -6,11 +6,11 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from ...errors import CheckpointError
-from .awq import Awq
-from .compressed_tensors import CompressedTensors
-from .fp8 import Fp8Blocks
-from .gptq import Gptq
 from .scheme import CONFIG, TAKE_THE_ORIGINAL, Scheme, Settings
+from .schemes.awq import Awq
+from .schemes.compressed_tensors import CompressedTensors
+from .schemes.fp8 import Fp8Blocks
+from .schemes.gptq import Gptq
 
 SCHEMES: Mapping[str, Callable[[Settings], Scheme]] = {
     "fp8": Fp8Blocks,

@@ -7,8 +7,8 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
-from ...quantization.formats import QuantizedWeight
-from .scheme import (
+from ....quantization.formats import QuantizedWeight
+from ..scheme import (
     FLOATING,
     GROUPS,
     WORDS,

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from ...errors import CheckpointError
-from ...quantization.formats import QuantizedWeight
-from .fp8 import BLOCK, VALUES, checked_values, read_blocks
-from .scheme import (
+from ....errors import CheckpointError
+from ....quantization.formats import QuantizedWeight
+from ..scheme import (
     CONFIG,
     FLOATING,
     GROUPS,
@@ -19,6 +18,7 @@ from .scheme import (
     stored_integers,
     unpack,
 )
+from .fp8 import BLOCK, VALUES, checked_values, read_blocks
 
 BITS = {"pack-quantized": [4, 8], "int-quantized": [8], "naive-quantized": [8], "float-quantized": [8]}
 

@@ -7,10 +7,10 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
-from ...errors import CheckpointError
-from ...quantization.formats import QuantizedWeight
-from ...quantization.names import Format
-from .scheme import FLOATING, Settings, StoredWeight, Tensors
+from ....errors import CheckpointError
+from ....quantization.formats import QuantizedWeight
+from ....quantization.names import Format
+from ..scheme import FLOATING, Settings, StoredWeight, Tensors
 
 BLOCK = 128
 VALUES = ("F8_E4M3",)

@@ -7,9 +7,9 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
-from ...errors import CheckpointError
-from ...quantization.formats import QuantizedWeight
-from .scheme import (
+from ....errors import CheckpointError
+from ....quantization.formats import QuantizedWeight
+from ..scheme import (
     FLOATING,
     GROUPS,
     WORDS,
