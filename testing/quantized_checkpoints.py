@@ -15,7 +15,7 @@ from torch import Tensor
 from pie_inference.loading.checkpoint import SINGLE_FILE
 
 Tensors = dict[str, Tensor]
-LAYERS = ("_proj.weight",)
+LAYERS = ("_proj.weight", "_proj_with_mqa.weight", ".w1.weight", ".w2.weight", ".w3.weight")
 
 
 @dataclass(frozen=True)

@@ -20,9 +20,11 @@ KEPT_EXACT = (
     "router.weight",
     "shared_expert_gate.weight",
     "conv1d.weight",
+    "_bias",
     *(f"linear_attn.in_proj_{name}.weight" for name in ("a", "b", "ba")),
 )
-"""Endings of the names of matrices that are never quantized: embeddings, routers, convolutions, gates of heads."""
+"""Endings of the names of matrices that are never quantized: embeddings, routers, convolutions, gates of heads,
+biases of experts."""
 
 TOWERS = ("vision_model.", "vision_tower.", "visual.", "connector.")
 """Parts of the names of matrices that turn images into vectors: these are not quantized either."""

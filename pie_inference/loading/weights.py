@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
-from typing import Literal, Protocol
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Literal, Protocol, TypeVar
 
 import torch
 from torch import Tensor
@@ -46,6 +46,16 @@ class TensorSource(TensorReader, Protocol):
     def check(self, name: str, shape: Sequence[int]) -> None:
         """Raises CheckpointError as `read` does, without reading."""
 
+
+class RenamedTensors(TensorReader, Protocol):
+    """A checkpoint by other names."""
+
+    @property
+    def quantized(self) -> Mapping[str, str]:
+        """The modules whose weights are quantized in the checkpoint, to their names there."""
+
+
+Renamed = TypeVar("Renamed", bound=RenamedTensors)
 
 Split = Literal["outputs", "inputs"]
 Role = Literal["layer", "head", "router"]
@@ -100,9 +110,13 @@ class WeightLoader:
     def __contains__(self, name: str) -> bool:
         return name in self._checkpoint
 
-    def read_through(self, renamed: Callable[[TensorSource], TensorReader]) -> None:
-        """From now on reads what `renamed` makes of the checkpoint, such as the same tensors by other names."""
-        self._checkpoint = renamed(self._source)
+    def read_through(self, rename: Callable[[TensorSource, QuantizedTensors | None], Renamed]) -> Renamed:
+        """From now on reads what `rename` makes of the checkpoint and of the weights that are quantized in it."""
+        renamed = rename(self._source, self._as_stored)
+        self._checkpoint = renamed
+        if self._as_stored is not None:
+            self._as_stored = replace(self._as_stored, names=renamed.quantized)
+        return renamed
 
     @property
     def quantized(self) -> bool:

@@ -82,11 +82,6 @@ def _architectures(config: Mapping[str, Any]) -> list[str]:
 
 def _borrowed(config: Mapping[str, Any], names: list[str], cache_dir: Path | None) -> BorrowedConfig:
     """By transformers' code. Raises CheckpointError."""
-    if config.get("quantization_config"):
-        raise CheckpointError(
-            "config.json: quantization_config: checkpoints that are quantized are served only of these: "
-            f"{', '.join(FAMILIES)}; take the original checkpoint, with --quantization"
-        )
     try:
         return read_borrowed(config, names[0], cache_dir)
     except CheckpointError as error:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, pairwise
 
@@ -23,14 +23,16 @@ class QuantizedTensors:
     scheme: Scheme
     tensors: Tensors
     library: Library | None  # the compiled kernels for CPUs, if they serve quantized layers
+    names: Mapping[str, str] | None = None  # of such modules, to their names in the checkpoint; None: these are equal
 
     def holds(self, module: str) -> bool:
         """Whether the module has such a weight."""
-        return self.scheme.holds(self.tensors, module)
+        return self.scheme.holds(self.tensors, module) if self.names is None else module in self.names
 
     def read(self, module: str, rows: int, columns: int) -> StoredWeight:
         """The weight [rows, columns] of a module. Raises CheckpointError."""
-        return self.scheme.read(self.tensors, module, rows, columns)
+        stored = module if self.names is None else self.names[module]
+        return self.scheme.read(self.tensors, stored, rows, columns)
 
 
 def stored_linear(

@@ -29,6 +29,9 @@ STATES = {"linear_attention", "mamba", "conv", "hybrid", "hybrid_sliding", "recu
 SEEING = ("aya_vision", "cohere2_vision", "internvl", "llava", "llava_next", "mistral3")
 """Types that see whose text model is a causal model as it stands: it serves text."""
 
+NOT_OF_MODEL = ("auto_map", "transformers_version", "quantization_config")
+"""Keys of config.json that do not change what a model computes."""
+
 transformers.utils.logging.set_verbosity(logging.CRITICAL)
 
 Attend = Callable[..., Tensor]
@@ -76,7 +79,7 @@ def read(raw: Mapping[str, Any], architecture: str) -> Any:
         )
     for key in ("num_hidden_layers", "n_layer", "n_layers", "num_layers"):
         _check_layers(key, raw.get(key, 1))
-    values = {key: value for key, value in raw.items() if key not in ("auto_map", "transformers_version")}
+    values = {key: value for key, value in raw.items() if key not in NOT_OF_MODEL}
     try:
         config = CONFIG_MAPPING[named].from_dict(values)
     except RecursionError:
@@ -90,6 +93,7 @@ def read(raw: Mapping[str, Any], architecture: str) -> Any:
         raise CheckpointError(f"config.json: model_type {named!r}: models of more than text are not supported")
     if config.model_type not in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES:
         raise CheckpointError(f"config.json: text_config: model_type {config.model_type!r} is no causal model")
+    vars(config).pop("quantization_config", None)  # of its text model
     _check(config)
     return config
 

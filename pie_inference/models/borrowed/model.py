@@ -109,8 +109,6 @@ def build(config: BorrowedConfig, weights: WeightLoader) -> BorrowedModel:
     if weights.ranks.size > 1:
         raise ConfigError(f"--tensor-parallel: {config.architecture} by transformers' code runs on one rank only")
     module = make(read(config.raw, config.architecture), weights.dtype, "meta")
-    if weights.quantized and any(each.dim() > 2 for each in module.parameters()):
-        raise ConfigError(f"--quantization: the experts of {config.architecture} by transformers' code take none")
     fill(module, weights, config.survey.irregular)
     take_norms(module, weights.ops)
     freeze_positions(module, config.max_context, weights.device)

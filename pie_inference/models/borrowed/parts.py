@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Mapping, Sequence
+from itertools import pairwise
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ...ops.interface import Ops
+from ...ops.interface import Linear, Ops
 
 
 class OwnNorm(nn.Module):
@@ -70,3 +72,55 @@ def freeze_positions(model: Any, context: int, device: torch.device) -> None:
         if following:
             still = dict.fromkeys(by_layer, "default")
             module.rope_type = still if isinstance(kinds, dict) else "default"
+
+
+def experts_of(model: Any) -> Mapping[str, Any]:
+    """The modules that hold all experts of a layer and run them by transformers' interface of experts."""
+    return {name: module for name, module in model.named_modules() if hasattr(module, "_is_expert_parallel")}
+
+
+def stacks_of(module: Any) -> tuple[str, str]:
+    """The two parameters of such a module, each with the weights of all experts."""
+    return "gate_up_proj" if module.has_gate else "up_proj", "down_proj"
+
+
+def take_experts(module: Any, layers: Sequence[Sequence[Linear]]) -> None:
+    """Makes the experts of a module run one after the other by `layers`: the first ones of each expert, and the second
+    ones. What is between them stays transformers' own."""
+    for name in stacks_of(module):
+        del module._parameters[name]
+    module.forward = _Experts(module, *layers)
+
+
+class _Experts:
+    """The forward of a module with experts, as transformers' `grouped_mm_experts_forward` has it."""
+
+    def __init__(self, module: Any, first: Sequence[Linear], second: Sequence[Linear]) -> None:
+        self._module, self._first, self._second = module, first, second
+
+    def __call__(self, hidden: Tensor, chosen: Tensor, shares: Tensor) -> Tensor:
+        """hidden: [T, hidden_size]; chosen experts and their shares: [T, experts of a token]. Returns the weighted sums
+        over the chosen experts [T, hidden_size]."""
+        count = chosen.shape[1]
+        experts, order = chosen.reshape(-1).sort(stable=True)
+        ends = torch.bincount(experts, minlength=len(self._first)).cumsum(0).tolist()[: len(self._first)]
+        rows, shares = hidden[order // count], shares.reshape(-1, 1)[order]
+        found = torch.zeros_like(rows)  # rows without an expert stay so
+        for expert, (begin, end) in enumerate(pairwise([0, *ends])):
+            if begin < end:
+                found[begin:end] = self._run(expert, rows[begin:end])
+        if self._module.has_post_expert_norm:
+            found = self._module.post_expert_norm(found)
+        weighted = found * shares
+        weighted = torch.empty_like(weighted).index_copy_(0, order, weighted)
+        return weighted.view(len(hidden), count, -1).sum(1).to(hidden.dtype)
+
+    def _run(self, expert: int, rows: Tensor) -> Tensor:
+        module, (first, second) = self._module, stacks_of(self._module)
+        inner = self._biased(first, expert, self._first[expert](rows))
+        inner = module._apply_gate(inner) if module.has_gate else module.act_fn(inner)
+        return self._biased(second, expert, self._second[expert](inner))
+
+    def _biased(self, name: str, expert: int, rows: Tensor) -> Tensor:
+        module = self._module
+        return rows + module.get_parameter(f"{name}_bias")[expert] if module.has_bias else rows

@@ -4,8 +4,9 @@ memory. Linear layers become ours, so that quantization, adapters and kernels wo
 from __future__ import annotations
 
 import copy
+import re
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -14,38 +15,59 @@ from torch import Tensor, nn
 from transformers.conversion_mapping import get_model_conversion_mapping
 from transformers.core_model_loading import WeightConverter, WeightRenaming, dot_natural_key, rename_source_key
 
-from ...errors import CheckpointError
+from ...errors import CheckpointError, ConfigError
+from ...loading.quantized.layers import QuantizedTensors
+from ...loading.quantized.scheme import TAKE_THE_ORIGINAL
 from ...loading.weights import Block, Role, TensorSource, WeightLoader
 from ...ops.interface import Linear
 from .code import first_line
+from .parts import experts_of, stacks_of, take_experts
 
 Sources = list[tuple[str, str]]
 """Tensors of the checkpoint, each with the pattern of the converter that takes it."""
+
+NUMBER = re.compile(r"(?<=\.)\d+(?=\.)")
+"""A number in the name of a tensor; the last one is that of the expert."""
 
 ROUTERS = (".gate", ".router", "_gate")
 """Endings of linear layers that choose experts: they are never quantized."""
 
 
 class Renamed:
-    """A checkpoint by the names that the module has: implements `TensorReader`."""
+    """A checkpoint by the names that the module has: implements `RenamedTensors`.
 
-    def __init__(self, model: Any, stored: TensorSource) -> None:
+    The experts of a layer are one parameter of the module, and in most checkpoints tensors of their own. Those are also
+    read by the names of `expert`.
+    """
+
+    def __init__(self, model: Any, stored: TensorSource, as_stored: QuantizedTensors | None) -> None:
         """Raises CheckpointError if a tensor is missing, or has another shape than the module says."""
         self._model, self._stored = model, stored
+        self.quantized: dict[str, str] = {}
         self._renamed: dict[str, str] = {}
         self._converted: dict[str, tuple[str, Sources]] = {}  # by any of the results: the first one, and its sources
         self._made: dict[str, Tensor] = {}
+        self._experts: dict[str, list[list[str]]] = {}  # by parameter, the tensors of each expert
+        self._slices: dict[str, tuple[str, int, bool]] = {}
+        self._alone: set[str] = set()
         table = get_model_conversion_mapping(model)
         self._converters = {p: one for one in table if isinstance(one, WeightConverter) for p in one.source_patterns}
         self._shapes = {name: tuple(tensor.shape) for name, tensor in model.state_dict().items()}
+        self._in_file = _quantized_weights(stored, as_stored)
         self._assign(table)
         self._check(getattr(model, "all_tied_weights_keys", {}))
 
     def __contains__(self, name: str) -> bool:
-        return name in self._renamed or name in self._converted
+        return name in self._renamed or name in self._converted or name in self._alone or name in self._slices
 
     def read(self, name: str, shape: Sequence[int]) -> Tensor:
         """A tensor as it is stored, or as it is made of those that are. Raises CheckpointError."""
+        if name in self._alone:
+            return self._stored.read(name, shape)
+        if name in self._slices:
+            stacked, expert, transposed = self._slices[name]
+            weight = self._stored.read(self._renamed[stacked], self._shapes[stacked])[expert]
+            return weight.t() if transposed else weight
         if name in self._renamed:
             return self._stored.read(self._renamed[name], shape)
         if name not in self._converted:
@@ -57,13 +79,24 @@ class Renamed:
             raise CheckpointError(f"tensor {name!r} has shape {found}, expected {list(shape)}")
         return self._made.pop(name)
 
+    def expert(self, stacked: str, number: int, transposed: bool) -> list[str]:
+        """The modules whose outputs, side by side, are those of one expert of a parameter [experts, outputs, inputs],
+        or, if it is transposed, [experts, inputs, outputs]."""
+        if stacked not in self._experts:
+            name = f"{stacked}.{number}"
+            self._slices[f"{name}.weight"] = (stacked, number, transposed)
+            return [name]
+        tensors = self._experts[stacked][number]
+        self._alone.update(tensors)
+        return [tensor.removesuffix(".weight") for tensor in tensors]
+
     def _assign(self, table: Sequence[Any]) -> None:
         """Finds the place of each tensor of the checkpoint; those that the module does not have are left alone."""
         renamings = [one for one in table if isinstance(one, WeightRenaming)]
         converters = [one for one in table if isinstance(one, WeightConverter)]
         prefix, known = self._model.base_model_prefix, self._model.state_dict()
         taken: dict[str, Sources] = defaultdict(list)
-        for source in sorted(self._stored.names(), key=dot_natural_key):
+        for source in sorted(self._names(), key=dot_natural_key):
             name = _of_text(source)
             target, pattern = rename_source_key(name, renamings, converters, prefix, known)
             if target not in known and name in known:
@@ -75,16 +108,42 @@ class Renamed:
             else:
                 taken[target].append((source, pattern))
         for target, sources in taken.items():
-            results = self._converters[sources[0][1]].target_patterns
+            converter = self._converters[sources[0][1]]
+            results = converter.target_patterns
             for result in (target.replace(results[0], each) for each in results):
                 self._converted[result] = (target, sources)
+            if _stacks(converter):
+                self._experts[target] = _by_expert(target, sources, converter, self._shapes[target][0])
+
+    def _names(self) -> Iterable[str]:
+        """The tensors of the checkpoint. Those of a quantized module are one, its weight."""
+        if not self._in_file:
+            return self._stored.names()
+        return dict.fromkeys(self._in_file.get(name, name) for name in self._stored.names())
 
     def _check(self, tied: Mapping[str, str]) -> None:
+        weights = set(self._in_file.values())
         for name, shape in self._shapes.items():
             if name in self._renamed:
-                self._stored.check(self._renamed[name], shape)
-            elif name not in self._converted and name not in tied:
+                source = self._renamed[name]
+                if source in weights:
+                    self._take_quantized(name, source)
+                else:
+                    self._stored.check(source, shape)
+            elif name in self._converted:
+                quantized = [source for source, _ in self._converted[name][1] if source in weights]
+                if quantized and name not in self._experts:
+                    raise _unfitting(quantized[0], f"it has its numbers in parts of {name!r}")
+                self.quantized |= {each.removesuffix(".weight"): each.removesuffix(".weight") for each in quantized}
+            elif name not in tied:
                 raise CheckpointError(f"tensor {name!r} is missing")
+
+    def _take_quantized(self, name: str, source: str) -> None:
+        module = name.removesuffix(".weight")
+        kind = type(self._model.get_submodule(module)) if module != name else None
+        if kind is not nn.Linear:
+            raise _unfitting(source, f"{name!r} is no linear layer")
+        self.quantized[module] = source.removesuffix(".weight")
 
     def _convert(self, target: str, sources: Sources) -> dict[str, Tensor]:
         converter = copy.deepcopy(self._converters[sources[0][1]])
@@ -96,6 +155,40 @@ class Renamed:
         except Exception as error:
             raise CheckpointError(f"tensors of {target!r} do not fit each other: {first_line(error)}") from None
         return {name: each[0] if isinstance(each, list) else each for name, each in made.items()}
+
+
+def _quantized_weights(stored: TensorSource, as_stored: QuantizedTensors | None) -> dict[str, str]:
+    """The tensors of modules that are quantized in the checkpoint, each with the name of its module's weight."""
+    found: dict[str, str] = {}
+    if as_stored is None:
+        return found
+    for name in stored.names():
+        module, _, last = name.rpartition(".")
+        if as_stored.holds(module) and (last == "weight" or f".{last}" in as_stored.scheme.endings):
+            found[name] = f"{module}.weight"
+    return found
+
+
+def _unfitting(weight: str, why: str) -> CheckpointError:
+    module = weight.removesuffix(".weight")
+    return CheckpointError(f"{module} is quantized, and in transformers' code {why}; {TAKE_THE_ORIGINAL}")
+
+
+def _stacks(converter: WeightConverter) -> bool:
+    """Whether it makes one parameter of the tensors of all experts, with the outputs of each side by side."""
+    known = [("MergeModulelist", 0), ("Concatenate", 1)]
+    does = [(type(each).__name__, getattr(each, "dim", None)) for each in converter.operations]
+    return bool(does) and does == known[: len(does)] and len(converter.target_patterns) == 1
+
+
+def _by_expert(target: str, sources: Sources, converter: WeightConverter, count: int) -> list[list[str]]:
+    """The tensors of each expert, in the order of the converter's patterns. Raises CheckpointError."""
+    found = {(pattern, int(NUMBER.findall(source)[-1])): source for source, pattern in sources}
+    experts = [[(pattern, number) for pattern in converter.source_patterns] for number in range(count)]
+    for pattern, number in (each for expert in experts for each in expert if each not in found):
+        name = pattern.replace("*", str(number)).lstrip(".")
+        raise CheckpointError(f"tensor '...{name}' is missing, of which {target!r} is made")
+    return [[found[each] for each in expert] for expert in experts]
 
 
 def _of_text(name: str) -> str:
@@ -125,7 +218,8 @@ class OwnLinear(nn.Module):
 
 def fill(model: Any, weights: WeightLoader, irregular: Sequence[str]) -> None:
     """Gives a module that is on `meta` its weights. Raises CheckpointError."""
-    weights.read_through(lambda stored: Renamed(model, stored))
+    renamed = weights.read_through(lambda stored, as_stored: Renamed(model, stored, as_stored))
+    experts = experts_of(model) if weights.quantized else {}
     tied: Mapping[str, str] = getattr(model, "all_tied_weights_keys", {})
     head, linear = model.get_output_embeddings(), {}
     for name, module in model.named_modules():
@@ -133,9 +227,13 @@ def fill(model: Any, weights: WeightLoader, irregular: Sequence[str]) -> None:
         if type(module) is nn.Linear and module.weight.dtype == weights.dtype and not shared:
             linear[name] = module
     of_linear = {f"{name}.{part}" for name in linear for part in ("weight", "bias")}
+    own: set[str] = {f"{name}.{part}" for name, module in experts.items() for part in stacks_of(module)} | of_linear
     for name, tensor in model.state_dict().items():
-        if name not in of_linear and name not in tied:
-            _put(model, name, weights.tensor(name, *tensor.shape, dtype=tensor.dtype))
+        if name in own or name in tied:
+            continue
+        if weights.quantized and tensor.dim() > 2 and "expert" in name:
+            raise ConfigError(f"--quantization: {type(model).__name__} of transformers runs {name} by code of its own")
+        _put(model, name, weights.tensor(name, *tensor.shape, dtype=tensor.dtype))
     for target, source in tied.items():
         if target not in of_linear:
             _put(model, target, model.get_parameter(source))
@@ -150,7 +248,22 @@ def fill(model: Any, weights: WeightLoader, irregular: Sequence[str]) -> None:
             adaptable=name not in irregular,
         )
         model.set_submodule(name, OwnLinear(module, multiply))
+    for name, module in experts.items():
+        take_experts(module, [_by_each(f"{name}.{part}", module, weights, renamed) for part in stacks_of(module)])
     _compute_buffers(model, weights.device)
+
+
+def _by_each(stacked: str, module: Any, weights: WeightLoader, renamed: Renamed) -> list[Linear]:
+    """One layer for each expert of a parameter. Experts see other rows than those of the batch, so they take no
+    adapters."""
+    count, *sizes = module.get_parameter(stacked.rpartition(".")[2]).shape
+    ins, outs = sizes if module.is_transposed else reversed(sizes)
+    layers = []
+    for number in range(count):
+        parts = renamed.expert(stacked, number, module.is_transposed)
+        blocks = [Block(part, outs // len(parts)) for part in parts]
+        layers.append(weights.linear(blocks, ins, adaptable=False))
+    return layers
 
 
 def _put(model: Any, name: str, tensor: Tensor) -> None:
