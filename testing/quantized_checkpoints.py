@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -182,6 +183,81 @@ def by_row(kind: str) -> Writer:
     return Writer(_compressed("float-quantized" if floating else "int-quantized", weights), quantize)
 
 
+E2M1 = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0)
+
+
+def _e2m1(scaled: Tensor) -> Tensor:
+    """The codes of the nearest numbers of 4 bits."""
+    between = torch.tensor([(low + high) / 2 for low, high in pairwise(E2M1)])
+    return torch.bucketize(scaled.abs(), between) + 8 * (scaled < 0)
+
+
+def _fp4_exact(codes: Tensor, scales: Tensor) -> Tensor:
+    """Codes and scales [N, G, group], in float32, as the file's users multiply them."""
+    numbers = torch.tensor([*E2M1, *(-each for each in E2M1)])[codes]
+    return (numbers * scales).flatten(1)
+
+
+def _bytes(codes: Tensor) -> Tensor:
+    return (codes[..., 0::2] | codes[..., 1::2] << 4).flatten(1).to(torch.uint8)
+
+
+def _nvfp4(weight: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Codes [N, G, 16], scales float8_e4m3fn [N, G], and what takes the largest of these to 448."""
+    grouped = weight.view(len(weight), -1, 16)
+    factor = weight.abs().max() / (6 * 448)
+    scales = (grouped.abs().amax(-1) / 6 / factor).to(torch.float8_e4m3fn)
+    return _e2m1(grouped / (scales.float() * factor)[..., None]), scales, factor
+
+
+def _compressed_nvfp4(weight: Tensor) -> tuple[Tensors, Tensor]:
+    codes, scales, factor = _nvfp4(weight)
+    divisor = (1 / factor).view(1)
+    tensors = {
+        "weight_packed": _bytes(codes),
+        "weight_scale": scales,
+        "weight_global_scale": divisor,
+        "input_global_scale": torch.tensor([3.0]),
+    }
+    return tensors, _fp4_exact(codes, (scales.float() / divisor)[..., None])
+
+
+def _modelopt(weight: Tensor) -> tuple[Tensors, Tensor]:
+    codes, scales, factor = _nvfp4(weight)
+    tensors = {
+        "weight": _bytes(codes),
+        "weight_scale": scales,
+        "weight_scale_2": factor,
+        "input_scale": torch.tensor(0.3),
+    }
+    return tensors, _fp4_exact(codes, (scales.float() * factor)[..., None])
+
+
+def _mxfp4(weight: Tensor) -> tuple[Tensors, Tensor]:
+    grouped = weight.view(len(weight), -1, 32)
+    powers = grouped.abs().amax(-1).log2().floor() - 2
+    codes = _e2m1(grouped / powers.exp2()[..., None])
+    tensors = {"weight_packed": _bytes(codes), "weight_scale": (powers + 127).to(torch.uint8)}
+    return tensors, _fp4_exact(codes, powers.exp2()[..., None])
+
+
+def _fp4_config(kind: str, strategy: str, group: int) -> dict[str, Any]:
+    weights = {"num_bits": 4, "type": "float", "strategy": strategy, "group_size": group, "symmetric": True}
+    config = _compressed(f"{kind}-pack-quantized", weights)
+    config["config_groups"]["group_0"]["input_activations"] = {
+        **weights,
+        "dynamic": "local" if kind == "nvfp4" else True,
+    }
+    return config
+
+
+MODELOPT = {
+    "quant_method": "modelopt",
+    "quant_algo": "NVFP4",
+    "config_groups": {"group_0": {"weights": {"dynamic": False, "num_bits": 4, "type": "float", "group_size": 16}}},
+    "kv_cache_scheme": {"dynamic": False, "num_bits": 8, "type": "float"},
+    "ignore": ["lm_head"],
+}
 FP8 = {"quant_method": "fp8", "activation_scheme": "dynamic", "weight_block_size": [128, 128]}
 WRITERS: Mapping[str, Writer] = {
     "fp8-float32": Writer(FP8, _fp8(torch.float32)),
@@ -200,4 +276,7 @@ WRITERS: Mapping[str, Writer] = {
     "int-8": by_row("int"),
     "float-8": by_row("float"),
     "float-8-tensor": by_row("float-tensor"),
+    "nvfp4": Writer(_fp4_config("nvfp4", "tensor_group", 16), _compressed_nvfp4),
+    "nvfp4-modelopt": Writer(MODELOPT, _modelopt),
+    "mxfp4": Writer(_fp4_config("mxfp4", "group", 32), _mxfp4),
 }

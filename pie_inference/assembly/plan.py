@@ -25,7 +25,7 @@ from ..kv_cache.pages import KvShape
 from ..loading.checkpoint import Checkpoint
 from ..loading.hub import find_folder
 from ..loading.quantized.check import check_scales
-from ..loading.quantized.choose import read_scheme
+from ..loading.quantized.choose import find_scheme
 from ..loading.tokenizer_files import TokenizerFiles, read_tokenizer_files
 from ..loading.weight_sizes import check_fit, check_groups, weight_bytes
 from ..models.config import ModelConfig
@@ -49,7 +49,7 @@ def read_model(config: WorkerConfig) -> ModelFiles:
     """Reads config.json and the headers of the weights. Raises CheckpointError."""
     folder = find_folder(config.model)
     raw_config = read_json(folder / "config.json")
-    scheme = read_scheme(raw_config)
+    scheme = find_scheme(folder, raw_config)
     if scheme is not None and config.quantization != "none":
         raise ConfigError(
             f"--quantization {config.quantization}: the checkpoint is quantized already ({scheme.name}); serve it "

@@ -9,6 +9,9 @@
 // To each integer of 4 bits, which becomes the upper part of the mantissa of 16.
 static constexpr float FOUR_BITS_ADDED = 16;
 
+// The magnitudes of floating-point numbers of 4 bits (e2m1).
+static constexpr float E2M1[8] = {0, 0.5, 1, 1.5, 2, 3, 4, 6};
+
 #if WITH_PAIRS
 
 // The upper and the lower bytes of the bfloat16 numbers of 128 magnitudes.
@@ -83,6 +86,28 @@ struct FourBits {
     }
 };
 
+// Floating-point numbers of 4 bits (e2m1), in words as those of `FourBits`.
+struct FourBitFloats {
+    using Factor = bfloat16;
+    static constexpr int FEATURES = 8, PARTS = 1, BYTES = UNIT / 2, MOST_DIRECT = 4, CONSTANTS = 1;
+    __m512i numbers;  // of all codes, twice, since a look-up reads five bits
+
+    explicit FourBitFloats(const uint16_t*) {
+        uint16_t bits[32];
+        for (int code = 0; code < 32; code++) {
+            const Word magnitude = read_word(E2M1 + (code & 7));
+            bits[code] = uint16_t(magnitude >> 16 | (code & 8) << 12);
+        }
+        numbers = _mm512_loadu_si512(bits);
+    }
+
+    INLINE_MEMBER void decode(const char* from, int, Words* words) const {
+        const Words packed = read<Words>(from);
+        UNROLLED
+        for (int w = 0; w < 4; w++) words[w] = (Words)_mm512_permutexvar_epi16((__m512i)(packed >> 4 * w), numbers);
+    }
+};
+
 template <class Number>
 using Stored = Plain<Number>;
 
@@ -102,10 +127,7 @@ struct EightBits {
 
     INLINE_MEMBER Floats numbers(const uint8_t* from) const {
         if constexpr (INTEGER) return floats_of(ints_of(from));
-        // The exponent moves by a product, which also makes subnormal numbers right.
-        Words codes = words_of(from);
-        Floats magnitude = (Floats)((codes & 0x7f) << 20) * splat(0x1p120f);
-        return (Floats)((Words)magnitude | (codes & 0x80) << 24);
+        return load((const e4m3*)from);
     }
 };
 
@@ -141,6 +163,40 @@ struct FourBits {
     }
 
     INLINE_MEMBER Words number(Words shifted) const { return (shifted & 0x00780000) | 0x41800000; }
+};
+
+struct FourBitFloats {
+    using Factor = float;
+    static constexpr int FEATURES = 8, PARTS = 4, BYTES = UNIT / 2, MOST_DIRECT = 8, CONSTANTS = 2;
+    Floats magnitudes;  // by the lower three bits; all of a vector are used
+
+    explicit FourBitFloats(const uint16_t*) {
+        for (int lane = 0; lane < LANES; lane++) magnitudes[lane] = E2M1[lane & 7];
+    }
+
+    INLINE_MEMBER void decode(const char* from, int part, Words* words) const {
+        UNROLLED
+        for (int v = 0; v < VECTORS_PER_UNIT; v++) {
+            const Words packed = read<Words>(from + v * sizeof(Words));
+            words[v] = number(packed >> (4 * part), packed << (28 - 4 * part));
+            words[VECTORS_PER_UNIT + v] = number(packed >> (4 * part + 16), packed << (12 - 4 * part));
+        }
+    }
+
+    // A magnitude by the lowest three bits of `codes`, with the highest bit of `signs`.
+    INLINE_MEMBER Words number(Words codes, Words signs) const {
+        return (Words)magnitude(codes) | (signs & 0x80000000);
+    }
+
+    INLINE_MEMBER Floats magnitude(Words codes) const {
+#if defined(WITH_AVX512)
+        return _mm512_permutexvar_ps((__m512i)(codes & 7), magnitudes);
+#elif defined(__AVX2__)
+        return _mm256_permutevar8x32_ps(magnitudes, (__m256i)codes);
+#else
+        return (Floats)((codes & 7) << 22) * splat(0x1p126f);
+#endif
+    }
 };
 
 // Pairs of bfloat16 numbers, as floats.

@@ -10,6 +10,7 @@
 struct LinearLayer {
     const char* weights;    // units [outs rounded up][ins][UNIT]
     const void* scales;     // not in groups: bfloat16 [outs rounded up]; else [units][groups][scale, zero][UNIT], or only scales
+    const float* factors;   // [outs rounded up] of the sums of groups, or null
     const void* bias;       // [outs] in the rows' format, or null
     const uint16_t* codes;  // 8 bits: the bfloat16 number of each magnitude
     int64_t outs, ins;      // ins: with padding, a multiple of the form's features
@@ -18,7 +19,7 @@ struct LinearLayer {
     int64_t zeros;          // of groups; see Zeros
 };
 
-enum ScaleType { SCALES_BFLOAT16, SCALES_HALF, SCALES_FLOAT };
+enum ScaleType { SCALES_BFLOAT16, SCALES_HALF, SCALES_FLOAT, SCALES_E4M3, SCALES_E8M0 };
 
 // A weight is its integer times the scale; with 4 bits, the integer less 8. Zeros are added to that, or taken from the integer.
 enum Zeros { ZEROS_NONE, ZEROS_ADDED, ZEROS_TAKEN };
@@ -115,9 +116,13 @@ class LinearParts {
     }
 
     void add_group(Range rows, Range units, int64_t group, const float* part, float* sums, int64_t stride) const {
-        if (layer_.scale_type == SCALES_FLOAT) add_group<float>(rows, units, group, part, sums, stride);
-        else if (layer_.scale_type == SCALES_HALF) add_group<half>(rows, units, group, part, sums, stride);
-        else add_group<bfloat16>(rows, units, group, part, sums, stride);
+        switch (layer_.scale_type) {
+        case SCALES_BFLOAT16: return add_group<bfloat16>(rows, units, group, part, sums, stride);
+        case SCALES_HALF: return add_group<half>(rows, units, group, part, sums, stride);
+        case SCALES_FLOAT: return add_group<float>(rows, units, group, part, sums, stride);
+        case SCALES_E4M3: return add_group<e4m3>(rows, units, group, part, sums, stride);
+        case SCALES_E8M0: return add_group<e8m0>(rows, units, group, part, sums, stride);
+        }
     }
 
     template <class Scale>
@@ -166,6 +171,7 @@ class LinearParts {
             for (int64_t out = first; out < end; out += LANES) {
                 Floats sum = load(sums + out - first);
                 if (scaled) sum *= load((const bfloat16*)layer_.scales + out);
+                if (layer_.factors) sum *= load(layer_.factors + out);
                 if (bias) sum += load(bias + out, layer_.outs - out);
                 store(to + out, sum, layer_.outs - out);
             }

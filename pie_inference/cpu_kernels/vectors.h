@@ -54,6 +54,14 @@ struct half {
     uint16_t bits;
 };
 
+// The bits of a number of 8 bits with a mantissa of 3, and of a power of two (OCP Microscaling Formats 1.0, section 5.4).
+struct e4m3 {
+    uint8_t bits;
+};
+struct e8m0 {
+    uint8_t bits;
+};
+
 // ---- Memory ----
 
 template <class Vector>
@@ -384,6 +392,16 @@ INLINE Floats widened_half(Halves bits) {
 #endif
 }
 
+// The exponent moves by a product, which also makes subnormal numbers right.
+INLINE Floats load(const e4m3* from) {
+    const Words codes = words_of(&from->bits);
+    const Floats magnitude = (Floats)((codes & 0x7f) << 20) * splat(0x1p120f);
+    return (Floats)((Words)magnitude | (codes & 0x80) << 24);
+}
+INLINE Floats load(const e8m0* from) {
+    const Words codes = words_of(&from->bits);
+    return (Floats)(codes == 0 ? splat(0x00400000u) : codes << 23);
+}
 INLINE Floats load(const float* from) {
     return read<Floats>(from);
 }

@@ -24,7 +24,7 @@ BARE = "embed_tokens.weight"
 BYTES = {"F64": 8, "F32": 4, "F16": 2, "BF16": 2, "F8_E4M3": 1}
 """Number formats of weights, by their names in safetensors, with the bytes of one number."""
 FLOATING = tuple(BYTES)
-INTEGER_BYTES = {"I64": 8, "I32": 4, "I16": 2, "I8": 1, "U8": 1}
+INTEGER_BYTES = {"I64": 8, "I32": 4, "I16": 2, "I8": 1, "U8": 1, "F8_E8M0": 1}
 """Those of tensors of quantized weights, which schemes read."""
 SPARE = 16
 """A quantized weight takes up to one byte in so many more than its file, for scales that are spread over rows."""
@@ -101,8 +101,8 @@ class Checkpoint:
         if self.scheme is None:
             return None
         module, _, last = name.rpartition(".")
-        if last == "weight" and self.scheme.holds(self, module):
-            return 1
+        if last == "weight":
+            return self.scheme.endings.get(".weight", 1) if self.scheme.holds(self, module) else None
         return next((count for ending, count in self.scheme.endings.items() if name.endswith(ending)), None)
 
     def read(self, name: str, shape: Sequence[int], formats: Collection[str] = FLOATING) -> Tensor:

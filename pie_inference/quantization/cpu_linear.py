@@ -42,6 +42,7 @@ def make_linear(library: Library, weight: QuantizedWeight, bias: Tensor | None) 
         group=group or 0,
         scale_type=_SCALE_TYPES[weight.scales.dtype],
         zeros=0 if weight.zeros is None else 2 if weight.zeros_taken else 1,
+        factors=_pack_factors(weight),
     )
 
 
@@ -51,16 +52,22 @@ def _form(weight: QuantizedWeight) -> str:
     return ALL_INT8 if kind == "int8" and bool((weight.values == -128).any()) else kind
 
 
-_SCALE_TYPES = {torch.bfloat16: 0, torch.float16: 1, torch.float32: 2}
+_SCALE_TYPES = {
+    torch.bfloat16: 0,
+    torch.float16: 1,
+    torch.float32: 2,
+    torch.float8_e4m3fn: 3,
+    torch.float8_e8m0fnu: 4,
+}
 """`ScaleType` of linear.h."""
 
 
 def _pack(weight: QuantizedWeight, padding: int) -> Tensor:
-    """The weight as units [units, features, UNIT], for int4 [units, features / 8, UNIT, 4 bytes]; in huge pages."""
+    """The weight as units [units, features, UNIT], of 4 bits [units, features / 8, UNIT, 4 bytes]; in huge pages."""
     values = weight.values.view(torch.uint8)
-    if weight.format.kind == "int4":
+    if weight.format.per_byte == 2:
         values = F.pad(values, (0, -values.shape[1] % (padding // 2), 0, -weight.rows % UNIT))
-        units = _words_of_int4(values).view(-1, UNIT, values.shape[1] // 4, 4).transpose(1, 2)
+        units = _words_of_nibbles(values).view(-1, UNIT, values.shape[1] // 4, 4).transpose(1, 2)
     else:
         if _form(weight) == ALL_INT8:  # as signs and magnitudes: -1 is the first number below 0
             values = values ^ torch.where(values > 127, 127, 0).to(torch.uint8)
@@ -71,7 +78,7 @@ def _pack(weight: QuantizedWeight, padding: int) -> Tensor:
     return memory
 
 
-def _words_of_int4(values: Tensor) -> Tensor:
+def _words_of_nibbles(values: Tensor) -> Tensor:
     """Bytes [N, K / 2] of two neighbours each as words of eight: in the lower half the even ones, in the upper half
     the odd ones, each the lowest bits first."""
     pairs = values.view(len(values), -1, 2, 2)
@@ -85,9 +92,16 @@ def _pack_scales(weight: QuantizedWeight, group: int | None) -> Tensor:
     missing = -weight.rows % UNIT
     if group is None:
         return F.pad(weight.scales.view(-1), (0, missing))
-    tensors = [weight.scales] if weight.zeros is None else [weight.scales, weight.zeros]
+    scales = weight.scales.view(torch.uint8) if weight.scales.itemsize == 1 else weight.scales
+    tensors = [scales] if weight.zeros is None else [scales, weight.zeros]
     padded = F.pad(torch.stack(tensors, 1), (0, 0, 0, 0, 0, missing))
     return padded.view(-1, UNIT, *padded.shape[1:]).permute(0, 3, 2, 1).contiguous()
+
+
+def _pack_factors(weight: QuantizedWeight) -> Tensor | None:
+    """Factors of rows as float32 [outputs], padded."""
+    factors = weight.row_factors
+    return None if factors is None else F.pad(factors.view(-1), (0, -weight.rows % UNIT))
 
 
 _MAGNITUDES = torch.arange(128, dtype=torch.uint8)

@@ -4,6 +4,10 @@ int8: symmetric, one scale for each output feature. fp8: e4m3, one scale for eac
 zero point for each group of input features, weight = (value - 8) * scale + zero with values 0 to 15; this is the form
 of torch's own int4 products. Scales are rounded to the model's dtype before values are chosen, so that every
 implementation multiplies by the same weights.
+
+fp4: numbers of 4 bits (e2m1) as checkpoints have them, with a scale of 8 bits for each group of input features, e8m0 in
+MXFP4 (OCP Microscaling Formats 1.0, section 5.3), and in NVFP4 e4m3 beside a factor of the whole tensor. Nothing is
+quantized to it here.
 """
 
 from __future__ import annotations
@@ -31,12 +35,15 @@ class QuantizedWeight:
     """A weight [N, K] with G scales for each of its rows."""
 
     format: Format
-    values: Tensor  # int8 or float8_e4m3fn [N, K]; for int4 uint8 [N, K / 2], with even input features in the low half
-    scales: Tensor  # [N, G], floating-point
+    values: Tensor  # int8 or float8_e4m3fn [N, K]; of 4 bits uint8 [N, K / 2], with even input features in the low half
+    scales: Tensor  # [N, G], floating-point; for fp4 float8_e8m0fnu or float8_e4m3fn
     zeros: Tensor | None  # [N, G] in the dtype of scales; None: 0
     zeros_taken: bool = False
     """What zeros are. False: they are added, weight = value * scale + zero, for int4 (value - 8) * scale + zero. True:
     they are taken from the value, weight = (value - zero) * scale."""
+    factors: Tensor | None = None  # float32 [N, 1], by which the scales of a row are multiplied; None: 1
+    factors_divide: bool = False
+    """Whether scales are divided by the factors instead."""
 
     @property
     def rows(self) -> int:
@@ -44,15 +51,23 @@ class QuantizedWeight:
 
     @property
     def columns(self) -> int:
-        return self.values.shape[1] * (2 if self.format.kind == "int4" else 1)
+        return self.values.shape[1] * self.format.per_byte
 
     @property
     def nbytes(self) -> int:
-        return self.values.nbytes + self.scales.nbytes + (0 if self.zeros is None else self.zeros.nbytes)
+        tensors = (self.values, self.scales, self.zeros, self.factors)
+        return sum(each.nbytes for each in tensors if each is not None)
+
+    @property
+    def row_factors(self) -> Tensor | None:
+        """float32 [N, 1]: what sums of values times scales are multiplied by; None: 1."""
+        return self.factors.reciprocal() if self.factors is not None and self.factors_divide else self.factors
 
     def dequantize(self, dtype: torch.dtype) -> Tensor:
         """The weight [N, K] that the values stand for, rounded to `dtype` once."""
         exact = torch.promote_types(dtype, torch.float32)
+        if self.format.kind == "fp4":
+            return (fp4_numbers(self.values).to(exact) * self._for_columns(self._exact_scales(exact))).to(dtype)
         values = unpack_int4(self.values) if self.format.kind == "int4" else self.values
         middle = INT4_MIDDLE if self.format.kind == "int4" and not self.zeros_taken else 0
         weight = values.to(exact) - middle if middle else values.to(exact)
@@ -62,6 +77,13 @@ class QuantizedWeight:
         if self.zeros is not None and not self.zeros_taken:
             weight += self._for_columns(self.zeros)
         return weight.to(dtype)
+
+    def _exact_scales(self, dtype: torch.dtype) -> Tensor:
+        """Scales [N, G] with the factors of their rows."""
+        scales = self.scales.to(dtype)
+        if self.factors is None:
+            return scales
+        return scales / self.factors if self.factors_divide else scales * self.factors
 
     def _for_columns(self, numbers: Tensor) -> Tensor:
         """Numbers [N, G] as [N, K], or as [N, 1] if a row has one."""
@@ -74,24 +96,29 @@ class QuantizedWeight:
 
     @property
     def _form(self) -> tuple[object, ...]:
-        return self.format, self.columns, self.scales.dtype, self.zeros is None, self.zeros_taken
+        numbers = self.scales.dtype, self.zeros is None, self.factors is None
+        return self.format, self.columns, *numbers, self.zeros_taken, self.factors_divide
 
     def narrowed(self, dim: int, first: int, count: int) -> QuantizedWeight:
         """Rows (`dim` 0) or columns (1) `first` to `first + count`. Columns must be whole groups."""
         if dim == 0:
-            return self._with(lambda numbers, size: numbers.narrow(0, first, count))
-        per_byte = 2 if self.format.kind == "int4" else 1
-        steps = (per_byte, self.format.group)
+            return self._with(lambda numbers, _: numbers.narrow(0, first, count))
 
         def narrow(numbers: Tensor, step: int | None) -> Tensor:
             return numbers if step is None else numbers.narrow(1, first // step, -(-count // step))
 
-        return self._with(lambda numbers, of_scales: narrow(numbers, steps[of_scales]))
+        return self._with(narrow)
 
-    def _with(self, change: Callable[[Tensor, bool], Tensor]) -> QuantizedWeight:
-        """With each tensor changed; `change` is told whether it holds scales or zeros."""
-        zeros = None if self.zeros is None else change(self.zeros, True)
-        return replace(self, values=change(self.values, False), scales=change(self.scales, True), zeros=zeros)
+    def _with(self, change: Callable[[Tensor, int | None], Tensor]) -> QuantizedWeight:
+        """With each tensor changed; `change` is told how many columns a number in it is for; None: for all."""
+        per_byte, group = self.format.per_byte, self.format.group
+        return replace(
+            self,
+            values=change(self.values, per_byte),
+            scales=change(self.scales, group),
+            zeros=None if self.zeros is None else change(self.zeros, group),
+            factors=None if self.factors is None else change(self.factors, None),
+        )
 
     def to(self, device: torch.device) -> QuantizedWeight:
         """The same on `device`."""
@@ -104,8 +131,10 @@ def stack(parts: Sequence[QuantizedWeight]) -> QuantizedWeight:
     if len(parts) == 1:
         return first
     zeros = None if first.zeros is None else torch.cat([part.zeros for part in parts if part.zeros is not None])
+    factors = None if first.factors is None else torch.cat([part.factors for part in parts if part.factors is not None])
     values = torch.cat([part.values.view(torch.uint8) for part in parts]).view(first.values.dtype)
-    return replace(first, values=values, scales=torch.cat([part.scales for part in parts]), zeros=zeros)
+    scales = torch.cat([part.scales for part in parts])
+    return replace(first, values=values, scales=scales, zeros=zeros, factors=factors)
 
 
 def quantize(parts: Sequence[Tensor], format: Format, dtype: torch.dtype, device: torch.device) -> QuantizedWeight:
@@ -153,3 +182,13 @@ def pack_int4(values: Tensor) -> Tensor:
 def unpack_int4(packed: Tensor) -> Tensor:
     """Unpacks uint8 [N, K / 2] into [N, K], with values 0 to 15."""
     return torch.stack((packed & 15, packed >> 4), -1).view(len(packed), -1)
+
+
+FP4_MAGNITUDES = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0)
+"""The numbers of e2m1 without their signs, by their lower three bits."""
+
+
+def fp4_numbers(packed: Tensor) -> Tensor:
+    """Unpacks numbers of 4 bits, uint8 [N, K / 2], into float32 [N, K]."""
+    magnitudes = torch.tensor(FP4_MAGNITUDES, device=packed.device)
+    return torch.cat((magnitudes, -magnitudes))[unpack_int4(packed).int()]

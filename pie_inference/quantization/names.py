@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-Kind = Literal["int8", "int4", "fp8"]
+Kind = Literal["int8", "int4", "fp8", "fp4"]
 
 SCALE_BYTES = 2
 """Bytes of a scale in bfloat16; float32 models need twice as many."""
@@ -19,6 +19,11 @@ class Format:
     name: str
     kind: Kind
     group: int | None = None  # input features that share a scale; None: the whole row shares one
+
+    @property
+    def per_byte(self) -> int:
+        """Values in a byte."""
+        return 2 if self.kind in ("int4", "fp4") else 1
 
     def nbytes(self, rows: int, columns: int, scale_bytes: int = SCALE_BYTES) -> int:
         """Memory of a weight [rows, columns]."""

@@ -95,3 +95,69 @@ def multiply_nibbles(
         sums += tl.load(bias + out, wanted, 0.0).to(tl.float32)[None, :]
     place = output + row.to(tl.int64)[:, None] * outs + out[None, :]
     tl.store(place, sums.to(output.dtype.element_ty), there[:, None] & wanted[None, :])
+
+
+@triton.jit(do_not_specialize=["count"])
+def multiply_floats_of_4_bits(
+    rows,  # [count, ins]
+    values,  # uint8 [outs, ins / 2], even inputs in the low half; each is a number of e2m1
+    scales,  # uint8 [outs, groups]
+    factors,  # float32 [outs]; not read without HAS_FACTORS
+    bias,  # [outs]; not read without HAS_BIAS
+    output,  # [count, outs]
+    count,
+    outs,
+    ins,
+    HAS_BIAS: tl.constexpr,
+    ROWS: tl.constexpr,
+    OUTS: tl.constexpr,
+    HAS_FACTORS: tl.constexpr,
+    E8M0: tl.constexpr,  # whether scales are numbers of e8m0, else of e4m3
+    GROUP: tl.constexpr,
+    PAIRS: tl.constexpr,  # inputs that are multiplied at a time, by twos
+):
+    row = tl.program_id(1) * ROWS + tl.arange(0, ROWS)
+    out = tl.program_id(0) * OUTS + tl.arange(0, OUTS)
+    there, wanted = row < count, out < outs
+    sums = tl.zeros((ROWS, OUTS), tl.float32)
+    for first in range(0, ins // 2, PAIRS):
+        pair = first + tl.arange(0, PAIRS)
+        inside = pair < ins // 2
+        left = rows + row.to(tl.int64)[:, None] * ins + 2 * pair[None, :]
+        read = there[:, None] & inside[None, :]
+        even = tl.load(left, read, 0.0)
+        odd = tl.load(left + 1, read, 0.0)
+        held = inside[:, None] & wanted[None, :]
+        packed = tl.load(values + out.to(tl.int64)[None, :] * (ins // 2) + pair[:, None], held, 0).to(tl.int32)
+        of_group = out.to(tl.int64)[None, :] * (ins // GROUP) + (2 * pair // GROUP)[:, None]
+        scale = _scale(tl.load(scales + of_group, held, 0).to(tl.int32), E8M0)
+        low = (_number_of_4_bits(packed & 15) * scale).to(even.dtype)
+        high = (_number_of_4_bits(packed >> 4) * scale).to(even.dtype)
+        sums = tl.dot(even, low, sums, input_precision="ieee")
+        sums = tl.dot(odd, high, sums, input_precision="ieee")
+    if HAS_FACTORS:
+        sums *= tl.load(factors + out, wanted, 0.0)[None, :]
+    if HAS_BIAS:
+        sums += tl.load(bias + out, wanted, 0.0).to(tl.float32)[None, :]
+    place = output + row.to(tl.int64)[:, None] * outs + out[None, :]
+    tl.store(place, sums.to(output.dtype.element_ty), there[:, None] & wanted[None, :])
+
+
+@triton.jit
+def _number_of_4_bits(code):
+    """The number of an e2m1 code, float32. With a scale it is exact in bfloat16."""
+    magnitude = code & 7
+    larger = (2 + (magnitude & 1)) << tl.maximum((magnitude >> 1) - 1, 0)
+    twice = tl.where(magnitude < 2, magnitude, larger)
+    return tl.where(code < 8, twice, -twice).to(tl.float32) * 0.5
+
+
+@triton.jit
+def _scale(code, E8M0: tl.constexpr):
+    """The number of a code of 8 bits, float32. The smallest power of two is 0 where float32 has no smaller numbers."""
+    if E8M0:
+        return tl.where(code == 0, 0x00400000, code << 23).to(tl.float32, bitcast=True)
+    magnitude = code & 127
+    normal = ((magnitude << 20) + (120 << 23)).to(tl.float32, bitcast=True)
+    number = tl.where(magnitude < 8, magnitude.to(tl.float32) * 0.001953125, normal)
+    return tl.where(code < 128, number, -number)

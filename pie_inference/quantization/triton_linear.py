@@ -26,6 +26,8 @@ def can_serve(device: torch.device, kind: Kind) -> bool:
 
 def can_multiply(weight: QuantizedWeight) -> bool:
     """Whether the kernels know the form: zeros of 8 bits, and rows of 4 bits with one scale, they do not."""
+    if weight.format.kind == "fp4":
+        return True
     return weight.format.group is not None if weight.format.kind == "int4" else weight.zeros is None
 
 
@@ -43,7 +45,7 @@ def make_linear(weight: QuantizedWeight, bias: Tensor | None) -> Linear:
 
 
 def _launch(weight: QuantizedWeight, bias: Tensor | None, matrix: Tensor, output: Tensor) -> None:
-    from .triton_kernels import multiply_bytes, multiply_nibbles
+    from .triton_kernels import multiply_bytes, multiply_floats_of_4_bits, multiply_nibbles
 
     count, sizes = len(matrix), (len(matrix), weight.rows, weight.columns)
     block = min(MOST_ROWS, max(LEAST_ROWS, 1 << (count - 1).bit_length()))
@@ -56,6 +58,17 @@ def _launch(weight: QuantizedWeight, bias: Tensor | None, matrix: Tensor, output
         kind = 0 if weight.zeros is None else 2 if weight.zeros_taken else 1
         tensors = (matrix, weight.values, weight.scales, zeros, given, output)
         multiply_nibbles[grid](*tensors, *sizes, **shared, ZEROS=kind, GROUP=group or weight.columns)
+    elif weight.format.kind == "fp4":
+        scales, factors = weight.scales.view(torch.uint8), weight.row_factors
+        multiply_floats_of_4_bits[grid](
+            *(matrix, weight.values, scales, scales if factors is None else factors, given, output),
+            *sizes,
+            **shared,
+            HAS_FACTORS=factors is not None,
+            E8M0=weight.scales.dtype == torch.float8_e8m0fnu,
+            GROUP=group,
+            PAIRS=INS // 2,
+        )
     else:
         for_bytes = (matrix, weight.values, weight.scales, given, output)
         multiply_bytes[grid](*for_bytes, *sizes, **shared, GROUP=group, INS=min(INS, group or INS))

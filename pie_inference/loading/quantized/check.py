@@ -5,33 +5,44 @@ from __future__ import annotations
 import torch
 
 from ...errors import CheckpointError
-from ..checkpoint import Checkpoint, StoredTensor
+from ..checkpoint import FLOATING, Checkpoint, StoredTensor
+from .schemes.fp4 import MX_SCALES
 
-PLAIN = ("F8_E4M3", "I8")
+PLAIN = ("F8_E4M3", "I8", "U8")
 """Number formats of weights that need scales."""
+WEIGHT = ".weight"
 
 
 def check_scales(checkpoint: Checkpoint) -> None:
     """Reads all scales of quantized modules, and no weight. Raises CheckpointError for a module without scales, and for
     scales that are 0 or not numbers."""
-    if checkpoint.scheme is None:
+    scheme = checkpoint.scheme
+    if scheme is None:
         return
-    last = checkpoint.scheme.scale
     for tensor in checkpoint.tensors():
-        module, _, ending = tensor.name.rpartition(".")
-        if ending == last:
+        if tensor.name.endswith(tuple(scheme.scales)):
             _check(checkpoint, tensor)
-        elif _is_weight(tensor) and f"{module}.{last}" not in checkpoint:
-            raise CheckpointError(
-                f"{tensor.path}: tensor {tensor.name!r} is quantized, and {last} of {module} is missing"
-            )
+        elif _is_weight(tensor):
+            module = _module(tensor.name, [*scheme.endings, WEIGHT])
+            for scale in scheme.scales:
+                if module + scale not in checkpoint:
+                    raise CheckpointError(
+                        f"{tensor.path}: tensor {tensor.name!r} is quantized, and {scale[1:]} of {module} is missing"
+                    )
 
 
 def _is_weight(tensor: StoredTensor) -> bool:
-    return tensor.format in PLAIN if tensor.per_number is None else tensor.per_number > 0
+    if tensor.per_number is None:
+        return tensor.format in PLAIN and tensor.name.endswith(WEIGHT)
+    return tensor.per_number > 0
+
+
+def _module(name: str, endings: list[str]) -> str:
+    return next(name.removesuffix(ending) for ending in endings if name.endswith(ending))
 
 
 def _check(checkpoint: Checkpoint, tensor: StoredTensor) -> None:
-    scales = checkpoint.read(tensor.name, tensor.shape)
+    stored = checkpoint.read(tensor.name, tensor.shape, (*FLOATING, *MX_SCALES))
+    scales = (stored.view(torch.float8_e8m0fnu) if stored.dtype == torch.uint8 else stored).float()
     if not bool((torch.isfinite(scales) & (scales != 0)).all()):
         raise CheckpointError(f"{tensor.path}: tensor {tensor.name!r}: a scale is 0 or not a number")

@@ -1,28 +1,53 @@
-"""Finds the scheme of a checkpoint in its config.json."""
+"""Finds the scheme of a checkpoint in its config.json, or in the file beside it that has it."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any
 
 from ...errors import CheckpointError
+from ...json_files import read_json
 from .scheme import CONFIG, TAKE_THE_ORIGINAL, Scheme, Settings
 from .schemes.awq import Awq
+from .schemes.compressed_fp4 import MXFP4, NVFP4, CompressedFp4
 from .schemes.compressed_tensors import CompressedTensors
 from .schemes.fp8 import Fp8Blocks
 from .schemes.gptq import Gptq
+from .schemes.modelopt import ModelOpt
+from .schemes.mxfp4 import Mxfp4
+
+BESIDE = "hf_quant_config.json"
+"""What older versions of Model Optimizer write, and nothing to config.json."""
+
+
+def compressed_tensors(config: Settings) -> Scheme:
+    """The scheme of compressed-tensors that the format names."""
+    return CompressedFp4(config) if config.get("format") in (NVFP4, MXFP4) else CompressedTensors(config)
+
 
 SCHEMES: Mapping[str, Callable[[Settings], Scheme]] = {
     "fp8": Fp8Blocks,
     "gptq": Gptq,
     "awq": Awq,
-    "compressed-tensors": CompressedTensors,
+    "compressed-tensors": compressed_tensors,
+    "modelopt": ModelOpt,
+    "mxfp4": Mxfp4,
 }
 
 
+def find_scheme(folder: Path, config: Mapping[str, Any]) -> Scheme | None:
+    """The scheme of a model folder with this config.json, as `read_scheme`."""
+    scheme = read_scheme(config)
+    path = folder / BESIDE
+    if scheme is None and path.exists():
+        return ModelOpt(Settings(read_json(path), BESIDE))
+    return scheme
+
+
 def read_scheme(config: Mapping[str, Any]) -> Scheme | None:
-    """The scheme of a config.json; None if the checkpoint is not quantized. Raises CheckpointError for schemes that are
-    not supported, with the key and what to take instead."""
+    """The scheme of a config.json; None if it has none. Raises CheckpointError for schemes that are not supported, with
+    the key and what to take instead."""
     found = config.get("quantization_config")
     text = config.get("text_config")
     if found is None and isinstance(text, dict):

@@ -63,8 +63,8 @@ class Scheme(Protocol):
     name: str
     """As `pie models` shows it."""
 
-    scale: str
-    """The last part of the name of a module's scales."""
+    scales: Sequence[str]
+    """What the names of scales end with. Each quantized module has all of them."""
 
     endings: Mapping[str, int]
     """What the names of tensors of quantized modules end with, and for each how many weights one of its numbers holds;

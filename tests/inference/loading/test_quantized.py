@@ -17,10 +17,11 @@ from pie_inference.config import WorkerConfig
 from pie_inference.errors import CheckpointError, ConfigError
 from pie_inference.inspection.checkup import check_up
 from pie_inference.loading.checkpoint import SINGLE_FILE, Checkpoint
+from pie_inference.loading.quantized.check import check_scales
 from pie_inference.loading.quantized.choose import read_scheme
 from pie_inference.serving.worker import Worker
 from testing.checkpoints import make_checkpoint
-from testing.quantized_checkpoints import WRITERS, write
+from testing.quantized_checkpoints import E2M1, WRITERS, write
 from testing.worker_batches import Driver, Extend, Keys
 
 WITH_MANY_ZEROS = ("gptq-4-32-asymmetric", "awq-32", "packed-4-32-asymmetric")
@@ -69,6 +70,48 @@ def test_a_model_equals_the_one_with_plain_weights(scheme: str, tmp_path: Path) 
     assert nbytes < 0.4 * plain_bytes
 
 
+def test_experts_of_mxfp4_are_read_out_of_one_tensor(tmp_path: Path) -> None:
+    experts, outs, groups, module = 3, 8, 5, "experts.gate_up_proj"
+    generator = torch.Generator().manual_seed(0)
+    blocks = torch.randint(0, 256, (experts, outs, groups, 16), dtype=torch.uint8, generator=generator)
+    scales = torch.randint(90, 160, (experts, outs, groups), dtype=torch.uint8, generator=generator)
+    save_file({f"{module}_blocks": blocks, f"{module}_scales": scales}, tmp_path / SINGLE_FILE)
+    checkpoint = Checkpoint(tmp_path, read_scheme({"quantization_config": {"quant_method": "mxfp4"}}))
+    assert checkpoint.scheme is not None
+    check_scales(checkpoint)
+    assert checkpoint.num_parameters() == blocks.numel() * 2
+    stored = checkpoint.scheme.read(checkpoint, module, experts * outs, groups * 32)
+    codes = torch.stack((blocks & 15, blocks >> 4), -1).flatten(3).int()
+    numbers = torch.tensor([*E2M1, *(-each for each in E2M1)])[codes]
+    expected = torch.ldexp(numbers, scales[..., None].int() - 127).flatten(2).bfloat16()
+    for expert in range(experts):
+        assert torch.equal(stored.rows(expert * outs, outs).weight.dequantize(torch.bfloat16), expected[expert])
+    with pytest.raises(CheckpointError, match=r"gate_up_proj_blocks' has shape \[3, 8, 5, 16\], expected 16 rows"):
+        checkpoint.scheme.read(checkpoint, module, 16, groups * 32)
+
+
+def test_a_file_beside_the_config_may_tell_the_scheme(tmp_path: Path) -> None:
+    quantized, exact = make(tmp_path, "nvfp4-modelopt")
+    config = json.loads((quantized / "config.json").read_text())
+    del config["quantization_config"]
+    (quantized / "config.json").write_text(json.dumps(config))
+    told = {"quant_algo": "NVFP4", "kv_cache_quant_algo": "FP8", "group_size": 16, "exclude_modules": ["lm_head"]}
+    beside = quantized / "hf_quant_config.json"
+    beside.write_text(json.dumps({"producer": {"name": "modelopt"}, "quantization": told}))
+    np.testing.assert_allclose(logprobs(quantized, "float32")[0], logprobs(exact, "float32")[0], atol=1e-4)
+    beside.write_text(json.dumps({"quantization": {**told, "quant_algo": "FP8"}}))
+    with pytest.raises(CheckpointError, match=r"hf_quant_config.json.quantization.quant_algo: 'FP8' is not supported"):
+        logprobs(quantized, "float32")
+
+
+def test_scaled_activations_are_refused(tmp_path: Path) -> None:
+    quantized, _ = make(tmp_path, "nvfp4-modelopt")
+    tensors = load_file(quantized / SINGLE_FILE)
+    save_file(tensors | {f"{UP}.pre_quant_scale": torch.ones(256)}, quantized / SINGLE_FILE)
+    with pytest.raises(CheckpointError, match=rf"{UP}.pre_quant_scale': it scales activations; take the original"):
+        logprobs(quantized, "bfloat16")
+
+
 def test_some_matrices_of_a_layer_may_be_plain(tmp_path: Path) -> None:
     quantized, exact = make(tmp_path, "awq-128")
     module = "model.layers.0.self_attn.k_proj"
@@ -106,6 +149,16 @@ def change(name: str, how: Callable[[torch.Tensor], torch.Tensor | None]) -> Cal
     return apply
 
 
+def bits(code: int) -> Callable[[torch.Tensor], torch.Tensor]:
+    """Changes a scale of 8 bits to the one with this code."""
+
+    def apply(scales: torch.Tensor) -> torch.Tensor:
+        scales.view(torch.uint8)[1, 1] = code
+        return scales
+
+    return apply
+
+
 def filled(value: float) -> Callable[[torch.Tensor], torch.Tensor]:
     return lambda tensor: tensor.index_fill(0, torch.tensor([0]), value)
 
@@ -122,6 +175,16 @@ def filled(value: float) -> Callable[[torch.Tensor], torch.Tensor]:
         ("packed-4-128", change(f"{UP}.weight_packed", torch.Tensor.float), rf"{UP}.weight_packed' is stored as F32"),
         ("fp8-float32", change(f"{UP}.weight_scale_inv", lambda _: None), rf"weight_scale_inv of {UP} is missing"),
         ("fp8-float32", change(f"{DOWN}.weight_scale_inv", lambda _: None), rf"weight_scale_inv of {DOWN} is missing"),
+        ("nvfp4", change(f"{UP}.weight_global_scale", lambda _: None), rf"weight_global_scale of {UP} is missing"),
+        ("nvfp4", change(f"{UP}.weight_global_scale", filled(0)), rf"{UP}.weight_global_scale.*a scale is 0"),
+        ("nvfp4", change(f"{DOWN}.weight_scale", bits(0x80)), rf"{DOWN}.weight_scale': a scale is 0 or not a number"),
+        ("nvfp4", change(f"{DOWN}.weight_scale", bits(0x7F)), rf"{DOWN}.weight_scale': a scale is 0 or not a number"),
+        ("nvfp4", change(f"{UP}.weight_packed", lambda words: words[:, 8:].clone()), rf"{UP}.weight_packed' has shape"),
+        ("nvfp4-modelopt", change(f"{UP}.weight_scale_2", lambda _: None), rf"weight_scale_2 of {UP} is missing"),
+        ("nvfp4-modelopt", change(f"{UP}.weight_scale", lambda _: None), rf"weight_scale of {UP} is missing"),
+        ("mxfp4", change(f"{UP}.weight_scale", bits(0xFF)), rf"{UP}.weight_scale': a scale is 0 or not a number"),
+        ("mxfp4", change(f"{UP}.weight_scale", lambda _: None), rf"weight_scale of {UP} is missing"),
+        ("mxfp4", change(f"{UP}.weight_packed", torch.Tensor.float), rf"{UP}.weight_packed' is stored as F32"),
     ],
 )
 def test_broken_checkpoints_are_refused_by_the_name_of_the_tensor(
@@ -135,6 +198,12 @@ def test_broken_checkpoints_are_refused_by_the_name_of_the_tensor(
     assert (problem is not None) == ("scale" in message)  # those are found before a weight is read
 
 
+def groups_with(scheme: str, **changes: Any) -> dict[str, Any]:
+    """The config_groups of a scheme with other settings of weights."""
+    group = WRITERS[scheme].config["config_groups"]["group_0"]
+    return {"group_0": {**group, "weights": {**group["weights"], **changes}}}
+
+
 @pytest.mark.parametrize(
     ("scheme", "changes", "message"),
     [
@@ -145,6 +214,24 @@ def test_broken_checkpoints_are_refused_by_the_name_of_the_tensor(
         ("awq-32", {"version": "marlin"}, r"version: 'marlin'"),
         ("int-8", {"kv_cache_scheme": {"num_bits": 8}}, r"kv_cache_scheme: a scheme for keys"),
         ("int-8", {"config_groups": {}}, r"config_groups: it names no group"),
+        (
+            "nvfp4",
+            {"config_groups": groups_with("nvfp4", group_size=32)},
+            r"weights.group_size: 32 is not supported, only 16",
+        ),
+        (
+            "nvfp4",
+            {"config_groups": groups_with("nvfp4", symmetric=False)},
+            r"weights.symmetric: False is not supported",
+        ),
+        (
+            "mxfp4",
+            {"config_groups": groups_with("mxfp4", scale_dtype="torch.bfloat16")},
+            r"scale_dtype: 'torch.bfloat16'",
+        ),
+        ("mxfp4", {"kv_cache_scheme": {"num_bits": 8}}, r"kv_cache_scheme: a scheme for keys"),
+        ("nvfp4-modelopt", {"quant_algo": "NVFP4_AWQ"}, r"quant_algo: 'NVFP4_AWQ' is not supported, only 'NVFP4'"),
+        ("nvfp4-modelopt", {"quant_algo": "FP8"}, r"quant_algo: 'FP8' is not"),
         ("int-8", {"quant_method": "bitsandbytes"}, r"'bitsandbytes' is not supported, only with fp8, gptq"),
         ("int-8", {"quant_method": ["fp8"]}, r"\['fp8'\] is not supported"),
     ],

@@ -18,6 +18,7 @@ from pie_inference.quantization.formats import QuantizedWeight, quantize
 from pie_inference.quantization.names import FORMATS, Format
 from pie_inference.serving.worker import Worker
 from testing.checkpoints import make_checkpoint
+from testing.quantized_weights import FP4, all_fp4, random_fp4
 from testing.worker_batches import Driver, Extend, Keys
 
 CPU = torch.device("cpu")
@@ -150,6 +151,29 @@ def test_kernels_know_all_integers_of_8_bits(group: int | None, with_zeros: bool
     for count in (1, 3, 40):
         rows = random_weight(count, 256, seed=count).bfloat16()
         assert_rounded(layer(rows), exact_product(rows, weight, torch.ones(20)))
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize(("outs", "ins"), [(64, 128), (50, 96), (3, 4224)])
+@pytest.mark.parametrize("kind", FP4)
+def test_kernels_multiply_floats_of_4_bits(
+    kind: str, outs: int, ins: int, threads: int, library: Library, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch, "get_num_threads", lambda: threads)
+    weight = random_fp4(kind, outs, ins)
+    bias = torch.randn(outs).bfloat16() if outs % 64 else None
+    layer = cpu_linear.make_linear(library, weight, bias)
+    for count in (1, 2, 7, 27, 300):
+        rows = random_weight(count, ins, seed=count).mul_(16).bfloat16()
+        assert_rounded(layer(rows), exact_product(rows, weight, bias))
+        assert torch.equal(layer(rows)[count // 2], layer(rows[count // 2 :][:1])[0])  # whatever else is in the batch
+
+
+@pytest.mark.parametrize("kind", FP4)
+def test_all_numbers_and_scales_of_fp4_are_exact(kind: str, library: Library) -> None:
+    weight = all_fp4(kind)
+    product = cpu_linear.make_linear(library, weight, None)(torch.eye(32).bfloat16())
+    assert torch.equal(product.T, weight.dequantize(torch.bfloat16))
 
 
 @pytest.mark.parametrize("name", FORMATS)

@@ -8,6 +8,7 @@ import torch
 from pie_inference.quantization import triton_linear
 from pie_inference.quantization.formats import quantize
 from pie_inference.quantization.names import FORMATS
+from testing.quantized_weights import FP4, all_fp4, random_fp4
 from testing.triton_interpreter import Interpreter
 
 CPU = torch.device("cpu")
@@ -17,7 +18,10 @@ def solve(name: str, dtype: str, outs: int, ins: int, counts: tuple[int, ...], b
     """Relative errors."""
     generator = torch.Generator().manual_seed(0)
     number = getattr(torch, dtype)
-    weight = quantize([torch.randn(outs, ins, generator=generator)], FORMATS[name], number, CPU)
+    if name in FP4:
+        weight = random_fp4(name, outs, ins)
+    else:
+        weight = quantize([torch.randn(outs, ins, generator=generator)], FORMATS[name], number, CPU)
     bias = torch.randn(outs, generator=generator).to(number) if biased else None
     layer = triton_linear.make_linear(weight, bias)
     errors = []
@@ -40,6 +44,23 @@ def test_layers_multiply_with_the_dequantized_weights(name: str, interpreter: In
 
 def test_inputs_need_not_fill_blocks(interpreter: Interpreter) -> None:
     assert max(interpreter.call(solve, "int8", "float32", 20, 97, (2,), True)) < 1e-6
+
+
+@pytest.mark.parametrize("kind", FP4)
+def test_layers_multiply_floats_of_4_bits(kind: str, interpreter: Interpreter) -> None:
+    assert max(interpreter.call(solve, kind, "float32", 70, 96, (1, 17, 70), True)) < 1e-6
+    assert max(interpreter.call(solve, kind, "bfloat16", 20, 128, (3,), False)) < 5e-3
+
+
+@pytest.mark.parametrize("kind", FP4)
+def test_numbers_of_4_bits_and_their_scales_are_exact(kind: str, interpreter: Interpreter) -> None:
+    interpreter.call(multiply_by_one, kind)
+
+
+def multiply_by_one(kind: str) -> None:
+    weight = all_fp4(kind)
+    found = triton_linear.make_linear(weight, None)(torch.eye(32))
+    assert torch.equal(found.T, weight.dequantize(torch.float32))
 
 
 def test_fp8_layers(interpreter: Interpreter) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import torch
 from torch import Tensor
@@ -27,7 +27,7 @@ PLACES = (0, 4, 1, 5, 2, 6, 3, 7)
 class Awq:
     """Implements `Scheme`. A weight is (value - zero) * scale."""
 
-    scale = "scales"
+    scales: Sequence[str] = (".scales",)
     endings: Mapping[str, int] = {".qweight": 8, ".qzeros": 0, ".scales": 0}
 
     def __init__(self, config: Settings) -> None:

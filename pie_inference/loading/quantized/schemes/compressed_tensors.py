@@ -1,8 +1,9 @@
-"""The format of compressed-tensors (llm-compressor, vLLM): packed and plain integers, and float8 numbers."""
+"""The format of compressed-tensors (llm-compressor, vLLM): packed and plain integers, and float8 numbers. Only weights
+are served in it, activations in the model's number format."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from ....errors import CheckpointError
 from ....quantization.formats import QuantizedWeight
@@ -23,20 +24,35 @@ from .fp8 import BLOCK, VALUES, checked_values, read_blocks
 BITS = {"pack-quantized": [4, 8], "int-quantized": [8], "naive-quantized": [8], "float-quantized": [8]}
 
 
+def settings_of_weights(config: Settings) -> Settings:
+    """How weights are quantized. Raises CheckpointError for what beside them is not supported."""
+    config.refuse("kv_cache_scheme", "a scheme for keys and values is not supported")
+    config.refuse("transform_config", "transforms of activations are not supported")
+    sparsity = config.get("sparsity_config")
+    if sparsity and (not isinstance(sparsity, dict) or sparsity.get("format", "dense") != "dense"):
+        config.refuse("sparsity_config", "sparse weights are not supported")
+    groups = config.mapping("config_groups")
+    found = [groups.mapping(name) for name in groups]
+    if not found:
+        raise CheckpointError(f"{CONFIG}.config_groups: it names no group of modules")
+    for one in found:
+        if one.get("input_activations"):
+            one.mapping("input_activations").one_of("dynamic", [True, "local"])
+        one.refuse("output_activations", "scales of outputs are not supported")
+        if one.get("weights") != found[0].get("weights"):
+            raise CheckpointError(f"{CONFIG}.config_groups: groups with different weights are not supported")
+    return found[0].mapping("weights")
+
+
 class CompressedTensors:
     """Implements `Scheme`. All quantized modules of a checkpoint must have one form."""
 
-    scale = "weight_scale"
+    scales: Sequence[str] = (".weight_scale",)
     endings: Mapping[str, int]
 
     def __init__(self, config: Settings) -> None:
         self._format: str = config.one_of("format", list(BITS))
-        config.refuse("kv_cache_scheme", "a scheme for keys and values is not supported")
-        config.refuse("transform_config", "transforms of activations are not supported")
-        sparsity = config.get("sparsity_config")
-        if sparsity and (not isinstance(sparsity, dict) or sparsity.get("format", "dense") != "dense"):
-            config.refuse("sparsity_config", "sparse weights are not supported")
-        weights = self._weights(config)
+        weights = settings_of_weights(config)
         self._bits: int = weights.one_of("num_bits", BITS[self._format])
         self._float = weights.one_of("type", ["float"] if self._format == "float-quantized" else ["int", "float"])
         if self._format == "naive-quantized" and self._float == "float":
@@ -48,22 +64,9 @@ class CompressedTensors:
         self._symmetric: bool = weights.one_of("symmetric", [True, False], True)
         weights.one_of("actorder", [None, False, "weight", "static"])
         where = "" if self._group is None else f" of {self._group}"
-        self.name = f"compressed-tensors {self._format}, {self._bits} bits by {self._strategy}{where}"
+        self.name = f"compressed-tensors {self._format}, {self._bits} bits by {self._strategy}{where}, only weights"
         packed = 32 // self._bits
         self.endings = {".weight_packed": packed, ".weight_scale": 0, ".weight_zero_point": 0, ".weight_shape": 0}
-
-    def _weights(self, config: Settings) -> Settings:
-        groups = config.mapping("config_groups")
-        found = [groups.mapping(name) for name in groups]
-        if not found:
-            raise CheckpointError(f"{CONFIG}.config_groups: it names no group of modules")
-        for one in found:
-            if one.get("input_activations"):
-                one.mapping("input_activations").one_of("dynamic", [True, "local"])
-            one.refuse("output_activations", "scales of outputs are not supported")
-            if one.get("weights") != found[0].get("weights"):
-                raise CheckpointError(f"{CONFIG}.config_groups: groups with different weights are not supported")
-        return found[0].mapping("weights")
 
     def holds(self, tensors: Tensors, module: str) -> bool:
         return f"{module}.weight_scale" in tensors or f"{module}.weight_packed" in tensors

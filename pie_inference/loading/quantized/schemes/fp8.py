@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import torch
 from torch import Tensor
@@ -19,7 +19,7 @@ VALUES = ("F8_E4M3",)
 class Fp8Blocks:
     """Implements `Scheme`."""
 
-    scale = "weight_scale_inv"
+    scales: Sequence[str] = (".weight_scale_inv",)
     endings: Mapping[str, int] = {".weight_scale_inv": 0}
 
     def __init__(self, config: Settings) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import torch
 from torch import Tensor
@@ -25,7 +25,7 @@ from ..scheme import (
 class Gptq:
     """Implements `Scheme`. A weight is (value - zero) * scale; version 1 of the format stores zeros less 1."""
 
-    scale = "scales"
+    scales: Sequence[str] = (".scales",)
     endings: Mapping[str, int]
 
     def __init__(self, config: Settings) -> None:

@@ -1,0 +1,31 @@
+"""Random weights in forms that only checkpoints have."""
+
+from __future__ import annotations
+
+import torch
+
+from pie_inference.quantization.formats import QuantizedWeight, pack_int4
+from pie_inference.quantization.names import Format
+
+FP4 = {"mxfp4": (32, torch.float8_e8m0fnu), "nvfp4": (16, torch.float8_e4m3fn)}
+"""Groups and the dtypes of scales."""
+
+
+def random_fp4(kind: str, rows: int, columns: int) -> QuantizedWeight:
+    """A weight [rows, columns] of numbers of 4 bits; those of NVFP4 have a factor for each row."""
+    generator = torch.Generator().manual_seed(0)
+    group, dtype = FP4[kind]
+    values = torch.randint(0, 256, (rows, columns // 2), dtype=torch.uint8, generator=generator)
+    scales = torch.exp2(torch.rand(rows, columns // group, generator=generator) * 8 - 10).to(dtype)
+    factors = torch.rand(rows, 1, generator=generator) + 0.5 if kind == "nvfp4" else None
+    return QuantizedWeight(Format(kind, "fp4", group), values, scales, None, factors=factors, factors_divide=True)
+
+
+def all_fp4(kind: str) -> QuantizedWeight:
+    """A weight [256, 32] that has each number of 4 bits with each scale that keeps it exact in float32."""
+    group, dtype = FP4[kind]
+    scales = torch.arange(256, dtype=torch.uint8).view(dtype).float()
+    exact = torch.isfinite(scales) & (scales.abs() < 2.0**120) & (scales.abs() > 2.0**-120)
+    of_groups = torch.where(exact, scales, 1).view(-1, 1).repeat(1, 32 // group).to(dtype)
+    numbers = torch.arange(16, dtype=torch.uint8).repeat(256, 2)
+    return QuantizedWeight(Format(kind, "fp4", group), pack_int4(numbers), of_groups, None)
