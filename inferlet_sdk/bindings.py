@@ -13,7 +13,7 @@ from typing import Any
 
 INTERFACES = (
     *("core", "blobs", "allocate", "input_text", "input_image", "forward", "tokenize"),
-    *("output_text", "embedding", "fused", "grammar", "exports", "http", "topics", "guest_source"),
+    *("output_text", "embedding", "fused", "grammar", "exports", "state", "http", "topics", "guest_source"),
     "children",
 )
 
@@ -51,6 +51,7 @@ embedding: Any = _NoHost("embedding")
 fused: Any = _NoHost("fused")
 grammar: Any = _NoHost("grammar")
 exports: Any = _NoHost("exports")
+state: Any = _NoHost("state")
 http: Any = _NoHost("http")
 topics: Any = _NoHost("topics")
 children: Any = _NoHost("children")

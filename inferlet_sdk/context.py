@@ -210,8 +210,13 @@ class Context(FilledContext):
     def keep(self) -> None:
         """Shares the keys of what it holds, generated text included, as those of long prompts are: a context that is
         filled with the same tokens does not compute them again. They are there, in whole pages, as long as memory is
-        not needed for something else. Nothing is waited for; short texts are left alone."""
-        keep_pages(self._settled("keep"))
+        not needed for something else. Nothing is waited for; short texts are left alone.
+
+        At a model that keeps a state of each text, the state is kept here, too, until the context is cut before it or
+        closed: `truncate` to this length, and what is filled then, runs nothing again."""
+        sequence = self._settled("keep")
+        sequence.keep_end()
+        keep_pages(sequence)
 
     async def pin(self, seconds: int, count: int | None = None) -> int:
         """As `keep`, and the keys of its first `count` tokens, or of all, stay for some seconds, at most a day, even

@@ -143,6 +143,7 @@ class DraftedTokens:
         sequence = self._sequence
         length = len(sequence.tokens)
         sequence.compute(length - 1, ())
+        sequence.hold_state()
         count = len(draft) + 1
         missing = 2 * count - len(self._embeds)
         if missing > 0:

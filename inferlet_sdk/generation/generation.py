@@ -21,6 +21,7 @@ from inferlet_sdk.generation.stopping import StopConditions, StopRules, StopStri
 from inferlet_sdk.generation.token_source import RunTokenSource, TokenSource, token_source
 from inferlet_sdk.grammars.guide import Guide
 from inferlet_sdk.sequences.sequence import TokenSequence
+from inferlet_sdk.sharing.prefixes import share_prefix
 from inferlet_sdk.texts import shown
 from inferlet_sdk.traits.arguments import flag, whole
 from inferlet_sdk.traits.runs import MOST_STOPS, TokenLogprobs
@@ -160,6 +161,8 @@ class Generation:
                 if self._left <= 0 or self._source is None:  # there may be no room from the start
                     piece = self._finish("length")
                 else:
+                    if self._sequence.info.state_pages and len(self._sequence.tokens) == self._start:
+                        await self._hold_state()
                     new = await self._source.next(self._left, self._held)
                     self._logprobs += new.logprobs
                     piece = self._take_in(new.tokens, new.texts)
@@ -173,6 +176,12 @@ class Generation:
         finally:
             self.is_waiting = False
         return None
+
+    async def _hold_state(self) -> None:
+        """What comes can be dropped, and the text before it does not run again."""
+        await share_prefix(self._sequence)
+        self._sequence.flush()
+        self._sequence.hold_state()
 
     def _begin(self) -> None:
         self._sequence.begin()

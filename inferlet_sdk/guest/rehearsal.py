@@ -72,7 +72,7 @@ def _host() -> Any:
         "max_context": 1000, "max_batch_tokens": 512, "max_dist": 256, "stop_tokens": [0],
         "bos_text": None, "eos_text": None,
         "has_chat_template": False, "image_token": None, "moves_tokens": True,
-        "begin_tokens": [], "end_tokens": [], "pooling": "",
+        "begin_tokens": [], "end_tokens": [], "pooling": "", "state_pages": 0,
     }  # fmt: skip
     core = SimpleNamespace(
         get_arg=list, get_env=list, send=nothing, receive=number, set_result=nothing,
@@ -98,7 +98,7 @@ def _host() -> Any:
     exports = SimpleNamespace(import_prefix=number, await_prefix=lambda _: (0, 0), export_prefix=number)
     return SimpleNamespace(
         http=None, topics=None, children=None, input_image=None, exports=exports, grammar=None, embedding=None,
-        blobs=None, core=core, allocate=allocate, tokenize=tokenize, fused=fused, guest_source=None,
+        blobs=None, core=core, allocate=allocate, tokenize=tokenize, fused=fused, state=None, guest_source=None,
         output_text=SimpleNamespace(
             get_next_dist=number, await_dists=lambda _: dist
         ),

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from inferlet_sdk.errors import InvalidArgument, InvalidState
 from inferlet_sdk.sequences.page_table import Part
 from inferlet_sdk.sequences.sequence import TokenSequence
+from inferlet_sdk.sequences.states.kept import check_states
 
 
 def join_sequences(parts: Sequence[TokenSequence]) -> TokenSequence:
@@ -36,6 +37,8 @@ def join_sequences(parts: Sequence[TokenSequence]) -> TokenSequence:
 
 
 def _check(parts: Sequence[TokenSequence]) -> None:
+    for part in parts:
+        check_states(part.info, "join")
     if not parts or not all(part.tokens for part in parts):
         raise InvalidState("join: give contexts that are not empty")
     if any(part.pages.dropped and part.images.places for part in parts):

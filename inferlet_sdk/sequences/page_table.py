@@ -16,6 +16,7 @@ from inferlet_sdk import traits
 from inferlet_sdk.addresses import Addresses, Pages, Slots
 from inferlet_sdk.errors import Exhausted, InvalidArgument, InvalidState, QuotaExceeded
 from inferlet_sdk.sequences.queues import MANY_CONTEXTS, Queues
+from inferlet_sdk.sequences.states.kept import KeptStates, Page, forget_kept
 
 PAGES_AHEAD = 4
 """Number of pages allocated at once while a context grows token by token."""
@@ -25,20 +26,7 @@ MOST_MOVED = 1 << 16
 """Tokens that the host copies or moves in one call."""
 
 
-class _Page:
-    __slots__ = ("address", "holders", "sealed")
-
-    def __init__(self, address: int, sealed: bool = False) -> None:
-        self.address = address
-        self.holders = 1
-        self.sealed = sealed  # exported or imported: nobody writes to it
-
-    @property
-    def is_shared(self) -> bool:
-        return self.holders > 1 or self.sealed
-
-
-_DROPPED = _Page(-1)
+_DROPPED = Page(-1)
 """In place of a page whose tokens were all dropped."""
 
 
@@ -50,7 +38,7 @@ class Part(NamedTuple):
     by: int
 
 
-class PageTable:
+class PageTable(KeptStates):
     """Pages of one context, in the order of its tokens.
 
     `context` and `output` are flat ranges for `forward`: all pages, and the pages for new tokens.
@@ -58,8 +46,7 @@ class PageTable:
 
     def __init__(self, queues: Queues) -> None:
         self._queues = queues
-        self._page_size = queues.info.page_size
-        self._pages: list[_Page] = []
+        super().__init__(queues.info.page_size)
         self.dropped: list[tuple[int, int]] = []  # ranges of tokens, in order, apart from each other
         self._shared_end = 0  # tokens at a fork or import that ended within a page, as long as that page is shared
         self._ordinary: int | None = None  # while a decode run goes on: pages that were not reserved for it
@@ -78,7 +65,7 @@ class PageTable:
             self.own_end(queue)
         missing = -(-tokens // self._page_size) - len(self._pages)
         if missing > 0:
-            self._pages += [_Page(address) for address in self._allocate(queue, missing)]
+            self._pages += [Page(address) for address in self._allocate(queue, missing)]
             self._update()
 
     def _allocate(self, queue: int, missing: int) -> Pages:
@@ -102,7 +89,7 @@ class PageTable:
             except (QuotaExceeded, Exhausted):
                 missing //= 2  # the run will be shorter
             else:
-                self._pages += [_Page(address) for address in pages]
+                self._pages += [Page(address) for address in pages]
                 self._update()
                 break
         return self.capacity
@@ -143,7 +130,7 @@ class PageTable:
         page = self._pages[place]
         if page.is_shared:
             if place + 1 == len(self._pages):
-                self._pages += [_Page(address) for address in self._allocate(queue, 1)]
+                self._pages += [Page(address) for address in self._allocate(queue, 1)]
             own = self._pages[place + 1]
             source, target = (Pages((one.address, 1)).slots(self._page_size)[:rest] for one in (page, own))
             traits.copy_kvpage(queue, source, target)
@@ -205,7 +192,7 @@ class PageTable:
 
     def adopt(self, imported: Iterable[Pages], tokens: int) -> None:
         """Has pages with `tokens` tokens that were imported, at its front; it is empty, but for spare pages."""
-        self._pages[:0] = [_Page(address, sealed=True) for pages in imported for address in pages]
+        self._pages[:0] = [Page(address, sealed=True) for pages in imported for address in pages]
         self._shared_end = tokens if tokens % self._page_size else 0
         self._update()
 
@@ -268,7 +255,7 @@ class PageTable:
             slots = Pages.of([page.address for page in shared]).slots(size)[:count]
             traits.copy_kvpage(queue, slots, own.slots(size)[:count])
             for place, address in zip(some, own, strict=True):
-                self._pages[place] = _Page(address)
+                self._pages[place] = Page(address)
             self._release(queue, shared)
 
     def _move(self, queue: int, start: int, stop: int, by: int, end: int) -> None:
@@ -302,16 +289,18 @@ class PageTable:
         shared = [page for page in behind if page.is_shared]
         if rest and behind[0] in shared:
             kept.append(self._copy(queue, behind[0], rest))
-        _trim(queue, own, rest if own and own[0] is behind[0] else 0)
+        within = rest if own and own[0] is behind[0] else 0
+        _trim(queue, own, within)
+        forget_kept(own, within)
         self._pages, self._shared_end = kept + own, 0
         self._release(queue, shared)
         self._update()
 
-    def _copy(self, queue: int, page: _Page, tokens: int) -> _Page:
+    def _copy(self, queue: int, page: Page, tokens: int) -> Page:
         copy = traits.alloc_kvpage(queue, 1)
         source = Pages.of([page.address]).slots(self._page_size)[:tokens]
         traits.copy_kvpage(queue, source, copy.slots(self._page_size)[:tokens])
-        return _Page(copy[0])
+        return Page(copy[0])
 
     def close(self, queue: int) -> None:
         """Releases all pages."""
@@ -319,7 +308,7 @@ class PageTable:
         self._release(queue, [page for page in pages if page is not _DROPPED])
         self._update()
 
-    def _release(self, queue: int, pages: Iterable[_Page]) -> None:
+    def _release(self, queue: int, pages: Iterable[Page]) -> None:
         unused = []
         for page in pages:
             page.holders -= 1
@@ -345,7 +334,7 @@ def check_droppable(tokens: int, start: int, stop: int) -> None:
         )
 
 
-def _hide(queue: int, page: _Page, ranges: Iterable[tuple[int, int]]) -> None:
+def _hide(queue: int, page: Page, ranges: Iterable[tuple[int, int]]) -> None:
     """Hides the tokens in these ranges of slots, and shows all others of the page."""
     traits.mask_kvpage(queue, [page.address], sorted({slot for start, stop in ranges for slot in range(start, stop)}))
 
@@ -370,6 +359,6 @@ def _below(ranges: list[tuple[int, int]], end: int) -> list[tuple[int, int]]:
     return [(start, min(stop, end)) for start, stop in ranges if start < end]
 
 
-def _trim(queue: int, pages: list[_Page], keep: int) -> None:
+def _trim(queue: int, pages: list[Page], keep: int) -> None:
     if pages:
         traits.trim_kvpage(queue, [page.address for page in pages], keep)

@@ -23,6 +23,8 @@ from inferlet_sdk.sequences.last_step import LastStep
 from inferlet_sdk.sequences.output_embed import OutputEmbed
 from inferlet_sdk.sequences.page_table import PageTable
 from inferlet_sdk.sequences.queues import KEPT_INPUTS, Queue, Queues
+from inferlet_sdk.sequences.states.kept import check_states
+from inferlet_sdk.sequences.states.outputs import KeptOutputs
 
 MAX_CHUNK = 2048
 """Most tokens in one `forward`, which bounds the embeds that a long prompt needs. An `embed_txt` and the `forward`
@@ -55,10 +57,12 @@ class TokenSequence:
         self.found = 0  # tokens at its beginning whose keys others had
         self.computed = 0
         self.output_of = 0
+        self.held_state = 0  # behind so many tokens a state is kept for this sequence alone
         self.pages: PageTable = PageTable(queues)
         # What was dropped, how many tokens had keys then, and by how many positions those behind it moved up.
         self.drops: list[tuple[int, int, int, int]] = []
         self.output: OutputEmbed = OutputEmbed()
+        self.kept_outputs: KeptOutputs = KeptOutputs()
         self.last_step: LastStep | None = None  # that gave a distribution
         self.last_queue: Queue | None = None  # at the first use, and from then on
         self._own: Queue | None = None
@@ -143,12 +147,15 @@ class TokenSequence:
         parent.pages.fork_to(self.pages, self.computed)
         if self.tokens:
             parent.output.share_with(self.output)
+            parent.kept_outputs.share_with(self.kept_outputs)
 
     def fork(self) -> TokenSequence:
         """A sequence with the same tokens. Runs pending tokens first, so that they are computed once for both."""
         with self:
             if self.tokens:
                 self.flush()
+                if self.computed % self.info.page_size == 0:
+                    self.keep_state()
             return TokenSequence(self.queues, self)
 
     def own_pages(self) -> Pages:
@@ -179,6 +186,7 @@ class TokenSequence:
                 self.queues.give(self.last_queue)
             self.pages.close(queue)
             self.output.release(queue)
+            self.kept_outputs.close(queue)
         if self._own is not None:
             self._own.destroy()
         self.queues.leave()
@@ -197,9 +205,9 @@ class TokenSequence:
             raise InvalidState("the context is empty: `fill` it before generating")
         if self.output_of == len(self.tokens) == self.computed:
             return 0
+        self.rewind(len(self.tokens) - 1)
         if not self.output.own:
             self.output.take(self.queue)
-        self.rewind(len(self.tokens) - 1)
         return len(self.tokens) - self.computed
 
     @property
@@ -244,12 +252,44 @@ class TokenSequence:
         self.computed = stop
 
     def rewind(self, length: int) -> None:
-        """Drops keys and values after the first `length` tokens."""
+        """Drops keys and values after the first `length` tokens; at a model with states, after the last one of them
+        where a state is kept."""
         if self.computed > length:
+            if self.info.state_pages:
+                length = self.pages.kept_end(length)
             with self as queue:
                 self.pages.cut(queue, length)
-            self.computed = length
-            self.output_of = 0
+                self.computed = length
+                self.output_of = length if self.kept_outputs.take(queue, length, self.output) else 0
+
+    def keep_state(self) -> bool:
+        """Keeps the state behind the tokens that have keys, if the model has states. Whether it was not kept before."""
+        if not self.info.state_pages or not self.computed:
+            return False
+        if self.output_of == self.computed:
+            self.kept_outputs.keep(self.computed, self.output)
+        with self as queue:
+            return self.pages.keep_state(queue, self.computed)
+
+    def keep_end(self) -> None:
+        """Runs what is pending, and keeps the state behind all tokens for good, if the model has states."""
+        if self.info.state_pages and self.tokens:
+            with self:
+                self.flush()
+                self.keep_state()
+            if self.held_state == self.computed:
+                self.held_state = 0
+
+    def hold_state(self) -> None:
+        """Keeps the state behind the tokens that have keys, so that what comes can be dropped, and not the one of the
+        last time any more. Nothing to do without states. The sequence must be working."""
+        if self.held_state != self.computed:
+            if self.held_state:
+                self.pages.let_go(self.queue, self.held_state)
+                self.kept_outputs.let_go(self.queue, self.held_state)
+            self.held_state = 0
+        if self.keep_state():
+            self.held_state = self.computed
 
     def position(self, token: int) -> int:
         """Where a token that was not dropped is, which has keys."""
@@ -268,6 +308,7 @@ class TokenSequence:
         """Hides tokens from what comes, which is all behind the first `seen_by`: all but the last token, unless others
         are told. The last token stays, and runs again for the next output. With `close_gap` the tokens behind move up,
         if the model can move tokens."""
+        check_states(self.info, "drop")
         with self as queue:
             self.compute(len(self.tokens) - 1 if seen_by is None else seen_by, ())
             gap = self.pages.drop(queue, start, stop, self.computed, close_gap and self.info.moves_tokens)

@@ -12,6 +12,7 @@ from inferlet_sdk import traits
 from inferlet_sdk.errors import InvalidArgument, InvalidState, NotFound
 from inferlet_sdk.sequences.queues import Queues
 from inferlet_sdk.sequences.sequence import TokenSequence
+from inferlet_sdk.sequences.states.kept import check_states
 
 WITH, END = " (adapter ", ")"
 
@@ -28,6 +29,7 @@ async def export(sequence: TokenSequence, name: str, lease: int = 0) -> bool:
     `lease`: seconds for which they are pinned; whether they are."""
     if sequence.pages.dropped:
         raise InvalidState("export: tokens of the context were dropped, and exports have all tokens")
+    check_states(sequence.info, "export")
     own = full_name(name, sequence.adapter)
     with sequence as queue:
         sequence.flush()

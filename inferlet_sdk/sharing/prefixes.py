@@ -67,6 +67,8 @@ def _offer(sequence: TokenSequence) -> HostFuture[None] | None:
 
 
 def _can_share(sequence: TokenSequence) -> bool:
+    if sequence.info.state_pages:
+        return False  # an export has keys and values alone
     return sequence.shares and not sequence.offset and not sequence.images.places  # what was seen is in no token
 
 

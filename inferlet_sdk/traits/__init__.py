@@ -10,6 +10,7 @@ from inferlet_sdk.traits.core import *
 from inferlet_sdk.traits.embedding import *
 from inferlet_sdk.traits.extensions.forward_with_adapter import *
 from inferlet_sdk.traits.extensions.introspective_forward import *
+from inferlet_sdk.traits.extensions.state import *
 from inferlet_sdk.traits.forward import *
 from inferlet_sdk.traits.fused import *
 from inferlet_sdk.traits.grammar import *

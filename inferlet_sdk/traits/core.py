@@ -79,6 +79,7 @@ class ModelInfo:
     moves_tokens: bool  # whether `shift_kvpage` can move tokens to other positions
     begin_tokens: tuple[int, ...]  # stand before a text that is for the model as a whole; `tokenize` adds none
     end_tokens: tuple[int, ...]  # stand behind it
+    state_pages: int  # pages that the state of a text counts as; 0: the model keeps keys and values alone
     pooling: str  # how states become the vector of a text, "last" or "mean"; "": the model was not made for embeddings
 
 

@@ -40,6 +40,7 @@ TRAITS = (
     Trait("Fused", ("OutputText", "InputText")),
     Trait("Grammar", ("Fused", "Tokenize")),
     Trait("Exports", ("Allocate",)),
+    Trait("State", ("Forward",), needs="state"),
     Trait("ForwardWithAdapter", ("Forward",), needs="forward_with_adapter"),
     Trait("IntrospectiveForward", ("Forward",)),
 )

@@ -15,6 +15,7 @@ from ..inferlets.model import ModelView
 from ..inferlets.relations.children import Child
 from ..inferlets.relations.mail import Letter, Source
 from ..programs.host.python_source import Compilation
+from ..resources.kinds import STATES, charged
 from ..sandbox.fibers import SUSPEND
 from .guest import Guest
 from .suspending import suspending, when_done
@@ -154,6 +155,7 @@ def _model_info(found: ModelView) -> str:
         "has_chat_template": found.has_chat_template,
         "image_token": image_token,
         "moves_tokens": not about.fixed_positions,
+        "state_pages": charged(about, STATES, 1)[1] if about.num_states else 0,
         "adapters": found.adapters,
         "traits": traits,
     }

@@ -60,7 +60,7 @@ class AddressSpace:
         self._held = dict.fromkeys(RESOURCES, 0)  # its part of the ledger
         self.pages = PageTable(model.page_size)
         self.embeds = EmbedTable()
-        self.states = StateTable(model.page_size)
+        self.states = StateTable()
         self.hazards = Hazards(self.pages, self.embeds)
         self.runs = HeldRuns(self.pages)
         self.queues: set[int] = set()

@@ -106,7 +106,8 @@ def _show_progress(plan: ServingPlan) -> LoadProgress:
 
 def _calls(plan: ServingPlan) -> tuple[str, ...]:
     without_images = (call for call in BATCHES if plan.images is not None or call != IMAGE_CALL)
-    return (*without_images, *(EXTENSIONS if plan.config.max_adapters else ()))
+    has = {"forward_with_adapter": plan.config.max_adapters, "state": plan.state_bytes}
+    return (*without_images, *(call for call in EXTENSIONS if has[call]))
 
 
 def _describe(plan: ServingPlan, host_pages: HostPages, weights: WeightLoader) -> ModelDescription:

@@ -304,8 +304,8 @@ def _kinds(kind: type[Batch]) -> Iterator[type[Batch]]:
 BATCHES: Mapping[str, type[Batch]] = {call_name(kind): kind for kind in _kinds(Batch)}
 """The calls that workers run, by name."""
 
-EXTENSIONS = ("forward_with_adapter",)
-"""What a worker may be able to do with batches beside: run a `Forward` with `adapters`."""
+EXTENSIONS = ("forward_with_adapter", "state")
+"""What a worker may be able to do with batches beside: run a `Forward` with `adapters`, or with slots of states."""
 
 # ---- results: what batches have to tell -----------------------------------------------------------------------------
 

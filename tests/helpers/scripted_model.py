@@ -49,9 +49,11 @@ class ScriptedModel(FakeModel):
         next_token: Callable[[State], int] | None = None,
         template: str = byte_tokenizer.CHAT_TEMPLATE,
         special: Sequence[str] = tuple(SPECIAL)[3:],
+        states: int = 0,
         **options: Any,
     ) -> None:
-        """`special`: tokens behind those of the byte tokenizer."""
+        """`special`: tokens behind those of the byte tokenizer. `states`: slots for states of texts, which are compared
+        with what is seen."""
         super().__init__(**options)
         self.next_token = next_token
         self.waves = 0
@@ -65,7 +67,11 @@ class ScriptedModel(FakeModel):
             max_dist=size,
             tokenizer=data,
             tokenizer_config={**byte_tokenizer.tokenizer_config(), "chat_template": template},
+            num_states=states,
+            state_bytes=2 * self._description.page_bytes if states else 0,
         )
+        self._texts: list[tuple[int, ...]] = [(-1,)] * states  # what states have read
+        self.rows = 0  # that have run
         self._said: dict[int, int] = {}  # what embeds are seen as
         self._kept: dict[int, Pair] = {}  # of slots
         self._states: dict[int, State] = {}  # that outputs see
@@ -119,7 +125,22 @@ class ScriptedModel(FakeModel):
         for embed, (said, state) in zip(batch.target.tolist(), read, strict=True):
             self._said[embed], self._states[embed] = said, state
 
+    def _read_states(self, batch: Forward, said: Sequence[int]) -> dict[int, tuple[int, ...]]:
+        """What states have read behind each row."""
+        assert batch.state_reads is not None
+        assert batch.state_writes is not None
+        behind, written = dict[int, tuple[int, ...]](), self._texts.copy()
+        for n, read in enumerate(batch.state_reads.tolist()):
+            text = () if read < 0 else self._texts[read]
+            for row in range(batch.q_indptr[n], batch.q_indptr[n + 1]):
+                behind[row] = text = (*text, said[row])
+                if (slot := int(batch.state_writes[row])) >= 0:
+                    written[slot] = text
+        self._texts = written
+        return behind
+
     def _forward(self, batch: Forward) -> None:
+        self.rows += len(batch.q_embeds)
         changes: Hashes = self._adapters.changes(batch)
         pairs = [
             (self._said[embed] + change, position)
@@ -140,6 +161,9 @@ class ScriptedModel(FakeModel):
                 keys = [self._kept[slot] for slot in slots.tolist()]
                 for row in wanted & set(range(first, first + count)):
                     states[row] = tuple(keys[place] for place in np.flatnonzero(seen[row - first]).tolist())
+        if self._texts:
+            behind = self._read_states(batch, [said for said, _ in pairs])
+            assert all(tuple(said for said, _ in seen) == behind[row] for row, seen in states.items())
         outputs = zip(batch.out_embeds.tolist(), batch.out_rows.tolist(), strict=True)
         self._states.update((embed, states[row]) for embed, row in outputs)
         self._said.update(self._numbers(batch.out_embeds))

@@ -22,7 +22,7 @@ from tests.helpers.scripted_model import STOP, State
 
 OUTSIDE = ("exports", "http", "topics", "children")
 """Interfaces whose calls stand beside their idiomatic forms."""
-FOLDERS = dict.fromkeys(OUTSIDE, "traits.outside")
+FOLDERS = {**dict.fromkeys(OUTSIDE, "traits.outside"), "state": "traits.extensions"}
 FORMS = {"alloc": ("alloc_kvpage", "alloc_emb", "reserve_kvpage"), "dealloc": ("dealloc_kvpage", "dealloc_emb")}
 """What the SDK calls by the names of the paper."""
 FUNCTIONS = [f for f in wit.functions() if f.interface in wit.world_imports("inferlet")]

@@ -315,7 +315,7 @@ pub mod core {
     /// (list of tokens after which generation ends), `bos_text` and `eos_text` (of the special tokens; null: none), `has_chat_template`,
     /// `image_token` (that stands for what is seen in an image; null: the model takes no images), `moves_tokens` (whether `shift-kvpage` can
     /// do so), `begin_tokens` and `end_tokens` (that stand before and behind a text which is for the model as a whole, and which `tokenize`
-    /// does not add), `pooling` (how hidden states become the vector of a text, for `get-embedding`; empty: the model was not made for that), `adapters` (names of the LoRA adapters that it has now, for `forward` and `decode`: the operator may drop them at any time;
+    /// does not add), `state_pages` (pages that the state of a text counts as; 0: the model keeps none, as `state` says), `pooling` (how hidden states become the vector of a text, for `get-embedding`; empty: the model was not made for that), `adapters` (names of the LoRA adapters that it has now, for `forward` and `decode`: the operator may drop them at any time;
     /// empty where there can be none), and `traits`, what it implements: a list of objects with `name`, `version` (of its functions: that of
     /// this package), `functions` (names as here) and `supertraits` (names). Later versions may add keys: ignore those that you do not know.
     pub fn get_model_info(model: &str) -> Result<String, Error> {
@@ -981,6 +981,32 @@ pub mod output_text {
             fn import(_: u32, _: *const u8, _: usize, _: *const u8, _: usize, _: *mut u8);
         }
         unsafe { call(|result| import(queue, embeds.as_ptr().cast(), embeds.len(), tokens.as_ptr().cast(), tokens.len(), result)) }
+    }
+}
+
+pub mod state {
+    use crate::abi::{call, Error};
+
+    /// Keeps the state at the end of a text: `context` are the pages with all of its tokens, as in `forward`. Commands that run it may
+    /// still wait. The state stays until a token that it has read is cut off or written over, or its page is given back. It counts as
+    /// `state_pages` pages, as each state does.
+    pub fn keep_state(queue: u32, context: &[u32]) -> Result<(), Error> {
+        #[link(wasm_import_module = "pie:inferlet/state@0.3.0")]
+        extern "C" {
+            #[link_name = "keep-state"]
+            fn import(_: u32, _: *const u8, _: usize, _: *mut u8);
+        }
+        unsafe { call(|result| import(queue, context.as_ptr().cast(), context.len(), result)) }
+    }
+
+    /// Gives the state behind the first `length` tokens of a text back, kept or not: nothing goes on from there any more.
+    pub fn drop_state(queue: u32, context: &[u32], length: u32) -> Result<(), Error> {
+        #[link(wasm_import_module = "pie:inferlet/state@0.3.0")]
+        extern "C" {
+            #[link_name = "drop-state"]
+            fn import(_: u32, _: *const u8, _: usize, _: u32, _: *mut u8);
+        }
+        unsafe { call(|result| import(queue, context.as_ptr().cast(), context.len(), length, result)) }
     }
 }
 

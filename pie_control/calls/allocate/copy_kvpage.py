@@ -55,17 +55,17 @@ def issue(space: AddressSpace, queue: int, source: Sequence[int], target: Sequen
         check_not_withheld(space.pages, write)
     after = _hazard(space, queue, write, from_pages, to_pages)
     if space.states.owned:
-        _copy_states(space, read, write, to_pages)
+        _copy_states(space, read, write)
     seq = space.next_seq()
     space.pages.copy(read, write, to_pages, space.stamp(queue))
     space.issue(CopyCommand(space.owner, queue, seq, after, None, (), read, write))
 
 
-def _copy_states(space: AddressSpace, read: Sequence[Range], write: Sequence[Range], to_pages: Sequence[Range]) -> None:
+def _copy_states(space: AddressSpace, read: Sequence[Range], write: Sequence[Range]) -> None:
     if space.pages.none_filled(write):
         space.states.copied(read, write)
     else:
-        drop_states(space, to_pages)
+        drop_states(space, write)
 
 
 def _slots(space: AddressSpace, flat: Sequence[int], what: str) -> tuple[Sequence[Range], Sequence[Range]]:

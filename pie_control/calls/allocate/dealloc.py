@@ -22,7 +22,8 @@ def issue(space: AddressSpace, queue: int, kind: Memory, addresses: Sequence[int
     (space.embeds if resource is EMBEDS else space.pages).check_owned(parsed)
     give_back(space, resource, parsed)
     if resource is PAGES:
-        drop_states(space, parsed)
+        size = space.model.page_size
+        drop_states(space, [(first * size, last * size) for first, last in parsed])
 
 
 def give_back(space: AddressSpace, resource: Resource, ranges: Sequence[Range]) -> None:
@@ -32,9 +33,9 @@ def give_back(space: AddressSpace, resource: Resource, ranges: Sequence[Range]) 
     space.tell(Release(space.owner, Freed(seq, resource, ranges)))
 
 
-def drop_states(space: AddressSpace, pages: Sequence[Range]) -> None:
-    """Gives back the states that have read something of these pages, which changes."""
-    if space.states.owned and (dropped := space.states.drop(pages)):
+def drop_states(space: AddressSpace, slots: Sequence[Range]) -> None:
+    """Gives back the states that have read any of these slots, which change."""
+    if space.states.owned and (dropped := space.states.drop(slots)):
         give_back(space, STATES, dropped)
 
 

@@ -10,7 +10,8 @@ from collections.abc import Sequence
 
 from pie_control.errors import InvalidArgument
 from pie_control.resources.address_space import AddressSpace
-from pie_control.resources.ranges import parse_ranges
+from pie_control.resources.intervals import take_intervals
+from pie_control.resources.ranges import parse_ranges, total_length
 
 from ..kind import define
 from .dealloc import drop_states
@@ -30,7 +31,9 @@ def issue(space: AddressSpace, queue: int, pages: Sequence[int], keep: int) -> N
         space.pages.check_unsealed(emptied)
     shortened = space.pages.trim(parsed, keep)
     space.hazards.trimmed(shortened, space.seq)
-    drop_states(space, [(page, page + 1) for page in shortened])
+    if space.states.owned:
+        size, count = space.model.page_size, total_length(parsed)
+        drop_states(space, take_intervals([(first * size, last * size) for first, last in parsed], keep, count * size))
 
 
 CALL = define(__name__, issue)

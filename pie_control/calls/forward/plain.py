@@ -16,7 +16,6 @@ from pie_control.resources.tables.contexts import Context
 from pie_control.resources.tables.states import FRESH
 
 from ..adapters import NO_ADAPTER
-from ..allocate.dealloc import give_back
 from ..arrays import addresses
 from ..kind import Bind
 from .batch import ForwardCommand, PassCommand
@@ -126,10 +125,7 @@ def bind_state(space: AddressSpace, queue: int, found: Checked) -> Checked:
         address = space.own(STATES, 1, queue)
         space.issue(Bind(space.owner, queue, seq, 0, None, (), STATES, address, 1))
         context = structs.replace(context, states=(states[0], address))
-    replaced = space.states.move_on(context, found.own, make_stamp(space.seq + 1, queue))
-    if replaced is not None:
-        ranges = ((replaced.address, replaced.address + 1),)
-        give_back(space, STATES, ranges)
+    space.states.move_on(context, found.own, make_stamp(space.seq + 1, queue))
     return found._replace(context=context)
 
 

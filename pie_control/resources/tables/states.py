@@ -1,12 +1,12 @@
 """The states of texts of one inferlet, at a model whose layers keep some beside keys and values.
 
-Theory of operation. A state is what the model knows behind the tokens that it has read. It hangs on the page with the
-last of them. A forward goes on from the state of the last page that it sees, if this state has read what the forward
-sees, in this order; and it leaves the state behind its inputs at the page that it ends in. This is done in place, so
-the state moves on with its text. A copy of the last tokens of a text to another page is a fork: the state hangs on both
-pages, and who goes on first reads it there and leaves its own one elsewhere. A state is dropped when a page that it has
-read changes or is given back. Everything else is refused: a forward never runs with a state that does not belong to its
-context.
+Theory of operation. A state is what the model knows behind the tokens that it has read. It hangs on the slot with the
+last of them. A forward goes on from the state at the end of what it sees, if this state has read what the forward sees,
+in this order; and it leaves the state behind its inputs at the slot of the last one. This is done in place, so the
+state moves on with its text; but one that is *kept* stays where it is, and the forward leaves its own one elsewhere. A
+copy of the last tokens of a text to another page is a fork: the state hangs on both ends, and who goes on first reads
+it there and leaves its own one elsewhere. A state is dropped when a slot that it has read changes or is given back.
+Everything else is refused: a forward never runs with a state that does not belong to its context.
 """
 
 from __future__ import annotations
@@ -27,19 +27,20 @@ _WHOLE_TEXTS = "the model keeps a state of each text, so a forward sees a whole 
 
 
 class State(NamedTuple):
-    """What hangs on a page."""
+    """What hangs on a slot."""
 
     address: int
     read: tuple[Range, ...]  # virtual slots, in order
-    stamp: int  # of the last command that used it (hazards.py)
+    kept: bool
+    written: int  # stamp of the command that has left it (hazards.py)
+    used: int  # stamp of the last one that has left or read it
 
 
 class StateTable:
-    """States by the page that they hang on. Their addresses are not known to the inferlet."""
+    """States by the slot that they hang on. Their addresses are not known to the inferlet."""
 
-    def __init__(self, page_size: int) -> None:
+    def __init__(self) -> None:
         self.owned = 0
-        self._page_size = page_size
         self._at: dict[int, State] = {}
         self._addresses = AddressAllocator(lambda added: None)
 
@@ -66,76 +67,88 @@ class StateTable:
             raise InvalidArgument(f"{_WHOLE_TEXTS}: leave the mask out")
         if context.by_position:
             raise InvalidArgument(f"{_WHOLE_TEXTS}: some context tokens are at positions of inputs, or behind them")
-        begins = self._of_context(context).address if context.tokens else NO_STATE
+        state = self.behind(context.intervals) if context.tokens else None
         if own is None:
-            return begins, NO_STATE
-        if begins != NO_STATE:
-            return begins, FRESH if self._is_shared(begins) else begins
-        replaced = self._at.get(self._last_page(own))
-        return begins, FRESH if replaced is None or self._is_shared(replaced.address) else replaced.address
+            return NO_STATE if state is None else state.address, NO_STATE
+        if state is None:
+            return NO_STATE, FRESH
+        return state.address, FRESH if state.kept or self._is_shared(state.address) else state.address
 
-    def newest_use(self, addresses: tuple[int, int]) -> int:
-        """Largest stamp of the states at these addresses."""
-        return max((one.stamp for one in self._at.values() if one.address in addresses), default=0)
+    def newest_use(self, states: tuple[int, int]) -> int:
+        """Largest stamp of the commands that must have run before a forward with these states."""
+        begins, leaves = states
+        return max((one.used if begins == leaves else one.written for one in self._at_address(begins)), default=0)
 
-    def move_on(self, context: Context, own: Sequence[Range] | None, stamp: int) -> State | None:
-        """The forward of this stamp goes on. Returns the state that another one has replaced: it must be given back."""
+    def move_on(self, context: Context, own: Sequence[Range] | None, stamp: int) -> None:
+        """The forward of this stamp goes on."""
         assert context.states is not None
         begins, leaves = context.states
-        for page, one in self._at.items():
+        for slot, one in self._at.items():
             if one.address == begins:
-                self._at[page] = one._replace(stamp=stamp)
+                self._at[slot] = one._replace(used=stamp)
         if own is None:
-            return None
-        if begins != NO_STATE:
-            del self._at[self._last_page(context.intervals)]
-        page = self._last_page(own)
-        replaced = self._at.get(page)
-        self._at[page] = State(leaves, tuple(join_intervals(context.intervals, own)), stamp)
-        return None if replaced is None or replaced.address in self._addresses_held() else replaced
+            return
+        if begins != NO_STATE and not self._at[last_slot(context.intervals)].kept:
+            del self._at[last_slot(context.intervals)]
+        read = tuple(join_intervals(context.intervals, own))
+        self._at[last_slot(own)] = State(leaves, read, False, stamp, stamp)
+
+    # ---- what others do ----
+
+    def keep(self, text: Sequence[Range]) -> None:
+        """The state behind these slots stays there. Raises InvalidState."""
+        self._at[last_slot(text)] = self.behind(text)._replace(kept=True)
+
+    def let_go(self, text: Sequence[Range]) -> tuple[Range, ...]:
+        """The state behind these slots is not there any more. Its address, if it must be given back. Raises
+        InvalidState."""
+        self.behind(text)
+        return self._take([last_slot(text)])
 
     def copied(self, source: Sequence[Range], target: Sequence[Range]) -> None:
         """Slots were copied to as many others, which were free. If they are the last ones of a text, the state hangs on
-        the page of the copy, too."""
-        state = self._at.get(self._last_page(source))
+        the end of the copy, too."""
+        state = self._at.get(last_slot(source))
         if state is None:
             return
         before = total_length(state.read) - total_length(source)
         if before < 0 or take_intervals(state.read, before, total_length(state.read)) != join_intervals((), source):
             return
-        page = self._last_page(target)
-        if page not in self._at:
-            read = join_intervals(take_intervals(state.read, 0, before), target)
-            self._at[page] = state._replace(read=read)
+        read = tuple(join_intervals(take_intervals(state.read, 0, before), target))
+        self._at[last_slot(target)] = state._replace(read=read, kept=False)
 
-    def drop(self, pages: Sequence[Range]) -> tuple[Range, ...]:
-        """Forgets the states that have read any of these pages, which must be given back: their addresses."""
-        size = self._page_size
-        slots = merge((first * size, last * size) for first, last in pages)
-        pages_of_them = [page for page, one in self._at.items() if overlap(slots, sorted(one.read))]
-        dropped = {self._at.pop(page).address for page in pages_of_them} - self._addresses_held()
-        return merge((address, address + 1) for address in dropped)
+    def drop(self, slots: Sequence[Range]) -> tuple[Range, ...]:
+        """Forgets the states that have read any of these slots, which must be given back: their addresses."""
+        changed = merge(slots)
+        return self._take([slot for slot, one in self._at.items() if overlap(changed, sorted(one.read))])
 
-    def _addresses_held(self) -> set[int]:
-        return {one.address for one in self._at.values()}
-
-    def _is_shared(self, address: int) -> bool:
-        return sum(one.address == address for one in self._at.values()) > 1
-
-    def _of_context(self, context: Context) -> State:
-        page = self._last_page(context.intervals)
-        state = self._at.get(page)
+    def behind(self, text: Sequence[Range]) -> State:
+        """The state behind these slots. Raises InvalidState."""
+        state = self._at.get(last_slot(text))
         if state is None:
             raise InvalidState(
-                f"{_WHOLE_TEXTS}: page {page}, the last one of the context, has no state; it moved on with another "
-                "forward, or its text was changed: run the text again in new pages"
+                f"{_WHOLE_TEXTS}: there is no state at the end of the context; it moved on with another forward, or "
+                "its text was changed: run the text again in new pages, or from where a state was kept (keep-state)"
             )
-        if state.read != context.intervals:
+        if state.read != tuple(text):
             raise InvalidState(
-                f"{_WHOLE_TEXTS}: the state of page {page} has read other tokens than those of the context, or in "
-                "another order: name all pages of the text in order, with no token hidden"
+                f"{_WHOLE_TEXTS}: the state at the end of the context has read other tokens, or in another order: name "
+                "all pages of the text in order, with no token hidden"
             )
         return state
 
-    def _last_page(self, slots: Sequence[Range]) -> int:
-        return (slots[-1][1] - 1) // self._page_size
+    def _take(self, slots: Sequence[int]) -> tuple[Range, ...]:
+        """No state hangs on these slots any more. The addresses that were left."""
+        left = {self._at.pop(slot).address for slot in slots} - {one.address for one in self._at.values()}
+        return merge((address, address + 1) for address in left)
+
+    def _at_address(self, address: int) -> list[State]:
+        return [one for one in self._at.values() if one.address == address]
+
+    def _is_shared(self, address: int) -> bool:
+        return len(self._at_address(address)) > 1
+
+
+def last_slot(slots: Sequence[Range]) -> int:
+    """The last one of the slots of a text."""
+    return slots[-1][1] - 1

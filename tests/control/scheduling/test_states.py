@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import random
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import msgspec
 import numpy as np
@@ -67,14 +68,28 @@ def next_token(tokens: list[int]) -> int:
     return int((mix(output ^ TOKENS) >> np.uint64(11)).argmax())
 
 
-@dataclass
+@dataclass(eq=False)
 class Text:
     pages: list[int] = field(default_factory=list)
     tokens: list[int] = field(default_factory=list)
-    has_state: bool = True
+    has_state: bool = True  # that nobody keeps
 
     def ranges(self) -> list[int]:
         return [number for page in self.pages for number in (page, 1)]
+
+    def end(self, length: int) -> End:
+        """The place behind so many tokens."""
+        return End(tuple(self.pages[: -(-length // SIZE)]), length)
+
+
+class End(NamedTuple):
+    """A place behind the tokens in pages."""
+
+    pages: tuple[int, ...]
+    length: int
+
+    def slots(self) -> set[int]:
+        return set([page * SIZE + slot for page in self.pages for slot in range(SIZE)][: self.length])
 
 
 class Program:
@@ -85,14 +100,18 @@ class Program:
         self.inferlet: Inferlet = world.open(0, 48)
         self.inferlet.create_queue()
         self.texts: list[Text] = []
+        self.kept: set[End] = set()  # where states are
         self.expected: dict[int, int] = {}  # by future
 
     def act(self) -> None:
         if not self.texts or (len(self.texts) < 4 and self.random.random() < 0.15):
             self.texts.append(Text())
         text = self.random.choice(self.texts)
-        act = self.random.choices([self.run, self.fork, self.change, self.drop, self.name_wrongly], [12, 4, 1, 1, 1])[0]
-        act(text)
+        acts = [self.run, self.fork, self.keep, self.cut, self.let_go, self.change, self.drop, self.name_wrongly]
+        self.random.choices(acts, [24, 8, 6, 6, 1, 2, 2, 2])[0](text)
+
+    def has_state(self, text: Text) -> bool:
+        return text.has_state or text.end(len(text.tokens)) in self.kept
 
     def run(self, text: Text) -> None:
         """Runs some tokens: kept or not, in one call or in parts, with a token or scores read behind them."""
@@ -122,30 +141,75 @@ class Program:
                     call("forward", *given)
                 future = call("sample", queue, output, greedy())
         except (InvalidState, InvalidArgument):
-            assert not text.has_state
+            assert not self.has_state(text)
             self.drop(text)
             return
         except (Exhausted, QuotaExceeded):
             self.drop(text)
             return
-        assert text.has_state, "it ran without its state"
+        assert self.has_state(text), "it ran without its state"
         self.expected[future] = next_token(text.tokens + tokens)
         if kept:
             text.tokens += tokens
+            text.has_state = True
 
     def fork(self, text: Text) -> None:
-        """Shares the full pages, and copies the tokens of the last one."""
-        used = len(text.tokens) % SIZE
-        if not used or len(self.texts) > 6:
+        """Shares the full pages up to a place where a state is, and copies the tokens of the last one."""
+        ends = [one.length for one in self.kept if text.end(one.length) == one]
+        length = self.random.choice([len(text.tokens), *ends])
+        end, used = text.end(length), length % SIZE
+        if len(self.texts) > 6 or not (used or end in self.kept):
             return
-        try:
-            page = self.inferlet.call("alloc", 1, "kvpage", 1)
-        except Exhausted:
+        has_state = length == len(text.tokens) and text.has_state
+        pages = list(end.pages)
+        if used:
+            try:
+                pages[-1] = self.inferlet.call("alloc", 1, "kvpage", 1)
+            except Exhausted:
+                return
+            self.inferlet.call("copy_kvpage", 1, [end.pages[-1] * SIZE, used], [pages[-1] * SIZE, used])
+            has_state |= end in self.kept
+        self.texts.append(Text(pages, text.tokens[:length], has_state))
+
+    def keep(self, text: Text) -> None:
+        if not text.tokens:
             return
-        shared = text.pages[: len(text.tokens) // SIZE]
-        last = text.pages[len(shared)]
-        self.inferlet.call("copy_kvpage", 1, [last * SIZE, used], [page * SIZE, used])
-        self.texts.append(Text([*shared, page], list(text.tokens), text.has_state))
+        if not self.has_state(text):
+            with pytest.raises(InvalidState, match="keeps a state of each text"):
+                self.inferlet.call("keep_state", 1, text.ranges())
+            return
+        self.inferlet.call("keep_state", self.random.choice([1, 2]), text.ranges())
+        text.has_state = False
+        self.kept.add(text.end(len(text.tokens)))
+
+    def cut(self, text: Text) -> None:
+        """Goes back to a place where a state is."""
+        ends = [one for one in self.kept if one.length < len(text.tokens) and text.end(one.length) == one]
+        if not ends:
+            return
+        end = self.random.choice(ends)
+        behind = set(text.pages[end.length // SIZE :])
+        if any(behind & set(other.pages) for other in self.texts if other is not text):
+            return
+        self.inferlet.call("trim_kvpage", self.random.choice([1, 2]), text.ranges(), end.length)
+        self.lose({page * SIZE + slot for page in text.pages for slot in range(SIZE)} - end.slots())
+        unused = text.pages[len(end.pages) :]
+        text.pages, text.tokens, text.has_state = list(end.pages), text.tokens[: end.length], False
+        if unused:
+            self.inferlet.call("dealloc", 2, "kvpage", [number for page in unused for number in (page, 1)])
+
+    def let_go(self, text: Text) -> None:
+        end = text.end(len(text.tokens))
+        if text.tokens and self.has_state(text):
+            self.inferlet.call("drop_state", 1, text.ranges(), len(text.tokens))
+            text.has_state = False
+            self.kept.discard(end)
+
+    def lose(self, slots: set[int]) -> None:
+        """No state that has read these slots is worth anything."""
+        self.kept = {one for one in self.kept if one.slots().isdisjoint(slots)}
+        for text in self.texts:
+            text.has_state &= text.end(len(text.tokens)).slots().isdisjoint(slots)
 
     def change(self, text: Text) -> None:
         """Empties slots of the text, or writes over them: its state is worth nothing from then on."""
@@ -156,26 +220,27 @@ class Program:
             self.inferlet.call("trim_kvpage", 1, text.ranges(), last)
             slot = text.pages[last // SIZE] * SIZE + last % SIZE
             self.inferlet.call("copy_kvpage", 1, [text.pages[0] * SIZE, 1], [slot, 1])
+            self.lose({slot})
         else:
             first = text.pages[0] * SIZE
             self.inferlet.call("copy_kvpage", 1, [first + 1, 1], [first, 1])
-            for other in self.texts:
-                other.has_state &= text.pages[0] not in other.pages
-        text.has_state = False
+            self.lose({first})
 
     def drop(self, text: Text) -> None:
         self.texts.remove(text)
         used = {page for other in self.texts for page in other.pages}
         if own := [page for page in text.pages if page not in used]:
+            self.lose({page * SIZE + slot for page in own for slot in range(SIZE)})
             self.inferlet.call("dealloc", 2, "kvpage", [number for page in own for number in (page, 1)])
 
     def name_wrongly(self, text: Text) -> None:
         """Contexts that are not the text, in order, are refused, and nothing changes."""
-        if len(text.pages) < 2 or len(text.tokens) <= SIZE or not text.has_state:
+        if len(text.pages) < 2 or len(text.tokens) <= SIZE or not self.has_state(text):
             return
         self.inferlet.call("embed_txt", 1, [1], [900], [47, 1])
         pages = text.ranges()
-        for wrong in (pages[2:], pages[:2], [*pages[2:4], *pages[:2], *pages[4:]]):
+        wrongs = [pages[2:], [*pages[2:4], *pages[:2], *pages[4:]]]
+        for wrong in wrongs + [pages[:2]] * (text.end(SIZE) not in self.kept):
             with pytest.raises(InvalidState, match="keeps a state of each text"):
                 self.inferlet.call("forward", 1, wrong, [47, 1], [], [])
         self.inferlet.call("mask_kvpage", 1, pages, [1, 1])

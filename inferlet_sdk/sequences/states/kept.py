@@ -1,0 +1,82 @@
+"""Pages, and which states of texts are kept in them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from inferlet_sdk import traits
+from inferlet_sdk.addresses import Pages
+from inferlet_sdk.errors import Unsupported
+from inferlet_sdk.traits.core import ModelInfo
+
+
+class Page:
+    """A page that contexts hold. `kept`: behind how many of its tokens states are kept; all contexts that hold it may
+    go on from there."""
+
+    __slots__ = ("address", "holders", "kept", "sealed")
+
+    def __init__(self, address: int, sealed: bool = False) -> None:
+        self.address = address
+        self.holders = 1
+        self.sealed = sealed  # exported or imported: nobody writes to it
+        self.kept: tuple[int, ...] = ()
+
+    @property
+    def is_shared(self) -> bool:
+        return self.holders > 1 or self.sealed
+
+
+def check_states(info: ModelInfo, operation: str) -> None:
+    """Raises Unsupported if the model keeps a state of each text."""
+    if info.state_pages:
+        raise Unsupported(
+            f"{operation}: {info.name} keeps a state of each text, from which no token can be taken out, and which no "
+            "other tokens can be put before: fill a new context with the tokens that shall stay"
+        )
+
+
+def forget_kept(pages: Iterable[Page], tokens: int) -> None:
+    """Pages were cut behind so many tokens of the first one."""
+    for place, page in enumerate(pages):
+        page.kept = tuple(one for one in page.kept if not place and one <= tokens)
+
+
+class KeptStates:
+    """The part of a table of pages that knows where states of its text are kept."""
+
+    def __init__(self, page_size: int) -> None:
+        self._page_size = page_size
+        self._pages: list[Page] = []
+        self.context: list[int] = []
+
+    def keep_state(self, queue: int, tokens: int) -> bool:
+        """Keeps the state behind the first `tokens` tokens, which are all that have keys. False if it was kept."""
+        page, behind = self._place(tokens)
+        if behind in page.kept:
+            return False
+        traits.keep_state(queue, Pages(self.context))
+        page.kept = *page.kept, behind
+        return True
+
+    def let_go(self, queue: int, tokens: int) -> None:
+        """The state behind the first `tokens` tokens is not kept any more, unless others may go on from there."""
+        if tokens > len(self._pages) * self._page_size:
+            return
+        page, behind = self._place(tokens)
+        if behind in page.kept and not page.is_shared:
+            traits.drop_state(queue, Pages(self.context), tokens)
+            page.kept = tuple(one for one in page.kept if one != behind)
+
+    def kept_end(self, tokens: int) -> int:
+        """The last place up to `tokens` where a state is kept: the number of tokens before it, or 0."""
+        size = self._page_size
+        for place in range((tokens - 1) // size, -1, -1):
+            ends = [place * size + behind for behind in self._pages[place].kept]
+            if found := [end for end in ends if end <= tokens]:
+                return max(found)
+        return 0
+
+    def _place(self, tokens: int) -> tuple[Page, int]:
+        place, rest = divmod(tokens - 1, self._page_size)
+        return self._pages[place], rest + 1

@@ -1,0 +1,1 @@
+"""States of texts, which some models keep beside keys and values."""

@@ -1,0 +1,143 @@
+"""Contexts of a model that keeps a state of each text. The model compares what states have read with what is seen."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from inferlet_sdk import Context, InvalidState, Sampler, Unsupported, traits
+from inferlet_sdk.event_loop import run
+from tests.helpers.native_host import NativeHost, install
+from tests.helpers.scripted_model import ScriptedModel
+
+TEXT = list(range(97, 121))  # six pages
+
+
+@pytest.fixture
+def host() -> NativeHost:
+    return install(states=64)
+
+
+def rows(host: NativeHost) -> int:
+    """How many have run since the last time."""
+    count, host.model.rows = host.model.rows, 0
+    return count
+
+
+def first(model: ScriptedModel, tokens: list[int]) -> int:
+    return model.expected(tokens, 1)[0]
+
+
+def test_the_model_says_what_a_state_costs(host: NativeHost) -> None:
+    assert Context().model.state_pages == 2
+    assert "State" in [trait.name for trait in traits.available_traits("toy")]
+    install()
+    assert Context().model.state_pages == 0
+
+
+@pytest.mark.parametrize("length", [24, 22])
+def test_a_fork_runs_no_token_again(host: NativeHost, length: int) -> None:
+    ctx = Context().fill(TEXT[:length])
+    run(ctx.flush())
+    assert rows(host) == length
+    child = ctx.fork()
+    grandchild = child.fork()
+    for one, token in ((ctx, 65), (child, 66), (ctx, 67), (grandchild, 68)):
+        one.fill([token])
+        assert run(one.sample()) == first(host.model, list(one.tokens))
+    assert rows(host) == 4
+    for one in (child, ctx, grandchild):
+        one.close()
+    assert traits.usage().pages == 0
+
+
+def test_truncate_goes_to_the_last_kept_state_and_runs_the_rest_again(host: NativeHost) -> None:
+    ctx = Context().fill(TEXT[:10])
+    ctx.keep()
+    ctx.fill(TEXT[10:20])
+    run(ctx.sample())
+    assert rows(host) == 20
+    for length, again in ((13, 3), (10, 0), (9, 9)):
+        ctx.truncate(length).fill([65, 66])
+        assert run(ctx.sample()) == first(host.model, [*TEXT[:length], 65, 66])
+        assert rows(host) == again + 2
+        if length > 9:
+            ctx.truncate(10).fill(TEXT[10:20])
+            run(ctx.sample())
+            rows(host)
+
+
+def test_a_generation_can_be_dropped_and_its_prompt_does_not_run_again(host: NativeHost) -> None:
+    ctx = Context().fill(TEXT)
+    expected = host.model.expected(TEXT, 6)
+    for seed in range(3):
+        run(ctx.generate_until(max_tokens=6, run_ahead=False, sampler=Sampler(temperature=0, seed=seed)))
+        assert list(ctx.tokens[24:]) == expected
+        ctx.truncate(24)
+    assert rows(host) <= 24 + 3 * 7
+    held = traits.usage().pages
+    for _ in range(20):
+        run(ctx.generate_until(max_tokens=1, run_ahead=False))
+    assert traits.usage().pages <= held + 6 + 2
+
+
+def test_drafts_are_right(host: NativeHost) -> None:
+    ctx = Context().fill(TEXT)
+    expected = host.model.expected(TEXT, 9)
+    wrong = iter(range(1000))
+
+    def draft(tokens: object) -> list[int]:
+        done = len(ctx.tokens) - 24
+        return [*expected[done : done + 2], 65 if next(wrong) % 2 else 66, 65]
+
+    run(ctx.generate_until(max_tokens=9, draft=draft))
+    assert list(ctx.tokens[24:]) == expected
+    assert rows(host) < 24 + 60
+
+
+def test_what_a_state_cannot_do_is_refused_by_name(host: NativeHost) -> None:
+    ctx = Context().fill(TEXT)
+    with pytest.raises(Unsupported, match=r"drop: toy keeps a state of each text.*fill a new context"):
+        ctx.drop(2, 5)
+    with pytest.raises(Unsupported, match="join: toy keeps a state"):
+        Context.join([ctx, Context().fill(TEXT)])
+    run(ctx.flush())
+    with pytest.raises(InvalidState, match="there is no state at the end"):
+        traits.keep_state(ctx, ctx.pages[:3])
+    traits.keep_state(ctx, ctx.pages)
+    traits.drop_state(ctx, ctx.pages, 24)
+    with pytest.raises(InvalidState, match="there is no state at the end"):
+        traits.drop_state(ctx, ctx.pages, 24)
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_random_programs(seed: int) -> None:
+    host, pick = install(states=400, num_pages=400), random.Random(seed)
+    contexts = [Context().fill(TEXT[:5])]
+    for _ in range(60):
+        ctx = pick.choice(contexts)
+        act = pick.randrange(8)
+        if act == 0 and len(contexts) < 8:
+            contexts.append(ctx.fork())
+        elif act == 1:
+            ctx.truncate(pick.randint(1, len(ctx)))
+        elif act == 2:
+            ctx.keep()
+        elif act == 3 and len(contexts) > 1:
+            contexts.remove(ctx)
+            ctx.close()
+            continue
+        elif act == 4:
+            run(ctx.score(pick.choices(TEXT, k=pick.randint(1, 6))))
+        elif act == 5 and len(ctx) < 100:
+            expected = host.model.expected(ctx.tokens, 3)
+            run(ctx.generate_until(max_tokens=3, run_ahead=False, stop=[chr(expected[-1] % 128)]))
+        elif len(ctx) < 100:
+            ctx.fill(pick.choices(TEXT, k=pick.randint(1, 9)))
+        if pick.random() < 0.7:
+            assert run(ctx.sample()) == first(host.model, list(ctx.tokens))
+    for ctx in contexts:
+        ctx.close()
+    traits.sleep(0.01).result()
+    assert traits.usage().pages == 0
