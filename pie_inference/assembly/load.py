@@ -11,6 +11,7 @@ from ..adapters.products.choose import choose_products
 from ..attention.choose import choose_attention
 from ..cpu_kernels.ways import OWN, Ways
 from ..device.machine import free_bytes_of_rank
+from ..execution.direct import PiecewiseExecutor
 from ..execution.graphs import make_executor
 from ..execution.image_encoder import ImageEncoder
 from ..execution.served_model import ServedModel
@@ -54,11 +55,14 @@ def load(plan: ServingPlan, ways: Ways = OWN) -> ServedModel:
     embeds = lazy_zeros((plan.num_embeds, plan.model.hidden_size), plan.dtype, plan.device)
     attention = choose_attention(plan.config.attention, plan.attention_requirements(num_pages, ways.attention), cache)
     adapters = _adapters(plan, ways, weights)
+    executor = make_executor(plan.config.cuda_graphs, model, attention, embeds, adapters)
+    if plan.model.cut != "none":
+        executor = PiecewiseExecutor(executor, model, cache, embeds, adapters, weights.states)
     return ServedModel(
         model=model,
         cache=cache,
         host_pages=host_pages,
-        executor=make_executor(plan.config.cuda_graphs, model, attention, embeds, adapters),
+        executor=executor,
         adapters=adapters,
         states=weights.states,
         ranks=plan.ranks,

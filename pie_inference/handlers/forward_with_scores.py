@@ -3,26 +3,34 @@
 from __future__ import annotations
 
 import numpy as np
+import torch
 
+from ..attention.page_tables import ranges
 from ..attention.position_masks import with_masks
 from ..attention.torch.scoring import ScoringAttention
-from ..device.tensors import download
-from ..execution.direct import DirectExecutor
+from ..device.tensors import download, upload
+from ..execution.direct import DirectExecutor, PiecewiseExecutor
 from ..execution.launched import PendingResult
 from ..execution.served_model import ServedModel
-from ..protocol import Array, ForwardWithScores, ForwardWithScoresResult
+from ..protocol import Array, Forward, ForwardWithScores, ForwardWithScoresResult
 
 
 def forward_with_scores(served: ServedModel, batch: ForwardWithScores) -> PendingResult:
     config = served.model.config
     attention = ScoringAttention(served.cache, config.num_heads // served.ranks.size, config.attention, served.ranks)
+    direct = DirectExecutor(served.model, attention, served.embeds)
+    executor = PiecewiseExecutor(direct, served.model, served.cache, served.embeds, served.adapters, served.states)
+    ends, device = _ends(batch), served.device
+    found = torch.zeros(int(ends[-1]), dtype=torch.float32, device=device)
     with served.adapters.beside(batch), served.states.beside(batch):
-        DirectExecutor(served.model, attention, served.embeds).forward(with_masks(batch, served.cache))
-    host = download(attention.scores())
-    return PendingResult(lambda: ForwardWithScoresResult(_ends(batch), host.numpy()))
+        for piece in executor.pieces(with_masks(batch, served.cache)):
+            keys = ranges(ends[list(piece.sequences)], np.diff(_ends(piece.batch)))
+            found[upload(torch.from_numpy(keys), device)] += attention.scores()
+    host = download(found)
+    return PendingResult(lambda: ForwardWithScoresResult(ends, host.numpy()))
 
 
-def _ends(batch: ForwardWithScores) -> Array:
+def _ends(batch: Forward) -> Array:
     """Where the keys of each sequence end."""
     keys = np.concatenate(([0], np.cumsum(batch.kv_ends - batch.kv_begins, dtype=np.int64)))
     return keys[batch.kv_indptr].astype(np.int32)

@@ -15,6 +15,7 @@ from ..errors import CheckpointError
 from ..layers.rotary import RopeConfig
 from ..layers.shape import AttentionShape
 from ..ops.interface import Activation
+from ..recurrence.batches import Cut
 from ..recurrence.states import StateShape
 from .config_json import ConfigJson
 from .rope_json import Context, read_context, read_rope
@@ -59,6 +60,11 @@ class ModelConfig:
     def state(self) -> StateShape | None:
         """What its layers keep of a text beside keys and values, over all ranks; None: nothing."""
         return None
+
+    @property
+    def cut(self) -> Cut:
+        """The pieces in which a batch runs."""
+        return "none"
 
     @property
     def token_work(self) -> int:

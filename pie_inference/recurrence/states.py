@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -73,6 +74,13 @@ class States:
             return
         with self.running(runs_of(batch, self.slots, self._device)):
             yield
+
+    def piece(self, batch: Forward) -> AbstractContextManager[None]:
+        """Within it, a piece of a batch runs that `beside` has accepted."""
+        assert batch.state_reads is not None
+        assert batch.state_writes is not None
+        counts = np.diff(batch.q_indptr)
+        return self.running(Runs.make(counts, batch.state_reads, batch.state_writes, self._device))
 
     @contextmanager
     def running(self, runs: Runs) -> Iterator[None]:

@@ -12,6 +12,9 @@ SETTINGS: Mapping[str, Mapping[str, Any]] = {
     "hunyuan_v1_moe": {"head_dim": 128},
     "ministral": {"head_dim": 128},
     "nemotron": {"head_dim": 128, "num_key_value_heads": 8},
+    "bamba": {"attn_layer_indices": [9, 18, 27]},
+    "granitemoehybrid": {"layer_types": [*["mamba"] * 5, "attention"] + ["mamba"] * 26},
+    "lfm2_moe": {"num_hidden_layers": 3, "layer_types": ["conv", "full_attention", "conv"]},
     "lfm2": {"num_hidden_layers": 2, "layer_types": ["conv", "full_attention"]},
     **{kind: {"is_decoder": True} for kind in ("bert", "bert-generation", "ernie", "roc_bert")},
 }

@@ -19,9 +19,23 @@ def new_cache(config: Any, tokens: int = 0) -> Any:
     """A cache without states. Attention gets its own keys and values back from it, for pages keep them; `tokens` is
     what it says of their number."""
     cache: Any = DynamicCache(config=config)
+    if config.model_type == "minimax":
+        cache = _of_minimax(cache.layers)
     for layer in cache.layers:
         if isinstance(layer, CacheLayerMixin):
             layer.__dict__.update(update=lambda key, value, *_, **__: (key, value), get_seq_length=lambda: tokens)
+    return cache
+
+
+def _of_minimax(layers: list[Any]) -> Any:
+    """A cache of the class that the code of this type asks for, over layers as other types have them."""
+    from transformers.models.minimax.modeling_minimax import MiniMaxCache
+
+    kind: Any = MiniMaxCache
+    cache = kind()
+    cache.layers = layers
+    cache.get_linear_cache = lambda layer: layers[layer].recurrent_states[0]
+    cache.set_linear_cache = lambda layer, state: layers[layer].recurrent_states.__setitem__(0, state)
     return cache
 
 
@@ -35,11 +49,6 @@ def parts_of(cache: Any) -> tuple[StatePart, ...]:
                     wide = state.dtype == torch.float32
                     found.append(StatePart(index, number, recurrent, tuple(state.shape[1:]), wide))
     return tuple(found)
-
-
-def numbers(parts: Sequence[StatePart]) -> int:
-    """How many numbers the state of a text has."""
-    return sum(math.prod(part.shape) for part in parts)
 
 
 class SlotCache:

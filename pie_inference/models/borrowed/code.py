@@ -81,7 +81,7 @@ def read(raw: Mapping[str, Any], architecture: str) -> Any:
         _check_layers(key, raw.get(key, 1))
     values = {key: value for key, value in raw.items() if key not in NOT_OF_MODEL}
     try:
-        config = CONFIG_MAPPING[named].from_dict(values)
+        config = CONFIG_MAPPING[named].from_dict(_with_floats(values))
     except RecursionError:
         raise CheckpointError("config.json: its objects are nested too deeply") from None
     except Exception as error:
@@ -96,6 +96,17 @@ def read(raw: Mapping[str, Any], architecture: str) -> Any:
     vars(config).pop("quantization_config", None)  # of its text model
     _check(config)
     return config
+
+
+def _with_floats(value: Any) -> Any:
+    """What JSON has no number for is written by transformers as an object."""
+    if isinstance(value, list):
+        return [_with_floats(each) for each in value]
+    if not isinstance(value, dict):
+        return value
+    if value.keys() == {"__float__"}:
+        return float(value["__float__"])
+    return {key: _with_floats(each) for key, each in value.items()}
 
 
 def _check(config: Any) -> None:

@@ -19,6 +19,8 @@ import torch
 
 from ...errors import CheckpointError, ConfigError
 from ...options.cache_files import NotPrivate, private_folder, read_own_file, write_atomically
+from ...recurrence.batches import Cut
+from ...recurrence.states import StateShape
 from ..config import ModelConfig
 from ..rope_json import Context
 from .survey import Proof, Survey
@@ -35,8 +37,19 @@ class BorrowedConfig(ModelConfig):
     difference: float  # as in `Proof`
 
     @property
+    def state(self) -> StateShape | None:
+        numbers = self.survey.state_numbers
+        return StateShape(1, numbers) if numbers else None
+
+    @property
+    def cut(self) -> Cut:
+        if not self.survey.state:
+            return "none"
+        return "tokens" if self.survey.forgets else "texts"
+
+    @property
     def fixed_positions(self) -> str:
-        return FIXED
+        return super().fixed_positions or FIXED
 
     @property
     def code(self) -> str:
@@ -73,7 +86,7 @@ def borrowed_config(raw: Mapping[str, Any], architecture: str, survey: Survey, d
         vocab_size=survey.vocab_size,
         hidden_size=survey.hidden_size,
         intermediate_size=survey.hidden_size,
-        num_layers=len(survey.attentions),
+        num_layers=len(survey.specs),
         num_heads=survey.num_heads,
         num_kv_heads=survey.num_kv_heads,
         head_dim=survey.head_dim,
@@ -83,7 +96,7 @@ def borrowed_config(raw: Mapping[str, Any], architecture: str, survey: Survey, d
         activation="silu",
         context=Context(survey.context, survey.longest_context),
         rope=(),
-        attention=tuple(one.spec for one in survey.attentions),
+        attention=survey.specs,
         raw=raw,
         survey=survey,
         difference=difference,

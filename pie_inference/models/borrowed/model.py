@@ -21,7 +21,7 @@ from .base import Head, base_of, run, sinks_of
 from .cache import SlotCache
 from .code import attending, make, read
 from .config import BorrowedConfig
-from .parts import freeze_positions, take_norms
+from .parts import freeze_positions, hold_time_steps, take_norms
 from .survey import Survey
 from .weights import fill
 
@@ -111,5 +111,6 @@ def build(config: BorrowedConfig, weights: WeightLoader) -> BorrowedModel:
     module = make(read(config.raw, config.architecture), weights.dtype, "meta")
     fill(module, weights, config.survey.irregular)
     take_norms(module, weights.ops)
+    hold_time_steps(module)
     freeze_positions(module, config.max_context, weights.device)
     return BorrowedModel(config, module, weights.states, weights.dtype)

@@ -124,3 +124,31 @@ class _Experts:
     def _biased(self, name: str, expert: int, rows: Tensor) -> Tensor:
         module = self._module
         return rows + module.get_parameter(f"{name}_bias")[expert] if module.has_bias else rows
+
+
+class _HeldSteps(nn.Module):
+    """Stands for the first product of a Mamba 2 layer, whose last outputs are its time steps."""
+
+    def __init__(self, product: nn.Module, lowest: Tensor, highest: Tensor) -> None:
+        super().__init__()
+        self._product, self._lowest, self._highest = product, lowest, highest
+
+    def forward(self, rows: Tensor) -> Tensor:
+        found: Tensor = self._product(rows)
+        steps = found[..., -len(self._lowest) :]
+        steps.copy_(torch.clamp(steps, self._lowest, self._highest))
+        return found
+
+
+def hold_time_steps(model: Any) -> None:
+    """Keeps time steps within `time_step_limit` where a token runs alone, too: there transformers' code leaves them as
+    they are, which is another function than that of a text."""
+    for module in list(model.modules()):
+        limit, bias = getattr(module, "time_step_limit", None), getattr(module, "dt_bias", None)
+        if not isinstance(bias, Tensor) or not isinstance(limit, (tuple, list)) or not hasattr(module, "in_proj"):
+            continue
+        low, high = (torch.tensor(float(each), dtype=torch.float64).expm1().log().item() for each in limit)
+        if (low, high) != (-torch.inf, torch.inf):
+            wide = bias.detach().double()
+            bounds = ((each - wide).to(bias.dtype) for each in (low, high))
+            module.in_proj = _HeldSteps(module.in_proj, *bounds)

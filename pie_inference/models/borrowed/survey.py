@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import msgspec
 
 from ...attention.interface import AttentionSpec
@@ -45,20 +47,31 @@ class Survey(msgspec.Struct, frozen=True):
     context: int  # most tokens of a text, unless the operator asks for more
     longest_context: int
     state: tuple[StatePart, ...] = ()
+    forgets: bool = False  # whether its code loses the state of a text that goes on by several tokens
+
+    @property
+    def state_numbers(self) -> int:
+        """How many numbers the state of a text has."""
+        return sum(math.prod(part.shape) for part in self.state)
 
     @property
     def num_heads(self) -> int:
-        return self.attentions[0].num_heads
+        return self.attentions[0].num_heads if self.attentions else 1
 
     @property
     def num_kv_heads(self) -> int:
         """Of the cache: attentions with fewer repeat theirs."""
-        return max(one.num_kv_heads for one in self.attentions)
+        return max((one.num_kv_heads for one in self.attentions), default=1)
 
     @property
     def head_dim(self) -> int:
         """Of the cache: narrower keys and values are filled up with zeros."""
-        return max(max(one.key_width, one.value_width) for one in self.attentions)
+        return max((max(one.key_width, one.value_width) for one in self.attentions), default=64)
+
+    @property
+    def specs(self) -> tuple[AttentionSpec, ...]:
+        """How each call attends; one that nothing calls where there is none, as pages have a layer at least."""
+        return tuple(one.spec for one in self.attentions) or (AttentionSpec(1.0),)
 
 
 class Proof(msgspec.Struct, frozen=True):

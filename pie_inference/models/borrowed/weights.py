@@ -32,6 +32,9 @@ NUMBER = re.compile(r"(?<=\.)\d+(?=\.)")
 ROUTERS = (".gate", ".router", "_gate")
 """Endings of linear layers that choose experts: they are never quantized."""
 
+PLAIN = (".dt_proj",)
+"""Endings of linear layers that stay as they are, as code reads their bias."""
+
 
 class Renamed:
     """A checkpoint by the names that the module has: implements `RenamedTensors`.
@@ -222,11 +225,13 @@ def fill(model: Any, weights: WeightLoader, irregular: Sequence[str]) -> None:
     experts = experts_of(model) if weights.quantized else {}
     tied: Mapping[str, str] = getattr(model, "all_tied_weights_keys", {})
     head, linear = model.get_output_embeddings(), {}
+    twins = _twins(model, tied)
     for name, module in model.named_modules():
         shared = f"{name}.weight" in tied and (module is not head or module.bias is not None)
-        if type(module) is nn.Linear and module.weight.dtype == weights.dtype and not shared:
+        plain = name.endswith(PLAIN)
+        if type(module) is nn.Linear and module.weight.dtype == weights.dtype and not shared and not plain:
             linear[name] = module
-    of_linear = {f"{name}.{part}" for name in linear for part in ("weight", "bias")}
+    of_linear = {f"{name}.{part}" for name in (*linear, *twins) for part in ("weight", "bias")}
     own: set[str] = {f"{name}.{part}" for name, module in experts.items() for part in stacks_of(module)} | of_linear
     for name, tensor in model.state_dict().items():
         if name in own or name in tied:
@@ -245,9 +250,11 @@ def fill(model: Any, weights: WeightLoader, irregular: Sequence[str]) -> None:
             module.in_features,
             bias=module.bias is not None,
             role=role,
-            adaptable=name not in irregular,
+            adaptable=name not in irregular and name not in twins.values(),
         )
         model.set_submodule(name, OwnLinear(module, multiply))
+    for name, source in twins.items():
+        model.set_submodule(name, model.get_submodule(source))
     for name, module in experts.items():
         take_experts(module, [_by_each(f"{name}.{part}", module, weights, renamed) for part in stacks_of(module)])
     _compute_buffers(model, weights.device)
@@ -266,6 +273,16 @@ def _by_each(stacked: str, module: Any, weights: WeightLoader, renamed: Renamed)
     return layers
 
 
+def _twins(model: Any, tied: Mapping[str, str]) -> dict[str, str]:
+    """Linear layers with the weights of another one, by their names: that one's."""
+    pairs = ((one.rpartition("."), other.rpartition(".")) for one, other in tied.items())
+    return {
+        one: other
+        for (one, _, part), (other, _, _) in pairs
+        if part == "weight" and all(type(model.get_submodule(each)) is nn.Linear for each in (one, other))
+    }
+
+
 def _put(model: Any, name: str, tensor: Tensor) -> None:
     path, _, own = name.rpartition(".")
     module = model.get_submodule(path)
@@ -279,12 +296,12 @@ def _put(model: Any, name: str, tensor: Tensor) -> None:
 
 def _compute_buffers(model: Any, device: torch.device) -> None:
     """Computes what no checkpoint has, such as frequencies of rotary positions, by transformers' own code."""
+    for module in model.modules():  # a module may compute the buffers of those within
+        module._is_hf_initialized = not any(buffer.is_meta for buffer in module.buffers())
     for module in model.modules():
-        missing = [name for name, buffer in module._buffers.items() if buffer is not None and buffer.is_meta]
-        for name in missing:
+        for name in [name for name, buffer in module._buffers.items() if buffer is not None and buffer.is_meta]:
             unset = torch.nan if module._buffers[name].is_floating_point() else 0
             module._buffers[name] = torch.full_like(module._buffers[name], unset, device=device)
-        module._is_hf_initialized = not missing
     with torch.device(device):
         model.initialize_weights()
     for name, module in model.named_modules():

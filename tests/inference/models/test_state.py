@@ -16,11 +16,9 @@ from safetensors.torch import load_file, save_file
 from pie_inference.device.ranks import SingleRank
 from pie_inference.errors import CheckpointError, ConfigError
 from pie_inference.models import registry
-from pie_inference.models.borrowed.proving.proof import prove
 from pie_inference.models.families import qwen3_5, qwen3_5_moe
 from pie_inference.models.registry import Family, read_architecture
-from pie_inference.protocol import Batch, Forward, RunWave, WaveDone
-from pie_inference.recurrence.interface import NONE
+from pie_inference.protocol import RunWave
 from testing.worker_batches import Driver, Extend, Keys
 from tests.helpers.families import save_reference
 from tests.helpers.oracle import (
@@ -33,6 +31,7 @@ from tests.helpers.oracle import (
     random_tokens,
 )
 from tests.helpers.scheduling import World, greedy
+from tests.helpers.states import StateOracle, assert_goes_on_within_drafts, in_first_pages
 from tests.inference.models.test_ranks import run_rank, run_ranks
 
 DENSE, DENSE_WITH_IMAGES = "Qwen3_5ForCausalLM", "Qwen3_5ForConditionalGeneration"
@@ -65,26 +64,6 @@ def _registered(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(registry, "FAMILIES", {**registry.FAMILIES, **families})
 
 
-class StateOracle(Oracle):
-    """An oracle whose batches keep the state of a text in the slot with the number of the text's first page."""
-
-    def driver(self) -> Driver:
-        def run(wave: RunWave) -> WaveDone:
-            batches = tuple(_with_slots(each) if isinstance(each, Forward) else each for each in wave.batches)
-            return self.worker.run(msgspec.structs.replace(wave, batches=batches))
-
-        return Driver(run, "model")
-
-
-def _with_slots(batch: Forward) -> Forward:
-    slots, counts = batch.kv_pages[batch.kv_indptr[:-1]], np.diff(batch.q_indptr)
-    keys = np.add.reduceat(batch.kv_ends - batch.kv_begins, batch.kv_indptr[:-1])
-    writes = np.full(len(batch.q_embeds), NONE, np.int32)
-    writes[batch.q_indptr[1:] - 1] = slots
-    reads = np.where(keys > counts, slots, NONE).astype(np.int32)
-    return msgspec.structs.replace(batch, state_reads=reads, state_writes=writes)
-
-
 FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
     "qwen3.5": (DENSE, SETTINGS),
     "qwen3.5 moe": (MOE, SETTINGS | EXPERTS),
@@ -113,28 +92,7 @@ def test_ragged_batches(oracle: StateOracle) -> None:
 
 
 def test_states_behind_each_row_and_forks_of_them(oracle: StateOracle) -> None:
-    """As drafts are verified: the text goes on behind the third of five tokens, in two ways at once."""
-    tokens, keys, other = random_tokens(50, 5), Keys(), random_tokens(4, 6)
-    slots, reads = [[10, 11, 12, 13, 14], [20, 21]], [[NONE], [12, 12]]
-
-    def run(wave: RunWave) -> WaveDone:
-        return oracle.worker.run(msgspec.structs.replace(wave, batches=tuple(map(with_slots, wave.batches))))
-
-    def with_slots(batch: Batch) -> Batch:
-        if not isinstance(batch, Forward):
-            return batch
-        writes = np.full(len(batch.q_embeds), NONE, np.int32)
-        ends = batch.q_indptr[1:] - 1 if len(slots) == 1 else np.arange(45, 50)
-        writes[ends] = slots.pop(0)
-        return msgspec.structs.replace(batch, state_reads=np.array(reads.pop(0), np.int32), state_writes=writes)
-
-    driver = Driver(run, "model")
-    driver.logprobs(Extend(keys, tokens), vocab_size=VOCAB)
-    keys.slots, keys.position = keys.slots[:48], 48
-    branches = [keys, keys.fork()]
-    steps = [Extend(branch, other[2 * n : 2 * n + 2]) for n, branch in enumerate(branches)]
-    for n, result in enumerate(driver.logprobs(*steps, vocab_size=VOCAB)):
-        assert_close(result, oracle.expected(tokens[:48] + other[2 * n : 2 * n + 2])[48:])
+    assert_goes_on_within_drafts(oracle)
 
 
 def test_bfloat16_is_as_near_to_float32_as_the_reference_is(oracle: StateOracle) -> None:
@@ -234,31 +192,8 @@ def test_a_model_without_states_takes_no_option_for_them(tmp_path: Path) -> None
 @pytest.mark.parametrize("missing", ["state_reads", "state_writes"])
 def test_a_forward_without_slots_fails_alone(missing: str, oracle: StateOracle) -> None:
     _, batch = oracle.driver().forward_batch([Extend(Keys(), [1, 2, 3])])
-    done = oracle.worker.run(RunWave(1, "model", (msgspec.structs.replace(_with_slots(batch), **{missing: None}),)))
+    done = oracle.worker.run(RunWave(1, "model", (msgspec.structs.replace(in_first_pages(batch), **{missing: None}),)))
     assert "must name the slots of states" in done.failures[0].message
-
-
-BORROWED: dict[str, tuple[str, dict[str, Any]]] = {
-    "lfm2": ("Lfm2ForCausalLM", {"num_hidden_layers": 3, "layer_types": ["conv", "full_attention", "conv"]}),
-    "bamba": (
-        "BambaForCausalLM",
-        {"num_hidden_layers": 3, "attn_layer_indices": [1], "hidden_size": 64, "mamba_n_heads": 8, "mamba_d_head": 16}
-        | {"num_attention_heads": 4, "num_key_value_heads": 2, "intermediate_size": 96, "vocab_size": 256},
-    ),
-}
-
-
-@pytest.mark.parametrize("kind", BORROWED)
-def test_transformers_code_over_slots_of_states(kind: str) -> None:
-    """Batches, parts, forks and decode equal transformers' own forward; but nothing serves it yet."""
-    architecture, settings = BORROWED[kind]
-    raw = {**transformers.CONFIG_MAPPING[kind](**settings).to_dict(), "model_type": kind}
-    found = prove(raw, architecture, states=True)
-    assert found.survey is not None
-    assert {part.recurrent for part in found.survey.state} == ({False} if kind == "lfm2" else {False, True})
-    assert found.difference < 5e-4
-    with pytest.raises(CheckpointError, match="layers with a state are not supported"):
-        prove(raw, architecture)
 
 
 def config_json(**more: Any) -> dict[str, Any]:

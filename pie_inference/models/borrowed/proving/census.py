@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -14,7 +15,7 @@ from ...rope_json import read_context
 from ..base import Head, base_of, run, sinks_of
 from ..cache import new_cache, parts_of
 from ..code import attending, first_line, make, why_state
-from ..survey import Heads, Survey
+from ..survey import Heads, StatePart, Survey
 
 ROWS = 3
 
@@ -57,11 +58,11 @@ def survey(config: Any) -> Survey:
         raise CheckpointError(f"config.json: {name} is not supported: a forward fails: {first_line(error)}") from None
     for hook in hooks:
         hook.remove()
-    _check(name, found, embeds, hidden[0])
+    state = () if cache is None else parts_of(cache)
+    _check(name, found, state, embeds, hidden[0])
     output = model.get_output_embeddings()
     regular = {each for each, count in rows.items() if count == 1} - irregular
     others = (each for each, module in linear.items() if each not in regular and module is not output)
-    state = () if cache is None else parts_of(cache)
     return Survey(tuple(found), embeds.shape[-1], logits.shape[-1], tuple(others), *_context(config), state)
 
 
@@ -72,15 +73,15 @@ def _context(config: Any) -> tuple[int, int]:
     return context.served, context.longest
 
 
-def _check(name: str, found: list[Heads], embeds: Tensor, hidden: Tensor) -> None:
+def _check(name: str, found: list[Heads], state: Sequence[StatePart], embeds: Tensor, hidden: Tensor) -> None:
     def refuse(reason: str) -> None:
         raise CheckpointError(f"config.json: {name} is not supported: {reason}")
 
-    if not found:
+    if not found and not state:
         refuse("it attends beside transformers' interface of attention")
     if len({one.num_heads for one in found}) > 1:
         refuse("its layers have different numbers of heads")
-    most = max(one.num_kv_heads for one in found)
+    most = max((one.num_kv_heads for one in found), default=1)
     if any(most % one.num_kv_heads for one in found):
         refuse("its layers have different numbers of key-value heads, which do not divide each other")
     if embeds.shape != hidden.shape:

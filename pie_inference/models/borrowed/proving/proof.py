@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
+import msgspec
 import numpy as np
 import torch
 from torch import Tensor
@@ -17,13 +18,13 @@ from ....kv_cache.pages import KvCache, KvShape
 from ....loading.weights import WeightLoader
 from ....ops.torch_ops import TorchOps
 from ....protocol import Forward
-from ....recurrence.interface import NONE, Runs
-from ....recurrence.states import States, StateShape
-from ..cache import numbers
+from ....recurrence.batches import pieces_of
+from ....recurrence.interface import NONE
+from ....recurrence.states import States
 from ..code import class_of, first_line, make, read, why_state
 from ..config import borrowed_config
 from ..model import BorrowedModel, build
-from ..survey import Proof
+from ..survey import Proof, Survey
 from .census import survey
 from .shrink import shrink
 
@@ -47,7 +48,8 @@ def prove(raw: Mapping[str, Any], architecture: str, *, states: bool = False) ->
     try:
         values = shrink(config)
         with torch.random.fork_rng(), torch.inference_mode():
-            return Proof("", found, _differences(values, class_of(config).__name__))
+            difference, forgets = _proved(values, class_of(config).__name__)
+        return Proof("", msgspec.structs.replace(found, forgets=forgets), difference)
     except CheckpointError as error:
         raise CheckpointError(f"{error} (in a small form of it, which is to prove that it is exact)") from None
     except Exception as error:
@@ -57,28 +59,49 @@ def prove(raw: Mapping[str, Any], architecture: str, *, states: bool = False) ->
         ) from None
 
 
-def _differences(values: Mapping[str, Any], architecture: str) -> float:
+def _proved(values: Mapping[str, Any], architecture: str) -> tuple[float, bool]:
+    """The largest difference, and whether the code forgets states (`Survey.forgets`)."""
     config = read(values, architecture)
     reference = make(config, torch.float32, "cpu", "eager")
     _randomize(reference)
     found = survey(config)
-    stored = _InMemory(reference.state_dict())
-    weights = WeightLoader(stored, TorchOps(CPU, torch.float32), torch.float32, CPU, SingleRank())
-    model = build(borrowed_config(values, architecture, found, 0.0), weights)
 
     def alone(tokens: Tokens) -> Tensor:
         logits: Tensor = reference(input_ids=torch.tensor([tokens]), use_cache=False).logits[0]
         return logits
 
-    if found.state:
-        weights.states.allocate(NUM_PAGES, StateShape(1, numbers(found.state)))
+    def difference(survey: Survey) -> float:
+        stored = _InMemory(reference.state_dict())
+        weights = WeightLoader(stored, TorchOps(CPU, torch.float32), torch.float32, CPU, SingleRank())
+        model = build(borrowed_config(values, architecture, survey, 0.0), weights)
+        if model.config.state is not None:
+            weights.states.allocate(NUM_PAGES, model.config.state)
+        return _difference(model, weights.states, alone)
+
+    try:
+        return difference(found), False
+    except _Differs:
+        if not found.state:
+            raise
+    try:
+        return difference(msgspec.structs.replace(found, forgets=True)), True
+    except _Differs:
+        return difference(found), False
+
+
+class _Differs(CheckpointError):
+    """A model is not exact over pages."""
+
+
+def _difference(model: BorrowedModel, states: States, alone: Alone) -> float:
+    """The largest difference of a logit. Raises _Differs for one that is too large."""
     worst = 0.0
-    for name, program in PROGRAMS.items():
-        difference = program(_Pages(model, weights.states), alone)
-        if not difference <= (STATE_TOLERANCE if found.state else TOLERANCE):
-            raise CheckpointError(
-                f"config.json: {architecture} is not supported: over pages its logits differ by {difference:.1e} from "
-                f"those of transformers in {name}"
+    for name, program in (PROGRAMS | STATE_PROGRAMS if states.slots else PROGRAMS).items():
+        difference = program(_Pages(model, states), alone)
+        if not difference <= (STATE_TOLERANCE if states.slots else TOLERANCE):
+            raise _Differs(
+                f"config.json: {model.config.architecture} is not supported: over pages its logits differ by "
+                f"{difference:.1e} from those of transformers in {name}"
             )
         worst = max(worst, difference)
     return worst
@@ -137,14 +160,12 @@ class _Pages:
     def __init__(self, model: BorrowedModel, states: States) -> None:
         config = model.config
         self._states, self._used_states = states, 0
-        shape = KvShape(config.num_layers, config.num_kv_heads, config.head_dim, PAGE_SIZE, torch.float32)
+        shape = KvShape(len(config.attention), config.num_kv_heads, config.head_dim, PAGE_SIZE, torch.float32)
         self._model, self._used = model, 0
         self._attention = TorchAttention(KvCache(shape, NUM_PAGES, CPU), config.num_heads, config.attention)
 
-    def run(self, *parts: tuple[_Text, Tokens]) -> list[Tensor]:
-        """Appends tokens to texts; the logits at each of them."""
-        if self._states.slots and len(parts) > 1 and any(len(tokens) > 1 for _, tokens in parts):
-            return [logits for part in parts for logits in self.run(part)]
+    def run(self, *parts: tuple[_Text, Tokens], each: bool = False) -> list[Tensor]:
+        """Appends tokens to texts; the logits at each of them. `each`: a state is left behind each of them."""
         counts = [len(tokens) for _, tokens in parts]
         slots: list[int] = []
         positions: list[int] = []
@@ -171,21 +192,34 @@ class _Pages:
             dense=np.ones(len(texts), np.bool_),
             out_rows=rows,
             out_embeds=rows,
+            **self._slots(texts, counts, each),
         )
         hidden = self._model.embed(torch.tensor([token for _, tokens in parts for token in tokens]))
-        plan = self._attention.plan(batch)
-        with self._states.running(self._runs(texts, counts)):
-            states = self._model.forward(hidden, torch.tensor(positions), plan, torch.from_numpy(rows).long())
-        return list(torch.split(self._model.logits(states), counts))
+        found = torch.empty_like(hidden)
+        with self._states.beside(batch):
+            for piece in pieces_of(batch, self._model.config.cut):
+                found[piece.batch.out_embeds] = self._run(piece.batch, hidden)
+        return list(torch.split(self._model.logits(found), counts))
 
-    def _runs(self, texts: Sequence[_Text], counts: Sequence[int]) -> Runs:
+    def _run(self, batch: Forward, hidden: Tensor) -> Tensor:
+        own, positions = torch.from_numpy(batch.q_embeds), torch.from_numpy(batch.q_positions).long()
+        plan, keep = self._attention.plan(batch), torch.from_numpy(batch.out_rows).long()
+        if batch.state_reads is None:
+            return self._model.forward(hidden[own], positions, plan, keep)
+        with self._states.piece(batch):
+            return self._model.forward(hidden[own], positions, plan, keep)
+
+    def _slots(self, texts: Sequence[_Text], counts: Sequence[int], each: bool) -> dict[str, Any]:
         """Each text leaves its state in a slot of its own, as others may have begun with the one that it reads."""
+        if not self._states.slots:
+            return {}
         reads, writes = [text.state for text in texts], np.full(sum(counts), NONE)
-        for text in texts:
-            text.state = self._used_states
-            self._used_states += 1
-        writes[np.cumsum(counts) - 1] = [text.state for text in texts]
-        return Runs.make(counts, reads, writes, CPU)
+        kept = np.arange(sum(counts)) if each else np.cumsum(counts) - 1
+        writes[kept] = self._used_states + np.arange(len(kept))
+        self._used_states += len(kept)
+        for text, last in zip(texts, np.cumsum(counts) - 1, strict=True):
+            text.state = int(writes[last])
+        return {"state_reads": _int32(reads), "state_writes": _int32(writes)}
 
 
 def _int32(values: Any) -> Any:
@@ -233,8 +267,26 @@ def _forks(pages: _Pages, alone: Alone) -> float:
     return max(_distance(each, alone(shared + tail)[len(shared) :]) for each, tail in zip(found, tails, strict=True))
 
 
-PROGRAMS: Mapping[str, Callable[[_Pages, Alone], float]] = {
+def _drafts(pages: _Pages, alone: Alone) -> float:
+    """A text goes on behind the second of four tokens, beside one that begins with a single token."""
+    short, _, text = _texts()
+    parent, kept = _Text(), len(text) - 2
+    pages.run((parent, text[:-4]))
+    pages.run((parent, text[-4:]), each=True)
+    both = [_Text(parent.pages, kept, parent.state - 2), _Text()]
+    texts = [text[:kept], []]
+    worst = 0.0
+    for token in short[:STEPS]:
+        found = pages.run(*((one, [token]) for one in both))
+        texts = [[*tokens, token] for tokens in texts]
+        expected = [alone(tokens)[-1:] for tokens in texts]
+        worst = max(worst, *map(_distance, found, expected))
+    return worst
+
+
+PROGRAMS: dict[str, Callable[[_Pages, Alone], float]] = {
     "a batch of texts": _batches,
     "texts that are run in parts": _chunks,
     "texts that share their beginning": _forks,
 }
+STATE_PROGRAMS = {"texts that go on within drafts": _drafts}

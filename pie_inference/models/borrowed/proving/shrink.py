@@ -30,8 +30,8 @@ SMALL: Mapping[str, int] = {
     "linear_num_key_heads": 2,
     "linear_num_value_heads": 4,
     "linear_key_head_dim|linear_value_head_dim": 16,
-    "mamba_n_heads|mamba_num_heads": 8,
-    "mamba_d_head|mamba_head_dim": 16,
+    "mamba_n_heads|mamba_num_heads|n_mamba_heads": 8,
+    "mamba_d_head|mamba_head_dim|mamba_headdim": 16,
     "mamba_d_state|ssm_state_size": 16,
     "mamba_chunk_size": 16,
     "qk_rope_head_dim": 8,
@@ -60,6 +60,11 @@ def shrink(config: Any) -> dict[str, Any]:
     small = {name: _small(name, value, values, count, layers) for name, value in values.items()}
     if values.get("head_dim") and values["head_dim"] == values.get("qk_rope_head_dim"):
         small["head_dim"] = small["qk_rope_head_dim"]
+    if "attention_hidden_size" in values:
+        small["attention_hidden_size"] = 2 * small["hidden_size"]
+        small["attention_head_dim"] = small["attention_hidden_size"] // small["num_attention_heads"]
+    if {"expand", "num_heads", "head_dim", "state_size"} <= values.keys():
+        small["num_heads"] = int(small["expand"] * small["hidden_size"]) // small["head_dim"]
     if "mamba_d_ssm" in values:
         small["mamba_d_ssm"] = small["mamba_n_heads"] * small["mamba_d_head"]
     return {name: value for name, value in small.items() if name not in ("transformers_version", "dtype")}
@@ -72,6 +77,8 @@ def _layers(config: Any) -> int:
         kinds = getattr(config, name, None)
         if isinstance(kinds, list):
             least = max(least, *(kinds.index(kind) + 1 for kind in set(kinds)))
+            if kinds.count("hybrid") > 1:  # these share weights
+                least = max(least, kinds.index("hybrid", kinds.index("hybrid") + 1) + 1)
     first_dense = getattr(config, "first_k_dense_replace", None) or 0
     least = max(least, first_dense + 1 if isinstance(first_dense, int) else 1)
     return min(max(LAYERS, least), MOST_LAYERS, int(config.num_hidden_layers))

@@ -1,0 +1,59 @@
+"""Workers whose models keep a state of each text, with the slots that a control layer would name."""
+
+from __future__ import annotations
+
+import msgspec
+import numpy as np
+
+from pie_inference.protocol import Batch, Forward, RunWave, WaveDone
+from pie_inference.recurrence.interface import NONE
+from testing.worker_batches import Driver, Extend, Keys
+from tests.helpers.oracle import VOCAB, Oracle, assert_close, random_tokens
+
+
+class StateOracle(Oracle):
+    """An oracle whose batches keep the state of a text in the slot with the number of the text's first page."""
+
+    def driver(self) -> Driver:
+        def run(wave: RunWave) -> WaveDone:
+            batches = tuple(in_first_pages(each) if isinstance(each, Forward) else each for each in wave.batches)
+            return self.worker.run(msgspec.structs.replace(wave, batches=batches))
+
+        return Driver(run, "model")
+
+
+def in_first_pages(batch: Forward) -> Forward:
+    """The batch with these slots, if it names none."""
+    if batch.state_reads is not None:
+        return batch
+    slots, counts = batch.kv_pages[batch.kv_indptr[:-1]], np.diff(batch.q_indptr)
+    keys = np.add.reduceat(batch.kv_ends - batch.kv_begins, batch.kv_indptr[:-1])
+    writes = np.full(len(batch.q_embeds), NONE, np.int32)
+    writes[batch.q_indptr[1:] - 1] = slots
+    reads = np.where(keys > counts, slots, NONE).astype(np.int32)
+    return msgspec.structs.replace(batch, state_reads=reads, state_writes=writes)
+
+
+def assert_goes_on_within_drafts(oracle: Oracle) -> None:
+    """As drafts are verified: the text goes on behind the third of five tokens, in two ways at once."""
+    tokens, keys, other = random_tokens(50, 5), Keys(), random_tokens(4, 6)
+    slots, reads = [[10, 11, 12, 13, 14], [20, 21]], [[NONE], [12, 12]]
+
+    def run(wave: RunWave) -> WaveDone:
+        return oracle.worker.run(msgspec.structs.replace(wave, batches=tuple(map(with_slots, wave.batches))))
+
+    def with_slots(batch: Batch) -> Batch:
+        if not isinstance(batch, Forward):
+            return batch
+        writes = np.full(len(batch.q_embeds), NONE, np.int32)
+        ends = batch.q_indptr[1:] - 1 if len(slots) == 1 else np.arange(45, 50)
+        writes[ends] = slots.pop(0)
+        return msgspec.structs.replace(batch, state_reads=np.array(reads.pop(0), np.int32), state_writes=writes)
+
+    driver = Driver(run, "model")
+    driver.logprobs(Extend(keys, tokens), vocab_size=VOCAB)
+    keys.slots, keys.position = keys.slots[:48], 48
+    branches = [keys, keys.fork()]
+    steps = [Extend(branch, other[2 * n : 2 * n + 2]) for n, branch in enumerate(branches)]
+    for n, result in enumerate(driver.logprobs(*steps, vocab_size=VOCAB)):
+        assert_close(result, oracle.expected(tokens[:48] + other[2 * n : 2 * n + 2])[48:])
