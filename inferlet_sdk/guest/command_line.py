@@ -19,7 +19,7 @@ import inspect
 import types
 import typing
 from collections.abc import Callable, Mapping, Sequence
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import Any
 
 from inferlet_sdk.schemas.json_values import parse_json
@@ -119,6 +119,7 @@ def _checked(name: str, read: Callable[[], Any]) -> Any:
         raise UsageError(f"{name}{where}: {error.reason}") from None
 
 
+@lru_cache(1)  # an instance may be launched many times
 def parameters_of(function: Callable[..., Any]) -> list[Parameter]:
     """All but the first one, which is `args`."""
     names = getattr(inspect.unwrap(function), "__globals__", {})

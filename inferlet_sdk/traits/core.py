@@ -7,6 +7,7 @@ import json
 import time
 from collections.abc import Awaitable, Generator, Iterable, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any, Literal, TypeVar
 
 from inferlet_sdk import bindings
@@ -264,7 +265,12 @@ def available_adapters(model: str) -> list[str]:
 
 def get_model_info(model: str) -> ModelInfo:
     """Page size, vocabulary and limits of a model; raises NotFound for an unknown model."""
-    return _from_json(ModelInfo, _model_info(model))
+    return _read_model_info(call(bindings.core.get_model_info, _model(model)))
+
+
+@lru_cache(8)  # an instance may be launched many times, and models seldom change
+def _read_model_info(text: str) -> ModelInfo:
+    return _from_json(ModelInfo, json.loads(text))
 
 
 def _model_info(model: str) -> dict[str, Any]:

@@ -121,8 +121,8 @@ class HostPrograms:
         found = self._programs[program]
         if isinstance(found, LinkedComponent):
             return owned(Instance(found, self._memory_bytes), owner)
-        owner.source = name, found.text, found.code
         used = self._used.take(User(tenant, program))
+        owner.source = (name, found.text, found.code) if used is None else (name, "", "")  # which has the others
         return self._guests.take(owner) if used is None else given(used, owner)
 
     def keep(self, instance: Instance, program: str, tenant: str, grown: int) -> bool:

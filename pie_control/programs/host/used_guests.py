@@ -14,8 +14,9 @@ from ...sandbox.fibers import Instance
 
 REST_SECONDS = 60.0
 """An instance that nobody has wanted for as long is freed."""
-MOST_GROWN = 4 << 20
-"""Bytes by which an instance may grow over its launches."""
+MOST_GROWN = 8 << 20
+"""Bytes by which an instance may grow over its launches, of which the first one copies 3 MB of pages if the instance
+has not rehearsed."""
 
 
 class User(NamedTuple):

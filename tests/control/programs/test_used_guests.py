@@ -146,6 +146,36 @@ def test_one_that_is_kept_holds_nothing_of_the_inferlet_that_has_ended() -> None
     assert instance.owner is None
 
 
+READS = """
+from inferlet_sdk import bindings, inferlet, traits
+from inferlet_sdk.guest.command_line import parameters_of
+
+told, ask = [], bindings.guest_source.source
+
+def source():
+    told.append(ask())
+    return told[-1]
+
+bindings.guest_source.source = source
+info = traits.get_model_info(traits.available_models()[0])
+before = []
+
+@inferlet(reuse=True)
+def main(args, words: list[str]):
+    before.append(parameters_of(main))
+    again = traits.get_model_info(args.model)
+    return [len(before), before[-1] is before[0], again is info, told]
+"""
+
+
+def test_a_later_launch_reads_neither_the_program_nor_its_parameters_nor_the_model_again(guest_cache: Path) -> None:
+    async def body(server: ServerApi) -> None:
+        found = [await run(server, READS, {"words": ["a"]}) for _ in range(2)]
+        assert found == [[1, True, True, []], [2, True, True, [["test", "", ""]]]]
+
+    on_server(guest_cache, body)
+
+
 def test_later_launches_call_main_again_as_inferlets_of_their_own(guest_cache: Path) -> None:
     async def body(server: ServerApi) -> None:
         found = [await run(server, COUNTS, {"who": who}) for who in ("a", "b", "a", "c", "a", "b")]
