@@ -8,6 +8,19 @@ from typing import Any
 
 from .errors import CheckpointError
 
+MOST_LEVELS = 64
+"""Objects and lists within each other."""
+
+
+def check_depth(path: Path, value: Any) -> None:
+    """Raises CheckpointError, which names the file, if its objects are nested too deeply for code that follows them."""
+    level = [value]
+    for _ in range(MOST_LEVELS):
+        inside = (each for each in level if isinstance(each, dict | list))
+        level = [each for one in inside for each in (one.values() if isinstance(one, dict) else one)]
+    if level:
+        raise CheckpointError(f"{path}: unreadable: its objects are nested too deeply")
+
 
 def read_json(path: Path) -> dict[str, Any]:
     """Reads a file with a JSON object. Raises CheckpointError, which names the file."""

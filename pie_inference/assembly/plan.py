@@ -19,7 +19,7 @@ from ..device.machine import choose_device, choose_dtype, free_bytes_of_rank
 from ..device.ranks import Ranks, share
 from ..device.threads import default_threads, threads_of_rank
 from ..errors import ConfigError
-from ..json_files import read_json
+from ..json_files import check_depth, read_json
 from ..kv_cache import sizing
 from ..kv_cache.pages import KvShape
 from ..loading.checkpoint import Checkpoint
@@ -34,6 +34,7 @@ from ..models.registry import read_architecture
 from ..options import default_cache_dir
 from ..protocol import Vision
 from ..recurrence.states import StateShape
+from .tensors import check_tensors
 
 
 @dataclass(frozen=True)
@@ -49,6 +50,7 @@ def read_model(config: WorkerConfig) -> ModelFiles:
     """Reads config.json and the headers of the weights. Raises CheckpointError."""
     folder = find_folder(config.model)
     raw_config = read_json(folder / "config.json")
+    check_depth(folder / "config.json", raw_config)
     scheme = find_scheme(folder, raw_config)
     if scheme is not None and config.quantization != "none":
         raise ConfigError(
@@ -155,6 +157,7 @@ def make_plan(config: WorkerConfig, files: ModelFiles, ranks: Ranks) -> ServingP
         raise ConfigError(f"--states: {model.architecture} keeps keys and values only; leave the option out")
     check_groups(checkpoint, config.quantization)
     check_scales(checkpoint)
+    check_tensors(model, checkpoint, dtype, ranks)
     check_fit(checkpoint, dtype, config.quantization, free, ranks.size)
     images = read_image_processor(checkpoint.folder, model.vision.tile_size) if model.vision else None
     return ServingPlan(

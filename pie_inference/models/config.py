@@ -24,6 +24,9 @@ from .vision import VisionConfig
 ACTIVATIONS: Mapping[str, Activation] = {"silu": "silu", "swish": "silu", "gelu_pytorch_tanh": "gelu_tanh"}
 """Activations by their names in transformers."""
 
+MOST_HEAD_DIM = 1 << 16
+"""More is taken for a mistake, before frequencies are computed for them."""
+
 
 @dataclass(frozen=True)
 class ModelConfig:
@@ -111,6 +114,8 @@ class ModelConfig:
         fields of a subclass, and fields that replace the ones read here."""
         num_layers, num_heads = config.whole("num_hidden_layers"), config.whole("num_attention_heads")
         head_dim = config.whole("head_dim", config.whole("hidden_size") // num_heads)
+        if head_dim > MOST_HEAD_DIM:
+            raise CheckpointError(f"config.json: head_dim must be 1 to {MOST_HEAD_DIM}, not {head_dim}")
         shared: dict[str, Any] = {
             "architecture": config.get("architecture"),
             "vocab_size": config.whole("vocab_size"),

@@ -8,6 +8,9 @@ from typing import Any
 
 from ..errors import CheckpointError
 
+MOST_LAYERS = 512
+"""More are taken for a mistake: lists of them would take memory before a tensor is missed."""
+
 
 def is_number(value: object, *, above: float) -> bool:
     """Whether it is a finite number above `above`."""
@@ -47,6 +50,8 @@ class ConfigJson:
         value = self._required(key, default)
         if isinstance(value, bool) or not isinstance(value, int) or value < 1:
             raise CheckpointError(f"config.json: {key} must be a whole number above 0, not {value!r}")
+        if key == "num_hidden_layers" and value > MOST_LAYERS:
+            raise CheckpointError(f"config.json: {key} must be 1 to {MOST_LAYERS}, not {value}")
         return value
 
     def optional_whole(self, key: str) -> int | None:

@@ -99,7 +99,10 @@ def read_rope(config: ConfigJson, head_dim: int, parameters: Mapping[str, Any] |
         raise CheckpointError(f"config.json: rope type {kind!r} is not supported, only {', '.join(ROPE_TYPES)}")
     if kind == "longrope":
         completed.setdefault("factor", max_positions(config) / completed["original_max_position_embeddings"])
-    theta, dim = float(completed["rope_theta"]), int(head_dim * completed["partial_rotary_factor"])
+    theta, part = float(completed["rope_theta"]), completed["partial_rotary_factor"]
+    if part > 1:
+        raise CheckpointError(f"config.json: partial_rotary_factor must be at most 1, not {part!r}")
+    dim = int(head_dim * part)
     return RopeConfig(kind, theta, dim, read_context(config).served, completed)
 
 

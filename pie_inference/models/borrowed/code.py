@@ -20,9 +20,9 @@ from transformers.models.auto.modeling_auto import (
 )
 
 from ...errors import CheckpointError
+from ..config_json import MOST_LAYERS
 
 VERSION = transformers.__version__
-MOST_LAYERS = 512
 STATES = {"linear_attention", "mamba", "conv", "hybrid", "hybrid_sliding", "recurrent", "linear"}
 """Kinds of layers that keep a state beside keys and values."""
 
@@ -31,6 +31,16 @@ SEEING = ("aya_vision", "cohere2_vision", "internvl", "llava", "llava_next", "mi
 
 NOT_OF_MODEL = ("auto_map", "transformers_version", "quantization_config")
 """Keys of config.json that do not change what a model computes."""
+SIZES = (
+    "vocab_size",
+    "hidden_size",
+    "intermediate_size",
+    "num_attention_heads",
+    "num_key_value_heads",
+    "head_dim",
+    "max_position_embeddings",
+)
+"""Keys whose numbers transformers does not check."""
 
 transformers.utils.logging.set_verbosity(logging.CRITICAL)
 
@@ -79,6 +89,9 @@ def read(raw: Mapping[str, Any], architecture: str) -> Any:
         )
     for key in ("num_hidden_layers", "n_layer", "n_layers", "num_layers"):
         _check_layers(key, raw.get(key, 1))
+    for key in SIZES:
+        if isinstance(size := raw.get(key), int) and size < 1:
+            raise CheckpointError(f"config.json: {key} must be a whole number above 0, not {size}")
     values = {key: value for key, value in raw.items() if key not in NOT_OF_MODEL}
     try:
         config = CONFIG_MAPPING[named].from_dict(_with_floats(values))
@@ -123,7 +136,7 @@ def _check(config: Any) -> None:
 
 
 def _check_layers(key: str, layers: object) -> None:
-    if not isinstance(layers, int) or not 1 <= layers <= MOST_LAYERS:
+    if isinstance(layers, bool) or not isinstance(layers, int) or not 1 <= layers <= MOST_LAYERS:
         raise CheckpointError(f"config.json: {key} must be 1 to {MOST_LAYERS}, not {layers!r}")
 
 

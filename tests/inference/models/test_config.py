@@ -243,6 +243,8 @@ def test_tokens_are_not_moved_where_the_rotation_follows_the_length_of_the_text(
             r"layer_types has 3 entries for 8 layers",
         ),
         ("Qwen3", {"num_hidden_layers": None}, r"'num_hidden_layers' is missing"),
+        ("Qwen3", {"num_hidden_layers": 10_000}, r"num_hidden_layers must be 1 to 512, not 10000"),
+        ("Gemma 3", {"num_hidden_layers": 10_000}, r"num_hidden_layers must be 1 to 512, not 10000"),
         ("Qwen3", {"hidden_size": "big"}, r"hidden_size must be a whole number above 0, not 'big'"),
         ("Qwen3", {"num_key_value_heads": 3}, r"num_attention_heads is not a multiple of num_key_value_heads"),
         ("Qwen3", {"rms_norm_eps": -1}, r"rms_norm_eps must be a number above 0, not -1"),
@@ -260,7 +262,7 @@ def test_what_is_not_supported_is_named(name: str, changes: dict[str, Any], mess
 def variations(config: dict[str, Any]) -> Iterator[dict[str, Any]]:
     """With each value, at any depth, replaced by others that do not belong there."""
     for key, value in config.items():
-        others: tuple[Any, ...] = ("text", -1, [], {}, None, True, float("nan"), [{}])
+        others: tuple[Any, ...] = ("text", -1, [], {}, None, True, float("nan"), [{}], 10**12)
         for other in others:
             yield {**config, key: other}
         if isinstance(value, dict):

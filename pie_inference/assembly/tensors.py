@@ -1,0 +1,58 @@
+"""Finds missing tensors, and those of other shapes, before memory is taken."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+import torch
+from torch import Tensor
+
+from ..device.ranks import Ranks
+from ..loading.checkpoint import Checkpoint
+from ..loading.weights import WeightLoader
+from ..models.borrowed.config import BorrowedConfig
+from ..models.config import ModelConfig
+from ..models.registry import build_model
+from ..ops.torch_ops import TorchOps
+
+META = torch.device("meta")
+
+
+def check_tensors(model: ModelConfig, checkpoint: Checkpoint, dtype: torch.dtype, ranks: Ranks) -> None:
+    """Builds a model of a family of Pie's own of the headers of its tensors alone. Models by transformers' code check
+    theirs before they read one. Raises CheckpointError."""
+    if not isinstance(model, BorrowedConfig):
+        build_model(model, WeightLoader(_Headers(checkpoint), TorchOps(META, dtype), dtype, META, ranks))
+
+
+class _Headers:
+    """Implements `TensorSource`: tensors without numbers. Weights that are quantized in the checkpoint have the shape
+    that is asked for."""
+
+    def __init__(self, checkpoint: Checkpoint) -> None:
+        self._checkpoint = checkpoint
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._checkpoint or self._is_quantized(name)
+
+    def names(self) -> Iterable[str]:
+        """The names of all tensors."""
+        return self._checkpoint.names()
+
+    def shape(self, name: str) -> Sequence[int]:
+        """The shape of a tensor. Raises CheckpointError if it is missing."""
+        return self._checkpoint.shape(name)
+
+    def check(self, name: str, shape: Sequence[int]) -> None:
+        """Raises CheckpointError if the tensor is missing or has another shape."""
+        if not self._is_quantized(name):
+            self._checkpoint.check(name, shape)
+
+    def read(self, name: str, shape: Sequence[int]) -> Tensor:
+        """A tensor on `meta`. Raises CheckpointError."""
+        self.check(name, shape)
+        return torch.empty(tuple(shape), device=META)
+
+    def _is_quantized(self, name: str) -> bool:
+        scheme = self._checkpoint.scheme
+        return scheme is not None and scheme.holds(self._checkpoint, name.removesuffix(".weight"))

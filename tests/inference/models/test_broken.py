@@ -1,0 +1,179 @@
+"""Broken checkpoints are refused before memory is taken, by the name of the tensor or the key."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from pie_inference.assembly.plan import read_model
+from pie_inference.config import WorkerConfig
+from pie_inference.errors import CheckpointError
+from pie_inference.inspection.checkup import check_up
+from pie_inference.loading.checkpoint import SINGLE_FILE
+from pie_inference.models.registry import read_architecture
+from tests.helpers.families import FAMILIES, save_reference
+from tests.helpers.tiers import corpus
+from tests.inference.models.test_config import old_config
+
+Tensors = dict[str, torch.Tensor]
+UP, DOWN = "model.layers.1.mlp.up_proj.weight", "model.layers.1.mlp.down_proj.weight"
+KEY, QUERY = "model.layers.0.self_attn.k_proj.weight", "model.layers.0.self_attn.q_proj.weight"
+EXPERT = "model.layers.1.mlp.experts.5.down_proj.weight"
+
+
+@pytest.fixture(scope="module")
+def saved(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
+    """Checkpoints as transformers writes them, by the names of `FAMILIES`."""
+    made: dict[str, Path] = {}
+
+    def save(family: str) -> Path:
+        if family not in made:
+            architecture, settings = FAMILIES[family]
+            made[family] = tmp_path_factory.mktemp("model")
+            save_reference(made[family], architecture, **settings)
+        return made[family]
+
+    return save
+
+
+def linked(saved: Path, folder: Path, *without: str) -> None:
+    for path in saved.iterdir():
+        if path.name not in without:
+            (folder / path.name).symlink_to(path)
+
+
+def missing(name: str) -> Callable[[Tensors], None]:
+    def change(tensors: Tensors) -> None:
+        del tensors[name]
+
+    return change
+
+
+def swapped(one: str, other: str) -> Callable[[Tensors], None]:
+    def change(tensors: Tensors) -> None:
+        tensors[one], tensors[other] = tensors[other], tensors[one]
+
+    return change
+
+
+def of_integers(name: str) -> Callable[[Tensors], None]:
+    def change(tensors: Tensors) -> None:
+        tensors[name] = tensors[name].to(torch.int32)
+
+    return change
+
+
+@pytest.mark.parametrize(
+    ("family", "change", "message"),
+    [
+        ("llama", missing(DOWN), f"'{DOWN}' is missing"),
+        ("gemma2", missing("model.norm.weight"), "'model.norm.weight' is missing"),
+        ("qwen3", swapped(QUERY, KEY), f"'{QUERY}' has shape [32, 64], expected [64, 64]"),
+        ("olmo2", swapped(UP, DOWN), f"'{UP}' has shape [64, 96], expected [96, 64]"),
+        ("qwen3 moe", missing(EXPERT), f"'{EXPERT}' is missing"),
+        ("phi3", of_integers("model.layers.1.mlp.gate_up_proj.weight"), "gate_up_proj.weight' is stored as I32"),
+        ("qwen2", missing("model.layers.0.self_attn.v_proj.bias"), "v_proj.bias' is missing"),
+    ],
+)
+def test_tensors_that_do_not_fit_are_found_in_the_headers(
+    family: str, change: Callable[[Tensors], None], message: str, saved: Callable[[str], Path], tmp_path: Path
+) -> None:
+    linked(saved(family), tmp_path, SINGLE_FILE)
+    tensors = load_file(saved(family) / SINGLE_FILE)
+    change(tensors)
+    save_file(tensors, tmp_path / SINGLE_FILE)
+    problem = check_up(WorkerConfig(tmp_path, "model", device="cpu")).problem
+    assert problem is not None
+    assert message in problem
+
+
+@pytest.mark.parametrize("family", ["llama", "gemma3", "mixtral"])
+def test_whole_checkpoints_are_not_refused(family: str, saved: Callable[[str], Path]) -> None:
+    assert check_up(WorkerConfig(saved(family), "model", device="cpu")).problem is None
+
+
+@pytest.mark.parametrize("levels", [70, 400, 900, 3000])
+@pytest.mark.parametrize("key", ["text_config", "rope_scaling", "quantization_config", "anything"])
+def test_objects_within_each_other(key: str, levels: int, saved: Callable[[str], Path], tmp_path: Path) -> None:
+    linked(saved("llama"), tmp_path, "config.json")
+    config = (saved("llama") / "config.json").read_text().rstrip().removesuffix("}")
+    (tmp_path / "config.json").write_text(f'{config}, "{key}": ' + '{"a": [' * levels + "]}" * levels + "}")
+    with pytest.raises(CheckpointError, match="nested too deeply"):
+        read_model(WorkerConfig(tmp_path, "model"))
+
+
+def test_code_in_a_checkpoint_of_a_family_of_ours_is_not_run() -> None:
+    with_code = {**old_config("Llama 3.1"), "auto_map": {"AutoModelForCausalLM": "evil.Model"}}
+    assert read_architecture(with_code) == read_architecture(old_config("Llama 3.1"))
+
+
+SMALL: dict[str, Any] = {
+    "architectures": ["Qwen2MoeForCausalLM"],
+    "model_type": "qwen2_moe",
+    "vocab_size": 272,
+    "hidden_size": 64,
+    "intermediate_size": 96,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "num_experts": 4,
+    "num_experts_per_tok": 2,
+    "moe_intermediate_size": 32,
+    "shared_expert_intermediate_size": 32,
+    "max_position_embeddings": 512,
+    "layer_types": ["full_attention"] * 2,
+    "rope_parameters": {"rope_type": "default", "rope_theta": 1e4},
+}
+MUCH = 10**12
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"num_hidden_layers": 10_000}, "num_hidden_layers must be 1 to 512, not 10000"),
+        ({"num_hidden_layers": True}, "num_hidden_layers must be 1 to 512, not True"),
+        ({"layer_types": ["full_attention"] * 3}, "layer_types"),
+        ({"layer_types": ["full_attention", "spiral"]}, "layer_types"),
+        ({"num_attention_heads": -1}, "num_attention_heads must be a whole number above 0, not -1"),
+        ({"num_experts_per_tok": MUCH}, "fails"),
+        ({"rope_parameters": {"rope_type": "spiral"}}, "spiral"),
+        ({"mlp_only_layers": "text"}, "mlp_only_layers"),
+        ({"vocab_size": []}, "vocab_size"),
+    ],
+    ids=str,
+)
+def test_configs_of_transformers_code_are_refused_by_key(changes: dict[str, Any], message: str) -> None:
+    refused = refusal({**SMALL, **changes})
+    assert refused.startswith("config.json: ")
+    assert message in refused
+
+
+def refusal(config: dict[str, Any]) -> str:
+    """What is said of a config.json; "": it serves."""
+    try:
+        read_architecture(config)
+    except CheckpointError as error:
+        return str(error)
+    return ""
+
+
+OTHERS: tuple[Any, ...] = ("text", -1, 0, [], {}, None, True, math.nan, [{}], MUCH, 10_000, ["spiral"] * 2)
+"""Values that do not belong where they stand."""
+
+
+@pytest.mark.parametrize("key", corpus([*SMALL, "rope_type", "rope_theta"], lambda key: key == "layer_types"))
+def test_whatever_a_config_of_transformers_code_says_it_is_read_or_refused(key: str) -> None:
+    where = SMALL if key in SMALL else SMALL["rope_parameters"]
+    changed = [{**where, key: other} for other in OTHERS]
+    if where is not SMALL:
+        changed = [{**SMALL, "rope_parameters": one} for one in changed]
+    refused = [message for config in changed if (message := refusal(config))]
+    for message in refused:
+        assert message.startswith("config.json: "), message
+        assert "memory" not in message, message
