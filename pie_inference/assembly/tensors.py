@@ -9,28 +9,45 @@ from torch import Tensor
 
 from ..device.ranks import Ranks
 from ..loading.checkpoint import Checkpoint
-from ..loading.weights import WeightLoader
+from ..loading.weights import Block, Split, WeightLoader
 from ..models.borrowed.config import BorrowedConfig
 from ..models.config import ModelConfig
 from ..models.registry import build_model
+from ..ops.interface import Linear
 from ..ops.torch_ops import TorchOps
 
-META = torch.device("meta")
+CPU = torch.device("cpu")
 
 
 def check_tensors(model: ModelConfig, checkpoint: Checkpoint, dtype: torch.dtype, ranks: Ranks) -> None:
     """Builds a model of a family of Pie's own of the headers of its tensors alone. Models by transformers' code check
     theirs before they read one. Raises CheckpointError."""
     if not isinstance(model, BorrowedConfig):
-        build_model(model, WeightLoader(_Headers(checkpoint), TorchOps(META, dtype), dtype, META, ranks))
+        build_model(model, _HeaderLoader(_Headers(checkpoint, dtype), _NoProducts(CPU, dtype), dtype, CPU, ranks))
+
+
+class _NoProducts(TorchOps):
+    """Operations of a model that never runs: a weight is not copied."""
+
+    def linear(self, parts: Sequence[Tensor], bias: Tensor | None) -> Linear:
+        return lambda rows: rows
+
+
+class _HeaderLoader(WeightLoader):
+    """Gives a model the shapes of its tensors."""
+
+    def stacked(self, layers: Sequence[Sequence[Block]], ins: int, split: Split) -> Tensor:
+        parts = [[self._weight(block, ins, split) for block in blocks] for blocks in layers]
+        return _without_memory((len(parts), sum(map(len, parts[0])), parts[0][0].shape[1]), self.dtype)
 
 
 class _Headers:
     """Implements `TensorSource`: tensors without numbers. Weights that are quantized in the checkpoint have the shape
     that is asked for."""
 
-    def __init__(self, checkpoint: Checkpoint) -> None:
+    def __init__(self, checkpoint: Checkpoint, dtype: torch.dtype) -> None:
         self._checkpoint = checkpoint
+        self._dtype = dtype
 
     def __contains__(self, name: str) -> bool:
         return name in self._checkpoint or self._is_quantized(name)
@@ -49,10 +66,16 @@ class _Headers:
             self._checkpoint.check(name, shape)
 
     def read(self, name: str, shape: Sequence[int]) -> Tensor:
-        """A tensor on `meta`. Raises CheckpointError."""
+        """A tensor that takes no memory. Raises CheckpointError."""
         self.check(name, shape)
-        return torch.empty(tuple(shape), device=META)
+        return _without_memory(shape, self._dtype)
 
     def _is_quantized(self, name: str) -> bool:
         scheme = self._checkpoint.scheme
         return scheme is not None and scheme.holds(self._checkpoint, name.removesuffix(".weight"))
+
+
+def _without_memory(shape: Sequence[int], dtype: torch.dtype) -> Tensor:
+    """One number in each place. The device `meta` would do the same, but its operations import torch's compiler, which
+    takes two seconds."""
+    return torch.zeros(1, dtype=dtype).expand(tuple(shape))
