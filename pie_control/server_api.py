@@ -112,7 +112,7 @@ class ServerApi(TenantApi):
         self._closed = False
         self._billing: asyncio.TimerHandle | None = None
         self.bills = Bills(meters, state.usage if state is not None else None, time, self._used_keys)
-        registry.on_end.append(lambda entry: meters.of(entry.standing).runs(entry.cpu_seconds, monotonic()))
+        registry.on_use.append(lambda entry, seconds: meters.of(entry.standing).runs(seconds, monotonic()))
         self.adapters = AdapterLibrary(config, models, self._tell_hosts)
 
     async def start(self) -> None:

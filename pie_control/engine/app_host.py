@@ -334,9 +334,6 @@ class AppHost:
 
     def take_report(self, message: Report) -> None:
         self._reports.take(message)
-        for usage in message.usage:
-            if entry := self.entries.get(usage.number):
-                entry.uses(usage.cpu_seconds, usage.pages, usage.embeds)
 
     def statistics(self) -> HostStatistics:
         life, report = self.life, self.report

@@ -40,7 +40,7 @@ from ..application.messages import (
 from ..config import InferletLimits
 from ..errors import HostUnavailable, Overloaded
 from ..ids import Owner
-from ..inferlets.events import Ended, InferletWait
+from ..inferlets.events import Ended, InferletUsage, InferletWait
 from ..inferlets.lifecycle import Status
 from ..inferlets.mailbox import NO_BLOBS
 from ..programs.program_host import ProgramHost
@@ -124,7 +124,7 @@ class Hosts:
             Subscribe: self._take_subscribe,
             Broadcast: self._take_broadcast,
             Confirm: lambda host, message: self.topics.confirm(host.number, message.broadcast),
-            Report: AppHost.take_report,
+            Report: self._take_report,
             Pong: AppHost.take_pong,
             Prepared: lambda host, message: host.programs.answered(message),
         }
@@ -278,8 +278,14 @@ class Hosts:
 
     def _take_finished(self, host: AppHost, message: Finished) -> None:
         if entry := host.entries.get(message.number):
-            entry.cpu_seconds = message.cpu_seconds
+            self._registry.uses(entry, InferletUsage(entry.number, message.cpu_seconds, 0, 0))
             self._end(entry, message.event)
+
+    def _take_report(self, host: AppHost, message: Report) -> None:
+        host.take_report(message)
+        for usage in message.usage:
+            if entry := host.entries.get(usage.number):
+                self._registry.uses(entry, usage)
 
     def _take_read(self, host: AppHost, message: Read) -> None:
         if entry := host.entries.get(message.number):

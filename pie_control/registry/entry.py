@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from ..config import InferletLimits
 from ..errors import Conflict, Overloaded
-from ..inferlets.events import Ended, Event, InferletWait, LogLine
+from ..inferlets.events import Ended, Event, InferletUsage, InferletWait, LogLine
 from ..inferlets.lifecycle import ENDINGS, Status, check_transition
 from ..inferlets.mailbox import EVENT_BYTES, NO_BLOBS
 from ..programs.store import Program
@@ -139,9 +139,11 @@ class Entry:
         self._inbox_bytes -= size
         self._inbox_blob_bytes -= blob_bytes
 
-    def uses(self, cpu_seconds: float, pages: int, embeds: int) -> None:
-        """What it has used, and holds now."""
-        self.cpu_seconds, self.pages, self.embeds = cpu_seconds, pages, embeds
+    def uses(self, usage: InferletUsage) -> float:
+        """What it has used, and holds now; returns the processor seconds since this was told last."""
+        since = usage.cpu_seconds - self.cpu_seconds
+        self.cpu_seconds, self.pages, self.embeds = usage.cpu_seconds, usage.pages, usage.embeds
+        return since
 
     def says(self, event: Event) -> None:
         """For its client; the last event is its end."""

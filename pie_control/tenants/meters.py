@@ -125,7 +125,7 @@ class Meter:
         return found
 
     def runs(self, seconds: float, now: float) -> None:
-        """An inferlet has ended that has used so much processor time."""
+        """Inferlets have used so much more processor time."""
         self.usage.cpu_seconds += seconds
         for one in self.spenders:
             if one.budget.cpu_seconds_per_hour is not None:

@@ -195,6 +195,8 @@ def test_a_record_says_what_its_host_told(tmp_path: Path) -> None:
     async def body(scene: Scene) -> None:
         entry = await scene.launch()
         heard: list[Event] = []
+        used: list[float] = []
+        scene.registry.on_use.append(lambda _, seconds: used.append(seconds))
         entry.attach(heard.append)
         assert entry.info().status == "created"
         message = Message("hello", inferlet=entry.id)
@@ -206,6 +208,7 @@ def test_a_record_says_what_its_host_told(tmp_path: Path) -> None:
         ended = Ended("finished", "7", inferlet=entry.id)
         scene.link(entry).says(Finished(1, ended, 2.0))
         assert heard == [message, ended]
+        assert used == [1.5, 0.5]
         info = entry.info()
         assert (info.status, info.result, info.cpu_seconds, info.pages) == ("finished", "7", 2.0, 0)
         with pytest.raises(Conflict):
