@@ -115,9 +115,11 @@ class ServerConfig:
     )
     state_days: float = _setting(30.0, "days for which it keeps inferlets that have ended", least=0)
     state_bytes: int = _setting(1024 * MIB, "their results, errors and logs there, in bytes; the oldest go first")
-    response_days: float = _setting(30.0, "days for which stored responses are kept", least=0)
+    response_days: float = _setting(30.0, "days for which stored responses are kept that are not used", least=0)
     response_bytes: int = _setting(
-        64 * MIB, "stored responses of a tenant, with their events, in bytes; the oldest go first", least=0
+        64 * MIB,
+        "stored responses of a tenant, with their events, in bytes; those not used for the longest time go first",
+        least=0,
     )
     drain_seconds: float = _setting(5.0, "time that inferlets have to end after a SIGTERM, in seconds", least=0)
     max_inferlets: int = _setting(1000, "inferlets that may run at a time", least=1)

@@ -88,8 +88,19 @@ MIGRATIONS = (
     """
     ALTER TABLE keys ADD COLUMN max_inferlets INTEGER;
     """,
+    """
+    CREATE TABLE response_uses (
+        tenant TEXT NOT NULL, id TEXT NOT NULL, used REAL NOT NULL, PRIMARY KEY (tenant, id)
+    ) STRICT, WITHOUT ROWID;
+    INSERT INTO response_uses SELECT tenant, id, coalesce(ended, created) FROM responses;
+    CREATE TRIGGER response_goes AFTER DELETE ON responses
+    BEGIN DELETE FROM response_uses WHERE tenant = old.tenant AND id = old.id; END;
+    DROP INDEX responses_by_size;
+    CREATE INDEX responses_by_size ON responses (tenant, id, ended, size);
+    """,
 )
-"""What makes each version of the schema of the one before. `PRAGMA user_version` counts those that a file has had."""
+"""What makes each version of the schema of the one before. `PRAGMA user_version` counts those that a file has had. A
+statement ends with its line."""
 
 
 def default_state_dir() -> Path:
@@ -208,7 +219,7 @@ def _migrate(database: sqlite3.Connection, path: Path) -> None:
             f"{len(MIGRATIONS)}): use that version, or {_OTHERWISE}"
         )
     for script in MIGRATIONS[version:]:
-        for statement in filter(str.strip, script.split(";")):
+        for statement in filter(str.strip, script.split(";\n")):
             database.execute(statement)
     database.execute(f"PRAGMA user_version = {len(MIGRATIONS)}")
     database.execute("COMMIT")

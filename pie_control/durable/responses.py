@@ -97,13 +97,43 @@ WITH RECURSIVE needless (id, previous) AS (
 DELETE FROM responses WHERE tenant = ?1 AND id IN (SELECT id FROM needless)
 """
 """Deletes a response that none goes on from, and the hidden ones before it that no other one needs."""
+MOST_BEFORE = 1000
+"""Answers before one that live as long as that one does."""
+USE = f"""
+INSERT INTO response_uses (tenant, id, used)
+WITH RECURSIVE needed (id, previous) AS (
+    SELECT id, previous FROM responses WHERE tenant = ?1 AND id = ?2
+    UNION
+    SELECT one.id, one.previous FROM needed JOIN responses AS one ON one.tenant = ?1 AND one.id = needed.previous
+    LIMIT {MOST_BEFORE + 1}
+)
+SELECT ?1, id, ?3 FROM needed WHERE true ON CONFLICT DO UPDATE SET used = max(used, excluded.used)
+"""
+"""A response, and with it those that it goes on from, is used at a time."""
+TOO_MUCH = """
+DELETE FROM responses WHERE tenant = ?1 AND id IN (
+    SELECT id FROM (
+        SELECT one.id, sum(one.size) OVER (ORDER BY used DESC, one.ended DESC, one.id DESC) AS total
+        FROM response_uses AS use JOIN responses AS one INDEXED BY responses_by_size USING (tenant, id)
+        WHERE use.tenant = ?1 AND one.ended IS NOT NULL
+    ) WHERE total > ?2
+)
+"""
+"""Deletes the responses of a tenant, beyond so many bytes, that were not used for the longest time."""
+TOO_OLD = """
+DELETE FROM responses WHERE ended < ?1 AND NOT EXISTS (
+    SELECT 1 FROM response_uses AS use WHERE use.tenant = responses.tenant AND use.id = responses.id AND used >= ?1
+)
+"""
+"""Deletes the responses that were not used since a time."""
 
 
 class Responses:
-    """Belongs to one thread. Those of a tenant have a bound in bytes, beyond which the oldest go."""
+    """Belongs to one thread. Those of a tenant have a bound in bytes, beyond which those go that were not used for the
+    longest time. A response is used when it is made, and when one is made that goes on from it, directly or not."""
 
     def __init__(self, writer: Putting, reader: Reading, days: float, most_bytes: int) -> None:
-        """`days`: how long they are kept; `most_bytes`: of those of one tenant."""
+        """`days`: how long they are kept after they were used last; `most_bytes`: of those of one tenant."""
         self._writer = writer
         self._reader = reader
         self._days = days
@@ -118,7 +148,8 @@ class Responses:
         values = [told[name] for name in ResponseRecord.__dataclass_fields__]
         write = f"INSERT OR REPLACE INTO responses ({COLUMNS}, size) VALUES ({PLACES}, ?)", (*values, record.size)
         forget = self._writes_that_forget(record) if record.ended is not None else ()
-        self._put((record.tenant, record.id), record, (write, *forget), then)
+        use = USE, (record.tenant, record.id, record.ended or record.created)
+        self._put((record.tenant, record.id), record, (write, use, *forget), then)
 
     def delete(self, record: ResponseRecord, then: Callable[[], None]) -> None:
         """Forgets it. What others need that go on from it is kept for them, until the last of them is deleted."""
@@ -154,17 +185,15 @@ class Responses:
         key = tenant, id
         if key in self._recent:
             return self._recent[key]
-        found = next(self._read("WHERE tenant = ? AND id = ?", *key), None)
-        return None if found is None or self._is_old(found) else found
+        use = "SELECT used FROM response_uses WHERE tenant = ?1 AND id = ?2"
+        where = f"WHERE tenant = ?1 AND id = ?2 AND (ended IS NULL OR ({use}) >= ?3)"
+        return next(self._read(where, *key, oldest_use(self._days)), None)
 
     def unfinished(self) -> list[ResponseRecord]:
         """Those that were being made when the server before ended, oldest first."""
         return list(self._read("WHERE ended IS NULL AND NOT hidden ORDER BY created"))
 
-    def _is_old(self, record: ResponseRecord) -> bool:
-        return record.ended is not None and record.ended < time.time() - self._days * DAY
-
-    def _read(self, where: str, *values: str) -> Iterator[ResponseRecord]:
+    def _read(self, where: str, *values: str | float) -> Iterator[ResponseRecord]:
         for row in self._reader.execute(f"SELECT {COLUMNS} FROM responses {where}", values):
             told = dict(zip(ResponseRecord.__dataclass_fields__, row, strict=True))
             told["events"] = msgspec.json.decode(told["events"])
@@ -178,16 +207,14 @@ class Responses:
         self._room[tenant] = room if room >= 0 else slack
         if room >= 0:
             return ()
-        too_much = (
-            "SELECT id FROM (SELECT id, sum(size) OVER (ORDER BY ended DESC, id DESC) AS total FROM responses "
-            "WHERE tenant = ? AND ended IS NOT NULL) WHERE total > ?"
-        )
-        return (
-            write_that_forgets(self._days),
-            (f"DELETE FROM responses WHERE tenant = ? AND id IN ({too_much})", (tenant, tenant, most)),
-        )
+        return write_that_forgets(self._days), (TOO_MUCH, (tenant, most))
+
+
+def oldest_use(days: float) -> float:
+    """The time since when a response must have been used that is kept for so many days."""
+    return time.time() - days * DAY
 
 
 def write_that_forgets(days: float) -> Write:
-    """Deletes what ended so many days ago."""
-    return "DELETE FROM responses WHERE ended < ?", (time.time() - days * DAY,)
+    """Deletes what was not used for so many days."""
+    return TOO_OLD, (oldest_use(days),)

@@ -5,14 +5,16 @@ from __future__ import annotations
 import asyncio
 import json
 import time
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from msgspec import Raw
 
+from pie_control.durable.commits import Write
 from pie_control.durable.database import database_in_memory
-from pie_control.durable.responses import AtOnce, ResponseRecord, Responses
+from pie_control.durable.responses import DAY, AtOnce, ResponseRecord, Responses
 from pie_control.durable.state import State
 from pie_control.gateway.refusal import Refused
 from pie_control.gateway.request import ServedRequest
@@ -36,6 +38,19 @@ def put(responses: Responses, *records: ResponseRecord) -> None:
         responses.put(record, lambda: None)
 
 
+def turn(number: int, before: int, ended: float, size: int = 0) -> ResponseRecord:
+    """A response of alice's; `before`: the number of the one that it goes on from, 0: none."""
+    previous = f"resp_{before}" if before else ""
+    return replace(
+        ONE, id=f"resp_{number}", previous=previous, ended=ended, input=f"[{number}]", body='"%s"' % ("x" * size)
+    )
+
+
+def kept(responses: Responses, *numbers: int) -> list[int]:
+    """Those of these responses of alice's that are there."""
+    return [number for number in numbers if responses.find("alice", f"resp_{number}")]
+
+
 def test_they_belong_to_a_tenant(responses: Responses) -> None:
     put(responses, ONE)
     assert responses.find("alice", "resp_1") == ONE
@@ -45,9 +60,9 @@ def test_they_belong_to_a_tenant(responses: Responses) -> None:
 
 
 def test_the_oldest_go_beyond_the_bytes_of_a_tenant_and_after_days(responses: Responses) -> None:
-    others = [replace(ONE, id=f"resp_{n}", ended=time.time() + n, body='"%s"' % ("x" * 500)) for n in range(4)]
+    others = [turn(n, 0, time.time() + n, 500) for n in range(4)]
     put(responses, replace(ONE, tenant="bob"), *others, replace(ONE, id="running", ended=None))
-    assert [n for n in range(4) if responses.find("alice", f"resp_{n}")] == [2, 3]
+    assert kept(responses, *range(4)) == [2, 3]
     assert responses.find("bob", "resp_1") is not None
     old = replace(ONE, tenant="carl", ended=time.time() - 2 * 86400)
     put(responses, old)
@@ -57,9 +72,14 @@ def test_the_oldest_go_beyond_the_bytes_of_a_tenant_and_after_days(responses: Re
 
 def test_sizes_are_not_added_up_for_each_response_and_the_bound_holds() -> None:
     database = database_in_memory()
-    responses = Responses(AtOnce(database), database, 1.0, 64 << 10)
     asked: list[str] = []
-    database.set_trace_callback(asked.append)
+
+    class Counting(AtOnce):
+        def put(self, *writes: Write, then: Callable[[], None]) -> None:
+            asked.extend(statement for statement, _ in writes)
+            super().put(*writes, then=then)
+
+    responses = Responses(Counting(database), database, 1.0, 64 << 10)
     size = "SELECT coalesce(sum(size), 0) FROM responses"
     for number in range(400):
         put(responses, replace(ONE, id=f"resp_{number}", previous="", ended=time.time() + number))
@@ -133,12 +153,29 @@ def test_what_later_ones_need_outlives_its_deletion_and_a_restart(tmp_path: Path
         state.close()
 
 
-def test_a_conversation_goes_back_to_its_beginning_and_breaks_where_one_is_too_old(responses: Responses) -> None:
+def test_what_a_later_one_goes_on_from_is_kept_as_long_as_that_one_within_the_bytes(responses: Responses) -> None:
+    """1, 2, 6 and 1, 7 are conversations, each other one is by itself."""
+    now = time.time()
+    befores = [(1, 0), (2, 1), (3, 0), (4, 0), (6, 2), (7, 1)]
+    put(responses, *(turn(number, before, now + number) for number, before in befores))
+    put(responses, turn(8, 0, now + 8, 120))
+    assert kept(responses, *range(1, 9)) == [1, 2, 6, 7, 8]
+    put(responses, turn(9, 7, now + 9, 500))
+    assert kept(responses, *range(1, 10)) == [1, 7, 8, 9]
+    put(responses, turn(10, 9, now + 10, 300))  # a conversation beyond the bound loses its beginning
+    assert kept(responses, *range(1, 11)) == [7, 9, 10]
+
+
+def test_what_a_later_one_goes_on_from_is_kept_as_many_days(
+    responses: Responses, monkeypatch: pytest.MonkeyPatch
+) -> None:
     answers = StoredAnswers(responses)
-    first = replace(ONE, previous="", input="[1]")
-    put(responses, first, replace(ONE, id="resp_2", previous="resp_1", input="[2]"))
-    told = '{"input": [%d], "body": {"status": "completed"}}'
-    assert answers.conversation("alice", "resp_2") == f"[{told % 1}, {told % 2}]"
-    put(responses, replace(first, ended=time.time() - 2 * 86400))
-    with pytest.raises(Refused, match="'resp_1' not found"):
-        answers.conversation("alice", "resp_2")
+    old, now = time.time(), time.time() + 2 * DAY
+    put(responses, turn(1, 0, old), turn(2, 1, old), turn(4, 1, old))
+    monkeypatch.setattr(time, "time", lambda: now)
+    put(responses, turn(3, 2, now))
+    assert [one["input"] for one in json.loads(answers.conversation("alice", "resp_3"))] == [[1], [2], [3]]
+    put(responses, turn(5, 0, now))
+    assert kept(responses, 1, 2, 3, 4, 5) == [1, 2, 3, 5]
+    with pytest.raises(Refused, match="'resp_4' not found"):
+        answers.conversation("alice", "resp_4")
