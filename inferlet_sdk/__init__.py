@@ -28,6 +28,7 @@ from inferlet_sdk.errors import (
     QuotaExceeded,
     RequestFailed,
     TimedOut,
+    TooLong,
     Unsupported,
     WorkerFailed,
 )
@@ -102,6 +103,7 @@ __all__ = [
     "Subscription",
     "TimedOut",
     "TokenFuture",
+    "TooLong",
     "TooManyRounds",
     "Tool",
     "Tools",

@@ -2,6 +2,7 @@
 
 PieError
 ├── InvalidArgument   malformed or out of range
+│   └── TooLong       a text with more tokens than the model takes, or one call
 ├── NotFound          a handle or name that the inferlet does not own or that does not exist
 ├── InvalidState      no free slot, an embed that was never filled, use after close
 ├── QuotaExceeded     a limit of this inferlet
@@ -40,6 +41,10 @@ class PieError(Exception):
 
 class InvalidArgument(PieError):
     code = "invalid-argument"
+
+
+class TooLong(InvalidArgument):
+    code = "too-long"
 
 
 class NotFound(PieError):

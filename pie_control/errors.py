@@ -3,6 +3,7 @@
 PieError
 ├── CallError              the inferlet's fault: its API call is refused; its `error` record has code and message
 │   ├── InvalidArgument    malformed or out of range
+│   │   └── TooLong        a text with more tokens than the model takes, or one call
 │   ├── NotFound           a handle or name that the inferlet does not own or that does not exist
 │   ├── InvalidState       full page, embed never filled, future not done
 │   │   └── RequestFailed  a server outside could not be reached, or answered what cannot be read
@@ -47,6 +48,10 @@ class CallError(PieError):
 
 class InvalidArgument(CallError):
     code = "invalid-argument"
+
+
+class TooLong(InvalidArgument):
+    code = "too-long"
 
 
 class NotFound(CallError):

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 
 from inferlet_sdk import traits
 from inferlet_sdk.dropped import drop
-from inferlet_sdk.errors import Cancelled, InvalidArgument, InvalidState
+from inferlet_sdk.errors import Cancelled, InvalidState, TooLong
 from inferlet_sdk.event_loop import run_blocking
 from inferlet_sdk.generation.decode_run import Following
 from inferlet_sdk.generation.drafting import Draft, DraftedTokens
@@ -34,7 +34,7 @@ def rules_of(
     info = sequence.info
     room = info.max_context - sequence.offset - len(sequence.tokens)
     if room < 0:
-        raise InvalidArgument(
+        raise TooLong(
             f"the context has {info.max_context - room} tokens, and {info.name} takes at most {info.max_context}: "
             "fill less, cut it with `truncate`, or go on behind its end alone: `ctx.restarted(last=400)`"
         )

@@ -9,6 +9,7 @@ from math import sqrt
 from inferlet_sdk import traits
 from inferlet_sdk.addresses import Embeds
 from inferlet_sdk.dropped import give_back
+from inferlet_sdk.errors import TooLong
 from inferlet_sdk.retrieval.together import each
 from inferlet_sdk.sequences.queues import queues_of
 from inferlet_sdk.sequences.sequence import TokenSequence
@@ -62,7 +63,7 @@ async def embed(
 
 def text_tokens(model: str, text: str | Sequence[int], name: str = "text") -> list[int]:
     """The tokens of a text with those around it, as `embed` runs them; a list of tokens is left as it is. Raises
-    ValueError if there are none, or more than the model's context holds."""
+    ValueError if there are none, TooLong if there are more than the model's context holds."""
     queues = queues_of(model)
     if isinstance(text, str):
         give_back()
@@ -76,7 +77,7 @@ def text_tokens(model: str, text: str | Sequence[int], name: str = "text") -> li
     if not tokens:
         raise ValueError(f"{name}: there is no token in it")
     if len(tokens) > queues.info.max_context:
-        raise ValueError(f"{name}: {len(tokens)} tokens are more than the {queues.info.max_context} of the context")
+        raise TooLong(f"{name}: {len(tokens)} tokens are more than the {queues.info.max_context} of the context")
     return tokens
 
 

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from math import exp
 
 from inferlet_sdk import traits
+from inferlet_sdk.errors import TooLong
 from inferlet_sdk.retrieval.together import each
 from inferlet_sdk.sequences.queues import queues_of
 from inferlet_sdk.sequences.sequence import TokenSequence
@@ -30,7 +31,7 @@ async def rerank(
 
 
 def prompts_of(model: str, query: str, documents: Sequence[str], instruction: str = INSTRUCTION) -> list[list[int]]:
-    """The tokens of the prompt for each document. Raises ValueError for one that the model's context does not hold."""
+    """The tokens of the prompt for each document. Raises TooLong for one that the model's context does not hold."""
     queues = queues_of(model)
     front = f"<Instruct>: {checked_text(instruction, 'instruction')}\n<Query>: {checked_text(query, 'query')}\n"
     prompts = []
@@ -40,7 +41,7 @@ def prompts_of(model: str, query: str, documents: Sequence[str], instruction: st
             content = traits.tokenize(queue, f"{front}<Document>: {document}", special_tokens=False)
             prompts.append([*begin, *content, *end])
             if len(prompts[-1]) > queues.info.max_context:
-                raise ValueError(
+                raise TooLong(
                     f"documents[{place}]: its prompt of {len(prompts[-1])} tokens is longer than the context of "
                     f"{queues.info.max_context}"
                 )

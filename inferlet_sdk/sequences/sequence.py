@@ -34,6 +34,8 @@ allows.
 LEAST_CHUNK = 32
 """A longer prompt is not run with fewer embeds than this: it would take very many calls."""
 
+MOST_LISTED = 1 << 17
+"""Tokens that one call takes."""
 SHOWN_TOKENS = 32
 """The text of the last ones tells people what a context is about."""
 
@@ -337,4 +339,10 @@ class TokenSequence:
     def detokenize(self, tokens: Sequence[int]) -> str:
         """Text of tokens, without special tokens."""
         with self.queues.some() as queue:
-            return traits.detokenize(queue, tokens)
+            if len(tokens) <= MOST_LISTED:
+                return traits.detokenize(queue, tokens)
+            detokenizer = traits.create_detokenizer(queue)
+            starts = range(0, len(tokens), MOST_LISTED)
+            text = "".join(traits.push_tokens(detokenizer, tokens[at : at + MOST_LISTED]) for at in starts)
+            traits.destroy_detokenizer(detokenizer)
+            return text

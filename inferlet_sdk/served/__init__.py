@@ -22,7 +22,7 @@ from inferlet_sdk.served.dialects.openai import (
     usage_of,
 )
 from inferlet_sdk.served.dialects.responses import ResponseReply
-from inferlet_sdk.served.errors import Refused, served
+from inferlet_sdk.served.errors import Refused, served, too_long
 from inferlet_sdk.served.fields import Fields
 from inferlet_sdk.served.requests.anthropic import chat_fields, marks_of, renamed
 from inferlet_sdk.served.requests.chat import ChatRequest
@@ -71,5 +71,6 @@ __all__ = [
     "served",
     "so_far",
     "store_answer",
+    "too_long",
     "usage_of",
 ]

@@ -12,6 +12,7 @@ from inferlet_sdk.errors import (
     PieError,
     QuotaExceeded,
     RequestFailed,
+    TooLong,
     Unsupported,
     WorkerFailed,
 )
@@ -47,8 +48,15 @@ class Refused(Exception):
         return {"served_error": told}
 
 
+def too_long(message: str, param: str | None = None) -> Refused:
+    """The refusal of a prompt that is longer than the model's context."""
+    return Refused(message, param, code="context_length_exceeded")
+
+
 def refusal_of(error: PieError) -> Refused | None:
     """The refusal that an error of the API stands for; None: it is a fault of the program."""
+    if isinstance(error, TooLong):
+        return too_long(error.message)
     status = next((status for kind, status in _STATUSES if isinstance(error, kind)), None)
     return None if status is None else Refused(error.message, status=status, code=error.code)
 

@@ -13,7 +13,15 @@ from pie_control.resources.holdings import Reference
 MOST_LISTED = 1 << 20
 """Tokens in the lists of all commands of a batch, where each command may have many: a few megabytes on the worker."""
 MOST_OF_CONTEXT = 1 << 17
-"""Tokens of one call that looks at a whole context or vocabulary: about four milliseconds to convert."""
+"""Tokens in a list of one call that looks at a whole context or vocabulary: about four milliseconds to convert."""
+MOST_CONTEXT = 1 << 20
+"""Tokens of a text, whatever the model's context. To give a guest as many, or to make their keys, keeps everybody else
+on its host waiting for a tenth of a second."""
+
+
+def longest_text(max_context: int) -> int:
+    """Tokens of the longest text that calls know of: what the model's context holds, unless that is little."""
+    return max(MOST_OF_CONTEXT, min(max_context, MOST_CONTEXT))
 
 
 def check_vocabulary(space: AddressSpace, tokens: Sequence[int]) -> None:

@@ -38,7 +38,8 @@ class ModelView:
         self.grammars = Grammars(description)
         self._tokenizer: Tokenizer | None = None
         if description.tokenizer:
-            self._tokenizer = Tokenizer(description.tokenizer, description.tokenizer_config, description.vocab_size)
+            texts = description.tokenizer, description.tokenizer_config
+            self._tokenizer = Tokenizer(*texts, description.vocab_size, description.max_context)
 
     @property
     def tokenizer(self) -> Tokenizer:

@@ -17,7 +17,7 @@ from jinja2.ext import Extension, loopcontrols
 from jinja2.parser import Parser
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
-from ..errors import InvalidArgument
+from ..errors import InvalidArgument, TooLong
 from .nesting import check_depth
 from .plain_text import MARK
 
@@ -146,7 +146,7 @@ class ChatTemplate:
         add_generation_prompt: bool,
         longest: int,
     ) -> str:
-        """The conversation as text of at most `longest` characters. Raises InvalidArgument."""
+        """The conversation as text of at most `longest` characters. Raises InvalidArgument, TooLong."""
         messages = conversation.messages
         if self._takes_parts:
             messages = [_with_parts(message) for message in messages]
@@ -163,7 +163,7 @@ class ChatTemplate:
         except Exception as error:  # the template is code, and the messages may be anything
             raise InvalidArgument(f"the chat template refused the messages: {error}") from error
         if size > longest:
-            raise InvalidArgument(f"the chat template makes more than {longest} characters: give fewer messages")
+            raise TooLong(f"the chat template makes more than {longest} characters: give fewer messages")
         if time.thread_time() > deadline:
             raise InvalidArgument(f"the chat template takes more than {RENDER_SECONDS:g} s: give fewer messages")
         return "".join(pieces)

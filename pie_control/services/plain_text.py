@@ -25,12 +25,10 @@ from typing import Any
 
 import tokenizers
 
-from ..errors import InvalidArgument
+from ..errors import TooLong
 
 os.environ["TOKENIZERS_PARALLELISM"] = "false"  # the library works on the thread that calls it, not on its own
 
-MAX_TOKENS = 128 << 10
-"""Most tokens that one call takes or gives."""
 MARK = "\ufdd0"
 _OPEN, _CLOSE, _DIGITS = "\ufdd1", "\ufdef", [chr(0xFDD2 + digit) for digit in range(16)]
 _NONCHARACTERS = re.compile("[\ufdd0-\ufdef]")
@@ -102,7 +100,9 @@ class PlainText:
     text_tells: bool
     """Whether markers have no other forms than their text, which normalizing would make into it."""
 
-    def __init__(self, data: bytes, added: Mapping[int, tokenizers.AddedToken], template: str) -> None:
+    def __init__(self, data: bytes, added: Mapping[int, tokenizers.AddedToken], template: str, most: int) -> None:
+        """`most`: tokens of one text."""
+        self._most = most
         texts = {token.content: token.special for token in added.values() if len(token.content) > 1}
         special = [text for text, is_special in texts.items() if is_special]
         structural = [text for text in texts if not texts[text] and text.strip() and text in template]
@@ -162,7 +162,7 @@ class PlainText:
     def _encode(self, text: str) -> list[int]:
         with self._lock:  # two threads must not make it twice: it may be large
             tokenizer, ids = self._renamed
-        found = encode(tokenizer, text)
+        found = encode(tokenizer, text, self._most)
         return [ids.get(token, token) for token in found] if ids else found
 
     @cached_property
@@ -181,7 +181,8 @@ class PlainText:
             model["unk_token"] = names.get(model["unk_token"], model["unk_token"])
         described["post_processor"] = None  # it names special tokens, and adds none here
         tokenizer = load_tokenizer(json.dumps(described).encode())
-        if not all(tokenizer.token_to_id(name) in encode(tokenizer, f"a{name}a") for name in names.values()):
+        told = {name: encode(tokenizer, f"a{name}a", self._most) for name in names.values()}
+        if not all(tokenizer.token_to_id(name) in ids for name, ids in told.items()):
             for token in described["added_tokens"]:  # a normalizer changes the names
                 token["normalized"] = False
             tokenizer = load_tokenizer(json.dumps(described).encode())
@@ -205,11 +206,10 @@ def load_tokenizer(data: bytes) -> tokenizers.Tokenizer:
     return tokenizer
 
 
-def encode(tokenizer: tokenizers.Tokenizer, text: str) -> list[int]:
-    """Token ids; none are added. Unlike `encode`, a batch of one lets go of the GIL. Raises InvalidArgument (too
-    many)."""
+def encode(tokenizer: tokenizers.Tokenizer, text: str, most: int) -> list[int]:
+    """Token ids; none are added. Unlike `encode`, a batch of one lets go of the GIL. Raises TooLong beyond `most`."""
     encoding = tokenizer.encode_batch_fast([text], add_special_tokens=False)[0]
-    if len(encoding) > MAX_TOKENS:  # the list is made, and given to the guest, while everybody else waits
-        raise InvalidArgument(f"the text has {len(encoding)} tokens, more than {MAX_TOKENS}: call with pieces of it")
+    if len(encoding) > most:  # the list is made, and given to the guest, while everybody else waits
+        raise TooLong(f"the text has {len(encoding)} tokens, more than {most}: call with pieces of it")
     ids: list[int] = encoding.ids
     return ids

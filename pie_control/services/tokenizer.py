@@ -15,12 +15,14 @@ from typing import Any
 
 from tokenizers.decoders import ByteLevel
 
-from ..errors import ConfigError, InvalidArgument, Unsupported
+from ..calls.tokens import longest_text
+from ..errors import ConfigError, InvalidArgument, TooLong, Unsupported
 from .chat_template import ChatTemplate, Conversation, parse_conversation, parse_list, template_source
-from .plain_text import MARK, MAX_TOKENS, PlainText, encode, load_tokenizer
+from .plain_text import MARK, PlainText, encode, load_tokenizer
 
-MAX_TEXT = 512 << 10
-"""Characters in one call. To tokenize them takes a thread up to a second."""
+CHARACTERS = 8
+"""Of a text, for each token that one may have: more stand for none. To tokenize a million takes a thread up to two
+seconds."""
 SHORT_TEXT = 1000
 """Characters that take less than about a millisecond, so that everything else may wait for them."""
 SHORT_TOKENS = 250
@@ -61,7 +63,9 @@ class Detokenizer:
 class Tokenizer:
     """The tokenizer of a model, from the bytes of its tokenizer.json and its tokenizer_config.json."""
 
-    def __init__(self, data: bytes, config: Mapping[str, Any], vocab_size: int) -> None:
+    def __init__(self, data: bytes, config: Mapping[str, Any], vocab_size: int, max_context: int = 0) -> None:
+        """`vocab_size`, `max_context`: of the model. Raises ConfigError."""
+        self._most = longest_text(max_context)
         try:
             self.inner = load_tokenizer(data)
         except Exception as error:  # the library raises plain Exceptions
@@ -70,7 +74,7 @@ class Tokenizer:
         self._vocab_size = vocab_size
         self._template = None if source is None else ChatTemplate(source, config)
         self._added = self.inner.get_added_tokens_decoder()
-        self._plain_text = PlainText(data, self._added, source or "")
+        self._plain_text = PlainText(data, self._added, source or "", self._most)
         self.is_byte_level = isinstance(self.inner.decoder, ByteLevel)
 
     @property
@@ -79,10 +83,10 @@ class Tokenizer:
 
     def encode(self, text: str, special_tokens: bool = True) -> list[int]:
         """Token ids; none are added. Special tokens written in the text are recognized, or are plain text. Raises
-        InvalidArgument."""
-        _check_size(text)
+        TooLong."""
+        self._check_size(text)
         if special_tokens or self._plain_text.is_plain(text):
-            return encode(self.inner, text)
+            return encode(self.inner, text, self._most)
         return self._plain_text.tokenize(text)
 
     @property
@@ -96,8 +100,8 @@ class Tokenizer:
 
     def check(self, tokens: Sequence[int]) -> None:
         """Raises InvalidArgument unless all are in the vocabulary."""
-        if len(tokens) > MAX_TOKENS:
-            raise InvalidArgument(f"{len(tokens)} tokens are more than {MAX_TOKENS}: call with fewer at a time")
+        if len(tokens) > self._most:
+            raise InvalidArgument(f"{len(tokens)} tokens are more than {self._most}: call with fewer at a time")
         if tokens and max(tokens) >= self._vocab_size:
             raise InvalidArgument(f"token {max(tokens)} is not in the vocabulary of {self._vocab_size}")
 
@@ -142,7 +146,7 @@ class Tokenizer:
         `parse_conversation`). Raises Unsupported, InvalidArgument."""
         template = self._chat_template(messages, tools)
         parsed = parse_list(tools, "tools") if tools else None
-        return template.render(parse_conversation(messages), parsed, add_generation_prompt, MAX_TEXT)
+        return template.render(parse_conversation(messages), parsed, add_generation_prompt, CHARACTERS * self._most)
 
     def encode_chat(self, messages: str, tools: str, add_generation_prompt: bool) -> list[int]:
         """Token ids of what `format_chat` renders, but text of messages and tools is never read as special tokens."""
@@ -150,22 +154,21 @@ class Tokenizer:
         given = parse_conversation(messages)
         guarded = Conversation(plain.guard_messages(given.messages), plain.guard_variables(given.variables))
         offered = plain.guard_tools(parse_list(tools, "tools")) if tools else None
-        rendered = template.render(guarded, offered, add_generation_prompt, MAX_TEXT)
+        rendered = template.render(guarded, offered, add_generation_prompt, CHARACTERS * self._most)
         if plain.text_tells and MARK not in rendered:
-            return encode(self.inner, rendered)
+            return encode(self.inner, rendered, self._most)
         return plain.tokenize_rendered(rendered)
 
     def _chat_template(self, *texts: str) -> ChatTemplate:
         if self._template is None:
             raise Unsupported("this model has no chat template: write the prompt yourself")
-        _check_size(*texts)
+        self._check_size(*texts)
         return self._template
 
-
-def _check_size(*texts: str) -> None:
-    size = sum(map(len, texts))
-    if size > MAX_TEXT:
-        raise InvalidArgument(f"a text of {size} characters is longer than {MAX_TEXT}: call with pieces of it")
+    def _check_size(self, *texts: str) -> None:
+        size, most = sum(map(len, texts)), CHARACTERS * self._most
+        if size > most:
+            raise TooLong(f"a text of {size} characters is longer than {most}: call with pieces of it")
 
 
 def _byte_level_alphabet() -> dict[str, int]:

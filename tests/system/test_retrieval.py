@@ -51,6 +51,16 @@ def test_texts_get_vectors(client: httpx.Client) -> None:
     assert short == pytest.approx([number / math.hypot(*second[:3]) for number in second[:3]], abs=1e-6)
 
 
+def test_what_is_longer_than_the_context_has_a_code_of_its_own(client: httpx.Client) -> None:
+    for route, param, fields in (
+        ("embeddings", "input", {"input": ["x" * 5000]}),
+        ("rerank", "documents", {"query": "a", "documents": ["x" * 5000]}),
+    ):
+        answer = client.post(f"/v1/{route}", json={"model": "fake", **fields})
+        error = answer.json()["error"]
+        assert (answer.status_code, error["code"], error["param"]) == (400, "context_length_exceeded", param)
+
+
 def test_documents_are_ranked(client: httpx.Client) -> None:
     body = {"model": "fake", "query": "what is blue?", "documents": [*TEXTS[:2], {"text": "sea"}], "top_n": 2}
     found = client.post("/v1/rerank", json=body).json()

@@ -8,6 +8,8 @@ use std::fmt;
 pub enum Code {
     /// An argument is malformed or out of range.
     InvalidArgument,
+    /// A text has more tokens than the model takes, or one call.
+    TooLong,
     /// A handle or name does not exist, or another inferlet owns it.
     NotFound,
     /// No free slot, an embed that was never filled, or a similar wrong state.
@@ -34,8 +36,9 @@ pub enum Code {
     Other,
 }
 
-const CODES: [(&str, Code); 12] = [
+const CODES: [(&str, Code); 13] = [
     ("invalid-argument", Code::InvalidArgument),
+    ("too-long", Code::TooLong),
     ("not-found", Code::NotFound),
     ("invalid-state", Code::InvalidState),
     ("quota-exceeded", Code::QuotaExceeded),

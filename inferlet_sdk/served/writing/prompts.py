@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from inferlet_sdk.context import Context
-from inferlet_sdk.served.errors import Refused
+from inferlet_sdk.served.errors import Refused, too_long
 from inferlet_sdk.served.requests.wanted import Place, Wanted
 from inferlet_sdk.traits.runs import TokenLogprobs
 
@@ -22,11 +22,10 @@ async def forks(ctx: Context, wanted: Wanted, param: str) -> Sequence[Context]:
     if not len(ctx):
         raise Refused(f"{param}: the prompt is empty", param)
     if len(ctx) >= ctx.model.max_context:
-        raise Refused(
+        raise too_long(
             f"{param}: the prompt has {len(ctx)} tokens, and {ctx.model.name} takes at most {ctx.model.max_context}, "
             "answer included",
             param,
-            code="context_length_exceeded",
         )
     if wanted.n == 1:
         return [ctx]

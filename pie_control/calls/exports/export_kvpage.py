@@ -11,6 +11,7 @@ from pie_control.errors import InvalidArgument
 from pie_control.resources.address_space import AddressSpace
 from pie_control.resources.ranges import parse_ranges, total_length
 from pie_control.resources.tables.slots import is_token
+from pie_inference.protocol import ModelDescription
 
 from ..kind import define
 from ..values import Done
@@ -30,12 +31,12 @@ def issue(space: AddressSpace, queue: int, name: str, pages: Sequence[int], toke
     if not 0 < slots <= MOST_SLOTS:
         raise InvalidArgument(f"an export has 1 to {MOST_SLOTS // space.model.page_size} pages: name fewer, or some")
     positions = space.pages.read(ranges)
-    named = _named_tokens(tokens, positions, space.model.vocab_size) if tokens else _UNTOLD
+    named = _named_tokens(tokens, positions, space.model) if tokens else _UNTOLD
     offer(space, queue, future, ranges, name=name, positions=positions, tokens=named)
 
 
-def _named_tokens(text: str, positions: NDArray[np.int32], vocab_size: int) -> NDArray[np.int32]:
-    tokens, count = parse_tokens(text, vocab_size), int(is_token(positions).sum())
+def _named_tokens(text: str, positions: NDArray[np.int32], model: ModelDescription) -> NDArray[np.int32]:
+    tokens, count = parse_tokens(text, model), int(is_token(positions).sum())
     if len(tokens) != count:
         raise InvalidArgument(f"{len(tokens)} tokens are named, the pages hold {count}: name all of them, or none")
     return tokens

@@ -12,7 +12,7 @@ from pie_control.resources.ranges import parse_ranges, total_length
 
 from ..kind import define
 from ..values import Done
-from .sharing import keys_of, offer, parse_tokens
+from .sharing import MOST_PACKED, keys_of, offer, parse_tokens
 
 
 def issue(space: AddressSpace, queue: int, pages: Sequence[int], tokens: str, apart: str, future: int) -> None:
@@ -20,7 +20,7 @@ def issue(space: AddressSpace, queue: int, pages: Sequence[int], tokens: str, ap
     The pages are sealed from now on. Raises NotFound, InvalidArgument, InvalidState (a decode run that goes on)."""
     space.check_command(queue)
     ranges, size = parse_ranges(pages, "KV page"), space.model.page_size
-    told = parse_tokens(tokens, space.model.vocab_size)
+    told = parse_tokens(tokens, space.model)
     slots = total_length(ranges) * size
     if not 0 < len(told) == slots:
         raise InvalidArgument(f"{len(told)} tokens for pages with {slots} slots: name full pages, and all their tokens")
@@ -31,4 +31,4 @@ def issue(space: AddressSpace, queue: int, pages: Sequence[int], tokens: str, ap
     offer(space, queue, future, ranges, positions=positions, tokens=told[:0], keys=keys)
 
 
-CALL = define(__name__, issue, value=Done)
+CALL = define(__name__, issue, value=Done, most={"tokens": MOST_PACKED})

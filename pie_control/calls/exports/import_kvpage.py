@@ -10,7 +10,7 @@ from pie_control.resources.address_space import AddressSpace
 
 from ..kind import define
 from ..values import Import
-from .sharing import Fetch, arrived, check_name, import_bytes
+from .sharing import MOST_SLOTS, Fetch, arrived, check_name
 
 
 def issue(space: AddressSpace, queue: int, name: str, future: int) -> None:
@@ -23,4 +23,9 @@ def issue(space: AddressSpace, queue: int, name: str, future: int) -> None:
     space.issue(Fetch(space.owner, queue, seq, 0, future, (), name))
 
 
-CALL = define(__name__, issue, value=Import, result_bytes=import_bytes)
+def _result_bytes(name: str) -> int:
+    """A place and a token are told of each slot, however many there will be."""
+    return 2 * 4 * MOST_SLOTS
+
+
+CALL = define(__name__, issue, value=Import, result_bytes=_result_bytes)

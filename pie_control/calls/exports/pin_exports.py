@@ -12,7 +12,7 @@ from pie_control.resources.memory import Memory
 from pie_control.tenants.tenant import Tenant
 
 from ..kind import Question, define
-from .sharing import check_name, keys_of, missing, parse_tokens
+from .sharing import MOST_PACKED, check_name, keys_of, missing, parse_tokens
 
 MOST_SECONDS = 24 * 3600
 
@@ -52,10 +52,10 @@ def issue(space: AddressSpace, queue: int, name: str, tokens: str, apart: str, s
         check_name(name)
     else:
         size = space.model.page_size
-        keys = keys_of(parse_tokens(tokens, space.model.vocab_size), size, apart)
+        keys = keys_of(parse_tokens(tokens, space.model), size, apart)
         if not keys:
             raise InvalidArgument(f"give a name, or tokens that fill a page of {size} slots")
     space.issue(PinCommand(space.owner, queue, space.next_seq(), 0, future, (), name, keys, seconds))
 
 
-CALL = define(__name__, issue, value=Pinned)
+CALL = define(__name__, issue, value=Pinned, most={"tokens": MOST_PACKED})

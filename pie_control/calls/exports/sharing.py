@@ -9,20 +9,31 @@ from hashlib import blake2b
 import numpy as np
 from numpy.typing import NDArray
 
-from pie_control.errors import CallError, InvalidArgument, NotFound
+from pie_control.errors import CallError, InvalidArgument, NotFound, TooLong
 from pie_control.resources.address_space import AddressSpace
 from pie_control.resources.holdings import Freed
 from pie_control.resources.kinds import PAGES, Resource
 from pie_control.resources.ranges import Range, merge
+from pie_inference.protocol import ModelDescription
 
 from ..kind import Adopt, Command, Discard, Release
+from ..tokens import MOST_CONTEXT, longest_text
 from ..values import Import
 
 MOST_SLOTS = 1 << 17
-"""Most slots of one export."""
+"""Most slots of an export by name: who imports it is charged for as many, until the import is taken."""
 MOST_BYTES = 256
 MOST_APART = 1024
 KEY_BYTES = 16
+
+
+def packed_size(tokens: int) -> int:
+    """Characters of so many tokens in base64."""
+    return -(-4 * tokens // 3) * 4
+
+
+MOST_PACKED = packed_size(MOST_CONTEXT)
+"""Characters of the tokens of a text, in one call."""
 
 
 class Offer(Command, frozen=True):
@@ -119,27 +130,22 @@ def arrived(space: AddressSpace, future: int, value: object) -> None:
     space.tell(Adopt(space.owner, future, first))
 
 
-def import_bytes(*_: object) -> int:
-    """Of the value of an import, at most."""
-    return 2 * 4 * MOST_SLOTS
-
-
-def parse_tokens(text: str, vocab_size: int) -> NDArray[np.int32]:
-    """Base64 of little-endian u32. Raises InvalidArgument."""
+def parse_tokens(text: str, model: ModelDescription) -> NDArray[np.int32]:
+    """Base64 of little-endian u32, as many as a text for the model has at most. Raises InvalidArgument."""
+    if len(text) > packed_size(longest_text(model.max_context)):
+        raise TooLong(f"more tokens than the {longest_text(model.max_context)} of the longest text: give fewer")
     try:
         tokens = np.frombuffer(binascii.a2b_base64(text, strict_mode=True), "<u4")
     except ValueError as error:
         raise InvalidArgument(f"tokens are base64 of little-endian u32: {error}") from None
-    if len(tokens) and tokens.max() >= vocab_size:
-        raise InvalidArgument(f"token {tokens.max()} is outside of the vocabulary of {vocab_size} tokens")
+    if len(tokens) and tokens.max() >= model.vocab_size:
+        raise InvalidArgument(f"token {tokens.max()} is outside of the vocabulary of {model.vocab_size} tokens")
     return tokens.astype(np.int32)
 
 
 def keys_of(tokens: NDArray[np.int32], page_size: int, apart: str) -> list[bytes]:
     """A key for each full page of a text: a hash of all tokens up to its end, and of what keeps it apart from equal
     texts. Raises InvalidArgument."""
-    if len(tokens) > MOST_SLOTS:
-        raise InvalidArgument(f"a beginning of {len(tokens)} tokens: give {MOST_SLOTS} at most")
     if len(apart.encode()) > MOST_APART:
         raise InvalidArgument(f"`apart` has {len(apart.encode())} bytes, {MOST_APART} at most: take a hash of it")
     key, keys = blake2b(apart.encode(), digest_size=KEY_BYTES).digest(), []

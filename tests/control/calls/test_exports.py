@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from pie_control.calls.exports.sharing import cancel_fetch, fetched
+from pie_control.calls.exports.sharing import cancel_fetch, fetched, packed_size
 from pie_control.calls.values import Import
-from pie_control.errors import InvalidArgument, InvalidState, NotFound, QuotaExceeded
+from pie_control.errors import InvalidArgument, InvalidState, NotFound, QuotaExceeded, TooLong
 from pie_control.resources.kinds import PAGES
 from tests.helpers.refusals import GREEDY, NO_QUEUE, OTHER_QUEUE, Q, Refusal, check_refused, prepare, refusal
 
@@ -46,6 +46,7 @@ REFUSED = [
     refusal(InvalidArgument, "`apart` has 1025 bytes", "export_prefix", Q, [0, 1], packed(1, 2, 3, 4), "a" * 1025),
     refusal(NotFound, NO_QUEUE, "import_prefix", 9, packed(1, 2, 3, 4), ""),
     refusal(InvalidArgument, "token 259 is outside", "import_prefix", Q, packed(1, 2, 3, 259), ""),
+    refusal(TooLong, "more tokens than the 131072", "import_prefix", Q, "A" * packed_size(131_075), ""),
     refusal(InvalidArgument, "the tokens fill no page of 4 slots", "import_prefix", Q, packed(1, 2, 3), ""),
     refusal(InvalidArgument, "`apart` has 1025 bytes", "import_prefix", Q, packed(1, 2, 3, 4), "a" * 1025),
     refusal(NotFound, NO_QUEUE, "pin_exports", 9, "a", "", "", 5),

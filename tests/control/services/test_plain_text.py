@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tokenizers import AddedToken, decoders, models, normalizers, pre_tokenizers
 
-from pie_control.errors import InvalidArgument, Unsupported
+from pie_control.errors import InvalidArgument, TooLong, Unsupported
 from pie_control.services import chat_template
 from pie_control.services.plain_text import _any_of
 from pie_control.services.tokenizer import Tokenizer
@@ -261,7 +261,7 @@ def test_a_template_that_makes_too_much_text_is_stopped() -> None:
     bomb = f"{loop}{loop}{loop}xx{{{{ b }}}}{'{% endfor %}' * 3}"
     model = byte_level((), bomb)
     for call in (model.format_chat, model.encode_chat):
-        with pytest.raises(InvalidArgument, match="more than 524288 characters"):
+        with pytest.raises(TooLong, match="more than 1048576 characters"):
             call(conversation("a"), "", True)
 
 

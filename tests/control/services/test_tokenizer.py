@@ -14,8 +14,8 @@ import pytest
 import tokenizers
 from tokenizers import decoders, models
 
-from pie_control.errors import ConfigError, InvalidArgument, Unsupported
-from pie_control.services import plain_text
+from pie_control.calls.tokens import longest_text
+from pie_control.errors import ConfigError, InvalidArgument, TooLong, Unsupported
 from pie_control.services import tokenizer as tokenizer_module
 from pie_control.services.tokenizer import Detokenizer, Tokenizer
 from pie_inference.testing import byte_tokenizer
@@ -168,24 +168,38 @@ def test_tokens_outside_the_vocabulary_are_refused(tokens: list[int]) -> None:
             call(tokens)
 
 
-def test_what_one_call_may_take_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tokenizer_module, "MAX_TEXT", 100)
-    monkeypatch.setattr(tokenizer_module, "MAX_TOKENS", 100)
+@pytest.fixture
+def short(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Texts have 100 tokens at most."""
+    monkeypatch.setattr(tokenizer_module, "longest_text", lambda _: 100)
+
+
+@pytest.mark.usefixtures("short")
+def test_what_one_call_may_take_is_bounded() -> None:
     one = bytewise()
-    for call in (lambda: one.encode("x" * 101), lambda: one.format_chat("[" + " " * 100 + "]", "", True)):
-        with pytest.raises(InvalidArgument, match="characters is longer than 100"):
+    for call in (lambda: one.encode("x" * 801), lambda: one.format_chat("[" + " " * 800 + "]", "", True)):
+        with pytest.raises(TooLong, match="characters is longer than 800"):
             call()
     with pytest.raises(InvalidArgument, match="101 tokens are more than 100"):
         Detokenizer(one).push([1] * 101)
 
 
+@pytest.mark.usefixtures("short")
 @pytest.mark.parametrize("special_tokens", [True, False])
-def test_a_text_of_too_many_tokens_is_refused(special_tokens: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(plain_text, "MAX_TOKENS", 100)
+def test_a_text_of_too_many_tokens_is_refused(special_tokens: bool) -> None:
     tokenizer = bytewise()
     assert len(tokenizer.encode("x" * 100, special_tokens)) == 100
-    with pytest.raises(InvalidArgument, match="the text has 101 tokens, more than 100"):
+    with pytest.raises(TooLong, match="the text has 101 tokens, more than 100"):
         tokenizer.encode("x" * 101, special_tokens)
+
+
+def test_the_longest_text_follows_the_context_of_the_model() -> None:
+    data, text = byte_tokenizer.tokenizer_json(), "x" * 140_000
+    assert len(Tokenizer(data, {}, byte_tokenizer.VOCAB_SIZE, 140_000).encode(text)) == 140_000
+    for context in (4096, 131_072):
+        with pytest.raises(TooLong, match="the text has 140000 tokens, more than 131072"):
+            Tokenizer(data, {}, byte_tokenizer.VOCAB_SIZE, context).encode(text)
+    assert [longest_text(context) for context in (1, 200_000, 10_000_000)] == [131_072, 200_000, 1_048_576]
 
 
 def test_a_broken_tokenizer_file_is_named() -> None:
@@ -275,7 +289,7 @@ def test_a_template_has_no_way_out(template: str) -> None:
 @pytest.mark.parametrize("special_tokens", [True, False])
 def test_tokenizing_long_texts_lets_other_threads_run(special_tokens: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """It keeps the GIL if the library is called in the usual way: then the main thread gets two turns or three."""
-    monkeypatch.setattr(plain_text, "MAX_TOKENS", 1 << 30)
+    monkeypatch.setattr(tokenizer_module, "longest_text", lambda _: 1 << 30)
     one, turns = demo(), 0
     one.encode("<|end|>", special_tokens)  # makes what the first call needs
     thread = threading.Thread(target=lambda: one.encode("🎉<|end|>" * 50_000, special_tokens))

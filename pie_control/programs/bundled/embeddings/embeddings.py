@@ -4,9 +4,9 @@ from array import array
 from base64 import b64encode
 from typing import Any
 
-from inferlet_sdk import Args, inferlet
+from inferlet_sdk import Args, TooLong, inferlet
 from inferlet_sdk.retrieval.embedding import embed, text_tokens
-from inferlet_sdk.served import Fields, Place, Refused, check_model, served
+from inferlet_sdk.served import Fields, Place, Refused, check_model, served, too_long
 from inferlet_sdk.served.fields import is_tokens
 from inferlet_sdk.traits import get_model_info
 
@@ -30,6 +30,8 @@ async def main(args: Args) -> dict[str, Any]:
         raise fields.refuse("input", f"{len(inputs)} vectors of {dimensions} numbers are too many for one answer")
     try:
         tokens = [text_tokens(place.model, one, f"input[{number}]") for number, one in enumerate(inputs)]
+    except TooLong as error:
+        raise too_long(error.message, "input") from None
     except ValueError as error:
         raise Refused(str(error), "input") from None
     vectors = await embed(tokens, place.model, dimensions=dimensions, adapter=place.adapter or "")

@@ -2,9 +2,9 @@
 
 from typing import Any
 
-from inferlet_sdk import Args, inferlet
+from inferlet_sdk import Args, TooLong, inferlet
 from inferlet_sdk.retrieval.reranking import INSTRUCTION, prompts_of, score_prompts
-from inferlet_sdk.served import Fields, Place, Refused, check_model, served
+from inferlet_sdk.served import Fields, Place, check_model, served, too_long
 
 MOST_DOCUMENTS = 2048
 
@@ -24,8 +24,8 @@ async def main(args: Args) -> dict[str, Any]:
     has_texts = fields.flag("return_documents", default=True)
     try:
         prompts = prompts_of(place.model, query, documents, fields.text("instruction", INSTRUCTION))
-    except ValueError as error:
-        raise Refused(str(error), "documents") from None
+    except TooLong as error:
+        raise too_long(error.message, "documents") from None
     scores = await score_prompts(place.model, prompts, place.adapter or "")
     order = sorted(range(len(documents)), key=lambda number: -scores[number])[:first]
     count = sum(map(len, prompts))

@@ -336,6 +336,8 @@ def test_other_refusals(ask: Ask, server: NativeServer) -> None:
     assert "must be a JSON object" in ask(body=b"[]").error["message"]
     long = ask(messages=[{"role": "user", "content": "word " * 3000}])
     assert (long.error["code"], long.error["param"]) == ("context_length_exceeded", "messages")
+    endless = ask(messages=[{"role": "user", "content": "x" * 1_100_000}]).error  # it is not even tokenized
+    assert (endless["status"], endless["code"]) == (400, "context_length_exceeded")
     unknown = asking(server, "chat_completions", model="nothing")(messages=ASKED).error
     assert (unknown["status"], unknown["code"], unknown["param"]) == (404, "model_not_found", "model")
     part = {"type": "image_url", "image_url": {"url": "data:image/png;base64,AAAA"}}

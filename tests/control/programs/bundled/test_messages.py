@@ -184,6 +184,12 @@ def test_a_wrong_mark_is_refused(ask: Ask, mark: Any) -> None:
         assert served.error["param"].startswith("messages[0].content[0].cache_control")
 
 
+def test_a_prompt_beyond_the_context_has_a_code_of_its_own(ask: Ask) -> None:
+    for words in ("word " * 3000, "x" * 1_100_000):  # the latter is not even tokenized
+        error = ask(messages=[{"role": "user", "content": words}], **GREEDY).error
+        assert (error["status"], error["code"]) == (400, "context_length_exceeded")
+
+
 def test_more_than_four_marks_are_refused(ask: Ask) -> None:
     blocks = [{"type": "text", "text": "a", **MARK}] * 5
     assert ask(messages=[{"role": "user", "content": blocks}], **GREEDY).error["param"] == "cache_control"
