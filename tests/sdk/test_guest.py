@@ -211,8 +211,8 @@ async def main(args, text):
     chat = traits.tokenize_chat(q, [{"role": "user", "content": text * 60_000}])
     vocabulary = traits.get_vocabs(q)
     try:
-        traits.tokenize(q, text * 300_000)
-    except InvalidArgument as error:
+        traits.tokenize(q, text * 600_000)
+    except TooLong as error:
         refused = str(error)
     return [len(tokens), long == pushed == text * 50_000, len(chat) > 120_000, len(vocabulary), refused]
 """
@@ -270,7 +270,7 @@ def test_long_texts_run_aside(guest_cache: Path, monkeypatch: pytest.MonkeyPatch
         recorded(Tokenizer, name)
     recorded(Detokenizer, "push")
     given = asyncio.run(result_of(LONG_TEXT, guest_cache, {"text": "ab"}))
-    refused = "a text of 600000 characters is longer than 524288: call with pieces of it"
+    refused = "a text of 1200000 characters is longer than 1048576: call with pieces of it"
     assert given == [120_000, True, True, 259, refused]
     assert threads == {name: {False} for name in ("encode", "decode", "encode_chat", "push")}
 
