@@ -63,15 +63,20 @@ class Export:
     used: float = 0.0  # seconds
     unwanted: bool = False  # it was taken back before it stood
     waiting: list[tuple[Owner, int]] = field(default_factory=list)  # futures of imports
-    keys: Sequence[bytes] = ()  # one for each page, of the beginning of a text
+    keys: Sequence[bytes] = ()  # one for each page, of the beginning of a text, which has no name
     depth: int = 0  # pages of the text before those that it has
     pinned: float = float("-inf")  # in seconds: until then it does not go for lack of memory
+
+    @property
+    def is_beginning(self) -> bool:
+        """Whether it is of the beginning of a text, also when all its pages were there already."""
+        return not self.name
 
     @property
     def names(self) -> Sequence[Name]:
         """By which it is found."""
         tenant = self.tenant.name
-        return [(tenant, key) for key in self.keys] if self.keys else [(tenant, self.name)]
+        return [(tenant, key) for key in self.keys] if self.is_beginning else [(tenant, self.name)]
 
     def wait(self, owner: Owner, future: int) -> None:
         """A future of an import gets it when it stands."""
@@ -110,7 +115,7 @@ class Export:
     def value(self, now: float) -> tuple[bool, float, int]:
         """What it would cost to compute a page of it again, over the time for which nobody has used it. Of the pages of
         a text that were used together, the last ones have the least: nobody finds those behind one that is missing."""
-        cost = self.num_tokens * (1.0 if self.keys else 1 + self.num_tokens / CHEAP_TOKENS)
+        cost = self.num_tokens * (1.0 if self.is_beginning else 1 + self.num_tokens / CHEAP_TOKENS)
         return self.pinned > now, cost / len(self.pages) / (1.0 + max(0.0, now - self.used)), -self.depth
 
 
@@ -139,7 +144,7 @@ class Exports:
 
     def announce(self, export: Export) -> None:
         for name in export.names:
-            if not (export.keys and name in self._coming):  # the first one of a text is there soonest
+            if not (export.is_beginning and name in self._coming):  # the first one of a text is there soonest
                 self._coming[name] = export
         if export.adapters:
             self._reject_outdated(export)
@@ -166,7 +171,7 @@ class Exports:
         if export.unwanted:
             yield export.pages
             return
-        if export.keys:
+        if export.is_beginning:
             self._use(export)
             yield export.leave_out(self._places)
             if not export.pages:
@@ -280,7 +285,7 @@ class Exports:
 
     def listed(self, tenant: Tenant, prefix: str, most: int) -> list[Export]:
         """Those of a tenant that stand under a name, the last used first."""
-        own = (one for one in self._own(tenant) if not one.keys and one.name.startswith(prefix))
+        own = (one for one in self._own(tenant) if not one.is_beginning and one.name.startswith(prefix))
         return sorted(own, key=lambda one: -one.used)[:most]
 
     # ---- memory ----

@@ -138,7 +138,7 @@ class LocalCommands:
 
     def _serve(self, export: Export) -> None:
         """Those who wait for it have its pages."""
-        if export.keys:
+        if export.is_beginning:
             self._ask_again(export)
             return
         found = Import(export.positions, export.tokens, np.array(export.adapters, np.int32))
@@ -155,7 +155,7 @@ class LocalCommands:
         self._refuse(export)
 
     def _refuse(self, export: Export) -> None:
-        if export.keys:
+        if export.is_beginning:
             self._ask_again(export)
         for owner, future in export.take_waiting():
             self._answer(owner, future, missing(export.name))

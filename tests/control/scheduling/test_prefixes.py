@@ -107,6 +107,22 @@ def test_a_beginning_that_is_being_written_is_waited_for(fails: bool) -> None:
     world.drain()
 
 
+def test_who_waits_for_a_beginning_that_another_one_has_made_meanwhile_gets_that() -> None:
+    world = World()
+    first, second, reader = world.open(5, 64), world.open(4, 64), world.open(0, 64)
+    world.drain()
+    fill(first, range(65, 81))
+    first.call("copy_kvpage", 1, [first.pages * SIZE, 1], [(first.pages + 4) * SIZE, 1])  # takes a wave more
+    offer(first, 4)
+    future = ask(reader)
+    fill(second, range(65, 81))
+    offered = offer(second, 4)
+    world.drain()
+    assert offered in second.answers
+    alone = next_token(second, (second.pages, 4), 16, world)
+    assert next_token(reader, found(reader, future), 16, world) == alone
+
+
 def test_what_is_behind_goes_first_when_there_is_no_room() -> None:
     world = World()
     maker = world.open(8, 64, tenant("one", max_pages=5))
