@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from itertools import pairwise
@@ -239,6 +240,30 @@ def _mxfp4(weight: Tensor) -> tuple[Tensors, Tensor]:
     codes = _e2m1(grouped / powers.exp2()[..., None])
     tensors = {"weight_packed": _bytes(codes), "weight_scale": (powers + 127).to(torch.uint8)}
     return tensors, _fp4_exact(codes, powers.exp2()[..., None])
+
+
+def write_experts(folder: Path, exact: Path, *, inputs_last: bool) -> None:
+    """Stores the experts of the checkpoint in `folder` as gpt-oss has them, NAME_blocks and NAME_scales, and writes
+    what they stand for to `exact`. `inputs_last`: whether plain experts are [experts, outputs, inputs]."""
+    tensors = load_file(folder / SINGLE_FILE)
+    shutil.copytree(folder, exact)
+    quantized: Tensors = {}
+    for name, tensor in tensors.items():
+        if not name.endswith(("experts.gate_up_proj", "experts.down_proj")):
+            quantized[name] = tensor
+            continue
+        experts = tensor.float() if inputs_last else tensor.float().transpose(1, 2)
+        made, weight = _mxfp4(experts.flatten(0, 1))
+        quantized[f"{name}_blocks"] = made["weight_packed"].view(*experts.shape[:2], -1, 16)
+        quantized[f"{name}_scales"] = made["weight_scale"].view(*experts.shape[:2], -1)
+        plain = weight.view(experts.shape)
+        tensors[name] = (plain if inputs_last else plain.transpose(1, 2)).contiguous()
+    save_file(tensors, exact / SINGLE_FILE)
+    save_file(quantized, folder / SINGLE_FILE)
+    config = json.loads((folder / "config.json").read_text())
+    left = ["model.layers.*.self_attn", "model.layers.*.mlp.router", "model.embed_tokens", "lm_head"]
+    told = {"quant_method": "mxfp4", "modules_to_not_convert": left}
+    (folder / "config.json").write_text(json.dumps(config | {"quantization_config": told}))
 
 
 def _fp4_config(kind: str, strategy: str, group: int) -> dict[str, Any]:

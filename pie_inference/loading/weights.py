@@ -12,7 +12,6 @@ from torch import Tensor
 from ..adapters.adapters import AdaptedLayers
 from ..adapters.lora import AdaptedLinear, Module
 from ..device.ranks import Ranks, share
-from ..errors import CheckpointError
 from ..ops.interface import Linear, Ops
 from ..quantization.choose import Quantizer
 from ..recurrence.interface import Recurrences
@@ -108,7 +107,7 @@ class WeightLoader:
         self._resident: dict[str, Tensor] = {}
 
     def __contains__(self, name: str) -> bool:
-        return name in self._checkpoint
+        return name in self._checkpoint or (self._as_stored is not None and self._as_stored.holds(name))
 
     def read_through(self, rename: Callable[[TensorSource, QuantizedTensors | None], Renamed]) -> Renamed:
         """From now on reads what `rename` makes of the checkpoint and of the weights that are quantized in it."""
@@ -177,8 +176,6 @@ class WeightLoader:
     def _stored_quantized(self, block: Block, ins: int, split: Split | None) -> StoredWeight:
         """The rows of a block whose weight is quantized in the checkpoint, and of these this rank's share."""
         assert self._as_stored is not None
-        if block.stacked is not None:
-            raise CheckpointError(f"{block.name}: quantized experts in one tensor are not supported")
         stored = self._as_stored.read(block.name, block.total or block.rows, ins).rows(block.first, block.rows)
         if split is not None and self.ranks.size > 1:
             whole = block.rows if split == "outputs" else ins

@@ -32,6 +32,8 @@ NUMBER = re.compile(r"(?<=\.)\d+(?=\.)")
 ROUTERS = (".gate", ".router", "_gate")
 """Endings of linear layers that choose experts: they are never quantized."""
 
+WEIGHT = ".weight"
+
 PLAIN = (".dt_proj",)
 """Endings of linear layers that stay as they are, as code reads their bias."""
 
@@ -40,23 +42,28 @@ class Renamed:
     """A checkpoint by the names that the module has: implements `RenamedTensors`.
 
     The experts of a layer are one parameter of the module, and in most checkpoints tensors of their own. Those are also
-    read by the names of `expert`.
+    read by the names of `experts`.
     """
 
     def __init__(self, model: Any, stored: TensorSource, as_stored: QuantizedTensors | None) -> None:
         """Raises CheckpointError if a tensor is missing, or has another shape than the module says."""
-        self._model, self._stored = model, stored
+        self._model, self._stored, self._as_stored = model, stored, as_stored
         self.quantized: dict[str, str] = {}
         self._renamed: dict[str, str] = {}
         self._converted: dict[str, tuple[str, Sources]] = {}  # by any of the results: the first one, and its sources
         self._made: dict[str, Tensor] = {}
         self._experts: dict[str, list[list[str]]] = {}  # by parameter, the tensors of each expert
-        self._slices: dict[str, tuple[str, int, bool]] = {}
+        self._slices: dict[str, tuple[str, int]] = {}
         self._alone: set[str] = set()
         table = get_model_conversion_mapping(model)
         self._converters = {p: one for one in table if isinstance(one, WeightConverter) for p in one.source_patterns}
         self._shapes = {name: tuple(tensor.shape) for name, tensor in model.state_dict().items()}
         self._in_file = _quantized_weights(stored, as_stored)
+        self._transposed = {
+            f"{name}.{part}": bool(module.is_transposed)
+            for name, module in experts_of(model).items()
+            for part in stacks_of(module)
+        }
         self._assign(table)
         self._check(getattr(model, "all_tied_weights_keys", {}))
 
@@ -68,9 +75,9 @@ class Renamed:
         if name in self._alone:
             return self._stored.read(name, shape)
         if name in self._slices:
-            stacked, expert, transposed = self._slices[name]
+            stacked, expert = self._slices[name]
             weight = self._stored.read(self._renamed[stacked], self._shapes[stacked])[expert]
-            return weight.t() if transposed else weight
+            return weight.t() if self._transposed[stacked] else weight
         if name in self._renamed:
             return self._stored.read(self._renamed[name], shape)
         if name not in self._converted:
@@ -82,16 +89,24 @@ class Renamed:
             raise CheckpointError(f"tensor {name!r} has shape {found}, expected {list(shape)}")
         return self._made.pop(name)
 
-    def expert(self, stacked: str, number: int, transposed: bool) -> list[str]:
-        """The modules whose outputs, side by side, are those of one expert of a parameter [experts, outputs, inputs],
-        or, if it is transposed, [experts, inputs, outputs]."""
+    def experts(self, stacked: str) -> tuple[list[list[Block]], int]:
+        """The rows of the checkpoint whose outputs, side by side, are those of each expert of a parameter, and the
+        input features of all."""
+        count, outs, ins = self._sizes(stacked)
+        if stacked in self.quantized:
+            return [[Block(stacked, outs, number * outs, count * outs)] for number in range(count)], ins
         if stacked not in self._experts:
-            name = f"{stacked}.{number}"
-            self._slices[f"{name}.weight"] = (stacked, number, transposed)
-            return [name]
-        tensors = self._experts[stacked][number]
-        self._alone.update(tensors)
-        return [tensor.removesuffix(".weight") for tensor in tensors]
+            names = [f"{stacked}.{number}" for number in range(count)]
+            self._slices |= {name + WEIGHT: (stacked, number) for number, name in enumerate(names)}
+            return [[Block(name, outs)] for name in names], ins
+        tensors = self._experts[stacked]
+        self._alone.update(*tensors)
+        return [[Block(each.removesuffix(WEIGHT), outs // len(own)) for each in own] for own in tensors], ins
+
+    def _sizes(self, stacked: str) -> tuple[int, int, int]:
+        """Of a parameter with all experts: their number, and the output and input features of each."""
+        count, first, second = self._shapes[stacked]
+        return (count, second, first) if self._transposed[stacked] else (count, first, second)
 
     def _assign(self, table: Sequence[Any]) -> None:
         """Finds the place of each tensor of the checkpoint; those that the module does not have are left alone."""
@@ -142,11 +157,14 @@ class Renamed:
                 raise CheckpointError(f"tensor {name!r} is missing")
 
     def _take_quantized(self, name: str, source: str) -> None:
-        module = name.removesuffix(".weight")
+        module = name.removesuffix(WEIGHT)
         kind = type(self._model.get_submodule(module)) if module != name else None
-        if kind is not nn.Linear:
+        if kind is not nn.Linear and name not in self._transposed:
             raise _unfitting(source, f"{name!r} is no linear layer")
-        self.quantized[module] = source.removesuffix(".weight")
+        self.quantized[module] = source.removesuffix(WEIGHT)
+        if name in self._transposed and self._as_stored is not None:
+            count, outs, ins = self._sizes(name)
+            self._as_stored.read(source, count * outs, ins)  # takes no memory, and finds other shapes
 
     def _convert(self, target: str, sources: Sources) -> dict[str, Tensor]:
         converter = copy.deepcopy(self._converters[sources[0][1]])
@@ -161,14 +179,16 @@ class Renamed:
 
 
 def _quantized_weights(stored: TensorSource, as_stored: QuantizedTensors | None) -> dict[str, str]:
-    """The tensors of modules that are quantized in the checkpoint, each with the name of its module's weight."""
+    """The tensors of modules that are quantized in the checkpoint, each with the name of its module's weight; that of a
+    parameter of all experts is its own."""
     found: dict[str, str] = {}
     if as_stored is None:
         return found
     for name in stored.names():
-        module, _, last = name.rpartition(".")
-        if as_stored.holds(module) and (last == "weight" or f".{last}" in as_stored.scheme.endings):
-            found[name] = f"{module}.weight"
+        for ending in (WEIGHT, *as_stored.scheme.endings):
+            module = name.removesuffix(ending)
+            if module != name and as_stored.holds(module):
+                found[name] = module + WEIGHT if ending.startswith(".") else module
     return found
 
 
@@ -256,21 +276,13 @@ def fill(model: Any, weights: WeightLoader, irregular: Sequence[str]) -> None:
     for name, source in twins.items():
         model.set_submodule(name, model.get_submodule(source))
     for name, module in experts.items():
-        take_experts(module, [_by_each(f"{name}.{part}", module, weights, renamed) for part in stacks_of(module)])
+        take_experts(module, [_by_each(*renamed.experts(f"{name}.{part}"), weights) for part in stacks_of(module)])
     _compute_buffers(model, weights.device)
 
 
-def _by_each(stacked: str, module: Any, weights: WeightLoader, renamed: Renamed) -> list[Linear]:
-    """One layer for each expert of a parameter. Experts see other rows than those of the batch, so they take no
-    adapters."""
-    count, *sizes = module.get_parameter(stacked.rpartition(".")[2]).shape
-    ins, outs = sizes if module.is_transposed else reversed(sizes)
-    layers = []
-    for number in range(count):
-        parts = renamed.expert(stacked, number, module.is_transposed)
-        blocks = [Block(part, outs // len(parts)) for part in parts]
-        layers.append(weights.linear(blocks, ins, adaptable=False))
-    return layers
+def _by_each(experts: Sequence[Sequence[Block]], ins: int, weights: WeightLoader) -> list[Linear]:
+    """One layer for each expert. They see other rows than those of the batch, so they take no adapters."""
+    return [weights.linear(blocks, ins, adaptable=False) for blocks in experts]
 
 
 def _twins(model: Any, tied: Mapping[str, str]) -> dict[str, str]:

@@ -20,7 +20,8 @@ from pie_inference.inspection.checkup import check_up
 from pie_inference.loading.checkpoint import SINGLE_FILE
 from pie_inference.quantization.formats import quantize
 from pie_inference.quantization.names import FORMATS
-from testing.quantized_checkpoints import LAYERS, WRITERS, write
+from pie_inference.serving.worker import Worker
+from testing.quantized_checkpoints import LAYERS, WRITERS, write, write_experts
 from testing.worker_batches import Extend, Keys
 from tests.helpers.families import WINDOW, save_reference
 from tests.helpers.oracle import VOCAB, Oracle, load_reference, random_tokens
@@ -101,6 +102,116 @@ def test_a_quantized_checkpoint_is_the_model_with_the_weights_of_its_scheme(
     assert plan.shape.scheme
 
 
+def without(name: str) -> Callable[[dict[str, torch.Tensor]], None]:
+    def change(tensors: dict[str, torch.Tensor]) -> None:
+        del tensors[name]
+
+    return change
+
+
+def shorter(name: str) -> Callable[[dict[str, torch.Tensor]], None]:
+    def change(tensors: dict[str, torch.Tensor]) -> None:
+        tensors[name] = tensors[name][:-1].clone()
+
+    return change
+
+
+@pytest.fixture(scope="module", params=["gpt oss", "qwen3 moe"])
+def stacked(
+    request: pytest.FixtureRequest, saved: Callable[[str], Path], tmp_path_factory: pytest.TempPathFactory
+) -> tuple[Path, Path]:
+    """A checkpoint with the experts of a layer in one tensor of MXFP4, and the plain one that it stands for."""
+    folder = tmp_path_factory.mktemp("stacked")
+    shutil.copytree(saved(request.param), folder / "quantized")
+    if request.param == "qwen3 moe":
+        side_by_side(folder / "quantized", EXPERTS["num_experts"])
+    write_experts(folder / "quantized", folder / "exact", inputs_last=request.param != "gpt oss")
+    return folder / "quantized", folder / "exact"
+
+
+def side_by_side(folder: Path, count: int) -> None:
+    """Puts the experts of each layer into two tensors."""
+    tensors = load_file(folder / SINGLE_FILE)
+    for prefix in {name.partition("experts.")[0] + "experts" for name in tensors if ".experts." in name}:
+        each = [
+            [tensors.pop(f"{prefix}.{expert}.{name}_proj.weight") for name in ("gate", "up", "down")]
+            for expert in range(count)
+        ]
+        tensors[f"{prefix}.gate_up_proj"] = torch.stack([torch.cat((gate, up)) for gate, up, _ in each])
+        tensors[f"{prefix}.down_proj"] = torch.stack([down for *_, down in each])
+    save_file(tensors, folder / SINGLE_FILE)
+
+
+def test_stacked_experts_are_those_of_transformers_own_definition(stacked: tuple[Path, Path]) -> None:
+    from transformers.integrations.mxfp4 import convert_moe_packed_tensors
+
+    quantized, exact = (load_file(folder / SINGLE_FILE) for folder in stacked)
+    names = [name.removesuffix("_blocks") for name in quantized if name.endswith("_blocks")]
+    assert names
+    for name in names:
+        theirs = convert_moe_packed_tensors(quantized[f"{name}_blocks"], quantized[f"{name}_scales"])
+        assert any(torch.equal(each, exact[name].bfloat16()) for each in (theirs, theirs.transpose(1, 2)))
+
+
+def test_stacked_experts_serve_as_the_model_that_they_stand_for(stacked: tuple[Path, Path]) -> None:
+    quantized, exact = stacked
+    expected = logprobs(exact, "float32")
+    np.testing.assert_allclose(logprobs(quantized, "float32"), expected, atol=1e-4)
+    rounding = np.abs(logprobs(exact, "bfloat16") - expected).mean()
+    assert np.abs(logprobs(quantized, "bfloat16") - expected).mean() < 2 * rounding
+    assert greedy(quantized) == greedy(exact)
+
+
+def test_stacked_experts_take_the_memory_of_their_file(stacked: tuple[Path, Path]) -> None:
+    quantized, _ = stacked
+    worker = Worker(WorkerConfig(quantized, "model", dtype="bfloat16", device="cpu", pages=16))
+    file_bytes = sum(each.nbytes for each in load_file(quantized / SINGLE_FILE).values())
+    assert worker.describe()[0].weight_bytes <= 1.05 * file_bytes
+    plan = check_up(WorkerConfig(quantized, "model", dtype="bfloat16", device="cpu"))
+    assert plan.shape is not None
+    assert plan.shape.scheme == "MXFP4, 4 bits in groups of 32, only weights"
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (
+            without("model.layers.0.mlp.experts.down_proj_scales"),
+            r"scales of model.layers.0.mlp.experts.down_proj is missing",
+        ),
+        (without("model.layers.0.mlp.experts.down_proj_blocks"), r"0.mlp.experts.down_proj.* is missing"),
+        (
+            shorter("model.layers.0.mlp.experts.down_proj_blocks"),
+            r"down_proj_blocks' has shape \[3, 128, .*, expected 512 rows",
+        ),
+        (shorter("model.layers.1.mlp.experts.gate_up_proj_scales"), r"gate_up_proj_scales' has shape \[3, "),
+    ],
+)
+def test_broken_stacks_are_refused_by_the_name_of_the_tensor(
+    change: Callable[[dict[str, torch.Tensor]], None],
+    message: str,
+    stacked: tuple[Path, Path],
+    tmp_path: Path,
+) -> None:
+    broken = shutil.copytree(stacked[0], tmp_path / "broken")
+    tensors = load_file(broken / SINGLE_FILE)
+    change(tensors)
+    save_file(tensors, broken / SINGLE_FILE)
+    with pytest.raises(CheckpointError, match=message):
+        logprobs(broken, "bfloat16")
+
+
+def greedy(folder: Path) -> list[int]:
+    """The text that a model of this folder goes on with."""
+    driver = Oracle(folder, torch.nn.Identity()).driver()
+    keys, text, new = Keys(), TOKENS[:8], TOKENS[:8]
+    for _ in range(16):
+        [found] = driver.logprobs(Extend(keys, new), vocab_size=VOCAB)
+        new = [int(found[-1].argmax())]
+        text = text + new
+    return text
+
+
 def exactly(folder: Path, exact: Path, form: str) -> None:
     """Writes to `exact` the weights that `form` makes of the layers in `folder`; stacked experts as what they are."""
     tensors = load_file(folder / SINGLE_FILE)
@@ -130,20 +241,6 @@ def test_experts_are_quantized_while_they_are_loaded(
     save_file({**tensors, "lm_head.weight": head}, tmp_path / "exact" / SINGLE_FILE)
     found = logprobs(folder, "float32", quantization=form, model_code="transformers")
     np.testing.assert_allclose(found, logprobs(tmp_path / "exact", "float32", model_code="transformers"), atol=1e-3)
-
-
-def without(name: str) -> Callable[[dict[str, torch.Tensor]], None]:
-    def change(tensors: dict[str, torch.Tensor]) -> None:
-        del tensors[name]
-
-    return change
-
-
-def shorter(name: str) -> Callable[[dict[str, torch.Tensor]], None]:
-    def change(tensors: dict[str, torch.Tensor]) -> None:
-        tensors[name] = tensors[name][:-1].clone()
-
-    return change
 
 
 EXPERT = "model.layers.1.mlp.experts.2"
