@@ -17,7 +17,7 @@ from .quantized.scheme import Scheme
 
 SINGLE_FILE = "model.safetensors"
 INDEX_FILE = "model.safetensors.index.json"
-OTHER_FORMATS = ("*.bin", "*.pth", "*.pt", "*.gguf", "*.h5", "*.msgpack")
+OTHER_FORMATS = ("*.bin", "*.pth", "*.pt", "*.h5", "*.msgpack")
 
 BARE = "embed_tokens.weight"
 """A tensor that shows a checkpoint without a head: with one, its name begins with `model.`."""

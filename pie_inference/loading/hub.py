@@ -6,6 +6,7 @@ from pathlib import Path
 
 from ..errors import CheckpointError
 from ..options import HUB_ID
+from .gguf import refuse_gguf
 
 WANTED = ("*.safetensors", "*.json", "*.jinja", "tokenizer.model")
 UNWANTED = ("*/*", "consolidated*")
@@ -15,6 +16,7 @@ UNWANTED = ("*/*", "consolidated*")
 def find_folder(model: Path) -> Path:
     """The folder of a checkpoint: `model` itself if it exists; else, if it looks like an id on the hub, the copy in the
     user's cache, which is downloaded first if necessary. Raises CheckpointError."""
+    refuse_gguf(model)
     if model.is_dir():
         return model
     if model.exists():

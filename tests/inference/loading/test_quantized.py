@@ -17,8 +17,10 @@ from pie_inference.config import WorkerConfig
 from pie_inference.errors import CheckpointError, ConfigError
 from pie_inference.inspection.checkup import check_up
 from pie_inference.loading.checkpoint import SINGLE_FILE, Checkpoint
+from pie_inference.loading.hub import find_folder
 from pie_inference.loading.quantized.check import check_scales
 from pie_inference.loading.quantized.choose import read_scheme
+from pie_inference.loading.quantized.scheme import TAKE_THE_ORIGINAL
 from pie_inference.serving.worker import Worker
 from testing.checkpoints import make_checkpoint
 from testing.quantized_checkpoints import E2M1, WRITERS, write
@@ -198,10 +200,10 @@ def test_broken_checkpoints_are_refused_by_the_name_of_the_tensor(
     assert (problem is not None) == ("scale" in message)  # those are found before a weight is read
 
 
-def groups_with(scheme: str, **changes: Any) -> dict[str, Any]:
+def groups_with(scheme: str, activations: dict[str, Any] | None = None, **changes: Any) -> dict[str, Any]:
     """The config_groups of a scheme with other settings of weights."""
     group = WRITERS[scheme].config["config_groups"]["group_0"]
-    return {"group_0": {**group, "weights": {**group["weights"], **changes}}}
+    return {"group_0": {**group, "weights": {**group["weights"], **changes}, "input_activations": activations}}
 
 
 @pytest.mark.parametrize(
@@ -213,7 +215,6 @@ def groups_with(scheme: str, **changes: Any) -> dict[str, Any]:
         ("gptq-4-128", {"group_size": 48}, r"group_size: 48 is not"),
         ("awq-32", {"version": "marlin"}, r"version: 'marlin'"),
         ("int-8", {"kv_cache_scheme": {"num_bits": 8}}, r"kv_cache_scheme: a scheme for keys"),
-        ("int-8", {"config_groups": {}}, r"config_groups: it names no group"),
         (
             "nvfp4",
             {"config_groups": groups_with("nvfp4", group_size=32)},
@@ -230,15 +231,51 @@ def groups_with(scheme: str, **changes: Any) -> dict[str, Any]:
             r"scale_dtype: 'torch.bfloat16'",
         ),
         ("mxfp4", {"kv_cache_scheme": {"num_bits": 8}}, r"kv_cache_scheme: a scheme for keys"),
+        ("int-8", {"config_groups": groups_with("int-8", symmetric=False)}, r"weights.symmetric: False is not"),
+        ("float-8", {"config_groups": groups_with("float-8", symmetric=False)}, r"weights.symmetric: False is not"),
+        (
+            "packed-4-128",
+            {"config_groups": groups_with("packed-4-128", strategy="tensor", symmetric=False)},
+            r"weights.symmetric: False is not",
+        ),
+        ("int-8", {"config_groups": groups_with("int-8", strategy="block")}, r"weights.strategy: 'block' is not"),
+        (
+            "float-8",
+            {"config_groups": groups_with("float-8", {"num_bits": 8, "dynamic": False})},
+            r"input_activations.dynamic: False is not",
+        ),
+        ("int-8", {"quant_method": "aqlm"}, r"'aqlm' is not supported"),
         ("nvfp4-modelopt", {"quant_algo": "NVFP4_AWQ"}, r"quant_algo: 'NVFP4_AWQ' is not supported, only 'NVFP4'"),
         ("nvfp4-modelopt", {"quant_algo": "FP8"}, r"quant_algo: 'FP8' is not"),
         ("int-8", {"quant_method": "bitsandbytes"}, r"'bitsandbytes' is not supported, only with fp8, gptq"),
         ("int-8", {"quant_method": ["fp8"]}, r"\['fp8'\] is not supported"),
     ],
 )
-def test_other_schemes_are_refused_by_name(scheme: str, changes: dict[str, Any], message: str, tmp_path: Path) -> None:
-    with pytest.raises(CheckpointError, match=message):
+def test_other_schemes_are_refused_with_what_to_take(scheme: str, changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(CheckpointError, match=message) as refused:
         read_scheme({"quantization_config": {**WRITERS[scheme].config, **changes}})
+    assert str(refused.value).endswith(TAKE_THE_ORIGINAL)
+
+
+def test_a_scheme_of_no_modules_is_refused() -> None:
+    with pytest.raises(CheckpointError, match="config_groups: it names no group"):
+        read_scheme({"quantization_config": {**WRITERS["int-8"].config, "config_groups": {}}})
+
+
+@pytest.mark.parametrize(
+    ("file", "instead"),
+    [
+        ("Llama-3.2-1B-Instruct-Q4_K_M.gguf", "int4-32, which is of nearest size"),
+        ("qwen3.q8_0.gguf", "int8, which"),
+        ("model-IQ2_XXS-00001-of-00002.gguf", "int4, which"),
+        ("Qwen3-8B-F16.gguf", "with --quantization$"),
+    ],
+)
+def test_gguf_is_refused_with_the_quantization_of_nearest_size(file: str, instead: str, tmp_path: Path) -> None:
+    (tmp_path / file).touch()
+    for model in (tmp_path, tmp_path / file):
+        with pytest.raises(CheckpointError, match=f"{file}: GGUF is not .*take the original checkpoint.*{instead}"):
+            find_folder(model)
 
 
 @pytest.mark.parametrize("scheme", WRITERS)

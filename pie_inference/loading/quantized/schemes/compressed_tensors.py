@@ -57,11 +57,13 @@ class CompressedTensors:
         self._float = weights.one_of("type", ["float"] if self._format == "float-quantized" else ["int", "float"])
         if self._format == "naive-quantized" and self._float == "float":
             self._format = "float-quantized"
-        self._strategy: str = weights.one_of("strategy", ["tensor", "channel", "group", "block"])
+        strategies = ["tensor", "channel", "group", *(["block"] if self._format == "float-quantized" else [])]
+        self._strategy: str = weights.one_of("strategy", strategies)
         if self._strategy == "block":
             weights.one_of("block_structure", [[BLOCK, BLOCK]])
         self._group: int | None = weights.one_of("group_size", GROUPS) if self._strategy == "group" else None
-        self._symmetric: bool = weights.one_of("symmetric", [True, False], True)
+        has_zeros = self._format == "pack-quantized" and self._strategy != "tensor"
+        self._symmetric: bool = weights.one_of("symmetric", [True, False] if has_zeros else [True], True)
         weights.one_of("actorder", [None, False, "weight", "static"])
         where = "" if self._group is None else f" of {self._group}"
         self.name = f"compressed-tensors {self._format}, {self._bits} bits by {self._strategy}{where}, only weights"
@@ -95,8 +97,6 @@ class CompressedTensors:
             scales = tensors.read(name, (rows, groups), FLOATING)
         if self._symmetric:
             return StoredWeight(QuantizedWeight(format, values, scales, None))
-        if self._format != "pack-quantized":
-            raise CheckpointError(f"{CONFIG}: {self._format} with zero points is not supported")
         packed = tensors.read(f"{module}.weight_zero_point", (-(-rows * self._bits // 32), groups), WORDS)
         zeros = unpack(packed, self._bits, 0)[:rows].to(scales.dtype) - (0 if self._bits == 4 else 128)
         return StoredWeight(QuantizedWeight(format, values, scales, zeros, True))
