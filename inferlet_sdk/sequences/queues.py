@@ -141,17 +141,6 @@ class Queues:
         finally:
             self.leave()
 
-    @contextmanager
-    def another(self) -> Iterator[int]:
-        """The number of a queue that others do not work with, if there may be one more: for what nobody waits for."""
-        self.join()
-        queue = self.take(None)
-        try:
-            yield queue.number
-        finally:
-            self.give(queue)
-            self.leave()
-
     def most_pages_ahead(self) -> int:
         """Pages that a context may reserve for a run: many contexts together should leave most of them to others."""
         if self.contexts <= FEW:

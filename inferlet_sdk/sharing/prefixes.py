@@ -35,8 +35,7 @@ async def share_prefix(sequence: TokenSequence) -> None:
             sequence.pages.adopt([found], sequence.computed)
         if sequence.found < len(tokens):
             sequence.flush()  # all of it, in as few waves as it takes without exports
-            with sequence.queues.another() as other:  # what follows the prompt does not wait for its export
-                traits.export_prefix(other, sequence.pages.seal(0, len(tokens)), tokens, apart).cancel()
+            traits.export_prefix(queue, sequence.pages.seal(0, len(tokens)), tokens, apart).cancel()
 
 
 def keep_pages(sequence: TokenSequence) -> None:

@@ -107,6 +107,21 @@ def test_a_beginning_that_is_being_written_is_waited_for(fails: bool) -> None:
     world.drain()
 
 
+@pytest.mark.parametrize(("most", "waves"), [(64, 1), (4, 4)])
+def test_an_offer_does_not_hold_up_what_is_behind_it_in_its_queue(most: int, waves: int) -> None:
+    world = World(max_batch_tokens=most)
+    maker, reader = world.open(4, 64), world.open(0, 64)
+    world.drain()
+    fill(maker, range(65, 81))
+    offer(maker, 4)
+    first = maker.sample(63)
+    assert len(world.drain()) == waves
+    future = ask(reader)
+    world.drain()
+    assert first in maker.answers
+    assert count(reader, future) == 4
+
+
 def test_who_waits_for_a_beginning_that_another_one_has_made_meanwhile_gets_that() -> None:
     world = World()
     first, second, reader = world.open(5, 64), world.open(4, 64), world.open(0, 64)
