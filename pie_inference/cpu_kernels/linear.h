@@ -1,4 +1,5 @@
 // What a product of a linear layer needs, whichever instructions multiply: weights in units, groups, what follows the sums.
+// A weight is its integer times the scale; with 4 bits and nothing that is taken from it, the integer less 8.
 #pragma once
 
 #include <algorithm>
@@ -10,19 +11,17 @@
 struct LinearLayer {
     const char* weights;    // units [outs rounded up][ins][UNIT]
     const void* scales;     // not in groups: bfloat16 [outs rounded up]; else [units][groups][scale, zero][UNIT], or only scales
+    const uint8_t* taken;   // integers with a sign that are taken from those of weights, [units][groups][UNIT], or null
     const float* factors;   // [outs rounded up] of the sums of groups, or null
     const void* bias;       // [outs] in the rows' format, or null
     const uint16_t* codes;  // 8 bits: the bfloat16 number of each magnitude
     int64_t outs, ins;      // ins: with padding, a multiple of the form's features
     int64_t group;          // features that share a scale and a zero; 0: not in groups
     int64_t scale_type;     // of groups; see ScaleType
-    int64_t zeros;          // of groups; see Zeros
+    int64_t zeros;          // whether scales have zeros, which are added
 };
 
 enum ScaleType { SCALES_BFLOAT16, SCALES_HALF, SCALES_FLOAT, SCALES_E4M3, SCALES_E8M0 };
-
-// A weight is its integer times the scale; with 4 bits, the integer less 8. Zeros are added to that, or taken from the integer.
-enum Zeros { ZEROS_NONE, ZEROS_ADDED, ZEROS_TAKEN };
 
 // Rows [count][ins] of `stride` numbers, and what they become.
 template <class Number>
@@ -135,11 +134,12 @@ class LinearParts {
     // each integer is taken away.
     template <bool ADD, class Scale>
     void add_group(Range rows, Range units, int64_t group, const float* part, float* sums, int64_t stride) const {
-        const int64_t tensors = layer_.zeros == ZEROS_NONE ? 1 : 2;
+        const int64_t tensors = layer_.zeros ? 2 : 1;
         for (int64_t unit = units.begin; unit < units.end; unit++)
             for (int v = 0; v < VECTORS_PER_UNIT; v++) {
-                const Scale* at = (const Scale*)layer_.scales + (unit * groups_ + group) * tensors * UNIT + v * LANES;
-                const Floats scale = load(at), zero = zero_of(at, scale);
+                const int64_t place = (unit * groups_ + group) * UNIT;
+                const Scale* at = (const Scale*)layer_.scales + place * tensors + v * LANES;
+                const Floats scale = load(at), zero = zero_of(at, place + v * LANES, scale);
                 const float* from = part + (unit - units.begin) * UNIT + v * LANES;
                 float* to = sums + (unit - units.begin) * UNIT + v * LANES;
                 const float* row_sums = row_sums_ + rows.begin * groups_ + group;
@@ -154,11 +154,9 @@ class LinearParts {
 
     // What a group adds to each of its weights, beside their decoded integers times the scale.
     template <class Scale>
-    INLINE_MEMBER Floats zero_of(const Scale* at, Floats scale) const {
-        const Floats middle = splat(-ADDED<Form> - MIDDLE<Form>);
-        if (layer_.zeros == ZEROS_NONE) return scale * middle;
-        const Floats zero = load(at + UNIT);
-        return layer_.zeros == ZEROS_ADDED ? fused(scale, middle, zero) : scale * (splat(-ADDED<Form>) - zero);
+    INLINE_MEMBER Floats zero_of(const Scale* at, int64_t place, Floats scale) const {
+        if (layer_.taken) return scale * (splat(-ADDED<Form>) - floats_of(ints_of(layer_.taken + place)));
+        return fused(scale, splat(-ADDED<Form> - MIDDLE<Form>), layer_.zeros ? load(at + UNIT) : Floats{});
     }
 
     // Writes the results of rows, whose sums are [rows][units * UNIT].

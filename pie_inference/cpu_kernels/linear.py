@@ -18,7 +18,7 @@ class _LinearLayer(ctypes.Structure):
     """The struct of the same name in linear.cpp."""
 
     _fields_ = [
-        *((name, ADDRESS) for name in ("weights", "scales", "factors", "bias", "codes")),
+        *((name, ADDRESS) for name in ("weights", "scales", "taken", "factors", "bias", "codes")),
         *((name, INTEGER) for name in ("outs", "ins", "group", "scale_type", "zeros")),
     ]
 
@@ -36,11 +36,12 @@ class CpuLinear:
         *,
         padding: int,
         scales: Tensor | None = None,
+        taken: Tensor | None = None,
         factors: Tensor | None = None,
         codes: Tensor | None = None,
         group: int = 0,
         scale_type: int = 0,
-        zeros: int = 0,
+        zeros: bool = False,
     ) -> None:
         """`form` names the kernel; the tensors and the last three are as in linear.h, `shape` is [outs, ins], and rows
         are padded to a multiple of `padding`."""
@@ -49,7 +50,7 @@ class CpuLinear:
         self._outs, self._ins = shape
         self._padding = -self._ins % padding
         self._alignment = min(padding, 2)
-        self._kept = (weights, scales, factors, bias, codes)  # the kernel has only their addresses
+        self._kept = (weights, scales, taken, factors, bias, codes)  # the kernel has only their addresses
         addresses = (None if each is None else each.data_ptr() for each in self._kept)
         self._layer = _LinearLayer(*addresses, self._outs, self._ins + self._padding, group, scale_type, zeros)
         self._address = ctypes.addressof(self._layer)

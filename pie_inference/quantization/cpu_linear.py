@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -38,10 +40,11 @@ def make_linear(library: Library, weight: QuantizedWeight, bias: Tensor | None) 
         bias,
         padding=padding,
         scales=_pack_scales(weight, group),
+        taken=_pack_groups([weight.zeros]) if weight.zeros is not None and weight.zeros_taken else None,
         codes=_CODES.get(form),
         group=group or 0,
         scale_type=_SCALE_TYPES[weight.scales.dtype],
-        zeros=0 if weight.zeros is None else 2 if weight.zeros_taken else 1,
+        zeros=weight.zeros is not None and not weight.zeros_taken,
         factors=_pack_factors(weight),
     )
 
@@ -88,13 +91,16 @@ def _words_of_nibbles(values: Tensor) -> Tensor:
 
 
 def _pack_scales(weight: QuantizedWeight, group: int | None) -> Tensor:
-    """Scales as bfloat16 [outputs]; in groups, [units, groups, scale and perhaps zero, UNIT]."""
-    missing = -weight.rows % UNIT
+    """Scales as bfloat16 [outputs]; in groups, [units, groups, scale and perhaps zero that is added, UNIT]."""
     if group is None:
-        return F.pad(weight.scales.view(-1), (0, missing))
+        return F.pad(weight.scales.view(-1), (0, -weight.rows % UNIT))
     scales = weight.scales.view(torch.uint8) if weight.scales.itemsize == 1 else weight.scales
-    tensors = [scales] if weight.zeros is None else [scales, weight.zeros]
-    padded = F.pad(torch.stack(tensors, 1), (0, 0, 0, 0, 0, missing))
+    return _pack_groups([scales] if weight.zeros is None or weight.zeros_taken else [scales, weight.zeros])
+
+
+def _pack_groups(tensors: Sequence[Tensor]) -> Tensor:
+    """Numbers [outputs, groups] of each tensor as [units, groups, tensors, UNIT]."""
+    padded = F.pad(torch.stack(list(tensors), 1), (0, 0, 0, 0, 0, -len(tensors[0]) % UNIT))
     return padded.view(-1, UNIT, *padded.shape[1:]).permute(0, 3, 2, 1).contiguous()
 
 

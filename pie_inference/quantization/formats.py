@@ -37,7 +37,7 @@ class QuantizedWeight:
     format: Format
     values: Tensor  # int8 or float8_e4m3fn [N, K]; of 4 bits uint8 [N, K / 2], with even input features in the low half
     scales: Tensor  # [N, G], floating-point; for fp4 float8_e8m0fnu or float8_e4m3fn
-    zeros: Tensor | None  # [N, G] in the dtype of scales; None: 0
+    zeros: Tensor | None  # [N, G], those that are added in the dtype of scales, those that are taken int8; None: 0
     zeros_taken: bool = False
     """What zeros are. False: they are added, weight = value * scale + zero, for int4 (value - 8) * scale + zero. True:
     they are taken from the value, weight = (value - zero) * scale."""

@@ -131,6 +131,11 @@ def unpack(words: Tensor, bits: int, dim: int) -> Tensor:
     return unpacked
 
 
+def stored_zeros(zeros: Tensor, bits: int) -> Tensor:
+    """Unsigned integers [N, G], which are taken from those of weights, as `QuantizedWeight.zeros`."""
+    return (zeros.to(torch.int16) - (0 if bits == 4 else 128)).to(torch.int8).contiguous()
+
+
 def stored_integers(values: Tensor, bits: int) -> Tensor:
     """Unsigned integers [N, K] as `QuantizedWeight.values`: packed for 4 bits, less 128 for 8."""
     return pack_int4(values.contiguous()) if bits == 4 else (values.to(torch.int16) - 128).to(torch.int8)

@@ -145,7 +145,7 @@ def test_kernels_know_all_integers_of_8_bits(group: int | None, with_zeros: bool
     """Checkpoints have -128, which quantizing here never makes."""
     values = torch.arange(-128, 128).repeat(20, 1).roll(3, 1).to(torch.int8)
     scales = torch.rand(20, 256 // (group or 256), generator=torch.Generator().manual_seed(0)).bfloat16() + 0.1
-    zeros = torch.full_like(scales, -3) if with_zeros else None
+    zeros = torch.full_like(scales, -3, dtype=torch.int8) if with_zeros else None
     weight = QuantizedWeight(Format("int8", "int8", group), values, scales, zeros, with_zeros)
     layer = cpu_linear.make_linear(library, weight, torch.ones(20).bfloat16())
     for count in (1, 3, 40):

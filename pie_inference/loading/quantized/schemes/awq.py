@@ -17,6 +17,7 @@ from ..scheme import (
     Tensors,
     make_format,
     stored_integers,
+    stored_zeros,
     unpack,
 )
 
@@ -46,10 +47,8 @@ class Awq:
         scales = tensors.read(f"{module}.scales", (groups, rows), FLOATING)
         values = _unpack(tensors.read(f"{module}.qweight", (columns, rows // 8), WORDS))
         zeros = _unpack(tensors.read(f"{module}.qzeros", (groups, rows // 8), WORDS))
-        exact = zeros.t().to(scales.dtype).contiguous()
-        return StoredWeight(
-            QuantizedWeight(format, stored_integers(values.t(), 4), scales.t().contiguous(), exact, True)
-        )
+        integers, taken = stored_integers(values.t(), 4), stored_zeros(zeros.t(), 4)
+        return StoredWeight(QuantizedWeight(format, integers, scales.t().contiguous(), taken, True))
 
 
 def _unpack(words: Tensor) -> Tensor:

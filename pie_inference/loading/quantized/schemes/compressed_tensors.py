@@ -17,6 +17,7 @@ from ..scheme import (
     Tensors,
     make_format,
     stored_integers,
+    stored_zeros,
     unpack,
 )
 from .fp8 import BLOCK, VALUES, checked_values, read_blocks
@@ -98,5 +99,5 @@ class CompressedTensors:
         if self._symmetric:
             return StoredWeight(QuantizedWeight(format, values, scales, None))
         packed = tensors.read(f"{module}.weight_zero_point", (-(-rows * self._bits // 32), groups), WORDS)
-        zeros = unpack(packed, self._bits, 0)[:rows].to(scales.dtype) - (0 if self._bits == 4 else 128)
+        zeros = stored_zeros(unpack(packed, self._bits, 0)[:rows], self._bits)
         return StoredWeight(QuantizedWeight(format, values, scales, zeros, True))

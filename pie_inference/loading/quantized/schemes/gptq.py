@@ -18,6 +18,7 @@ from ..scheme import (
     Tensors,
     make_format,
     stored_integers,
+    stored_zeros,
     unpack,
 )
 
@@ -53,9 +54,8 @@ class Gptq:
         order = self._order(tensors, module, columns)
         if order is not None:
             values = values[:, order]
-        middle = 0 if self._bits == 4 else 128
-        exact = zeros.t().to(scales.dtype) - middle
-        weight = QuantizedWeight(format, stored_integers(values, self._bits), scales.t().contiguous(), exact, True)
+        integers, taken = stored_integers(values, self._bits), stored_zeros(zeros.t(), self._bits)
+        weight = QuantizedWeight(format, integers, scales.t().contiguous(), taken, True)
         return StoredWeight(weight, order)
 
     def _order(self, tensors: Tensors, module: str, columns: int) -> Tensor | None:
