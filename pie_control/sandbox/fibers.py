@@ -33,6 +33,10 @@ from .values import SIZE, Result
 
 T = TypeVar("T")
 
+SLICE_TICKS = 2
+"""A guest that does not wait runs for one to two ticks. Up to the next tick alone would cut most of those that are woken
+for a moment, and each cut has another one run in between, with the caches of the processor."""
+
 MAX_TABLES = 20
 MAX_TABLE_ELEMENTS = 100_000
 MAX_CORE_INSTANCES = 100
@@ -49,7 +53,7 @@ _set_epoch_deadline = c_function("wasmtime_context_set_epoch_deadline", None, _P
 _yield_on_epoch = c_function("wasmtime_context_epoch_deadline_async_yield_and_update", _P, _P, ctypes.c_uint64)
 _future_delete = c_function("wasmtime_call_future_delete", None, _P)
 _value_delete = c_function("wasmtime_component_val_delete", None, _P)
-# These run guest code for up to a tick, and release the GIL so that other threads can run.
+# These run guest code for up to two ticks, and release the GIL so that other threads can run.
 _GIL_FREE = ctypes.CDLL(ffi.dll._name)
 _instantiate = c_function("wasmtime_component_linker_instantiate_async", _P, _P, _P, _P, _P, _P, library=_GIL_FREE)
 _call = c_function("wasmtime_component_func_call_async", _P, _P, _P, _P, _N, _P, _N, _P, library=_GIL_FREE)
@@ -208,7 +212,7 @@ class Instance:
 
     def _poll_once(self) -> bool:
         self._linked.wake()
-        _set_epoch_deadline(self._context, 1)
+        _set_epoch_deadline(self._context, SLICE_TICKS)
         running[0] = self
         done: bool = _poll(self._future)
         running[0] = None
