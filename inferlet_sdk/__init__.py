@@ -49,7 +49,7 @@ from inferlet_sdk.retrieval.reranking import rerank
 from inferlet_sdk.schemas import SchemaMismatch, Truncated, UnsupportedType, from_json, json_schema, to_json
 from inferlet_sdk.search.hypotheses import Hypothesis
 from inferlet_sdk.tools.tool import Tool, tool
-from inferlet_sdk.traits import Dist
+from inferlet_sdk.traits import Dist, span
 from inferlet_sdk.traits.outside.blobs import Blob, Message
 from inferlet_sdk.traits.outside.children import Child, ChildEnd, ChildFailed, launch
 from inferlet_sdk.traits.outside.http import Response, http_get, http_post, http_request
@@ -125,6 +125,7 @@ __all__ = [
     "program_files",
     "rerank",
     "retry",
+    "span",
     "subscribe",
     "to_json",
     "tool",

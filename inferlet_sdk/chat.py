@@ -150,7 +150,8 @@ class Tools:
             if tool is None:
                 raise LookupError(f"there is no tool {call.name!r}; there are: {', '.join(self._tools) or 'none'}")
             arguments = tool.bind(call.arguments)
-            value = await tool.run(arguments)
+            with traits.span(tool.name, "execute_tool"):
+                value = await tool.run(arguments)
             text = _cut(as_text(value), LONGEST_RESULT)
         except Exception as error:
             if raise_errors or isinstance(error, NotAllowed):

@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Any
 
 from pie_inference.protocol import ModelDescription
 
+from .application.links import HostLink
 from .application.local_link import LocalLink
-from .application.messages import HostLink
 from .application.process_link import ProcessLink
 from .config import JSON, ModelPath, ServerConfig
 from .durable.state import NONE as NO_STATE

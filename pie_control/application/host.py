@@ -15,7 +15,7 @@ from typing import Any
 from .. import host_api
 from ..host_api.guest import Guest, Reach
 from ..images.reader import ImageReader
-from ..inferlets.events import Ended, LogLine, Message
+from ..inferlets.events import Ended, LogLine, Message, Span
 from ..inferlets.inferlet import Launched
 from ..inferlets.lifecycle import Status
 from ..inferlets.manager import InferletManager
@@ -27,13 +27,14 @@ from ..resources.quotas import Ledgers, Quota
 from ..sandbox.contract import Contract
 from ..scheduling.turn import RunTokens
 from ..services.http.outbound import HttpClient
+from .links import ControlLink
 from .messages import (
     Broadcast,
     Broadcasted,
     Commands,
     Compile,
     Confirm,
-    ControlLink,
+    Did,
     Finished,
     Forget,
     FromHost,
@@ -283,6 +284,10 @@ class Host:
     def ended(self, number: int, event: Ended, cpu_seconds: float) -> None:
         """The last that it says."""
         self._say(Finished(number, event, cpu_seconds))
+
+    def did(self, number: int, span: Span) -> None:
+        """It has done something of which its trace tells."""
+        self._say(Did(number, span))
 
     def launches(
         self, parent: int, child: int, program: str, arguments: Sequence[str], environment: Mapping[str, str]

@@ -38,8 +38,8 @@ from __future__ import annotations
 
 import functools
 import operator
-from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Protocol
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
 
 from pie_control.calls import COMMANDS
 from pie_control.calls.kind import Command
@@ -282,6 +282,13 @@ class ReadAtEnd(Record, frozen=True):
     run: int
 
 
+class Did(Record, frozen=True):
+    """An inferlet has done something of which its trace tells."""
+
+    number: Owner
+    span: events.Span
+
+
 class LaunchChild(Record, frozen=True):
     """An inferlet wants a child on its host; answered by `Launch` or `NotLaunched`. `child`: its number among those of
     this parent. `program`: hash, beginning of it or name, among the programs of the tenant; "": that of the parent."""
@@ -353,6 +360,7 @@ FromHost = (
     | Finished
     | Read
     | ReadAtEnd
+    | Did
     | LaunchChild
     | Subscribe
     | Broadcast
@@ -361,40 +369,3 @@ FromHost = (
     | Report
     | Pong
 )
-
-# ---- links ---------------------------------------------------------------------------------------------------------
-
-
-class HostLink(Protocol):
-    """A host as control sees it. All methods and callbacks belong to the thread of the event loop in which `start` was
-    awaited; a host in this process answers from within `send`. After `on_lost` nothing comes, until `start` is awaited
-    again."""
-
-    on_messages: Callable[[Sequence[FromHost]], None]
-    """Called with each frame."""
-    on_lost: Callable[[str], None]
-    """Called at most once after each `start`, with what is known of the reason."""
-
-    async def start(self) -> HostReady:
-        """Waits until the host is there. Raises `errors.HostUnavailable` with what it said."""
-
-    def send(self, messages: Sequence[ToHost]) -> None:
-        """Hands a frame over without waiting. A host that is gone drops it."""
-
-    def distrust(self, reason: str) -> None:
-        """Ends a host that says what cannot be; `on_lost` is called. One in this process is trusted: it goes on."""
-
-    async def close(self) -> None:
-        """Ends the host, which has inferlets no more, and frees everything held. Idempotent."""
-
-
-class ControlLink(Protocol):
-    """Control as a host sees it. When it is gone the process ends, so there is no callback for that."""
-
-    on_messages: Callable[[Sequence[ToHost]], None]
-    """Called with each frame, on the thread of the event loop; never from within `send`."""
-    on_pause: Callable[[], None] | None
-    """Called, if it is set, when all frames are taken that have come together. A host in this process does without."""
-
-    def send(self, messages: Sequence[FromHost]) -> None:
-        """Hands a frame over without waiting."""

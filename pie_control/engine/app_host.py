@@ -13,7 +13,8 @@ from math import inf
 
 import msgspec
 
-from ..application.messages import FromHost, HostLink, Launch, Ping, Pong, Quiet, Report, Results, ToHost
+from ..application.links import HostLink
+from ..application.messages import FromHost, Launch, Ping, Pong, Quiet, Report, Results, ToHost
 from ..errors import HostUnavailable
 from ..ids import Owner
 from ..inferlets.events import InferletWait

@@ -11,13 +11,14 @@ from pathlib import Path
 from time import monotonic
 from typing import Any
 
+from ..application.links import HostLink
 from ..application.messages import (
     Broadcast,
     Commands,
     Confirm,
+    Did,
     Finished,
     FromHost,
-    HostLink,
     Launch,
     LaunchChild,
     ModelState,
@@ -120,6 +121,7 @@ class Hosts:
             Finished: self._take_finished,
             Read: self._take_read,
             ReadAtEnd: lambda host, message: host.unread.add(message.number, message.run),
+            Did: lambda _, message: self._registry.did(message.number, message.span),
             LaunchChild: lambda host, message: self.on_child(host, message),
             Subscribe: self._take_subscribe,
             Broadcast: self._take_broadcast,
@@ -176,15 +178,12 @@ class Hosts:
             if chosen is not None:
                 return self.all[chosen]
             if any(load.serves for load in loads):
-                raise Overloaded(f"{self._memory_use()}: try again when some have ended")
+                held, most = sum(host.report.memory_bytes for host in self.all), self._settings.max_guest_bytes
+                told = f"{held >> 20} MiB of {most * len(self.all) >> 20} MiB"
+                raise Overloaded(f"all inferlets together hold {told}: try again when some have ended")
             if monotonic() > until or not any(host.life.can_serve for host in self.all):
                 raise HostUnavailable("; ".join(self.outages()) or "the server stops")
             await asyncio.sleep(RETRY_SECONDS)
-
-    def _memory_use(self) -> str:
-        held = sum(host.report.memory_bytes for host in self.all)
-        most = self._settings.max_guest_bytes * len(self.all)
-        return f"all inferlets together hold {held >> 20} MiB of {most >> 20} MiB"
 
     def launch(
         self,

@@ -11,6 +11,7 @@ import msgspec
 
 from ..calls.values import Done
 from ..errors import QuotaExceeded
+from ..inferlets.events import Span
 from ..inferlets.model import ModelView
 from ..inferlets.relations.children import Child
 from ..inferlets.relations.mail import Letter, Source
@@ -105,6 +106,10 @@ def log(guest: Guest, level: str, message: str) -> None:
     guest.inferlet.mail.log(f"{level}: {message}")
     if level == "error":
         guest.inferlet.last_error = message
+
+
+def span(guest: Guest, operation: str, name: str, microseconds: int, error: str) -> None:
+    guest.inferlet.did(Span(operation, name, microseconds, error))
 
 
 def sleep(guest: Guest, nanoseconds: int) -> int:

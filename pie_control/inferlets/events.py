@@ -46,6 +46,16 @@ class InferletWait(Record, frozen=True, tag=None):
     seconds: float
 
 
+class Span(Record, frozen=True, tag=None):
+    """Something that an inferlet has done, for traces: it has just ended. `operation`: in the words of OpenTelemetry's
+    conventions, such as `execute_tool`; "": its own. `error`: the kind of error by which it failed, or ""."""
+
+    operation: str
+    name: str
+    microseconds: int
+    error: str
+
+
 WHERE = "info: where its tasks are:"
 """So begins the line of its log in which a Python program says where it stands."""
 

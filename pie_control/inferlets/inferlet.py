@@ -10,11 +10,12 @@ from typing import Protocol
 from ..config import InferletLimits
 from ..sandbox.fibers import Instance
 from ..services.aside import Aside, ThreadShare
+from ..services.http.trace_context import HEADER
 from ..services.timers import Timers
 from ..tenants.tenant import DEFAULT_STANDING, Standing
 from ..texts import cut_middle
 from .blobs import BlobTable
-from .events import Ended
+from .events import Ended, Span
 from .lifecycle import InferletLife, Status
 from .mailbox import Received, Sender
 from .processor_time import ProcessorTime
@@ -151,6 +152,11 @@ class Inferlet:
     def reads_at_end(self, run: int) -> None:
         """It reads nothing of a decode run, by its future, before that is over."""
         self._outside.reads_at_end(self.number, run)
+
+    def did(self, span: Span) -> None:
+        """It has done something, of which its trace tells if there is one."""
+        if HEADER in self.launched.environment:
+            self._outside.did(self.number, span)
 
     def put_result(self, text: str) -> None:
         """What `main` returned, as JSON. Raises QuotaExceeded."""

@@ -2,7 +2,8 @@
 
 Theory of operation. An inferlet is a span `invoke_agent`, a child's inside that of its parent; who launches the first
 one may give its own by the header `traceparent`. A decode run is a span `chat` inside that of its inferlet: from the
-first wave with a forward of the inferlet since its run before this one began, to the run's last token. Spans go to a
+first wave with a forward of the inferlet since its run before this one began, to the run's last token. What else an
+inferlet does, such as a tool that it runs (`execute_tool`), it tells when that has ended. Spans go to a
 collector in batches, on a thread of their own; where they come too fast, some are dropped.
 """
 
@@ -20,6 +21,7 @@ from opentelemetry.trace import Span, SpanKind, StatusCode
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
 from pie_control.ids import Owner
+from pie_control.inferlets.events import Span as WorkSpan
 from pie_control.inferlets.lifecycle import Status
 from pie_control.registry.entry import Entry
 from pie_control.registry.registry import Registry
@@ -31,6 +33,9 @@ EXPORT_SECONDS = 5.0
 """Until a batch that the collector has not taken is dropped."""
 MOST_CHATS = 256
 """Decode runs of an inferlet that are followed at a time: nobody tells when one is cancelled."""
+MOST_TOLD = 100
+"""Spans of what an inferlet did, in one second: a program may tell of more than anybody reads."""
+SECOND = 1_000_000_000
 PROPAGATOR = TraceContextTextMapPropagator()
 
 
@@ -52,6 +57,16 @@ class _Agent:
     chats: dict[tuple[str, int], _Chat] = field(default_factory=dict)  # by model and future
     input_tokens: int = 0
     output_tokens: int = 0
+    began: int = field(default_factory=time.time_ns)
+    second: int = 0  # the one in which it has told last of what it did
+    told: int = 0  # in that second
+
+    def has_room(self, now: int) -> bool:
+        """Whether one more span of its own is taken."""
+        if self.second != now // SECOND:
+            self.second, self.told = now // SECOND, 0
+        self.told += 1
+        return self.told <= MOST_TOLD
 
 
 class Traces:
@@ -66,6 +81,7 @@ class Traces:
         self._agents: dict[Owner, _Agent] = {}
         registry.on_launch.append(self._launched)
         registry.on_end.append(self._ended)
+        registry.on_span.append(self._did)
 
     def close(self) -> None:
         """Sends what is left, for some seconds at most. Idempotent."""
@@ -106,6 +122,21 @@ class Traces:
             agent.span.set_attribute("error.type", str(entry.status))
             agent.span.set_status(StatusCode.ERROR)
         agent.span.end()
+
+    def _did(self, entry: Entry, span: WorkSpan) -> None:
+        """An inferlet has done something that has just ended."""
+        agent, now = self._agents.get(entry.number), time.time_ns()
+        if agent is None or not agent.has_room(now):
+            return
+        about = {"gen_ai.operation.name": span.operation, "gen_ai.tool.name": span.name} if span.operation else {}
+        title = f"{span.operation} {span.name}".strip()
+        began = max(agent.began, now - 1000 * span.microseconds)
+        context = trace.set_span_in_context(agent.span)
+        told = self._tracer.start_span(title, context, SpanKind.INTERNAL, about, start_time=began)
+        if span.error:
+            told.set_attribute("error.type", span.error)
+            told.set_status(StatusCode.ERROR)
+        told.end(now)
 
     # ---- generations ----
 

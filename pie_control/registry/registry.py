@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from ..config import InferletLimits
 from ..durable.inferlets import InferletRecords
 from ..errors import Overloaded, TooManyRequests, UnknownName
-from ..inferlets.events import Ended, Event, InferletUsage, LogLine
+from ..inferlets.events import Ended, Event, InferletUsage, LogLine, Span
 from ..inferlets.lifecycle import ENDINGS, Status
 from ..programs.store import Program
 from ..tenants.tenant import DEFAULT_STANDING, DEFAULT_TENANT, Standing, Tenant
@@ -59,6 +59,8 @@ class Registry:
         self.on_launch: list[Callable[[Entry], None]] = []
         self.on_end: list[Callable[[Entry], None]] = []
         """They hear of each inferlet that goes to its host, and that has ended."""
+        self.on_span: list[Callable[[Entry, Span], None]] = []
+        """They hear of what an inferlet has done."""
         self.on_use: list[Callable[[Entry, float], None]] = []
         """They hear of processor seconds that an inferlet has used: while it runs, and at its end."""
         for entry in self._keeper.newest(KEPT_ENDED) if self._keeper else ():
@@ -126,6 +128,12 @@ class Registry:
             )
 
     # ---- what hosts tell ----
+
+    def did(self, number: int, span: Span) -> None:
+        """An inferlet has done something of which its trace tells. Nothing happens if it has ended."""
+        if entry := self._running.get(number):
+            for hear in self.on_span:
+                hear(entry, span)
 
     def uses(self, entry: Entry, usage: InferletUsage) -> None:
         """What an inferlet that runs has used."""

@@ -10,7 +10,8 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 
-from pie_control.application.messages import ControlLink, Post, Said, ToHost, Welcome
+from pie_control.application.links import ControlLink
+from pie_control.application.messages import Post, Said, ToHost, Welcome
 from pie_control.inferlets.events import Message
 
 SMALL_HOST = "tests.helpers.small_host:SmallHost"

@@ -226,6 +226,18 @@ pub mod core {
         unsafe { call(|result| import(level as u32, message.as_ptr().cast(), message.len(), result)) }
     }
 
+    /// Tells whoever traces the server of something that has just ended, and took so many microseconds: a span of the inferlet. `operation`:
+    /// `execute_tool`, where `name` is that of a tool, or "" for what is the program's own. `error`: the kind of error by which it failed,
+    /// or "". Without a trace nothing comes of it, and of more than 100 in a second some are dropped.
+    pub fn span(operation: &str, name: &str, microseconds: u64, error: &str) {
+        #[link(wasm_import_module = "pie:inferlet/core@0.3.0")]
+        extern "C" {
+            #[link_name = "span"]
+            fn import(_: *const u8, _: usize, _: *const u8, _: usize, _: u64, _: *const u8, _: usize, _: *mut u8);
+        }
+        unsafe { call(|result| import(operation.as_ptr().cast(), operation.len(), name.as_ptr().cast(), name.len(), microseconds, error.as_ptr().cast(), error.len(), result)) }
+    }
+
     /// A future that is done after this number of nanoseconds, for `await-number`. (Clocks are those of WASI.)
     pub fn sleep(nanoseconds: u64) -> Result<u32, Error> {
         #[link(wasm_import_module = "pie:inferlet/core@0.3.0")]

@@ -26,6 +26,7 @@ MAX_HEADERS_TEXT = 64 << 10
 _OF_ALL = {"model": MAX_NAME_BYTES}
 _OF_ONE: dict[tuple[str, str], dict[str, int]] = {
     ("core", "wait"): {"futures": MAX_AWAITED},
+    ("core", "span"): dict.fromkeys(("operation", "name", "error"), MAX_NAME_BYTES),
     ("tokenize", "detokenize"): {"tokens": MOST_OF_CONTEXT},
     ("tokenize", "push_tokens"): {"tokens": MOST_OF_CONTEXT},
     ("fused", "watch_run"): {"options": MAX_WATCH_OPTIONS},

@@ -17,7 +17,7 @@ from typing import NamedTuple, Protocol
 from ...config import InferletLimits
 from ...errors import CallError, Cancelled, QuotaExceeded
 from ...texts import byte_size
-from ..events import Ended, LogLine, Message
+from ..events import Ended, LogLine, Message, Span
 from ..mailbox import EVENT_BYTES, MAX_KEPT_BYTES, Received
 from ..waiting.waits import Waits
 from .client import ClientMail
@@ -295,6 +295,9 @@ class ToParent:
     def reads_at_end(self, number: int, run: int) -> None:
         self._outside.reads_at_end(number, run)
 
+    def did(self, number: int, span: Span) -> None:
+        self._outside.did(number, span)
+
 
 class Outside(Protocol):
     """Who hears of an inferlet what its clients may know."""
@@ -313,3 +316,6 @@ class Outside(Protocol):
 
     def reads_at_end(self, number: int, run: int) -> None:
         """It reads nothing of a decode run before that is over."""
+
+    def did(self, number: int, span: Span) -> None:
+        """It has done something of which its trace tells."""

@@ -13,7 +13,7 @@ import pytest
 from pie_control.config import InferletLimits
 from pie_control.errors import NotFound, QuotaExceeded
 from pie_control.inferlets import mailbox
-from pie_control.inferlets.events import Ended, Event, Message
+from pie_control.inferlets.events import Ended, Event, Message, Span
 from pie_control.inferlets.inferlet import Inferlet, Launched
 from pie_control.inferlets.lifecycle import Status
 from pie_control.sandbox.fibers import Instance, Step
@@ -75,6 +75,9 @@ class Heard:
 
     def received(self, number: int, size: int, blob_bytes: int) -> None:
         self.received_bytes += size + blob_bytes
+
+    def did(self, number: int, span: Span) -> None:
+        raise AssertionError("nobody traces")
 
     def reads_at_end(self, number: int, run: int) -> None:
         """It reads nothing of a run before the end."""

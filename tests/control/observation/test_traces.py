@@ -9,9 +9,11 @@ from typing import Any
 
 import httpx
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
+from opentelemetry.trace import INVALID_SPAN
 
 from pie_control.http_server.listening import bind
 from pie_control.http_server.server import HttpServer
+from pie_control.observation.traces import MOST_TOLD, SECOND, _Agent
 from pie_control.services.http.trace_context import checked
 from pie_control.testing.fake_model import FakeModel
 from pie_control.testing.in_process import InProcessClient
@@ -20,13 +22,24 @@ from tests.helpers.web import Asked, answer, serving
 
 TRACE, SPAN = "4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7"
 AGENT = """
-from inferlet_sdk import Context, IgnoreStopTokens, http_get, launch
+import asyncio
+from inferlet_sdk import Context, IgnoreStopTokens, Tools, http_get, launch, span
+from inferlet_sdk.tools.events import Call
+
+async def sleepy():
+    await asyncio.sleep(0.01)
+
+def broken():
+    raise KeyError("x")
 
 async def main(args, url=""):
     if not url:
         await Context(args.model).fill("hello").generate_until(max_tokens=3, stop=IgnoreStopTokens())
         raise ValueError("a child that fails")
     await http_get(url)
+    with span("looks around"):
+        await Tools(sleepy).run(Call(0, "sleepy", {}, ""))
+        await Tools(broken).run(Call(1, "broken", {}, ""))
     context = Context(args.model).fill("hello there")
     for count in (4, 5):
         await context.generate_until(max_tokens=count, stop=IgnoreStopTokens())
@@ -81,11 +94,25 @@ def test_an_agent_is_one_trace(guest_cache: Path) -> None:
     chats = [one for one in spans if one.name == "chat fake"]
     assert [one.parent_span_id for one in chats] == [agent.span_id, agent.span_id, child.span_id]
     assert [attributes(one)["gen_ai.usage.output_tokens"] for one in chats] == [4, 5, 3]
+    tools = {one.name: one for one in spans if one.parent_span_id == agent.span_id and one.name not in ("chat fake",)}
+    tools = {name: one for name, one in tools.items() if one is not child}
+    assert set(tools) == {"looks around", "execute_tool sleepy", "execute_tool broken"}
+    sleepy, broken = tools["execute_tool sleepy"], tools["execute_tool broken"]
+    assert sleepy.end_time_unix_nano - sleepy.start_time_unix_nano >= 10_000_000
+    assert attributes(sleepy) == {"gen_ai.operation.name": "execute_tool", "gen_ai.tool.name": "sleepy"}
+    assert attributes(broken)["error.type"] == "KeyError"
+    assert not attributes(tools["looks around"])
     assert all(one.start_time_unix_nano <= one.end_time_unix_nano for one in spans)
     assert attributes(agent)["gen_ai.usage.output_tokens"] == 9
     assert attributes(agent)["gen_ai.operation.name"] == "invoke_agent"
     assert "error.type" not in attributes(agent)
     assert attributes(child)["error.type"] == "failed"
+
+
+def test_of_what_an_inferlet_tells_in_a_second_a_part_is_taken() -> None:
+    agent, second = _Agent(INVALID_SPAN), 7 * SECOND
+    assert sum(agent.has_room(second + number) for number in range(300)) == MOST_TOLD
+    assert agent.has_room(second + SECOND)
 
 
 def spans_of(body: bytes) -> list[Any]:
