@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from pie_inference.quantization.formats import QuantizedWeight, pack_int4
-from pie_inference.quantization.names import Format
+from pie_inference.quantization.names import Format, Kind
 
 FP4 = {"mxfp4": (32, torch.float8_e8m0fnu), "nvfp4": (16, torch.float8_e4m3fn)}
 """Groups and the dtypes of scales."""
@@ -19,6 +19,18 @@ def random_fp4(kind: str, rows: int, columns: int) -> QuantizedWeight:
     scales = torch.exp2(torch.rand(rows, columns // group, generator=generator) * 8 - 10).to(dtype)
     factors = torch.rand(rows, 1, generator=generator) + 0.5 if kind == "nvfp4" else None
     return QuantizedWeight(Format(kind, "fp4", group), values, scales, None, factors=factors, factors_divide=True)
+
+
+def random_integers(bits: int, group: int | None, rows: int, columns: int) -> QuantizedWeight:
+    """A weight [rows, columns] of integers of 4 or 8 bits, from which zeros are taken."""
+    generator = torch.Generator().manual_seed(0)
+    low, high = (0, 16) if bits == 4 else (-128, 128)
+    values = torch.randint(low, high, (rows, columns), generator=generator)
+    scales = torch.rand(rows, columns // (group or columns), generator=generator) + 0.5
+    zeros = torch.randint(low, high, scales.shape, generator=generator).to(torch.int8)
+    stored = pack_int4(values.to(torch.uint8)) if bits == 4 else values.to(torch.int8)
+    kind: Kind = "int4" if bits == 4 else "int8"
+    return QuantizedWeight(Format(kind, kind, group), stored, scales, zeros, True)
 
 
 def all_fp4(kind: str) -> QuantizedWeight:

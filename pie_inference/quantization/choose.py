@@ -37,7 +37,7 @@ def make_linear(weight: QuantizedWeight, bias: Tensor | None, library: Library |
     """A layer with this weight, by the kernels of its device. `library`: the compiled ones for CPUs, if they serve."""
     if library is not None:
         return cpu_linear.make_linear(library, weight, bias)
-    if triton_linear.can_serve(weight.values.device, weight.format.kind) and triton_linear.can_multiply(weight):
+    if triton_linear.can_serve(weight.values.device, weight.format.kind):
         return triton_linear.make_linear(weight, bias)
     return torch_linear.make_linear(weight, bias)
 

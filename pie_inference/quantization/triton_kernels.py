@@ -15,6 +15,7 @@ def multiply_bytes(
     rows,  # [count, ins]
     values,  # int8 or float8 [outs, ins]
     scales,  # [outs], or in groups [outs, groups]
+    zeros,  # int8 as scales; they are taken from values; not read without HAS_ZEROS
     bias,  # [outs]; not read without HAS_BIAS
     output,  # [count, outs]
     count,
@@ -23,6 +24,7 @@ def multiply_bytes(
     HAS_BIAS: tl.constexpr,
     ROWS: tl.constexpr,
     OUTS: tl.constexpr,
+    HAS_ZEROS: tl.constexpr,
     GROUP: tl.constexpr,  # inputs that share a scale, a multiple of INS; 0: a row has one
     INS: tl.constexpr,
 ):
@@ -36,9 +38,14 @@ def multiply_bytes(
         left = tl.load(rows + row.to(tl.int64)[:, None] * ins + column[None, :], there[:, None] & inside[None, :], 0.0)
         weights = values + out.to(tl.int64)[None, :] * ins + column[:, None]
         right = tl.load(weights, inside[:, None] & wanted[None, :], 0.0)
-        factors = right.to(tl.float32).to(left.dtype)
+        of_group = out.to(tl.int64)
         if GROUP:
-            of_group = out.to(tl.int64) * tl.cdiv(ins, GROUP) + first // GROUP
+            of_group = of_group * tl.cdiv(ins, GROUP) + first // GROUP
+        numbers = right.to(tl.float32)
+        if HAS_ZEROS:  # the difference has up to 8 bits and a sign: exact in bfloat16
+            numbers -= tl.load(zeros + of_group, wanted, 0).to(tl.float32)[None, :]
+        factors = numbers.to(left.dtype)
+        if GROUP:
             scale = tl.load(scales + of_group, wanted, 0.0).to(tl.float32)
             sums += tl.dot(left, factors, input_precision="ieee") * scale[None, :]
         else:
@@ -55,8 +62,8 @@ def multiply_bytes(
 def multiply_nibbles(
     rows,  # [count, ins]
     values,  # uint8 [outs, ins / 2], even inputs in the low half
-    scales,  # [outs, groups]
-    zeros,  # [outs, groups]; not read if ZEROS is 0
+    scales,  # [outs], or in groups [outs, groups]
+    zeros,  # as scales; not read if ZEROS is 0
     bias,  # [outs]; not read without HAS_BIAS
     output,  # [count, outs]
     count,
@@ -66,25 +73,30 @@ def multiply_nibbles(
     ROWS: tl.constexpr,
     OUTS: tl.constexpr,
     ZEROS: tl.constexpr,  # 0: none, 1: they are added to weights, 2: they are taken from values
-    GROUP: tl.constexpr,
+    GROUP: tl.constexpr,  # inputs that share a scale, a multiple of twice PAIRS; 0: a row has one
+    PAIRS: tl.constexpr,  # inputs that are multiplied at a time, by twos
 ):
     row = tl.program_id(1) * ROWS + tl.arange(0, ROWS)
     out = tl.program_id(0) * OUTS + tl.arange(0, OUTS)
     there, wanted = row < count, out < outs
-    half: tl.constexpr = GROUP // 2
     sums = tl.zeros((ROWS, OUTS), tl.float32)
-    for group in range(ins // GROUP):
-        byte = group * half + tl.arange(0, half)
-        left = rows + row.to(tl.int64)[:, None] * ins + 2 * byte[None, :]
-        even = tl.load(left, there[:, None], 0.0)
-        odd = tl.load(left + 1, there[:, None], 0.0)
-        packed = tl.load(values + out.to(tl.int64)[None, :] * (ins // 2) + byte[:, None], wanted[None, :], 0)
+    for first in range(0, ins // 2, PAIRS):
+        pair = first + tl.arange(0, PAIRS)
+        inside = pair < ins // 2
+        left = rows + row.to(tl.int64)[:, None] * ins + 2 * pair[None, :]
+        read = there[:, None] & inside[None, :]
+        even = tl.load(left, read, 0.0)
+        odd = tl.load(left + 1, read, 0.0)
+        held = inside[:, None] & wanted[None, :]
+        packed = tl.load(values + out.to(tl.int64)[None, :] * (ins // 2) + pair[:, None], held, 0)
         low = (packed & 15).to(tl.int8) - 8
         high = (packed >> 4).to(tl.int8) - 8
         part = tl.dot(even, low.to(tl.float32).to(even.dtype), input_precision="ieee")
         part = tl.dot(odd, high.to(tl.float32).to(odd.dtype), part, input_precision="ieee")
         total = tl.sum(even.to(tl.float32), 1) + tl.sum(odd.to(tl.float32), 1)
-        of_group = out.to(tl.int64) * (ins // GROUP) + group
+        of_group = out.to(tl.int64)
+        if GROUP:
+            of_group = of_group * (ins // GROUP) + 2 * first // GROUP
         scale = tl.load(scales + of_group, wanted, 0.0).to(tl.float32)
         sums += part * scale[None, :]
         if ZEROS:

@@ -24,13 +24,6 @@ def can_serve(device: torch.device, kind: Kind) -> bool:
     return kind != "fp8" or torch.cuda.get_device_capability(device) >= FP8_CAPABILITY
 
 
-def can_multiply(weight: QuantizedWeight) -> bool:
-    """Whether the kernels know the form: zeros of 8 bits, and rows of 4 bits with one scale, they do not."""
-    if weight.format.kind == "fp4":
-        return True
-    return weight.format.group is not None if weight.format.kind == "int4" else weight.zeros is None
-
-
 def make_linear(weight: QuantizedWeight, bias: Tensor | None) -> Linear:
     """Makes a layer with this weight, on the weight's device."""
 
@@ -57,7 +50,7 @@ def _launch(weight: QuantizedWeight, bias: Tensor | None, matrix: Tensor, output
     if weight.format.kind == "int4":
         kind = 0 if weight.zeros is None else 2 if weight.zeros_taken else 1
         tensors = (matrix, weight.values, weight.scales, zeros, given, output)
-        multiply_nibbles[grid](*tensors, *sizes, **shared, ZEROS=kind, GROUP=group or weight.columns)
+        multiply_nibbles[grid](*tensors, *sizes, **shared, ZEROS=kind, GROUP=group, PAIRS=(group or INS) // 2)
     elif weight.format.kind == "fp4":
         scales, factors = weight.scales.view(torch.uint8), weight.row_factors
         multiply_floats_of_4_bits[grid](
@@ -70,5 +63,11 @@ def _launch(weight: QuantizedWeight, bias: Tensor | None, matrix: Tensor, output
             PAIRS=INS // 2,
         )
     else:
-        for_bytes = (matrix, weight.values, weight.scales, given, output)
-        multiply_bytes[grid](*for_bytes, *sizes, **shared, GROUP=group, INS=min(INS, group or INS))
+        multiply_bytes[grid](
+            *(matrix, weight.values, weight.scales, zeros, given, output),
+            *sizes,
+            **shared,
+            HAS_ZEROS=weight.zeros is not None,
+            GROUP=group,
+            INS=min(INS, group or INS),
+        )

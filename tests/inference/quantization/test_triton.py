@@ -8,10 +8,17 @@ import torch
 from pie_inference.quantization import triton_linear
 from pie_inference.quantization.formats import quantize
 from pie_inference.quantization.names import FORMATS
-from testing.quantized_weights import FP4, all_fp4, random_fp4
+from testing.quantized_weights import FP4, all_fp4, random_fp4, random_integers
 from testing.triton_interpreter import Interpreter
 
 CPU = torch.device("cpu")
+INTEGERS = {
+    "4 bits by rows": (4, None),
+    "4 bits in groups": (4, 32),
+    "8 bits by rows": (8, None),
+    "8 bits in groups": (8, 128),
+}
+"""Forms that only checkpoints have, with zeros that are taken."""
 
 
 def solve(name: str, dtype: str, outs: int, ins: int, counts: tuple[int, ...], biased: bool) -> list[float]:
@@ -20,6 +27,8 @@ def solve(name: str, dtype: str, outs: int, ins: int, counts: tuple[int, ...], b
     number = getattr(torch, dtype)
     if name in FP4:
         weight = random_fp4(name, outs, ins)
+    elif name in INTEGERS:
+        weight = random_integers(*INTEGERS[name], outs, ins)
     else:
         weight = quantize([torch.randn(outs, ins, generator=generator)], FORMATS[name], number, CPU)
     bias = torch.randn(outs, generator=generator).to(number) if biased else None
@@ -40,6 +49,13 @@ def test_layers_multiply_with_the_dequantized_weights(name: str, interpreter: In
     assert (
         max(interpreter.call(solve, name, "bfloat16", 20, 128, (3,), False)) < 5e-3
     )  # the interpreter cuts digits off
+
+
+@pytest.mark.parametrize("name", INTEGERS)
+def test_layers_take_zeros_from_integers(name: str, interpreter: Interpreter) -> None:
+    ins = 256 if INTEGERS[name][1] else 90  # not a whole number of blocks
+    assert max(interpreter.call(solve, name, "float32", 70, ins, (1, 17), True)) < 1e-6
+    assert max(interpreter.call(solve, name, "bfloat16", 20, ins, (3,), False)) < 5e-3
 
 
 def test_inputs_need_not_fill_blocks(interpreter: Interpreter) -> None:
