@@ -13,7 +13,21 @@ from ..loading.weights import WeightLoader
 from .borrowed.config import BorrowedConfig, read_borrowed
 from .config import ModelConfig
 from .config_json import ConfigJson
-from .families import gemma2, gemma3, granite, llama, mistral, mixtral, olmo2, phi3, qwen2, qwen3, qwen3_moe
+from .families import (
+    gemma2,
+    gemma3,
+    granite,
+    llama,
+    mistral,
+    mixtral,
+    olmo2,
+    phi3,
+    qwen2,
+    qwen3,
+    qwen3_5,
+    qwen3_5_moe,
+    qwen3_moe,
+)
 from .families.vision import idefics3
 from .interface import Model
 
@@ -45,6 +59,11 @@ FAMILIES: Mapping[str, Family[Any]] = {
     "Qwen2ForCausalLM": Family(qwen2.read, qwen2.build),
     "Qwen3ForCausalLM": Family(qwen3.read, qwen3.build),
     "Qwen3MoeForCausalLM": Family(qwen3_moe.read, qwen3_moe.build),
+    "Qwen3NextForCausalLM": Family(qwen3_5_moe.read_next, qwen3_5_moe.build_next),
+    "Qwen3_5ForCausalLM": Family(qwen3_5.read, qwen3_5.build),
+    "Qwen3_5ForConditionalGeneration": Family(qwen3_5.read, qwen3_5.build),
+    "Qwen3_5MoeForCausalLM": Family(qwen3_5_moe.read, qwen3_5_moe.build),
+    "Qwen3_5MoeForConditionalGeneration": Family(qwen3_5_moe.read, qwen3_5_moe.build),
     "SmolVLMForConditionalGeneration": Family(idefics3.read, idefics3.build),
 }
 

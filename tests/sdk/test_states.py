@@ -82,6 +82,13 @@ def test_a_generation_can_be_dropped_and_its_prompt_does_not_run_again(host: Nat
     assert traits.usage().pages <= held + 6 + 2
 
 
+def test_a_generation_runs_each_token_once(host: NativeHost) -> None:
+    ctx = Context().fill(TEXT)
+    run(ctx.generate_until(max_tokens=40))
+    assert list(ctx.tokens[24:]) == host.model.expected(TEXT, 40)
+    assert rows(host) <= 24 + 40
+
+
 def test_drafts_are_right(host: NativeHost) -> None:
     ctx = Context().fill(TEXT)
     expected = host.model.expected(TEXT, 9)

@@ -7,6 +7,7 @@ import re
 from pie_inference.models.registry import FAMILIES
 from tests.helpers.families import FAMILIES as SMALL_MODELS
 from tests.helpers.tree import ROOT
+from tests.inference.models.test_state import FAMILIES as SMALL_MODELS_WITH_STATES
 
 
 def test_the_example_is_the_file() -> None:
@@ -26,6 +27,7 @@ def test_every_file_that_is_named_exists() -> None:
 def test_every_architecture_is_told_and_tested() -> None:
     told = re.findall(r"`(\w+For\w+)`", (ROOT / "docs" / "models.md").read_text())
     assert sorted(told) == sorted(FAMILIES)
-    tested = {architecture for architecture, _ in SMALL_MODELS.values()}
+    tested = {architecture for architecture, _ in (SMALL_MODELS | SMALL_MODELS_WITH_STATES).values()}
     seeing = {"Idefics3ForConditionalGeneration", "SmolVLMForConditionalGeneration"}  # tests/inference/vision
-    assert tested | seeing | {"Gemma3ForConditionalGeneration"} == set(FAMILIES)
+    text_alone = {f"{name}ForConditionalGeneration" for name in ("Gemma3", "Qwen3_5", "Qwen3_5Moe")}
+    assert tested | seeing | text_alone == set(FAMILIES)

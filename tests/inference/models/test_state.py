@@ -15,9 +15,8 @@ from safetensors.torch import load_file, save_file
 
 from pie_inference.device.ranks import SingleRank
 from pie_inference.errors import CheckpointError, ConfigError
-from pie_inference.models import registry
-from pie_inference.models.families import qwen3_5, qwen3_5_moe
-from pie_inference.models.registry import Family, read_architecture
+from pie_inference.models.families import qwen3_5
+from pie_inference.models.registry import read_architecture
 from pie_inference.protocol import RunWave
 from testing.worker_batches import Driver, Extend, Keys
 from tests.helpers.families import save_reference
@@ -51,17 +50,6 @@ SETTINGS: dict[str, Any] = {
     "linear_value_head_dim": 24,
     "layer_types": [f"{kind}_attention" for kind in ("linear", "full", "linear", "linear", "full")],
 }
-
-
-@pytest.fixture(autouse=True)
-def _registered(monkeypatch: pytest.MonkeyPatch) -> None:
-    families = {
-        DENSE: Family(qwen3_5.read, qwen3_5.build),
-        DENSE_WITH_IMAGES: Family(qwen3_5.read, qwen3_5.build),
-        MOE: Family(qwen3_5_moe.read, qwen3_5_moe.build),
-        NEXT: Family(qwen3_5_moe.read_next, qwen3_5_moe.build_next),
-    }
-    monkeypatch.setattr(registry, "FAMILIES", {**registry.FAMILIES, **families})
 
 
 FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {

@@ -1,0 +1,74 @@
+"""A model that keeps a state of each text, in a worker process: texts are those that transformers generates."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from tests.helpers.families import save_reference
+from tests.helpers.guard import HANG_SECONDS
+from tests.helpers.servers import run, started
+from tests.inference.models.test_state import DENSE, SETTINGS
+
+PROMPT, LENGTH = "the river and the ", 12
+BEGINNING = f"""
+from inferlet_sdk import *
+
+async def continued(ctx):
+    length = len(ctx)
+    await ctx.generate_until(IgnoreStopTokens(), max_tokens={LENGTH})
+    return [list(ctx.tokens[:length]), list(ctx.tokens[length:])]
+
+async def main(args):
+    ctx = Context().fill({PROMPT!r})
+"""
+PLAIN = "    return [await continued(ctx)]"
+FORKS = """
+    await ctx.flush()
+    child = ctx.fork().fill("sea")
+    return [await continued(ctx), await continued(child)]
+"""
+KEPT = """
+    ctx.keep()
+    length, found = len(ctx), []
+    for more in ("hills", "sea"):
+        found.append(await continued(ctx.fill(more)))
+        ctx.truncate(length)
+    return [*found, await continued(ctx)]
+"""
+STREAMED = f"""
+    length = len(ctx)
+    await args.stream(ctx.generate({LENGTH}, stop=IgnoreStopTokens()))
+    return [[list(ctx.tokens[:length]), list(ctx.tokens[length:])]]
+"""
+
+
+def continuation(reference: Any, tokens: list[int]) -> list[int]:
+    """What transformers generates behind a text, greedily."""
+    options = reference.generation_config
+    options.eos_token_id = None
+    with torch.inference_mode():
+        whole = reference.generate(torch.tensor([tokens]), max_new_tokens=LENGTH, do_sample=False, pad_token_id=0)
+    generated: list[int] = whole[0, len(tokens) :].tolist()
+    return generated
+
+
+def test_texts_are_those_of_transformers(guest_cache: Path, tmp_path: Path) -> None:
+    reference = save_reference(tmp_path, DENSE, **SETTINGS)
+
+    async def main() -> list[Any]:
+        options: dict[str, object] = {"model": [f"tiny={tmp_path}"], "dtype": "float32", "states": 12}
+        async with started(guest_cache, **options) as server, asyncio.timeout(HANG_SECONDS):
+            together = await asyncio.gather(*(run(server, BEGINNING + PLAIN) for _ in range(2)))
+            others = [await run(server, BEGINNING + rest) for rest in (FORKS, KEPT, STREAMED)]
+            (replica,) = server.statistics().models["tiny"]
+            assert replica.scheduler.pages.used == 0
+            return [text for found in (*together, *others) for text in found]
+
+    found = asyncio.run(main())
+    assert len(found) == 1 + 1 + 2 + 3 + 1
+    for tokens, generated in found:
+        assert generated == continuation(reference, tokens)
