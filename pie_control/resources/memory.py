@@ -28,7 +28,7 @@ from pie_inference.protocol import ModelDescription
 from .contention import Action, ContentionPolicy, Holder, Shed, Shortage
 from .exports import Exports
 from .holdings import UNBOUND, Holdings, Request, Returns
-from .kinds import EMBEDS, PAGES, RESOURCES, Resource
+from .kinds import EMBEDS, PAGES, RESOURCES, STATES, Resource
 from .pool import Pool, PoolUsage
 from .ranges import Range
 from .tile_slots import TileSlots
@@ -313,6 +313,7 @@ class Memory:
         return {
             "pages": usage[PAGES],
             "embeds": usage[EMBEDS],
+            "states": usage[STATES],
             "token_slots": self.tokens.usage(),
             "exports": len(self.exports),
             "export_pages": self.exports.own_pages(),

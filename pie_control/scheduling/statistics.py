@@ -33,6 +33,7 @@ class SchedulerStatistics:
     evictions: int
     pages: PoolUsage
     embeds: PoolUsage
+    states: PoolUsage  # of texts; none at a model that keeps keys and values alone
     token_slots: PoolUsage
     exports: int = 0  # that can be imported
     export_pages: int = 0  # of the used ones, those that nothing but an export holds

@@ -117,7 +117,7 @@ def _of_workers(workers: Workers) -> Iterator[Metric]:
         others = waiting.queues_waiting - waiting.queues_ready - waiting.queues_starved - waiting.queues_held
         queues[*given, "others"] = max(0, others)
     yield gauge("pie_queues_waiting", "Queues with commands that wait, by what for.", [*labels, "for"], queues)
-    for field in ("pages", "embeds", "token_slots"):
+    for field in ("pages", "embeds", "states", "token_slots"):
         pools = {
             (*given, state): count
             for given, one in each.items()

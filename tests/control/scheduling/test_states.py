@@ -288,6 +288,9 @@ def test_a_state_counts_as_the_pages_of_its_size() -> None:
     inferlet.embed(0)
     inferlet.forward()
     assert inferlet.space.usage().pages == 2 + 2
+    world.drain()
+    states = world.scheduler.statistics().states
+    assert (states.used, states.total) == (1, 4)
     inferlet.call("embed_txt", 1, [1], [0], [1, 1])
     page = inferlet.call("alloc", 1, "kvpage", 1)
     with pytest.raises(QuotaExceeded, match="2 more asked for, the limit is 5"):

@@ -29,7 +29,7 @@ EXAMPLES = """  pie top                                    until Ctrl-C
   pie top --once                             one picture, as when stdout is no terminal"""
 
 INFERLETS = ("ID", "PROGRAM", "AGE", "CPU", "PAGES", "HOST", "WAITS FOR")
-MODELS = ("MODEL", "WORKER", "BUSY", "WAVES/s", "TOKENS/s", "WAITING", "PAGES", "KEPT")
+MODELS = ("MODEL", "WORKER", "BUSY", "WAVES/s", "TOKENS/s", "WAITING", "PAGES", "KEPT", "STATES")
 HOSTS = ("HOST", "STATE", "CPU", "INFERLETS", "TURNS/s", "MEMORY")
 MIB = 1 << 20
 
@@ -105,7 +105,8 @@ def picture(before: Sample, now: Sample) -> Iterator[str]:
 def _models(before: Mapping[str, Any], now: Mapping[str, Any], seconds: float) -> Iterator[Sequence[str]]:
     for name, workers in now["models"].items():
         for number, worker in enumerate(workers):
-            new, pages = worker["scheduler"], worker["scheduler"]["pages"]
+            new = worker["scheduler"]
+            pages, states = new["pages"], new["states"]
             known = before["models"].get(name, ())
             old = known[number]["scheduler"] if number < len(known) else new
             yield (
@@ -117,6 +118,7 @@ def _models(before: Mapping[str, Any], now: Mapping[str, Any], seconds: float) -
                 str(new["commands_waiting"]),
                 f"{pages['used']} of {pages['total']} ({pages['used'] / max(1, pages['total']):.0%})",
                 str(new["export_pages"]),
+                f"{states['used']} of {states['total']}" if states["total"] else "",
             )
 
 
