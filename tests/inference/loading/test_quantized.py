@@ -229,6 +229,12 @@ def groups_with(scheme: str, activations: dict[str, Any] | None = None, **change
             r"scale_dtype: 'torch.bfloat16'",
         ),
         ("mxfp4", {"kv_cache_scheme": {"num_bits": 8}}, r"kv_cache_scheme: a scheme for keys"),
+        ("int-8", {"config_groups": {}}, r"config_groups: it names no group"),
+        (
+            "int-8",
+            {"config_groups": {**groups_with("int-8"), "other": groups_with("int-8", num_bits=4)["group_0"]}},
+            r"config_groups: groups with different weights",
+        ),
         ("int-8", {"config_groups": groups_with("int-8", symmetric=False)}, r"weights.symmetric: False is not"),
         ("float-8", {"config_groups": groups_with("float-8", symmetric=False)}, r"weights.symmetric: False is not"),
         (
@@ -253,11 +259,6 @@ def test_other_schemes_are_refused_with_what_to_take(scheme: str, changes: dict[
     with pytest.raises(CheckpointError, match=message) as refused:
         read_scheme({"quantization_config": {**WRITERS[scheme].config, **changes}})
     assert str(refused.value).endswith(TAKE_THE_ORIGINAL)
-
-
-def test_a_scheme_of_no_modules_is_refused() -> None:
-    with pytest.raises(CheckpointError, match="config_groups: it names no group"):
-        read_scheme({"quantization_config": {**WRITERS["int-8"].config, "config_groups": {}}})
 
 
 @pytest.mark.parametrize(

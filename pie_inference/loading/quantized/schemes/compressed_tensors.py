@@ -11,6 +11,7 @@ from ..scheme import (
     CONFIG,
     FLOATING,
     GROUPS,
+    TAKE_THE_ORIGINAL,
     WORDS,
     Settings,
     StoredWeight,
@@ -35,13 +36,15 @@ def settings_of_weights(config: Settings) -> Settings:
     groups = config.mapping("config_groups")
     found = [groups.mapping(name) for name in groups]
     if not found:
-        raise CheckpointError(f"{CONFIG}.config_groups: it names no group of modules")
+        raise CheckpointError(f"{CONFIG}.config_groups: it names no group of modules; {TAKE_THE_ORIGINAL}")
     for one in found:
         if one.get("input_activations"):
             one.mapping("input_activations").one_of("dynamic", [True, "local"])
         one.refuse("output_activations", "scales of outputs are not supported")
         if one.get("weights") != found[0].get("weights"):
-            raise CheckpointError(f"{CONFIG}.config_groups: groups with different weights are not supported")
+            raise CheckpointError(
+                f"{CONFIG}.config_groups: groups with different weights are not supported; {TAKE_THE_ORIGINAL}"
+            )
     return found[0].mapping("weights")
 
 
