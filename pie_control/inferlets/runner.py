@@ -2,8 +2,8 @@
 
 Theory of operation. `run_ready` gives turns to the inferlets that can run, until all of them wait or ROUND_SECONDS are
 over. Waves are formed only then, so that every inferlet that a result woke takes part in the next batch. An inferlet
-that was preempted goes after those that were not: many that compute do not keep one waiting that needs little. After two
-preemptions in a row it is *busy*: the others no longer wait for it at all. `run_busy` gives one busy inferlet a
+that was preempted goes after those that were not: many that compute do not keep one waiting that needs little. After
+two preemptions in a row it is *busy*: the others no longer wait for it at all. `run_busy` gives one busy inferlet a
 slice, between turns of the event loop, so an endless loop costs the others at most one slice per turn.
 """
 

@@ -34,8 +34,8 @@ from .values import SIZE, Result
 T = TypeVar("T")
 
 SLICE_TICKS = 2
-"""A guest that does not wait runs for one to two ticks. Up to the next tick alone would cut most of those that are woken
-for a moment, and each cut has another one run in between, with the caches of the processor."""
+"""A guest that does not wait runs for one to two ticks. Up to the next tick alone would cut most of those that are
+woken for a moment, and each cut has another one run in between, with the caches of the processor."""
 
 MAX_TABLES = 20
 MAX_TABLE_ELEMENTS = 100_000
