@@ -26,22 +26,23 @@ def _words(text: str) -> list[str]:
 
 
 SERVED = _words("""
-    afmoe apertus arcee aria_text axk1 beam bert bert-generation biogpt bitnet cohere cohere2 cohere2_moe ctrl
-    cwm deepseek_v2 deepseek_v3 dots1 ernie ernie4_5 ernie4_5_moe exaone4 exaone_moe flex_olmo flint gemma
-    gemma2 gemma3_text glm glm4 glm4_moe glm4_moe_lite gpt-sw3 gpt2 gpt_bigcode gpt_neox gpt_oss granite
-    granite_swa granitemoe granitemoe_swa granitemoeshared helium hrm_text hunyuan_v1_dense hunyuan_v1_moe
-    hy_v3 hyperclovax internlm3 iquestcoder jais2 kolibri1 laguna llama mellum mimo_v2_flash minicpm3
-    minimax_m2 minimax_m3_vl_text ministral ministral3 mistral mixtral modernbert-decoder moshi nanochat
-    nemotron olmo olmo2 olmo3 olmoe opt persimmon phi phi3 phi4_multimodal phimoe qwen2 qwen2_moe qwen3
-    qwen3_moe roc_bert seed_oss smollm3 solar_open stablelm starcoder2 vaultgemma youtu
+    afmoe apertus arcee aria_text axk1 bailing_hybrid bamba beam bert bert-generation biogpt bitnet
+    cohere cohere2 cohere2_moe ctrl cwm deepseek_v2 deepseek_v3 dots1 ernie ernie4_5 ernie4_5_moe
+    exaone4 exaone_moe falcon_h1 falcon_mamba flex_olmo flint gemma gemma2 gemma3_text glm glm4 glm4_moe
+    glm4_moe_lite gpt-sw3 gpt2 gpt_bigcode gpt_neox gpt_oss granite granite_swa granitemoe
+    granitemoe_swa granitemoehybrid granitemoeshared helium hrm_text hunyuan_v1_dense hunyuan_v1_moe
+    hy_v3 hyperclovax internlm3 iquestcoder jais2 jamba kimi_linear kolibri1 laguna lfm2 lfm2_moe lfm3
+    llama mamba mamba2 mellum mimo_v2_flash minicpm3 minimax minimax_m2 minimax_m3_vl_text ministral
+    ministral3 mistral mixtral modernbert-decoder moshi nanochat nemotron nemotron_h olmo olmo2 olmo3
+    olmo_hybrid olmoe opt persimmon phi phi3 phi4_multimodal phimoe qwen2 qwen2_moe qwen3
+    qwen3_5_moe_text qwen3_5_text qwen3_moe qwen3_next roc_bert seed_oss smollm3 solar_open stablelm
+    starcoder2 vaultgemma youtu zamba zamba2 zaya
 """)
 """Types that are exact over pages."""
 
 REFUSED: Mapping[str, list[str]] = {
-    "a state": _words("""
-        bailing_hybrid bamba deepseek_v4 falcon_h1 falcon_mamba granitemoehybrid inkling2_text inkling_text
-        jamba kimi_linear lfm2 lfm3 mamba mamba2 minimax nemotron_h olmo_hybrid qwen3_5_moe_text qwen3_5_text
-        qwen3_next qwen4_exp_text recurrent_gemma rwkv xlstm zamba zamba2 zaya
+    "a bias by position": _words("""
+        inkling2_text inkling_text
     """),
     "an encoder": _words("""
         bart bigbird_pegasus blenderbot blenderbot-small marian mbart mvp pegasus plbart prophetnet whisper
@@ -52,7 +53,7 @@ REFUSED: Mapping[str, list[str]] = {
     """),
     "beside": _words("""
         big_bird bloom codegen falcon git gpt_neo gpt_neox_japanese gptj megatron-bert openai-gpt rembert
-        roformer trocr xglm
+        roformer rwkv trocr xglm
     """),
     "embeddings of layers": _words("""
         gemma3n_text gemma4_text
@@ -61,16 +62,17 @@ REFUSED: Mapping[str, list[str]] = {
         llama4_text
     """),
     "over pages its logits differ": _words("""
-        diffllama doge
+        diffllama doge recurrent_gemma
     """),
     "a forward fails": _words("""
-        axk2 cpmant deepseek_v32 dots3_note_text glm_moe_dsa hy_v4 jetmoe longcat_flash mpt xlm xlnet xmod
+        axk2 cpmant deepseek_v32 deepseek_v4 dots3_note_text glm_moe_dsa hy_v4 jetmoe longcat_flash mpt xlm
+        xlnet xlstm xmod
     """),
     "is not causal": _words("""
         camembert data2vec-text electra roberta roberta-prelayernorm xlm-roberta xlm-roberta-xl
     """),
     "config.json: ": _words("""
-        blt musicgen musicgen_melody cohere_compass_text dbrx gemma4_unified_text lfm2_moe reformer
+        blt musicgen musicgen_melody cohere_compass_text dbrx gemma4_unified_text qwen4_exp_text reformer
     """),
 }
 """Other types, by what the refusal says."""

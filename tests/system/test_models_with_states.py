@@ -6,11 +6,14 @@ import asyncio
 from pathlib import Path
 from typing import Any
 
+import pytest
 import torch
 
 from tests.helpers.families import save_reference
 from tests.helpers.guard import HANG_SECONDS
 from tests.helpers.servers import run, started
+from tests.helpers.tiers import corpus
+from tests.inference.models.test_borrowed_state import MODELS as BORROWED
 from tests.inference.models.test_state import DENSE, SETTINGS
 
 PROMPT, LENGTH = "the river and the ", 12
@@ -56,8 +59,17 @@ def continuation(reference: Any, tokens: list[int]) -> list[int]:
     return generated
 
 
-def test_texts_are_those_of_transformers(guest_cache: Path, tmp_path: Path) -> None:
-    reference = save_reference(tmp_path, DENSE, **SETTINGS)
+MODELS: dict[str, tuple[str, dict[str, Any]]] = {
+    "qwen3.5": (DENSE, SETTINGS),
+    "lfm2 by transformers' code": BORROWED["lfm2"],
+    "bamba by transformers' code": BORROWED["bamba"],
+}
+
+
+@pytest.mark.parametrize("name", corpus(MODELS, lambda each: "by" in each))
+def test_texts_are_those_of_transformers(name: str, guest_cache: Path, tmp_path: Path) -> None:
+    architecture, settings = MODELS[name]
+    reference = save_reference(tmp_path, architecture, **settings)
 
     async def main() -> list[Any]:
         options: dict[str, object] = {"model": [f"tiny={tmp_path}"], "dtype": "float32", "states": 12}

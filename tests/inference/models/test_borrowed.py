@@ -136,7 +136,6 @@ def refusal(folder: Path, **options: Any) -> str:
         ({"num_hidden_layers": "2"}, "config.json: num_hidden_layers must be 1 to 512, not '2'"),
         ({"layer_types": ["full_attention"]}, "config.json: .*layer_types"),
         ({"layer_types": ["full_attention", "spiral"]}, "config.json: .*layer_types"),
-        ({"layer_types": ["full_attention", "linear_attention"]}, "layer_types has 'linear_attention': .*a state"),
         ({"hidden_size": 65}, "shape|divisible|multiple"),
         ({"vocab_size": 271}, r"tensor 'model.embed_tokens.weight' has shape \[272, 64\], expected \[271, 64\]"),
         ({"hidden_act": "spiral"}, "config.json: .*spiral"),

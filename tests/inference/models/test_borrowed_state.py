@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -11,8 +10,6 @@ import numpy as np
 import pytest
 import torch
 
-from pie_inference.models.borrowed import config as borrowed
-from pie_inference.models.borrowed.proving.proof import prove
 from pie_inference.protocol import (
     ForwardWithScores,
     ForwardWithScoresResult,
@@ -48,13 +45,6 @@ MODELS: dict[str, tuple[str, dict[str, Any]]] = {
     "lfm2": ("Lfm2ForCausalLM", {"num_hidden_layers": 3, "layer_types": ["conv", "full_attention", "conv"]}),
     "mamba2": ("Mamba2ForCausalLM", {"num_heads": 8, "head_dim": 16, "state_size": 16, "n_groups": 2}),
 }
-
-
-@pytest.fixture(autouse=True, scope="module")
-def _registered() -> Iterator[None]:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(borrowed, "_prove", lambda raw, architecture: prove(raw, architecture, states=True))
-        yield
 
 
 @pytest.fixture(scope="module", params=corpus(MODELS, lambda each: each == "jamba"))

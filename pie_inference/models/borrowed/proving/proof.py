@@ -21,7 +21,7 @@ from ....protocol import Forward
 from ....recurrence.batches import pieces_of
 from ....recurrence.interface import NONE
 from ....recurrence.states import States
-from ..code import class_of, first_line, make, read, why_state
+from ..code import class_of, first_line, make, read
 from ..config import borrowed_config
 from ..model import BorrowedModel, build
 from ..survey import Proof, Survey
@@ -38,12 +38,9 @@ STEPS = 4
 Tokens = list[int]
 
 
-def prove(raw: Mapping[str, Any], architecture: str, *, states: bool = False) -> Proof:
-    """What is known of a model. `states`: it may keep a state. Raises CheckpointError with the reason if it cannot be
-    served."""
+def prove(raw: Mapping[str, Any], architecture: str) -> Proof:
+    """What is known of a model. Raises CheckpointError with the reason if it cannot be served."""
     config = read(raw, architecture)
-    if (reason := why_state(config)) and not states:
-        raise CheckpointError(f"config.json: {reason}: layers with a state are not supported")
     found = survey(config)
     try:
         values = shrink(config)
