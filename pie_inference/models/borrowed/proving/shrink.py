@@ -27,6 +27,8 @@ SMALL: Mapping[str, int] = {
     _INNER: 96,
     _HEAD_DIM: 16,
     "global_head_dim": 32,
+    "linear_num_heads": 4,
+    "linear_head_dim": 16,
     "linear_num_key_heads": 2,
     "linear_num_value_heads": 4,
     "linear_key_head_dim|linear_value_head_dim": 16,
