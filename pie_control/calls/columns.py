@@ -34,6 +34,7 @@ class ForwardColumns(NamedTuple):
     ends: Numbers
     dense: NDArray[np.bool_]
     adapters: Numbers | None = None  # -1: none; None: no row has one
+    states: tuple[Numbers, Numbers] | None = None  # slots of those that rows begin with and leave; None: no model's
 
 
 class MatcherColumns(NamedTuple):

@@ -45,11 +45,12 @@ nobody is far behind the clock (fairness.py)."""
 class Backlog:
     """The only place that puts commands into queues and takes them out."""
 
-    def __init__(self, page_size: int, wave: int, meters: Meters) -> None:
-        """`wave`: input tokens of one. `meters`: what counts them, and who may spend how many."""
+    def __init__(self, page_size: int, wave: int, meters: Meters, has_states: bool = False) -> None:
+        """`wave`: input tokens of one. `has_states`: whether texts have states at this model. `meters`: what counts
+        them, and who may spend how many."""
         self.meters = meters
         self.held = Held()
-        self.runs: Runs[CommandQueue] = Runs(page_size)
+        self.runs: Runs[CommandQueue] = Runs(page_size, has_states)
         self.now = 0.0  # seconds; of the turn
         self.queues = 0  # that hold commands
         self.commands = 0  # in them

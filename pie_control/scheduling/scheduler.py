@@ -59,7 +59,7 @@ class Scheduler:
     ) -> None:
         self.model = model
         self._policy = policy or Adaptive()
-        self._backlog = Backlog(model.page_size, model.max_batch_tokens, meters or Meters())
+        self._backlog = Backlog(model.page_size, model.max_batch_tokens, meters or Meters(), model.num_states > 0)
         self._memory = Memory(model, contention or FirstComeFirstServed())
         self.runs, self.memory = self._backlog.runs, self._memory  # for those who look on
         self._accounts: dict[Owner, Account] = {}

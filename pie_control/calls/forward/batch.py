@@ -227,6 +227,8 @@ def _of_rows(rows: ForwardColumns) -> Forward:
         out_rows=queries[:-1],
         out_embeds=rows.outputs,
         adapters=rows.adapters,
+        state_reads=None if rows.states is None else rows.states[0],
+        state_writes=None if rows.states is None else rows.states[1],
     )
 
 
@@ -247,8 +249,16 @@ def _extended(batch: Forward, rows: ForwardColumns) -> Forward:
         out_embeds=join(batch.out_embeds, rows.outputs),
         position_keys=None if batch.position_keys is None else join(batch.position_keys, np.zeros_like(rows.slots)),
         adapters=_all_adapters(batch, rows),
+        **_all_states(batch, rows),
         **more_without_masks(batch, len(rows.slots)),
     )
+
+
+def _all_states(batch: Forward, rows: ForwardColumns) -> dict[str, NDArray[np.generic]]:
+    if batch.state_reads is None or batch.state_writes is None or rows.states is None:
+        return {}
+    begins, leaves = rows.states
+    return {"state_reads": join(batch.state_reads, begins), "state_writes": join(batch.state_writes, leaves)}
 
 
 def _all_adapters(batch: Forward, rows: ForwardColumns) -> NDArray[np.int32] | None:

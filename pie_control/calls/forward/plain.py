@@ -98,12 +98,12 @@ def check(
     if not space.has_one_queue:
         after = max(after, _hazards(space, queue, (*read, *written), inputs, outputs))
     if space.model.num_states:
-        seen, used = _with_states(space, queue, seen, own)
+        seen, used = with_states(space, queue, seen, own)
         after = max(after, used)
     return Checked(after, count, whole, seen, inputs, positions, own, outputs, adapter)
 
 
-def _with_states(space: AddressSpace, queue: int, seen: Context, own: Sequence[Range] | None) -> tuple[Context, int]:
+def with_states(space: AddressSpace, queue: int, seen: Context, own: Sequence[Range] | None) -> tuple[Context, int]:
     """The context with its states, and the command of another queue that used them last. Raises as `issue`."""
     states = space.states.check(seen, own)
     if FRESH in states:
@@ -116,17 +116,21 @@ def _with_states(space: AddressSpace, queue: int, seen: Context, own: Sequence[R
 
 def bind_state(space: AddressSpace, queue: int, found: Checked) -> Checked:
     """What was checked, with its state bound and moved on; the next command of the space is the forward."""
-    states = found.context.states
-    if states is None:
+    if found.context.states is None:
         return found
-    context = found.context
-    if FRESH in states:
-        seq = space.next_seq()
-        address = space.own(STATES, 1, queue)
-        space.issue(Bind(space.owner, queue, seq, 0, None, (), STATES, address, 1))
-        context = structs.replace(context, states=(states[0], address))
+    context = bind_fresh(space, queue, found.context)
     space.states.move_on(context, found.own, make_stamp(space.seq + 1, queue))
     return found._replace(context=context)
+
+
+def bind_fresh(space: AddressSpace, queue: int, context: Context) -> Context:
+    """The context with an address for the state that is left, if it needs one."""
+    if context.states is None or FRESH not in context.states:
+        return context
+    seq = space.next_seq()
+    address = space.own(STATES, 1, queue)
+    space.issue(Bind(space.owner, queue, seq, 0, None, (), STATES, address, 1))
+    return structs.replace(context, states=(context.states[0], address))
 
 
 def _refuse_length(space: AddressSpace, seen: Context, count: int) -> NoReturn:

@@ -7,6 +7,7 @@ its keys in the next reserved slot, and samples again. The command stands at the
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from struct import pack
 from typing import Any, NamedTuple
 
@@ -14,18 +15,23 @@ import msgspec
 
 from pie_control.errors import InvalidArgument
 from pie_control.resources.address_space import AddressSpace
+from pie_control.resources.hazards import make_stamp
+from pie_control.resources.kinds import STATES
 from pie_control.resources.ranges import Range, parse_ranges
 from pie_control.resources.tables.contexts import Context
 from pie_control.resources.tables.reservations import reserve
 from pie_control.resources.tables.runs import HeldRun
+from pie_control.resources.tables.states import MovingState
 
 from ..adapters import NO_ADAPTER, find_adapter
+from ..allocate.dealloc import give_back
 from ..forward import forward
+from ..forward.plain import bind_fresh, with_states
 from ..input_text import embed_txt
 from ..kind import EndRun, Handle, RunOf, define
 from ..outputs import check_output, note_reading
 from ..positions import check_positions
-from ..sampler import Sampler
+from ..sampler import Draws, Sampler
 from ..scores import MOST_ALTERNATIVES, NO_SCORES, check_alternatives
 from ..tokens import check_recent, check_vocabulary, parse_allowed
 from ..values import Run
@@ -88,10 +94,6 @@ def issue(
     constraint = None if matcher is None else keep_to(matcher, skip, space.model.vocab_size)
     check_output(space, queue, embed)
     _check_numbers(space, input, steps, stop)
-    if space.model.num_states and steps > 1:
-        raise InvalidArgument(
-            "the model keeps a state of each text, so a decode run has one step: run each token by `forward`"
-        )
     chosen = _parse_options(space, options)
     if sampler.bias is not None:
         sampler.bias.check(space.model.vocab_size)
@@ -100,20 +102,26 @@ def issue(
     if space.runs:
         space.runs.check_embeds(queue, embeds)
     seen = _context(space, read, position, steps)
+    used = 0
+    if space.model.num_states and steps > 1:
+        seen, used = with_states(space, queue, seen, ())
     reservation = reserve(space.pages, written, steps - 1) if steps > 1 else None  # nothing is refused from here on
     own = reservation.own if reservation is not None else ()
     after = _hazards(space, queue, (*read, *written), own, embeds)
+    seen = bind_fresh(space, queue, seen)
     seq, before = note_reading(space, queue, ((embed, embed + 1),))
     draws = sampler.draw_many(steps) if sampler.params.temperature else None
-    use = draws.use if draws else _use_nothing
-    space.runs.begin(future, HeldRun(queue, embeds, (*read, *written), reservation, position, use))
+    stamp = make_stamp(seq, queue)
+    moving = None if seen.states is None else space.states.begin_run(seen, own, stamp)
+    settle = partial(_settle, space, draws, moving, stamp)
+    space.runs.begin(future, HeldRun(queue, embeds, (*read, *written), reservation, position, settle))
     space.embeds.empty(embeds)
     space.issue(
         RunCommand(
             space.owner,
             queue,
             seq,
-            max(after, before),
+            max(after, before, used),
             future,
             (),
             embed,
@@ -233,8 +241,14 @@ def _argument_bytes(*arguments: Any) -> int:
     return 0 if matcher is None else matcher.bytes
 
 
-def _use_nothing(count: int) -> None:
-    """A greedy run makes no draws."""
+def _settle(
+    space: AddressSpace, draws: Draws | None, moving: MovingState | None, stamp: int, delivered: int, by_itself: bool
+) -> None:
+    """A run has ended: draws that it did not use are free again, and its state hangs where it stands."""
+    if draws is not None:
+        draws.use(delivered)
+    if moving is not None and (left := space.states.end_run(moving, delivered - 1 if by_itself else None, stamp)):
+        give_back(space, STATES, left)
 
 
 CALL = define(

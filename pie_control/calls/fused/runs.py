@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import ClassVar
 
-from pie_control.resources.kinds import EMBEDS, Resource
+from pie_control.resources.kinds import EMBEDS, STATES, Resource
 from pie_control.resources.ranges import Range
-from pie_control.resources.tables.contexts import Context
+from pie_control.resources.tables.contexts import NO_STATE, Context
 
 from ..adapters import NO_ADAPTER
 from ..kind import Call, WorkerCommand
@@ -47,5 +47,7 @@ class RunCommand(WorkerCommand, frozen=True):
     def uses(self, resource: Resource, page_size: int) -> Sequence[Range]:
         if resource is EMBEDS:
             return ((self.embed, self.embed + 1), (self.input, self.input + 1))
+        if resource is STATES:
+            return [(address, address + 1) for address in self.context.states or () if address != NO_STATE]
         slots = (*self.context.intervals, *self.own)
         return [(start // page_size, (stop - 1) // page_size + 1) for start, stop in slots]

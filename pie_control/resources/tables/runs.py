@@ -28,7 +28,7 @@ class HeldRun:
     reads: Sequence[Range]  # pages
     reservation: Reservation | None
     position: int  # of the first token that it runs
-    use_draws: Callable[[int], None]  # told at the end how many tokens were delivered
+    settle: Callable[[int, bool], None]  # told at the end how many tokens were delivered, and whether these were all
     delivered: int = 0  # tokens
 
 
@@ -63,17 +63,18 @@ class HeldRuns:
             for number in range(before - 1 if before else 0, delivered - 1):
                 fill_reserved(pages, slots[number], position + number)
         if over:
-            self.end(future)
+            self.end(future, by_itself=True)
         return True
 
-    def end(self, future: int) -> bool:
-        """A run is over; False if it was before. What it did not fill is free again, and draws that it did not use."""
+    def end(self, future: int, *, by_itself: bool = False) -> bool:
+        """A run is over; False if it was before. What it did not fill is free again. `by_itself`: all tokens that it
+        sampled were delivered."""
         run = self._runs.pop(future, None)
         if run is None:
             return False
         if run.reservation is not None:
             unreserve(self._pages, run.reservation, max(run.delivered - 1, 0))
-        run.use_draws(run.delivered)
+        run.settle(run.delivered, by_itself)
         return True
 
     def clear(self) -> None:

@@ -7,11 +7,15 @@ state moves on with its text; but one that is *kept* stays where it is, and the 
 copy of the last tokens of a text to another page is a fork: the state hangs on both ends, and who goes on first reads
 it there and leaves its own one elsewhere. A state is dropped when a slot that it has read changes or is given back.
 Everything else is refused: a forward never runs with a state that does not belong to its context.
+
+A decode run takes the state along while it goes on, and leaves it at the slot of the last token that it ran. One that
+is cancelled has run more tokens than anybody knows: its state is nobody's.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import NamedTuple
 
 from pie_control.errors import InvalidArgument, InvalidState
@@ -36,12 +40,31 @@ class State(NamedTuple):
     used: int  # stamp of the last one that has left or read it
 
 
+@dataclass(slots=True, eq=False)
+class MovingState:
+    """The state of a text that a decode run takes along. `before`: what hung on the end of the context, and comes back
+    if the run has run no token."""
+
+    begins: int
+    leaves: int
+    context: Sequence[Range]
+    own: Sequence[Range]
+    before: State | None
+    lost: bool = False  # something that it has read changed
+
+    @property
+    def is_read(self) -> bool:
+        """Whether nobody may write where it begins."""
+        return self.begins != self.leaves
+
+
 class StateTable:
     """States by the slot that they hang on. Their addresses are not known to the inferlet."""
 
     def __init__(self) -> None:
         self.owned = 0
         self._at: dict[int, State] = {}
+        self._moving: list[MovingState] = []
         self._addresses = AddressAllocator(lambda added: None)
 
     # ---- ownership ----
@@ -93,6 +116,34 @@ class StateTable:
         read = tuple(join_intervals(context.intervals, own))
         self._at[last_slot(own)] = State(leaves, read, False, stamp, stamp)
 
+    # ---- what decode runs do ----
+
+    def begin_run(self, context: Context, own: Sequence[Range], stamp: int) -> MovingState:
+        """The run of this stamp takes the state behind its context along; `own` are the slots that it may fill."""
+        assert context.states is not None
+        begins, leaves = context.states
+        before = None
+        if begins != NO_STATE and begins == leaves:
+            before = self._at.pop(last_slot(context.intervals))
+        elif begins != NO_STATE:
+            for slot in [slot for slot, one in self._at.items() if one.address == begins]:
+                self._at[slot] = self._at[slot]._replace(used=stamp)
+        moving = MovingState(begins, leaves, context.intervals, own, before)
+        self._moving.append(moving)
+        return moving
+
+    def end_run(self, moving: MovingState, ran: int | None, stamp: int) -> tuple[Range, ...]:
+        """A run is over that ran so many tokens; None: nobody knows. Addresses that must be given back."""
+        self._moving.remove(moving)
+        if not moving.lost and ran:
+            read = tuple(join_intervals(moving.context, take_intervals(moving.own, 0, ran)))
+            self._at[last_slot(read)] = State(moving.leaves, read, False, stamp, stamp)
+            return ()
+        if not moving.lost and ran == 0 and moving.before is not None:
+            self._at[last_slot(moving.context)] = moving.before
+            return ()
+        return ((moving.leaves, moving.leaves + 1),)
+
     # ---- what others do ----
 
     def keep(self, text: Sequence[Range]) -> None:
@@ -120,6 +171,8 @@ class StateTable:
     def drop(self, slots: Sequence[Range]) -> tuple[Range, ...]:
         """Forgets the states that have read any of these slots, which must be given back: their addresses."""
         changed = merge(slots)
+        for moving in self._moving:
+            moving.lost |= overlap(changed, sorted((*moving.context, *moving.own)))
         return self._take([slot for slot, one in self._at.items() if overlap(changed, sorted(one.read))])
 
     def behind(self, text: Sequence[Range]) -> State:
@@ -146,7 +199,8 @@ class StateTable:
         return [one for one in self._at.values() if one.address == address]
 
     def _is_shared(self, address: int) -> bool:
-        return len(self._at_address(address)) > 1
+        read = any(moving.begins == address and moving.is_read for moving in self._moving)
+        return read or len(self._at_address(address)) > 1
 
 
 def last_slot(slots: Sequence[Range]) -> int:

@@ -31,6 +31,8 @@ ROW = np.dtype(
         ("left", np.int32),  # slots of this page
         ("keys", np.int32),  # runs of keys
         ("dense", np.bool_),
+        ("begins", np.int32),  # slot of the state that the next step reads; -1: none
+        ("leaves", np.int32),  # of the one that it leaves
         ("random", np.bool_),  # whether it needs random numbers
         ("masked", np.bool_),  # whether it may choose certain tokens only
         ("matched", np.bool_),  # whether it has a matcher

@@ -28,6 +28,7 @@ from pie_control.errors import CallError
 from pie_control.resources.holdings import Holdings
 from pie_control.resources.kinds import PAGES, Resource
 from pie_control.resources.memory import Memory
+from pie_control.resources.tables.contexts import NO_STATE
 from pie_control.tenants.tenant import ServiceClass
 
 from ..turn import RunTokens, StepAnswers
@@ -36,7 +37,8 @@ from .rows import ROW, fields_of
 from .run import DecodeRun
 
 MOST_IN_FLIGHT = 2
-"""Steps of one run: with more, a stop token would waste more of them, and the worker has enough to do."""
+"""Steps of one run: with more, a stop token would waste more of them, and the worker has enough to do. Where texts have
+states it is 1: a state that has read the token behind a stop token would be of no use."""
 INITIAL_ROWS = 64
 DRAWS = 64
 """Random numbers of a run that are in the table at a time."""
@@ -78,8 +80,10 @@ class Columns(NamedTuple):
 class Runs(Generic[Q]):
     """All runs that are under way."""
 
-    def __init__(self, page_size: int) -> None:
+    def __init__(self, page_size: int, has_states: bool = False) -> None:
         self._page_size = page_size
+        self._has_states = has_states
+        self._most_in_flight = 1 if has_states else MOST_IN_FLIGHT
         self._table = np.zeros(INITIAL_ROWS, ROW)
         self._fields = fields_of(self._table)
         self._draws = np.zeros((INITIAL_ROWS, DRAWS))
@@ -114,6 +118,10 @@ class Runs(Generic[Q]):
         one["embed"] = holdings.embeds.physical[command.embed]
         if command.steps > 1:  # else nothing is put there, and it may have no memory yet
             one["input"] = holdings.embeds.physical[command.input]
+        if command.context.states is not None:
+            physical = holdings.states.physical
+            places = [NO_STATE if state == NO_STATE else physical[state] for state in command.context.states]
+            one["begins"], one["leaves"] = places
         one["params"] = param_rows((command.params,))
         one["random"], one["masked"] = bool(command.uniform), command.allowed is not None
         one["listed"], one["adapter"], one["matched"] = run.listed, command.adapter, command.constraint is not None
@@ -199,7 +207,9 @@ class Runs(Generic[Q]):
         table = self._fields
         in_flight = table["taken"][rows] - table["known"][rows]
         more = table["taken"][rows] < table["steps"][rows]
-        table["ready"][rows] = more & (in_flight < MOST_IN_FLIGHT) & (table["left"][rows] > 0) & ~table["held"][rows]
+        table["ready"][rows] = (
+            more & (in_flight < self._most_in_flight) & (table["left"][rows] > 0) & ~table["held"][rows]
+        )
 
     # ---- pages ----
 
@@ -230,6 +240,7 @@ class Runs(Generic[Q]):
         table["token"][rows] = -1 - np.array(slots)
         for name, change in (("slot", 1), ("end", 1), ("position", 1), ("left", -1)):
             table[name][others] += change
+        table["begins"][others] = table["leaves"][others]
         table["taken"][rows] += 1
         table["wave"][rows] = wave
         self._update(rows)
@@ -267,6 +278,7 @@ class Runs(Generic[Q]):
             ends,
             dense,
             adapters if (adapters != NO_ADAPTER).any() else None,
+            (table["begins"][rows], table["leaves"][rows]) if self._has_states else None,
         )
 
     def _sample(self, rows: Rows, slots: list[int]) -> SampleColumns:
@@ -367,7 +379,7 @@ class Runs(Generic[Q]):
         assert sorted(self._free) == [row for row, run in enumerate(self._runs) if run is None]
         assert self.live == len(used)
         in_flight = table["taken"][used] - table["known"][used]
-        assert ((in_flight >= 0) & (in_flight <= MOST_IN_FLIGHT)).all(), "a run has too many steps in flight"
+        assert ((in_flight >= 0) & (in_flight <= self._most_in_flight)).all(), "a run has too many steps in flight"
         assert (table["taken"][used] <= table["steps"][used]).all()
         ready = table["ready"].copy()
         self._update(np.array(used, np.int64))

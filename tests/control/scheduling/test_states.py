@@ -92,13 +92,29 @@ class End(NamedTuple):
         return set([page * SIZE + slot for page in self.pages for slot in range(SIZE)][: self.length])
 
 
+@dataclass(eq=False)
+class Running:
+    """A text that a decode run goes on with."""
+
+    text: Text
+    future: int
+    expected: list[int]
+    kept: bool  # the state that it began with
+
+
+RUN_QUEUE, RUN_OUTPUT, RUN_INPUT = 3, 48, 49
+"""Of decode runs; nobody else uses them."""
+
+
 class Program:
     """One inferlet that runs texts in two queues, and knows what each forward must give."""
 
     def __init__(self, world: World, seed: random.Random) -> None:
         self.random = seed
-        self.inferlet: Inferlet = world.open(0, 48)
+        self.inferlet: Inferlet = world.open(0, 50)
         self.inferlet.create_queue()
+        self.inferlet.create_queue()
+        self.running: Running | None = None
         self.texts: list[Text] = []
         self.kept: set[End] = set()  # where states are
         self.expected: dict[int, int] = {}  # by future
@@ -106,9 +122,13 @@ class Program:
     def act(self) -> None:
         if not self.texts or (len(self.texts) < 4 and self.random.random() < 0.15):
             self.texts.append(Text())
-        text = self.random.choice(self.texts)
+        self.end_run(cancel=self.random.random() < 0.1)
+        texts = [one for one in self.texts if self.running is None or not set(one.pages) & set(self.running.text.pages)]
+        if not texts:
+            return
+        text = self.random.choice(texts)
         acts = [self.run, self.fork, self.keep, self.cut, self.let_go, self.change, self.drop, self.name_wrongly]
-        self.random.choices(acts, [24, 8, 6, 6, 1, 2, 2, 2])[0](text)
+        self.random.choices([*acts, self.decode], [24, 8, 6, 6, 1, 2, 2, 2, 6])[0](text)
 
     def has_state(self, text: Text) -> bool:
         return text.has_state or text.end(len(text.tokens)) in self.kept
@@ -152,6 +172,53 @@ class Program:
         if kept:
             text.tokens += tokens
             text.has_state = True
+
+    def decode(self, text: Text) -> None:
+        """Begins a run of some steps behind a token, from a state that is kept or not."""
+        pick, call, steps = self.random, self.inferlet.call, self.random.choice([1, 2, 3, 9])
+        if self.running is not None or not self.has_state(text):
+            return
+        token, first = pick.randrange(200), len(text.tokens)
+        try:
+            while len(text.pages) * SIZE < first + steps:
+                text.pages.append(call("alloc", RUN_QUEUE, "kvpage", 1))
+            pages = text.ranges()
+            call("embed_txt", RUN_QUEUE, [token], [first], [RUN_INPUT, 1])
+            call("forward", RUN_QUEUE, pages, [RUN_INPUT, 1], pages, [RUN_OUTPUT, 1])
+        except (Exhausted, QuotaExceeded):
+            self.drop(text)
+            return
+        text.tokens.append(token)
+        text.has_state = True
+        if kept := pick.random() < 0.3:
+            self.keep(text)
+        expected: list[int] = []
+        while len(expected) < steps:
+            expected.append(next_token([*text.tokens, *expected]))
+        stop = pick.choice([[], [pick.choice(expected)]])
+        given = RUN_OUTPUT, greedy(), RUN_INPUT, first + 1, pages, pages, steps, stop, ""
+        try:
+            future = call("decode", RUN_QUEUE, *given)
+        except (Exhausted, QuotaExceeded):
+            return
+        if stop:
+            expected = expected[: expected.index(stop[0]) + 1]
+        self.running = Running(text, future, expected, kept)
+        text.has_state = steps == 1 and not kept
+
+    def end_run(self, *, cancel: bool = False) -> None:
+        """If it is over, or cancelled, its text has what was delivered."""
+        run = self.running
+        if run is None:
+            return
+        over = run.future in self.inferlet.answers
+        if not over and not (cancel and self.inferlet.cancel(run.future)):
+            return
+        self.running, came = None, self.inferlet.tokens.get(run.future, [])
+        assert came == (run.expected if over else run.expected[: len(came)])
+        text = run.text
+        text.tokens += came[:-1]
+        text.has_state = (over and (len(came) > 1 or not run.kept)) or text.has_state
 
     def fork(self, text: Text) -> None:
         """Shares the full pages up to a place where a state is, and copies the tokens of the last one."""
@@ -301,7 +368,7 @@ def test_a_state_counts_as_the_pages_of_its_size() -> None:
     inferlet.call("forward", 1, [], [1, 1], [page, 1], [])
 
 
-def test_masks_and_long_decode_runs_are_refused() -> None:
+def test_masks_are_refused() -> None:
     world = World(model=ModelWithStates(4))
     inferlet = world.open(2, 8)
     inferlet.embed(0)
@@ -310,8 +377,33 @@ def test_masks_and_long_decode_runs_are_refused() -> None:
     pages = [inferlet.pages, 2]
     with pytest.raises(InvalidArgument, match="leave the mask out"):
         inferlet.call("forward_with_mask", 1, pages, [0, 1], pages, [], [1, 0, 2])
-    with pytest.raises(InvalidArgument, match="a decode run has one step"):
-        inferlet.call("decode", 1, 2, greedy(), 3, 1, pages, pages, 2, [], "")
+
+
+def test_a_decode_run_takes_the_state_along() -> None:
+    world = World(model=ModelWithStates(4))
+    inferlet = world.open(4, 8)
+    pages, text = [inferlet.pages, 4], [65, 66]
+    inferlet.embed(0, 2, tokens=text)
+    inferlet.forward(0, 2, output=2)
+    expected: list[int] = []
+    for _ in range(6):
+        expected.append(next_token([*text, *expected]))
+    stop = expected[3]
+    run = inferlet.call("decode", 1, inferlet.embeds + 2, greedy(), inferlet.embeds + 3, 2, pages, pages, 9, [stop], "")
+    with pytest.raises(InvalidState, match="there is no state at the end"):
+        inferlet.call("keep_state", 1, pages)
+    world.drain()
+    assert inferlet.answers[run] == tuple(expected[:4])
+    assert inferlet.space.states.owned == 1
+    given = [stop], [5], [inferlet.embeds + 4, 1], pages, pages, inferlet.embeds + 5, greedy()
+    future = inferlet.call("forward_with_sampling", 1, *given)
+    world.drain()
+    assert inferlet.token(future) == expected[4]
+    run = inferlet.call("decode", 1, inferlet.embeds + 5, greedy(), inferlet.embeds + 3, 6, pages, pages, 9, [], "")
+    world.turn()
+    inferlet.cancel(run)
+    world.drain()
+    assert inferlet.space.states.owned == 0, "nobody knows what it has read"
 
 
 def test_a_fork_inside_a_page_has_the_state_and_runs_nothing_again() -> None:
