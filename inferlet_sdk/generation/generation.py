@@ -70,7 +70,7 @@ class Generation:
         """Whether a task waits for the next piece now."""
         self._sequence = sequence
         self._sampler = sampler
-        self._run_ahead = run_ahead and not sequence.info.state_pages  # runs of models with states have one step
+        self._run_ahead = run_ahead
         self._guide = guide
         self._rules = rules
         self._alternatives = logprobs

@@ -47,6 +47,18 @@ STREAMED = f"""
     await args.stream(ctx.generate({LENGTH}, stop=IgnoreStopTokens()))
     return [[list(ctx.tokens[:length]), list(ctx.tokens[length:])]]
 """
+LEFT = f"""
+    length = len(ctx)
+    async for _ in ctx.generate({LENGTH}, stop=IgnoreStopTokens()):
+        break
+    await ctx.generate_until(IgnoreStopTokens(), max_tokens={LENGTH} - (len(ctx) - length))
+    return [[list(ctx.tokens[:length]), list(ctx.tokens[length:])]]
+"""
+WENT_BACK = """
+    whole = await continued(ctx)
+    ctx.truncate(len(whole[0]) + 5)
+    return [whole, await continued(ctx)]
+"""
 
 
 def continuation(reference: Any, tokens: list[int]) -> list[int]:
@@ -75,12 +87,12 @@ def test_texts_are_those_of_transformers(name: str, guest_cache: Path, tmp_path:
         options: dict[str, object] = {"model": [f"tiny={tmp_path}"], "dtype": "float32", "states": 12}
         async with started(guest_cache, **options) as server, asyncio.timeout(HANG_SECONDS):
             together = await asyncio.gather(*(run(server, BEGINNING + PLAIN) for _ in range(2)))
-            others = [await run(server, BEGINNING + rest) for rest in (FORKS, KEPT, STREAMED)]
+            others = [await run(server, BEGINNING + rest) for rest in (FORKS, KEPT, STREAMED, LEFT, WENT_BACK)]
             (replica,) = server.statistics().models["tiny"]
             assert replica.scheduler.pages.used == 0
             return [text for found in (*together, *others) for text in found]
 
     found = asyncio.run(main())
-    assert len(found) == 1 + 1 + 2 + 3 + 1
+    assert len(found) == 1 + 1 + 2 + 3 + 1 + 1 + 2
     for tokens, generated in found:
         assert generated == continuation(reference, tokens)
