@@ -9,7 +9,7 @@ from msgspec import structs
 
 from pie_control.errors import InvalidArgument
 from pie_control.resources.address_space import AddressSpace
-from pie_control.resources.hazards import MAX_QUEUE, QUEUE_BITS, make_stamp
+from pie_control.resources.hazards import make_stamp
 from pie_control.resources.kinds import STATES
 from pie_control.resources.ranges import Range, parse_ranges, total_length
 from pie_control.resources.tables.contexts import Context
@@ -109,9 +109,7 @@ def with_states(space: AddressSpace, queue: int, seen: Context, own: Sequence[Ra
     if FRESH in states:
         space.check_allocation(STATES, 1)
         space.check_command(queue, 4)  # the others that are issued with the forward, and the one that binds the state
-    newest = space.states.newest_use(states)
-    used = newest >> QUEUE_BITS if newest & MAX_QUEUE != queue else 0
-    return structs.replace(seen, states=states), used
+    return structs.replace(seen, states=states), space.states.newest_use(states, queue)
 
 
 def bind_state(space: AddressSpace, queue: int, found: Checked) -> Checked:

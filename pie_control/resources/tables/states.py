@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from pie_control.errors import InvalidArgument, InvalidState
+from pie_control.resources.hazards import MAX_QUEUE, QUEUE_BITS
 from pie_control.resources.intervals import join_intervals, take_intervals
 from pie_control.resources.ranges import Range, merge, overlap, total_length
 
@@ -38,6 +39,7 @@ class State(NamedTuple):
     kept: bool
     written: int  # stamp of the command that has left it (hazards.py)
     used: int  # stamp of the last one that has left or read it
+    used_elsewhere: int = 0  # of the last one of another queue than that one's
 
 
 @dataclass(slots=True, eq=False)
@@ -97,18 +99,25 @@ class StateTable:
             return NO_STATE, FRESH
         return state.address, FRESH if state.kept or self._is_shared(state.address) else state.address
 
-    def newest_use(self, states: tuple[int, int]) -> int:
-        """Largest stamp of the commands that must have run before a forward with these states."""
+    def newest_use(self, states: tuple[int, int], queue: int) -> int:
+        """The last command of another queue that must have run before a forward with these states; 0: none."""
         begins, leaves = states
-        return max((one.used if begins == leaves else one.written for one in self._at_address(begins)), default=0)
+        stamps: list[int] = []
+        for one in self._at_address(begins):
+            stamps += (one.used, one.used_elsewhere) if begins == leaves else (one.written,)
+        return max((stamp >> QUEUE_BITS for stamp in stamps if stamp & MAX_QUEUE != queue), default=0)
+
+    def _note_use(self, address: int, stamp: int) -> None:
+        for slot, one in self._at.items():
+            if one.address == address:
+                elsewhere = one.used if (one.used ^ stamp) & MAX_QUEUE else one.used_elsewhere
+                self._at[slot] = one._replace(used=stamp, used_elsewhere=elsewhere)
 
     def move_on(self, context: Context, own: Sequence[Range] | None, stamp: int) -> None:
         """The forward of this stamp goes on."""
         assert context.states is not None
         begins, leaves = context.states
-        for slot, one in self._at.items():
-            if one.address == begins:
-                self._at[slot] = one._replace(used=stamp)
+        self._note_use(begins, stamp)
         if own is None:
             return
         if begins != NO_STATE and not self._at[last_slot(context.intervals)].kept:
@@ -126,8 +135,7 @@ class StateTable:
         if begins != NO_STATE and begins == leaves:
             before = self._at.pop(last_slot(context.intervals))
         elif begins != NO_STATE:
-            for slot in [slot for slot, one in self._at.items() if one.address == begins]:
-                self._at[slot] = self._at[slot]._replace(used=stamp)
+            self._note_use(begins, stamp)
         moving = MovingState(begins, leaves, context.intervals, own, before)
         self._moving.append(moving)
         return moving
