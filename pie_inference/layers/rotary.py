@@ -159,15 +159,17 @@ class Rotary:
 
     def at(self, positions: Tensor, dtype: torch.dtype) -> Rotation:
         """The rotation for positions int64 [T]."""
-        return self._rotation(positions, dtype, self._scale)
+        return rotation(self._inverse, positions, dtype, self._scale)
 
     def by(self, distances: Tensor, dtype: torch.dtype) -> Rotation:
         """The rotation that takes keys to positions that are further by int64 [T]. It leaves their length as it is."""
-        return self._rotation(distances, dtype, 1.0)
+        return rotation(self._inverse, distances, dtype)
 
-    def _rotation(self, positions: Tensor, dtype: torch.dtype, scale: float) -> Rotation:
-        angles = positions[:, None, None].to(torch.promote_types(dtype, torch.float32)) * self._inverse
-        cos, sin = angles.cos(), angles.sin()
-        if scale != 1.0:
-            cos, sin = cos * scale, sin * scale
-        return Rotation(torch.cat((cos, cos), -1).to(dtype), torch.cat((-sin, sin), -1).to(dtype))
+
+def rotation(inverse: Tensor, positions: Tensor, dtype: torch.dtype, scale: float = 1.0) -> Rotation:
+    """The rotation by frequencies `inverse` for positions int64 [T]."""
+    angles = positions[:, None, None].to(torch.promote_types(dtype, torch.float32)) * inverse
+    cos, sin = angles.cos(), angles.sin()
+    if scale != 1.0:
+        cos, sin = cos * scale, sin * scale
+    return Rotation(torch.cat((cos, cos), -1).to(dtype), torch.cat((-sin, sin), -1).to(dtype))

@@ -25,8 +25,6 @@ from ..config import ModelConfig
 from ..rope_json import Context
 from .survey import Proof, Survey
 
-FIXED = "its positions are turned by code that is not Pie's own (it runs by transformers)"
-
 
 @dataclass(frozen=True)
 class BorrowedConfig(ModelConfig):
@@ -49,7 +47,7 @@ class BorrowedConfig(ModelConfig):
 
     @property
     def fixed_positions(self) -> str:
-        return super().fixed_positions or FIXED
+        return super().fixed_positions or self.survey.fixed_positions
 
     @property
     def code(self) -> str:

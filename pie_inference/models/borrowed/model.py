@@ -12,6 +12,7 @@ from torch import Tensor
 
 from ...attention.interface import AttentionPlan, PlanWithSinks
 from ...errors import ConfigError
+from ...layers.rotary import rotation
 from ...loading.weights import WeightLoader
 from ...ops.interface import Rotation
 from ...recurrence.states import States
@@ -22,7 +23,7 @@ from .cache import SlotCache
 from .code import attending, make, read
 from .config import BorrowedConfig
 from .parts import freeze_positions, hold_time_steps, take_norms
-from .survey import Survey
+from .survey import Heads, Survey
 from .weights import fill
 
 
@@ -74,6 +75,7 @@ class BorrowedModel:
         self._embedding = module.get_input_embeddings()
         self._base = base_of(module)
         self._head = Head(module)
+        self._turning = None if config.fixed_positions else _Turning(module, config.survey.attentions)
 
     def embed(self, tokens: Tensor) -> Tensor:
         vectors: Tensor = self._embedding(tokens)
@@ -98,7 +100,8 @@ class BorrowedModel:
         return found.flatten(0, 1).index_select(0, keep)
 
     def moves(self, distances: Tensor, dtype: torch.dtype) -> Sequence[Rotation]:
-        raise AssertionError(self.config.fixed_positions)
+        assert self._turning is not None, self.config.fixed_positions
+        return self._turning.by(distances, dtype)
 
     def logits(self, hidden: Tensor) -> Tensor:
         return self._head(hidden)
@@ -114,3 +117,18 @@ def build(config: BorrowedConfig, weights: WeightLoader) -> BorrowedModel:
     hold_time_steps(module)
     freeze_positions(module, config.max_context, weights.device)
     return BorrowedModel(config, module, weights.states, weights.dtype)
+
+
+class _Turning:
+    """Moves keys to other positions, layer by layer."""
+
+    def __init__(self, module: Any, attentions: Sequence[Heads]) -> None:
+        found = [module.get_buffer(*one.frequencies) if one.frequencies else None for one in attentions]
+        still = next((torch.zeros_like(each) for each in found if each is not None), None)
+        still = torch.zeros(1, device=module.device) if still is None else still
+        self._frequencies: list[Tensor] = [still if each is None else each for each in found]
+
+    def by(self, distances: Tensor, dtype: torch.dtype) -> list[Rotation]:
+        """Like `Model.moves`."""
+        made = {id(each): rotation(each, distances, dtype) for each in self._frequencies}
+        return [made[id(each)] for each in self._frequencies]

@@ -63,15 +63,19 @@ def freeze_positions(model: Any, context: int, device: torch.device) -> None:
     """Makes rotations that follow the longest text of a batch those of the served context, for all texts. So no
     result depends on what else runs."""
     for module in model.modules():
-        kinds = getattr(module, "rope_type", None)
-        by_layer = kinds if isinstance(kinds, dict) else {None: kinds}
-        following = [layer for layer, kind in by_layer.items() if kind and ("dynamic" in kind or kind == "longrope")]
+        kinds, following = getattr(module, "rope_type", None), following_of(module)
         for layer in following:
             given = {} if layer is None else {"layer_type": layer}
             module(torch.zeros(1, 1, 1, device=device), torch.tensor([[context - 1]], device=device), **given)
         if following:
-            still = dict.fromkeys(by_layer, "default")
-            module.rope_type = still if isinstance(kinds, dict) else "default"
+            module.rope_type = dict.fromkeys(kinds, "default") if isinstance(kinds, dict) else "default"
+
+
+def following_of(module: Any) -> list[str | None]:
+    """The kinds of layers, if it tells them apart, for which a module has rotations that follow the longest text."""
+    kinds = getattr(module, "rope_type", None)
+    by_layer = kinds if isinstance(kinds, dict) else {None: kinds}
+    return [layer for layer, kind in by_layer.items() if kind and ("dynamic" in kind or kind == "longrope")]
 
 
 def experts_of(model: Any) -> Mapping[str, Any]:

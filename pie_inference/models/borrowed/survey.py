@@ -20,6 +20,7 @@ class Heads(msgspec.Struct, frozen=True):
     window: int | None
     soft_cap: float | None
     sinks: bool
+    frequencies: tuple[str, ...] = ()  # buffers of the model by which its keys are turned
 
     @property
     def spec(self) -> AttentionSpec:
@@ -47,6 +48,7 @@ class Survey(msgspec.Struct, frozen=True):
     context: int  # most tokens of a text, unless the operator asks for more
     longest_context: int
     state: tuple[StatePart, ...] = ()
+    fixed_positions: str = ""  # why keys cannot be moved to other positions; "": they can
     forgets: bool = False  # whether its code loses the state of a text that goes on by several tokens
 
     @property

@@ -22,10 +22,10 @@ from pie_inference.config import WorkerConfig
 from pie_inference.errors import CheckpointError, ConfigError
 from pie_inference.models.borrowed import config as borrowed
 from pie_inference.models.borrowed.survey import Heads
-from pie_inference.protocol import ForwardWithScores, ForwardWithScoresResult
+from pie_inference.protocol import ForwardWithScores, ForwardWithScoresResult, ShiftKvpage
 from pie_inference.serving.worker import Worker
 from testing.checkpoints import make_checkpoint, write_tokenizer
-from testing.worker_batches import Extend, Keys, copy_batch, ints
+from testing.worker_batches import Extend, Keys, copy_batch, indptr, ints
 from tests.helpers.families import SMALL, WINDOW, save_reference
 from tests.helpers.oracle import VOCAB, Oracle, assert_close, assert_ragged_batch_equals, random_tokens
 
@@ -75,6 +75,32 @@ def test_forks_share_pages(oracle: Oracle) -> None:
         results = driver.logprobs(*steps, vocab_size=VOCAB)
     for result, text in zip(results, texts, strict=True):
         assert_close(result, oracle.expected(prompt + text)[-1:])
+
+
+@pytest.mark.parametrize("oracle", ["olmo3", "starcoder2", "gpt oss"], indirect=True)
+def test_keys_that_are_moved(oracle: Oracle) -> None:
+    assert_keys_move(oracle)
+
+
+def test_keys_of_layers_without_positions_stay_as_they_are(tmp_path: Path) -> None:
+    assert_keys_move(Oracle(tmp_path, save_reference(tmp_path, LLAMA[0], **LLAMA[1])))
+
+
+def assert_keys_move(oracle: Oracle) -> None:
+    assert not oracle.worker.describe()[0].fixed_positions
+    tokens, keys, driver = random_tokens(60, 5), Keys(), oracle.driver()
+    keys.position = 23
+    driver.logprobs(Extend(keys, tokens[:50]), vocab_size=VOCAB)
+    driver.run(ShiftKvpage(ints(keys.slots), ints(range(50)), indptr([50])))
+    keys.position = 50
+    [result] = driver.logprobs(Extend(keys, tokens[50:]), vocab_size=VOCAB)
+    assert_close(result, oracle.expected(tokens)[50:])
+
+
+@pytest.mark.parametrize("oracle", ["cohere", "gpt2"], indirect=True)
+def test_keys_that_cannot_be_moved(oracle: Oracle) -> None:
+    """One turns neighbours, the other none: its embeddings have the positions."""
+    assert "does not turn its keys by halves" in oracle.worker.describe()[0].fixed_positions
 
 
 def test_scores_leave_out_what_sinks_take(tmp_path: Path) -> None:

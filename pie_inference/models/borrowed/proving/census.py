@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
+import msgspec
 import torch
 from torch import Tensor, nn
 
@@ -16,6 +17,7 @@ from ..base import Head, base_of, run, sinks_of
 from ..cache import new_cache, parts_of
 from ..code import attending, first_line, make, why_state
 from ..survey import Heads, StatePart, Survey
+from .turning import Traced, why_fixed
 
 ROWS = 3
 
@@ -24,15 +26,18 @@ class _Refused(Exception):
     """The code asks for what pages cannot give. The message ends a sentence."""
 
 
+@torch.inference_mode(False)
 def survey(config: Any) -> Survey:
     """What a forward asks for. Raises CheckpointError."""
     model = make(config, torch.bfloat16, "meta")  # grouped products know no other on this device
+    traced = Traced(model)
     found: list[Heads] = []
     rows: Counter[str] = Counter()
     irregular: set[str] = set()
 
     def attend(module: Any, query: Tensor, key: Tensor, value: Tensor, mask: Any, **more: Any) -> Tensor:
-        found.append(_heads(config, module, query, key, value, mask, more))
+        heads = _heads(config, module, query, key, value, mask, more)
+        found.append(msgspec.structs.replace(heads, frequencies=traced.of(key)))
         return query.new_empty(query.shape[0], query.shape[2], query.shape[1], value.shape[3])
 
     def watch(name: str) -> Any:
@@ -47,7 +52,7 @@ def survey(config: Any) -> Survey:
     hooks = [module.register_forward_pre_hook(watch(name)) for name, module in linear.items()]
     name = type(model).__name__
     try:
-        with torch.device("meta"), torch.no_grad(), attending(attend):
+        with torch.device("meta"), torch.enable_grad(), attending(attend):
             embeds = model.get_input_embeddings()(torch.zeros(ROWS, dtype=torch.int64))
             cache = new_cache(model.config) if why_state(config) else None
             hidden = run(base_of(model), embeds[None], torch.zeros(1, ROWS, dtype=torch.int64), cache)
@@ -63,7 +68,8 @@ def survey(config: Any) -> Survey:
     output = model.get_output_embeddings()
     regular = {each for each, count in rows.items() if count == 1} - irregular
     others = (each for each, module in linear.items() if each not in regular and module is not output)
-    return Survey(tuple(found), embeds.shape[-1], logits.shape[-1], tuple(others), *_context(config), state)
+    sizes = (embeds.shape[-1], logits.shape[-1])
+    return Survey(tuple(found), *sizes, tuple(others), *_context(config), state, why_fixed(model, found))
 
 
 def _context(config: Any) -> tuple[int, int]:

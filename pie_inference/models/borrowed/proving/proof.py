@@ -30,6 +30,7 @@ from .shrink import shrink
 
 TOLERANCE = 1e-4
 STATE_TOLERANCE = 5e-4
+FIXED = "transformers' code does not turn its keys by halves of a head, with the frequencies of its rotary module"
 PAGE_SIZE = 16
 NUM_PAGES = 32
 LENGTHS = (23, 9, 37)
@@ -45,8 +46,9 @@ def prove(raw: Mapping[str, Any], architecture: str) -> Proof:
     try:
         values = shrink(config)
         with torch.random.fork_rng(), torch.inference_mode():
-            difference, forgets = _proved(values, class_of(config).__name__)
-        return Proof("", msgspec.structs.replace(found, forgets=forgets), difference)
+            proved, difference = _proved(values, class_of(config).__name__)
+        fixed = found.fixed_positions or proved.fixed_positions
+        return Proof("", msgspec.structs.replace(found, forgets=proved.forgets, fixed_positions=fixed), difference)
     except CheckpointError as error:
         raise CheckpointError(f"{error} (in a small form of it, which is to prove that it is exact)") from None
     except Exception as error:
@@ -56,8 +58,8 @@ def prove(raw: Mapping[str, Any], architecture: str) -> Proof:
         ) from None
 
 
-def _proved(values: Mapping[str, Any], architecture: str) -> tuple[float, bool]:
-    """The largest difference, and whether the code forgets states (`Survey.forgets`)."""
+def _proved(values: Mapping[str, Any], architecture: str) -> tuple[Survey, float]:
+    """What was found out about a small model, and the largest difference."""
     config = read(values, architecture)
     reference = make(config, torch.float32, "cpu", "eager")
     _randomize(reference)
@@ -67,23 +69,26 @@ def _proved(values: Mapping[str, Any], architecture: str) -> tuple[float, bool]:
         logits: Tensor = reference(input_ids=torch.tensor([tokens]), use_cache=False).logits[0]
         return logits
 
-    def difference(survey: Survey) -> float:
+    def difference(survey: Survey) -> tuple[Survey, float]:
         stored = _InMemory(reference.state_dict())
         weights = WeightLoader(stored, TorchOps(CPU, torch.float32), torch.float32, CPU, SingleRank())
         model = build(borrowed_config(values, architecture, survey, 0.0), weights)
         if model.config.state is not None:
             weights.states.allocate(NUM_PAGES, model.config.state)
-        return _difference(model, weights.states, alone)
+        worst = _difference(model, weights.states, alone)
+        if not model.config.fixed_positions and not _moved(_Pages(model, weights.states), alone) <= TOLERANCE:
+            survey = msgspec.structs.replace(survey, fixed_positions=FIXED)
+        return survey, worst
 
     try:
-        return difference(found), False
+        return difference(found)
     except _Differs:
         if not found.state:
             raise
     try:
-        return difference(msgspec.structs.replace(found, forgets=True)), True
+        return difference(msgspec.structs.replace(found, forgets=True))
     except _Differs:
-        return difference(found), False
+        return difference(found)
 
 
 class _Differs(CheckpointError):
@@ -149,6 +154,11 @@ class _Text:
 
     def __init__(self, pages: Sequence[int] = (), length: int = 0, state: int = NONE) -> None:
         self.pages, self.length, self.state = list(pages), length, state
+        self.ahead = 0  # how much further its positions are than its places
+
+    def slots(self, places: Iterable[int]) -> list[int]:
+        """Where its tokens are."""
+        return [self.pages[at // PAGE_SIZE] * PAGE_SIZE + at % PAGE_SIZE for at in places]
 
 
 class _Pages:
@@ -159,7 +169,8 @@ class _Pages:
         self._states, self._used_states = states, 0
         shape = KvShape(len(config.attention), config.num_kv_heads, config.head_dim, PAGE_SIZE, torch.float32)
         self._model, self._used = model, 0
-        self._attention = TorchAttention(KvCache(shape, NUM_PAGES, CPU), config.num_heads, config.attention)
+        self._cache = KvCache(shape, NUM_PAGES, CPU)
+        self._attention = TorchAttention(self._cache, config.num_heads, config.attention)
 
     def run(self, *parts: tuple[_Text, Tokens], each: bool = False) -> list[Tensor]:
         """Appends tokens to texts; the logits at each of them. `each`: a state is left behind each of them."""
@@ -172,8 +183,8 @@ class _Pages:
                 text.pages.append(self._used)
                 self._used += 1
             new = range(text.length, end)
-            slots += [text.pages[at // PAGE_SIZE] * PAGE_SIZE + at % PAGE_SIZE for at in new]
-            positions += new
+            slots += text.slots(new)
+            positions += [at + text.ahead for at in new]
             text.length = end
         texts, rows = [text for text, _ in parts], np.arange(sum(counts), dtype=np.int32)
         ends = [min(PAGE_SIZE, text.length - first * PAGE_SIZE) for text in texts for first in range(len(text.pages))]
@@ -197,6 +208,13 @@ class _Pages:
             for piece in pieces_of(batch, self._model.config.cut):
                 found[piece.batch.out_embeds] = self._run(piece.batch, hidden)
         return list(torch.split(self._model.logits(found), counts))
+
+    def move_back(self, text: _Text) -> None:
+        """Moves the keys of a text that was run ahead to where they belong."""
+        text.ahead, places = 0, range(text.length)
+        slots, positions = _int32(text.slots(places)), _int32(places)
+        far = torch.from_numpy(self._cache.distances(slots, positions)).long()
+        self._cache.shift(slots, positions, self._model.moves(far, torch.float32))
 
     def _run(self, batch: Forward, hidden: Tensor) -> Tensor:
         own, positions = torch.from_numpy(batch.q_embeds), torch.from_numpy(batch.q_positions).long()
@@ -279,6 +297,16 @@ def _drafts(pages: _Pages, alone: Alone) -> float:
         expected = [alone(tokens)[-1:] for tokens in texts]
         worst = max(worst, *map(_distance, found, expected))
     return worst
+
+
+def _moved(pages: _Pages, alone: Alone) -> float:
+    """A text goes on where its keys were moved to."""
+    text, inside = _texts()[2], _Text()
+    inside.ahead = 19
+    pages.run((inside, text[:20]))
+    pages.move_back(inside)
+    [found] = pages.run((inside, text[20:]))
+    return _distance(found, alone(text)[20:])
 
 
 PROGRAMS: dict[str, Callable[[_Pages, Alone], float]] = {
