@@ -110,7 +110,9 @@ def _interface(
         names = package.parameters[each.interface, each.name]
         pairs = zip(names, each.function.parameters, strict=True)
         parameters = " ".join(f"(param {quoted(name)} {kind.written(named)})" for name, kind in pairs)
-        items.append(f"(export {quoted(each.name)} (func {parameters} (result {each.function.result.written(named)})))")
+        result = each.function.result.written(named)
+        result = f"(result {result})" if result else ""
+        items.append(f"(export {quoted(each.name)} (func {parameters} {result}))")
     full = quoted(f"{package.name}/{interface}@{version}")
     return f"(import {full} (instance ${interface} {' '.join(items)}))"
 
