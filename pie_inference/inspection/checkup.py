@@ -46,6 +46,8 @@ class ServingChoice:
     page_bytes: int
     page_size: int  # tokens in a page
     num_pages: int
+    state_bytes: int  # of the state of a text; 0: the model keeps none
+    num_states: int
 
     @property
     def cached_tokens(self) -> int:
@@ -97,7 +99,8 @@ def _shape(files: ModelFiles) -> ModelShape:
 
 
 def _choice(plan: ServingPlan) -> ServingChoice:
-    num_pages = plan.num_pages(plan.free_bytes - plan.weight_bytes)
+    left = plan.free_bytes - plan.weight_bytes
+    num_pages = plan.num_pages(left)
     products = describe_products(plan)
     return ServingChoice(
         device=str(plan.device),
@@ -114,4 +117,6 @@ def _choice(plan: ServingPlan) -> ServingChoice:
         page_bytes=plan.kv_shape.page_bytes,
         page_size=plan.config.page_size,
         num_pages=num_pages,
+        state_bytes=plan.state_bytes,
+        num_states=plan.num_states(left),
     )

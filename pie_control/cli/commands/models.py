@@ -115,4 +115,7 @@ def _choice(choice: Mapping[str, Any]) -> Iterator[str]:
     per_token = choice["page_bytes"] / choice["page_size"]
     page = f"{amount(choice['page_bytes'], 'B')} a page of {choice['page_size']} tokens"
     yield f"  KV cache    {page}, {amount(THOUSAND * per_token, 'B')} for 1000 tokens"
+    if choice["state_bytes"]:
+        each = amount(choice["state_bytes"], "B")
+        yield f"  states      {choice['num_states']} of {each} each, at least one for a text"
     yield f"  fits        {choice['num_pages']} pages: {choice['cached_tokens']} tokens of all sequences together"

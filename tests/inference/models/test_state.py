@@ -13,8 +13,10 @@ import torch
 import transformers
 from safetensors.torch import load_file, save_file
 
+from pie_inference.config import WorkerConfig
 from pie_inference.device.ranks import SingleRank
 from pie_inference.errors import CheckpointError, ConfigError
+from pie_inference.inspection.checkup import check_up
 from pie_inference.models.families import qwen3_5
 from pie_inference.models.registry import read_architecture
 from pie_inference.protocol import RunWave
@@ -169,6 +171,9 @@ def test_the_number_of_states_is_an_option(tmp_path: Path) -> None:
     numbers = 3 * (3 * 160 + 4 * 16 * 24)
     assert (about.num_states, about.state_bytes) == (5, 4 * numbers)
     assert oracle.worker._served.states.pool.nbytes == 5 * about.state_bytes
+    told = check_up(WorkerConfig(tmp_path, "model", states=5, dtype="float32")).choice
+    assert told is not None
+    assert (told.num_states, told.state_bytes) == (5, about.state_bytes)
 
 
 def test_a_model_without_states_takes_no_option_for_them(tmp_path: Path) -> None:
