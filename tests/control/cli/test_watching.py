@@ -249,9 +249,10 @@ def test_a_model_that_has_come_since_has_no_rates_yet() -> None:
     assert cells(lines, "demo")[3:5] == ["0", "0"]
 
 
-def test_who_may_not_look_at_the_server_sees_inferlets() -> None:
+@pytest.mark.parametrize("told", [None, {"tenant": "one", "inferlets": {}, "pages": 3}])
+def test_who_may_not_look_at_the_server_sees_inferlets(told: dict[str, Any] | None) -> None:
     before, now = sample(1.0, 1, 1.0), sample(2.0, 1, 2.0)
-    lines = list(top.picture(before, Sample(2.0, now.inferlets, None)))
+    lines = list(top.picture(before, Sample(2.0, now.inferlets, told)))
     assert "i2" in lines[-1]
     assert "MODEL" not in "\n".join(lines)
 

@@ -40,7 +40,7 @@ class Sample:
 
     seconds: float
     inferlets: Sequence[Mapping[str, Any]]
-    statistics: Mapping[str, Any] | None  # None: of a key that may not look at the server
+    statistics: Mapping[str, Any] | None  # of a key that may not `admin`: None, or those of its tenant alone
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -92,7 +92,7 @@ def picture(before: Sample, now: Sample) -> Iterator[str]:
     seconds = max(1e-9, now.seconds - before.seconds)
     running = [each for each in now.inferlets if each["ended"] is None]
     yield f"{len(running)} inferlets run"
-    if now.statistics and before.statistics:
+    if now.statistics and before.statistics and "models" in now.statistics:
         yield from now.statistics["outages"]
         yield ""
         yield format_table(MODELS, _models(before.statistics, now.statistics, seconds))
