@@ -343,6 +343,7 @@ class TokenSequence:
                 return traits.detokenize(queue, tokens)
             detokenizer = traits.create_detokenizer(queue)
             starts = range(0, len(tokens), MOST_LISTED)
-            text = "".join(traits.push_tokens(detokenizer, tokens[at : at + MOST_LISTED]) for at in starts)
-            traits.destroy_detokenizer(detokenizer)
-            return text
+            try:
+                return "".join(traits.push_tokens(detokenizer, tokens[at : at + MOST_LISTED]) for at in starts)
+            finally:
+                traits.destroy_detokenizer(detokenizer)

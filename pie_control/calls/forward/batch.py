@@ -46,7 +46,7 @@ class PassCommand(LongCommand, frozen=True):
         if resource is EMBEDS:
             return (*self.inputs, *self.outputs)
         if resource is STATES:
-            return [(address, address + 1) for address in self.context.states or () if address != NO_STATE]
+            return self.context.used_states
         slots = (*self.context.intervals, *(self.own or ()))
         return [(start // page_size, (stop - 1) // page_size + 1) for start, stop in slots]
 

@@ -7,7 +7,7 @@ from typing import ClassVar
 
 from pie_control.resources.kinds import EMBEDS, STATES, Resource
 from pie_control.resources.ranges import Range
-from pie_control.resources.tables.contexts import NO_STATE, Context
+from pie_control.resources.tables.contexts import Context
 
 from ..adapters import NO_ADAPTER
 from ..kind import Call, WorkerCommand
@@ -48,6 +48,6 @@ class RunCommand(WorkerCommand, frozen=True):
         if resource is EMBEDS:
             return ((self.embed, self.embed + 1), (self.input, self.input + 1))
         if resource is STATES:
-            return [(address, address + 1) for address in self.context.states or () if address != NO_STATE]
+            return self.context.used_states
         slots = (*self.context.intervals, *self.own)
         return [(start // page_size, (stop - 1) // page_size + 1) for start, stop in slots]

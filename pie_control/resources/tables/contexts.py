@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -36,6 +38,10 @@ class Context(Record, frozen=True, tag=None):
     tokens: int
     by_position: bool = False
     mask: Mask | None = None
-    states: tuple[int, int] | None = (
-        None  # addresses that it begins with and leaves, or NO_STATE; None: the model has none
-    )
+    states: tuple[int, int] | None = None
+    """Addresses that the forward begins with and leaves, or NO_STATE; None: the model has none."""
+
+    @property
+    def used_states(self) -> Sequence[Range]:
+        """The addresses of both, as ranges."""
+        return [(address, address + 1) for address in self.states or () if address != NO_STATE]
