@@ -284,6 +284,25 @@ def test_a_newer_schema_is_refused_and_left_alone(folder: Path) -> None:
     file.close()
 
 
+def test_responses_of_a_schema_without_uses_count_as_used_when_they_ended(folder: Path) -> None:
+    (version,) = (number for number, script in enumerate(database.MIGRATIONS) if "TABLE response_uses" in script)
+    folder.mkdir(mode=0o700)
+    file = sqlite3.connect(folder / database.FILE)
+    for script in database.MIGRATIONS[:version]:
+        file.executescript(script)
+    file.execute(f"PRAGMA user_version = {version}")
+    values = "'alice', ?, 'i1', '/v1/responses', '1', 1000.0, ?, 0, 1, '', x'', '[]', '{}', x'', 4, 0"
+    now = time.time()
+    for number, ended in enumerate((now, None, 2000.0)):
+        file.execute(f"INSERT INTO responses VALUES ({values})", (f"r{number}", ended))
+    file.commit()
+    opened(folder).close()
+    found = file.execute("SELECT id, used FROM response_uses ORDER BY id").fetchall()
+    file.close()
+    assert found[:2] == [("r0", now), ("r1", 1000.0)]
+    assert ("r2", 2000.0) not in found, "it is older than responses are kept"
+
+
 def test_what_is_no_database_is_refused(folder: Path) -> None:
     folder.mkdir(mode=0o700)
     (folder / database.FILE).write_bytes(b"something else, and long enough to be looked at" * 100)
