@@ -12,6 +12,7 @@ from ..attention.choose import choose_attention
 from ..cpu_kernels.ways import OWN, Ways
 from ..device.machine import free_bytes_of_rank
 from ..execution.direct import PiecewiseExecutor
+from ..execution.embeds import Embeds
 from ..execution.graphs import make_executor
 from ..execution.image_encoder import ImageEncoder
 from ..execution.served_model import ServedModel
@@ -19,7 +20,7 @@ from ..grammars.rows import Constraints
 from ..kv_cache import sizing
 from ..kv_cache.copy_lane import make_lane
 from ..kv_cache.host_pages import HostPages
-from ..kv_cache.pages import KvCache, lazy_zeros
+from ..kv_cache.pages import KvCache
 from ..loading.pooling_files import read_pooling
 from ..loading.progress import LoadProgress
 from ..loading.quantized.layers import QuantizedTensors
@@ -52,7 +53,7 @@ def load(plan: ServingPlan, ways: Ways = OWN) -> ServedModel:
     cache = KvCache(plan.kv_shape, num_pages, plan.device)
     max_swap_pages = sizing.fitting_swap_pages(plan.kv_shape, plan.config.host_pages)
     host_pages = HostPages(cache, plan.config.host_pages, max_swap_pages, make_lane(plan.device))
-    embeds = lazy_zeros((plan.num_embeds, plan.model.hidden_size), plan.dtype, plan.device)
+    embeds = Embeds.make(plan.num_embeds, plan.model.hidden_size, plan.dtype, plan.device, plan.model.by_token)
     attention = choose_attention(plan.config.attention, plan.attention_requirements(num_pages, ways.attention), cache)
     adapters = _adapters(plan, ways, weights)
     executor = make_executor(plan.config.cuda_graphs, model, attention, embeds, adapters)
@@ -141,6 +142,7 @@ def _describe(plan: ServingPlan, host_pages: HostPages, weights: WeightLoader) -
         weight_bytes=size * weights.bytes_loaded,
         vision=plan.vision,
         fixed_positions=model.fixed_positions,
+        by_token=model.by_token,
         num_states=weights.states.slots,
         state_bytes=size * plan.state_bytes,
         pooling=read_pooling(plan.checkpoint.folder),

@@ -7,7 +7,6 @@ from collections.abc import Iterator
 from typing import Protocol
 
 import numpy as np
-from torch import Tensor
 
 from ..adapters.adapters import Adapters
 from ..attention.interface import AttentionBackend
@@ -18,6 +17,7 @@ from ..models.interface import Model
 from ..protocol import Forward
 from ..recurrence.batches import Piece, pieces_of
 from ..recurrence.states import States
+from .embeds import Embeds
 
 
 class Executor(Protocol):
@@ -30,7 +30,7 @@ class Executor(Protocol):
 class DirectExecutor:
     """Implements `Executor` for any batch and device."""
 
-    def __init__(self, model: Model, attention: AttentionBackend, embeds: Tensor) -> None:
+    def __init__(self, model: Model, attention: AttentionBackend, embeds: Embeds) -> None:
         self._model = model
         self._attention = attention
         self._embeds = embeds
@@ -42,17 +42,18 @@ class DirectExecutor:
             index_tensor(batch.out_rows, len(batch.q_embeds), "row"),
             tensor(batch.q_positions, np.int64),
         ]
-        inputs, outputs, keep, positions = upload_together(indices, self._embeds.device)
+        inputs, outputs, keep, positions = upload_together(indices, self._embeds.vectors.device)
         plan = self._attention.plan(batch)
-        hidden = self._model.forward(self._embeds.index_select(0, inputs), positions, plan, keep)
-        self._embeds.index_copy_(0, outputs, hidden)
+        vectors, tokens = self._embeds.inputs(inputs)
+        hidden = self._model.forward(vectors, positions, plan, keep, tokens)
+        self._embeds.vectors.index_copy_(0, outputs, hidden)
 
 
 class PiecewiseExecutor:
     """Implements `Executor` for a model that runs batches in pieces (`ModelConfig.cut`)."""
 
     def __init__(
-        self, direct: Executor, model: Model, cache: KvCache, embeds: Tensor, adapters: Adapters, states: States
+        self, direct: Executor, model: Model, cache: KvCache, embeds: Embeds, adapters: Adapters, states: States
     ) -> None:
         self._direct, self._cut, self._cache, self._embeds = direct, model.config.cut, cache, embeds
         self._adapters, self._states = adapters, states

@@ -29,6 +29,7 @@ from ..device.tensors import index_tensor, upload_together
 from ..models.interface import Model
 from ..protocol import Forward
 from .direct import DirectExecutor, Executor
+from .embeds import Embeds
 
 SIZES = (1, 2, 4, 8, 16, 24, 32, 48, 64, 96, 128, 160, 192, 224, 256)
 """Numbers of sequences that have a graph. Filling up wastes little: a decode step of 24 rows takes as long as one of
@@ -79,7 +80,7 @@ class GraphExecutor:
         direct: Executor,
         model: Model,
         attention: GraphBackend,
-        embeds: Tensor,
+        embeds: Embeds,
         adapters: Adapters,
         recorder: Recorder,
     ) -> None:
@@ -137,17 +138,19 @@ class GraphExecutor:
             print(f"decode runs without CUDA graphs: recording one failed: {error}", file=sys.stderr)
 
     def _record(self, size: int, batch: Forward) -> _Recording:
-        device = self._embeds.device
+        vectors = self._embeds.vectors
+        device = vectors.device
         plan = self._attention.graph_plan(size)
         inputs = torch.zeros(2, size, dtype=torch.int64, device=device)
-        outputs = torch.zeros(size, self._embeds.shape[1], dtype=self._embeds.dtype, device=device)
+        outputs = torch.zeros(size, vectors.shape[1], dtype=vectors.dtype, device=device)
         every = torch.arange(size, device=device)
         groups = None if self._running.groups is None else Groups.room(size, self._adapters.most, device)
 
         def work() -> None:
             embeds, positions = inputs
             with self._running.using(groups):
-                outputs.copy_(self._model.forward(self._embeds.index_select(0, embeds), positions, plan, every))
+                hidden, tokens = self._embeds.inputs(embeds)
+                outputs.copy_(self._model.forward(hidden, positions, plan, every, tokens))
 
         plan.update(batch)
         return _Recording(plan, inputs, outputs, groups, self._recorder.record(work))
@@ -159,21 +162,21 @@ class GraphExecutor:
             index_tensor(batch.out_rows, len(batch.q_embeds), "row"),
         ]
         recording.plan.update(batch)
-        inputs, outputs, keep = upload_together(indices, self._embeds.device)
+        inputs, outputs, keep = upload_together(indices, self._embeds.vectors.device)
         recording.inputs.copy_(inputs)
         if recording.groups is not None and self._running.groups is not None:
             recording.groups.fill(self._running.groups)
         recording.replay()
-        self._embeds.index_copy_(0, outputs, recording.outputs.index_select(0, keep))
+        self._embeds.vectors.index_copy_(0, outputs, recording.outputs.index_select(0, keep))
 
 
 def make_executor(
-    choice: str, model: Model, attention: AttentionBackend, embeds: Tensor, adapters: Adapters
+    choice: str, model: Model, attention: AttentionBackend, embeds: Embeds, adapters: Adapters
 ) -> Executor:
     """The executor of a model. It uses graphs on a GPU whose attention backend can be recorded, unless `choice`
     (`WorkerOptions.cuda_graphs`) forbids them."""
     direct = DirectExecutor(model, attention, embeds)
-    if choice == "off" or embeds.device.type != "cuda" or not isinstance(attention, GraphBackend):
+    if choice == "off" or embeds.vectors.device.type != "cuda" or not isinstance(attention, GraphBackend):
         return direct
     return GraphExecutor(direct, model, attention, embeds, adapters, CudaRecorder())
 

@@ -18,6 +18,7 @@ from ..models.interface import Model
 from ..protocol import Array, ModelDescription
 from ..recurrence.states import States
 from .direct import Executor
+from .embeds import Embeds
 from .image_encoder import ImageEncoder
 
 
@@ -32,7 +33,7 @@ class ServedModel:
     adapters: Adapters
     states: States  # what layers keep beside keys and values, in slots of their own
     ranks: Ranks
-    embeds: Tensor  # [num_embeds, hidden_size]: an input embedding, or an output after the last norm
+    embeds: Embeds
     tokens: Tensor  # int64 [num_token_slots]
     description: ModelDescription
     constraints: Constraints | None = None  # grammars; None on ranks that follow, which get tokens from the leader
@@ -40,12 +41,12 @@ class ServedModel:
 
     @property
     def device(self) -> torch.device:
-        return self.embeds.device
+        return self.embeds.vectors.device
 
     def next_logits(self, embeds: Array) -> Tensor:
         """Logits of the next token at each embed, float32 [N, vocab_size], in new memory. Raises BatchError."""
         rows = upload(index_tensor(embeds, len(self.embeds), "embed"), self.device)
-        return self.model.logits(self.embeds.index_select(0, rows))
+        return self.model.logits(self.embeds.vectors.index_select(0, rows))
 
     def token_ids(self, tokens: Array) -> Tensor:
         """Token ids, int64 on the model's device; -(s + 1) stands for the token that `Sample` wrote to token slot s.

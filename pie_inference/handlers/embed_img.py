@@ -28,7 +28,7 @@ def embed_img(served: ServedModel, batch: EmbedImg) -> None:
             first, count = int(batch.firsts[n]), int(batch.indptr[n + 1] - batch.indptr[n])
             vectors.append(found[part][first : first + count])
     if vectors:
-        served.embeds.index_copy_(0, upload(embeds, served.device), torch.cat(vectors))
+        served.embeds.vectors.index_copy_(0, upload(embeds, served.device), torch.cat(vectors))
 
 
 def _parts(batch: EmbedImg) -> list[Layers]:

@@ -15,4 +15,4 @@ def embed_txt(served: ServedModel, batch: EmbedTxt) -> None:
     tokens = served.token_ids(batch.tokens)
     for first in range(0, len(tokens), MOST_ROWS):
         some = slice(first, first + MOST_ROWS)
-        served.embeds.index_copy_(0, embeds[some], served.model.embed(tokens[some]))
+        served.embeds.fill(embeds[some], served.model.embed(tokens[some]), tokens[some])

@@ -90,6 +90,11 @@ class ModelConfig:
         return ""
 
     @property
+    def by_token(self) -> bool:
+        """Whether layers have embeddings of their own, so that each input has to be a token."""
+        return False
+
+    @property
     def code(self) -> str:
         """Whose code runs it, and how that is known to be exact."""
         return "Pie's own"

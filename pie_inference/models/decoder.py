@@ -59,7 +59,14 @@ class Decoder:
     def embed(self, tokens: Tensor) -> Tensor:
         return self._embedding(tokens)
 
-    def forward(self, hidden: Tensor, positions: Tensor, attention: AttentionPlan, keep: Tensor) -> Tensor:
+    def forward(
+        self,
+        hidden: Tensor,
+        positions: Tensor,
+        attention: AttentionPlan,
+        keep: Tensor,
+        tokens: Tensor | None = None,
+    ) -> Tensor:
         rotations = [rotary.at(positions, hidden.dtype) for rotary in self._rotaries]
         change = None
         for layer, rotary in zip(self._layers, self._rotary_of_layer, strict=True):

@@ -26,8 +26,16 @@ class Model(Protocol):
     def embed(self, tokens: Tensor) -> Tensor:
         """Tokens [T] to vectors [T, hidden_size]."""
 
-    def forward(self, hidden: Tensor, positions: Tensor, attention: AttentionPlan, keep: Tensor) -> Tensor:
-        """Runs all layers over [T, hidden_size]; returns rows `keep` [O] of the result, after the last norm."""
+    def forward(
+        self,
+        hidden: Tensor,
+        positions: Tensor,
+        attention: AttentionPlan,
+        keep: Tensor,
+        tokens: Tensor | None = None,
+    ) -> Tensor:
+        """Runs all layers over [T, hidden_size]; returns rows `keep` [O] of the result, after the last norm. `tokens`
+        int32 [T] are those that became `hidden`; None unless `ModelConfig.by_token`."""
 
     def moves(self, distances: Tensor, dtype: torch.dtype) -> Sequence[Rotation]:
         """For each layer the rotation that moves keys by distances int64 [T] in positions, in `dtype`."""

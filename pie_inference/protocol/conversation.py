@@ -121,6 +121,7 @@ class ModelDescription(Message, frozen=True):
     weight_bytes: int  # all ranks; what each of them holds whole is counted for each
     vision: Vision | None = None  # None: it takes no images
     fixed_positions: str = ""  # why it does not run ShiftKvpage; "": it does
+    by_token: bool = False  # whether each input of a forward has to be a token, and no output
     num_states: int = 0  # slots for states of texts; 0: it keeps none beside keys and values
     state_bytes: int = 0  # memory of one state, all ranks
     pooling: str = ""  # how states become the vector of a text: "last" or "mean"; "": it was not made for embeddings

@@ -19,7 +19,7 @@ def poison(worker: Worker) -> None:
     with torch.inference_mode():
         for layer in range(served.cache.shape.num_layers):
             served.cache.layer(layer).fill_(torch.nan)
-        served.embeds.fill_(torch.nan)
+        served.embeds.vectors.fill_(torch.nan)
 
 
 def largest_difference(worker: Worker, world: World, owner: int, means: IssueOrder) -> float:
@@ -51,4 +51,4 @@ def _keys(worker: Worker, holdings: Holdings, means: IssueOrder) -> Iterator[tup
 
 def _embeds(worker: Worker, holdings: Holdings, means: IssueOrder) -> Iterator[tuple[Tensor, Tensor]]:
     for address, (value, _) in means.embeds.items():
-        yield worker._served.embeds[holdings.embeds.physical[address]], value
+        yield worker._served.embeds.vectors[holdings.embeds.physical[address]], value

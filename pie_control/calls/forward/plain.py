@@ -7,7 +7,7 @@ from typing import NamedTuple, NoReturn
 
 from msgspec import structs
 
-from pie_control.errors import InvalidArgument
+from pie_control.errors import InvalidArgument, Unsupported
 from pie_control.resources.address_space import AddressSpace
 from pie_control.resources.hazards import make_stamp
 from pie_control.resources.kinds import STATES
@@ -35,7 +35,7 @@ def issue(
 ) -> None:
     """The four lists are ranges. `mask` is that of `forward`. Raises InvalidArgument (no input, too many
     outputs, too long), NotFound, InvalidState (embed never filled, no free slot, a decode run of another queue uses an
-    output embed)."""
+    output embed), Unsupported (an output as input, and the model takes tokens only)."""
     space.check_command(queue)
     inputs, positions = filled(space, input_embeds)
     found = check(space, queue, context, inputs, positions, output_pages, output_embeds, adapter, mask)
@@ -46,11 +46,18 @@ def issue(
 
 
 def filled(space: AddressSpace, input_embeds: Sequence[int]) -> tuple[tuple[Range, ...], Sequence[int]]:
-    """The inputs of a forward, and their positions. Raises InvalidArgument, NotFound, InvalidState."""
+    """The inputs of a forward, and their positions. Raises InvalidArgument, NotFound, InvalidState, Unsupported (an
+    output, and the model takes tokens only)."""
     inputs = parse_ranges(input_embeds, "embed")
     if not inputs:
         raise InvalidArgument("a forward needs at least one input embed")
-    return inputs, space.embeds.filled_positions(inputs)
+    positions = space.embeds.filled_positions(inputs)
+    if space.model.by_token and (output := space.embeds.first_output(inputs)) >= 0:
+        raise Unsupported(
+            f"embed {output} holds an output, and layers of model {space.model.name} look up the token of each input: "
+            "sample a token, and fill the embed with embed-txt"
+        )
+    return inputs, positions
 
 
 class Checked(NamedTuple):

@@ -75,6 +75,11 @@ class EmbedTable:
                     "run forward first and name its output embed"
                 )
 
+    def first_output(self, ranges: Sequence[Range]) -> int:
+        """The first of embeds, which are filled, that a forward filled; -1: there is none."""
+        places = (self.is_output.find(1, first, last) for first, last in ranges)
+        return next((place for place in places if place >= 0), -1)
+
     def fill_inputs(self, ranges: Sequence[Range], positions: Sequence[int]) -> None:
         """Puts tokens at these positions into the embeds, which are owned and as many."""
         if len(positions) == 1:  # as each step of a generation does

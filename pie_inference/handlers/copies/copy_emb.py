@@ -12,5 +12,4 @@ def copy_emb(served: ServedModel, batch: CopyEmb) -> None:
     if len(batch.source) != len(batch.target):
         raise BatchError(f"{len(batch.source)} embeds cannot be copied to {len(batch.target)}")
     indices = [index_tensor(embeds, len(served.embeds), "embed") for embeds in (batch.source, batch.target)]
-    source, target = upload_together(indices, served.device)
-    served.embeds.index_copy_(0, target, served.embeds.index_select(0, source))
+    served.embeds.copy(*upload_together(indices, served.device))

@@ -26,7 +26,7 @@ def get_embedding(served: ServedModel, batch: GetEmbedding) -> PendingResult:
     if not batch.mean.all():
         wanted = np.concatenate([np.arange(first, end) for first, end in zip(firsts, batch.indptr[1:], strict=True)])
         rows = rows[torch.from_numpy(wanted)]
-    states = served.embeds.index_select(0, upload(rows, served.device)).float()
+    states = served.embeds.vectors.index_select(0, upload(rows, served.device)).float()
     if len(states) > len(counts):
         states = torch.segment_reduce(states, "mean", lengths=upload(torch.from_numpy(lengths), served.device))
     kept = upload(torch.from_numpy(np.arange(size) < batch.dimensions[:, None]), served.device)

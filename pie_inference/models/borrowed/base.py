@@ -71,10 +71,20 @@ class Head:
         return logits[0].to(torch.promote_types(logits.dtype, torch.float32))
 
 
-def run(base: nn.Module, hidden: Tensor, positions: Tensor, cache: object | None = None) -> Tensor:
+def asks_for_tokens(base: Any) -> bool:
+    """Whether layers have embeddings of their own."""
+    return bool(getattr(base.config, "hidden_size_per_layer_input", None)) and hasattr(base, "get_per_layer_inputs")
+
+
+def run(
+    base: Any, hidden: Tensor, positions: Tensor, cache: object | None = None, tokens: Tensor | None = None
+) -> Tensor:
     """Runs the layers of transformers' module over vectors [B, T, hidden_size] at positions [B, T]; `cache` is a
-    `Cache` of transformers for those that keep a state. Returns [B, T, hidden_size], after the last norm."""
+    `Cache` of transformers for those that keep a state, `tokens` are [B, T] for those that ask for them. Returns
+    [B, T, hidden_size], after the last norm."""
     given: dict[str, Any] = {"inputs_embeds": hidden, "position_ids": positions, "use_cache": cache is not None}
+    if asks_for_tokens(base):
+        given["per_layer_inputs"] = base.get_per_layer_inputs(tokens)
     if cache is not None:
         takes = inspect.signature(base.forward).parameters
         given["cache_params" if "cache_params" in takes else "past_key_values"] = cache

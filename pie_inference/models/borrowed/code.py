@@ -130,9 +130,8 @@ def _check(config: Any) -> None:
         kinds = getattr(config, name, None)
         if kinds is not None and len(kinds) != layers:
             raise CheckpointError(f"config.json: {name} has {len(kinds)} entries for {layers} layers")
-    for flag, what in (("is_encoder_decoder", "an encoder"), ("hidden_size_per_layer_input", "embeddings of layers")):
-        if getattr(config, flag, None):
-            raise CheckpointError(f"config.json: {flag}: models with {what} are not supported")
+    if getattr(config, "is_encoder_decoder", None):
+        raise CheckpointError("config.json: is_encoder_decoder: models with an encoder are not supported")
 
 
 def _check_layers(key: str, layers: object) -> None:

@@ -50,6 +50,10 @@ class BorrowedConfig(ModelConfig):
         return super().fixed_positions or self.survey.fixed_positions
 
     @property
+    def by_token(self) -> bool:
+        return self.survey.by_token
+
+    @property
     def code(self) -> str:
         return f"transformers {version()}; its small form over pages is within {self.difference:.0e} of its own forward"
 

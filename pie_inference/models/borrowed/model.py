@@ -81,23 +81,29 @@ class BorrowedModel:
         vectors: Tensor = self._embedding(tokens)
         return vectors
 
-    def run(self, hidden: Tensor, positions: Tensor, attention: AttentionPlan, cache: object | None = None) -> Tensor:
-        """Runs the layers over [B, T, hidden_size] at positions [B, T]; the rows of `attention` are those of B, one
-        behind the other. Returns [B, T, hidden_size], after the last norm."""
-        with attending(_Pages(attention, self._survey)):
-            return run(self._base, hidden, positions, cache)
-
-    def forward(self, hidden: Tensor, positions: Tensor, attention: AttentionPlan, keep: Tensor) -> Tensor:
+    def forward(
+        self,
+        hidden: Tensor,
+        positions: Tensor,
+        attention: AttentionPlan,
+        keep: Tensor,
+        tokens: Tensor | None = None,
+    ) -> Tensor:
         """Like `Model.forward`. A model with a state runs one text at a time, or several by one token each."""
-        if self._slots is None:
-            return self.run(hidden[None], positions[None], attention)[0].index_select(0, keep)
+        with attending(_Pages(attention, self._survey)):
+            if self._slots is not None:
+                return self._with_states(self._slots, hidden, positions).index_select(0, keep)
+            own = None if tokens is None else tokens[None]
+            return run(self._base, hidden[None], positions[None], None, own)[0].index_select(0, keep)
+
+    def _with_states(self, slots: SlotCache, hidden: Tensor, positions: Tensor) -> Tensor:
         runs = self._states.runs
         count = len(runs.reads)
         assert count == 1 or runs.longest == 1
-        cache = self._slots.load(int(positions.max()) - (runs.longest - 1))
-        found = self.run(hidden.view(count, -1, hidden.shape[-1]), positions.view(count, -1), attention, cache)
-        self._slots.save(cache)
-        return found.flatten(0, 1).index_select(0, keep)
+        cache = slots.load(int(positions.max()) - (runs.longest - 1))
+        found = run(self._base, hidden.view(count, -1, hidden.shape[-1]), positions.view(count, -1), cache)
+        slots.save(cache)
+        return found.flatten(0, 1)
 
     def moves(self, distances: Tensor, dtype: torch.dtype) -> Sequence[Rotation]:
         assert self._turning is not None, self.config.fixed_positions

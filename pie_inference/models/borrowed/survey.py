@@ -49,6 +49,7 @@ class Survey(msgspec.Struct, frozen=True):
     longest_context: int
     state: tuple[StatePart, ...] = ()
     fixed_positions: str = ""  # why keys cannot be moved to other positions; "": they can
+    by_token: bool = False  # whether layers have embeddings of their own
     forgets: bool = False  # whether its code loses the state of a text that goes on by several tokens
 
     @property

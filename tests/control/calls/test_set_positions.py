@@ -1,8 +1,10 @@
 from __future__ import annotations
 
 import pytest
+from msgspec import structs
 
-from pie_control.errors import InvalidArgument, InvalidState, NotFound
+from pie_control.errors import InvalidArgument, InvalidState, NotFound, Unsupported
+from pie_control.testing.fake_model import FakeModel
 from tests.helpers.refusals import NO_QUEUE, Q, Refusal, check_refused, prepare, refusal
 from tests.helpers.scheduling import World, name_token
 
@@ -58,6 +60,21 @@ def test_an_output_that_is_fed_back_sees_the_token_that_made_it_only_with_a_posi
 
     assert follow(True, None) != follow(True, 3)
     assert follow(True, 3) != follow(True, 4)
+
+
+def test_an_output_is_no_input_where_layers_look_up_tokens() -> None:
+    model = FakeModel()
+    model._description = structs.replace(model._description, by_token=True)
+    inferlet = World(model=model).open(4, 16)
+    inferlet.call("embed_txt", Q, [65, 66, 67], [0, 1, 2], [0, 3])
+    inferlet.forward(0, 3, 8)
+    inferlet.call("copy_emb", Q, [8, 1], [9, 1])
+    for call in ("forward", "forward_with_scores"):
+        for output in (8, 9):
+            with pytest.raises(Unsupported, match=f"embed {output} holds an output, and layers of model fake look up"):
+                inferlet.call(call, Q, [0, 1], [0, 1, output, 1], [0, 1], [])
+    inferlet.call("embed_txt", Q, [68], [3], [9, 1])
+    inferlet.forward(9, 1, 10)
 
 
 def test_a_token_is_sampled_at_an_output_with_a_new_position() -> None:

@@ -277,7 +277,7 @@ def test_after_a_failed_recording_everything_runs_directly(
 def test_outputs_go_where_the_batch_says(make_served: Callable[..., Served]) -> None:
     """Only some rows are kept, in any order; other embeds stay as they are."""
     served = make_served()
-    executor, embeds, driver = served.worker._served.executor, served.worker._served.embeds, served.driver()
+    executor, embeds, driver = served.worker._served.executor, served.worker._served.embeds.vectors, served.driver()
     keys = [Keys(), Keys(), Keys()]
     for step in range(3):
         embed, forward = driver.forward_batch([Extend(each, [step]) for each in keys])

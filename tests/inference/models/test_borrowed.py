@@ -22,12 +22,23 @@ from pie_inference.config import WorkerConfig
 from pie_inference.errors import CheckpointError, ConfigError
 from pie_inference.models.borrowed import config as borrowed
 from pie_inference.models.borrowed.survey import Heads
-from pie_inference.protocol import ForwardWithScores, ForwardWithScoresResult, ShiftKvpage
+from pie_inference.protocol import CopyEmb, EmbedTxt, ForwardWithScores, ForwardWithScoresResult, ShiftKvpage
 from pie_inference.serving.worker import Worker
 from testing.checkpoints import make_checkpoint, write_tokenizer
 from testing.worker_batches import Extend, Keys, copy_batch, indptr, ints
 from tests.helpers.families import SMALL, WINDOW, save_reference
 from tests.helpers.oracle import VOCAB, Oracle, assert_close, assert_ragged_batch_equals, random_tokens
+
+BY_TOKEN: dict[str, Any] = {
+    "head_dim": 16,
+    "hidden_size_per_layer_input": 8,
+    "vocab_size_per_layer_input": VOCAB,
+    "num_hidden_layers": 4,
+    "layer_types": ["sliding_attention", "full_attention"] * 2,
+    "num_kv_shared_layers": 2,
+    "sliding_window": WINDOW,
+}
+"""Settings of a model whose layers have embeddings of tokens, and whose last ones have no keys of their own."""
 
 MODELS: dict[str, tuple[str, dict[str, Any]]] = {
     "olmo3": ("Olmo3ForCausalLM", {"sliding_window": WINDOW, "layer_types": ["sliding_attention", "full_attention"]}),
@@ -49,6 +60,14 @@ MODELS: dict[str, tuple[str, dict[str, Any]]] = {
         | {"rope_parameters": {"rope_type": "default", "rope_theta": 1e4}},
     ),
     "gpt2": ("GPT2LMHeadModel", {"n_positions": 512, "n_embd": 64, "n_layer": 2, "n_head": 4}),
+    "gemma4": ("Gemma4ForCausalLM", {**BY_TOKEN, "global_head_dim": 32}),
+    "gemma4 moe": (
+        "Gemma4ForCausalLM",
+        {"head_dim": 16, "global_head_dim": 32, "layer_types": BY_TOKEN["layer_types"], "num_hidden_layers": 4}
+        | {"attention_k_eq_v": True, "num_global_key_value_heads": 1, "hidden_size_per_layer_input": 0}
+        | {"enable_moe_block": True, "num_experts": 4, "top_k_experts": 2, "moe_intermediate_size": 32},
+    ),
+    "gemma3n": ("Gemma3nForCausalLM", {**BY_TOKEN, "activation_sparsity_pattern": [0.95, 0.95, 0.0, 0.0]}),
 }
 
 
@@ -75,6 +94,33 @@ def test_forks_share_pages(oracle: Oracle) -> None:
         results = driver.logprobs(*steps, vocab_size=VOCAB)
     for result, text in zip(results, texts, strict=True):
         assert_close(result, oracle.expected(prompt + text)[-1:])
+
+
+@pytest.mark.parametrize("oracle", ["gemma4", "gemma4 moe", "gemma3n"], indirect=True)
+def test_a_greedy_text_is_that_of_transformers(oracle: Oracle) -> None:
+    prompt = random_tokens(30, 7)
+    with torch.inference_mode():
+        whole = oracle.reference.generate(torch.tensor([prompt]), max_new_tokens=12, do_sample=False)[0].tolist()
+    assert oracle.driver().generate(Keys(), prompt, 12)[: len(whole) - 30] == whole[30:]
+
+
+@pytest.mark.parametrize("oracle", ["gemma4", "olmo3"], indirect=True)
+def test_embeds_are_copied_with_their_tokens(oracle: Oracle) -> None:
+    tokens, driver = random_tokens(20, 9), oracle.driver()
+    embed, forward = driver.forward_batch([Extend(Keys(), tokens)])
+    elsewhere = msgspec.structs.replace(forward, q_embeds=forward.q_embeds + 1000)
+    driver.run(embed, CopyEmb(forward.q_embeds, elsewhere.q_embeds, forward.q_indptr))
+    driver.run(EmbedTxt(embed.embeds, ints(random_tokens(20, 10)), embed.indptr), elsewhere)
+    hidden = oracle.worker._served.embeds.vectors[torch.from_numpy(forward.out_embeds).long()]
+    with torch.inference_mode():
+        found = oracle.worker._served.model.logits(hidden).log_softmax(-1).numpy()
+    assert_close(found, oracle.expected(tokens))
+
+
+@pytest.mark.parametrize("oracle", ["gemma4", "gemma4 moe"], indirect=True)
+def test_the_model_says_whether_its_layers_ask_for_tokens(oracle: Oracle) -> None:
+    asks = oracle.reference.config.hidden_size_per_layer_input > 0
+    assert oracle.worker.describe()[0].by_token == asks
 
 
 @pytest.mark.parametrize("oracle", ["olmo3", "starcoder2", "gpt oss"], indirect=True)

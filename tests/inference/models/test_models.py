@@ -182,7 +182,7 @@ def test_an_output_can_be_an_input(oracle: Oracle) -> None:
         reference = oracle.reference.model
         hidden = reference(torch.tensor([[5, 6, 7]])).last_hidden_state
         expected = reference(inputs_embeds=hidden).last_hidden_state[0]
-    actual = oracle.worker._served.embeds[driver.outputs : driver.outputs + 3]
+    actual = oracle.worker._served.embeds.vectors[driver.outputs : driver.outputs + 3]
     torch.testing.assert_close(actual, expected, rtol=1e-4, atol=1e-4)
 
 

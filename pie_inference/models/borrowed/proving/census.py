@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import msgspec
 import torch
 from torch import Tensor, nn
+from torch.distributions import Distribution
+from torch.fx.experimental import _config as torch_config
 
 from ....errors import CheckpointError
 from ...config_json import ConfigJson
 from ...rope_json import read_context
-from ..base import Head, base_of, run, sinks_of
+from ..base import Head, asks_for_tokens, base_of, run, sinks_of
 from ..cache import new_cache, parts_of
 from ..code import attending, first_line, make, why_state
 from ..survey import Heads, StatePart, Survey
@@ -52,10 +55,11 @@ def survey(config: Any) -> Survey:
     hooks = [module.register_forward_pre_hook(watch(name)) for name, module in linear.items()]
     name = type(model).__name__
     try:
-        with torch.device("meta"), torch.enable_grad(), attending(attend):
-            embeds = model.get_input_embeddings()(torch.zeros(ROWS, dtype=torch.int64))
+        with torch.device("meta"), torch.enable_grad(), attending(attend), _without_numbers():
+            tokens = torch.zeros(1, ROWS, dtype=torch.int64)
+            embeds = model.get_input_embeddings()(tokens[0])
             cache = new_cache(model.config) if why_state(config) else None
-            hidden = run(base_of(model), embeds[None], torch.zeros(1, ROWS, dtype=torch.int64), cache)
+            hidden = run(base_of(model), embeds[None], torch.zeros_like(tokens), cache, tokens)
             logits = Head(model)(hidden[0])
     except (_Refused, CheckpointError) as refused:
         raise CheckpointError(f"config.json: {name} is not supported: {refused}") from None
@@ -69,7 +73,20 @@ def survey(config: Any) -> Survey:
     regular = {each for each, count in rows.items() if count == 1} - irregular
     others = (each for each, module in linear.items() if each not in regular and module is not output)
     sizes = (embeds.shape[-1], logits.shape[-1])
-    return Survey(tuple(found), *sizes, tuple(others), *_context(config), state, why_fixed(model, found))
+    by_token = asks_for_tokens(base_of(model))
+    return Survey(tuple(found), *sizes, tuple(others), *_context(config), state, why_fixed(model, found), by_token)
+
+
+@contextmanager
+def _without_numbers() -> Iterator[None]:
+    """Within it, code that looks at numbers on the device `meta` goes on: arguments of distributions are not checked,
+    and each number counts as another one than 0."""
+    Distribution.set_default_validate_args(False)
+    try:
+        with torch_config.patch(meta_nonzero_assume_all_nonzero=True):  # type: ignore[attr-defined]
+            yield
+    finally:
+        Distribution.set_default_validate_args(__debug__)
 
 
 def _context(config: Any) -> tuple[int, int]:

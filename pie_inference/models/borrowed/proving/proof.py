@@ -4,6 +4,7 @@ transformers' own forward without a cache, in float32, over batches, chunks, for
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import nullcontext
 from typing import Any
 
 import msgspec
@@ -202,11 +203,12 @@ class _Pages:
             out_embeds=rows,
             **self._slots(texts, counts, each),
         )
-        hidden = self._model.embed(torch.tensor([token for _, tokens in parts for token in tokens]))
+        given = torch.tensor([token for _, tokens in parts for token in tokens])
+        hidden = self._model.embed(given)
         found = torch.empty_like(hidden)
         with self._states.beside(batch):
             for piece in pieces_of(batch, self._model.config.cut):
-                found[piece.batch.out_embeds] = self._run(piece.batch, hidden)
+                found[piece.batch.out_embeds] = self._run(piece.batch, hidden, given)
         return list(torch.split(self._model.logits(found), counts))
 
     def move_back(self, text: _Text) -> None:
@@ -216,13 +218,11 @@ class _Pages:
         far = torch.from_numpy(self._cache.distances(slots, positions)).long()
         self._cache.shift(slots, positions, self._model.moves(far, torch.float32))
 
-    def _run(self, batch: Forward, hidden: Tensor) -> Tensor:
+    def _run(self, batch: Forward, hidden: Tensor, given: Tensor) -> Tensor:
         own, positions = torch.from_numpy(batch.q_embeds), torch.from_numpy(batch.q_positions).long()
         plan, keep = self._attention.plan(batch), torch.from_numpy(batch.out_rows).long()
-        if batch.state_reads is None:
-            return self._model.forward(hidden[own], positions, plan, keep)
-        with self._states.piece(batch):
-            return self._model.forward(hidden[own], positions, plan, keep)
+        with nullcontext() if batch.state_reads is None else self._states.piece(batch):
+            return self._model.forward(hidden[own], positions, plan, keep, given[own])
 
     def _slots(self, texts: Sequence[_Text], counts: Sequence[int], each: bool) -> dict[str, Any]:
         """Each text leaves its state in a slot of its own, as others may have begun with the one that it reads."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 LAYERS = 4
@@ -21,7 +21,8 @@ _POSITIONS = "max_position_embeddings|n_positions|n_ctx|max_seq_len|max_sequence
 _WINDOW = "sliding_window|local_attention|attention_window_size|window_size|sliding_window_size|swa_window"
 
 SMALL: Mapping[str, int] = {
-    "vocab_size": 256,
+    "vocab_size|vocab_size_per_layer_input": 256,
+    "hidden_size_per_layer_input": 8,
     _HEADS: 4,
     _WIDTH: 64,
     _INNER: 96,
@@ -49,6 +50,9 @@ SMALL: Mapping[str, int] = {
 }
 """The value for the fields whose whole name fits the pattern; the first pattern decides."""
 
+BY_LAYER = ("layer_types", "mlp_layer_types", "layers_block_type", "no_rope_layers", "activation_sparsity_pattern")
+"""Fields that say the kind of each layer."""
+
 _KV_HEADS = r"num_key_value_heads|n_head_kv|num_kv_heads|n_kv_heads|.*_num_key_value_heads|num_global_key_value_heads"
 _COUNT = r"num_hidden_layers|n_layer|n_layers|num_layers"
 TOKEN = 5
@@ -67,26 +71,48 @@ def shrink(config: Any) -> dict[str, Any]:
         small["attention_head_dim"] = small["attention_hidden_size"] // small["num_attention_heads"]
     if {"expand", "num_heads", "head_dim", "state_size"} <= values.keys():
         small["num_heads"] = int(small["expand"] * small["hidden_size"]) // small["head_dim"]
+    if values.get("num_kv_shared_layers"):
+        small["num_kv_shared_layers"] = sum(layer >= count - values["num_kv_shared_layers"] for layer in layers)
+    if "per_layer_config" in values:
+        small["per_layer_config"] = _small_exceptions(values, layers)
     if "mamba_d_ssm" in values:
         small["mamba_d_ssm"] = small["mamba_n_heads"] * small["mamba_d_head"]
     return {name: value for name, value in small.items() if name not in ("transformers_version", "dtype")}
 
 
-def _layers(config: Any) -> int:
-    """So many of the first layers that each kind is among them."""
+def _layers(config: Any) -> Sequence[int]:
+    """The first layers, so many that each kind is among them. Where the last ones share keys of others, it is the first
+    of each kind on both sides."""
+    count, shared = int(config.num_hidden_layers), getattr(config, "num_kv_shared_layers", 0)
+    columns: list[list[Any]] = [
+        own for own in (getattr(config, name, None) for name in BY_LAYER) if isinstance(own, list)
+    ]
+    if shared:
+        found: dict[tuple[Any, ...], int] = {}
+        for layer in range(count):
+            found.setdefault((layer >= count - shared, *(kinds[layer] for kinds in columns)), layer)
+        return list(found.values())
     least = 1
-    for name in ("layer_types", "mlp_layer_types", "layers_block_type", "no_rope_layers"):
-        kinds = getattr(config, name, None)
-        if isinstance(kinds, list):
-            least = max(least, *(kinds.index(kind) + 1 for kind in set(kinds)))
-            if kinds.count("hybrid") > 1:  # these share weights
-                least = max(least, kinds.index("hybrid", kinds.index("hybrid") + 1) + 1)
+    for kinds in columns:
+        least = max(least, *(kinds.index(kind) + 1 for kind in set(kinds)))
+        if kinds.count("hybrid") > 1:  # these share weights
+            least = max(least, kinds.index("hybrid", kinds.index("hybrid") + 1) + 1)
     first_dense = getattr(config, "first_k_dense_replace", None) or 0
     least = max(least, first_dense + 1 if isinstance(first_dense, int) else 1)
-    return min(max(LAYERS, least), MOST_LAYERS, int(config.num_hidden_layers))
+    return range(min(max(LAYERS, least), MOST_LAYERS, count))
 
 
-def _small(name: str, value: Any, values: Mapping[str, Any], count: Any, layers: int) -> Any:
+def _small_exceptions(values: Mapping[str, Any], layers: Sequence[int]) -> dict[int, Any]:
+    """What is different in some of the layers."""
+    found: dict[int, dict[str, Any]] = {}
+    for place, layer in enumerate(layers):
+        for name, value in values["per_layer_config"].get(str(layer), {}).items():
+            wider = "global_head_dim" if name == "head_dim" else name
+            found.setdefault(place, {})[name] = _small(wider, value, values, None, layers)
+    return found
+
+
+def _small(name: str, value: Any, values: Mapping[str, Any], count: Any, layers: Sequence[int]) -> Any:
     if isinstance(value, bool) or value is None:
         return value
     if name.startswith("rope_") and isinstance(value, dict):
@@ -94,11 +120,11 @@ def _small(name: str, value: Any, values: Mapping[str, Any], count: Any, layers:
     if name.endswith("token_id"):
         return [TOKEN] if isinstance(value, list) else min(value, TOKEN)
     if isinstance(value, list):
-        return value[:layers] if len(value) == count else value
+        return [_small(name, value[each], values, None, layers) for each in layers] if len(value) == count else value
     if not isinstance(value, int):
         return value
     if re.fullmatch(_COUNT, name):
-        return layers
+        return len(layers)
     if re.fullmatch(_KV_HEADS, name):
         return _small_kv_heads(value, values)
     return next((min(small, value) for names, small in SMALL.items() if re.fullmatch(names, name)), value)
