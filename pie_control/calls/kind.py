@@ -73,8 +73,8 @@ class Command(Record, frozen=True, eq=False):
         unless this leaves it out, so a kind of command that does not say it holds everything."""
         return EVERYTHING
 
-    def keeps(self) -> Sequence[Range]:
-        """Pages that are kept from its turn on, whatever becomes of their addresses."""
+    def keeps(self, resource: Resource) -> Sequence[Range]:
+        """Addresses of what is kept from its turn on, whatever becomes of them."""
         return ()
 
 
@@ -169,11 +169,12 @@ class Release(Record, frozen=True):
 
 
 class Adopt(Record, frozen=True):
-    """A note: what an import gave has these addresses, from `first` on."""
+    """A note: the pages that an import gave have the addresses from `first` on; its state has one, if it has one."""
 
     owner: Owner
     future: int
     first: int
+    state: int
 
 
 class Discard(Record, frozen=True):

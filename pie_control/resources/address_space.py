@@ -29,6 +29,7 @@ from .holdings import Forgotten
 from .kinds import EMBEDS, PAGES, RESOURCES, STATES, Resource, charged
 from .quotas import Ledger, Usage, check_quota
 from .ranges import Range, total_length
+from .tables.contexts import NO_STATE
 from .tables.embeds import EmbedTable
 from .tables.pages import PageTable
 from .tables.runs import HeldRuns
@@ -135,6 +136,13 @@ class AddressSpace:
             raise Exhausted(f"{owned} {resource} held and {count} more asked for, the whole pool has {total}")
         self.ledger.check(*charged(self.model, resource, count))
 
+    def check_import(self, pages: int) -> None:
+        """As `check_allocation`, of pages and the state that comes with them at a model with states."""
+        self.check_allocation(PAGES, pages)
+        if self.model.num_states:
+            self.check_allocation(STATES, 1)
+            self.ledger.check(PAGES, pages + charged(self.model, STATES, 1)[1])
+
     # ---- for calls: what they change ----
 
     def next_seq(self) -> int:
@@ -171,10 +179,16 @@ class AddressSpace:
         if not self.waiting and not self.runs:
             self._take_back(self.seq)
 
-    def adopt(self, positions: NDArray[np.int32]) -> int:
-        """First address of imported pages; `check_allocation` has passed them."""
-        self._count(PAGES, len(positions) // self.model.page_size)
-        return self.pages.adopt(positions)
+    def adopt(self, positions: NDArray[np.int32]) -> tuple[int, int]:
+        """First address of imported pages, and that of the state behind their text at a model with states;
+        `check_import` has passed them."""
+        count = len(positions) // self.model.page_size
+        self._count(PAGES, count)
+        first = self.pages.adopt(positions)
+        if not self.model.num_states:
+            return first, NO_STATE
+        self._count(STATES, 1)
+        return first, self.states.adopt(self.pages.all_tokens([(first, first + count)])[0].intervals)
 
     def _take_back(self, seq: int) -> None:
         """What was given back by this number is not bound any more."""

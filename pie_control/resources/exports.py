@@ -9,6 +9,10 @@ The *beginning of a text* has no name, but a key for each of its pages: a hash o
 asks gives the keys of its own text, and gets the pages of all that stand, up to the first that is missing. Pages whose
 keys stand already are left out of a later export, so exports of beginnings are the edges of a radix tree.
 
+At a model that keeps a state of each text, the state at the end of what has a name is exported, too, and of a beginning
+those at the ends of its pages. Who asks for a beginning gets it up to the last page with a state: nothing could go on
+from those behind it.
+
 What stands goes when it is taken back, when its tenant has too much, or when memory is short: first what would cost
 least to compute again and was used longest ago. Those who have imported it keep their pages.
 """
@@ -17,7 +21,7 @@ from __future__ import annotations
 
 import heapq
 from collections import Counter
-from collections.abc import Collection, Container, Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import takewhile
 from typing import NamedTuple
@@ -29,6 +33,8 @@ from pie_control.errors import QuotaExceeded
 from pie_control.ids import Owner
 from pie_control.tenants.tenant import Tenant
 
+from .holdings import Block
+from .kinds import PAGES, Resource
 from .pool import Pool
 from .tables.slots import is_token
 
@@ -57,6 +63,7 @@ class Export:
     future: int  # of its command
     adapters: Sequence[int] = ()  # numbers of those that its keys may depend on
     pages: Sequence[int] = ()  # physical, none while it is announced
+    states: dict[int, int] = field(default_factory=dict)  # physical, by the place of the page that they hang on
     positions: Numbers = field(default_factory=lambda: np.zeros(0, np.int32))
     tokens: Numbers = field(default_factory=lambda: np.zeros(0, np.int32))
     num_tokens: int = 0
@@ -78,6 +85,11 @@ class Export:
         tenant = self.tenant.name
         return [(tenant, key) for key in self.keys] if self.is_beginning else [(tenant, self.name)]
 
+    @property
+    def block(self) -> Block:
+        """All that it has."""
+        return Block(self.pages, list(self.states.values()))
+
     def wait(self, owner: Owner, future: int) -> None:
         """A future of an import gets it when it stands."""
         self.waiting.append((owner, future))
@@ -96,17 +108,17 @@ class Export:
         """An import gets its pages."""
         self.used = now
 
-    def leave_out(self, known: Container[Name]) -> list[int]:
-        """Gives its pages whose keys are known, which it does not have any more."""
-        names, pages = self.names, self.pages
-        own = [place for place, name in enumerate(names) if name not in known]
+    def leave_out(self, places: Collection[int]) -> list[int]:
+        """Gives its pages at these places, which it does not have any more. Their states were taken from it."""
+        pages = self.pages
+        own = [place for place in range(len(pages)) if place not in places]
         if len(own) == len(pages):
             return []
-        left = [page for page, name in zip(pages, names, strict=True) if name in known]
         self.num_tokens = self.num_tokens * len(own) // len(pages)
         self.keys, self.pages = [self.keys[place] for place in own], [pages[place] for place in own]
+        self.states = {new: self.states[place] for new, place in enumerate(own) if place in self.states}
         self.depth = own[0] if own else 0
-        return left
+        return [pages[place] for place in places]
 
     def pin(self, until: float) -> None:
         """It does not go for lack of memory, until then."""
@@ -123,7 +135,7 @@ class Beginning(NamedTuple):
     """What stands of a text: its first pages, and the exports that have them. `coming`: the export with the next page,
     which does not stand yet; None if there is none."""
 
-    pages: Sequence[int]
+    block: Block
     exports: Collection[Export]
     coming: Export | None
 
@@ -131,8 +143,11 @@ class Beginning(NamedTuple):
 class Exports:
     """All exports at one worker."""
 
-    def __init__(self, pool: Pool) -> None:
-        self._pool = pool
+    def __init__(self, pages: Pool, states: Pool, state_pages: int) -> None:
+        """`state_pages`: what a state counts for, in pages."""
+        self._pool = pages
+        self._states = states
+        self._state_pages = state_pages
         self._standing: dict[Export, None] = {}
         self._places: dict[Name, tuple[Export, int]] = {}  # what stands, and the place among its pages
         self._coming: dict[Name, Export] = {}  # by which of those that do not stand yet it is found
@@ -149,31 +164,37 @@ class Exports:
         if export.adapters:
             self._reject_outdated(export)
 
-    def hold(self, export: Export, pages: Sequence[int]) -> None:
-        """The export has its turn. Raises QuotaExceeded: it is larger than all that its tenant may hold."""
-        most = self._most_pages(export.tenant)
-        if len(pages) > most:
+    def hold(self, export: Export, block: Block, places: Sequence[int] = ()) -> None:
+        """The export has its turn; its states hang on the pages at these places. Raises QuotaExceeded: it is larger
+        than all that its tenant may hold."""
+        most, size = self._most_pages(export.tenant), len(block.pages) + len(block.states) * self._state_pages
+        if size > most:
             raise QuotaExceeded(
-                f"export {export.name!r} has {len(pages)} pages, all exports of tenant {export.tenant.name} may have "
+                f"export {export.name!r} has {size} pages, all exports of tenant {export.tenant.name} may have "
                 f"{most}: export less"
             )
-        self._pool.retain(pages)
-        export.pages = pages
+        self._pool.retain(block.pages)
+        self._states.retain(block.states)
+        export.pages, export.states = block.pages, dict(zip(places, block.states, strict=True))
         self._held[export] = None
+
+    def _size(self, export: Export) -> int:
+        """In pages."""
+        return len(export.pages) + len(export.states) * self._state_pages
 
     def _most_pages(self, tenant: Tenant) -> int:
         return self._pool.total if tenant.max_pages is None else min(tenant.max_pages, self._pool.total)
 
-    def stand(self, export: Export) -> Iterator[Sequence[int]]:
-        """What it holds was written. Gives the pages of the exports that make room for it, and its own that are there
+    def stand(self, export: Export) -> Iterator[Block]:
+        """What it holds was written. Gives what the exports had that make room for it, and its own pages that are there
         already, to be released."""
         self._forget(export)
         if export.unwanted:
-            yield export.pages
+            yield export.block
             return
         if export.is_beginning:
             self._use(export)
-            yield export.leave_out(self._places)
+            yield self._leave_known(export)
             if not export.pages:
                 return
         elif older := self._places.get(export.names[0]):
@@ -181,16 +202,31 @@ class Exports:
         count = self._of_tenant.setdefault(export.tenant.name, [0, 0])
         others: list[tuple[tuple[bool, float, int], int, Export]] | None = None  # looked at only if there is no room
         most = MOST_EXPORTS if count[0] < MOST_EXPORTS else MOST_EXPORTS - MOST_EXPORTS // ROOM_OF_MOST
-        while count[0] >= most or count[1] + len(export.pages) > self._most_pages(export.tenant):
+        while count[0] >= most or count[1] + self._size(export) > self._most_pages(export.tenant):
             if others is None:
                 others = [(one.value(export.used), n, one) for n, one in enumerate(self._own(export.tenant))]
                 heapq.heapify(others)
             yield self._drop(heapq.heappop(others)[2])
         count[0] += 1
-        count[1] += len(export.pages)
+        count[1] += self._size(export)
         self._standing[export] = None
         for place, name in enumerate(export.names):
             self._places[name] = export, place
+
+    def _leave_known(self, export: Export) -> Block:
+        """What a beginning has that is there already, and does not have any more. States of pages that are there go to
+        those who have them."""
+        known = {place: found for place, name in enumerate(export.names) if (found := self._places.get(name))}
+        left = []
+        for place in export.states.keys() & known:
+            other, at = known[place]
+            state = export.states.pop(place)
+            if at in other.states or not set(export.adapters) <= set(other.adapters):
+                left.append(state)
+            else:
+                other.states[at] = state
+                self._of_tenant[other.tenant.name][1] += self._state_pages
+        return Block(export.leave_out(known), left)
 
     def _use(self, export: Export) -> None:
         """Those that have pages of the same text are used as it stands."""
@@ -198,10 +234,10 @@ class Exports:
             if known := self._places.get(name):
                 known[0].use(export.used)
 
-    def fail(self, export: Export) -> Sequence[int]:
-        """It will not stand. Gives its pages, to be released."""
+    def fail(self, export: Export) -> Block:
+        """It will not stand. Gives what it has, to be released."""
         self._forget(export)
-        return export.pages
+        return export.block
 
     def _forget(self, export: Export) -> None:
         self._held.pop(export, None)
@@ -215,16 +251,16 @@ class Exports:
     def _own(self, tenant: Tenant) -> Iterator[Export]:
         return (one for one in self._standing if one.tenant.name == tenant.name)
 
-    def _drop(self, export: Export) -> Sequence[int]:
+    def _drop(self, export: Export) -> Block:
         del self._standing[export]
         for name in export.names:
             del self._places[name]
         count = self._of_tenant[export.tenant.name]
         count[0] -= 1
-        count[1] -= len(export.pages)
+        count[1] -= self._size(export)
         if not count[0]:
             del self._of_tenant[export.tenant.name]
-        return export.pages
+        return export.block
 
     # ---- by name ----
 
@@ -238,15 +274,21 @@ class Exports:
 
     def beginning(self, tenant: Tenant, keys: Sequence[bytes]) -> Beginning:
         """What stands of a text, by the keys of its pages."""
-        pages, exports = list[int](), dict[Export, None]()
+        pages, exports, coming = list[int](), dict[Export, None](), None
+        end, states = 0, list[int]()
         for key in keys:
             known = self._places.get((tenant.name, key))
             if known is None:
-                return Beginning(pages, exports, self._coming.get((tenant.name, key)))
+                coming = self._coming.get((tenant.name, key))
+                break
             export, place = known
             pages.append(export.pages[place])
             exports[export] = None
-        return Beginning(pages, exports, None)
+            if place in export.states:
+                end, states = len(pages), [export.states[place]]
+        if self._states.total:
+            del pages[end:]
+        return Beginning(Block(pages, states), exports, coming)
 
     def known(self, tenant: Tenant, names: Sequence[str | bytes]) -> int:
         """How many of the first names stand or are coming."""
@@ -258,19 +300,19 @@ class Exports:
         found = (self._places.get((tenant.name, key)) for key in keys)
         return sum(1 for _ in takewhile(lambda known: known is not None and known[0] in exports, found))
 
-    def take_back(self, tenant: Tenant, name: str) -> Sequence[int] | None:
-        """The name is free. Gives pages to be released; None: there was no such export."""
+    def take_back(self, tenant: Tenant, name: str) -> Block | None:
+        """The name is free. Gives what is to be released; None: there was no such export."""
         key = tenant.name, name
         coming = self._coming.pop(key, None)
         if coming is not None:
             coming.unwanted = True
         if known := self._places.get(key):
             return self._drop(known[0])
-        return None if coming is None else ()
+        return None if coming is None else Block(())
 
-    def drop_adapter(self, adapter: int) -> Iterator[Sequence[int]]:
-        """Nothing that an adapter has changed is there any more, or will be: another one may get its name. Gives pages,
-        to be released."""
+    def drop_adapter(self, adapter: int) -> Iterator[Block]:
+        """Nothing that an adapter has changed is there any more, or will be: another one may get its name. Gives what
+        is to be released."""
         self._dropped.add(adapter)
         for export in {*self._coming.values(), *self._held}:
             self._reject_outdated(export)
@@ -294,24 +336,25 @@ class Exports:
         """These exports of a tenant, which stand, do not go before `until`, from the first one on: as many as it may
         pin, and as the pool has room for what is pinned. Those that do not go."""
         held = [one for one in self._standing if one.pinned > now and one not in exports]
-        own = sum(len(one.pages) for one in held if one.tenant.name == tenant.name)
-        room = self._pool.total // PINNED_OF_ALL - sum(len(one.pages) for one in held)
+        own = sum(self._size(one) for one in held if one.tenant.name == tenant.name)
+        room = self._pool.total // PINNED_OF_ALL - sum(self._size(one) for one in held)
         room = min(room, self._most_pages(tenant) // PINNED_OF_TENANT - own)
         for place, export in enumerate(exports):
-            room -= len(export.pages)
+            room -= self._size(export)
             if room < 0:
                 return exports[:place]
             export.pin(until)
         return exports
 
-    def shed(self, missing: int, now: float) -> Iterator[Sequence[int]]:
-        """Drops the least valuable exports that nobody else holds and nobody has pinned, until so many pages come free,
-        or the least part of the pool. Gives their pages, each to be released before the next is asked for."""
-        missing = max(missing, self._pool.total // SHED_OF_ALL)
+    def shed(self, resource: Resource, missing: int, now: float) -> Iterator[Block]:
+        """Drops the least valuable exports that nobody else holds and nobody has pinned, until so many pages or states
+        come free, or the least part of the pool. Gives what each had, to be released before the next is asked for."""
+        pool = self._pool if resource is PAGES else self._states
+        missing = max(missing, pool.total // SHED_OF_ALL)
         for export in sorted(self._standing, key=lambda one: one.value(now)):
             if missing <= 0 or export.pinned > now:
                 return
-            free = sum(self._pool.references(page) == 1 for page in export.pages)
+            free = sum(pool.references(slot) == 1 for slot in export.block.of(resource))
             if free:
                 missing -= free
                 yield self._drop(export)
@@ -322,13 +365,13 @@ class Exports:
 
     def own_pages(self) -> int:
         """Pages that nothing but exports holds."""
-        held = Counter(self.held_pages())
+        held = Counter(page for block in self.blocks() for page in block.pages)
         return sum(self._pool.references(page) == count for page, count in held.items())
 
-    def held_pages(self) -> Iterator[int]:
-        """Each page as often as exports hold it."""
+    def blocks(self) -> Iterator[Block]:
+        """What each of them holds."""
         for export in (*self._standing, *self._held):
-            yield from export.pages
+            yield export.block
 
     def check_integrity(self) -> None:
         """Asserts that tenants have what is counted."""
@@ -336,7 +379,7 @@ class Exports:
         for export in self._standing:
             count = counted.setdefault(export.tenant.name, [0, 0])
             count[0] += 1
-            count[1] += len(export.pages)
+            count[1] += self._size(export)
         places = {name: (one, place) for one in self._standing for place, name in enumerate(one.names)}
         assert self._places == places, "something that stands is not found"
         assert counted == {name: count for name, count in self._of_tenant.items() if count[0]}

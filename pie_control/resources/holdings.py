@@ -9,14 +9,14 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from heapq import heappop, heappush
 from itertools import chain
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from pie_control.errors import CallError
 from pie_control.ids import Owner
 from pie_control.record import Record
 from pie_control.tenants.tenant import DEFAULT_STANDING, Standing
 
-from .kinds import Resource
+from .kinds import PAGES, STATES, Resource
 from .ranges import Range, overlap, total_length
 
 UNBOUND = -1
@@ -45,6 +45,10 @@ class Binding:
     def is_bound(self, address: int) -> bool:
         return address < len(self.physical) and self.physical[address] != UNBOUND
 
+    def bound_to(self, ranges: Sequence[Range]) -> list[int]:
+        """What the addresses are bound to."""
+        return [slot for first, last in ranges for slot in self.physical[first:last]]
+
     def unbind(self, ranges: Sequence[Range]) -> list[int]:
         """What the addresses were bound to."""
         slots: list[int] = []
@@ -58,6 +62,17 @@ class Binding:
     def unbind_all(self) -> list[int]:
         """What everything was bound to, for an inferlet that ends."""
         return self.unbind(((0, len(self.physical)),))
+
+
+class Block(NamedTuple):
+    """Pages, and states that hang on them, by their physical numbers."""
+
+    pages: Sequence[int]
+    states: Sequence[int] = ()
+
+    def of(self, resource: Resource) -> Sequence[int]:
+        """Those of a kind of memory."""
+        return self.pages if resource is PAGES else self.states if resource is STATES else ()
 
 
 class TokenSource:
@@ -244,7 +259,7 @@ class Holdings:
     pages: Binding = field(default_factory=Binding)
     embeds: Binding = field(default_factory=Binding)
     states: Binding = field(default_factory=Binding)
-    lent: dict[int, Sequence[int]] = field(default_factory=dict)  # pages of imports that have no address, by future
+    lent: dict[int, Block] = field(default_factory=dict)  # what imports found and has no address, by future
     tokens: dict[int, TokenSource] = field(default_factory=dict)  # by future
     forgotten: deque[Forgotten] = field(default_factory=deque)  # still kept: waiting commands may name them
 

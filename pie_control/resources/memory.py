@@ -27,8 +27,8 @@ from pie_inference.protocol import ModelDescription
 
 from .contention import Action, ContentionPolicy, Holder, Shed, Shortage
 from .exports import Exports
-from .holdings import UNBOUND, Holdings, Request, Returns
-from .kinds import EMBEDS, PAGES, RESOURCES, STATES, Resource
+from .holdings import UNBOUND, Block, Holdings, Request, Returns
+from .kinds import EMBEDS, PAGES, RESOURCES, STATES, Resource, charged
 from .pool import Pool, PoolUsage
 from .ranges import Range
 from .tile_slots import TileSlots
@@ -53,6 +53,16 @@ class Allocation(Protocol):
     def count(self) -> int: ...
 
 
+class Keeper(Protocol):
+    """A command that keeps memory from its turn on, whatever becomes of the addresses (pie_control.calls.kind)."""
+
+    @property
+    def future(self) -> int | None: ...
+
+    def keeps(self, resource: Resource) -> Sequence[Range]:
+        """Addresses of this kind of memory."""
+
+
 @dataclass(frozen=True, slots=True)
 class PageUse:
     """Who holds the pages of a worker. `owners`: how many pages each inferlet holds that nobody else does; `shared`:
@@ -74,7 +84,7 @@ class Memory:
         self.pools = {resource: Pool(resource.pool_size(model)) for resource in RESOURCES}
         self.tokens = Pool(model.num_token_slots)
         self.tiles = TileSlots(model.vision.tile_slots if model.vision is not None else 0)
-        self.exports = Exports(self.pools[PAGES])
+        self.exports = Exports(self.pools[PAGES], self.pools[STATES], charged(model, STATES, 1)[1])
         self._shares = False  # whether an inferlet has imported pages
         self.wave = 0  # number of the next wave
         self.page_size = model.page_size
@@ -102,8 +112,8 @@ class Memory:
                 self._leave_line(request)
         for resource in RESOURCES:
             self._release(resource, holdings.binding(resource).unbind_all())
-        for pages in holdings.lent.values():
-            self.release_pages(pages)
+        for block in holdings.lent.values():
+            self.release_block(block)
         self.tiles.drop(owner)
 
     # ---- binding ----
@@ -172,31 +182,36 @@ class Memory:
 
     # ---- exports ----
 
-    def lend(self, holdings: Holdings, future: int, pages: Sequence[int]) -> None:
-        """An import has found pages, which have no address yet."""
-        self.pools[PAGES].retain(pages)
-        holdings.lent[future] = pages
+    def lend(self, holdings: Holdings, future: int, block: Block) -> None:
+        """An import has found something that has no address yet."""
+        self.pools[PAGES].retain(block.pages)
+        self.pools[STATES].retain(block.states)
+        holdings.lent[future] = block
 
-    def keep(self, holdings: Holdings, future: int | None, ranges: Sequence[Range]) -> None:
-        """Keeps the pages at some addresses, for a command that has its turn."""
-        if ranges and future is not None:
-            physical = holdings.pages.physical
-            self.lend(holdings, future, [page for first, last in ranges for page in physical[first:last]])
+    def keep(self, holdings: Holdings, command: Keeper) -> None:
+        """Keeps what a command keeps that has its turn."""
+        if command.future is not None and (pages := command.keeps(PAGES)):
+            block = Block(holdings.pages.bound_to(pages), holdings.states.bound_to(command.keeps(STATES)))
+            self.lend(holdings, command.future, block)
 
-    def adopt(self, holdings: Holdings, future: int, first: int) -> None:
-        """What an import found has addresses now."""
+    def adopt(self, holdings: Holdings, future: int, first: int, state: int) -> None:
+        """What an import found has addresses now: its pages, and its state, if it has one."""
         self._shares = True
-        holdings.pages.bind(first, holdings.lent.pop(future))
-        self._changes[PAGES] += 1
+        block = holdings.lent.pop(future)
+        for resource, address, slots in ((PAGES, first, block.pages), (STATES, state, block.states)):
+            if slots:
+                holdings.binding(resource).bind(address, slots)
+                self._changes[resource] += 1
 
     def discard(self, holdings: Holdings, future: int) -> None:
         """Nobody takes what an import found."""
-        self.release_pages(holdings.lent.pop(future))
+        self.release_block(holdings.lent.pop(future))
 
-    def release_pages(self, pages: Sequence[int]) -> None:
-        """An export or import holds these pages no more."""
-        if pages:
-            self._release(PAGES, pages)
+    def release_block(self, block: Block) -> None:
+        """An export or import holds this no more."""
+        for resource in (PAGES, STATES):
+            if slots := block.of(resource):
+                self._release(resource, slots)
 
     # ---- shortages ----
 
@@ -208,23 +223,23 @@ class Memory:
                 self._resolved[resource] = self._changes[resource]
                 coming = {owner: one.coming(resource) for owner, one in self._holdings.items()}
                 shortage = self._first_shortage(resource, sum(coming.values()))
-                if shortage is not None and resource is PAGES and self._shed(shortage.missing, now):
+                if shortage is not None and self._shed(resource, shortage.missing, now):
                     yield Shed()
                 elif shortage is not None:
                     yield from self._policy.resolve(shortage, self._holders(resource, coming))
 
-    def _shed(self, missing: int, now: float) -> bool:
+    def _shed(self, resource: Resource, missing: int, now: float) -> bool:
         """Whether exports could be dropped that nobody uses."""
         shed = False
-        for pages in self.exports.shed(missing, now):
-            self.release_pages(pages)
+        for block in self.exports.shed(resource, missing, now):
+            self.release_block(block)
             shed = True
         return shed
 
     def drop_adapter(self, adapter: int) -> None:
         """Drops what was exported with an adapter; those who have imported it keep their pages."""
-        for pages in self.exports.drop_adapter(adapter):
-            self.release_pages(pages)
+        for block in self.exports.drop_adapter(adapter):
+            self.release_block(block)
 
     def _first_shortage(self, resource: Resource, coming: int) -> Shortage | None:
         """The shortage of the first request in line that is not covered."""
@@ -240,7 +255,7 @@ class Memory:
         waiting: dict[Owner, list[Request]] = {}
         for request in self._lines[resource]:
             waiting.setdefault(request.owner, []).append(request)
-        shared = self._held_by_older() if self._shares and resource is PAGES else {}
+        shared = self._held_by_older(resource) if self._shares and resource is not EMBEDS else {}
         return [
             _holder(
                 holdings,
@@ -250,12 +265,12 @@ class Memory:
             for owner, holdings in self._holdings.items()
         ]
 
-    def _held_by_older(self) -> dict[Owner, int]:
-        """Pages of each inferlet that one holds, too, which yields later: they do not come back when it ends."""
-        claimed = np.zeros(self.pools[PAGES].total, np.bool_)
+    def _held_by_older(self, resource: Resource) -> dict[Owner, int]:
+        """What each inferlet holds that one does, too, which yields later: it does not come back when it ends."""
+        claimed = np.zeros(self.pools[resource].total, np.bool_)
         shared = {}
         for holdings in sorted(self._holdings.values(), key=lambda one: one.rank(0)):
-            bound = np.frombuffer(holdings.pages.physical, np.int32)
+            bound = np.frombuffer(holdings.binding(resource).physical, np.int32)
             bound = bound[bound != UNBOUND]
             shared[holdings.owner] = int(claimed[bound].sum())
             claimed[bound] = True
@@ -324,9 +339,9 @@ class Memory:
         for resource, pool in self.pools.items():
             pool.check_integrity()
             held = sum(one.binding(resource).bound for one in self._holdings.values())
-            if resource is PAGES:
-                held += sum(len(pages) for one in self._holdings.values() for pages in one.lent.values())
-                held += sum(1 for _ in self.exports.held_pages())
+            lent = [block for one in self._holdings.values() for block in one.lent.values()]
+            for block in (*lent, *self.exports.blocks()):
+                held += len(block.of(resource))
             assert pool.held() == held, f"{resource}: {pool.held()} references, {held} held"
             line = self._lines[resource]
             assert line == sorted(line, key=_rank), "the line is out of order"

@@ -97,9 +97,9 @@ class LocalCommands:
             return
         for export in found.exports:
             export.use(self._now)
-        if found.pages:
-            self._memory.lend(account.holdings, command.future, found.pages)
-        positions = np.arange(len(found.pages) * self._memory.page_size, dtype=np.int32)
+        if found.block.pages:
+            self._memory.lend(account.holdings, command.future, found.block)
+        positions = np.arange(len(found.block.pages) * self._memory.page_size, dtype=np.int32)
         adapters = sorted({number for export in found.exports for number in export.adapters})
         value = Import(positions, positions[:0], np.array(adapters, np.int32))
         self._answer(command.owner, command.future, value)
@@ -107,14 +107,14 @@ class LocalCommands:
     def _hold(self, account: Account, command: Offer, wave: int | None, now: float) -> None:
         assert command.future is not None
         export = self._announced.pop((command.owner, command.future))
-        pages = account.holdings.lent.pop(command.future)
+        block = account.holdings.lent.pop(command.future)
         try:
-            self._memory.exports.hold(export, pages)
+            self._memory.exports.hold(export, block, [place for place, _ in command.states])
         except CallError as error:
             self._fail(export, error)
             return
         finally:
-            self._memory.release_pages(pages)
+            self._memory.release_block(block)
         export.fill(command.positions, command.tokens, now)
         if wave is None:
             self._stand(export)
@@ -128,8 +128,8 @@ class LocalCommands:
             self._stand(self._held.popleft()[1])
 
     def _stand(self, export: Export) -> None:
-        for pages in self._memory.exports.stand(export):
-            self._memory.release_pages(pages)
+        for block in self._memory.exports.stand(export):
+            self._memory.release_block(block)
         self._answer(export.owner, export.future, Done())
         if export.unwanted:
             self._refuse(export)
@@ -137,7 +137,7 @@ class LocalCommands:
             self._serve(export)
 
     def _serve(self, export: Export) -> None:
-        """Those who wait for it have its pages."""
+        """Those who wait for it have what it has."""
         if export.is_beginning:
             self._ask_again(export)
             return
@@ -146,11 +146,11 @@ class LocalCommands:
             account = self._accounts.get(owner)
             if account is not None and future in account.futures:
                 export.use(self._now)
-                self._memory.lend(account.holdings, future, export.pages)
+                self._memory.lend(account.holdings, future, export.block)
                 self._answer(owner, future, found)
 
     def _fail(self, export: Export, error: CallError) -> None:
-        self._memory.release_pages(self._memory.exports.fail(export))
+        self._memory.release_block(self._memory.exports.fail(export))
         self._answer(export.owner, export.future, error)
         self._refuse(export)
 
@@ -169,7 +169,7 @@ class LocalCommands:
 
     def _adopt(self, note: Adopt) -> None:
         if account := self._accounts.get(note.owner):
-            self._memory.adopt(account.holdings, note.future, note.first)
+            self._memory.adopt(account.holdings, note.future, note.first, note.state)
 
     def _discard(self, note: Discard) -> None:
         if account := self._accounts.get(note.owner):
@@ -183,7 +183,7 @@ class LocalCommands:
         account.settle()
         for queue in [one for one in account.queues.values() if one.run is None]:
             while queue.goes_on_locally and type(command := queue.commands[0]) is Offer:
-                self._memory.keep(account.holdings, command.future, command.keeps())
+                self._memory.keep(account.holdings, command)
                 backlog.remove_local(queue)
                 self.reached(queue, command, waves, now)
 

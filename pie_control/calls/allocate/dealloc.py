@@ -20,10 +20,17 @@ def issue(space: AddressSpace, queue: int, kind: Memory, addresses: Sequence[int
     space.check_queue(queue)
     parsed = parse_ranges(addresses, resource.one)
     (space.embeds if resource is EMBEDS else space.pages).check_owned(parsed)
-    give_back(space, resource, parsed)
     if resource is PAGES:
-        size = space.model.page_size
-        drop_states(space, [(first * size, last * size) for first, last in parsed])
+        give_back_pages(space, parsed)
+    else:
+        give_back(space, resource, parsed)
+
+
+def give_back_pages(space: AddressSpace, pages: Sequence[Range]) -> None:
+    """Gives pages back that are owned, and the states that have read what they hold."""
+    give_back(space, PAGES, pages)
+    size = space.model.page_size
+    drop_states(space, [(first * size, last * size) for first, last in pages])
 
 
 def give_back(space: AddressSpace, resource: Resource, ranges: Sequence[Range]) -> None:

@@ -9,14 +9,15 @@ from hashlib import blake2b
 import numpy as np
 from numpy.typing import NDArray
 
-from pie_control.errors import CallError, InvalidArgument, NotFound, TooLong
+from pie_control.errors import CallError, InvalidArgument, InvalidState, NotFound, TooLong
 from pie_control.resources.address_space import AddressSpace
-from pie_control.resources.holdings import Freed
-from pie_control.resources.kinds import PAGES, Resource
-from pie_control.resources.ranges import Range, merge
+from pie_control.resources.kinds import PAGES, STATES, Resource
+from pie_control.resources.ranges import Range, merge, total_length
 from pie_inference.protocol import ModelDescription
 
-from ..kind import Adopt, Command, Discard, Release
+from ..allocate.dealloc import give_back_pages
+from ..arrays import addresses
+from ..kind import Adopt, Command, Discard
 from ..tokens import MOST_CONTEXT, longest_text
 from ..values import Import
 
@@ -38,7 +39,8 @@ MOST_PACKED = packed_size(MOST_CONTEXT)
 
 class Offer(Command, frozen=True):
     """Gives pages a name, or keys. It is done when the worker has run all that writes the pages. `positions`: what the
-    address space knows of each slot; `adapters`: numbers of those that the keys may depend on."""
+    address space knows of each slot; `adapters`: numbers of those that the keys may depend on; `states`: those that go
+    with the pages, by the place of the page that they hang on."""
 
     name: str
     pages: Sequence[Range]
@@ -46,12 +48,15 @@ class Offer(Command, frozen=True):
     tokens: NDArray[np.int32]
     adapters: Sequence[int]
     keys: Sequence[bytes] = ()
+    states: Sequence[tuple[int, int]] = ()
 
     def uses(self, resource: Resource, page_size: int) -> Sequence[Range]:
-        return merge(self.pages) if resource is PAGES else ()
+        return merge(self.keeps(resource))
 
-    def keeps(self) -> Sequence[Range]:
-        return self.pages
+    def keeps(self, resource: Resource) -> Sequence[Range]:
+        if resource is STATES:
+            return [(address, address + 1) for _, address in self.states]
+        return self.pages if resource is PAGES else ()
 
 
 class Fetch(Command, frozen=True):
@@ -75,13 +80,26 @@ def offer(
     tokens: NDArray[np.int32],
     keys: Sequence[bytes] = (),
 ) -> None:
-    """Seals pages and hands on their export."""
+    """Seals pages, and the states that hang on them, and hands on their export. Raises InvalidState: at a model that
+    keeps states, there is none behind the text in the pages."""
+    states = _seal_states(space, ranges, bool(keys)) if space.model.num_states else ()
     after = 0 if space.has_one_queue else space.hazards.of_pages(queue, ranges)
     seq = space.next_seq()
     space.pages.seal(ranges)
     space.watch(future, lambda value: space.pages.unseal(ranges) if isinstance(value, CallError) else None)
     adapters = tuple(space.adapters_used)
-    space.issue(Offer(space.owner, queue, seq, after, future, (), name, ranges, positions, tokens, adapters, keys))
+    told = name, ranges, positions, tokens, adapters, keys, states
+    space.issue(Offer(space.owner, queue, seq, after, future, (), *told))
+
+
+def _seal_states(space: AddressSpace, ranges: Sequence[Range], inner: bool) -> Sequence[tuple[int, int]]:
+    """The states behind the text in pages and, with `inner`, at the ends of pages before; by the place of the page."""
+    size, text = space.model.page_size, space.pages.all_tokens(ranges)[0].intervals
+    if not text:
+        raise InvalidState("the pages hold no token, so there is no state to be exported with them")
+    places = {page: place for place, page in enumerate(addresses(ranges))}
+    ends = space.states.seal(text, size if inner else total_length(text))
+    return [(places[slot // size], address) for slot, address in ends]
 
 
 def fetched(space: AddressSpace, future: int) -> Range:
@@ -99,10 +117,7 @@ def cancel_fetch(space: AddressSpace, future: int) -> None:
     found = space.imports.pop(future, None)
     if isinstance(found, tuple) and found[1]:
         first, count = found
-        ranges = ((first, first + count),)
-        seq = space.next_seq()
-        space.disown(PAGES, ranges)
-        space.tell(Release(space.owner, Freed(seq, PAGES, ranges)))
+        give_back_pages(space, ((first, first + count),))
 
 
 def arrived(space: AddressSpace, future: int, value: object) -> None:
@@ -118,16 +133,16 @@ def arrived(space: AddressSpace, future: int, value: object) -> None:
     try:
         if future not in space.imports:
             raise NotFound("it was cancelled")
-        space.check_allocation(PAGES, count)
+        space.check_import(count)
     except CallError as error:
         if future in space.imports:
             space.imports[future] = error
         space.tell(Discard(space.owner, future))
         return
-    first = space.adopt(value.positions)
+    first, state = space.adopt(value.positions)
     space.adapters_used.update(value.adapters.tolist())
     space.imports[future] = (first, count)
-    space.tell(Adopt(space.owner, future, first))
+    space.tell(Adopt(space.owner, future, first, state))
 
 
 def parse_tokens(text: str, model: ModelDescription) -> NDArray[np.int32]:

@@ -15,10 +15,10 @@ class UnexportCommand(Question, frozen=True):
     name: str
 
     def answer(self, memory: Memory, tenant: Tenant, now: float) -> Done:
-        pages = memory.exports.take_back(tenant, self.name)
-        if pages is None:
+        block = memory.exports.take_back(tenant, self.name)
+        if block is None:
             raise missing(self.name)
-        memory.release_pages(pages)
+        memory.release_block(block)
         return Done()
 
 

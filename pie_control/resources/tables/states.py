@@ -5,8 +5,9 @@ last of them. A forward goes on from the state at the end of what it sees, if th
 in this order; and it leaves the state behind its inputs at the slot of the last one. This is done in place, so the
 state moves on with its text; but one that is *kept* stays where it is, and the forward leaves its own one elsewhere. A
 copy of the last tokens of a text to another page is a fork: the state hangs on both ends, and who goes on first reads
-it there and leaves its own one elsewhere. A state is dropped when a slot that it has read changes or is given back.
-Everything else is refused: a forward never runs with a state that does not belong to its context.
+it there and leaves its own one elsewhere. One that is exported or imported is kept. A state is dropped when a slot that
+it has read changes or is given back. Everything else is refused: a forward never runs with a state that does not belong
+to its context.
 
 A decode run takes the state along while it goes on, and leaves it at the slot of the last token that it ran. One that
 is cancelled has run more tokens than anybody knows: its state is nobody's.
@@ -40,6 +41,7 @@ class State(NamedTuple):
     written: int  # stamp of the command that has left it (hazards.py)
     used: int  # stamp of the last one that has left or read it
     used_elsewhere: int = 0  # of the last one of another queue than that one's
+    sealed: bool = False  # others have it, too: it is kept, on whatever else it hangs
 
 
 @dataclass(slots=True, eq=False)
@@ -164,6 +166,23 @@ class StateTable:
         self.behind(text)
         return self._take([last_slot(text)])
 
+    def seal(self, text: Sequence[Range], every: int) -> list[tuple[int, int]]:
+        """The state behind these slots is exported, and those behind a multiple of `every` of them: the slots that they
+        hang on, and their addresses. Raises InvalidState: there is none behind all."""
+        self.behind(text)
+        ends = [(slot, one.address) for slot, one in self._at.items() if _is_beginning(one.read, text, every)]
+        sealed = {address for _, address in ends}
+        for slot, one in self._at.items():
+            if one.address in sealed:
+                self._at[slot] = one._replace(kept=True, sealed=True)
+        return ends
+
+    def adopt(self, text: Sequence[Range]) -> int:
+        """The state behind these slots was imported with them: its address."""
+        address = self.allocate(1, 0)
+        self._at[last_slot(text)] = State(address, tuple(text), kept=True, written=0, used=0, sealed=True)
+        return address
+
     def copied(self, source: Sequence[Range], target: Sequence[Range]) -> None:
         """Slots were copied to as many others, which were free. If they are the last ones of a text, the state hangs on
         the end of the copy, too."""
@@ -174,7 +193,7 @@ class StateTable:
         if before < 0 or take_intervals(state.read, before, total_length(state.read)) != join_intervals((), source):
             return
         read = tuple(join_intervals(take_intervals(state.read, 0, before), target))
-        self._at[last_slot(target)] = state._replace(read=read, kept=False)
+        self._at[last_slot(target)] = state._replace(read=read, kept=state.sealed)
 
     def drop(self, slots: Sequence[Range]) -> tuple[Range, ...]:
         """Forgets the states that have read any of these slots, which must be given back: their addresses."""
@@ -209,6 +228,12 @@ class StateTable:
     def _is_shared(self, address: int) -> bool:
         read = any(moving.begins == address and moving.is_read for moving in self._moving)
         return read or len(self._at_address(address)) > 1
+
+
+def _is_beginning(read: Sequence[Range], text: Sequence[Range], every: int) -> bool:
+    """Whether slots are the first ones of a text, a multiple of `every`, or all."""
+    length, whole = total_length(read), total_length(text)
+    return (length % every == 0 or length == whole) and tuple(read) == take_intervals(text, 0, length)
 
 
 def last_slot(slots: Sequence[Range]) -> int:

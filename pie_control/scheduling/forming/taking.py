@@ -235,7 +235,7 @@ class Taking:
                 self._backlog.starve(queue)
                 return False
         else:
-            self._memory.keep(queue.account.holdings, command.future, command.keeps())
+            self._memory.keep(queue.account.holdings, command)
             self.reached.append((queue, command))
         self.took_effect()
         self._backlog.remove_local(queue)

@@ -7,6 +7,8 @@ import pytest
 
 from pie_control.resources import exports as module
 from pie_control.resources.exports import SHED_OF_ALL, Export, Exports
+from pie_control.resources.holdings import Block
+from pie_control.resources.kinds import PAGES
 from pie_control.resources.pool import Pool
 from pie_control.tenants.tenant import Tenant
 
@@ -18,9 +20,9 @@ def standing(pool: Pool, exports: Exports, number: int) -> list[int]:
     export = Export(TENANT, f"{number}", 0, number)
     pages = pool.take(1)
     exports.announce(export)
-    exports.hold(export, pages)
+    exports.hold(export, Block(pages))
     export.fill(np.zeros(16, np.int32), np.zeros(0, np.int32), float(number))
-    gone = [page for some in exports.stand(export) for page in some]
+    gone = [page for block in exports.stand(export) for page in block.pages]
     pool.release([*gone, *pages], None)
     exports.check_integrity()
     return gone
@@ -28,19 +30,19 @@ def standing(pool: Pool, exports: Exports, number: int) -> list[int]:
 
 def test_where_memory_is_short_a_part_of_the_pool_comes_free() -> None:
     pool = Pool(4 * SHED_OF_ALL)
-    exports = Exports(pool)
+    exports = Exports(pool, Pool(0), 0)
     for number in range(20):
         standing(pool, exports, number)
-    assert [len(pages) for pages in exports.shed(1, 100.0)] == [1] * 4
+    assert [len(block.pages) for block in exports.shed(PAGES, 1, 100.0)] == [1] * 4
     assert not exports.find(TENANT, "3")
     assert exports.find(TENANT, "4")
-    assert sum(map(len, exports.shed(6, 100.0))) == 6
+    assert sum(len(block.pages) for block in exports.shed(PAGES, 6, 100.0)) == 6
 
 
 def test_a_tenant_with_the_most_exports_loses_several(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "MOST_EXPORTS", 2 * module.ROOM_OF_MOST)
     pool = Pool(1000)
-    exports = Exports(pool)
+    exports = Exports(pool, Pool(0), 0)
     assert not any(standing(pool, exports, number) for number in range(2 * module.ROOM_OF_MOST))
     gone = [len(standing(pool, exports, 1000 + number)) for number in range(5)]
     assert gone == [3, 0, 0, 3, 0]

@@ -15,7 +15,7 @@ from pie_control.calls.kind import Bind, Command
 from pie_control.ids import Owner
 from pie_control.resources.contention import Action, End, FirstComeFirstServed, Holder, Shortage, Wait
 from pie_control.resources.exports import Export
-from pie_control.resources.holdings import Freed, Holdings
+from pie_control.resources.holdings import Block, Freed, Holdings
 from pie_control.resources.kinds import EMBEDS, PAGES, Resource
 from pie_control.resources.memory import Memory
 from pie_control.tenants.tenant import ServiceClass, Standing, Tenant
@@ -88,7 +88,7 @@ def test_pages_that_only_exports_hold_are_spare() -> None:
     assert not memory.has_spare_pages(0.25)
     export = Export(Tenant("a"), "beginning", 1, 1)
     memory.exports.announce(export)
-    memory.exports.hold(export, list(one.pages.physical[:4]))
+    memory.exports.hold(export, Block(one.pages.physical[:4]))
     assert not memory.has_spare_pages(0.25)
     memory.close(1)
     assert memory.has_spare_pages(1.0)

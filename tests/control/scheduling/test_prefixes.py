@@ -13,6 +13,7 @@ import pytest
 from pie_control.calls.exports.sharing import fetched, keys_of
 from pie_control.calls.values import Import
 from pie_control.resources.exports import Export, Exports
+from pie_control.resources.holdings import Block
 from pie_control.resources.kinds import PAGES
 from pie_control.resources.pool import Pool
 from pie_control.tenants.tenant import Tenant
@@ -156,18 +157,19 @@ def test_what_is_behind_goes_first_when_there_is_no_room() -> None:
 @pytest.mark.parametrize("seed", range(8))
 def test_random_offers_give_the_pages_of_the_text_and_lose_none(seed: int) -> None:
     random, pool = Random(seed), Pool(200)
-    exports, holds = Exports(pool), dict[int, tuple[int, ...]]()
+    exports, holds = Exports(pool, Pool(0), 0), dict[int, tuple[int, ...]]()
     tenants = Tenant("one", max_pages=40), Tenant("two")
     coming: list[tuple[Export, tuple[int, ...]]] = []
 
-    def release(pages: Sequence[int]) -> None:
-        pool.release(pages, None)
+    def release(block: Block) -> None:
+        pool.release(block.pages, None)
 
     for step in range(400):
         text = tuple(random.randint(1, 2) for _ in range(SIZE * random.randint(1, 6)))
         owner, keys = random.choice(tenants), keys_of(np.array(text, np.int32), SIZE, "")
         there = exports.beginning(owner, keys)
-        assert [holds[page] for page in there.pages] == [text[: SIZE * (n + 1)] for n in range(len(there.pages))]
+        there_pages = there.block.pages
+        assert [holds[page] for page in there_pages] == [text[: SIZE * (n + 1)] for n in range(len(there_pages))]
         match random.randrange(6):
             case 0 | 1 if pool.free >= 60:
                 export = Export(owner, "", 1, step, keys=keys)
@@ -177,8 +179,8 @@ def test_random_offers_give_the_pages_of_the_text_and_lose_none(seed: int) -> No
                 export, text = coming.pop(random.randrange(len(coming)))
                 pages = pool.take(len(export.keys))
                 holds.update((page, text[: SIZE * (n + 1)]) for n, page in enumerate(pages))
-                exports.hold(export, pages)
-                release(pages)
+                exports.hold(export, Block(pages))
+                release(Block(pages))
                 export.fill(np.arange(len(text), dtype=np.int32), np.zeros(0, np.int32), step)
                 for freed in exports.stand(export) if random.random() < 0.9 else [exports.fail(export)]:
                     release(freed)
@@ -186,10 +188,10 @@ def test_random_offers_give_the_pages_of_the_text_and_lose_none(seed: int) -> No
                 for export in there.exports:
                     export.use(step)
             case 5 if random.random() < 0.3:
-                for freed in exports.shed(random.randint(1, 12), step):
+                for freed in exports.shed(PAGES, random.randint(1, 12), step):
                     release(freed)
         exports.check_integrity()
         pool.check_integrity()
-        held = list(exports.held_pages())
+        held = [page for block in exports.blocks() for page in block.pages]
         assert len(held) == len(set(held)) == pool.held()
     assert len(exports)

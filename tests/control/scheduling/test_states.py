@@ -12,8 +12,9 @@ import numpy as np
 import pytest
 import torch
 
-from pie_control.calls.values import Token
-from pie_control.errors import CallError, Exhausted, InvalidArgument, InvalidState, QuotaExceeded
+from pie_control.calls.exports.sharing import fetched
+from pie_control.calls.values import Import, Token
+from pie_control.errors import CallError, Exhausted, InvalidArgument, InvalidState, NotFound, QuotaExceeded
 from pie_control.resources.kinds import STATES
 from pie_control.resources.quotas import Quota
 from pie_control.testing.fake_model import FakeModel, hash_key, mix
@@ -21,6 +22,7 @@ from pie_inference.protocol import Forward
 from pie_inference.recurrence.batches import runs_of
 from pie_inference.recurrence.interface import NONE
 from pie_inference.testing import byte_tokenizer
+from tests.control.scheduling.test_prefixes import ask, found, offer, packed
 from tests.helpers.scheduling import SIZES, Inferlet, World, beside, greedy
 
 SIZE = 4  # slots of a page
@@ -117,18 +119,23 @@ class Program:
         self.running: Running | None = None
         self.texts: list[Text] = []
         self.kept: set[End] = set()  # where states are
+        self.sealed: set[int] = set()  # pages
+        self.imports: dict[int, list[int]] = {}  # the tokens that were asked for, by future
+        self.imported = 0
         self.expected: dict[int, int] = {}  # by future
 
     def act(self) -> None:
         if not self.texts or (len(self.texts) < 4 and self.random.random() < 0.15):
             self.texts.append(Text())
         self.end_run(cancel=self.random.random() < 0.1)
+        self.take_imports()
         texts = [one for one in self.texts if self.running is None or not set(one.pages) & set(self.running.text.pages)]
         if not texts:
             return
         text = self.random.choice(texts)
         acts = [self.run, self.fork, self.keep, self.cut, self.let_go, self.change, self.drop, self.name_wrongly]
-        self.random.choices([*acts, self.decode], [24, 8, 6, 6, 1, 2, 2, 2, 6])[0](text)
+        acts += [self.decode, self.export, self.ask]
+        self.random.choices(acts, [24, 8, 6, 6, 1, 2, 2, 2, 6, 8, 8])[0](text)
 
     def has_state(self, text: Text) -> bool:
         return text.has_state or text.end(len(text.tokens)) in self.kept
@@ -138,6 +145,8 @@ class Program:
         pick, call, queue = self.random, self.inferlet.call, self.random.choice([1, 2])
         count = pick.choice([1, 1, 2, 5, 20])
         kept = count > 5 or pick.random() < 0.85
+        if not self.own_end(text):
+            return
         try:
             while kept and len(text.pages) * SIZE < len(text.tokens) + count:
                 text.pages.append(call("alloc", queue, "kvpage", 1))
@@ -176,7 +185,7 @@ class Program:
     def decode(self, text: Text) -> None:
         """Begins a run of some steps behind a token, from a state that is kept or not."""
         pick, call, steps = self.random, self.inferlet.call, self.random.choice([1, 2, 3, 9])
-        if self.running is not None or not self.has_state(text):
+        if self.running is not None or not self.has_state(text) or not self.own_end(text):
             return
         token, first = pick.randrange(200), len(text.tokens)
         try:
@@ -256,7 +265,7 @@ class Program:
             return
         end = self.random.choice(ends)
         behind = set(text.pages[end.length // SIZE :])
-        if any(behind & set(other.pages) for other in self.texts if other is not text):
+        if behind & self.sealed or any(behind & set(other.pages) for other in self.texts if other is not text):
             return
         self.inferlet.call("trim_kvpage", self.random.choice([1, 2]), text.ranges(), end.length)
         self.lose({page * SIZE + slot for page in text.pages for slot in range(SIZE)} - end.slots())
@@ -280,7 +289,7 @@ class Program:
 
     def change(self, text: Text) -> None:
         """Empties slots of the text, or writes over them: its state is worth nothing from then on."""
-        if len(text.tokens) < 2:
+        if len(text.tokens) < 2 or self.sealed & set(text.pages):
             return
         if self.random.random() < 0.5:
             last = len(text.tokens) - 1
@@ -299,6 +308,73 @@ class Program:
         if own := [page for page in text.pages if page not in used]:
             self.lose({page * SIZE + slot for page in own for slot in range(SIZE)})
             self.inferlet.call("dealloc", 2, "kvpage", [number for page in own for number in (page, 1)])
+            self.sealed -= set(own)
+
+    def own_end(self, text: Text) -> bool:
+        """The page with the last tokens is a copy, if nobody may write to it. False: there is no room."""
+        place, used = divmod(len(text.tokens), SIZE)
+        if not used or text.pages[place] not in self.sealed:
+            return True
+        old, has_state = text.pages[place], text.end(len(text.tokens)) in self.kept
+        try:
+            new = self.inferlet.call("alloc", 1, "kvpage", 1)
+        except Exhausted:
+            self.drop(text)
+            return False
+        self.inferlet.call("copy_kvpage", 1, [old * SIZE, used], [new * SIZE, used])
+        text.pages[place] = new
+        if has_state:
+            self.kept.add(text.end(len(text.tokens)))
+        if not any(old in other.pages for other in self.texts):
+            self.lose({old * SIZE + slot for slot in range(SIZE)})
+            self.inferlet.call("dealloc", 2, "kvpage", [old, 1])
+            self.sealed.discard(old)
+        return True
+
+    def export(self, text: Text) -> None:
+        """By name, or so much of it as fills pages, as a beginning."""
+        if not text.tokens:
+            return
+        by_keys = len(text.tokens) % SIZE == 0 and self.random.random() < 0.7
+        end = text.end(len(text.tokens))
+        pages = [number for page in end.pages for number in (page, 1)]
+        given = (pages, packed(text.tokens), "") if by_keys else (self.random.choice("ab"), pages, packed(text.tokens))
+        try:
+            self.inferlet.call("export_prefix" if by_keys else "export_kvpage", self.random.choice([1, 2]), *given)
+        except (InvalidState, InvalidArgument):
+            assert not self.has_state(text)
+            return
+        assert self.has_state(text), "it was exported without its state"
+        self.sealed |= set(end.pages)
+        self.kept.add(end)
+        text.has_state = False
+
+    def ask(self, text: Text) -> None:
+        """For an export of any program, or a beginning of a text of its own that it goes on with."""
+        if self.random.random() < 0.5:
+            future = self.inferlet.call("import_kvpage", 2, self.random.choice("ab"))
+            self.imports[future] = []
+        elif text.tokens:
+            tokens = [*text.tokens, *self.random.choices(range(200), k=SIZE)]
+            future = self.inferlet.call("import_prefix", 2, packed(tokens), "")
+            self.imports[future] = tokens
+
+    def take_imports(self) -> None:
+        for future in [one for one in self.imports if one in self.inferlet.answers]:
+            tokens, answer = self.imports.pop(future), self.inferlet.answers[future]
+            if not isinstance(answer, Import):
+                continue
+            try:
+                first, count = fetched(self.inferlet.space, future)
+            except (Exhausted, QuotaExceeded):
+                continue
+            if count:
+                tokens = answer.tokens.tolist() or tokens[: count * SIZE]
+                text = Text(list(range(first, first + count)), tokens, False)
+                self.texts.append(text)
+                self.sealed |= set(text.pages)
+                self.kept.add(text.end(len(tokens)))
+                self.imported += 1
 
     def name_wrongly(self, text: Text) -> None:
         """Contexts that are not the text, in order, are refused, and nothing changes."""
@@ -319,7 +395,7 @@ class Program:
         """All that was answered."""
         for future, value in self.inferlet.answers.items():
             if self.inferlet.ending is None:
-                assert not isinstance(value, CallError), value
+                assert isinstance(value, NotFound) or not isinstance(value, CallError), value
             if isinstance(value, Token) and future in self.expected:
                 assert value.token == self.expected[future]
         return len(self.inferlet.answers)
@@ -327,7 +403,7 @@ class Program:
 
 @pytest.mark.parametrize("seed", range(4))
 def test_no_result_differs_from_running_all_again(seed: int) -> None:
-    answers = 0
+    answers = imported = 0
     for number in range(PROGRAMS // 4):
         pick = random.Random(seed * 1_000_003 + number)
         world = World(
@@ -346,7 +422,9 @@ def test_no_result_differs_from_running_all_again(seed: int) -> None:
                     world.answer()
         world.drain()
         answers += sum(program.check() for program in programs)
+        imported += sum(program.imported for program in programs)
     assert answers > 3 * (PROGRAMS // 4)
+    assert imported >= PROGRAMS // 20
 
 
 def test_a_state_counts_as_the_pages_of_its_size() -> None:
@@ -425,3 +503,91 @@ def test_a_fork_inside_a_page_has_the_state_and_runs_nothing_again() -> None:
     assert [inferlet.token(future) for future in futures] == [next_token([*text, token]) for token in (80, 90)]
     forwards = [batch for wave in waves for batch in wave.batches if isinstance(batch, Forward)]
     assert sum(len(batch.q_embeds) for batch in forwards) == 6 + 2
+
+
+def filled(world: World, pages: int, text: list[int]) -> Inferlet:
+    """An inferlet that has run a text."""
+    inferlet = world.open(pages, 32)
+    inferlet.embed(0, len(text), tokens=text)
+    inferlet.forward(0, len(text))
+    return inferlet
+
+
+def goes_on(inferlet: Inferlet, pages: list[int], text: list[int], token: int) -> int:
+    """The future of the token behind a text in these pages, and one more token."""
+    output = [inferlet.call("alloc", inferlet.queue, "kvpage", 1), 1]
+    given = [inferlet.embeds, 1], [*pages, *output], output, inferlet.embeds + 1, greedy()
+    return int(inferlet.call("forward_with_sampling", inferlet.queue, [token], [len(text)], *given))
+
+
+@pytest.mark.parametrize("by_name", [False, True])
+def test_who_has_the_same_beginning_runs_its_own_tokens_alone(by_name: bool) -> None:
+    world, text = World(model=ModelWithStates(4)), list(range(65, 77))
+    maker = filled(world, 3, text)
+    if by_name:
+        maker.call("export_kvpage", 1, "beginning", [maker.pages, 3], packed(text))
+    else:
+        offer(maker, 3, text)
+    other = world.open(0, 32)
+    future = other.call("import_kvpage", 1, "beginning") if by_name else ask(other, [*text, 90, 91, 92, 93, 94])
+    world.drain()
+    pages = list(found(other, future))
+    assert pages[1] == 3
+    assert other.space.states.owned == 1
+    makers = goes_on(maker, [maker.pages, 3], text, 80)
+    others = [goes_on(other, pages, text, token) for token in (90, 91)]
+    forwards = [batch for wave in world.drain() for batch in wave.batches if isinstance(batch, Forward)]
+    assert sum(len(batch.q_embeds) for batch in forwards) == 3, "tokens of the beginning ran again"
+    assert maker.token(makers) == next_token([*text, 80])
+    assert [other.token(one) for one in others] == [next_token([*text, token]) for token in (90, 91)]
+    world.close(maker)
+    other.call("dealloc", 1, "kvpage", pages)
+    world.drain()
+    states = world.scheduler.statistics().states
+    assert states.used == 1, "the one of the export"
+
+
+def test_a_beginning_is_found_up_to_the_last_page_with_a_state() -> None:
+    """Another inferlet can leave one where the first one has left none, though its pages are there."""
+    world, text = World(model=ModelWithStates(9)), list(range(65, 77))
+    maker = filled(world, 3, text)
+    offer(maker, 3, text)
+    branch = [*text[:8], 100, 101, 102, 103]
+    other = world.open(0, 32)
+    missed = ask(other, branch)
+    world.drain()
+    assert found(other, missed)[1] == 0
+    second = filled(world, 2, branch[:8])
+    offer(second, 2, branch)
+    world.drain()
+    world.close(second)
+    future = ask(other, branch)
+    whole = ask(other, text)
+    world.drain()
+    assert found(other, whole)[1] == 3
+    pages = list(found(other, future))
+    assert pages[1] == 2
+    token = goes_on(other, pages, branch[:8], 100)
+    world.drain()
+    assert other.token(token) == next_token(branch[:9])
+
+
+def test_states_of_exports_make_room() -> None:
+    world, text = World(model=ModelWithStates(2)), list(range(65, 73))
+    for number in range(3):
+        maker = filled(world, 2, text)
+        maker.call("export_kvpage", 1, f"{number}", [maker.pages, 2], packed(text))
+        world.drain()
+        assert maker.ending is None
+        world.close(maker)
+    world.drain()
+    assert len(world.scheduler.memory.exports) == 2
+
+
+def test_without_a_state_behind_it_a_text_is_not_exported() -> None:
+    world, text = World(model=ModelWithStates(4)), list(range(65, 77))
+    maker = filled(world, 3, text)
+    with pytest.raises(InvalidState, match="there is no state at the end"):
+        offer(maker, 2, text)
+    with pytest.raises(InvalidState, match="no state to be exported"):
+        maker.call("export_kvpage", 1, "empty", [maker.call("alloc", 1, "kvpage", 1), 1], "")
