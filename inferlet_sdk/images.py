@@ -7,7 +7,8 @@ too early.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from itertools import takewhile
 from typing import NamedTuple, Protocol
 
@@ -206,7 +207,8 @@ def _at(embeds: Embeds, start: int, places: Sequence[int]) -> Embeds:
 class Filled(Protocol):
     """A sequence of tokens."""
 
-    tokens: list[int]
+    def append(self, tokens: Sequence[int], part: Callable[[], Sequence[int]] | None = None) -> None:
+        """Appends tokens; `part` gives those of a first part of them alone."""
 
     def tokenize(self, text: str, special_tokens: bool = True) -> list[int]:
         """Token ids of a text."""
@@ -221,7 +223,8 @@ def take_noted(noted: list[Noted | Image], sequence: Filled) -> None:
     while noted:
         texts = [one for one in takewhile(lambda one: isinstance(one, Noted), noted) if isinstance(one, Noted)]
         if texts:
-            sequence.tokens += tokenize_noted(texts, sequence.tokenize)
+            before = partial(tokenize_noted, texts[:-1], sequence.tokenize) if len(texts) > 1 else None
+            sequence.append(tokenize_noted(texts, sequence.tokenize), before)
         elif isinstance(image := noted[0], Image):
             sequence.add_image(image)
         del noted[: len(texts) or 1]

@@ -22,6 +22,12 @@ class Noted:
     special_tokens: bool
 
 
+def common_length(left: Sequence[int], right: Sequence[int]) -> int:
+    """How many first tokens two texts have in common."""
+    length = min(len(left), len(right))
+    return next((n for n in range(length) if left[n] != right[n]), length)
+
+
 def tokenize_noted(noted: Sequence[Noted], tokenize: Callable[[str, bool], list[int]]) -> list[int]:
     """Tokens of texts one behind the other. All are one piece, unless there are special tokens in them and not all
     texts are read alike: then what is plain is tokenized apart."""

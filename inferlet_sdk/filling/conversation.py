@@ -7,12 +7,14 @@ messages again and keeps the longest common token prefix. Then the context holds
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from inferlet_sdk import traits
 from inferlet_sdk.errors import InvalidArgument
 from inferlet_sdk.images import Image, Seen, as_image
 from inferlet_sdk.sequences.sequence import TokenSequence
+from inferlet_sdk.texts import common_length
 from inferlet_sdk.tools.declaring import AnyTool, Declared, declare
 from inferlet_sdk.traits.core import ModelInfo
 
@@ -80,12 +82,14 @@ class Conversation:
         shown = self._declared.put_into(all_messages)
         with sequence.queues.some() as queue:
             rendered = traits.tokenize_chat(queue, shown, self._declared.tools, add_generation_prompt, self._variables)
+            told = shown[:1], self._declared.tools, False, self._variables
             seen: list[Seen] = []
             if images:
                 rendered, seen = _with_images(queue, sequence.info, rendered, images, start)
-        common = _common_prefix(sequence.tokens, rendered, start)
+        common = common_length(sequence.tokens[start:], rendered)
         sequence.truncate(start + common)
-        sequence.tokens += rendered[common:]
+        has_system = not common and len(shown) > 1 and shown[0].get("role") == "system"
+        sequence.append(rendered[common:], partial(_rendered, sequence, *told) if has_system else None)
         if seen:
             sequence.images.cut(start)
             sequence.images.places += seen
@@ -132,6 +136,10 @@ def _with_images(
     return tokens, seen
 
 
-def _common_prefix(tokens: Sequence[int], rendered: Sequence[int], start: int) -> int:
-    length = min(len(tokens) - start, len(rendered))
-    return next((n for n in range(length) if tokens[start + n] != rendered[n]), length)
+def _rendered(sequence: TokenSequence, *told: Any) -> Sequence[int]:
+    """The tokens of messages alone; none, if the template takes no such conversation."""
+    try:
+        with sequence.queues.some() as queue:
+            return traits.tokenize_chat(queue, *told)
+    except InvalidArgument:
+        return ()

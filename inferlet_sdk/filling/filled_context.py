@@ -89,7 +89,7 @@ class FilledContext:
         else:
             if not isinstance(text, Iterable):
                 raise wrong("text", "text, or a list of token ids", text)
-            self._settled("fill").tokens += numbers(text, "text", "a token id")
+            self._settled("fill").append(numbers(text, "text", "a token id"))
         return self
 
     def fill_image(self, image: str | Blob | Image) -> Self:
@@ -126,8 +126,8 @@ class FilledContext:
         """Keeps the first `length` tokens. It cannot end among tokens that were dropped.
 
         At a model that keeps a state of each text, the tokens behind the last place where a state is kept run again
-        with the next output: places are the end of a `keep`, of a text that was forked, and the beginning of the last
-        generation."""
+        with the next output: places are the end of a `keep`, of a text that was forked or exported, and the beginning
+        of the last generation."""
         sequence = self._settled("truncate")
         sequence.pages.check_end(whole(length, "length"))
         sequence.truncate(length)

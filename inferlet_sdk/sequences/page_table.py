@@ -46,7 +46,7 @@ class PageTable(KeptStates):
 
     def __init__(self, queues: Queues) -> None:
         self._queues = queues
-        super().__init__(queues.info.page_size)
+        super().__init__(queues.info)
         self.dropped: list[tuple[int, int]] = []  # ranges of tokens, in order, apart from each other
         self._shared_end = 0  # tokens at a fork or import that ended within a page, as long as that page is shared
         self._ordinary: int | None = None  # while a decode run goes on: pages that were not reserved for it
@@ -134,6 +134,7 @@ class PageTable(KeptStates):
             own = self._pages[place + 1]
             source, target = (Pages((one.address, 1)).slots(self._page_size)[:rest] for one in (page, own))
             traits.copy_kvpage(queue, source, target)
+            page.copied(own, rest)
             self._release(queue, [page])
             del self._pages[place]
         self._shared_end = 0
@@ -300,7 +301,7 @@ class PageTable(KeptStates):
         copy = traits.alloc_kvpage(queue, 1)
         source = Pages.of([page.address]).slots(self._page_size)[:tokens]
         traits.copy_kvpage(queue, source, copy.slots(self._page_size)[:tokens])
-        return Page(copy[0])
+        return page.copied(Page(copy[0]), tokens)
 
     def close(self, queue: int) -> None:
         """Releases all pages."""

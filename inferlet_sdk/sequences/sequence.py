@@ -12,7 +12,7 @@ it.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from inferlet_sdk import traits
 from inferlet_sdk.addresses import Embeds, Pages
@@ -25,6 +25,7 @@ from inferlet_sdk.sequences.page_table import PageTable
 from inferlet_sdk.sequences.queues import KEPT_INPUTS, Queue, Queues
 from inferlet_sdk.sequences.states.kept import check_states
 from inferlet_sdk.sequences.states.outputs import KeptOutputs
+from inferlet_sdk.texts import common_length
 
 MAX_CHUNK = 2048
 """Most tokens in one `forward`, which bounds the embeds that a long prompt needs. An `embed_txt` and the `forward`
@@ -36,6 +37,8 @@ LEAST_CHUNK = 32
 
 MOST_LISTED = 1 << 17
 """Tokens that one call takes."""
+LEAST_SHARED = 256
+"""Least tokens of a prompt that may be shared: what is shorter runs faster than it is found."""
 SHOWN_TOKENS = 32
 """The text of the last ones tells people what a context is about."""
 
@@ -57,6 +60,7 @@ class TokenSequence:
         self.shares = True  # whether other inferlets of the tenant may use keys of its prompt
         self.shared_with = ""  # those alone that give the same text
         self.found = 0  # tokens at its beginning whose keys others had
+        self.ends: list[int] = []  # of the first parts of its prompt, in tokens; others may go on from there
         self.computed = 0
         self.output_of = 0
         self.held_state = 0  # behind so many tokens a state is kept for this sequence alone
@@ -145,6 +149,7 @@ class TokenSequence:
         """Takes over all that the parent has computed."""
         self.tokens, self.images, self.offset = parent.tokens.copy(), parent.images.copy(), parent.offset
         self.computed, self.output_of, self.drops = parent.computed, parent.output_of, parent.drops.copy()
+        self.ends = parent.ends.copy()
         self.found, self.shares, self.shared_with = parent.found, parent.shares, parent.shared_with
         parent.pages.fork_to(self.pages, self.computed)
         if self.tokens:
@@ -304,6 +309,7 @@ class TokenSequence:
             self.offset += sum(gap for start, *_, gap in self.drops if start >= length)
             self.drops = [(a, min(b, length), min(n, length), gap) for a, b, n, gap in self.drops if a < length]
         self.images.cut(length)
+        self.ends = [one for one in self.ends if one <= length]
         self.rewind(length)
 
     def drop(self, start: int, stop: int, close_gap: bool, seen_by: int | None = None) -> None:
@@ -319,6 +325,14 @@ class TokenSequence:
         self.output_of = 0
 
     # ---- text and images ----
+
+    def append(self, tokens: Sequence[int], part: Callable[[], Sequence[int]] | None = None) -> None:
+        """Appends tokens. `part` gives those of a first part of them alone. At models with states others can go on
+        where parts of a long prompt end, so the ends are noted."""
+        if self.info.state_pages and not self.computed and len(self.tokens) + len(tokens) >= LEAST_SHARED:
+            self.ends += [len(self.tokens)] if self.tokens else []
+            self.ends += [len(self.tokens) + common_length(part(), tokens)] if part is not None else []
+        self.tokens += tokens
 
     def add_image(self, image: Image) -> None:
         """Appends an image."""

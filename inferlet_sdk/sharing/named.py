@@ -12,7 +12,6 @@ from inferlet_sdk import traits
 from inferlet_sdk.errors import InvalidArgument, InvalidState, NotFound
 from inferlet_sdk.sequences.queues import Queues
 from inferlet_sdk.sequences.sequence import TokenSequence
-from inferlet_sdk.sequences.states.kept import check_states
 
 WITH, END = " (adapter ", ")"
 
@@ -29,10 +28,10 @@ async def export(sequence: TokenSequence, name: str, lease: int = 0) -> bool:
     `lease`: seconds for which they are pinned; whether they are."""
     if sequence.pages.dropped:
         raise InvalidState("export: tokens of the context were dropped, and exports have all tokens")
-    check_states(sequence.info, "export")
     own = full_name(name, sequence.adapter)
     with sequence as queue:
         sequence.flush()
+        sequence.keep_state()
         full = len(sequence.tokens) - len(sequence.tokens) % sequence.info.page_size
         pages = sequence.pages.seal(0, full)
         rest = sequence.pages.copy_rest(queue, len(sequence.tokens))
@@ -68,6 +67,7 @@ async def open_sequence(queues: Queues, adapter: str, name: str) -> TokenSequenc
             sequence.tokens = list(found.tokens)
             sequence.offset = found.positions[0]
             sequence.pages.adopt([found.pages], len(found.tokens))
+            sequence.pages.note_kept(len(found.tokens))
             sequence.computed = len(found.tokens)
             sequence.images.unseen = len(found.tokens)
             return sequence

@@ -3,6 +3,10 @@
 Before a long prompt runs, its beginning is asked for, in whole pages; what is there is used, and the pages behind it
 are offered to others when the prompt has run. Short prompts are left alone. What was generated is offered where a
 program asks for it (`keep_pages`): the next turn of a conversation begins with the same tokens.
+
+At a model that keeps a state of each text, others can only go on where a state was left. So a prompt runs up to the end
+of its first part, that of all parts but the last one, and its own, each in whole pages, and is offered there with the
+state. The exports have these states, and the context gives up its own share as it goes on.
 """
 
 from __future__ import annotations
@@ -13,16 +17,13 @@ from inferlet_sdk import traits
 from inferlet_sdk.addresses import Pages
 from inferlet_sdk.errors import Cancelled, PieError
 from inferlet_sdk.futures import HostFuture
-from inferlet_sdk.sequences.sequence import TokenSequence
-
-LEAST_TOKENS = 256
-"""Least tokens of a prompt that may be shared: what is shorter runs faster than it is found."""
+from inferlet_sdk.sequences.sequence import LEAST_SHARED, TokenSequence
 
 
 async def share_prefix(sequence: TokenSequence) -> None:
     """Takes over what is there of the prompt's keys, runs the rest of it, and offers its full pages. Does nothing to a
     sequence with a short prompt, or one that has keys. Raises Cancelled if another task closes it meanwhile."""
-    if sequence.computed or len(sequence.tokens) < LEAST_TOKENS or not _can_share(sequence):
+    if sequence.computed or len(sequence.tokens) < LEAST_SHARED or not _can_share(sequence):
         return
     size = sequence.info.page_size
     tokens, apart = sequence.tokens[: (len(sequence.tokens) - 1) // size * size], _apart(sequence)
@@ -33,9 +34,26 @@ async def share_prefix(sequence: TokenSequence) -> None:
         if found:
             sequence.computed = sequence.found = len(found) * size
             sequence.pages.adopt([found], sequence.computed)
-        if sequence.found < len(tokens):
+        if sequence.info.state_pages:
+            _run_with_states(sequence, tokens, apart)
+        elif sequence.found < len(tokens):
             sequence.flush()  # all of it, in as few waves as it takes without exports
             traits.export_prefix(queue, sequence.pages.seal(0, len(tokens)), tokens, apart).cancel()
+
+
+def _run_with_states(sequence: TokenSequence, tokens: list[int], apart: str) -> None:
+    """Runs all of the prompt, and offers its first tokens where parts of it end."""
+    size, before = sequence.info.page_size, sequence.computed
+    ends = {end // size * size for end in (*sequence.ends[:1], *sequence.ends[-1:], len(tokens))}
+    for end in sorted(end for end in ends if max(before + 1, LEAST_SHARED) <= end <= len(tokens)):
+        sequence.compute(end, ())
+        traits.export_prefix(sequence.queue, sequence.pages.seal(0, end), tokens[:end], apart).cancel()
+        if before:
+            sequence.pages.drop_state(sequence.queue, before)
+        before = end
+    sequence.flush()
+    if before:
+        sequence.pages.drop_state(sequence.queue, before)
 
 
 def keep_pages(sequence: TokenSequence) -> None:
@@ -49,25 +67,26 @@ async def pin_pages(sequence: TokenSequence, seconds: int, count: int) -> int:
     """Offers all full pages of a sequence, and pins those of its first `count` tokens; how many tokens are pinned."""
     size = sequence.info.page_size
     tokens = sequence.tokens[: count // size * size]
+    if not tokens or sequence.pages.dropped or not _can_share(sequence):
+        return 0
     with sequence as queue:
-        if not tokens or (future := _offer(sequence)) is None:
-            return 0
-        await future
+        if (future := _offer(sequence)) is not None:
+            await future
         return size * await traits.pin_exports(queue, "", seconds, tokens, _apart(sequence))
 
 
 def _offer(sequence: TokenSequence) -> HostFuture[None] | None:
+    if sequence.info.state_pages:
+        return None  # no state is where its last full page ends; that of the prompt was offered
     size = sequence.info.page_size
     count = min(sequence.computed, len(sequence.tokens)) // size * size
-    if count < LEAST_TOKENS or sequence.pages.dropped or not _can_share(sequence):
+    if count < LEAST_SHARED or sequence.pages.dropped or not _can_share(sequence):
         return None
     with sequence as queue:
         return traits.export_prefix(queue, sequence.pages.seal(0, count), sequence.tokens[:count], _apart(sequence))
 
 
 def _can_share(sequence: TokenSequence) -> bool:
-    if sequence.info.state_pages:
-        return False  # an export has keys and values alone
     return sequence.shares and not sequence.offset and not sequence.images.places  # what was seen is in no token
 
 

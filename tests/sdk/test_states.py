@@ -118,6 +118,54 @@ def test_what_a_state_cannot_do_is_refused_by_name(host: NativeHost) -> None:
         traits.drop_state(ctx, ctx.pages, 24)
 
 
+LONG = [97 + number % 20 for number in range(300)]
+
+
+def test_a_prompt_with_the_same_beginning_runs_its_own_tokens_alone() -> None:
+    host = install(states=64, max_context=1024)
+    for tail, ran in (([65, 66, 67], 303), ([70, 71], 2), ([72] * 9, 9)):
+        ctx = Context().fill(LONG).fill(tail)
+        assert run(ctx.sample()) == first(host.model, [*LONG, *tail])
+        assert (rows(host), ctx.found) == (ran, 0 if ran == 303 else 300)
+        expected = host.model.expected(list(ctx.tokens), 5)
+        run(ctx.generate_until(max_tokens=5))
+        assert list(ctx.tokens)[-5:] == expected
+        ctx.close()
+        rows(host)
+        assert traits.usage().pages == 0
+
+
+def test_conversations_share_their_system_message() -> None:
+    host = install(states=64, max_context=1024)
+    system = {"role": "system", "content": "the river and the sea " * 20}
+    lengths = []
+    for question in ("who?", "where is it?"):
+        ctx = Context().fill_chat([system, {"role": "user", "content": question}])
+        lengths.append((len(ctx), ctx.found if run(ctx.flush()) is None else 0, rows(host)))
+    (length, found, ran), (other_length, other_found, other_ran) = lengths
+    assert (found, ran) == (0, length)
+    assert other_found > 300
+    assert other_ran == other_length - other_found
+
+
+def test_an_export_has_its_state() -> None:
+    host = install(states=64, max_context=1024)
+    ctx = Context().fill(TEXT[:22])
+    run(ctx.export("text"))
+    ctx.fill([65])
+    assert run(ctx.sample()) == first(host.model, [*TEXT[:22], 65])
+    ctx.close()
+    rows(host)
+    for tail in ([66, 67], [68]):
+        opened = run(Context.open("text")).fill(tail)
+        assert run(opened.sample()) == first(host.model, [*TEXT[:22], *tail])
+        opened.truncate(22).fill(tail[::-1])
+        assert run(opened.sample()) == first(host.model, [*TEXT[:22], *tail[::-1]])
+        opened.close()
+    assert rows(host) == 2 * (2 + 1)
+    assert traits.usage().pages == 0
+
+
 @pytest.mark.parametrize("seed", range(6))
 def test_random_programs(seed: int) -> None:
     host, pick = install(states=400, num_pages=400), random.Random(seed)

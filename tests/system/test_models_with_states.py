@@ -60,6 +60,16 @@ WENT_BACK = """
     return [whole, await continued(ctx)]
 """
 
+SHARED = f"""
+    ctx = Context().fill({PROMPT!r} * 20).fill(TAIL)
+    return [await continued(ctx), ctx.found]
+"""
+EXPORTED = """
+    await ctx.export("text")
+    return [await continued(ctx), await continued((await Context.open("text")).fill("hills"))]
+"""
+MORE = FORKS, KEPT, STREAMED, LEFT, WENT_BACK, EXPORTED
+
 
 def continuation(reference: Any, tokens: list[int]) -> list[int]:
     """What transformers generates behind a text, greedily."""
@@ -87,12 +97,17 @@ def test_texts_are_those_of_transformers(name: str, guest_cache: Path, tmp_path:
         options: dict[str, object] = {"model": [f"tiny={tmp_path}"], "dtype": "float32", "states": 12}
         async with started(guest_cache, **options) as server, asyncio.timeout(HANG_SECONDS):
             together = await asyncio.gather(*(run(server, BEGINNING + PLAIN) for _ in range(2)))
-            others = [await run(server, BEGINNING + rest) for rest in (FORKS, KEPT, STREAMED, LEFT, WENT_BACK)]
+            others = [
+                await run(server, BEGINNING + rest) for rest in (FORKS, KEPT, STREAMED, LEFT, WENT_BACK, EXPORTED)
+            ]
+            shared = [await run(server, BEGINNING + SHARED.replace("TAIL", repr(tail))) for tail in ("sea", "hills")]
+            assert [found for _, found in shared] == [0, len(PROMPT) * 20 // 16 * 16]
             (replica,) = server.statistics().models["tiny"]
-            assert replica.scheduler.pages.used == 0
-            return [text for found in (*together, *others) for text in found]
+            left = replica.scheduler
+            assert (left.pages.used, left.states.used) == (left.export_pages, left.exports)
+            return [text for found in (*together, *others) for text in found] + [text for text, _ in shared]
 
     found = asyncio.run(main())
-    assert len(found) == 1 + 1 + 2 + 3 + 1 + 1 + 2
+    assert len(found) == 1 + 1 + 2 + 3 + 1 + 1 + 2 + 2 + 2
     for tokens, generated in found:
         assert generated == continuation(reference, tokens)

@@ -22,6 +22,12 @@ class Page:
         self.sealed = sealed  # exported or imported: nobody writes to it
         self.kept: tuple[int, ...] = ()
 
+    def copied(self, copy: Page, tokens: int) -> Page:
+        """A copy of its first tokens. What is exported or imported is kept in copies, too."""
+        if self.sealed and tokens in self.kept:
+            copy.kept = (tokens,)
+        return copy
+
     @property
     def is_shared(self) -> bool:
         return self.holders > 1 or self.sealed
@@ -45,8 +51,9 @@ def forget_kept(pages: Iterable[Page], tokens: int) -> None:
 class KeptStates:
     """The part of a table of pages that knows where states of its text are kept."""
 
-    def __init__(self, page_size: int) -> None:
-        self._page_size = page_size
+    def __init__(self, info: ModelInfo) -> None:
+        self._page_size = info.page_size
+        self._has_states = info.state_pages > 0
         self._pages: list[Page] = []
         self.context: list[int] = []
 
@@ -65,8 +72,18 @@ class KeptStates:
             return
         page, behind = self._place(tokens)
         if behind in page.kept and not page.is_shared:
-            traits.drop_state(queue, Pages(self.context), tokens)
+            self.drop_state(queue, tokens)
             page.kept = tuple(one for one in page.kept if one != behind)
+
+    def drop_state(self, queue: int, tokens: int) -> None:
+        """Nothing goes on any more from behind the first `tokens` tokens, where a state is."""
+        traits.drop_state(queue, Pages(self.context), tokens)
+
+    def note_kept(self, tokens: int) -> None:
+        """The state behind the first `tokens` tokens came with its page, and is kept; if the model has any."""
+        if self._has_states:
+            page, behind = self._place(tokens)
+            page.kept = *page.kept, behind
 
     def kept_end(self, tokens: int) -> int:
         """The last place up to `tokens` where a state is kept: the number of tokens before it, or 0."""

@@ -11,6 +11,7 @@ from inferlet_sdk.errors import InvalidArgument
 from inferlet_sdk.grammars.grammar import Grammar
 from inferlet_sdk.schemas.results import has_grammar
 from inferlet_sdk.sequences.queues import queues_of
+from inferlet_sdk.sequences.sequence import LEAST_SHARED
 from inferlet_sdk.served.fields import Fields
 from inferlet_sdk.served.requests.caching import CacheMark
 from inferlet_sdk.served.requests.messages import (
@@ -23,7 +24,6 @@ from inferlet_sdk.served.requests.messages import (
     read_tools,
 )
 from inferlet_sdk.served.requests.wanted import MOST_ALTERNATIVES, Place, Wanted, most_tokens
-from inferlet_sdk.sharing.prefixes import LEAST_TOKENS
 from inferlet_sdk.tools.formats.dialect import Dialect, dialect_of
 from inferlet_sdk.tools.formats.grammars import AUTO, REQUIRED, Called, call_grammar
 from inferlet_sdk.traits import get_model_info
@@ -92,7 +92,7 @@ class ChatRequest:
     def kept_tokens(self, prompt: Sequence[int], mark: CacheMark) -> int:
         """How many first tokens of the prompt, in whole pages, are before a mark, and are kept for later requests."""
         has_images = any(isinstance(one["content"], list) for one in self.messages)
-        if len(prompt) < LEAST_TOKENS or has_images:
+        if len(prompt) < LEAST_SHARED or has_images:
             return 0
         shown: list[Mapping[str, Any]] = list(self.messages[: mark.messages])
         if mark.text is not None:
