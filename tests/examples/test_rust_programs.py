@@ -14,9 +14,11 @@ from pie_control.testing.in_process import InProcessClient
 from pie_inference.config import WorkerConfig
 from pie_inference.serving.worker import Worker
 from tests.helpers import rust_programs
+from tests.helpers.families import save_reference
 from tests.helpers.guard import HANG_SECONDS
 from tests.helpers.servers import Listener, started
 from tests.helpers.tree import DEMO_MODEL, ROOT
+from tests.inference.models.test_state import DENSE, SETTINGS
 
 FOLDER = ROOT / "tests" / "rust"
 FEATURES = (
@@ -73,6 +75,16 @@ def test_context_does_in_rust_what_it_does_in_python(worker: Worker, guest_cache
     runs = [(*program, what) for what in FEATURES for program in (features(), python)]
     results = list(map(result, asyncio.run(ends_of(worker, guest_cache, runs))))
     assert dict(zip(FEATURES, results[::2], strict=True)) == dict(zip(FEATURES, results[1::2], strict=True))
+
+
+def test_context_does_so_at_a_model_that_keeps_states(guest_cache: Path, tmp_path: Path) -> None:
+    save_reference(tmp_path, DENSE, **SETTINGS)
+    config = WorkerConfig(tmp_path, "demo", dtype="float32", device="cpu", pages=512, embeds=4096, states=64)
+    python = (FOLDER / "features.py").read_bytes(), "features.py"
+    features_of = [one for one in FEATURES if one not in ("cut", "windowed", "joined", "constrained")]
+    runs = [(*program, what) for what in features_of for program in (features(), python)]
+    results = list(map(result, asyncio.run(ends_of(Worker(config), guest_cache, runs))))
+    assert dict(zip(features_of, results[::2], strict=True)) == dict(zip(features_of, results[1::2], strict=True))
 
 
 def test_topics_and_children(worker: Worker, guest_cache: Path) -> None:

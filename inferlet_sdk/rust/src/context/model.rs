@@ -29,6 +29,8 @@ pub struct Model {
     pub max_dist: usize,
     /// Whether tokens can be moved to other positions.
     pub moves_tokens: bool,
+    /// Whether it keeps a state of each text.
+    pub has_states: bool,
     /// Tokens after which generation ends.
     pub stop_tokens: Vec<u32>,
     /// All that the host says about it.
@@ -77,6 +79,7 @@ impl Model {
             page_size: number("page_size").max(1),
             max_context: number("max_context"),
             max_dist: number("max_dist"),
+            has_states: number("state_pages") > 0,
             moves_tokens: info.get("moves_tokens").and_then(Json::as_bool).unwrap_or(false),
             stop_tokens: stops.iter().filter_map(Json::as_i64).map(|token| token as u32).collect(),
             info,

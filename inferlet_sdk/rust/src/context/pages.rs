@@ -111,6 +111,12 @@ impl Pages {
         Pages { model: self.model.clone(), pages, dropped, reserved_from: None, context: None }
     }
 
+    /// Whether the page with the last of the first `tokens` tokens is nobody else's.
+    pub fn owns_end(&self, tokens: usize) -> bool {
+        let page = self.pages.get((tokens - 1) / self.model.page_size);
+        page.and_then(Option::as_ref).map_or(false, Held::is_writable)
+    }
+
     /// Keeps the first `tokens` tokens. Pages of its own stay for new tokens.
     pub fn cut(&mut self, queue: u32, tokens: usize) -> Result<()> {
         let size = self.model.page_size;

@@ -26,6 +26,7 @@ pub(crate) struct Sequence {
     pub tokens: Vec<u32>,
     pub offset: isize,
     pub computed: usize,
+    kept: usize, // behind so many tokens a state is kept, at a model with states
     pub output_of: usize,
     pub pages: Pages,
     gaps: Vec<(usize, usize)>, // first tokens of what was dropped, and by how many positions those behind moved up
@@ -54,6 +55,7 @@ impl Sequence {
             tokens: Vec::new(),
             offset: 0,
             computed: 0,
+            kept: 0,
             output_of: 0,
             pages: Pages::new(model.clone()),
             gaps: Vec::new(),
@@ -73,6 +75,11 @@ impl Sequence {
         if !self.tokens.is_empty() {
             self.flush()?;
         }
+        if self.computed % self.model.page_size == 0 {
+            self.hold_state()?;
+        } else if self.kept > self.computed / self.model.page_size * self.model.page_size {
+            self.kept = 0; // its page is shared from now on
+        }
         Ok(Sequence {
             model: self.model.clone(),
             queue: self.model.queue()?,
@@ -80,6 +87,7 @@ impl Sequence {
             tokens: self.tokens.clone(),
             offset: self.offset,
             computed: self.computed,
+            kept: if self.kept % self.model.page_size == 0 { self.kept } else { 0 },
             output_of: self.output_of,
             pages: self.pages.fork(self.computed),
             gaps: self.gaps.clone(),
@@ -260,14 +268,33 @@ impl Sequence {
         });
     }
 
-    /// Drops keys and values after the first `length` tokens.
-    pub fn rewind(&mut self, length: usize) -> Result<()> {
+    /// Drops keys and values after the first `length` tokens; at a model with states, after those where one is kept.
+    pub fn rewind(&mut self, mut length: usize) -> Result<()> {
         if self.computed > length {
+            if self.model.has_states {
+                self.kept = if self.kept > length { 0 } else { self.kept };
+                length = self.kept;
+            }
             self.pages.cut(self.queue.number, length)?;
             self.computed = length;
             self.output_of = 0;
             self.last_step = None;
         }
+        Ok(())
+    }
+
+    /// Keeps the state behind the tokens that have keys, so that what comes can be dropped, and not the one of the last
+    /// time any more, unless others may go on from there. Nothing to do without states.
+    pub fn hold_state(&mut self) -> Result<()> {
+        if !self.model.has_states || self.computed == 0 || self.kept == self.computed {
+            return Ok(());
+        }
+        let queue = self.queue.number;
+        if self.kept > 0 && self.pages.owns_end(self.kept) {
+            raw::state::drop_state(queue, self.pages.context(), self.kept as u32)?;
+        }
+        raw::state::keep_state(queue, self.pages.context())?;
+        self.kept = self.computed;
         Ok(())
     }
 

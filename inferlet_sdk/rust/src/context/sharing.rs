@@ -40,7 +40,8 @@ impl Context {
     }
 
     /// A context with what was exported under a name; the last token runs again. An error with `Code::NotFound`: there
-    /// is no such export; fill a new one. `adapter`: that with which it was made ("": none).
+    /// is no such export; fill a new one. At a model that keeps states the last token does not run again: fill one more,
+    /// or all run again for the next output. `adapter`: that with which it was made ("": none).
     pub async fn open(name: &str, model: impl AsRef<str>, adapter: &str) -> Result<Context> {
         let mut sequence = Sequence::new(Model::named(model.as_ref())?, adapter)?;
         let number = raw::exports::import_kvpage(sequence.queue.number, &full_name(name, adapter))?;
@@ -58,7 +59,9 @@ impl Context {
         sequence.offset = positions[0] as isize;
         sequence.computed = tokens.len();
         sequence.tokens = tokens;
-        sequence.rewind(sequence.tokens.len() - 1)?; // its output is not exported
+        if !sequence.model.has_states {
+            sequence.rewind(sequence.tokens.len() - 1)?; // its output is not exported
+        }
         Ok(Context::of(sequence))
     }
 

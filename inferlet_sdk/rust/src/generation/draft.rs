@@ -73,6 +73,7 @@ impl Drafted {
         let mut tokens = if most > 0 { self.draft.guess(&sequence.tokens).await? } else { Vec::new() };
         tokens.truncate(most);
         sequence.compute(length - 1, &[])?;
+        sequence.hold_state()?;
         let (accepted, next) = self.check(sequence, &tokens).await?;
         sequence.rewind(length + accepted)?;
         tokens.truncate(accepted);

@@ -244,6 +244,10 @@ impl<'a> Generation<'a> {
         let room = sequence.model.max_context - used;
         self.left = options.max_tokens.map_or(room, |most| most.min(room));
         self.start = sequence.tokens.len();
+        if sequence.model.has_states && options.draft.is_none() {
+            sequence.flush()?;
+            sequence.hold_state()?; // what comes can be dropped
+        }
         let mut stops = options.stop_tokens.clone();
         if !options.ignores_stop_tokens {
             stops.extend_from_slice(&sequence.model.stop_tokens);
