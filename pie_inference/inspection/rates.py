@@ -13,6 +13,7 @@ from ..device.host_memory import lazy_zero_bytes
 
 READ_BYTES = 1 << 30
 GEMM_SIZE = 2048
+SMALL_GEMM_SIZE = 256  # where a product of the whole size would take too long
 SECONDS = 1.5  # time to measure each rate
 
 
@@ -37,7 +38,8 @@ def measure_rates(
     budget: float = SECONDS,
 ) -> Rates:
     """Measures both rates, each for `budget` seconds, by reading `read_bytes` bytes (a multiple of 512) again and again
-    and by products of matrices with `gemm_size` rows and columns. `library`: the compiled kernels for CPUs; without
+    and by products of matrices with `gemm_size` rows and columns, or of small ones if such a product takes longer than
+    the budget: some machines have no instructions for bfloat16. `library`: the compiled kernels for CPUs; without
     them torch reads the memory, more slowly than the machine could."""
     return Rates(_read_rate(device, library, read_bytes, budget), _gemm_rate(device, dtype, gemm_size, budget))
 
@@ -58,6 +60,12 @@ def _read_rate(device: torch.device, library: Library | None, num_bytes: int, bu
 
 
 def _gemm_rate(device: torch.device, dtype: torch.dtype, size: int, budget: float) -> float:
+    small = min(size, SMALL_GEMM_SIZE)
+    rate = _rate_of_products(device, dtype, small, 0.0)
+    return _rate_of_products(device, dtype, size if 2 * size**3 / rate < budget else small, budget)
+
+
+def _rate_of_products(device: torch.device, dtype: torch.dtype, size: int, budget: float) -> float:
     left, right = (torch.randn(size, size, device=device).to(dtype) for _ in range(2))
     return 2 * size**3 / best_seconds(lambda: torch.mm(left, right), device, budget)
 

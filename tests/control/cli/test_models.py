@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from pie_control.cli.inspection import amount
 from pie_control.cli.main import main
 from pie_inference.config import WorkerConfig
 from pie_inference.errors import CheckpointError
+from pie_inference.inspection import rates
 from pie_inference.inspection.checkup import check_up
 from pie_inference.inspection.costs import model_costs
 from pie_inference.inspection.measure import measure
@@ -136,6 +138,23 @@ def test_pie_bench_model_measures(folder: Path, capfd: pytest.CaptureFixture[str
     (folder / "broken" / "config.json").write_text("{}")
     assert main(["bench-model", str(folder / "broken")]) == 2
     assert "architecture none is not supported" in capfd.readouterr().err
+
+
+@pytest.mark.parametrize(("seconds", "sizes"), [(1e-4, [256, 2048]), (1.0, [256, 256])], ids=["fast", "slow"])
+def test_slow_products_are_measured_by_small_ones(
+    seconds: float, sizes: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    multiplied: list[int] = []
+
+    def timed(action: Callable[[], object], *_: object) -> float:
+        action()
+        return seconds
+
+    monkeypatch.setattr(rates, "best_seconds", timed)
+    monkeypatch.setattr(torch, "mm", lambda left, _: multiplied.append(len(left)))
+    found = rates.measure_rates(torch.device("cpu"), torch.bfloat16, None, read_bytes=512)
+    assert multiplied == sizes
+    assert found.gemm_operations == 2 * sizes[1] ** 3 / seconds
 
 
 @pytest.mark.parametrize(
