@@ -76,10 +76,16 @@ def pid_of(server: ServerApi, host: int) -> int:
     return pid
 
 
-async def texts_alone(cache: Path, seeds: Sequence[int]) -> dict[int, str]:
+@pytest.fixture(scope="module")
+def alone(guest_cache: Path) -> dict[int, str]:
     """What each program says where nothing goes wrong."""
-    async with started(cache, InProcessClient(FakeModel(num_pages=4096))) as server, asyncio.timeout(HANG_SECONDS):
-        return {seed: await text_of((await launch(server, GENERATE, {"seed": seed}))[1]) for seed in seeds}
+
+    async def texts() -> dict[int, str]:
+        client = InProcessClient(FakeModel(num_pages=4096))
+        async with started(guest_cache, client) as server, asyncio.timeout(HANG_SECONDS):
+            return {seed: await text_of((await launch(server, GENERATE, {"seed": seed}))[1]) for seed in range(6)}
+
+    return asyncio.run(texts())
 
 
 async def text_of(listener: Listener) -> str:
@@ -106,13 +112,13 @@ async def nothing_is_held(server: ServerApi) -> None:
         (signal.SIGSTOP, r"it did not answer for 1 s and was killed \(--host-timeout\)"),
     ],
 )
-def test_a_host_dies_and_nobody_else_notices(blow: signal.Signals, reason: str, guest_cache: Path) -> None:
+def test_a_host_dies_and_nobody_else_notices(
+    blow: signal.Signals, reason: str, alone: dict[int, str], guest_cache: Path
+) -> None:
     async def check() -> None:
-        seeds = range(6)
-        alone = await texts_alone(guest_cache, seeds)
         client = InProcessClient(SlowModel(num_pages=4096))
         async with started(guest_cache, client, hosts=2, host_timeout=1.0) as server, asyncio.timeout(HANG_SECONDS):
-            running = {seed: await launch(server, GENERATE, {"seed": seed}) for seed in seeds}
+            running = {seed: await launch(server, GENERATE, {"seed": seed}) for seed in alone}
             for _, listener in running.values():
                 await listener.until_messages(5)
             assert sorted(entry.host for entry, _ in running.values()) == [1, 1, 1, 2, 2, 2]
@@ -131,7 +137,7 @@ def test_a_host_dies_and_nobody_else_notices(blow: signal.Signals, reason: str, 
             assert (one.restarts, two.restarts) == (1, 0)
             assert pid_of(server, 1) != before
             assert not psutil.pid_exists(before)
-            again = {seed: await launch(server, GENERATE, {"seed": seed}) for seed in seeds}
+            again = {seed: await launch(server, GENERATE, {"seed": seed}) for seed in alone}
             assert {entry.host for entry, _ in again.values()} == {1, 2}
             assert {seed: await text_of(listener) for seed, (_, listener) in again.items()} == alone
 
