@@ -71,7 +71,7 @@ LEFT_OUT = {
     "continue_with_dist": "it waits for the worker: see the program `distributions` of the benchmark `scale`",
     "keep_body": "as `read_body`, but for the blob that it leaves",
     "pin_exports": "once for a text that is kept, as `export_prefix`",
-    **dict.fromkeys(("keep_state", "drop_state"), "the demo model keeps no states"),
+    **dict.fromkeys(("keep_state", "drop_state", "find_state", "forward_draft"), "the demo model keeps no states"),
     "span": "once for a tool that ran",
     "watch_run": "once for a run of up to 512 tokens, beside `decode`",
     **dict.fromkeys(("num_embs_needed", "load_image", "embed_img"), "the demo model takes no images"),

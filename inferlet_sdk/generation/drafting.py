@@ -1,7 +1,8 @@
 """Speculative generation: a function of the program guesses the next tokens, and the worker checks them all at once.
 
 A step runs the last token and the draft behind it, and `verify` says how many tokens of the draft the sampler would
-have chosen, and the token behind them. They are exactly the tokens that sampling one by one gives.
+have chosen, and the token behind them. They are exactly the tokens that sampling one by one gives. At a model with
+states it leaves one behind each token, and goes on from that of the last one that was right.
 
 With a grammar, each of these outputs is sampled by itself, among the tokens that may come behind the draft up to there,
 also where a token before it is wrong. A draft is looked at as far as the grammar allows it, and up to a place where
@@ -15,7 +16,7 @@ from inspect import isawaitable
 
 from inferlet_sdk import traits
 from inferlet_sdk.addresses import Embeds
-from inferlet_sdk.errors import Cancelled, InvalidState
+from inferlet_sdk.errors import Cancelled, Exhausted, InvalidState, QuotaExceeded
 from inferlet_sdk.generation.sampling import Sampler
 from inferlet_sdk.generation.scoring import logprobs_at
 from inferlet_sdk.generation.token_source import NOTHING, Pieces
@@ -88,7 +89,8 @@ class DraftedTokens:
         await share_prefix(sequence)
         if (forced := await self._forced_first(left)) != NOTHING:
             return forced
-        sequence.rewind(len(sequence.tokens) - 1)
+        if sequence.output_of != len(sequence.tokens):
+            sequence.rewind(len(sequence.tokens) - 1)
         draft, masks = self._allowed(await self._guess(min(left - 1, MOST_DRAFTED)))
         tokens, outputs = await self._check(draft, masks)
         end = next((place + 1 for place, token in enumerate(tokens) if token in self._stop), len(tokens))
@@ -143,18 +145,30 @@ class DraftedTokens:
         sequence = self._sequence
         length = len(sequence.tokens)
         sequence.compute(length - 1, ())
-        sequence.hold_state()
         count = len(draft) + 1
         missing = 2 * count - len(self._embeds)
         if missing > 0:
             self._embeds += traits.alloc_emb(sequence.queue, missing)
-        outputs = self._embeds[count : 2 * count]
-        sequence.run([sequence.tokens[-1], *draft], self._embeds[:count], outputs)
+        inputs, outputs = self._embeds[:count], self._embeds[count : 2 * count]
+        tokens = [sequence.tokens[-1], *draft]
+        if sequence.computed == length:  # its output is there
+            inputs, outputs, tokens = inputs[1:], Embeds([sequence.output_embed, 1]) + outputs[1:], draft
+        if tokens:
+            self._run(tokens, inputs, outputs[-len(tokens) :])
         sequence.output_of = 0
         verified = await self._verified(draft, outputs, masks)
         self._check_open()
         sequence.rewind(length + verified.accepted)
         return [*draft[: verified.accepted], verified.token], outputs
+
+    def _run(self, tokens: Sequence[int], inputs: Embeds, outputs: Embeds) -> None:
+        try:
+            self._sequence.run(tokens, inputs, outputs, draft=True)
+        except (QuotaExceeded, Exhausted):
+            if not self._sequence.info.state_pages:
+                raise
+            self._sequence.hold_state()  # it lets the one at the beginning go
+            self._sequence.run(tokens, inputs, outputs, draft=True)
 
     async def _verified(self, draft: list[int], outputs: Embeds, masks: Sequence[bytes]) -> Verified:
         """How much of the draft the sampler would have chosen, and the token behind it."""

@@ -263,6 +263,7 @@ class Generation:
             self._source.close()
             if self._filter is not None and self._filter.cut is not None:
                 self._cut_tokens(self._filter)
+            self._sequence.let_go_drafted()
             if self._guide is not None and not self._sequence.closed:
                 self._guide.close(self._tokens)
         finally:

@@ -63,6 +63,7 @@ class TokenSequence:
         self.ends: list[int] = []  # of the first parts of its prompt, in tokens; others may go on from there
         self.computed = 0
         self.output_of = 0
+        self.drafted: int | None = None  # where the last draft began, as long as its states are there
         self.held_state = 0  # behind so many tokens a state is kept for this sequence alone
         self.pages: PageTable = PageTable(queues)
         # What was dropped, how many tokens had keys then, and by how many positions those behind it moved up.
@@ -249,22 +250,27 @@ class TokenSequence:
                 else:
                     count = max(count // 2, LEAST_CHUNK)
 
-    def run(self, tokens: Sequence[int], inputs: Embeds, outputs: Embeds) -> None:
-        """Runs tokens and appends their keys and values."""
+    def run(self, tokens: Sequence[int], inputs: Embeds, outputs: Embeds, *, draft: bool = False) -> None:
+        """Runs tokens and appends their keys and values. `draft`: some may not stay, so at a model with states each
+        leaves one."""
         start, stop = self.computed, self.computed + len(tokens)
         self.pages.reserve(self.queue, stop)
         self.images.embed(self.queue, self.info, tokens, start, self.offset, inputs)
         pages = self.pages.pages, Pages(self.pages.output)
-        traits.forward(self.queue, pages[0], inputs, pages[1], outputs, adapter=self.adapter)
+        if draft and self.info.state_pages:
+            traits.forward_draft(self.queue, pages[0], inputs, pages[1], outputs, adapter=self.adapter)
+            self.drafted = start
+        else:
+            traits.forward(self.queue, pages[0], inputs, pages[1], outputs, adapter=self.adapter)
         self.computed = stop
 
     def rewind(self, length: int) -> None:
         """Drops keys and values after the first `length` tokens; at a model with states, after the last one of them
-        where a state is kept."""
+        where a state is."""
         if self.computed > length:
-            if self.info.state_pages:
-                length = self.pages.kept_end(length)
             with self as queue:
+                if self.info.state_pages:
+                    length = traits.find_state(queue, self.pages.pages, length)
                 self.pages.cut(queue, length)
                 self.computed = length
                 self.output_of = length if self.kept_outputs.take(queue, length, self.output) else 0
@@ -277,6 +283,15 @@ class TokenSequence:
             self.kept_outputs.keep(self.computed, self.output)
         with self as queue:
             return self.pages.keep_state(queue, self.computed)
+
+    def let_go_drafted(self) -> None:
+        """States that the last draft has left are given back, but for the one from which the last token runs."""
+        if self.drafted is not None and not self.closed:
+            if self.output_of != len(self.tokens):
+                self.rewind(len(self.tokens) - 1)
+            with self as queue:
+                self.pages.let_go_within(queue, self.drafted, self.computed)
+        self.drafted = None
 
     def keep_end(self) -> None:
         """Runs what is pending, and keeps the state behind all tokens for good, if the model has states."""

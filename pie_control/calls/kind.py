@@ -111,11 +111,13 @@ class LongCommand(WorkerCommand, frozen=True):
 
 
 class Bind(Command, frozen=True):
-    """Takes memory for `count` addresses from `first` on."""
+    """Takes memory for `count` addresses from `first` on. `fewer`: for the first of these, as far as there is plenty
+    when its turn comes."""
 
     resource: Resource
     first: int
     count: int
+    fewer: bool = False
 
     def uses(self, resource: Resource, page_size: int) -> Sequence[Range]:
         return ((self.first, self.first + self.count),) if resource is self.resource else ()

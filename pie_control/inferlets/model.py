@@ -125,7 +125,7 @@ class ModelView:
         spaces = self._spaces
         for one in progress:
             if space := spaces.get(one.owner):
-                space.progressed(one.oldest, one.taken, one.returned)
+                space.progressed(one.oldest, one.taken, one.returned, one.bound)
         for completion in completions:
             if space := spaces.get(completion.owner):
                 space.answered(completion.future, completion.value)

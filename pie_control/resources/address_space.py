@@ -78,6 +78,7 @@ class AddressSpace:
         self.last_steps: dict[int, Any] = {}  # by queue, see calls/fused/last_step.py
         self.last_shift: Any = None  # see calls/forward/shift_kvpage.py
         self._watchers: dict[int, Callable[[Any], None]] = {}  # by future
+        self._asked: dict[int, Callable[[int], None]] = {}  # by the number of a command that may have less memory
         self.imports: dict[int, Range | CallError | None] = {}  # by future: first address and number of pages
         self._delivered: deque[int] = deque()  # futures of samples whose tokens were delivered
         self._freed: dict[int, _Freed] = {}  # by seq, ascending: addresses whose memory is still bound
@@ -225,13 +226,21 @@ class AddressSpace:
         """The watcher is called with the future's value or error."""
         self._watchers[future] = watcher
 
+    def await_memory(self, seq: int, watcher: Callable[[int], None]) -> None:
+        """The watcher is called with the number of addresses that have memory, of those that a command asked for."""
+        self._asked[seq] = watcher
+
     # ---- what the scheduler tells ----
 
-    def progressed(self, oldest: int, taken: int, returned: Sequence[int] = ()) -> None:
+    def progressed(
+        self, oldest: int, taken: int, returned: Sequence[int] = (), bound: Sequence[tuple[int, int]] = ()
+    ) -> None:
         """No command below `oldest` waits any more; `taken` have left their queues since the beginning. What was given
         back by the numbers of `returned` is not bound any more; nor, unless a run goes on that may use it, by those
-        below `oldest`."""
+        below `oldest`. `bound`: commands that could have less memory than they asked for, and how much they have."""
         self.waiting = self._issued - taken
+        for seq, count in bound:
+            self._asked.pop(seq)(count)
         self.hazards.dispatched(oldest)
         while self._freed and not self.runs and (seq := next(iter(self._freed))) < oldest:
             self._take_back(seq)
@@ -280,6 +289,7 @@ class AddressSpace:
         self.runs.clear()
         self.last_steps.clear()
         self.imports.clear()
+        self._asked.clear()
         for resource, count in self._held.items():
             self._count(resource, -count)
         self.ledger.close_queues(len(self.queues))

@@ -262,6 +262,7 @@ class Holdings:
     lent: dict[int, Block] = field(default_factory=dict)  # what imports found and has no address, by future
     tokens: dict[int, TokenSource] = field(default_factory=dict)  # by future
     forgotten: deque[Forgotten] = field(default_factory=deque)  # still kept: waiting commands may name them
+    bound: list[tuple[int, int]] = field(default_factory=list)  # of commands that could do with less
 
     @property
     def returns(self) -> bool:
@@ -271,6 +272,11 @@ class Holdings:
     def binding(self, resource: Resource) -> Binding:
         found: Binding = getattr(self, resource.key)
         return found
+
+    def take_bound(self) -> tuple[tuple[int, int], ...]:
+        """How much memory each command has that could have less; told once."""
+        bound, self.bound = tuple(self.bound), []
+        return bound
 
     def rank(self, command: int) -> tuple[int, float, Owner, int]:
         """The place of an allocation among all that wait: by class, then by age of the inferlet."""

@@ -152,6 +152,17 @@ class Memory:
         self._changes[resource] += 1
         return False
 
+    def bind_some(self, holdings: Holdings, command: Allocation) -> None:
+        """Binds the first addresses of an allocation, as many as leave a quarter of the pool to those who cannot do
+        with fewer; none if some of them wait."""
+        pool = self.pools[command.resource]
+        spare = 0 if self._lines[command.resource] else pool.free - pool.total // 4
+        count = min(command.count, max(spare, 0))
+        if count:
+            self._bind(holdings, command.resource, command.first, count)
+        holdings.binding(command.resource).bind(command.first + command.count, ())  # the others are unbound
+        holdings.bound.append((command.seq, count))
+
     def cancel(self, holdings: Holdings, seq: int) -> None:
         """The command of this number needs no memory any more, if it has asked for some."""
         request = holdings.requests.pop(seq, None)

@@ -342,10 +342,10 @@ class Account(Share[CommandQueue]):
 
     def progress(self) -> Progress:
         """What its address space should hear; told once."""
-        if not self.returned:
+        if not (self.returned or self.holdings.bound):
             return Progress(self.owner, self.oldest_waiting, self.taken)
         returned, self.returned = tuple(self.returned), []
-        return Progress(self.owner, self.oldest_waiting, self.taken, returned)
+        return Progress(self.owner, self.oldest_waiting, self.taken, returned, self.holdings.take_bound())
 
     def answer(self, future: int) -> bool:
         """Whether a future is still to be answered; it is answered now."""

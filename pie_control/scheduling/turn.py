@@ -77,12 +77,14 @@ class Ending(Record, frozen=True, gc=True):
 
 class Progress(NamedTuple):
     """For an inferlet's address space: no command below `oldest` waits, and `taken` have left their queues in all.
-    `returned`: numbers under which memory was given back that is not bound any more."""
+    `returned`: numbers under which memory was given back that is not bound any more. `bound`: numbers of commands that
+    could have less memory than they asked for, and how much they have."""
 
     owner: Owner
     oldest: int
     taken: int
     returned: tuple[int, ...] = ()
+    bound: tuple[tuple[int, int], ...] = ()
 
 
 class StepAnswers(NamedTuple):

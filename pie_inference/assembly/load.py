@@ -144,6 +144,7 @@ def _describe(plan: ServingPlan, host_pages: HostPages, weights: WeightLoader) -
         fixed_positions=model.fixed_positions,
         by_token=model.by_token,
         num_states=weights.states.slots,
+        states_by_row=bool(weights.states.slots) and model.cut != "texts",
         state_bytes=size * plan.state_bytes,
         pooling=read_pooling(plan.checkpoint.folder),
     )

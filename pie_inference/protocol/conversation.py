@@ -123,6 +123,7 @@ class ModelDescription(Message, frozen=True):
     fixed_positions: str = ""  # why it does not run ShiftKvpage; "": it does
     by_token: bool = False  # whether each input of a forward has to be a token, and no output
     num_states: int = 0  # slots for states of texts; 0: it keeps none beside keys and values
+    states_by_row: bool = False  # a forward may leave states behind any of its rows, at no cost beside their memory
     state_bytes: int = 0  # memory of one state, all ranks
     pooling: str = ""  # how states become the vector of a text: "last" or "mean"; "": it was not made for embeddings
 

@@ -144,7 +144,7 @@ class Pace:
             self._start(wave)
         spaces = {guest.inferlet.owner: guest for guest in self.guests}
         for progress in turn.progress:
-            spaces[progress.owner].inferlet.space.progressed(progress.oldest, progress.taken, progress.returned)
+            spaces[progress.owner].inferlet.space.progressed(*progress[1:])
         told: dict[int, list[Guest]] = {}
         for completion in turn.completions:
             guest = spaces[completion.owner]

@@ -396,7 +396,7 @@ class World:
             self._tell_runs(turn.runs)
             for progress in turn.progress:
                 if inferlet := self.inferlets.get(progress.owner):
-                    inferlet.space.progressed(progress.oldest, progress.taken, progress.returned)
+                    inferlet.space.progressed(*progress[1:])
             for completion in turn.completions:
                 if inferlet := self.inferlets.get(completion.owner):
                     inferlet.hear(completion)

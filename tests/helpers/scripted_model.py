@@ -68,6 +68,7 @@ class ScriptedModel(FakeModel):
             tokenizer=data,
             tokenizer_config={**byte_tokenizer.tokenizer_config(), "chat_template": template},
             num_states=states,
+            states_by_row=states > 0,
             state_bytes=2 * self._description.page_bytes if states else 0,
         )
         self._texts: list[tuple[int, ...]] = [(-1,)] * states  # what states have read

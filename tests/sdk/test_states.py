@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Callable
 
 import pytest
 
@@ -89,18 +90,42 @@ def test_a_generation_runs_each_token_once(host: NativeHost) -> None:
     assert rows(host) <= 24 + 40
 
 
-def test_drafts_are_right(host: NativeHost) -> None:
-    ctx = Context().fill(TEXT)
-    expected = host.model.expected(TEXT, 9)
-    wrong = iter(range(1000))
+def drafter(ctx: Context, expected: list[int]) -> Callable[[object], list[int]]:
+    """Two of four tokens are right."""
+    wrong, begin = iter(range(1000)), len(ctx.tokens)
 
     def draft(tokens: object) -> list[int]:
-        done = len(ctx.tokens) - 24
+        done = len(ctx.tokens) - begin
         return [*expected[done : done + 2], 65 if next(wrong) % 2 else 66, 65]
 
-    run(ctx.generate_until(max_tokens=9, draft=draft))
-    assert list(ctx.tokens[24:]) == expected
-    assert rows(host) < 24 + 60
+    return draft
+
+
+@pytest.mark.parametrize(("states", "again"), [(64, 0), (2, 5)])
+def test_what_is_right_of_a_draft_does_not_run_again(states: int, again: int) -> None:
+    host = install(states=states)
+    ctx = Context().fill(TEXT)
+    expected = host.model.expected(TEXT, 9)
+    held = 0
+    for _ in range(2):
+        run(ctx.generate_until(max_tokens=9, draft=drafter(ctx, expected)))
+        assert list(ctx.tokens[24:]) == expected
+        assert rows(host) == (0 if held and not again else 24) + 4 + 5 + 3 + again
+        assert traits.usage().pages == (held or traits.usage().pages)
+        held = traits.usage().pages
+        ctx.truncate(24)
+
+
+def test_a_stop_within_a_draft_runs_nothing_again(host: NativeHost) -> None:
+    ctx = Context().fill(TEXT)
+    expected = host.model.expected(TEXT, 9)
+    stop = chr(expected[4])
+    assert stop not in map(chr, expected[:4])
+    run(ctx.generate_until(max_tokens=9, draft=drafter(ctx, expected), stop=[stop]))
+    assert list(ctx.tokens[24:]) == expected[:4]
+    rows(host)
+    assert run(ctx.sample()) == expected[4]
+    assert rows(host) <= 1
 
 
 def test_what_a_state_cannot_do_is_refused_by_name(host: NativeHost) -> None:

@@ -9,6 +9,8 @@ from typing import Any
 import pytest
 import torch
 
+from pie_control.scheduling.statistics import SchedulerStatistics
+from pie_control.server_api import ServerApi
 from tests.helpers.families import save_reference
 from tests.helpers.guard import HANG_SECONDS
 from tests.helpers.servers import run, started
@@ -59,6 +61,23 @@ WENT_BACK = """
     ctx.truncate(len(whole[0]) + 5)
     return [whole, await continued(ctx)]
 """
+DRAFTED = f"""
+    await ctx.flush()
+    prompt, right = await continued(ctx.fork())
+
+    def half_right(tokens):  # two of four
+        done = len(tokens) - len(prompt)
+        return [*right[done:done + 2], *[token ^ 1 for token in right[done + 2:done + 4]]]
+
+    await ctx.generate_until(IgnoreStopTokens(), max_tokens={LENGTH}, draft=half_right)
+    return [[prompt, list(ctx.tokens[len(prompt):])]]
+"""
+
+
+def scheduler(server: ServerApi) -> SchedulerStatistics:
+    (replica,) = server.statistics().models["tiny"]
+    return replica.scheduler
+
 
 SHARED = f"""
     ctx = Context().fill({PROMPT!r} * 20).fill(TAIL)
@@ -97,17 +116,19 @@ def test_texts_are_those_of_transformers(name: str, guest_cache: Path, tmp_path:
         options: dict[str, object] = {"model": [f"tiny={tmp_path}"], "dtype": "float32", "states": 12}
         async with started(guest_cache, **options) as server, asyncio.timeout(HANG_SECONDS):
             together = await asyncio.gather(*(run(server, BEGINNING + PLAIN) for _ in range(2)))
-            others = [
-                await run(server, BEGINNING + rest) for rest in (FORKS, KEPT, STREAMED, LEFT, WENT_BACK, EXPORTED)
-            ]
+            others = [await run(server, BEGINNING + rest) for rest in MORE]
+            before = scheduler(server).input_tokens
+            others.append(await run(server, BEGINNING + DRAFTED))
+            # the prompt once, the fork's continuation, and four drafts, of which the last ends the text
+            most = len(others[-1][0][0]) + LENGTH + 4 + 5 + 5 + 3
+            assert scheduler(server).input_tokens - before <= most + ("transformers" in name) * LENGTH
             shared = [await run(server, BEGINNING + SHARED.replace("TAIL", repr(tail))) for tail in ("sea", "hills")]
             assert [found for _, found in shared] == [0, len(PROMPT) * 20 // 16 * 16]
-            (replica,) = server.statistics().models["tiny"]
-            left = replica.scheduler
+            left = scheduler(server)
             assert (left.pages.used, left.states.used) == (left.export_pages, left.exports)
             return [text for found in (*together, *others) for text in found] + [text for text, _ in shared]
 
     found = asyncio.run(main())
-    assert len(found) == 1 + 1 + 2 + 3 + 1 + 1 + 2 + 2 + 2
+    assert len(found) == 1 + 1 + 2 + 3 + 1 + 1 + 2 + 2 + 1 + 2
     for tokens, generated in found:
         assert generated == continuation(reference, tokens)

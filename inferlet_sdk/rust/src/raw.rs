@@ -1011,6 +1011,30 @@ pub mod state {
         unsafe { call(|result| import(queue, context.as_ptr().cast(), context.len(), result)) }
     }
 
+    /// Runs tokens of which some may not stay, as those of a draft: a `forward` of at most 64 inputs that are filled, which leaves a state
+    /// behind each of them, as far as there is memory (at models that run texts one by one, behind the last one alone). The state that it
+    /// begins with stays. Which tokens have one is known with the answer of what reads the outputs: `find-state`. When a forward goes
+    /// on from one of all these, the others are given back, but for those that are kept. `adapter` as in `forward`.
+    pub fn forward_draft(queue: u32, context: &[u32], input_embeds: &[u32], output_pages: &[u32], output_embeds: &[u32], adapter: &str) -> Result<(), Error> {
+        #[link(wasm_import_module = "pie:inferlet/state@0.3.0")]
+        extern "C" {
+            #[link_name = "forward-draft"]
+            fn import(_: u32, _: *const u8, _: usize, _: *const u8, _: usize, _: *const u8, _: usize, _: *const u8, _: usize, _: *const u8, _: usize, _: *mut u8);
+        }
+        unsafe { call(|result| import(queue, context.as_ptr().cast(), context.len(), input_embeds.as_ptr().cast(), input_embeds.len(), output_pages.as_ptr().cast(), output_pages.len(), output_embeds.as_ptr().cast(), output_embeds.len(), adapter.as_ptr().cast(), adapter.len(), result)) }
+    }
+
+    /// The last place of a text, up to behind its first `length` tokens, from which a forward may go on: how many tokens are before it, 0 if
+    /// there is none. `context` are the pages with all of its tokens.
+    pub fn find_state(queue: u32, context: &[u32], length: u32) -> Result<u32, Error> {
+        #[link(wasm_import_module = "pie:inferlet/state@0.3.0")]
+        extern "C" {
+            #[link_name = "find-state"]
+            fn import(_: u32, _: *const u8, _: usize, _: u32, _: *mut u8);
+        }
+        unsafe { call(|result| import(queue, context.as_ptr().cast(), context.len(), length, result)) }
+    }
+
     /// Gives the state behind the first `length` tokens of a text back, kept or not: nothing goes on from there any more.
     pub fn drop_state(queue: u32, context: &[u32], length: u32) -> Result<(), Error> {
         #[link(wasm_import_module = "pie:inferlet/state@0.3.0")]

@@ -85,14 +85,13 @@ class KeptStates:
             page, behind = self._place(tokens)
             page.kept = *page.kept, behind
 
-    def kept_end(self, tokens: int) -> int:
-        """The last place up to `tokens` where a state is kept: the number of tokens before it, or 0."""
-        size = self._page_size
-        for place in range((tokens - 1) // size, -1, -1):
-            ends = [place * size + behind for behind in self._pages[place].kept]
-            if found := [end for end in ends if end <= tokens]:
-                return max(found)
-        return 0
+    def let_go_within(self, queue: int, first: int, end: int) -> None:
+        """States behind the first `first` tokens, or more, but before `end`, are given back, unless they are kept."""
+        while (found := traits.find_state(queue, Pages(self.context), end - 1)) >= max(first, 1):
+            page, behind = self._place(found)
+            if behind not in page.kept:
+                self.drop_state(queue, found)
+            end = found
 
     def _place(self, tokens: int) -> tuple[Page, int]:
         place, rest = divmod(tokens - 1, self._page_size)

@@ -127,6 +127,9 @@ class ForwardBatch(LongBatch[PassCommand]):
         self._ends.append(self.tokens)
         if command.context.states is not None:
             self._states.add(command.owner, *command.context.states, holdings.states.physical, bool(begin))
+            if command.context.left:
+                first = self.tokens - (end - begin)
+                self._states.add_left(command.owner, command.context.left, holdings.states.physical, first)
 
     def add_step(self, queue: Hashable, command: PassCommand, holdings: Holdings) -> None:
         """Adds a command of one token that keeps its key and has one output, without a mask: the rule where programs
@@ -302,6 +305,7 @@ class _States:
         self._leaves: array[int] = array("i")
         self._read: set[tuple[Owner, int]] = set()
         self._written: set[tuple[Owner, int]] = set()
+        self._left: list[tuple[int, int]] = []  # rows before the last one of a sequence, and the slots that they leave
 
     def conflicts(self, owner: Owner, begins: int, leaves: int) -> bool:
         """Whether a sequence reads what another one writes, or the other way round."""
@@ -317,8 +321,16 @@ class _States:
             if address != NO_STATE:
                 used.add((owner, address))
 
+    def add_left(self, owner: Owner, left: Sequence[int], physical: array[int], first: int) -> None:
+        """The rows from `first` on leave these states, too; without memory, none."""
+        for row, address in enumerate(left, first):
+            self._left.append((row, physical[address]))
+            self._written.add((owner, address))
+
     def build(self, ends: array[int]) -> dict[str, NDArray[np.generic]]:
         writes = np.full(ends[-1], NO_STATE, np.int32)
+        for row, slot in self._left:
+            writes[row] = slot
         writes[as_int32(ends)[1:] - 1] = as_int32(self._leaves)
         return {"state_reads": as_int32(self._begins), "state_writes": writes}
 

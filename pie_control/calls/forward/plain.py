@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import NamedTuple, NoReturn
 
 from msgspec import structs
 
-from pie_control.errors import InvalidArgument, Unsupported
+from pie_control.errors import Exhausted, InvalidArgument, QuotaExceeded, Unsupported
 from pie_control.resources.address_space import AddressSpace
 from pie_control.resources.hazards import make_stamp
 from pie_control.resources.kinds import STATES
@@ -16,6 +17,7 @@ from pie_control.resources.tables.contexts import Context
 from pie_control.resources.tables.states import FRESH
 
 from ..adapters import NO_ADAPTER
+from ..allocate.dealloc import give_back
 from ..arrays import addresses
 from ..kind import Bind
 from .batch import ForwardCommand, PassCommand
@@ -38,8 +40,12 @@ def issue(
     output embed), Unsupported (an output as input, and the model takes tokens only)."""
     space.check_command(queue)
     inputs, positions = filled(space, input_embeds)
-    found = check(space, queue, context, inputs, positions, output_pages, output_embeds, adapter, mask)
-    found = bind_state(space, queue, found)
+    run(space, queue, check(space, queue, context, inputs, positions, output_pages, output_embeds, adapter, mask))
+
+
+def run(space: AddressSpace, queue: int, found: Checked, *, draft: bool = False) -> None:
+    """Issues a forward that nobody refuses."""
+    found = bind_state(space, queue, found, draft)
     command = ForwardCommand(space.owner, queue, space.next_seq(), found.after, None, (), *found[1:])
     take_effect(space, command)
     space.issue(command)
@@ -84,6 +90,7 @@ def check(
     output_embeds: Sequence[int],
     adapter: int,
     mask: Sequence[int] | None,
+    draft: bool = False,
 ) -> Checked:
     """A forward over inputs that hold tokens at these positions, as many; changes nothing. Raises as `issue`."""
     count = len(positions)
@@ -98,44 +105,78 @@ def check(
     own = space.pages.free_slots(written, count) if written else None
     outputs = _check_outputs(space, queue, output_embeds, count) if output_embeds else ()
     looks_ahead = seen.mask is not None and seen.mask.later
-    whole = own is None or looks_ahead or (count > 1 and _overwrites_inputs(inputs, outputs, count))
+    whole = own is None or draft or looks_ahead or (count > 1 and _overwrites_inputs(inputs, outputs, count))
     if whole and count > space.model.max_batch_tokens:
         _refuse_whole(space, own is None, looks_ahead, count)
     after = space.hazards.of_rewriting(own) if own else 0
     if not space.has_one_queue:
         after = max(after, _hazards(space, queue, (*read, *written), inputs, outputs))
     if space.model.num_states:
-        seen, used = with_states(space, queue, seen, own)
+        seen, used = with_states(space, queue, seen, own, draft)
         after = max(after, used)
     return Checked(after, count, whole, seen, inputs, positions, own, outputs, adapter)
 
 
-def with_states(space: AddressSpace, queue: int, seen: Context, own: Sequence[Range] | None) -> tuple[Context, int]:
+def with_states(
+    space: AddressSpace, queue: int, seen: Context, own: Sequence[Range] | None, draft: bool = False
+) -> tuple[Context, int]:
     """The context with its states, and the command of another queue that used them last. Raises as `issue`."""
-    states = space.states.check(seen, own)
+    states = space.states.check(seen, own, draft)
     if FRESH in states:
         space.check_allocation(STATES, 1)
-        space.check_command(queue, 4)  # the others that are issued with the forward, and the one that binds the state
+        space.check_command(queue, 5)  # the others that are issued with the forward, and those that bind states
     return structs.replace(seen, states=states), space.states.newest_use(states, queue)
 
 
-def bind_state(space: AddressSpace, queue: int, found: Checked) -> Checked:
+def bind_state(space: AddressSpace, queue: int, found: Checked, draft: bool = False) -> Checked:
     """What was checked, with its state bound and moved on; the next command of the space is the forward."""
     if found.context.states is None:
         return found
-    context = bind_fresh(space, queue, found.context)
-    space.states.move_on(context, found.own, make_stamp(space.seq + 1, queue))
+    context = found.context if found.own is None else bind_fresh(space, queue, found.context)
+    if draft:
+        context = _bind_left(space, queue, context, found.size - 1)
+    space.states.move_on(context, found.own, make_stamp(space.seq + 1, queue), draft)
     return found._replace(context=context)
 
 
 def bind_fresh(space: AddressSpace, queue: int, context: Context) -> Context:
-    """The context with an address for the state that is left, if it needs one."""
+    """The context with an address for the state that is left, if it needs one. Who goes on from a state of a draft
+    gives the others back."""
+    if left := space.states.choose(context):
+        give_back(space, STATES, left)
     if context.states is None or FRESH not in context.states:
         return context
     seq = space.next_seq()
     address = space.own(STATES, 1, queue)
     space.issue(Bind(space.owner, queue, seq, 0, None, (), STATES, address, 1))
     return structs.replace(context, states=(context.states[0], address))
+
+
+def _bind_left(space: AddressSpace, queue: int, context: Context, rows: int) -> Context:
+    """The context with addresses for states behind the first rows of a draft: as many as the inferlet may hold."""
+    rows = _most_states(space, rows) if space.model.states_by_row else 0
+    if not rows:
+        return context
+    seq = space.next_seq()
+    first = space.own(STATES, rows, queue)
+    space.await_memory(seq, partial(_bound, space, first, rows))
+    space.issue(Bind(space.owner, queue, seq, 0, None, (), STATES, first, rows, fewer=True))
+    return structs.replace(context, left=tuple(range(first, first + rows)))
+
+
+def _most_states(space: AddressSpace, most: int) -> int:
+    for count in range(most, 0, -1):
+        try:
+            space.check_allocation(STATES, count)
+        except (QuotaExceeded, Exhausted):
+            continue
+        return count
+    return 0
+
+
+def _bound(space: AddressSpace, first: int, asked: int, count: int) -> None:
+    if left := space.states.bound(first, asked, count):
+        give_back(space, STATES, left)
 
 
 def _refuse_length(space: AddressSpace, seen: Context, count: int) -> NoReturn:

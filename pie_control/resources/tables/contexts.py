@@ -40,8 +40,10 @@ class Context(Record, frozen=True, tag=None):
     mask: Mask | None = None
     states: tuple[int, int] | None = None
     """Addresses that the forward begins with and leaves, or NO_STATE; None: the model has none."""
+    left: tuple[int, ...] = ()
+    """Addresses of the states that it leaves behind its first inputs, too, one each, as far as these have memory."""
 
     @property
     def used_states(self) -> Sequence[Range]:
-        """The addresses of both, as ranges."""
-        return [(address, address + 1) for address in self.states or () if address != NO_STATE]
+        """All of these addresses, as ranges."""
+        return [(address, address + 1) for address in (*(self.states or ()), *self.left) if address != NO_STATE]

@@ -9,6 +9,10 @@ it there and leaves its own one elsewhere. One that is exported or imported is k
 it has read changes or is given back. Everything else is refused: a forward never runs with a state that does not belong
 to its context.
 
+A *draft* is a forward of tokens of which some may not stay. It leaves a state behind each of them, if there is memory:
+this is known when its command has had its turn, and nobody goes on from there before. The state that it began with
+stays where it is. When a forward goes on from one of all these, the others go.
+
 A decode run takes the state along while it goes on, and leaves it at the slot of the last token that it ran. One that
 is cancelled has run more tokens than anybody knows: its state is nobody's.
 """
@@ -42,6 +46,8 @@ class State(NamedTuple):
     used: int  # stamp of the last one that has left or read it
     used_elsewhere: int = 0  # of the last one of another queue than that one's
     sealed: bool = False  # others have it, too: it is kept, on whatever else it hangs
+    draft: int = 0  # stamp of the draft that it belongs to; 0: none
+    sure: bool = True  # it has memory
 
 
 @dataclass(slots=True, eq=False)
@@ -87,9 +93,9 @@ class StateTable:
 
     # ---- what forwards do ----
 
-    def check(self, context: Context, own: Sequence[Range] | None) -> tuple[int, int]:
-        """The addresses of the states that a forward begins with and leaves: NO_STATE where there is none, FRESH if one
-        must be bound. Raises InvalidArgument, InvalidState."""
+    def check(self, context: Context, own: Sequence[Range] | None, draft: bool = False) -> tuple[int, int]:
+        """The addresses of the states that a forward begins with and leaves at its end: NO_STATE where there is none,
+        FRESH if one must be bound. Raises InvalidArgument, InvalidState."""
         if context.mask is not None:
             raise InvalidArgument(f"{_WHOLE_TEXTS}: leave the mask out")
         if context.by_position:
@@ -99,7 +105,8 @@ class StateTable:
             return NO_STATE if state is None else state.address, NO_STATE
         if state is None:
             return NO_STATE, FRESH
-        return state.address, FRESH if state.kept or self._is_shared(state.address) else state.address
+        stays = draft or state.kept or self._is_shared(state.address)
+        return state.address, FRESH if stays else state.address
 
     def newest_use(self, states: tuple[int, int], queue: int) -> int:
         """The last command of another queue that must have run before a forward with these states; 0: none."""
@@ -115,17 +122,45 @@ class StateTable:
                 elsewhere = one.used if (one.used ^ stamp) & MAX_QUEUE else one.used_elsewhere
                 self._at[slot] = one._replace(used=stamp, used_elsewhere=elsewhere)
 
-    def move_on(self, context: Context, own: Sequence[Range] | None, stamp: int) -> None:
+    def choose(self, context: Context) -> tuple[Range, ...]:
+        """A forward will go on from here: the other states of the same draft go. Their addresses."""
+        if context.states is None or context.states[0] == NO_STATE:
+            return ()
+        place = last_slot(context.intervals)
+        if not (draft := self._at[place].draft):
+            return ()
+        return self._take(
+            [slot for slot, one in self._at.items() if one.draft == draft and not one.kept and slot != place]
+        )
+
+    def move_on(self, context: Context, own: Sequence[Range] | None, stamp: int, draft: bool = False) -> None:
         """The forward of this stamp goes on."""
         assert context.states is not None
         begins, leaves = context.states
         self._note_use(begins, stamp)
         if own is None:
             return
-        if begins != NO_STATE and not self._at[last_slot(context.intervals)].kept:
-            del self._at[last_slot(context.intervals)]
-        read = tuple(join_intervals(context.intervals, own))
-        self._at[last_slot(own)] = State(leaves, read, False, stamp, stamp)
+        if begins != NO_STATE and not (state := self._at[place := last_slot(context.intervals)]).kept:
+            if draft:
+                self._at[place] = state._replace(draft=stamp)
+            else:
+                del self._at[place]
+        self._leave(leaves, context, own, stamp, stamp if draft else 0)
+        for count, address in enumerate(context.left, 1):
+            self._leave(address, context, take_intervals(own, 0, count), stamp, stamp, sure=False)
+
+    def _leave(
+        self, address: int, context: Context, own: Sequence[Range], stamp: int, draft: int, sure: bool = True
+    ) -> None:
+        read = join_intervals(context.intervals, own)
+        self._at[last_slot(own)] = State(address, read, False, stamp, stamp, draft=draft, sure=sure)
+
+    def bound(self, first: int, asked: int, count: int) -> tuple[Range, ...]:
+        """Of the addresses that a draft asked for, the first `count` have memory. Those that must be given back."""
+        for slot, one in self._at.items():
+            if first <= one.address < first + count:
+                self._at[slot] = one._replace(sure=True)
+        return self._take([slot for slot, one in self._at.items() if first + count <= one.address < first + asked])
 
     # ---- what decode runs do ----
 
@@ -170,7 +205,9 @@ class StateTable:
         """The state behind these slots is exported, and those behind a multiple of `every` of them: the slots that they
         hang on, and their addresses. Raises InvalidState: there is none behind all."""
         self.behind(text)
-        ends = [(slot, one.address) for slot, one in self._at.items() if _is_beginning(one.read, text, every)]
+        ends = [
+            (slot, one.address) for slot, one in self._at.items() if one.sure and _is_beginning(one.read, text, every)
+        ]
         sealed = {address for _, address in ends}
         for slot, one in self._at.items():
             if one.address in sealed:
@@ -187,13 +224,13 @@ class StateTable:
         """Slots were copied to as many others, which were free. If they are the last ones of a text, the state hangs on
         the end of the copy, too."""
         state = self._at.get(last_slot(source))
-        if state is None:
+        if state is None or not state.sure:
             return
         before = total_length(state.read) - total_length(source)
         if before < 0 or take_intervals(state.read, before, total_length(state.read)) != join_intervals((), source):
             return
         read = tuple(join_intervals(take_intervals(state.read, 0, before), target))
-        self._at[last_slot(target)] = state._replace(read=read, kept=state.sealed)
+        self._at[last_slot(target)] = state._replace(read=read, kept=state.sealed, draft=0)
 
     def drop(self, slots: Sequence[Range]) -> tuple[Range, ...]:
         """Forgets the states that have read any of these slots, which must be given back: their addresses."""
@@ -202,6 +239,16 @@ class StateTable:
             moving.lost |= overlap(changed, sorted((*moving.context, *moving.own)))
         return self._take([slot for slot, one in self._at.items() if overlap(changed, sorted(one.read))])
 
+    def find(self, text: Sequence[Range], length: int) -> int:
+        """The last place up to so many slots of a text where a state is: how many are before it, 0 if there is none."""
+        ends = [total_length(one.read) for one in self._at.values() if one.sure]
+        for end in sorted({end for end in ends if end <= length}, reverse=True):
+            before = take_intervals(text, 0, end)
+            state = self._at.get(last_slot(before))
+            if state is not None and state.sure and state.read == before:
+                return end
+        return 0
+
     def behind(self, text: Sequence[Range]) -> State:
         """The state behind these slots. Raises InvalidState."""
         state = self._at.get(last_slot(text))
@@ -209,6 +256,11 @@ class StateTable:
             raise InvalidState(
                 f"{_WHOLE_TEXTS}: there is no state at the end of the context; it moved on with another forward, or "
                 "its text was changed: run the text again in new pages, or from where a state was kept (keep-state)"
+            )
+        if not state.sure:
+            raise InvalidState(
+                "there is a state behind this token of a draft if there was memory for it: go on from there when what "
+                "reads the outputs of the draft has answered"
             )
         if state.read != tuple(text):
             raise InvalidState(

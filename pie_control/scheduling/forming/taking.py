@@ -231,7 +231,9 @@ class Taking:
             holdings = queue.account.holdings
             if holdings.returns:
                 queue.account.take_back(self._memory, queue.account.oldest_now())
-            if not self._memory.try_bind(holdings, command, self._backlog.now):
+            if command.fewer:
+                self._memory.bind_some(holdings, command)
+            elif not self._memory.try_bind(holdings, command, self._backlog.now):
                 self._backlog.starve(queue)
                 return False
         else:

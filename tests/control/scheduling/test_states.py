@@ -13,6 +13,7 @@ import pytest
 import torch
 
 from pie_control.calls.exports.sharing import fetched
+from pie_control.calls.fused.verify import Verified
 from pie_control.calls.values import Import, Token
 from pie_control.errors import CallError, Exhausted, InvalidArgument, InvalidState, NotFound, QuotaExceeded
 from pie_control.resources.kinds import STATES
@@ -42,7 +43,9 @@ class ModelWithStates(FakeModel):
 
     def __init__(self, slots: int, **sizes: int) -> None:
         super().__init__("fake", **{**SIZES, "page_size": SIZE, **sizes})
-        self._description = msgspec.structs.replace(self._description, num_states=slots, state_bytes=2 * 8 * SIZE)
+        self._description = msgspec.structs.replace(
+            self._description, num_states=slots, states_by_row=True, state_bytes=2 * 8 * SIZE
+        )
         self.pool = mix(np.arange(slots))  # of texts before
 
     def _forward(self, batch: Forward) -> None:
@@ -104,8 +107,20 @@ class Running:
     kept: bool  # the state that it began with
 
 
+@dataclass(eq=False)
+class Draft:
+    """Tokens behind a text, of which some are not what comes."""
+
+    text: Text
+    future: int
+    tokens: list[int]
+    right: int
+
+
 RUN_QUEUE, RUN_OUTPUT, RUN_INPUT = 3, 48, 49
 """Of decode runs; nobody else uses them."""
+DRAFTED, CHECKED, MOST_DRAFTED = 50, 56, 6
+"""Embeds of drafts, and how many."""
 
 
 class Program:
@@ -113,29 +128,35 @@ class Program:
 
     def __init__(self, world: World, seed: random.Random) -> None:
         self.random = seed
-        self.inferlet: Inferlet = world.open(0, 50)
+        self.inferlet: Inferlet = world.open(0, CHECKED + MOST_DRAFTED)
         self.inferlet.create_queue()
         self.inferlet.create_queue()
         self.running: Running | None = None
+        self.drafted: Draft | None = None
+        self.went_on = 0  # from a state within a draft
         self.texts: list[Text] = []
         self.kept: set[End] = set()  # where states are
         self.sealed: set[int] = set()  # pages
         self.imports: dict[int, list[int]] = {}  # the tokens that were asked for, by future
         self.imported = 0
-        self.expected: dict[int, int] = {}  # by future
+        self.expected: dict[int, Token | Verified] = {}  # by future
 
     def act(self) -> None:
         if not self.texts or (len(self.texts) < 4 and self.random.random() < 0.15):
             self.texts.append(Text())
         self.end_run(cancel=self.random.random() < 0.1)
         self.take_imports()
-        texts = [one for one in self.texts if self.running is None or not set(one.pages) & set(self.running.text.pages)]
+        self.end_draft()
+        busy = set(self.running.text.pages) if self.running is not None else set()
+        texts = [one for one in self.texts if not busy & set(one.pages)]
+        if self.drafted is not None:
+            texts = [one for one in texts if one is not self.drafted.text]
         if not texts:
             return
         text = self.random.choice(texts)
         acts = [self.run, self.fork, self.keep, self.cut, self.let_go, self.change, self.drop, self.name_wrongly]
-        acts += [self.decode, self.export, self.ask]
-        self.random.choices(acts, [24, 8, 6, 6, 1, 2, 2, 2, 6, 8, 8])[0](text)
+        acts += [self.decode, self.export, self.ask, self.draft, self.go_back]
+        self.random.choices(acts, [24, 8, 6, 6, 1, 2, 2, 2, 6, 8, 8, 9, 5])[0](text)
 
     def has_state(self, text: Text) -> bool:
         return text.has_state or text.end(len(text.tokens)) in self.kept
@@ -177,7 +198,7 @@ class Program:
             self.drop(text)
             return
         assert self.has_state(text), "it ran without its state"
-        self.expected[future] = next_token(text.tokens + tokens)
+        self.expected[future] = Token(next_token(text.tokens + tokens))
         if kept:
             text.tokens += tokens
             text.has_state = True
@@ -228,6 +249,59 @@ class Program:
         text = run.text
         text.tokens += came[:-1]
         text.has_state = (over and (len(came) > 1 or not run.kept)) or text.has_state
+
+    def draft(self, text: Text) -> None:
+        """Runs tokens behind a text and checks them."""
+        call, queue, count = self.inferlet.call, self.random.choice([1, 2]), self.random.randint(1, MOST_DRAFTED)
+        if self.drafted is not None or not self.has_state(text) or not self.own_end(text):
+            return
+        tokens, right, expected = [self.random.randrange(200)], self.random.randrange(count), []
+        while len(tokens) <= count:
+            expected.append(next_token(text.tokens + tokens))
+            tokens.append((expected[-1] + (len(tokens) == right + 1)) % byte_tokenizer.VOCAB_SIZE)
+        tokens.pop()
+        first = len(text.tokens)
+        try:
+            while len(text.pages) * SIZE < first + count:
+                text.pages.append(call("alloc", queue, "kvpage", 1))
+            pages, outputs = text.ranges(), [CHECKED, count]
+            call("embed_txt", queue, tokens, list(range(first, first + count)), [DRAFTED, count])
+            call("forward_draft", queue, pages, [DRAFTED, count], pages, outputs, "")
+        except (Exhausted, QuotaExceeded):
+            self.drop(text)
+            return
+        future = call("verify", queue, outputs, tokens[1:], greedy())
+        self.expected[future] = Verified(right, expected[right])
+        self.drafted = Draft(text, future, tokens, right)
+        text.has_state = False
+
+    def end_draft(self) -> None:
+        """If it was checked, its text has what was right of it."""
+        if self.drafted is None or self.drafted.future not in self.inferlet.answers:
+            return
+        draft, text, self.drafted = self.drafted, self.drafted.text, None
+        text.tokens += draft.tokens[: draft.right + 1]
+        self.inferlet.call("trim_kvpage", 1, text.ranges(), len(text.tokens))
+        length = len(text.tokens)
+        self.go_back_to(text, length)
+        went_on = text in self.texts and len(text.tokens) == length
+        self.went_on += went_on and draft.right < len(draft.tokens) - 1
+
+    def go_back(self, text: Text) -> None:
+        """Goes back to the last place where a state is."""
+        self.go_back_to(text, self.random.randint(0, len(text.tokens)))
+
+    def go_back_to(self, text: Text, length: int) -> None:
+        found = self.inferlet.call("find_state", 1, text.ranges(), length)
+        kept = [one.length for one in self.kept if one.length <= length and text.end(one.length) == one]
+        assert found >= max(kept, default=0)
+        others = {page for other in self.texts if other is not text for page in other.pages}
+        if found < len(text.tokens) and (others | self.sealed) & set(text.pages[found // SIZE :]):
+            self.drop(text)
+            return
+        self.inferlet.call("trim_kvpage", 1, text.ranges(), found)
+        self.lose({page * SIZE + slot for page in text.pages for slot in range(SIZE)} - text.end(found).slots())
+        text.tokens, text.has_state = text.tokens[:found], text.end(found) not in self.kept
 
     def fork(self, text: Text) -> None:
         """Shares the full pages up to a place where a state is, and copies the tokens of the last one."""
@@ -339,8 +413,9 @@ class Program:
         end = text.end(len(text.tokens))
         pages = [number for page in end.pages for number in (page, 1)]
         given = (pages, packed(text.tokens), "") if by_keys else (self.random.choice("ab"), pages, packed(text.tokens))
+        call = self.inferlet.call
         try:
-            self.inferlet.call("export_prefix" if by_keys else "export_kvpage", self.random.choice([1, 2]), *given)
+            call("export_prefix" if by_keys else "export_kvpage", self.random.choice([1, 2]), *given)
         except (InvalidState, InvalidArgument):
             assert not self.has_state(text)
             return
@@ -348,6 +423,9 @@ class Program:
         self.sealed |= set(end.pages)
         self.kept.add(end)
         text.has_state = False
+        if by_keys:  # those at ends of pages before are exported, too
+            starts = range(SIZE, end.length, SIZE)
+            self.kept.update(text.end(one) for one in starts if call("find_state", 1, text.ranges(), one) == one)
 
     def ask(self, text: Text) -> None:
         """For an export of any program, or a beginning of a text of its own that it goes on with."""
@@ -383,7 +461,7 @@ class Program:
         self.inferlet.call("embed_txt", 1, [1], [900], [47, 1])
         pages = text.ranges()
         wrongs = [pages[2:], [*pages[2:4], *pages[:2], *pages[4:]]]
-        for wrong in wrongs + [pages[:2]] * (text.end(SIZE) not in self.kept):
+        for wrong in wrongs + [pages[:2]] * (self.inferlet.call("find_state", 1, pages, SIZE) != SIZE):
             with pytest.raises(InvalidState, match="keeps a state of each text"):
                 self.inferlet.call("forward", 1, wrong, [47, 1], [], [])
         self.inferlet.call("mask_kvpage", 1, pages, [1, 1])
@@ -396,14 +474,14 @@ class Program:
         for future, value in self.inferlet.answers.items():
             if self.inferlet.ending is None:
                 assert isinstance(value, NotFound) or not isinstance(value, CallError), value
-            if isinstance(value, Token) and future in self.expected:
-                assert value.token == self.expected[future]
+            if isinstance(value, Token | Verified) and future in self.expected:
+                assert value == self.expected[future]
         return len(self.inferlet.answers)
 
 
 @pytest.mark.parametrize("seed", range(4))
 def test_no_result_differs_from_running_all_again(seed: int) -> None:
-    answers = imported = 0
+    answers = imported = went_on = 0
     for number in range(PROGRAMS // 4):
         pick = random.Random(seed * 1_000_003 + number)
         world = World(
@@ -423,8 +501,10 @@ def test_no_result_differs_from_running_all_again(seed: int) -> None:
         world.drain()
         answers += sum(program.check() for program in programs)
         imported += sum(program.imported for program in programs)
+        went_on += sum(program.went_on for program in programs)
     assert answers > 3 * (PROGRAMS // 4)
     assert imported >= PROGRAMS // 20
+    assert went_on > PROGRAMS // 40
 
 
 def test_a_state_counts_as_the_pages_of_its_size() -> None:
@@ -591,3 +671,53 @@ def test_without_a_state_behind_it_a_text_is_not_exported() -> None:
         offer(maker, 2, text)
     with pytest.raises(InvalidState, match="no state to be exported"):
         maker.call("export_kvpage", 1, "empty", [maker.call("alloc", 1, "kvpage", 1), 1], "")
+
+
+def drafted(inferlet: Inferlet, count: int) -> list[int]:
+    """A text of two tokens in four pages, and a draft of `count` tokens behind it."""
+    pages = [inferlet.pages, 4]
+    inferlet.embed(0, 2, tokens=[65, 66])
+    inferlet.forward(0, 2)
+    inferlet.call("embed_txt", 1, list(range(70, 70 + count)), list(range(2, 2 + count)), [inferlet.embeds + 2, count])
+    inferlet.call("forward_draft", 1, pages, [inferlet.embeds + 2, count], pages, [], "")
+    return pages
+
+
+def test_a_draft_leaves_states_as_long_as_there_is_plenty_of_them() -> None:
+    world = World(model=ModelWithStates(8))
+    inferlet = world.open(4, 8)
+    pages = drafted(inferlet, 6)
+    last = [pages[0], 1, pages[0] + 1, 1]
+    inferlet.call("trim_kvpage", 1, pages, 7)
+    with pytest.raises(InvalidState, match="go on from there when what reads the outputs of the draft has answered"):
+        inferlet.call("keep_state", 1, last)
+    assert [inferlet.call("find_state", 1, pages, length) for length in (1, 2, 7)] == [0, 2, 2]
+    world.drain()
+    assert world.scheduler.memory.usage()[STATES].used == 1 + 4, "of six that are free, two are for others"
+    assert [inferlet.call("find_state", 1, pages, length) for length in (2, 3, 6, 7)] == [2, 3, 6, 6]
+    inferlet.call("trim_kvpage", 1, pages, 5)
+    inferlet.call("forward_with_sampling", 1, [80], [5], [6, 1], pages, pages, 7, greedy())
+    world.drain()
+    assert world.scheduler.memory.usage()[STATES].used == inferlet.space.states.owned == 1
+    assert [inferlet.call("find_state", 1, pages, length) for length in (5, 6)] == [0, 6]
+
+
+def test_drafts_stand_in_no_line() -> None:
+    world = World(model=ModelWithStates(2))
+    inferlet = world.open(4, 8)
+    pages = drafted(inferlet, 3)
+    world.drain()
+    assert inferlet.ending is None
+    assert [inferlet.call("find_state", 1, pages, length) for length in (4, 5)] == [2, 5]
+
+
+def test_drafts_that_cannot_run_are_refused() -> None:
+    world = World(model=ModelWithStates(4, max_batch_tokens=8))
+    inferlet = world.open(3, 9)
+    inferlet.embed(0, 9)
+    with pytest.raises(InvalidArgument, match="9 inputs are more than 8: draft fewer tokens"):
+        inferlet.call("forward_draft", 1, [], [0, 9], [inferlet.pages, 3], [], "")
+    with pytest.raises(InvalidArgument, match="without output pages leaves nothing"):
+        inferlet.call("forward_draft", 1, [], [0, 2], [], [], "")
+    with pytest.raises(InvalidArgument, match="at least one input embed"):
+        inferlet.call("forward_draft", 1, [], [], [inferlet.pages, 3], [], "")
