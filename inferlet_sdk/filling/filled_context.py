@@ -125,9 +125,9 @@ class FilledContext:
     def truncate(self, length: int) -> Self:
         """Keeps the first `length` tokens. It cannot end among tokens that were dropped.
 
-        At a model that keeps a state of each text, the tokens behind the last place where a state is kept run again
-        with the next output: places are the end of a `keep`, of a text that was forked or exported, and the beginning
-        of the last generation."""
+        At a model that keeps a state of each text, the tokens behind the last place where a state is run again with
+        the next output: places are the end of a `keep`, of a text that was forked or exported, and the beginning of the
+        last generation."""
         sequence = self._settled("truncate")
         sequence.pages.check_end(whole(length, "length"))
         sequence.truncate(length)
