@@ -28,15 +28,16 @@ def _words(text: str) -> list[str]:
 SERVED = _words("""
     afmoe apertus arcee aria_text axk1 bailing_hybrid bamba beam bert bert-generation biogpt bitnet
     cohere cohere2 cohere2_moe ctrl cwm deepseek_v2 deepseek_v3 dots1 ernie ernie4_5 ernie4_5_moe
-    exaone4 exaone_moe falcon_h1 falcon_mamba flex_olmo flint gemma gemma2 gemma3_text gemma3n_text
-    gemma4_text gemma4_unified_text glm glm4 glm4_moe glm4_moe_lite gpt-sw3 gpt2 gpt_bigcode gpt_neox
-    gpt_oss granite granite_swa granitemoe granitemoe_swa granitemoehybrid granitemoeshared helium
-    hrm_text hunyuan_v1_dense hunyuan_v1_moe hy_v3 hyperclovax internlm3 iquestcoder jais2 jamba
-    kimi_linear kolibri1 laguna lfm2 lfm2_moe lfm3 llama mamba mamba2 mellum mimo_v2_flash minicpm3
-    minimax minimax_m2 minimax_m3_vl_text ministral ministral3 mistral mixtral modernbert-decoder moshi
-    nanochat nemotron nemotron_h olmo olmo2 olmo3 olmo_hybrid olmoe opt persimmon phi phi3
-    phi4_multimodal phimoe qwen2 qwen2_moe qwen3 qwen3_5_moe_text qwen3_5_text qwen3_moe qwen3_next
-    roc_bert seed_oss smollm3 solar_open stablelm starcoder2 vaultgemma youtu zamba zamba2 zaya
+    exaone4 exaone_moe falcon_h1 falcon_mamba flex_olmo flint fuyu gemma gemma2 gemma3 gemma3_text
+    gemma3n gemma3n_text gemma4 gemma4_text gemma4_unified gemma4_unified_text glm glm4 glm4_moe
+    glm4_moe_lite got_ocr2 gpt-sw3 gpt2 gpt_bigcode gpt_neox gpt_oss granite granite_swa granitemoe
+    granitemoe_swa granitemoehybrid granitemoeshared helium hrm_text hunyuan_v1_dense hunyuan_v1_moe
+    hy_v3 hyperclovax internlm3 iquestcoder jais2 jamba kimi_linear kolibri1 laguna lfm2 lfm2_moe lfm3
+    llama mamba mamba2 mellum mimo_v2_flash minicpm3 minimax minimax_m2 minimax_m3_vl_text ministral
+    ministral3 mistral mixtral modernbert-decoder moshi moss_transcribe_diarize nanochat nemotron
+    nemotron_h olmo olmo2 olmo3 olmo_hybrid olmoe opt persimmon phi phi3 phi4_multimodal phimoe qwen2
+    qwen2_moe qwen3 qwen3_5 qwen3_5_moe qwen3_5_moe_text qwen3_5_text qwen3_moe qwen3_next roc_bert
+    seed_oss smollm3 solar_open stablelm starcoder2 vaultgemma youtu zamba zamba2 zaya
 """)
 """Types that are exact over pages."""
 
@@ -47,29 +48,26 @@ REFUSED: Mapping[str, list[str]] = {
     "an encoder": _words("""
         bart bigbird_pegasus blenderbot blenderbot-small marian mbart mvp pegasus plbart prophetnet whisper
     """),
-    "more than text": _words("""
-        dots3_note emu3 fuyu gemma3 gemma3n gemma4 gemma4_unified gemma4_unified_assistant got_ocr2 llama4
-        mllama moss_transcribe_diarize qwen3_5 qwen3_5_moe qwen4_exp
-    """),
     "beside": _words("""
         big_bird bloom codegen falcon git gpt_neo gpt_neox_japanese gptj megatron-bert openai-gpt rembert
         roformer rwkv trocr xglm
     """),
     "by chunks": _words("""
-        llama4_text
+        llama4 llama4_text
     """),
     "over pages its logits differ": _words("""
         diffllama doge recurrent_gemma
     """),
     "a forward fails": _words("""
-        axk2 cpmant deepseek_v32 deepseek_v4 dots3_note_text glm_moe_dsa hy_v4 jetmoe longcat_flash mpt xlm
+        axk2 cpmant deepseek_v32 deepseek_v4 dots3_note dots3_note_text glm_moe_dsa hy_v4 jetmoe longcat_flash mpt xlm
         xlnet xlstm xmod
     """),
     "is not causal": _words("""
         camembert data2vec-text electra roberta roberta-prelayernorm xlm-roberta xlm-roberta-xl
     """),
     "config.json: ": _words("""
-        blt musicgen musicgen_melody cohere_compass_text dbrx qwen4_exp_text reformer
+        blt musicgen musicgen_melody cohere_compass_text dbrx emu3 gemma4_unified_assistant mllama
+        qwen4_exp qwen4_exp_text reformer
     """),
 }
 """Other types, by what the refusal says."""

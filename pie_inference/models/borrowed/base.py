@@ -9,9 +9,11 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from transformers import PreTrainedModel
 from transformers.modeling_outputs import MoeModelOutputWithPast
 
 from ...errors import CheckpointError
+from .code import text_of
 
 
 class _Output(MoeModelOutputWithPast):
@@ -52,9 +54,13 @@ def _base_name(model: Any) -> str:
 
 
 def base_of(model: Any) -> nn.Module:
-    """The model without its head. Raises CheckpointError."""
+    """The model without its head; of a model of more than text, the text model. Raises CheckpointError."""
     found: nn.Module = model.get_submodule(_base_name(model))
-    return found
+    if text_of(model.config) is model.config:
+        return found
+    embedding = model.get_input_embeddings()
+    models = (each for each in found.modules() if isinstance(each, PreTrainedModel))
+    return [each for each in models if any(part is embedding for part in each.modules())][-1]
 
 
 class Head:

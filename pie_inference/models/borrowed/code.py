@@ -17,17 +17,25 @@ from transformers import CONFIG_MAPPING, AttentionInterface
 from transformers.models.auto.modeling_auto import (
     MODEL_FOR_CAUSAL_LM_MAPPING_NAMES,
     MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES,
+    MODEL_FOR_MULTIMODAL_LM_MAPPING_NAMES,
 )
 
 from ...errors import CheckpointError
 from ..config_json import MOST_LAYERS
+from .parts import text_part, with_numbers
 
 VERSION = transformers.__version__
 STATES = {"linear_attention", "mamba", "conv", "hybrid", "hybrid_sliding", "recurrent", "linear"}
 """Kinds of layers that keep a state beside keys and values."""
 
-SEEING = ("aya_vision", "cohere2_vision", "internvl", "llava", "llava_next", "mistral3")
-"""Types that see whose text model is a causal model as it stands: it serves text."""
+SEEING: Mapping[str, str] = {
+    **MODEL_FOR_MULTIMODAL_LM_MAPPING_NAMES,
+    **MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES,
+}
+"""Types of more than text, each with its class: the part of it that makes text serves."""
+
+THINKER = "thinker_config"
+"""Key of the part that makes text, of models that speak."""
 
 NOT_OF_MODEL = ("auto_map", "transformers_version", "quantization_config")
 """Keys of config.json that do not change what a model computes."""
@@ -77,38 +85,58 @@ def first_line(error: BaseException) -> str:
 
 
 def read(raw: Mapping[str, Any], architecture: str) -> Any:
-    """The configuration of transformers, or that of its text model. Raises CheckpointError."""
+    """The configuration of transformers; that of its text model alone where this has a class of its own and the whole
+    cannot be made. Raises CheckpointError."""
     kind = raw.get("model_type")
     named = kind if isinstance(kind, str) else ""
-    names = MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES if named in SEEING else MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
-    known = names.get(named)
-    if known != architecture:
+    known = MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.get(named) or SEEING.get(named)
+    if architecture not in (known, SEEING.get(named)):
         raise CheckpointError(
             f"config.json: architecture {architecture} is not supported: Pie has no such family, and transformers "
             f"{VERSION} has {known or 'no causal model'} for model_type {kind!r}"
         )
+    if isinstance(raw.get(THINKER), Mapping):
+        return read(raw[THINKER], SEEING.get(str(raw[THINKER].get("model_type")), ""))
+    _check_numbers(raw)
+    _check_numbers(raw.get("text_config"))
+    values = {key: value for key, value in raw.items() if key not in NOT_OF_MODEL}
+    try:
+        config = CONFIG_MAPPING[named].from_dict(_with_floats(values))
+        text = text_of(config)
+    except RecursionError:
+        raise CheckpointError("config.json: its objects are nested too deeply") from None
+    except Exception as error:
+        raise CheckpointError(f"config.json: transformers {VERSION} does not accept it: {first_line(error)}") from None
+    vars(text).pop("quantization_config", None)
+    _check(text)
+    of_text = getattr(transformers, architecture).config_class is type(text)
+    if text is not config and (of_text or _needs_timm(config)):
+        text.tie_word_embeddings = getattr(config, "tie_word_embeddings", False)
+        config = text
+    if config.model_type not in (MODEL_FOR_CAUSAL_LM_MAPPING_NAMES if config is text else SEEING):
+        raise CheckpointError(f"config.json: model_type {config.model_type!r} is no causal model")
+    return config
+
+
+def text_of(config: Any) -> Any:
+    """The configuration of the text model; that of a model of nothing else is its own."""
+    return config if getattr(config, "is_encoder_decoder", False) else config.get_text_config(decoder=True)
+
+
+def _needs_timm(config: Any) -> bool:
+    """Whether a part that sees can only be made with another package."""
+    return any(hasattr(getattr(config, name, None), "architecture") for name in config.sub_configs)
+
+
+def _check_numbers(raw: object) -> None:
+    """Raises CheckpointError for numbers of a config.json, or of an object in it, that make no sense."""
+    if not isinstance(raw, Mapping):
+        return
     for key in ("num_hidden_layers", "n_layer", "n_layers", "num_layers"):
         _check_layers(key, raw.get(key, 1))
     for key in SIZES:
         if isinstance(size := raw.get(key), int) and size < 1:
             raise CheckpointError(f"config.json: {key} must be a whole number above 0, not {size}")
-    values = {key: value for key, value in raw.items() if key not in NOT_OF_MODEL}
-    try:
-        config = CONFIG_MAPPING[named].from_dict(_with_floats(values))
-    except RecursionError:
-        raise CheckpointError("config.json: its objects are nested too deeply") from None
-    except Exception as error:
-        raise CheckpointError(f"config.json: transformers {VERSION} does not accept it: {first_line(error)}") from None
-    if named in SEEING:
-        whole, config = config, config.get_text_config(decoder=True)
-        config.tie_word_embeddings = whole.tie_word_embeddings
-    elif config.get_text_config(decoder=True) is not config and not getattr(config, "is_encoder_decoder", False):
-        raise CheckpointError(f"config.json: model_type {named!r}: models of more than text are not supported")
-    if config.model_type not in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES:
-        raise CheckpointError(f"config.json: text_config: model_type {config.model_type!r} is no causal model")
-    vars(config).pop("quantization_config", None)  # of its text model
-    _check(config)
-    return config
 
 
 def _with_floats(value: Any) -> Any:
@@ -140,31 +168,44 @@ def _check_layers(key: str, layers: object) -> None:
 
 
 def class_of(config: Any) -> Any:
-    """The class of a causal model."""
-    return getattr(transformers, MODEL_FOR_CAUSAL_LM_MAPPING_NAMES[config.model_type])
+    """The class of a model."""
+    names = MODEL_FOR_CAUSAL_LM_MAPPING_NAMES if text_of(config) is config else SEEING
+    return getattr(transformers, names[config.model_type])
 
 
 def why_state(config: Any) -> str:
     """Which key of config.json says that the model keeps a state beside keys and values; "": it keeps none."""
+    config = text_of(config)
     for name in ("layer_types", "layers_block_type"):
         found = sorted(STATES & set(getattr(config, name, None) or ()))
         if found:
             return f"{name} has {found[0]!r}"
-    return f"model_type {config.model_type!r}" if getattr(class_of(config), "_is_stateful", False) else ""
+    known = config.model_type in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
+    return f"model_type {config.model_type!r}" if known and getattr(class_of(config), "_is_stateful", False) else ""
+
+
+def _prepared(config: Any, attention: str) -> Any:
+    """A copy that says how a module of it attends and runs experts; its parts that see do both by code of their own."""
+    own = copy.deepcopy(config)
+    text = text_of(own)
+    own.use_cache = text.use_cache = False
+    own._attn_implementation = "eager"
+    text._attn_implementation = attention
+    kind = class_of(text) if text.model_type in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES else class_of(own)
+    if attention == NAME and kind._can_set_experts_implementation():
+        text._experts_implementation = "grouped_mm"
+    return own
 
 
 def make(config: Any, dtype: torch.dtype, device: str, attention: str = NAME) -> Any:
-    """A model with the weights of nobody; on the device `meta` it takes no memory. Raises CheckpointError."""
-    kind = class_of(config)
-    experts = {}
-    if attention == NAME and kind._can_set_experts_implementation():
-        experts = {"experts_implementation": "grouped_mm"}
+    """A model with the weights of nobody; on the device `meta` it takes no memory. Of a model of more than text, it is
+    the part that makes text. Raises CheckpointError."""
+    kind, sees = class_of(config), text_of(config) is not config
     try:
-        with torch.device(device), warnings.catch_warnings():
+        with torch.device("meta" if sees else device), warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            own = copy.deepcopy(config)
-            own.use_cache = False
-            return kind._from_config(own, dtype=dtype, attn_implementation=attention, **experts).eval()
+            model = kind._from_config(_prepared(config, attention), dtype=dtype).eval()
+        return with_numbers(text_part(model), device) if sees else model
     except KeyError as error:
         reason = "attends beside its interface of attention" if NAME in str(error) else f"needs {error}"
         raise CheckpointError(f"config.json: {kind.__name__} is not supported: transformers' code {reason}") from None

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from transformers import PreTrainedModel
 
 from ...ops.interface import Linear, Ops
 
@@ -57,6 +58,32 @@ def _added(module: nn.Module, size: int, eps: float) -> float | None:
             if expected.shape == found.shape and torch.allclose(expected, found, rtol=1e-5, atol=1e-6):
                 return added
     return None
+
+
+def text_part(model: Any) -> Any:
+    """What makes text of a model of more than text: a causal model within it, or the model itself without its other
+    parts."""
+    embedding, head = model.get_input_embeddings(), model.get_output_embeddings()
+    models = [each for each in model.modules() if isinstance(each, PreTrainedModel) and embedding in each.modules()]
+    if causal := [each for each in models[1:] if head in each.modules()]:
+        return causal[0]
+    for outer in models[:-1]:
+        for name, child in list(outer.named_children()):
+            beside = outer is not model or isinstance(child, PreTrainedModel)
+            if beside and not {embedding, head} & set(child.modules()):
+                del outer._modules[name]
+    return model
+
+
+def with_numbers(model: Any, device: str) -> Any:
+    """A model that was made on the device `meta`, with the weights of nobody."""
+    if device != "meta":
+        model.to_empty(device=device)
+        for module in model.modules():
+            module._is_hf_initialized = False
+        model.initialize_weights()
+        model.tie_weights()
+    return model
 
 
 def freeze_positions(model: Any, context: int, device: torch.device) -> None:

@@ -112,13 +112,10 @@ class Renamed:
         """Finds the place of each tensor of the checkpoint; those that the module does not have are left alone."""
         renamings = [one for one in table if isinstance(one, WeightRenaming)]
         converters = [one for one in table if isinstance(one, WeightConverter)]
-        prefix, known = self._model.base_model_prefix, self._model.state_dict()
+        known = self._model.state_dict()
         taken: dict[str, Sources] = defaultdict(list)
         for source in sorted(self._names(), key=dot_natural_key):
-            name = _of_text(source)
-            target, pattern = rename_source_key(name, renamings, converters, prefix, known)
-            if target not in known and name in known:
-                target, pattern = rename_source_key(name, [], [], prefix, known)
+            target, pattern = self._place(source, renamings, converters, known)
             if target not in known:
                 continue
             if pattern is None:
@@ -132,6 +129,16 @@ class Renamed:
                 self._converted[result] = (target, sources)
             if _stacks(converter):
                 self._experts[target] = _by_expert(target, sources, converter, self._shapes[target][0])
+
+    def _place(self, source: str, renamings: list[Any], converters: list[Any], known: Any) -> tuple[str, str | None]:
+        """The name that a tensor has in the module, and the pattern of the converter that takes it."""
+        prefix = self._model.base_model_prefix
+        for name in dict.fromkeys((source, _of_text(source))):
+            for table in ((renamings, converters), ([], [])):
+                target, pattern = rename_source_key(name, *table, prefix, known)
+                if target in known:
+                    return target, pattern
+        return source, None
 
     def _names(self) -> Iterable[str]:
         """The tensors of the checkpoint. Those of a quantized module are one, its weight."""
@@ -216,7 +223,7 @@ def _by_expert(target: str, sources: Sources, converter: WeightConverter, count:
 
 def _of_text(name: str) -> str:
     """The name that a tensor of the text model of a model that sees has in the text model alone."""
-    for prefix, own in (("language_model.", ""), ("model.language_model.", "model.")):
+    for prefix, own in (("language_model.", ""), ("model.language_model.", "model."), ("thinker.", "")):
         if name.startswith(prefix):
             return own + name.removeprefix(prefix)
     return name

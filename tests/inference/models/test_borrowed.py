@@ -24,9 +24,9 @@ from pie_inference.models.borrowed import config as borrowed
 from pie_inference.models.borrowed.survey import Heads
 from pie_inference.protocol import CopyEmb, EmbedTxt, ForwardWithScores, ForwardWithScoresResult, ShiftKvpage
 from pie_inference.serving.worker import Worker
-from testing.checkpoints import make_checkpoint, write_tokenizer
+from testing.checkpoints import make_checkpoint
 from testing.worker_batches import Extend, Keys, copy_batch, indptr, ints
-from tests.helpers.families import SMALL, WINDOW, save_reference
+from tests.helpers.families import WINDOW, save_reference
 from tests.helpers.oracle import VOCAB, Oracle, assert_close, assert_ragged_batch_equals, random_tokens
 
 BY_TOKEN: dict[str, Any] = {
@@ -158,28 +158,6 @@ def test_scores_leave_out_what_sinks_take(tmp_path: Path) -> None:
         weights = reference(torch.tensor([tokens]), output_attentions=True).attentions
     assert found.sum() < 29.0
     np.testing.assert_allclose(found, torch.stack([layer[0].sum(1) for layer in weights]).mean((0, 1)), atol=1e-4)
-
-
-@pytest.mark.parametrize("old_names", [False, True])
-def test_the_text_model_of_a_model_that_sees(old_names: bool, tmp_path: Path) -> None:
-    import transformers
-
-    text = {**SMALL, "head_dim": 16, "model_type": "mistral", "sliding_window": None}
-    vision = {"hidden_size": 32, "intermediate_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2}
-    config = transformers.Mistral3Config(text_config=text, vision_config=vision, tie_word_embeddings=False)
-    torch.manual_seed(0)
-    reference: Any = transformers.Mistral3ForConditionalGeneration(config)
-    reference.save_pretrained(tmp_path)
-    write_tokenizer(tmp_path, VOCAB)
-    names = load_file(tmp_path / "model.safetensors")
-    assert any(name.startswith("language_model.model.") for name in names)
-    if not old_names:
-        names = {name.replace("language_model.model.", "model.language_model."): each for name, each in names.items()}
-        names = {name.replace("language_model.lm_head", "lm_head"): each for name, each in names.items()}
-        save_file(names, tmp_path / "model.safetensors")
-    oracle, tokens = Oracle(tmp_path, reference), random_tokens(50)
-    [result] = oracle.driver().logprobs(Extend(Keys(), tokens), vocab_size=VOCAB)
-    assert_close(result, oracle.expected(tokens))
 
 
 @pytest.mark.parametrize("options", [{}, {"quantization": "int8"}], ids=["plain", "int8"])

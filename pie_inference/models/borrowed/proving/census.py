@@ -18,7 +18,7 @@ from ...config_json import ConfigJson
 from ...rope_json import read_context
 from ..base import Head, asks_for_tokens, base_of, run, sinks_of
 from ..cache import new_cache, parts_of
-from ..code import attending, first_line, make, why_state
+from ..code import attending, first_line, make, text_of, why_state
 from ..survey import Heads, StatePart, Survey
 from .turning import Traced, why_fixed
 
@@ -91,7 +91,8 @@ def _without_numbers() -> Iterator[None]:
 
 def _context(config: Any) -> tuple[int, int]:
     """The default context and the longest one."""
-    values = {**config.to_dict(), "max_position_embeddings": getattr(config, "max_position_embeddings", None)}
+    text = text_of(config)
+    values = {**text.to_dict(), "max_position_embeddings": getattr(text, "max_position_embeddings", None)}
     context = read_context(ConfigJson(values))
     return context.served, context.longest
 

@@ -6,6 +6,8 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from ..code import text_of
+
 LAYERS = 4
 """As many layers at least, so that a period of windows or experts is among them."""
 MOST_LAYERS = 16
@@ -59,7 +61,11 @@ TOKEN = 5
 
 
 def shrink(config: Any) -> dict[str, Any]:
-    """The values of a small configuration of the same class."""
+    """The values of a small configuration of the same class; of a model of more than text, its text model is small."""
+    text = text_of(config)
+    if text is not config:
+        key = next(name for name in config.sub_configs if getattr(config, name) is text)
+        return {**config.to_dict(), key: shrink(text)}
     layers = _layers(config)
     values = config.to_dict()
     count = values.get("num_hidden_layers", getattr(config, "num_hidden_layers", None))
