@@ -21,7 +21,8 @@ def test_a_type_is_exact_or_refused(told: tuple[str, str]) -> None:
     kind, reason = told
     raw = CONFIG_MAPPING[kind](**SETTINGS.get(kind, {})).to_dict()
     if not reason:
-        assert read_borrowed(raw, MODEL_FOR_CAUSAL_LM_MAPPING_NAMES[kind], None).difference < 1e-4
+        found = read_borrowed(raw, MODEL_FOR_CAUSAL_LM_MAPPING_NAMES[kind], None)
+        assert found.difference < (5e-4 if found.state else 1e-4)
         return
     with pytest.raises(CheckpointError, match=reason):
         read_borrowed(raw, MODEL_FOR_CAUSAL_LM_MAPPING_NAMES[kind], None)
