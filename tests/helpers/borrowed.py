@@ -5,6 +5,24 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+DECODERS = [
+    "bert",
+    "bert-generation",
+    "camembert",
+    "data2vec-text",
+    "electra",
+    "ernie",
+    "roberta",
+    "roberta-prelayernorm",
+    "roc_bert",
+    "xlm-roberta",
+    "xlm-roberta-xl",
+    "xmod",
+]
+"""Types that are encoders, unless their configuration says `is_decoder`."""
+
+TURN = {"rope_type": "default", "rope_theta": 1e4}
+
 SETTINGS: Mapping[str, Mapping[str, Any]] = {
     "deepseek_v2": {"num_experts_per_tok": 6, "moe_intermediate_size": 1536},
     "dots1": {"n_routed_experts": 128, "num_experts_per_tok": 6, "n_shared_experts": 2, "n_group": 1, "topk_group": 1},
@@ -16,7 +34,9 @@ SETTINGS: Mapping[str, Mapping[str, Any]] = {
     "granitemoehybrid": {"layer_types": [*["mamba"] * 5, "attention"] + ["mamba"] * 26},
     "lfm2_moe": {"num_hidden_layers": 3, "layer_types": ["conv", "full_attention", "conv"]},
     "lfm2": {"num_hidden_layers": 2, "layer_types": ["conv", "full_attention"]},
-    **{kind: {"is_decoder": True} for kind in ("bert", "bert-generation", "ernie", "roc_bert")},
+    "cohere_compass_text": {"rope_parameters": {"full_attention": TURN, "sliding_attention": TURN}},
+    **{kind: {"is_decoder": True} for kind in DECODERS},
+    "xmod": {"is_decoder": True, "default_language": "en_XX"},
 }
 """What each checkpoint of a type says, and its default configuration leaves out."""
 
@@ -27,17 +47,19 @@ def _words(text: str) -> list[str]:
 
 SERVED = _words("""
     afmoe apertus arcee aria_text axk1 bailing_hybrid bamba beam bert bert-generation biogpt bitnet
-    cohere cohere2 cohere2_moe ctrl cwm deepseek_v2 deepseek_v3 dots1 ernie ernie4_5 ernie4_5_moe
-    exaone4 exaone_moe falcon_h1 falcon_mamba flex_olmo flint fuyu gemma gemma2 gemma3 gemma3_text
-    gemma3n gemma3n_text gemma4 gemma4_text gemma4_unified gemma4_unified_text glm glm4 glm4_moe
-    glm4_moe_lite got_ocr2 gpt-sw3 gpt2 gpt_bigcode gpt_neox gpt_oss granite granite_swa granitemoe
-    granitemoe_swa granitemoehybrid granitemoeshared helium hrm_text hunyuan_v1_dense hunyuan_v1_moe
-    hy_v3 hyperclovax internlm3 iquestcoder jais2 jamba kimi_linear kolibri1 laguna lfm2 lfm2_moe lfm3
-    llama mamba mamba2 mellum mimo_v2_flash minicpm3 minimax minimax_m2 minimax_m3_vl_text ministral
-    ministral3 mistral mixtral modernbert-decoder moshi moss_transcribe_diarize nanochat nemotron
-    nemotron_h olmo olmo2 olmo3 olmo_hybrid olmoe opt persimmon phi phi3 phi4_multimodal phimoe qwen2
-    qwen2_moe qwen3 qwen3_5 qwen3_5_moe qwen3_5_moe_text qwen3_5_text qwen3_moe qwen3_next roc_bert
-    seed_oss smollm3 solar_open stablelm starcoder2 vaultgemma youtu zamba zamba2 zaya
+    camembert cohere cohere2 cohere2_moe cohere_compass_text ctrl cwm data2vec-text deepseek_v2
+    deepseek_v3 dots1 ernie ernie4_5 ernie4_5_moe exaone4 exaone_moe falcon_h1 falcon_mamba flex_olmo
+    flint fuyu gemma gemma2 gemma3 gemma3_text gemma3n gemma3n_text gemma4 gemma4_text gemma4_unified
+    gemma4_unified_text glm glm4 glm4_moe glm4_moe_lite got_ocr2 gpt-sw3 gpt2 gpt_bigcode gpt_neox
+    gpt_oss granite granite_swa granitemoe granitemoe_swa granitemoehybrid granitemoeshared helium
+    hrm_text hunyuan_v1_dense hunyuan_v1_moe hy_v3 hyperclovax internlm3 iquestcoder jais2 jamba
+    kimi_linear kolibri1 laguna lfm2 lfm2_moe lfm3 llama llama4 llama4_text mamba mamba2 mellum
+    mimo_v2_flash minicpm3 minimax minimax_m2 minimax_m3_vl_text ministral ministral3 mistral mixtral
+    modernbert-decoder moshi moss_transcribe_diarize nanochat nemotron nemotron_h olmo olmo2 olmo3
+    olmo_hybrid olmoe opt persimmon phi phi3 phi4_multimodal phimoe qwen2 qwen2_moe qwen3 qwen3_5
+    qwen3_5_moe qwen3_5_moe_text qwen3_5_text qwen3_moe qwen3_next roberta roberta-prelayernorm roc_bert
+    seed_oss smollm3 solar_open stablelm starcoder2 vaultgemma xlm-roberta xlm-roberta-xl xmod youtu
+    zamba zamba2 zaya
 """)
 """Types that are exact over pages."""
 
@@ -52,22 +74,18 @@ REFUSED: Mapping[str, list[str]] = {
         big_bird bloom codegen falcon git gpt_neo gpt_neox_japanese gptj megatron-bert openai-gpt rembert
         roformer rwkv trocr xglm
     """),
-    "by chunks": _words("""
-        llama4 llama4_text
-    """),
     "over pages its logits differ": _words("""
         diffllama doge recurrent_gemma
     """),
     "a forward fails": _words("""
-        axk2 cpmant deepseek_v32 deepseek_v4 dots3_note dots3_note_text glm_moe_dsa hy_v4 jetmoe longcat_flash mpt xlm
-        xlnet xlstm xmod
+        axk2 cpmant deepseek_v32 deepseek_v4 dots3_note dots3_note_text glm_moe_dsa hy_v4 jetmoe longcat_flash
+        mpt xlm xlnet xlstm
     """),
-    "is not causal": _words("""
-        camembert data2vec-text electra roberta roberta-prelayernorm xlm-roberta xlm-roberta-xl
+    "its embeddings have": _words("""
+        electra
     """),
     "config.json: ": _words("""
-        blt musicgen musicgen_melody cohere_compass_text dbrx emu3 gemma4_unified_assistant mllama
-        qwen4_exp qwen4_exp_text reformer
+        blt musicgen musicgen_melody dbrx emu3 gemma4_unified_assistant mllama qwen4_exp qwen4_exp_text reformer
     """),
 }
 """Other types, by what the refusal says."""

@@ -43,20 +43,23 @@ class ScoringAttention:
         self._specs = tuple(specs)
         self._ranks = ranks
         self._sequences: list[_Sequence] = []
+        self._plan: ScoringPlan | None = None
 
     def plan(self, batch: Forward) -> ScoringPlan:
         cache = self._cache
         ragged = check(batch, cache.shape.page_size, cache.num_pages)
         slots = cache.place(batch.q_slots, batch.q_positions)
         self._sequences = [self._sequence(batch, ragged, n) for n in range(batch.count())]
-        return ScoringPlan(cache, self._num_heads, self._specs, slots, self._sequences)
+        self._plan = ScoringPlan(cache, self._num_heads, self._specs, slots, self._sequences)
+        return self._plan
 
     def scores(self) -> Tensor:
         """For each key of each sequence, one behind the other, the weight that the queries of the sequence give to it
         together, as the mean over all heads and layers: float32. The numbers of a sequence add up to the number of its
         queries that see a key, but for what sinks take."""
         mass = torch.cat([torch.zeros(0, device=self._cache.device), *(one.mass for one in self._sequences)])
-        return self._ranks.all_reduce(mass) / (self._num_heads * self._ranks.size * len(self._specs))
+        calls = 1 if self._plan is None else max(1, self._plan.calls)
+        return self._ranks.all_reduce(mass) / (self._num_heads * self._ranks.size * calls)
 
     def _sequence(self, batch: Forward, ragged: Ragged, n: int) -> _Sequence:
         rows = slice(int(batch.q_indptr[n]), int(batch.q_indptr[n + 1]))
@@ -96,6 +99,7 @@ class ScoringPlan:
         self._specs = specs
         self._slots = slots
         self._sequences = sequences
+        self.calls = 0  # several of a model may be over the same layer of the cache
 
     def attend(self, layer: int, query: Tensor, key_value: Tensor) -> Tensor:
         return self._run(layer, query, key_value, None)
@@ -104,6 +108,7 @@ class ScoringPlan:
         return self._run(layer, query, key_value, sinks)
 
     def _run(self, layer: int, query: Tensor, key_value: Tensor, sinks: Tensor | None) -> Tensor:
+        self.calls += 1
         self._cache.write(layer, self._slots, key_value)
         spec, output = self._specs[layer], torch.empty_like(query, memory_format=torch.contiguous_format)
         for sequence in self._sequences:

@@ -82,12 +82,19 @@ def asks_for_tokens(base: Any) -> bool:
     return bool(getattr(base.config, "hidden_size_per_layer_input", None)) and hasattr(base, "get_per_layer_inputs")
 
 
+def first_position(base: Any) -> int:
+    """The position of the first token: 0, but where code counts from behind the one of padding."""
+    embeddings: Any = getattr(base, "embeddings", None)
+    return int(embeddings.padding_idx) + 1 if hasattr(embeddings, "create_position_ids_from_input_ids") else 0
+
+
 def run(
     base: Any, hidden: Tensor, positions: Tensor, cache: object | None = None, tokens: Tensor | None = None
 ) -> Tensor:
     """Runs the layers of transformers' module over vectors [B, T, hidden_size] at positions [B, T]; `cache` is a
     `Cache` of transformers for those that keep a state, `tokens` are [B, T] for those that ask for them. Returns
     [B, T, hidden_size], after the last norm."""
+    positions = positions + first_position(base)
     given: dict[str, Any] = {"inputs_embeds": hidden, "position_ids": positions, "use_cache": cache is not None}
     if asks_for_tokens(base):
         given["per_layer_inputs"] = base.get_per_layer_inputs(tokens)

@@ -88,7 +88,7 @@ def borrowed_config(raw: Mapping[str, Any], architecture: str, survey: Survey, d
         vocab_size=survey.vocab_size,
         hidden_size=survey.hidden_size,
         intermediate_size=survey.hidden_size,
-        num_layers=len(survey.specs),
+        num_layers=max(1, len(survey.attentions)),
         num_heads=survey.num_heads,
         num_kv_heads=survey.num_kv_heads,
         head_dim=survey.head_dim,

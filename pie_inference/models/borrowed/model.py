@@ -29,7 +29,8 @@ from .weights import fill
 
 @dataclass
 class _Pages:
-    """Attention of one forward. The calls are numbered: layers may be repeated, or share a module."""
+    """Attention of one forward. The calls are numbered: layers may be repeated, or share a module. Those that share
+    keys and values write the same ones again."""
 
     plan: AttentionPlan
     survey: Survey
@@ -37,9 +38,9 @@ class _Pages:
 
     def __call__(self, module: Any, query: Tensor, key: Tensor, value: Tensor, mask: Any, **more: Any) -> Tensor:
         """Attention as `code.Attend` describes it."""
-        number, survey = self.number, self.survey
+        survey, heads = self.survey, self.survey.attentions[self.number]
         self.number += 1
-        width, heads = survey.head_dim, survey.attentions[number]
+        width, layer = survey.head_dim, heads.layer
         batch, _, length, _ = query.shape
         if heads.num_kv_heads != survey.num_kv_heads:
             times = survey.num_kv_heads // heads.num_kv_heads
@@ -50,10 +51,10 @@ class _Pages:
         key_value = key_value.view(batch * length, -1, width)
         sinks = sinks_of(module, more) if heads.sinks else None
         if sinks is None:
-            output = self.plan.attend(number, rows, key_value)
+            output = self.plan.attend(layer, rows, key_value)
         else:
             assert isinstance(self.plan, PlanWithSinks)
-            output = self.plan.attend_with_sinks(number, rows, key_value, sinks)
+            output = self.plan.attend_with_sinks(layer, rows, key_value, sinks)
         return output.view(batch, length, heads.num_heads, width)[..., : heads.value_width]
 
 
@@ -75,7 +76,7 @@ class BorrowedModel:
         self._embedding = module.get_input_embeddings()
         self._base = base_of(module)
         self._head = Head(module)
-        self._turning = None if config.fixed_positions else _Turning(module, config.survey.attentions)
+        self._turning = None if config.fixed_positions else _Turning(module, config.survey.layers)
 
     def embed(self, tokens: Tensor) -> Tensor:
         vectors: Tensor = self._embedding(tokens)

@@ -21,6 +21,7 @@ class Heads(msgspec.Struct, frozen=True):
     soft_cap: float | None
     sinks: bool
     frequencies: tuple[str, ...] = ()  # buffers of the model by which its keys are turned
+    layer: int = 0  # of the cache: an attention over the keys and values of an earlier one has that one's
 
     @property
     def spec(self) -> AttentionSpec:
@@ -41,7 +42,7 @@ class StatePart(msgspec.Struct, frozen=True):
 class Survey(msgspec.Struct, frozen=True):
     """What one forward of a model asks for."""
 
-    attentions: tuple[Heads, ...]  # in the order of the calls, which is that of the cache's layers
+    attentions: tuple[Heads, ...]  # in the order of the calls
     hidden_size: int
     vocab_size: int
     irregular: tuple[str, ...]  # linear layers that run on other rows than those of the batch, or not once
@@ -72,9 +73,16 @@ class Survey(msgspec.Struct, frozen=True):
         return max((max(one.key_width, one.value_width) for one in self.attentions), default=64)
 
     @property
+    def layers(self) -> tuple[Heads, ...]:
+        """The first attention over each layer of the cache, in the order of these."""
+        first = {one.layer: one for one in reversed(self.attentions)}
+        return tuple(first[layer] for layer in sorted(first))
+
+    @property
     def specs(self) -> tuple[AttentionSpec, ...]:
-        """How each call attends; one that nothing calls where there is none, as pages have a layer at least."""
-        return tuple(one.spec for one in self.attentions) or (AttentionSpec(1.0),)
+        """How each layer of the cache is attended to; one that nothing calls where there is none, as pages have a layer
+        at least."""
+        return tuple(one.spec for one in self.layers) or (AttentionSpec(1.0),)
 
 
 class Proof(msgspec.Struct, frozen=True):

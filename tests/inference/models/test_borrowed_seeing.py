@@ -38,6 +38,10 @@ MODELS: dict[str, dict[str, Any]] = {
     },
     "Gemma3ForConditionalGeneration": {"text_config": {**TEXT, "sliding_window": WINDOW}, "vision_config": TOWER},
     "LlavaForConditionalGeneration": {"text_config": {**TEXT, "model_type": "llama"}},
+    "Llama4ForConditionalGeneration": {
+        "text_config": {**TEXT, "num_local_experts": 2, "intermediate_size_mlp": 96, "attention_chunk_size": 64},
+        "vision_config": TOWER,
+    },
     "Qwen2_5_VLForConditionalGeneration": {"text_config": TURNED, "vision_config": BLOCKS},
     "Qwen3VLForConditionalGeneration": {
         "text_config": TURNED,
@@ -85,6 +89,11 @@ def test_its_text_is_that_of_transformers(architecture: str, tmp_path: Path) -> 
     about = oracle.worker.describe()[0]
     assert about.vision is None
     assert "embed_img" not in about.calls
+
+
+def test_a_text_is_one_chunk_at_most(tmp_path: Path) -> None:
+    reference = saved(tmp_path, "Llama4ForConditionalGeneration")
+    assert Oracle(tmp_path, reference).worker.describe()[0].max_context == 64
 
 
 def test_of_a_model_that_speaks_the_part_that_thinks_serves(tmp_path: Path) -> None:

@@ -13,10 +13,11 @@ from torch import Tensor, nn
 from torch.distributions import Distribution
 from torch.fx.experimental import _config as torch_config
 
+from ....attention.interface import AttentionSpec
 from ....errors import CheckpointError
 from ...config_json import ConfigJson
 from ...rope_json import read_context
-from ..base import Head, asks_for_tokens, base_of, run, sinks_of
+from ..base import Head, asks_for_tokens, base_of, first_position, run, sinks_of
 from ..cache import new_cache, parts_of
 from ..code import attending, first_line, make, text_of, why_state
 from ..survey import Heads, StatePart, Survey
@@ -35,12 +36,19 @@ def survey(config: Any) -> Survey:
     model = make(config, torch.bfloat16, "meta")  # grouped products know no other on this device
     traced = Traced(model)
     found: list[Heads] = []
+    written: list[tuple[Tensor, Tensor, AttentionSpec]] = []  # of each layer of the cache
     rows: Counter[str] = Counter()
     irregular: set[str] = set()
 
     def attend(module: Any, query: Tensor, key: Tensor, value: Tensor, mask: Any, **more: Any) -> Tensor:
         heads = _heads(config, module, query, key, value, mask, more)
-        found.append(msgspec.structs.replace(heads, frequencies=traced.of(key)))
+        layer = next(
+            (n for n, (*both, spec) in enumerate(written) if _same(both, (key, value)) and spec == heads.spec), -1
+        )
+        if layer < 0:
+            layer = len(written)
+            written.append((key, value, heads.spec))
+        found.append(msgspec.structs.replace(heads, frequencies=traced.of(key), layer=layer))
         return query.new_empty(query.shape[0], query.shape[2], query.shape[1], value.shape[3])
 
     def watch(name: str) -> Any:
@@ -74,7 +82,12 @@ def survey(config: Any) -> Survey:
     others = (each for each, module in linear.items() if each not in regular and module is not output)
     sizes = (embeds.shape[-1], logits.shape[-1])
     by_token = asks_for_tokens(base_of(model))
-    return Survey(tuple(found), *sizes, tuple(others), *_context(config), state, why_fixed(model, found), by_token)
+    context = _context(text_of(config), first_position(base_of(model)))
+    return Survey(tuple(found), *sizes, tuple(others), *context, state, why_fixed(model, found), by_token)
+
+
+def _same(some: Sequence[Tensor], others: Sequence[Tensor]) -> bool:
+    return all(one is other for one, other in zip(some, others, strict=True))
 
 
 @contextmanager
@@ -89,12 +102,14 @@ def _without_numbers() -> Iterator[None]:
         Distribution.set_default_validate_args(__debug__)
 
 
-def _context(config: Any) -> tuple[int, int]:
-    """The default context and the longest one."""
-    text = text_of(config)
-    values = {**text.to_dict(), "max_position_embeddings": getattr(text, "max_position_embeddings", None)}
+def _context(config: Any, first_position: int) -> tuple[int, int]:
+    """The default context and the longest one. A text is one chunk at most where attention goes by chunks."""
+    values = {**config.to_dict(), "max_position_embeddings": getattr(config, "max_position_embeddings", None)}
     context = read_context(ConfigJson(values))
-    return context.served, context.longest
+    longest = context.longest - first_position
+    if "chunked_attention" in (getattr(config, "layer_types", None) or ()):
+        longest = min(longest, int(config.attention_chunk_size))
+    return min(context.served, longest), longest
 
 
 def _check(name: str, found: list[Heads], state: Sequence[StatePart], embeds: Tensor, hidden: Tensor) -> None:
@@ -126,8 +141,6 @@ def _heads(
     own = getattr(module, "config", config)
     kinds, layer = getattr(own, "layer_types", None), getattr(module, "layer_idx", None)
     kind = kinds[layer] if kinds and layer is not None and layer < len(kinds) else None
-    if kind == "chunked_attention":
-        raise _Refused("its attention goes by chunks (attention_chunk_size)")
     window = more.get("sliding_window")
     if window is None and kind == "sliding_attention":
         window = own.sliding_window

@@ -47,7 +47,6 @@ SMALL: Mapping[str, int] = {
     _CHOSEN: 2,
     _SHARED: 1,
     _WINDOW: 11,
-    "attention_chunk_size": 8,
     _POSITIONS: 512,
 }
 """The value for the fields whose whole name fits the pattern; the first pattern decides."""
