@@ -179,7 +179,7 @@ def test_the_priority_of_a_request_moves_shares_within_its_tenant_alone() -> Non
 
 
 def test_the_least_priority_does_not_starve() -> None:
-    arena = Arena()
+    arena = Arena(num_embeds=512, num_pages=64)  # every wave checks all of them
     last, first = (arena.join(Standing(priority=priority), queues=64) for priority in (10, -10))
     arena.run_busy(2000, [last, first])
     assert arena.tokens[last.inferlet.owner] >= 60, "a 1024th of 128,000 tokens is 125"
@@ -328,7 +328,8 @@ def test_a_command_of_who_has_not_used_up_its_share_goes_within_eight_waves(
 
     It may need a wave of its own. Then it goes within seven waves more for each other one of that kind that goes
     before it: of a tenant (or inferlet) as many as make up for what it may be behind the clock, a wave and a part."""
-    arena = Arena(num_pages=2000)
+    needed = sum(queues * tokens for _, queues, tokens, _ in crowd)
+    arena = Arena(num_pages=2000, num_embeds=needed + 64)
     victim = arena.join(Standing(Tenant("victim")) if tenants else DEFAULT, tokens=data.draw(st.integers(1, 64)))
     others = []
     smallest: dict[int, int] = {}  # of the forwards that cannot be split and are not short, by tenant or inferlet
