@@ -114,6 +114,11 @@ def test_in_other_tiers_tests_may_start_what_they_say(tmp_path: Path) -> None:
     assert examples == MORE * (100 + 40)
 
 
+def test_a_test_tier_tries_half_of_the_examples(tmp_path: Path) -> None:
+    _, _, examples = run(tmp_path, "--tier", "test")
+    assert examples == 50 + 20
+
+
 @pytest.mark.parametrize(
     ("file", "test", "uses"),
     [

@@ -278,12 +278,14 @@ def corpus(values: Iterable[Value], kind: Callable[[Value], Hashable]) -> list[A
 
 
 def set_examples(function: Any, tier: str) -> None:
-    """How many examples a property is tried with: at most FEW in the fast tier, MORE times as many in `all`."""
+    """How many examples a property is tried with: at most FEW in the fast tier, else half of what it says, but not less
+    than FEW, and MORE times what it says in `all`."""
     if not getattr(function, "is_hypothesis_test", False) or getattr(function, "examples_are_set", False):
         return
     given = getattr(function, SETTINGS, None) or settings.default
     assert given is not None
-    count = {"fast": min(given.max_examples, FEW), "all": given.max_examples * MORE}.get(tier, given.max_examples)
+    most = given.max_examples
+    count = {"fast": min(most, FEW), "test": max(most // 2, min(most, FEW)), "all": most * MORE}[tier]
     setattr(function, SETTINGS, settings(given, max_examples=count))
     function.examples_are_set = True
 
