@@ -35,6 +35,8 @@ SETTINGS: Mapping[str, Mapping[str, Any]] = {
     "lfm2_moe": {"num_hidden_layers": 3, "layer_types": ["conv", "full_attention", "conv"]},
     "lfm2": {"num_hidden_layers": 2, "layer_types": ["conv", "full_attention"]},
     "cohere_compass_text": {"rope_parameters": {"full_attention": TURN, "sliding_attention": TURN}},
+    "qwen2_5_vl": {"text_config": {"rope_parameters": {**TURN, "mrope_section": [16, 24, 24]}}},
+    "qwen3_omni_moe_thinker": {"text_config": {"head_dim": 128}},
     **{kind: {"is_decoder": True} for kind in DECODERS},
     "xmod": {"is_decoder": True, "default_language": "en_XX"},
 }
@@ -62,6 +64,15 @@ SERVED = _words("""
     zamba zamba2 zaya
 """)
 """Types that are exact over pages."""
+
+SEEING = _words("""
+    aria blip-2 cohere2_vision cosmos3_edge cosmos3_omni deepseek_vl deepseek_vl_hybrid exaone4_5
+    fast_vlm fuyu gemma3 gemma3n gemma4 gemma4_unified got_ocr2 hyperclovax_vision_v2 idefics2 idefics3
+    instructblip instructblipvideo internvl janus kimi_k25 lfm2_vl lfm3_vl lighton_ocr llama4 llava
+    llava_next llava_next_video llava_onevision minicpm_ocr minicpmv4_6 minicpmv4_7 mistral3 qwen2_5_vl
+    qwen3_omni_moe_thinker qwen3_vl
+""")
+"""Types of more than text whose text is exact."""
 
 REFUSED: Mapping[str, list[str]] = {
     "a bias by position": _words("""
