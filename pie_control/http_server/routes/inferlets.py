@@ -50,6 +50,14 @@ LISTED: dict[int | str, dict[str, Any]] = {200: {"model": list[InferletInfo]}}
 def inferlets_router(attachments: Attachments, launches: Launches) -> APIRouter:
     """Routes over the inferlets of a tenant."""
     router = APIRouter(prefix="/v1/inferlets", tags=["inferlets"])
+    _add_launch(router, attachments, launches)
+    _add_looks(router)
+    _add_talk(router, attachments)
+    return router
+
+
+def _add_launch(router: APIRouter, attachments: Attachments, launches: Launches) -> None:
+    """How inferlets begin."""
 
     @router.post(
         "",
@@ -80,6 +88,10 @@ def inferlets_router(attachments: Attachments, launches: Launches) -> APIRouter:
                 return stream_events(inferlet, attachments, left)
         return inferlet.info()
 
+
+def _add_looks(router: APIRouter) -> None:
+    """What inferlets do, and how they are ended."""
+
     @router.get("", summary="List inferlets", response_class=Response, responses=LISTED)
     async def list_inferlets(caller: FromTenant) -> Response:
         """Running and recently ended inferlets, with what each waits for, and since when."""
@@ -106,6 +118,10 @@ def inferlets_router(attachments: Attachments, launches: Launches) -> APIRouter:
         """Lines of stdout, stderr and `log`, oldest first. The server keeps the newest lines, within bounds. Who
         may see all tenants (`may_see_all`, a key that may `admin`) reads those of all; the audit log tells of it."""
         return log_entries(caller.api, inferlet, of_all=caller.sees_all)
+
+
+def _add_talk(router: APIRouter, attachments: Attachments) -> None:
+    """Messages to inferlets, and their events."""
 
     @router.post(
         "/{inferlet}/messages",
@@ -134,5 +150,3 @@ def inferlets_router(attachments: Attachments, launches: Launches) -> APIRouter:
         continues when the client disconnects. Try `curl -N`.
         """
         return stream_events(caller.api.inferlet(inferlet), attachments)
-
-    return router

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Sequence
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Header, Query
@@ -15,6 +16,7 @@ from pie_control.errors import PieError
 from pie_control.gateway.gateway import Gateway
 from pie_control.gateway.refusal import Refused
 from pie_control.gateway.stored.running import Running
+from pie_control.gateway.stored.store import StoredAnswers
 
 from ..callers import FromTenant
 from ..routes.failures import failures
@@ -28,7 +30,13 @@ MOST_ITEMS = 100
 def stored_router(gateway: Gateway) -> APIRouter:
     """Routes over the stored answers of a tenant."""
     router = APIRouter(prefix="/v1/responses", tags=["served by programs"])
-    stored = gateway.stored
+    _add_looks(router, gateway.stored)
+    _add_ends(router, gateway.stored)
+    return router
+
+
+def _add_looks(router: APIRouter, stored: StoredAnswers) -> None:
+    """What was answered, and what was asked."""
 
     @router.get("/{response}", summary="Look at a stored response", response_class=Response, responses=failures(404))
     async def get_response(
@@ -47,6 +55,24 @@ def stored_router(gateway: Gateway) -> APIRouter:
             return _json(found.record.body if isinstance(found, Running) else found.body)
         return _Events(found, _number(starting_after, last_event_id))
 
+    @router.get("/{response}/input_items", summary="List what a stored response was asked", responses=failures(404))
+    async def input_items(
+        response: str,
+        caller: FromTenant,
+        limit: Annotated[int, Query(ge=1, le=MOST_ITEMS)] = 20,
+        order: Annotated[str, Query(pattern="^(asc|desc)$")] = "desc",
+        after: Annotated[str | None, Query(description="Only items behind the one of this `id`.")] = None,
+    ) -> dict[str, Any]:
+        """The items of its own request, the last one first; those of earlier ones belong to earlier responses."""
+        items = json.loads(stored.record(caller.api.standing.tenant.name, response).input)
+        if order == "desc":
+            items.reverse()
+        return _page(items, limit, after)
+
+
+def _add_ends(router: APIRouter, stored: StoredAnswers) -> None:
+    """How they are forgotten, and how those that are made end."""
+
     @router.delete("/{response}", summary="Delete a stored response", responses=failures(404))
     async def delete(response: str, caller: FromTenant) -> dict[str, Any]:
         """Forgets it. What makes it ends."""
@@ -64,29 +90,16 @@ def stored_router(gateway: Gateway) -> APIRouter:
         tenant = caller.api.standing.tenant.name
         return _json((await stored.cancel(tenant, response, _ending(caller, "cancelled"))).body)
 
-    @router.get("/{response}/input_items", summary="List what a stored response was asked", responses=failures(404))
-    async def input_items(
-        response: str,
-        caller: FromTenant,
-        limit: Annotated[int, Query(ge=1, le=MOST_ITEMS)] = 20,
-        order: Annotated[str, Query(pattern="^(asc|desc)$")] = "desc",
-        after: Annotated[str | None, Query(description="Only items behind the one of this `id`.")] = None,
-    ) -> dict[str, Any]:
-        """The items of its own request, the last one first; those of earlier ones belong to earlier responses."""
-        items = json.loads(stored.record(caller.api.standing.tenant.name, response).input)
-        if order == "desc":
-            items.reverse()
-        ids = [one.get("id") for one in items]
-        if after is not None and after not in ids:
-            raise Refused(400, f"no item {after[:80]!r} in this response", None, "after")
-        rest = items[ids.index(after) + 1 :] if after is not None else items
-        page = rest[:limit]
-        ends = (
-            {"first_id": page[0].get("id"), "last_id": page[-1].get("id")} if page else {"first_id": "", "last_id": ""}
-        )
-        return {"object": "list", "data": page, **ends, "has_more": len(rest) > len(page)}
 
-    return router
+def _page(items: Sequence[Any], limit: int, after: str | None) -> dict[str, Any]:
+    """A list of OpenAI's. Raises Refused if there is no item `after`."""
+    ids = [one.get("id") for one in items]
+    if after is not None and after not in ids:
+        raise Refused(400, f"no item {after[:80]!r} in this response", None, "after")
+    rest = items[ids.index(after) + 1 :] if after is not None else items
+    page = rest[:limit]
+    first, last = (page[0].get("id"), page[-1].get("id")) if page else ("", "")
+    return {"object": "list", "data": page, "first_id": first, "last_id": last, "has_more": len(rest) > len(page)}
 
 
 def _json(body: str) -> Response:
