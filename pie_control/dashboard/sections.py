@@ -50,6 +50,7 @@ def worker_section(
         "evictions": counts.evictions,
         "commands": counts.commands,
         "embeds": [counts.embeds.used, counts.embeds.total],
+        "states": [counts.states.used, counts.states.total],
         "exports": counts.exports,
     }
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -108,6 +109,7 @@ def test_a_viewer_sees_what_its_tenant_may(tmp_path: Path, guest_cache: Path) ->
             assert pages["owners"][number] > 0
             assert pages["total"] == sum(pages["owners"].values()) + sum(map(pages.get, PARTS))
             assert worker["queues"]["waiting"] == 0
+            assert (worker["states"], len(worker["embeds"])) == ([0, 0], 2)
             assert of_alice.id in {about[0] for about in both.about.values()}
             assert await _log_of(url, ALICE, of_bob.id) == (200, ["<img src=x onerror=alert(1)>"])
             assert (await _log_of(url, BOB, of_alice.id))[0] == 404
@@ -205,6 +207,10 @@ def test_the_page_in_a_browser(tmp_path: Path, guest_cache: Path) -> None:
         page.until("document.querySelectorAll('.scroll tbody tr').length === 1")
         row = page.value("document.querySelector('.scroll tbody tr').innerText")
         assert "<b>bold</b>" in row, "what inferlets wrote is text"
+        sections = "[...document.querySelectorAll('section')]"
+        memory = f"{sections}.find((one) => one.querySelector('h2')?.innerText === 'Memory')"
+        assert "embeds" in page.value(f"{memory}.querySelector('thead').innerText")
+        assert re.fullmatch(r"\d+ of 992", page.value(f"{memory}.querySelectorAll('tbody td')[1].innerText"))
         page.value("document.querySelector('.scroll').focus()")
         page.press("ArrowDown")
         page.until("document.querySelector('pre')?.innerText.includes('<img src=x onerror=alert(1)>')")

@@ -84,6 +84,13 @@ function Queues({ workers }) {
     rows=${known.map((one) => [`${one.model} ${one.worker}`, ...Object.values(one.queues), `${(one.oldest_wait * 1000).toFixed(0)} ms`, one.commands_waiting, one.runs, one.waves, one.evictions])} />`;
 }
 
+function Pools({ workers }) {
+  const of = ([used, total]) => (total ? `${used} of ${total}` : "");
+  const known = workers.filter((one) => one.queues);
+  return html`<${Values} title="Memory" names=${["worker", "pages", "embeds", "states"]}
+    rows=${known.map((one) => [`${one.model} ${one.worker}`, ...[[one.pages.total - one.pages.free, one.pages.total], one.embeds, one.states].map(of)])} />`;
+}
+
 function Tenants({ tenants }) {
   const sum = tenants.reduce((total, one) => total + (one.rate ?? 0), 0) || 1;
   const share = (one) => `${((100 * (one.rate ?? 0)) / sum).toFixed(0)} %`;
@@ -190,7 +197,7 @@ function App() {
     <${Waves} paused=${paused} />
     <${Chart} title="Tokens" column=${1} unit="a second" /><${Chart} title="Pages in use" column=${2} unit="" />
     ${workers.map((worker) => html`<${Pages} key=${`${worker.model} ${worker.worker}`} worker=${worker} />`)}
-    <${Queues} workers=${workers} /><${Tenants} tenants=${tenants} /><${Line} line=${line} /><${Hosts} hosts=${hosts} />
+    <${Queues} workers=${workers} /><${Pools} workers=${workers} /><${Tenants} tenants=${tenants} /><${Line} line=${line} /><${Hosts} hosts=${hosts} />
     <${InferletTable} store=${store} chosen=${chosen} choose=${choose} />
     <${Log} key=${chosen} number=${chosen} />
   </main>`;
