@@ -20,6 +20,7 @@ from .programs.library import ProgramLibrary
 from .programs.store import Program, ProgramInfo
 from .registry.blobs import BlobStore
 from .registry.entry import Entry, InferletInfo
+from .registry.holdings import KeyHoldings, held_by_keys
 from .registry.registry import Registry
 from .tenants.audit import AuditTrail
 from .tenants.budgets import seconds_of_day_left
@@ -201,6 +202,10 @@ class TenantApi:
     def inferlets(self) -> tuple[InferletInfo, ...]:
         """Running and recently ended inferlets, as far as is known without their hosts."""
         return tuple(entry.info() for entry in self._registry.all(self._tenant))
+
+    def held_by_keys(self, *, of_all: bool) -> tuple[KeyHoldings, ...]:
+        """What the inferlets of each key of this tenant hold, or of all tenants."""
+        return held_by_keys(self._registry.all(None if of_all else self._tenant))
 
     async def look_at_all(self) -> tuple[InferletInfo, ...]:
         """The same, with what each waits for: their hosts are asked."""

@@ -24,7 +24,8 @@ MAX_INBOX_BYTES = 8 << 20
 class InferletInfo:
     """The state of an inferlet, for clients. Times are seconds since the epoch. `host`: number of the application host
     that runs it, 0: the control process. What it uses is as its host told last, a moment ago at most. `parent`: id of
-    the inferlet that has launched it; None: a client has. `waits_for`: what it waits for, and since when; None: it
+    the inferlet that has launched it; None: a client has. `key`: id of the key that has launched it, or its parent;
+    empty: none has. `waits_for`: what it waits for, and since when; None: it
     computes, or its host was not asked, as lists and look-ups do."""
 
     id: str
@@ -42,6 +43,7 @@ class InferletInfo:
     parent: str | None = None
     waits_for: str | None = None
     waits_since: float | None = None
+    key: str = ""
 
 
 class Entry:
@@ -101,6 +103,7 @@ class Entry:
             parent=self.parent,
             waits_for=waits.what if waits else None,
             waits_since=round(time.time() - waits.seconds, 3) if waits else None,
+            key=self.standing.key,
         )
 
     def send(self, text: str, blobs: Mapping[str, bytes] = NO_BLOBS) -> None:

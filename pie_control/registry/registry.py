@@ -194,10 +194,10 @@ class Registry:
             raise UnknownName(f"no inferlet {inferlet_id!r}: it never existed, or ended long ago")
         return found
 
-    def all(self, tenant: str = DEFAULT_TENANT.name) -> tuple[Entry, ...]:
-        """Recently ended inferlets of a tenant, then running ones, oldest first."""
+    def all(self, tenant: str | None = DEFAULT_TENANT.name) -> tuple[Entry, ...]:
+        """Recently ended inferlets of a tenant, or of all, then running ones, oldest first."""
         known = (*self._ended.values(), *self._running.values())
-        return tuple(one for one in known if one.standing.tenant.name == tenant)
+        return known if tenant is None else tuple(one for one in known if one.standing.tenant.name == tenant)
 
     def try_known(self, number: int) -> Entry | None:
         """The inferlet with this number, if it runs or has ended recently."""

@@ -27,6 +27,7 @@ from pie_control.http_server.server import HttpServer
 from pie_control.inferlets.events import WHERE, LogLine
 from pie_control.programs.store import ProgramInfo
 from pie_control.registry.entry import InferletInfo
+from pie_control.registry.holdings import KeyHoldings
 from pie_control.registry.outbox import Listener
 from pie_control.server_api import ServerApi
 from pie_control.tenants.audit import AuditTrail
@@ -205,6 +206,9 @@ class FakeServerApi:
 
     def inferlets(self) -> tuple[InferletInfo, ...]:
         return tuple(inferlet.info() for inferlet in self._inferlets.values())
+
+    def held_by_keys(self, *, of_all: bool) -> tuple[KeyHoldings, ...]:
+        return ()
 
     async def look_at_all(self) -> tuple[InferletInfo, ...]:
         return self.inferlets()

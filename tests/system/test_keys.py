@@ -67,6 +67,10 @@ def test_keys_allow_what_they_say_and_end_when_they_are_revoked(
                 await client.statistics()
             running = await client.launch(waits)
             assert await running.receive() == "here"
+            async with httpx.AsyncClient(base_url=url, headers=shown) as web:
+                (held,) = (await web.get("/v1/statistics")).json()["keys"]
+            assert (held["tenant"], held["inferlets"]) == ("default", 1)
+            assert held["key"] in {one["key"] for one in await client.inferlets()} - {""}
             async with Client(url, laptop) as again:  # which the key counts, too
                 await again.launch(waits)
                 with pytest.raises(Overloaded, match="2 inferlets of this key run"):

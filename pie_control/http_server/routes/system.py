@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from time import monotonic
 from typing import Annotated
 
+import msgspec
 from fastapi import APIRouter, Query, Request
 from starlette.responses import Response
 
@@ -45,9 +46,11 @@ def system_router(api: ServerApi) -> APIRouter:
     @router.get("/statistics", summary="Read statistics", response_class=Response)
     async def statistics(caller: FromTenant) -> Response:
         """Numbers on inferlets, waves, batches and pools of the whole server, as nested JSON objects. For a key that
-        may not `admin`: on its tenant's inferlets, those that run and those that ended lately, and on its budgets."""
-        found = api.statistics() if "admin" in caller.may else _own(caller)
-        return Response(encode(found), media_type="application/json")
+        may not `admin`: on its tenant's inferlets, those that run and those that ended lately, and on its budgets.
+        `keys`: what the inferlets of each key of its tenant hold now, or of all tenants for who sees these."""
+        found = msgspec.to_builtins(api.statistics()) if "admin" in caller.may else _own(caller)
+        keys = caller.api.held_by_keys(of_all=caller.sees_all)
+        return Response(encode(found | {"keys": keys}), media_type="application/json")
 
     @router.get("/usage", summary="Read what was used")
     async def usage(

@@ -198,7 +198,7 @@ def test_ctrl_c_stops_the_answer_and_the_next_one_ends_the_command(talker: Talke
 # ---- pie top ---------------------------------------------------------------------------------------------------------
 
 
-def sample(seconds: float, tokens: int, cpu: float, state: str = "serving") -> Sample:
+def sample(seconds: float, tokens: int, cpu: float, state: str = "serving", key: str = "") -> Sample:
     pages, states = {"used": 10, "total": 40}, {"used": 3, "total": 9}
     counts = {"worker_seconds": seconds / 2, "waves": tokens // 4, "input_tokens": tokens, "commands_waiting": 3}
     worker = {"state": state, "scheduler": {**counts, "pages": pages, "export_pages": 2, "states": states}}
@@ -210,9 +210,9 @@ def sample(seconds: float, tokens: int, cpu: float, state: str = "serving") -> S
         "turns": tokens,
         "memory_bytes": 1 << 20,
     }
-    shared = {"ended": None, "program_name": "p", "created": 0.0, "pages": 5, "host": 1}
+    shared = {"ended": None, "program_name": "p", "created": 0.0, "pages": 5, "embeds": 7, "host": 1, "key": key}
     inferlets = [
-        {**shared, "id": "i1", "cpu_seconds": 1.0},
+        {**shared, "id": "i1", "cpu_seconds": 1.0, "key": ""},
         {**shared, "id": "i2", "cpu_seconds": cpu, "waits_for": "\x1bmail", "waits_since": 0.0},
         {**shared, "id": "i3", "cpu_seconds": 0.0, "ended": 1.0},
     ]
@@ -234,6 +234,14 @@ def test_rates_are_those_between_two_samples_and_the_busiest_inferlet_is_first()
     assert text.index("i2 ") < text.index("i1 ")
     assert "\\x1bmail" in text
     assert "i3" not in text
+    assert "KEY" not in text
+
+
+def test_inferlets_of_keys_are_added_up() -> None:
+    lines = list(top.picture(sample(10.0, 100, 4.0, key="k1"), sample(12.0, 300, 5.0, key="k1")))
+    assert cells(lines, "KEY") == ["KEY", "INFERLETS", "CPU", "PAGES", "EMBEDS"]
+    assert cells(lines, "k1") == ["k1", "1", "50%", "5", "7"]
+    assert cells(lines, "(none)") == ["(none)", "1", "0%", "5", "7"]
 
 
 def test_a_worker_that_began_anew_has_no_negative_rates() -> None:

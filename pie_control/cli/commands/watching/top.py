@@ -30,6 +30,7 @@ EXAMPLES = """  pie top                                    until Ctrl-C
 
 INFERLETS = ("ID", "PROGRAM", "AGE", "CPU", "PAGES", "HOST", "WAITS FOR")
 MODELS = ("MODEL", "WORKER", "BUSY", "WAVES/s", "TOKENS/s", "WAITING", "PAGES", "KEPT", "STATES")
+KEYS = ("KEY", "INFERLETS", "CPU", "PAGES", "EMBEDS")
 HOSTS = ("HOST", "STATE", "CPU", "INFERLETS", "TURNS/s", "MEMORY")
 MIB = 1 << 20
 
@@ -98,8 +99,12 @@ def picture(before: Sample, now: Sample) -> Iterator[str]:
         yield format_table(MODELS, _models(before.statistics, now.statistics, seconds))
         yield ""
         yield format_table(HOSTS, _hosts(before.statistics, now.statistics, seconds))
+    busy = _busy(before.inferlets, running, seconds)
+    if any(each["key"] for each in running):
+        yield ""
+        yield format_table(KEYS, _keys(running, busy))
     yield ""
-    yield format_table(INFERLETS, _inferlets(before.inferlets, running, seconds))
+    yield format_table(INFERLETS, _inferlets(running, busy))
 
 
 def _models(before: Mapping[str, Any], now: Mapping[str, Any], seconds: float) -> Iterator[Sequence[str]]:
@@ -141,12 +146,27 @@ def _rate(new: Mapping[str, Any], old: Mapping[str, Any], what: str, seconds: fl
     return max(0.0, float(new[what]) - float(old[what])) / seconds
 
 
-def _inferlets(
+def _busy(
     before: Sequence[Mapping[str, Any]], running: Sequence[Mapping[str, Any]], seconds: float
-) -> Iterator[Sequence[str]]:
-    """Those that run, the busiest first."""
+) -> Mapping[str, float]:
+    """The share of a processor that each inferlet has used since."""
     old = {each["id"]: each["cpu_seconds"] for each in before}
-    busy = {each["id"]: max(0.0, each["cpu_seconds"] - old.get(each["id"], 0.0)) / seconds for each in running}
+    return {each["id"]: max(0.0, each["cpu_seconds"] - old.get(each["id"], 0.0)) / seconds for each in running}
+
+
+def _keys(running: Sequence[Mapping[str, Any]], busy: Mapping[str, float]) -> Iterator[Sequence[str]]:
+    """What the inferlets of each key hold, those of most pages first."""
+    keys: dict[str, list[Mapping[str, Any]]] = {}
+    for each in running:
+        keys.setdefault(each["key"], []).append(each)
+    for key, some in sorted(keys.items(), key=lambda one: -sum(each["pages"] for each in one[1])):
+        cpu = sum(busy[each["id"]] for each in some)
+        pages, embeds = (sum(each[what] for each in some) for what in ("pages", "embeds"))
+        yield key or "(none)", str(len(some)), f"{cpu:.0%}", str(pages), str(embeds)
+
+
+def _inferlets(running: Sequence[Mapping[str, Any]], busy: Mapping[str, float]) -> Iterator[Sequence[str]]:
+    """Those that run, the busiest first."""
     for each in sorted(running, key=lambda each: -busy[each["id"]]):
         yield (
             each["id"],
