@@ -18,16 +18,24 @@ KEPT_EXACT = (
     "mlp.gate.weight",
     "block_sparse_moe.gate.weight",
     "router.weight",
+    "router.proj.weight",
+    "_coefs.weight",
+    "embed_tokens_per_layer.weight",
+    "per_layer_input_gate.weight",
     "shared_expert_gate.weight",
     "conv1d.weight",
     "_bias",
     *(f"linear_attn.in_proj_{name}.weight" for name in ("a", "b", "ba")),
 )
-"""Endings of the names of matrices that are never quantized: embeddings, routers, convolutions, gates of heads,
-biases of experts."""
+"""Endings of the names of matrices that are never quantized: embeddings, routers, convolutions, gates of heads and of
+embeddings of layers, mixtures of streams, biases of experts."""
 
-TOWERS = ("vision_model.", "vision_tower.", "visual.", "connector.")
-"""Parts of the names of matrices that turn images into vectors: these are not quantized either."""
+TOWERS = (
+    *("vision_model.", "vision_tower.", "visual.", "connector.", "multi_modal_projector.", "embed_vision."),
+    *("audio_tower.", "embed_audio.", "talker.", "code2wav."),
+)
+"""Parts of the names of matrices that turn images into vectors, or are of models that hear and speak: these are not
+quantized either."""
 
 HEADROOM = 1 << 29
 """Memory that a worker needs beside the weights: its code, intermediate results, a small KV cache."""

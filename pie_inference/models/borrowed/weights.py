@@ -29,8 +29,8 @@ Sources = list[tuple[str, str]]
 NUMBER = re.compile(r"(?<=\.)\d+(?=\.)")
 """A number in the name of a tensor; the last one is that of the expert."""
 
-ROUTERS = (".gate", ".router", ".router.proj", "_gate")
-"""Endings of linear layers that choose experts: they are never quantized."""
+ROUTERS = (".gate", ".router", ".router.proj", "_gate", "_router", "_coefs")
+"""Endings of linear layers that choose experts, or mix streams: they are never quantized."""
 
 WEIGHT = ".weight"
 

@@ -6,10 +6,12 @@ import json
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
+from pie_inference.errors import ConfigError
 from testing.checkpoints import write_tokenizer
 from testing.worker_batches import Extend, Keys
 from tests.helpers.families import SMALL, WINDOW
@@ -89,6 +91,18 @@ def test_its_text_is_that_of_transformers(architecture: str, tmp_path: Path) -> 
     about = oracle.worker.describe()[0]
     assert about.vision is None
     assert "embed_img" not in about.calls
+
+
+@pytest.mark.parametrize(
+    "architecture", ["Gemma4ForConditionalGeneration", "Qwen3OmniMoeThinkerForConditionalGeneration"]
+)
+def test_groups_of_weights_are_those_of_the_part_that_makes_text(architecture: str, tmp_path: Path) -> None:
+    model = saved(tmp_path, architecture)
+    oracle, tokens = Oracle(tmp_path, model, quantization="int8"), random_tokens(30)
+    [found] = oracle.driver().logprobs(Extend(Keys(), tokens), vocab_size=VOCAB)
+    assert np.abs(found - oracle.expected(tokens)).max() < 1.5
+    with pytest.raises(ConfigError, match=r"--quantization int4: model\.(language_model|layers)\."):
+        Oracle(tmp_path, model, quantization="int4")
 
 
 def test_a_text_is_one_chunk_at_most(tmp_path: Path) -> None:
