@@ -296,7 +296,9 @@ class Program:
         kept = [one.length for one in self.kept if one.length <= length and text.end(one.length) == one]
         assert found >= max(kept, default=0)
         others = {page for other in self.texts if other is not text for page in other.pages}
-        if found < len(text.tokens) and (others | self.sealed) & set(text.pages[found // SIZE :]):
+        end = text.end(found)
+        is_shared = end not in self.kept and others & set(end.pages[-1:])  # who goes on there takes others' states away
+        if found < len(text.tokens) and (is_shared or (others | self.sealed) & set(text.pages[found // SIZE :])):
             self.drop(text)
             return
         self.inferlet.call("trim_kvpage", 1, text.ranges(), found)
