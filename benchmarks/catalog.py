@@ -7,6 +7,7 @@ installed everywhere.
 from __future__ import annotations
 
 import ast
+import functools
 import importlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -47,6 +48,7 @@ class Entry:
         return cast(Benchmark, importlib.import_module(self.module))
 
 
+@functools.cache
 def find() -> Mapping[str, Entry]:
     """All benchmarks, by name."""
     entries = [_entry(path) for path in (*FOLDER.glob("*.py"), *FOLDER.glob("*/*.py"))]
