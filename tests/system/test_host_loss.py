@@ -104,17 +104,15 @@ async def nothing_is_held(server: ServerApi) -> None:
             await asyncio.sleep(0.01)
 
 
-@pytest.mark.parametrize(
-    ("blow", "reason"),
-    [
-        (signal.SIGKILL, "it was killed by signal 9"),
-        (signal.SIGABRT, "it was killed by signal 6"),
-        (signal.SIGSTOP, r"it did not answer for 1 s and was killed \(--host-timeout\)"),
-    ],
-)
-def test_a_host_dies_and_nobody_else_notices(
-    blow: signal.Signals, reason: str, alone: dict[int, str], guest_cache: Path
-) -> None:
+REASONS = {
+    signal.SIGKILL: "it was killed by signal 9",
+    signal.SIGABRT: "it was killed by signal 6",
+    signal.SIGSTOP: r"it did not answer for 1 s and was killed \(--host-timeout\)",
+}
+
+
+@pytest.mark.parametrize("blow", corpus(REASONS, kind=lambda blow: "hangs" if blow is signal.SIGSTOP else "dies"))
+def test_a_host_dies_and_nobody_else_notices(blow: signal.Signals, alone: dict[int, str], guest_cache: Path) -> None:
     async def check() -> None:
         client = InProcessClient(SlowModel(num_pages=4096))
         async with started(guest_cache, client, hosts=2, host_timeout=1.0) as server, asyncio.timeout(HANG_SECONDS):
@@ -130,7 +128,9 @@ def test_a_host_dies_and_nobody_else_notices(
                     continue
                 ended = await listener.ended
                 assert ended.status == "lost"
-                assert re.search(rf"application host 1 died \({reason}\); it .*: launch again", ended.error or "")
+                assert re.search(
+                    rf"application host 1 died \({REASONS[blow]}\); it .*: launch again", ended.error or ""
+                )
                 assert alone[seed].startswith("".join(listener.messages))
             await nothing_is_held(server)
             one, two = await both_serve(server)

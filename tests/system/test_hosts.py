@@ -19,6 +19,7 @@ from pie_control.testing.in_process import InProcessClient
 from tests.helpers import wat
 from tests.helpers.guard import HANG_SECONDS
 from tests.helpers.servers import launch, run, started
+from tests.helpers.tiers import corpus
 
 GENERATE = """
 from inferlet_sdk import Context, IgnoreStopTokens
@@ -103,7 +104,10 @@ def test_a_client_that_comes_late_gets_all_that_was_sent(guest_cache: Path, host
     asyncio.run(check())
 
 
-@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGABRT, signal.SIGSTOP])
+BLOWS = signal.SIGKILL, signal.SIGABRT, signal.SIGSTOP
+
+
+@pytest.mark.parametrize("how", corpus(BLOWS, kind=lambda how: "hangs" if how is signal.SIGSTOP else "dies"))
 def test_a_host_that_dies_or_hangs_takes_only_its_own_inferlets(guest_cache: Path, how: signal.Signals) -> None:
     async def check() -> None:
         options = {"hosts": 2, "host_timeout": 2.0 if how is signal.SIGSTOP else 60.0}

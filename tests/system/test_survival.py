@@ -22,6 +22,7 @@ from pie_control.errors import InferletEnded, WorkerUnavailable
 from tests.control.tenants.test_accounts import ALICE, written
 from tests.helpers.guard import HANG_SECONDS
 from tests.helpers.servers import launch, run, started
+from tests.helpers.tiers import corpus
 from tests.helpers.tree import DEMO_MODEL
 
 GENERATE = """
@@ -137,17 +138,18 @@ async def main(args, pages):
     asyncio.run(check())
 
 
-@pytest.mark.parametrize(
-    ("damage", "message"),
-    [
-        (lambda folder: (folder / "model.safetensors").write_bytes(b"\x08"), "model.safetensors"),
-        (lambda folder: (folder / "model.safetensors").unlink(), "safetensors"),
-        (lambda folder: (folder / "config.json").write_text('{"architectures": ["MambaForCausalLM"]}'), "Mamba"),
-    ],
-)
+DAMAGES: list[tuple[Callable[[Path], object], str]] = [
+    (lambda folder: (folder / "model.safetensors").write_bytes(b"\x08"), "model.safetensors"),
+    (lambda folder: (folder / "model.safetensors").unlink(), "safetensors"),
+    (lambda folder: (folder / "config.json").write_text('{"architectures": ["MambaForCausalLM"]}'), "Mamba"),
+]
+
+
+@pytest.mark.parametrize("done", corpus(DAMAGES, kind=lambda _: "a checkpoint"))
 def test_an_unreadable_checkpoint_is_named(
-    damage: Callable[[Path], object], message: str, tmp_path: Path, guest_cache: Path
+    done: tuple[Callable[[Path], object], str], tmp_path: Path, guest_cache: Path
 ) -> None:
+    damage, message = done
     folder = tmp_path / "broken"
     folder.mkdir()
     for file in DEMO_MODEL.iterdir():
