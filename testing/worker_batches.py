@@ -135,12 +135,16 @@ class Driver:
         tokens = [token for part in parts for token in part.tokens]
         return EmbedTxt(rows, ints(tokens), forward.q_indptr), forward
 
-    def logprobs(self, *parts: Extend, vocab_size: int) -> list[np.ndarray]:
-        """Runs all parts as one Forward; returns log-probabilities float32 [len(tokens), vocab_size] for each part."""
+    def logprobs(self, *parts: Extend, vocab_size: int, adapters: Sequence[int] | None = None) -> list[np.ndarray]:
+        """Runs all parts as one Forward, each with its adapter (-1: none) if these are given; returns log-probabilities
+        float32 [len(tokens), vocab_size] for each part."""
         count = sum(len(part.tokens) for part in parts)
         rows = ints(range(count))
         score = GetLogprobs(rows + self.outputs, indptr([vocab_size] * count), ints(list(range(vocab_size)) * count))
-        result = self.ask(GetLogprobsResult, *self.forward_batch(parts), score)
+        embed, forward = self.forward_batch(parts)
+        if adapters is not None:
+            forward = msgspec.structs.replace(forward, adapters=ints(adapters))
+        result = self.ask(GetLogprobsResult, embed, forward, score)
         table = result.logprobs.reshape(count, vocab_size)
         return np.split(table, np.cumsum([len(part.tokens) for part in parts])[:-1])
 

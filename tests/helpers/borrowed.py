@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
+
+from testing.checkpoints import write_tokenizer
+from tests.helpers.oracle import VOCAB
 
 DECODERS = [
     "bert",
@@ -103,3 +108,26 @@ REFUSED: Mapping[str, list[str]] = {
 
 TESTED = "5.23.0"
 """The version of transformers that has these types."""
+
+
+def save_small(kind: str, folder: Path) -> Any:
+    """Writes a small checkpoint of a type of text that is served, with random weights; its model, in float32."""
+    import torch
+    from transformers import CONFIG_MAPPING
+    from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
+
+    from pie_inference.models.borrowed.code import make, read
+    from pie_inference.models.borrowed.proving.proof import randomize
+    from pie_inference.models.borrowed.proving.shrink import shrink
+
+    architecture = MODEL_FOR_CAUSAL_LM_MAPPING_NAMES[kind]
+    values = shrink(read(CONFIG_MAPPING[kind](**SETTINGS.get(kind, {})).to_dict(), architecture))
+    values |= {name: VOCAB for name in ("vocab_size", "vocab_size_per_layer_input") if name in values}
+    model = make(read(values, architecture), torch.float32, "cpu", "eager")
+    with torch.no_grad():
+        randomize(model)
+    model.save_pretrained(folder)
+    said = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(said | {"architectures": [architecture]}))
+    write_tokenizer(folder, VOCAB)
+    return model

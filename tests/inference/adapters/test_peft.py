@@ -6,15 +6,14 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import numpy as np
 import pytest
 import torch
 
 from pie_inference.config import WorkerConfig
-from pie_inference.protocol import AdapterLoaded, EmbedTxt, Forward, GetLogprobs, GetLogprobsResult, LoadAdapter
+from pie_inference.protocol import AdapterLoaded, LoadAdapter
 from pie_inference.serving.worker import Worker
-from testing.worker_batches import Driver, Extend, Keys, indptr, ints
+from testing.worker_batches import Driver, Extend, Keys
 from tests.helpers.families import FAMILIES, save_reference
 
 peft = pytest.importorskip("peft")
@@ -68,17 +67,7 @@ def logprobs_of(model: Any) -> np.ndarray:
 
 def run(driver: Driver, adapters: Sequence[int], prompts: Sequence[Sequence[int]]) -> list[np.ndarray]:
     """Log-probabilities [tokens, VOCAB] of prompts in one batch, each with its adapter."""
-    embed, forward = driver.forward_batch([Extend(Keys(), prompt) for prompt in prompts])
-    forward = msgspec.structs.replace(forward, adapters=ints(adapters))
-    return ask(driver, embed, forward, [len(prompt) for prompt in prompts])
-
-
-def ask(driver: Driver, embed: EmbedTxt, forward: Forward, lengths: Sequence[int]) -> list[np.ndarray]:
-    count = sum(lengths)
-    rows = ints(range(count))
-    score = GetLogprobs(rows + driver.outputs, indptr([VOCAB] * count), ints(list(range(VOCAB)) * count))
-    table = driver.ask(GetLogprobsResult, embed, forward, score).logprobs.reshape(count, VOCAB)
-    return np.split(table, np.cumsum(lengths)[:-1])
+    return driver.logprobs(*(Extend(Keys(), prompt) for prompt in prompts), vocab_size=VOCAB, adapters=adapters)
 
 
 def load(worker: Worker, number: int, folder: Path) -> AdapterLoaded:
@@ -145,10 +134,9 @@ def test_a_sequence_in_steps_equals_a_whole_one(
             continue
         parts = {n: int(choice.integers(1, len(PROMPT) - done[n] + 1)) for n in choice.permutation(open_).tolist()}
         extends = [Extend(keys[n], PROMPT[done[n] : done[n] + count]) for n, count in parts.items()]
-        embed, forward = driver.forward_batch(extends)
         numbers = [list(CONFIGS).index(chosen[n]) if chosen[n] else -1 for n in parts]
-        forward = msgspec.structs.replace(forward, adapters=ints(numbers))
-        for (n, count), own in zip(parts.items(), ask(driver, embed, forward, list(parts.values())), strict=True):
+        results = driver.logprobs(*extends, vocab_size=VOCAB, adapters=numbers)
+        for (n, count), own in zip(parts.items(), results, strict=True):
             np.testing.assert_allclose(own, folders[1][chosen[n]][done[n] : done[n] + count], atol=1e-4)
             done[n] += count
 

@@ -63,7 +63,7 @@ def _proved(values: Mapping[str, Any], architecture: str) -> tuple[Survey, float
     """What was found out about a small model, and the largest difference."""
     config = read(values, architecture)
     reference = make(config, torch.float32, "cpu", "eager")
-    _randomize(reference)
+    randomize(reference)
     found = survey(config)
 
     def alone(tokens: Tokens) -> Tensor:
@@ -138,7 +138,7 @@ class _InMemory:
         return self._tensors[name]
 
 
-def _randomize(model: Any) -> None:
+def randomize(model: Any) -> None:
     """Weights that make all parts of a model count: transformers' own are so small that logits hardly differ."""
     generator = torch.Generator().manual_seed(0)
     for name, weight in sorted(model.named_parameters()):
