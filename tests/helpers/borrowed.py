@@ -122,7 +122,8 @@ def save_small(kind: str, folder: Path) -> Any:
 
     architecture = MODEL_FOR_CAUSAL_LM_MAPPING_NAMES[kind]
     values = shrink(read(CONFIG_MAPPING[kind](**SETTINGS.get(kind, {})).to_dict(), architecture))
-    values |= {name: VOCAB for name in ("vocab_size", "vocab_size_per_layer_input") if name in values}
+    for part in (values, values.get("text_config") or {}):
+        part |= {name: VOCAB for name in ("vocab_size", "vocab_size_per_layer_input") if name in part}
     model = make(read(values, architecture), torch.float32, "cpu", "eager")
     with torch.no_grad():
         randomize(model)

@@ -20,6 +20,7 @@ from ...loading.quantized.layers import QuantizedTensors
 from ...loading.quantized.scheme import TAKE_THE_ORIGINAL
 from ...loading.weights import Block, Role, TensorSource, WeightLoader
 from ...ops.interface import Linear
+from .base import base_of
 from .code import first_line
 from .parts import experts_of, stacks_of, take_experts
 
@@ -243,7 +244,8 @@ class OwnLinear(nn.Module):
         return torch.empty(self.out_features, self.in_features, dtype=self._dtype, device="meta")
 
     def forward(self, rows: Tensor) -> Tensor:
-        return self._multiply(rows.reshape(-1, self.in_features)).view(*rows.shape[:-1], self.out_features)
+        flat = rows.reshape(-1, self.in_features).contiguous()  # adapters and kernels take no views of columns
+        return self._multiply(flat).view(*rows.shape[:-1], self.out_features)
 
 
 def fill(model: Any, weights: WeightLoader, irregular: Sequence[str]) -> None:
@@ -269,6 +271,7 @@ def fill(model: Any, weights: WeightLoader, irregular: Sequence[str]) -> None:
     for target, source in tied.items():
         if target not in of_linear:
             _put(model, target, model.get_parameter(source))
+    regular = {*base_of(model).modules()} - {model.get_submodule(name) for name in (*irregular, *twins.values())}
     for name, module in linear.items():
         source = tied.get(f"{name}.weight", f"{name}.weight").removesuffix(".weight")
         role: Role = "head" if module is head else "router" if name.endswith(ROUTERS) else "layer"
@@ -277,7 +280,7 @@ def fill(model: Any, weights: WeightLoader, irregular: Sequence[str]) -> None:
             module.in_features,
             bias=module.bias is not None,
             role=role,
-            adaptable=name not in irregular and name not in twins.values(),
+            adaptable=module in regular,  # what the head has beside it runs on other rows
         )
         model.set_submodule(name, OwnLinear(module, multiply))
     for name, source in twins.items():

@@ -10,7 +10,8 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from pie_inference.adapters.files import CONFIG_FILE, FILE, common_name
+from pie_inference.adapters.files import FILE, common_name
+from pie_inference.adapters.peft_config import CONFIG_FILE
 from pie_inference.errors import CheckpointError
 from pie_inference.models.borrowed.config import read_borrowed, version
 from pie_inference.protocol import LoadAdapter
@@ -66,16 +67,13 @@ OF_TEXT = [kind for kind in SERVED if kind not in SEEING]
 
 @pytest.mark.parametrize("kind", corpus(OF_TEXT, lambda kind: kind not in ("gpt2", "mimo_v2_flash")))
 def test_masks_hidden_tokens_and_adapters(kind: str, tmp_path: Path) -> None:
-    oracle = Oracle(tmp_path, save_small(kind, tmp_path), model_code="transformers")
-    driver, tokens = oracle.driver(), random_tokens(20, 3)
-    if oracle.worker.describe()[0].num_states:
-        driver = StateOracle.driver(oracle)  # such a model takes no masks
-    else:
+    oracle, tokens = StateOracle(tmp_path, save_small(kind, tmp_path), model_code="transformers"), random_tokens(20, 3)
+    if not oracle.has_states:  # such a model takes no masks
         shown = np.random.default_rng(0).random((5, 7)) < 0.6
         shown[:, 2:] = np.tril(shown[:, 2:]) | np.eye(5, dtype=np.bool_)
         assert_close(*masked(oracle, tokens[:8], shown, range(8) if kind == "opt" else None))
     if put_adapter(oracle, tmp_path / "adapter"):
-        [result] = driver.logprobs(Extend(Keys(), tokens), vocab_size=VOCAB, adapters=[1])
+        [result] = oracle.driver().logprobs(Extend(Keys(), tokens), vocab_size=VOCAB, adapters=[1])
         assert_close(result, oracle.expected(tokens))
 
 
