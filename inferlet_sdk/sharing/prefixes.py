@@ -67,7 +67,7 @@ async def pin_pages(sequence: TokenSequence, seconds: int, count: int) -> int:
     """Offers all full pages of a sequence, and pins those of its first `count` tokens; how many tokens are pinned."""
     size = sequence.info.page_size
     tokens = sequence.tokens[: count // size * size]
-    if not tokens or sequence.pages.dropped or not _can_share(sequence):
+    if not tokens or not _shareable(sequence):
         return 0
     with sequence as queue:
         if (future := _offer(sequence)) is not None:
@@ -78,12 +78,17 @@ async def pin_pages(sequence: TokenSequence, seconds: int, count: int) -> int:
 def _offer(sequence: TokenSequence) -> HostFuture[None] | None:
     if sequence.info.state_pages:
         return None  # no state is where its last full page ends; that of the prompt was offered
-    size = sequence.info.page_size
-    count = min(sequence.computed, len(sequence.tokens)) // size * size
-    if count < LEAST_SHARED or sequence.pages.dropped or not _can_share(sequence):
+    if not (count := _shareable(sequence)):
         return None
     with sequence as queue:
         return traits.export_prefix(queue, sequence.pages.seal(0, count), sequence.tokens[:count], _apart(sequence))
+
+
+def _shareable(sequence: TokenSequence) -> int:
+    """How many of its first tokens others may use, in full pages; 0: it is short, or not shared."""
+    size = sequence.info.page_size
+    count = min(sequence.computed, len(sequence.tokens)) // size * size
+    return count if count >= LEAST_SHARED and not sequence.pages.dropped and _can_share(sequence) else 0
 
 
 def _can_share(sequence: TokenSequence) -> bool:

@@ -173,6 +173,16 @@ def test_conversations_share_their_system_message() -> None:
     assert other_ran == other_length - other_found
 
 
+def test_beginnings_with_their_states_are_pinned() -> None:
+    install(states=64, max_context=1024)
+    ctx = Context().fill(LONG).fill([65, 66, 67])
+    run(ctx.sample())
+    assert run(ctx.pin(60)) == 300
+    short = Context().fill(TEXT)
+    run(short.sample())
+    assert run(short.pin(60)) == 0
+
+
 def test_an_export_has_its_state() -> None:
     host = install(states=64, max_context=1024)
     ctx = Context().fill(TEXT[:22])
