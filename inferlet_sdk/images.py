@@ -207,8 +207,8 @@ def _at(embeds: Embeds, start: int, places: Sequence[int]) -> Embeds:
 class Filled(Protocol):
     """A sequence of tokens."""
 
-    def append(self, tokens: Sequence[int], part: Callable[[], Sequence[int]] | None = None) -> None:
-        """Appends tokens; `part` gives those of a first part of them alone."""
+    def append(self, tokens: Sequence[int], parts: Sequence[Callable[[], Sequence[int]]] = ()) -> None:
+        """Appends tokens; `parts`: each gives those of a first part of them alone."""
 
     def tokenize(self, text: str, special_tokens: bool = True) -> list[int]:
         """Token ids of a text."""
@@ -223,8 +223,9 @@ def take_noted(noted: list[Noted | Image], sequence: Filled) -> None:
     while noted:
         texts = [one for one in takewhile(lambda one: isinstance(one, Noted), noted) if isinstance(one, Noted)]
         if texts:
-            before = partial(tokenize_noted, texts[:-1], sequence.tokenize) if len(texts) > 1 else None
-            sequence.append(tokenize_noted(texts, sequence.tokenize), before)
+            firsts = [texts[:1], texts[:-1]] if len(texts) > 1 else []
+            parts = [partial(tokenize_noted, some, sequence.tokenize) for some in firsts]
+            sequence.append(tokenize_noted(texts, sequence.tokenize), parts)
         elif isinstance(image := noted[0], Image):
             sequence.add_image(image)
         del noted[: len(texts) or 1]

@@ -89,7 +89,7 @@ class Conversation:
         common = common_length(sequence.tokens[start:], rendered)
         sequence.truncate(start + common)
         has_system = not common and len(shown) > 1 and shown[0].get("role") == "system"
-        sequence.append(rendered[common:], partial(_rendered, sequence, *told) if has_system else None)
+        sequence.append(rendered[common:], [partial(_rendered, sequence, *told)] if has_system else ())
         if seen:
             sequence.images.cut(start)
             sequence.images.places += seen

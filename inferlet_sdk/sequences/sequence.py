@@ -341,12 +341,12 @@ class TokenSequence:
 
     # ---- text and images ----
 
-    def append(self, tokens: Sequence[int], part: Callable[[], Sequence[int]] | None = None) -> None:
-        """Appends tokens. `part` gives those of a first part of them alone. At models with states others can go on
-        where parts of a long prompt end, so the ends are noted."""
+    def append(self, tokens: Sequence[int], parts: Sequence[Callable[[], Sequence[int]]] = ()) -> None:
+        """Appends tokens. `parts`: each gives those of a first part of them alone. At models with states others can go
+        on where parts of a long prompt end, so the ends are noted."""
         if self.info.state_pages and not self.computed and len(self.tokens) + len(tokens) >= LEAST_SHARED:
             self.ends += [len(self.tokens)] if self.tokens else []
-            self.ends += [len(self.tokens) + common_length(part(), tokens)] if part is not None else []
+            self.ends += [len(self.tokens) + common_length(part(), tokens) for part in parts]
         self.tokens += tokens
 
     def add_image(self, image: Image) -> None:

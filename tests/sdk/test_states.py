@@ -160,6 +160,21 @@ def test_a_prompt_with_the_same_beginning_runs_its_own_tokens_alone() -> None:
         assert traits.usage().pages == 0
 
 
+def test_a_prompt_of_several_parts_is_shared_behind_the_first_and_before_the_last() -> None:
+    host = install(states=64, max_context=1024)
+    first_part, second_part = ("the river and the sea " * 20, "a hill or a mill " * 10)
+    found = []
+    for parts in ((first_part, second_part, "ZZ"), (first_part, "QQ"), (first_part, second_part, "YY")):
+        ctx = Context()
+        for part in parts:
+            ctx.fill(part)
+        assert run(ctx.sample()) == first(host.model, list(ctx.tokens))
+        found.append((ctx.found, len(Context().fill("".join(parts[:-1])).tokens)))
+    assert found[0][0] == 0
+    for count, length in found[1:]:
+        assert length - 8 <= count <= length
+
+
 def test_conversations_share_their_system_message() -> None:
     host = install(states=64, max_context=1024)
     system = {"role": "system", "content": "the river and the sea " * 20}
