@@ -10,6 +10,7 @@ from ..attention.choose import name_of_choice
 from ..config import WorkerConfig
 from ..device.ranks import SingleRank
 from ..errors import InferenceError
+from ..kv_cache.sizing import fitting_host_states
 from ..loading.pooling_files import read_pooling
 from ..loading.weight_sizes import WeightSize, sizes
 from .products import ServedProducts, describe_products
@@ -48,6 +49,8 @@ class ServingChoice:
     num_pages: int
     state_bytes: int  # of the state of a text; 0: the model keeps none
     num_states: int
+    host_pages: int  # that pages could be swapped to
+    host_states: int
 
     @property
     def cached_tokens(self) -> int:
@@ -100,7 +103,7 @@ def _shape(files: ModelFiles) -> ModelShape:
 
 def _choice(plan: ServingPlan) -> ServingChoice:
     left = plan.free_bytes - plan.weight_bytes
-    num_pages = plan.num_pages(left)
+    num_pages, num_states = plan.num_pages(left), plan.num_states(left)
     products = describe_products(plan)
     return ServingChoice(
         device=str(plan.device),
@@ -118,5 +121,7 @@ def _choice(plan: ServingPlan) -> ServingChoice:
         page_size=plan.config.page_size,
         num_pages=num_pages,
         state_bytes=plan.state_bytes,
-        num_states=plan.num_states(left),
+        num_states=num_states,
+        host_pages=plan.config.host_pages,
+        host_states=fitting_host_states(plan.config.host_pages, num_pages, num_states),
     )

@@ -39,6 +39,16 @@ def fitting_swap_pages(shape: KvShape, num_host_pages: int) -> int:
     return min(num_host_pages, max(1, MAX_SWAP_BYTES // shape.page_bytes), MAX_SWAP_PAGES)
 
 
+def fitting_host_states(num_host_pages: int, num_pages: int, num_states: int) -> int:
+    """The number of states that the host has room for: as many for its pages as the device has for its own ones."""
+    return -(-num_host_pages * num_states // num_pages)
+
+
+def fitting_swap_states(state_bytes: int, num_host_states: int) -> int:
+    """The number of states for which there is room on the device while they move."""
+    return min(num_host_states, max(1, MAX_SWAP_BYTES // state_bytes))
+
+
 def fitting_embeds(hidden_size: int, dtype: torch.dtype) -> int:
     """The number of embeds in the pool."""
     return min(MAX_EMBEDS, max(1, MAX_EMBED_BYTES // (hidden_size * dtype.itemsize)))

@@ -38,7 +38,8 @@ class Batch(Message, frozen=True):
     def count(self) -> int:
         """The number of commands."""
         for indptr in self.ragged:
-            return len(getattr(self, indptr)) - 1
+            if (bounds := getattr(self, indptr)) is not None:
+                return len(bounds) - 1
         return len(getattr(self, self.__struct_fields__[0]))
 
     def only(self, command: int) -> Self:

@@ -125,6 +125,7 @@ class ModelDescription(Message, frozen=True):
     num_states: int = 0  # slots for states of texts; 0: it keeps none beside keys and values
     states_by_row: bool = False  # a forward may leave states behind any of its rows, at no cost beside their memory
     state_bytes: int = 0  # memory of one state, all ranks
+    num_host_states: int = 0  # slots for states in the host's memory, which go there with the pages that they hang on
     pooling: str = ""  # how states become the vector of a text: "last" or "mean"; "": it was not made for embeddings
 
     @property

@@ -27,7 +27,7 @@ import numpy as np
 from . import rows as _rows  # noqa: F401  # its classes are among those below
 from .batch import Array, Batch, Layout, Result, call_name
 
-PROTOCOL_VERSION = 13
+PROTOCOL_VERSION = 14
 """Raised by every change of this file that an older peer would misread; checked when a worker connects."""
 
 
@@ -35,17 +35,33 @@ PROTOCOL_VERSION = 13
 
 
 class SwapOut(Batch, frozen=True):
-    """Copies whole pages to the host's memory; N is at most `max_swap_pages`. Later batches may overwrite the pages."""
+    """Copies whole pages to the host's memory; N is at most `max_swap_pages`. Later batches may overwrite the pages.
+
+    A model that keeps a state of a text needs the last three: the states that hang on a page go with it, to slots that
+    the host has for them (`num_host_states`). Later batches may overwrite their slots, too. A state that hangs on
+    several pages goes with one of them.
+    """
+
+    ragged: ClassVar[Layout] = {"state_indptr": ("states", "host_states")}
 
     pages: Array  # int32 [N]
     host_pages: Array  # int32 [N], no host page twice
+    state_indptr: Array | None = None  # int32 [N + 1]
+    states: Array | None = None  # int32, slots of states
+    host_states: Array | None = None  # int32, as many, no slot of the host twice
 
 
 class SwapIn(Batch, frozen=True):
-    """Copies whole pages back; N is at most `max_swap_pages`. Later batches may overwrite the host pages."""
+    """Copies whole pages back, with the states that hang on them, as in `SwapOut`; N is at most `max_swap_pages`. Later
+    batches may overwrite the host pages, and the slots that the host has for states."""
+
+    ragged: ClassVar[Layout] = {"state_indptr": ("host_states", "states")}
 
     host_pages: Array  # int32 [N]
     pages: Array  # int32 [N], no page twice
+    state_indptr: Array | None = None  # int32 [N + 1]
+    host_states: Array | None = None  # int32
+    states: Array | None = None  # int32, as many, no slot twice
 
 
 class ShiftKvpage(Batch, frozen=True):

@@ -5,9 +5,9 @@ from __future__ import annotations
 import msgspec
 import numpy as np
 
-from pie_inference.protocol import Batch, Forward, RunWave, WaveDone
+from pie_inference.protocol import Batch, Forward, RunWave, SwapIn, SwapOut, WaveDone
 from pie_inference.recurrence.interface import NONE
-from testing.worker_batches import Driver, Extend, Keys
+from testing.worker_batches import Driver, Extend, Keys, indptr, ints
 from tests.helpers.oracle import VOCAB, Oracle, assert_close, random_tokens
 
 
@@ -65,3 +65,21 @@ def assert_goes_on_within_drafts(oracle: Oracle) -> None:
     steps = [Extend(branch, other[2 * n : 2 * n + 2]) for n, branch in enumerate(branches)]
     for n, result in enumerate(driver.logprobs(*steps, vocab_size=VOCAB)):
         assert_close(result, oracle.expected(tokens[:48] + other[2 * n : 2 * n + 2])[48:])
+
+
+def assert_goes_on_from_the_host(oracle: StateOracle) -> None:
+    """A text whose pages were away goes on with the same bits, by the state that went with the first of them. The host
+    has room for 8 pages."""
+    driver, keys, more = oracle.driver(), Keys(), random_tokens(5, 6)
+    driver.logprobs(Extend(keys, random_tokens(40, 5)), vocab_size=VOCAB)
+    pages, back, host = [slot // 16 for slot in keys.slots[::16]], [70, 72, 71], [5, 3, 4]
+    one = indptr([1, 0, 0])
+    driver.run(SwapOut(ints(pages), ints(host), one, ints(pages[:1]), ints([2])))
+    away, other = keys.fork(), Keys()
+    [stayed] = driver.logprobs(Extend(keys, more), vocab_size=VOCAB)
+    other.slots = list(keys.slots[:1])
+    driver.logprobs(Extend(other, random_tokens(45, 7)), vocab_size=VOCAB)
+    driver.run(SwapIn(ints(host), ints(back), one, ints([2]), ints(back[:1])))
+    away.slots = [back[n // 16] * 16 + slot % 16 for n, slot in enumerate(keys.slots[:40])]
+    [found] = driver.logprobs(Extend(away, more), vocab_size=VOCAB)
+    np.testing.assert_array_equal(found, stayed)

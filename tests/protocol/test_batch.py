@@ -35,7 +35,12 @@ def test_columns_and_ranges_are_cut() -> None:
         {"embeds": [], "tokens": [], "indptr": [0, 0]},
         {"embeds": [3], "tokens": [6], "indptr": [0, 1]},
     ]
-    assert fields(SwapOut(ints([1, 2]), ints([3, 4])).only(1)) == {"pages": [2], "host_pages": [4]}
+    none = dict.fromkeys(("state_indptr", "states", "host_states"))
+    assert fields(SwapOut(ints([1, 2]), ints([3, 4])).only(1)) == {"pages": [2], "host_pages": [4], **none}
+    states = {"state_indptr": ints([0, 2, 3]), "states": ints([5, 6, 7]), "host_states": ints([2, 1, 0])}
+    assert fields(SwapOut(ints([1, 2]), ints([3, 4]), **states).only(1)) == (
+        {"pages": [2], "host_pages": [4], "state_indptr": [0, 1], "states": [7], "host_states": [0]}
+    )
 
 
 def test_shared_arrays_stay_whole() -> None:

@@ -1,10 +1,12 @@
-"""Pages in the host's memory and copies of slots: contents survive, wrong numbers are refused, copies keep order."""
+"""Pages and states in the host's memory and copies of slots: contents survive, wrong numbers are refused, copies keep
+order."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, cast
+from unittest.mock import patch
 
 import numpy as np
 import pytest
@@ -14,16 +16,18 @@ from hypothesis import strategies as st
 
 from pie_inference.config import WorkerConfig
 from pie_inference.errors import BatchError
+from pie_inference.kv_cache import host_pages
 from pie_inference.kv_cache.copy_lane import CopyLane, InlineLane, Mark
-from pie_inference.kv_cache.host_pages import HostPages
+from pie_inference.kv_cache.host_pages import HostPages, HostStates
 from pie_inference.kv_cache.page_copies import split_copies
 from pie_inference.kv_cache.pages import KvCache, KvShape
 from pie_inference.protocol import Batch, RunWave, SwapIn, SwapOut
 from pie_inference.serving.worker import Worker
 from testing.checkpoints import make_checkpoint
-from testing.worker_batches import Driver, Extend, Keys, copy_batch, ints
+from testing.worker_batches import Driver, Extend, Keys, copy_batch, indptr, ints
 
 PAGE_SIZE, PAGES, HOST_PAGES, MOST = 4, 6, 5, 4
+STATES, HOST_STATES = 7, 6
 SHAPE = KvShape(num_layers=2, num_kv_heads=1, head_dim=2, page_size=PAGE_SIZE, dtype=torch.float32)
 
 
@@ -97,6 +101,27 @@ class Model:
         assert self.cache.positions.tolist() == self.slots.tolist()
 
 
+class StateModel:
+    """What a pool of states must hold: one number for each slot."""
+
+    def __init__(self, lane: CopyLane) -> None:
+        self.pool = torch.arange(STATES * 6).view(STATES, 2, 3).float()
+        with patch.object(host_pages, "fitting_swap_states", lambda *_: 2):
+            self.host = HostStates(self.pool, HOST_STATES, lane)
+        self.expected, self.expected_there = self.pool.clone(), torch.zeros(HOST_STATES, 2, 3)
+
+    def swap_out(self, pairs: list[tuple[int, int]]) -> None:
+        states, host = ([pair[side] for pair in pairs] for side in (0, 1))
+        self.host.swap_out(SwapOut(ints([4, 5]), ints([0, 1]), indptr([1, len(pairs) - 1]), ints(states), ints(host)))
+        self.expected_there[host] = self.expected[states]
+        self.pool[states[0]] = self.expected[states[0]] = self.expected[states[0]] + 100
+
+    def swap_in(self, pairs: list[tuple[int, int]]) -> None:
+        host, states = ([pair[side] for pair in pairs] for side in (0, 1))
+        self.host.swap_in(SwapIn(ints([0, 1]), ints([4, 5]), indptr([1, len(pairs) - 1]), ints(host), ints(states)))
+        self.expected[states] = self.expected_there[host]
+
+
 def distinct(most: int, bound: int) -> st.SearchStrategy[list[int]]:
     return st.lists(st.integers(0, bound - 1), max_size=most, unique=True)
 
@@ -142,6 +167,51 @@ def test_contents_survive_writing_copying_and_swapping(lane: Callable[[], CopyLa
             case "in":
                 model.swap_in(sources, targets)
         model.check()
+
+
+@pytest.mark.parametrize("lane", [InlineLane, LateLane])
+@settings(max_examples=100, deadline=None)
+@given(
+    steps=st.lists(
+        st.one_of(
+            st.tuples(st.just("out"), pairs_of(distinct(HOST_STATES, HOST_STATES), STATES)),
+            st.tuples(st.just("in"), pairs_of(distinct(STATES, STATES), HOST_STATES)),
+        ).filter(lambda step: bool(step[1])),
+        max_size=20,
+    )
+)
+def test_states_survive_swapping_in_parts(lane: Callable[[], CopyLane], steps: list[Any]) -> None:
+    model = StateModel(lane())
+    for kind, pairs in steps:
+        (model.swap_out if kind == "out" else model.swap_in)(pairs)
+        assert torch.equal(model.pool, model.expected)
+
+
+@pytest.mark.parametrize(
+    ("states", "host_states", "message"),
+    [
+        ([0, STATES], [0, 1], "state slot 7 does not exist; they are 0 to 6"),
+        ([0, 1], [0, HOST_STATES], "host state 6 does not exist; they are 0 to 5"),
+        ([3, 3], [4, 4], "Swap(Out|In) writes to a state slot twice"),
+        ([3, 3, 2], [4, 4], "state_indptr of (states|host_states) does not divide"),
+        ([0], None, "the model keeps a state of each text: a swap must name those that hang on its pages"),
+    ],
+)
+def test_wrong_swaps_of_states_are_refused(states: list[int], host_states: list[int] | None, message: str) -> None:
+    model, pages = StateModel(InlineLane()), (ints([1]), ints([2]))
+    there = None if host_states is None else ints(host_states)
+    with pytest.raises((BatchError, ValueError), match=message):
+        model.host.swap_out(SwapOut(*pages, indptr([2]), ints(states), there))
+    with pytest.raises((BatchError, ValueError), match=message):
+        model.host.swap_in(SwapIn(*pages, indptr([2]), there, ints(states)))
+    assert torch.equal(model.pool, model.expected)
+
+
+def test_a_model_without_states_swaps_none() -> None:
+    host = HostStates(None, 0, InlineLane())
+    host.swap_out(SwapOut(ints([1]), ints([2])))
+    with pytest.raises(BatchError, match="the model keeps no states"):
+        host.swap_out(SwapOut(ints([1]), ints([2]), indptr([0]), ints([]), ints([])))
 
 
 def test_whole_pages_are_found_among_copies() -> None:
