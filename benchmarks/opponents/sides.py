@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import itertools
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -39,6 +39,12 @@ class Sides:
     async def complete(self, prompt: list[int], tokens: int, **more: Any) -> dict[str, Any]:
         """Greedy tokens behind a prompt, at the opponent: the first choice of the answer. Stop tokens do not count."""
         return (await self.choices(prompt, tokens, **more))[0]
+
+    async def check_same(self, programs: Iterable[str], prompt: int, **arguments: Any) -> None:
+        """Raises AssertionError unless programs give the same tokens behind a prompt, which has `prompt` tokens."""
+        tokens = new_prompt(0, prompt)
+        shown = [await self.pie.run(program, prompt=tokens, show=True, **arguments) for program in programs]
+        assert all(one == shown[0] for one in shown), f"programs give other tokens: {shown}"
 
     async def choices(self, prompt: list[int], tokens: int, **more: Any) -> list[dict[str, Any]]:
         """All choices of the answer."""

@@ -2,10 +2,11 @@
 
 An agent generates some tokens, uses a tool, reads what came of it, and so on; `ios` times. `react` calls a tool of the
 agent's world (examples/world) over HTTP, `codeact` executes Python, `swarm` has four members that pass messages in a
-ring, `ios` of them in all. Each agent is a program at Pie, and a script beside the opponent (`closed`, unless
-`--opponent URL` names another one) on kept connections, whose prompts hit the cache of prefixes. The round trip lies
-between clients and servers; tools are as near to the client as to the server. Models that generate nonsense serve as
-well: numbers of tokens are fixed, and what tools say is replaced by as many tokens.
+ring, `ios` of them in all. Each agent is a program at Pie, in Python (`react` also in Rust: the same tokens), and a
+script beside the opponent (`closed`, unless `--opponent URL` names another one) on kept connections, whose prompts hit
+the cache of prefixes. The round trip lies between clients and servers; tools are as near to the client as to the
+server. Models that generate nonsense serve as well: numbers of tokens are fixed, and what tools say is replaced by as
+many tokens.
 
 Latency is the median of single agents, which both sides run in turns. The rate is of `concurrent` agents at a time.
 """
@@ -13,6 +14,7 @@ Latency is the median of single agents, which both sides run in turns. The rate 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 from examples.world.serving import Settings
 from examples.world.serving import serving as world
@@ -22,7 +24,7 @@ from ..opponents.client import CompletionClient
 from ..opponents.requests import Request, compare
 from ..opponents.sides import Sides, check_models, new_prompt, servers, sides
 from ..plans import refuse_unknown
-from ..support.guests import source
+from ..support.guests import upload_both
 
 PAPER = {"react": (0.85, 1.30)}
 """Latency and throughput over the better baseline; the paper gives them for ReACT ("up to"), with 8 I/Os and a campus
@@ -68,6 +70,7 @@ class Row:
 
     model: str
     agent: str
+    guest: str
     ios: int
     round_trip_ms: int
     pie_ms: float
@@ -89,10 +92,15 @@ async def run(plan: Plan) -> list[Row]:
             async with servers(model, plan.opponent, **options) as (pie, opponent):
                 for round_trip in plan.round_trips:
                     async with sides(model, pie, opponent, round_trip) as both:
-                        program = await both.pie.upload(source("paper/agent"), "agent")
+                        programs = await upload_both(both.pie, "agent")
                         for task in _tasks(plan):
-                            runs = _runs(plan, both, program, task, tools.url, hands)
-                            rows.append(await _measure(plan, model, round_trip, task, *runs))
+                            told = _arguments(plan, task, f"{tools.url}{PAGE}")
+                            guests = ("python", "rust") if task.kind == "react" else ("python",)
+                            if len(guests) > 1:
+                                await both.check_same(programs.values(), plan.task, **told)
+                            for guest in guests:
+                                runs = _runs(plan, both, programs[guest], told, task, hands)
+                                rows.append(await _measure(plan, model, guest, round_trip, task, *runs))
     return rows
 
 
@@ -102,22 +110,19 @@ def _tasks(plan: Plan) -> list[Task]:
     return [Task(kind, ios, plan.tokens, plan.observation) for kind, ios in each]
 
 
+def _arguments(plan: Plan, task: Task, url: str) -> dict[str, Any]:
+    """What a program is told beside its prompt."""
+    told = {"kind": task.kind, "ios": task.ios, "tokens": task.tokens, "observation": task.observation}
+    return {**told, "url": url, "program": PROGRAM}
+
+
 def _runs(
-    plan: Plan, both: Sides, program: str, task: Task, url: str, hands: CompletionClient
+    plan: Plan, both: Sides, program: str, told: dict[str, Any], task: Task, hands: CompletionClient
 ) -> tuple[Request, Request]:
     """What runs one agent at each side."""
 
     async def pie() -> int:
-        generated: int = await both.pie.run(
-            program,
-            kind=task.kind,
-            prompt=new_prompt(plan.system, plan.task),
-            ios=task.ios,
-            tokens=task.tokens,
-            observation=task.observation,
-            url=f"{url}{PAGE}",
-            program=PROGRAM,
-        )
+        generated: int = await both.pie.run(program, prompt=new_prompt(plan.system, plan.task), **told)
         return generated
 
     async def opponent() -> int:
@@ -126,13 +131,16 @@ def _runs(
     return pie, opponent
 
 
-async def _measure(plan: Plan, model: str, round_trip: int, task: Task, pie: Request, opponent: Request) -> Row:
+async def _measure(
+    plan: Plan, model: str, guest: str, round_trip: int, task: Task, pie: Request, opponent: Request
+) -> Row:
     assert await pie() == await opponent()
     one = await compare(pie, opponent, plan.rounds, plan.agents, plan.concurrent)
     paper = PAPER.get(task.kind, (None, None)) if task.ios == KINDS[task.kind] else (None, None)
     return Row(
         model=model,
         agent=task.kind,
+        guest=guest,
         ios=task.ios,
         round_trip_ms=round_trip,
         pie_ms=one.pie_ms,

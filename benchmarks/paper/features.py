@@ -4,10 +4,11 @@
 several samples of one prompt. `json_schema`: a text that keeps to a schema. Four strategies of several steps are
 measured without and with a round trip: `skeleton`, an outline and four points of it at once; `tree`, three levels of
 three thoughts, one of which is kept; `recursion`, calls of two calls each, three levels deep; `graph`, three tries at
-each of four parts, which are merged two by two. Pie runs a program for each request, in instances that serve one launch
-after the other (`reuse`); the opponent (`closed`, unless `--opponent URL` names another one) answers it over HTTP on
-kept connections. Whole answers are measured, not streams. What only programs do has no opponent: these rows are
-examples of this repository on the demo model, as their folders say.
+each of four parts, which are merged two by two. Pie runs a program for each request: in Python, in instances that serve
+one launch after the other (`reuse`), and of what is one step also in Rust, which gives the same tokens. The opponent
+(`closed`, unless `--opponent URL` names another one) answers it over HTTP on kept connections. Whole answers are
+measured, not streams. What only programs do has no opponent: these rows are examples of this repository on the demo
+model, as their folders say.
 """
 
 from __future__ import annotations
@@ -21,14 +22,17 @@ from ..opponents.requests import Request, compare, run_many, seconds_of
 from ..opponents.sides import Sides, check_models, new_prompt, servers, sides
 from ..plans import refuse_unknown
 from ..report import ROOT
-from ..support.guests import source
+from ..support.guests import upload_both
 from ..support.samples import median
 
-FEATURES = ("completion", "prefix_caching", "n", "json_schema", *strategies.NAMES)
+PLAIN = ("completion", "prefix_caching", "n", "json_schema")
+FEATURES = (*PLAIN, *strategies.NAMES)
 PROGRAMS = ("attention_sink", "beam_search", "heavy_hitters", "prefix_tree", "watermarking")
 """Examples of what no server of completions of today offers without changes to itself (but beams, in some)."""
 EXAMPLES = ROOT / "examples" / "inferlets"
 SAMPLES = 4
+UNSHARED = 100
+"""Tokens of a prompt that is not looked for, and so runs in the same way each time."""
 NAME = {"type": "string", "minLength": 3, "maxLength": 6}
 SCHEMA: dict[str, Any] = {
     "type": "object",
@@ -82,6 +86,7 @@ class Row:
 
     model: str
     feature: str
+    guest: str
     round_trip_ms: int
     pie_ms: float
     opponent_ms: float | None
@@ -101,34 +106,43 @@ async def _measure(plan: Plan, model: str, with_programs: bool) -> list[Row]:
     async with servers(model, plan.opponent, device=plan.device) as where:
         for round_trip in dict.fromkeys((0, plan.round_trip)):
             async with sides(model, *where, round_trip) as both:
-                program = await both.pie.upload(source("paper/feature"), "feature")
+                programs = await upload_both(both.pie, "feature")
                 for feature in plan.features:
-                    if not round_trip or feature in strategies.NAMES:
-                        requests = _requests(plan, both, program, feature)
-                        rows.append(await _compare(plan, model, feature, round_trip, *requests))
+                    if feature in PLAIN and not round_trip:
+                        more = _arguments(plan, feature)
+                        await both.check_same(programs.values(), UNSHARED, **more)
+                        for guest, program in programs.items():
+                            requests = _requests(plan, both, program, feature)
+                            rows.append(await _compare(plan, model, feature, guest, 0, *requests))
+                    elif feature in strategies.NAMES:
+                        requests = _strategies(plan, both, programs["python"], feature)
+                        rows.append(await _compare(plan, model, feature, "python", round_trip, *requests))
                 if with_programs and not round_trip:
                     rows += [await _alone(plan, both, model, name) for name in plan.programs]
     return rows
 
 
+def _arguments(plan: Plan, feature: str) -> dict[str, Any]:
+    """What a program is told beside its prompt."""
+    if feature == "json_schema":
+        return {"tokens": 4 * plan.tokens, "schema": SCHEMA}
+    return {"tokens": plan.tokens, **({"n": SAMPLES} if feature == "n" else {})}
+
+
 def _requests(plan: Plan, both: Sides, program: str, feature: str) -> tuple[Request, Request]:
     """What sends one request to each side."""
-    if feature in strategies.NAMES:
-        return _strategies(plan, both, program, feature)
     shared = plan.prompt - 16 if feature == "prefix_caching" else 0
-    more: dict[str, Any] = {"n": SAMPLES} if feature == "n" else {}
+    told = _arguments(plan, feature)
     asked: dict[str, Any] = {"n": SAMPLES, "temperature": 1.0} if feature == "n" else {}
     if feature == "json_schema":
-        more = {"schema": SCHEMA}
         form = {"type": "json_schema", "json_schema": {"name": "people", "schema": SCHEMA}}
         asked = {"response_format": form, "ignore_eos": False}
-    tokens = 4 * plan.tokens if feature == "json_schema" else plan.tokens
 
     async def pie() -> object:
-        return await both.pie.run(program, prompt=new_prompt(shared, plan.prompt - shared), tokens=tokens, **more)
+        return await both.pie.run(program, prompt=new_prompt(shared, plan.prompt - shared), **told)
 
     async def opponent() -> object:
-        return await both.complete(new_prompt(shared, plan.prompt - shared), tokens, **asked)
+        return await both.complete(new_prompt(shared, plan.prompt - shared), told["tokens"], **asked)
 
     return pie, opponent
 
@@ -148,10 +162,12 @@ def _strategies(plan: Plan, both: Sides, program: str, strategy: str) -> tuple[R
     return pie, opponent
 
 
-async def _compare(plan: Plan, model: str, feature: str, round_trip: int, pie: Request, opponent: Request) -> Row:
+async def _compare(
+    plan: Plan, model: str, feature: str, guest: str, round_trip: int, pie: Request, opponent: Request
+) -> Row:
     one = await compare(pie, opponent, plan.rounds, plan.requests, plan.concurrent)
     latencies = one.pie_ms, one.opponent_ms, one.latency
-    return Row(model, feature, round_trip, *latencies, one.pie_s, one.opponent_s, one.rate)
+    return Row(model, feature, guest, round_trip, *latencies, one.pie_s, one.opponent_s, one.rate)
 
 
 async def _alone(plan: Plan, both: Sides, model: str, name: str) -> Row:
@@ -165,4 +181,4 @@ async def _alone(plan: Plan, both: Sides, model: str, name: str) -> Row:
     await seconds_of(pie)
     times = [await seconds_of(pie) for _ in range(plan.rounds)]
     rate, _ = await run_many(pie, plan.requests, plan.concurrent)
-    return Row(model, name, 0, round(1e3 * median(times), 1), None, None, round(rate, 2), None, None)
+    return Row(model, name, "python", 0, round(1e3 * median(times), 1), None, None, round(rate, 2), None, None)

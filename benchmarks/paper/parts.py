@@ -40,7 +40,12 @@ def _pairs(label: Callable[[Row], str], **series: str) -> Callable[[Sequence[Row
 
 
 def _agent(row: Row) -> str:
-    return f"{row['model']}, {row['agent']}, {row['ios']} I/Os, {row['round_trip_ms']} ms away"
+    return f"{row['model']}, {row['agent']}{_guest(row)}, {row['ios']} I/Os, {row['round_trip_ms']} ms away"
+
+
+def _guest(row: Row) -> str:
+    """Python is not named; reports of before have nothing else."""
+    return " in Rust" if row.get("guest") == "rust" else ""
 
 
 def _short(text: str) -> str:
@@ -74,7 +79,7 @@ PARTS = (
         "times the throughput of StreamingLLM; strategies of prompting with up to 28 % less latency and 34 % more "
         "throughput.",
         "Latency of one request, in milliseconds",
-        _pairs(lambda row: f"{row['model']}, {row['feature']}", Pie="pie_ms", opponent="opponent_ms"),
+        _pairs(lambda row: f"{row['model']}, {row['feature']}{_guest(row)}", Pie="pie_ms", opponent="opponent_ms"),
         on_device=True,
     ),
     Part(

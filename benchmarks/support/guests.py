@@ -33,6 +33,12 @@ def program_of(guest: str, name: str) -> bytes:
     return bytes(wasmtime.wat2wasm((FOLDER / f"{name}.wat").read_text()))
 
 
+async def upload_both(client: Client, name: str) -> dict[str, str]:
+    """The program `name` of the paper's evaluation, by its language; that in Rust is one for all."""
+    programs = {"python": source(f"paper/{name}"), "rust": program_of("rust", "paper")}
+    return {guest: await client.upload(program, guest) for guest, program in programs.items()}
+
+
 async def launch_many(
     client: Client, program: str, count: int, *arguments: str, blobs: Mapping[str, bytes] | None = None
 ) -> list[Running]:

@@ -24,16 +24,18 @@ TINY = ("--models", LLAMA_TINY)
 def test_features(tmp_path: Path) -> None:
     options = ["--rounds", "1", "--concurrent", "2", "--requests", "2", "--prompt", "40", "--tokens", "4"]
     rows = run(tmp_path, "features", *TINY, *options, "--programs", "", "--round-trip", "1")
-    near, far = ([row["feature"] for row in rows if row["round_trip_ms"] == trip] for trip in (0, 1))
-    assert near == list(features.FEATURES)
-    assert far == list(strategies.NAMES)
+    near, far = ([(row["feature"], row["guest"]) for row in rows if row["round_trip_ms"] == trip] for trip in (0, 1))
+    in_python = [(name, "python") for name in strategies.NAMES]
+    assert near == [*((name, guest) for name in features.PLAIN for guest in ("python", "rust")), *in_python]
+    assert far == in_python
 
 
 def test_agents(tmp_path: Path) -> None:
     options = ["--round-trips", "5", "--few-ios", "1", "--rounds", "1", "--concurrent", "1", "--agents", "1"]
     rows = run(tmp_path, "agents", *TINY, *options, "--tokens", "2", "--observation", "2", "--system", "20")
-    agents = [("react", 1), ("react", 8), ("codeact", 8), ("swarm", 32)]
-    assert [(row["agent"], row["ios"]) for row in rows] == agents
+    agents = [("react", "python", 1), ("react", "rust", 1), ("react", "python", 8), ("react", "rust", 8)]
+    found = [(row["agent"], row["guest"], row["ios"]) for row in rows]
+    assert found == [*agents, ("codeact", "python", 8), ("swarm", "python", 32)]
     for row in rows:
         assert row["opponent_ms"] > 5 * row["ios"] / (4 if row["agent"] == "swarm" else 1)  # a round trip for each step
 

@@ -79,11 +79,15 @@ async def started(cache_dir: Path, *clients: InferenceClient, **options: object)
 
 
 async def launch(
-    server: ServerApi, source: str, kwargs: Mapping[str, Any] | None = None, blobs: Mapping[str, bytes] | None = None
+    server: ServerApi,
+    source: str | bytes,
+    kwargs: Mapping[str, Any] | None = None,
+    blobs: Mapping[str, bytes] | None = None,
 ) -> tuple[Entry, Listener]:
-    """Uploads and launches a Python program, with blobs."""
+    """Uploads and launches a Python program, or a component, with blobs."""
     listener = Listener()
-    program = (await server.upload(source.encode(), "test")).program
+    data = source.encode() if isinstance(source, str) else source
+    program = (await server.upload(data, "test")).program
     environment = {"kwargs": json.dumps(kwargs)} if kwargs else {}
     uploaded = {name: await server.upload_blob(data) for name, data in (blobs or {}).items()}
     return await server.launch(program, environment=environment, blobs=uploaded, listener=listener), listener
@@ -101,7 +105,10 @@ def inferlets_of(server: ServerApi, host: int) -> InferletManager:
 
 
 async def run(
-    server: ServerApi, source: str, kwargs: Mapping[str, Any] | None = None, blobs: Mapping[str, bytes] | None = None
+    server: ServerApi,
+    source: str | bytes,
+    kwargs: Mapping[str, Any] | None = None,
+    blobs: Mapping[str, bytes] | None = None,
 ) -> Any:
     """Result of a program that must finish."""
     _, listener = await launch(server, source, kwargs, blobs)

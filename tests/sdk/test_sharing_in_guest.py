@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from benchmarks.support.guests import program_of, source
 from pie_control.testing.fake_model import FakeModel
 from pie_control.testing.in_process import InProcessClient
 from pie_inference.protocol import Forward, RunWave, WaveDone
@@ -78,7 +79,7 @@ class Counting(FakeModel):
         return super().run(wave)
 
 
-def outcomes(cache: Path, hosts: int, *launches: tuple[str, Mapping[str, Any]]) -> list[tuple[Any, int]]:
+def outcomes(cache: Path, hosts: int, *launches: tuple[str | bytes, Mapping[str, Any]]) -> list[tuple[Any, int]]:
     """What each program gives, one after the other, and the input tokens that the worker has run for it."""
 
     async def scenario() -> list[tuple[Any, int]]:
@@ -130,6 +131,18 @@ def test_short_prompts_are_left_alone(guest_cache: Path) -> None:
     short = {"system": "Short. " * 35}  # 245 tokens
     first, second = outcomes(guest_cache, 0, (PROMPTED, short), (PROMPTED, short))
     assert first == second
+
+
+def test_programs_in_rust_share_prompts_with_those_in_python(guest_cache: Path) -> None:
+    python, rust = source("paper/feature"), program_of("rust", "paper")
+    asked = [{"prompt": [*(1 + n % 250 for n in range(300)), last], "tokens": 4, "show": True} for last in (7, 8, 9)]
+    short = {"prompt": list(range(1, 200)), "tokens": 4}
+    first, again, other, *both = outcomes(
+        guest_cache, 0, (rust, asked[0]), (rust, asked[0]), (python, asked[1]), (rust, short), (rust, short)
+    )
+    assert again == (first[0], first[1] - 288)
+    assert other[1] == first[1] - 288
+    assert both[0] == both[1]
 
 
 @pytest.mark.parametrize("hosts", [0, 1])

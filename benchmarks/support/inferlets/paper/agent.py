@@ -19,7 +19,8 @@ async def main(
     url: str = "",
     program: str = "",
     member: int = -1,
-) -> int:
+    show: bool = False,
+) -> int | list[list[int]]:
     if kind != "swarm":
 
         async def act() -> None:
@@ -28,7 +29,8 @@ async def main(
             else:
                 (await http_get(url)).raise_for_status()
 
-        return await steps(args, prompt, ios, tokens, observation, act)
+        context = await steps(args, prompt, ios, tokens, observation, act)
+        return [list(context.tokens[len(prompt) :])] if show else (ios + 1) * tokens
     if member < 0:
         members = [
             launch(kind=kind, prompt=prompt, ios=ios, tokens=tokens, observation=observation, member=number)
@@ -38,7 +40,8 @@ async def main(
             await one.receive()  # it listens
         for one in members:
             await one.send("go")
-        return sum(await gather(*members))
+        total: int = sum(await gather(*members))
+        return total
     swarm = args.environment["parent"]
     with subscribe(f"{swarm} {member}") as messages:
         await args.send("ready")
@@ -48,15 +51,15 @@ async def main(
             await broadcast(f"{swarm} {(member + 1) % MEMBERS}", "message")
             await messages.next()
 
-        return await steps(args, prompt, ios // MEMBERS, tokens, observation, pass_on)
+        await steps(args, prompt, ios // MEMBERS, tokens, observation, pass_on)
+        return (ios // MEMBERS + 1) * tokens
 
 
-async def steps(args: Args, prompt: list[int], count: int, tokens: int, observation: int, act: Act) -> int:
-    context, generated = Context(args.model).fill(prompt), 0
+async def steps(args: Args, prompt: list[int], count: int, tokens: int, observation: int, act: Act) -> Context:
+    context = Context(args.model).fill(prompt)
     for step in range(count + 1):
         await context.generate_until(IgnoreStopTokens(), tokens)
-        generated += tokens
         if step < count:
             await act()
             context.fill(65 + (31 * step + 7 * place) % 180 for place in range(observation))
-    return generated
+    return context

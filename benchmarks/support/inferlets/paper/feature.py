@@ -14,7 +14,8 @@ async def main(
     schema: dict[str, Any] | None = None,
     strategy: str = "",
     headings: list[list[int]] | None = None,
-) -> int:
+    show: bool = False,
+) -> int | list[list[int]]:
     context = Context(args.model).fill(prompt)
     if strategy == "skeleton":
         return await skeleton(context, tokens, headings or [])
@@ -26,22 +27,20 @@ async def main(
         return len(await recursion(context, tokens, headings or [], 1))
     if strategy == "graph":
         return len(await graph(context, tokens, headings or [], n))
+    texts = [context]
     if schema is not None:
-        generation = context.generate(tokens, schema=schema)
-        await generation.whole()
-        return len(generation.tokens)
-    if n == 1:
+        await context.generate(tokens, schema=schema).whole()
+    elif n == 1:
         await context.generate_until(IgnoreStopTokens(), tokens)
-        return tokens
-    await context.flush()
-    samples = [context.fork() for _ in range(n)]
-    await gather(
-        *(
-            one.generate_until(IgnoreStopTokens(), tokens, sampler=Sampler(seed=number))
-            for number, one in enumerate(samples)
-        )
-    )
-    return n * tokens
+    else:
+        await context.flush()
+        texts = [context.fork() for _ in range(n)]
+        samplers = [Sampler(seed=number) for number in range(n)]
+        pairs = zip(texts, samplers, strict=True)
+        await gather(*(one.generate_until(IgnoreStopTokens(), tokens, sampler=sampler) for one, sampler in pairs))
+    if show:
+        return [list(one.tokens[len(prompt) :]) for one in texts]
+    return sum(len(one) - len(prompt) for one in texts)
 
 
 async def skeleton(context: Context, tokens: int, headings: list[list[int]]) -> int:

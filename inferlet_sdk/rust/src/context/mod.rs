@@ -44,6 +44,13 @@ impl Context {
         Ok(Self::of(sequence))
     }
 
+    /// Keeps the keys of its prompt to itself. Otherwise those of a long one are shared: inferlets of the same user whose
+    /// prompts begin alike do not run its beginning again, unless the model keeps a state of each text.
+    pub fn keep_apart(&mut self) -> &mut Self {
+        self.sequence.shares = false;
+        self
+    }
+
     fn of(sequence: Sequence) -> Self {
         Context { sequence, noted: Vec::new(), conversation: Conversation::default() }
     }
@@ -135,7 +142,8 @@ impl Context {
     }
 
     pub(crate) async fn settle(&mut self) -> Result<()> {
-        self.take_noted()
+        self.take_noted()?;
+        sharing::share_prefix(&mut self.sequence).await
     }
 
     // ---- what it holds ----

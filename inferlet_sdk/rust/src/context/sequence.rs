@@ -25,6 +25,7 @@ pub(crate) struct Sequence {
     pub adapter: String,
     pub tokens: Vec<u32>,
     pub offset: isize,
+    pub shares: bool, // whether other inferlets of the user may use the keys of its prompt
     pub computed: usize,
     kept: usize, // behind so many tokens a state is kept, at a model with states
     pub output_of: usize,
@@ -54,6 +55,7 @@ impl Sequence {
             adapter: adapter.to_string(),
             tokens: Vec::new(),
             offset: 0,
+            shares: true,
             computed: 0,
             kept: 0,
             output_of: 0,
@@ -86,6 +88,7 @@ impl Sequence {
             adapter: self.adapter.clone(),
             tokens: self.tokens.clone(),
             offset: self.offset,
+            shares: self.shares,
             computed: self.computed,
             kept: if self.kept % self.model.page_size == 0 { self.kept } else { 0 },
             output_of: self.output_of,

@@ -1,4 +1,4 @@
-//! Contexts behind each other, and contexts that are exported under a name.
+//! Contexts behind each other, contexts that are exported under a name, and prompts that begin alike.
 
 use crate::base64::{decode_numbers, encode_numbers};
 use crate::context::model::{ranges, Model};
@@ -15,6 +15,36 @@ fn full_name(name: &str, adapter: &str) -> String {
         return name.to_string();
     }
     format!("{} (adapter {})", name, adapter)
+}
+
+/// Least tokens of a prompt that is shared: what is shorter runs faster than it is found.
+const LEAST_SHARED: usize = 256;
+
+/// Takes over what other inferlets of the user have of a long prompt's keys, in full pages, or runs the prompt and offers
+/// its pages to them. Does nothing to a sequence that has keys.
+pub(super) async fn share_prefix(sequence: &mut Sequence) -> Result<()> {
+    let is_long = sequence.tokens.len() >= LEAST_SHARED;
+    if !is_long || sequence.computed > 0 || !sequence.shares || sequence.offset != 0 || sequence.model.has_states {
+        return Ok(());
+    }
+    let (queue, size) = (sequence.queue.number, sequence.model.page_size);
+    let length = (sequence.tokens.len() - 1) / size * size;
+    let tokens = encode_numbers(&sequence.tokens[..length]);
+    let number = raw::exports::import_prefix(queue, &tokens, &sequence.adapter)?;
+    // An error: there is no room for what was found.
+    let (first, count) = HostFuture::new(number, raw::exports::await_prefix).await.unwrap_or((0, 0));
+    if count > 0 {
+        sequence.pages.adopt(first, count);
+        sequence.computed = count as usize * size;
+    }
+    if sequence.computed < length {
+        sequence.flush()?;
+        let pages = sequence.pages.sealed(queue, length)?;
+        let addresses = ranges(pages.iter().map(|page| page.address));
+        let offered = raw::exports::export_prefix(queue, &addresses, &tokens, &sequence.adapter)?;
+        raw::core::cancel(offered)?; // nobody waits for it
+    }
+    Ok(())
 }
 
 fn wrong_state(message: &str) -> Error {
