@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import os
 from collections.abc import Generator, Iterator
 from pathlib import Path
@@ -44,6 +45,7 @@ def pytest_configure(config: pytest.Config) -> None:
     """The default cache folder, of the tests and of what they start, is `cache_folder`, not the user's; nothing else
     outlives them."""
     os.environ["XDG_CACHE_HOME"] = str(cache_folder(config).parent)
+    gc.disable()  # until all tests are collected
     os.environ["PIE_STATE"] = "none"  # what `pie serve` keeps would be the user's, and one server's at a time
     config.addinivalue_line("markers", "fast: needs no process, server or sandbox. Set by tests/helpers/tiers.py")
     config.addinivalue_line("markers", "whole: only `make test-all` has time for it. Set by tests/helpers/tiers.py")
@@ -66,6 +68,12 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     for item in items:
         if isinstance(item, pytest.Function):
             tiers.set_examples(item.function, tier)
+
+
+def pytest_collection_finish() -> None:
+    """What is loaded now stays: full collections of garbage, some of which tests ask for, need not go through it."""
+    gc.freeze()
+    gc.enable()
 
 
 @pytest.hookimpl(wrapper=True)

@@ -76,12 +76,13 @@ SLOW_TO_LOAD = ("transformers", "peft", "triton")
 """A file that imports one of them at its top has no fast test."""
 
 
+@functools.cache
 def is_heavy(name: str) -> bool:
     return _is_one_of(name, HEAVY)
 
 
 def _is_one_of(name: str, those: Iterable[str]) -> bool:
-    return any(name == one or name.startswith(one + ".") for one in those)
+    return any(name.startswith(one) and name[len(one) : len(one) + 1] in ("", ".") for one in those)
 
 
 Place = tuple[Path, str]
@@ -143,9 +144,10 @@ def _names_made(statement: ast.stmt) -> Iterator[str]:
                 yield node.id
 
 
-def heavy_uses(path: Path, test: str) -> set[str]:
+@functools.cache
+def heavy_uses(path: Path, test: str) -> frozenset[str]:
     """The heavy modules and functions that a test of a file uses."""
-    found = {name for name in module_at(path).imported.values() if _is_one_of(name, SLOW_TO_LOAD)}
+    found = frozenset(name for name in module_at(path).imported.values() if _is_one_of(name, SLOW_TO_LOAD))
     return found.union(*(heavy for heavy, _ in map(_leads_to, _reached(path, test))))
 
 
@@ -186,8 +188,12 @@ def _used(path: Path, name: str) -> Iterator[str]:
                 yield _dotted(node, local)
             elif isinstance(node, ast.arg):
                 yield node.arg
-            elif isinstance(node, ast.Call) and ast.unparse(node.func).endswith(("usefixtures", "importorskip")):
+            elif isinstance(node, ast.Call) and _is_named(node.func, "usefixtures", "importorskip"):
                 yield from (str(each.value) for each in node.args if isinstance(each, ast.Constant))
+
+
+def _is_named(function: ast.expr, *names: str) -> bool:
+    return (function.attr if isinstance(function, ast.Attribute) else getattr(function, "id", "")) in names
 
 
 def _dotted(node: ast.expr, local: Mapping[str, str]) -> str:
@@ -200,6 +206,7 @@ def _dotted(node: ast.expr, local: Mapping[str, str]) -> str:
     return ".".join([local.get(node.id, node.id), *reversed(parts)])
 
 
+@functools.cache
 def _stands_for(path: Path, name: str) -> Place | str | None:
     """Where a name that a file uses is defined, or the dotted name that it is of another package; None: nowhere."""
     first, _, rest = name.partition(".")
@@ -208,15 +215,21 @@ def _stands_for(path: Path, name: str) -> Place | str | None:
         return path, first
     if first in module.imported:
         return _defined_at(f"{module.imported[first]}.{rest}".strip("."))
-    for folder in path.parents:
-        fixtures = folder / "conftest.py"
-        if fixtures.exists() and first in module_at(fixtures).defined:
+    for fixtures in _fixture_files(path.parent):
+        if first in module_at(fixtures).defined:
             return fixtures, first
-        if folder == ROOT:
-            break
     return _defined_at(name) if "." in name or is_heavy(name) else None
 
 
+@functools.cache
+def _fixture_files(folder: Path) -> tuple[Path, ...]:
+    """Files named conftest whose fixtures tests of a folder have, the nearest first."""
+    own = folder / "conftest.py"
+    above = () if folder in (ROOT, folder.parent) else _fixture_files(folder.parent)
+    return (own, *above) if own.exists() else above
+
+
+@functools.cache
 def _defined_at(dotted: str) -> Place | str:
     """A name of a searched package is followed to its file; another stays as it is."""
     if is_heavy(dotted) or not _is_one_of(dotted, SEARCHED):
