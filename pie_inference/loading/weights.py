@@ -122,11 +122,20 @@ class WeightLoader:
         """Whether linear layers are quantized, except those that must not be."""
         return self._quantizer is not None or self._as_stored is not None
 
-    def tensor(self, name: str, *shape: int, dtype: torch.dtype | None = None) -> Tensor:
-        """One whole tensor, in the model's dtype unless `dtype` names another. Raises CheckpointError."""
+    def tensor(
+        self,
+        name: str,
+        *shape: int,
+        dtype: torch.dtype | None = None,
+        own_share: Callable[[Tensor], Tensor] | None = None,
+    ) -> Tensor:
+        """One tensor of this shape, in the model's dtype unless `dtype` names another. It is whole, unless `own_share`
+        cuts it before it is on the device. Raises CheckpointError."""
         stored = self._checkpoint.read(name, shape)
+        if own_share is not None:
+            stored = own_share(stored)
         tensor = stored.to(self.device, dtype or self.dtype)
-        if tensor.dtype == self.dtype:
+        if tensor.dtype == self.dtype and own_share is None:
             self._resident[name] = tensor
         self._count(stored, tensor.nbytes)
         return tensor

@@ -1,5 +1,5 @@
 """The code of transformers: which class serves a config.json, and modules of it without memory. Everything that
-depends on how transformers is made is here and in `weights.py`."""
+depends on how transformers is made is here and in `filling`."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import logging
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import Any
 
 import torch
@@ -56,12 +57,12 @@ Attend = Callable[..., Tensor]
 """Attention(module, query, key, value, what else transformers says) of [batch, heads, rows, width] to
 [batch, rows, heads, width]."""
 
-_attending: list[Attend] = []
+_attending: ContextVar[Attend] = ContextVar("_attending")  # each thread has its own
 
 
 def _attention(module: Any, query: Tensor, key: Tensor, value: Tensor, mask: Any = None, **more: Any) -> Any:
     """What transformers calls in place of an attention of its own."""
-    return _attending[-1](module, query, key, value, mask, **more), None
+    return _attending.get()(module, query, key, value, mask, **more), None
 
 
 NAME = "pie_pages"
@@ -71,11 +72,11 @@ AttentionInterface.register(NAME, _attention)
 @contextmanager
 def attending(attend: Attend) -> Iterator[None]:
     """Attention by `attend` within."""
-    _attending.append(attend)
+    before = _attending.set(attend)
     try:
         yield
     finally:
-        _attending.pop()
+        _attending.reset(before)
 
 
 def first_line(error: BaseException) -> str:

@@ -55,7 +55,9 @@ class BorrowedConfig(ModelConfig):
 
     @property
     def code(self) -> str:
-        return f"transformers {version()}; its small form over pages is within {self.difference:.0e} of its own forward"
+        exact = f"its small form over pages is within {self.difference:.0e} of its own forward"
+        one_rank = f"; one rank only: {self.survey.one_rank}" if self.survey.one_rank else ""
+        return f"transformers {version()}; {exact}{one_rank}"
 
 
 def version() -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from threading import Lock
 from typing import Any
 
 import torch
@@ -11,6 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from ...attention.interface import AttentionPlan, PlanWithSinks
+from ...device.ranks import Ranks, share
 from ...errors import ConfigError
 from ...layers.rotary import rotation
 from ...loading.weights import WeightLoader
@@ -22,9 +24,9 @@ from .base import Head, base_of, run, sinks_of
 from .cache import SlotCache
 from .code import attending, make, read
 from .config import BorrowedConfig
+from .filling.weights import fill
 from .parts import freeze_positions, hold_time_steps, take_norms
 from .survey import Heads, Survey
-from .weights import fill
 
 
 @dataclass
@@ -34,6 +36,7 @@ class _Pages:
 
     plan: AttentionPlan
     survey: Survey
+    ranks: Ranks
     number: int = 0
 
     def __call__(self, module: Any, query: Tensor, key: Tensor, value: Tensor, mask: Any, **more: Any) -> Tensor:
@@ -45,17 +48,31 @@ class _Pages:
         if heads.num_kv_heads != survey.num_kv_heads:
             times = survey.num_kv_heads // heads.num_kv_heads
             key, value = key.repeat_interleave(times, 1), value.repeat_interleave(times, 1)
+        whole = query.shape[1] == heads.num_heads
+        query = self._own(query, heads.num_heads)
+        key, value = (self._own(each, survey.num_kv_heads) for each in (key, value))
         query, key = (_widened(each, width) for each in (query, key))
         key_value = torch.cat((key.transpose(1, 2), _widened(value, width).transpose(1, 2)), 2)
-        rows = query.transpose(1, 2).reshape(batch * length, heads.num_heads, width)
+        rows = query.transpose(1, 2).reshape(batch * length, -1, width)
         key_value = key_value.view(batch * length, -1, width)
         sinks = sinks_of(module, more) if heads.sinks else None
         if sinks is None:
             output = self.plan.attend(layer, rows, key_value)
         else:
             assert isinstance(self.plan, PlanWithSinks)
-            output = self.plan.attend_with_sinks(layer, rows, key_value, sinks)
-        return output.view(batch, length, heads.num_heads, width)[..., : heads.value_width]
+            own_sinks = self._own(sinks[None], heads.num_heads)[0].contiguous()
+            output = self.plan.attend_with_sinks(layer, rows, key_value, own_sinks)
+        output = output.view(batch, length, -1, width)[..., : heads.value_width]
+        if whole and self.ranks.size > 1:
+            output = self.ranks.all_gather(output.flatten(2)).view(batch, length, heads.num_heads, -1)
+        return output
+
+    def _own(self, vectors: Tensor, heads: int) -> Tensor:
+        """This rank's heads of [batch, heads, ...], where code computes them all on each rank."""
+        if self.ranks.size == 1 or vectors.shape[1] != heads:
+            return vectors
+        count = heads // self.ranks.size
+        return vectors.narrow(1, self.ranks.rank * count, count)
 
 
 def _widened(vectors: Tensor, width: int) -> Tensor:
@@ -68,10 +85,10 @@ class BorrowedModel:
 
     capturable = False
 
-    def __init__(self, config: BorrowedConfig, module: Any, states: States, dtype: torch.dtype) -> None:
+    def __init__(self, config: BorrowedConfig, module: Any, states: States, dtype: torch.dtype, ranks: Ranks) -> None:
         self.config: ModelConfig = config
         self.vision: VisionTower | None = None
-        self._survey, self._states = config.survey, states
+        self._survey, self._states, self._ranks = config.survey, states, ranks
         self._slots = SlotCache(module.config, config.survey.state, states, dtype) if config.survey.state else None
         self._embedding = module.get_input_embeddings()
         self._base = base_of(module)
@@ -91,7 +108,7 @@ class BorrowedModel:
         tokens: Tensor | None = None,
     ) -> Tensor:
         """Like `Model.forward`. A model with a state runs one text at a time, or several by one token each."""
-        with attending(_Pages(attention, self._survey)):
+        with attending(_Pages(attention, self._survey, self._ranks)):
             if self._slots is not None:
                 return self._with_states(self._slots, hidden, positions).index_select(0, keep)
             own = None if tokens is None else tokens[None]
@@ -114,16 +131,28 @@ class BorrowedModel:
         return self._head(hidden)
 
 
+_filling = Lock()
+"""While transformers makes and fills a module, functions of torch that all threads share do nothing."""
+
+
 def build(config: BorrowedConfig, weights: WeightLoader) -> BorrowedModel:
-    """The model with its weights. Raises CheckpointError; ConfigError for more than one rank."""
-    if weights.ranks.size > 1:
-        raise ConfigError(f"--tensor-parallel: {config.architecture} by transformers' code runs on one rank only")
-    module = make(read(config.raw, config.architecture), weights.dtype, "meta")
-    fill(module, weights, config.survey.irregular)
+    """The model with its weights. Raises CheckpointError; ConfigError for more than one rank where it cannot be
+    split."""
+    if weights.ranks.size > 1 and config.survey.one_rank:
+        raise ConfigError(
+            f"--tensor-parallel: {config.architecture} by transformers' code runs on one rank only: "
+            f"{config.survey.one_rank}; leave the option out"
+        )
+    for heads in config.survey.attentions:
+        share(weights.ranks, heads.num_heads, "attention heads")
+        share(weights.ranks, heads.num_kv_heads, "key-value heads")
+    with _filling:
+        module = make(read(config.raw, config.architecture), weights.dtype, "meta")
+        fill(module, weights, config.survey.irregular, config.survey.whole)
     take_norms(module, weights.ops)
     hold_time_steps(module)
     freeze_positions(module, config.max_context, weights.device)
-    return BorrowedModel(config, module, weights.states, weights.dtype)
+    return BorrowedModel(config, module, weights.states, weights.dtype, weights.ranks)
 
 
 class _Turning:

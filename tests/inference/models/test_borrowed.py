@@ -290,20 +290,3 @@ def test_a_family_of_ours_does_not_import_transformers(tmp_path: Path) -> None:
     loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
     assert "pie_inference.models.registry" in loaded
     assert "transformers" not in loaded
-
-
-def test_ranks_are_refused_by_name(saved: Path) -> None:
-    from pie_inference.device.ranks import SingleRank
-    from pie_inference.loading.checkpoint import Checkpoint
-    from pie_inference.loading.weights import WeightLoader
-    from pie_inference.models.registry import build_model
-    from pie_inference.ops.torch_ops import TorchOps
-
-    class Two(SingleRank):
-        size = 2
-
-    cpu, model = torch.device("cpu"), read_model(WorkerConfig(saved, "model")).config
-    weights = WeightLoader(Checkpoint(saved), TorchOps(cpu, torch.float32), torch.float32, cpu, Two())
-    with pytest.raises(ConfigError, match="--tensor-parallel: SmolLM3ForCausalLM by transformers' code"):
-        build_model(model, weights)
-    assert np.isfinite(model.attention[0].scale)

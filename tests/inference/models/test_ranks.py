@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -12,7 +9,7 @@ import torch
 from torch import Tensor
 
 from pie_inference.attention.torch.pages import TorchAttention
-from pie_inference.device.ranks import Ranks, SingleRank, share
+from pie_inference.device.ranks import Ranks, SingleRank, run_ranks, share
 from pie_inference.errors import CheckpointError
 from pie_inference.json_files import read_json
 from pie_inference.kv_cache.pages import KvCache, KvShape
@@ -24,45 +21,8 @@ from pie_inference.protocol import Forward
 from pie_inference.recurrence.interface import NONE, Runs
 from testing.worker_batches import Driver, Extend, Keys
 from tests.helpers.families import FAMILIES, save_reference
-from tests.helpers.guard import HANG_SECONDS
 
 CPU = torch.device("cpu")
-
-
-class Meeting:
-    """Where threads that stand for ranks exchange tensors."""
-
-    def __init__(self, size: int) -> None:
-        self.barrier = threading.Barrier(size, timeout=HANG_SECONDS)
-        self.tensors: list[Tensor] = [torch.empty(0)] * size
-
-    def exchange(self, rank: int, tensor: Tensor) -> list[Tensor]:
-        self.tensors[rank] = tensor
-        self.barrier.wait()
-        everybody = [each.clone() for each in self.tensors]
-        self.barrier.wait()
-        return everybody
-
-
-class ThreadRank:
-    """Implements `Ranks` in a thread of this process."""
-
-    def __init__(self, rank: int, size: int, meeting: Meeting) -> None:
-        self.rank = rank
-        self.size = size
-        self._meeting = meeting
-
-    def all_reduce(self, partial: Tensor) -> Tensor:
-        return partial.copy_(torch.stack(self._meeting.exchange(self.rank, partial)).sum(0))
-
-    def all_gather(self, share: Tensor) -> Tensor:
-        return torch.cat(self._meeting.exchange(self.rank, share), -1)
-
-    def broadcast(self, values: Tensor) -> Tensor:
-        return values.copy_(self._meeting.exchange(self.rank, values)[0])
-
-    def all_reduce_min(self, number: int) -> int:
-        return int(torch.stack(self._meeting.exchange(self.rank, torch.tensor(number))).min())
 
 
 def run_rank(folder: Path, ranks: Ranks, tokens: Tensor, batch: Forward) -> Tensor:
@@ -82,12 +42,6 @@ def run_rank(folder: Path, ranks: Ranks, tokens: Tensor, batch: Forward) -> Tens
             return model.logits(model.forward(model.embed(tokens), every, attention.plan(batch), every))
 
 
-def run_ranks(size: int, run: Callable[[Ranks], Tensor]) -> list[Tensor]:
-    meeting = Meeting(size)
-    with ThreadPoolExecutor(size) as pool:
-        return list(pool.map(run, [ThreadRank(rank, size, meeting) for rank in range(size)]))
-
-
 @pytest.mark.parametrize("name", FAMILIES)
 def test_two_ranks_compute_what_one_does(name: str, tmp_path: Path) -> None:
     architecture, config = FAMILIES[name]
@@ -99,10 +53,12 @@ def test_two_ranks_compute_what_one_does(name: str, tmp_path: Path) -> None:
         torch.testing.assert_close(together, alone, rtol=1e-4, atol=1e-4)
 
 
+class Three(SingleRank):
+    size = 3
+
+
 def test_heads_that_cannot_be_shared_are_named(tmp_path: Path) -> None:
     save_reference(tmp_path, "LlamaForCausalLM")
-    weights = WeightLoader(
-        Checkpoint(tmp_path), TorchOps(CPU, torch.float32), torch.float32, CPU, ThreadRank(0, 3, Meeting(3))
-    )
+    weights = WeightLoader(Checkpoint(tmp_path), TorchOps(CPU, torch.float32), torch.float32, CPU, Three())
     with pytest.raises(CheckpointError, match=r"cannot be split over 3 ranks; choose a divisor"):
         build_model(read_architecture(read_json(tmp_path / "config.json")), weights)

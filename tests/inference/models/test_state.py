@@ -14,7 +14,7 @@ import transformers
 from safetensors.torch import load_file, save_file
 
 from pie_inference.config import WorkerConfig
-from pie_inference.device.ranks import SingleRank
+from pie_inference.device.ranks import SingleRank, run_ranks
 from pie_inference.errors import CheckpointError, ConfigError
 from pie_inference.inspection.checkup import check_up
 from pie_inference.models.families import qwen3_5
@@ -38,7 +38,7 @@ from tests.helpers.states import (
     assert_goes_on_within_drafts,
     in_first_pages,
 )
-from tests.inference.models.test_ranks import run_rank, run_ranks
+from tests.inference.models.test_ranks import run_rank
 
 DENSE, DENSE_WITH_IMAGES = "Qwen3_5ForCausalLM", "Qwen3_5ForConditionalGeneration"
 MOE, NEXT = "Qwen3_5MoeForCausalLM", "Qwen3NextForCausalLM"

@@ -20,6 +20,7 @@ from ...rope_json import read_context
 from ..base import Head, asks_for_tokens, base_of, first_position, run, sinks_of
 from ..cache import new_cache, parts_of
 from ..code import attending, first_line, make, text_of, why_state
+from ..filling.split import why_one_rank
 from ..survey import Heads, StatePart, Survey
 from .turning import Traced, why_fixed
 
@@ -83,7 +84,8 @@ def survey(config: Any) -> Survey:
     sizes = (embeds.shape[-1], logits.shape[-1])
     by_token = asks_for_tokens(base_of(model))
     context = _context(text_of(config), first_position(base_of(model)))
-    return Survey(tuple(found), *sizes, tuple(others), *context, state, why_fixed(model, found), by_token)
+    one_rank = "its layers keep a state of the text before" if state else why_one_rank(model)
+    return Survey(tuple(found), *sizes, tuple(others), *context, state, why_fixed(model, found), by_token, one_rank)
 
 
 def _same(some: Sequence[Tensor], others: Sequence[Tensor]) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import nullcontext
+from threading import Lock
 from typing import Any
 
 import msgspec
@@ -13,7 +14,7 @@ import torch
 from torch import Tensor
 
 from ....attention.torch.pages import TorchAttention
-from ....device.ranks import SingleRank
+from ....device.ranks import Ranks, SingleRank
 from ....errors import CheckpointError
 from ....kv_cache.pages import KvCache, KvShape
 from ....loading.weights import WeightLoader
@@ -27,6 +28,7 @@ from ..config import borrowed_config
 from ..model import BorrowedModel, build
 from ..survey import Proof, Survey
 from .census import survey
+from .sharing import shared
 from .shrink import shrink
 
 TOLERANCE = 1e-4
@@ -49,7 +51,8 @@ def prove(raw: Mapping[str, Any], architecture: str) -> Proof:
         with torch.random.fork_rng(), torch.inference_mode():
             proved, difference = _proved(values, class_of(config).__name__)
         fixed = found.fixed_positions or proved.fixed_positions
-        return Proof("", msgspec.structs.replace(found, forgets=proved.forgets, fixed_positions=fixed), difference)
+        told = {name: getattr(found, name) or getattr(proved, name) for name in ("forgets", "one_rank", "whole")}
+        return Proof("", msgspec.structs.replace(found, fixed_positions=fixed, **told), difference)
     except CheckpointError as error:
         raise CheckpointError(f"{error} (in a small form of it, which is to prove that it is exact)") from None
     except Exception as error:
@@ -66,20 +69,30 @@ def _proved(values: Mapping[str, Any], architecture: str) -> tuple[Survey, float
     randomize(reference)
     found = survey(config)
 
+    one_at_a_time = Lock()  # a forward of transformers may change its module for a while
+
     def alone(tokens: Tokens) -> Tensor:
-        logits: Tensor = reference(input_ids=torch.tensor([tokens]), use_cache=False).logits[0]
+        with one_at_a_time:
+            logits: Tensor = reference(input_ids=torch.tensor([tokens]), use_cache=False).logits[0]
         return logits
 
-    def difference(survey: Survey) -> tuple[Survey, float]:
+    def built(survey: Survey, ranks: Ranks) -> tuple[BorrowedModel, States]:
         stored = _InMemory(reference.state_dict())
-        weights = WeightLoader(stored, TorchOps(CPU, torch.float32), torch.float32, CPU, SingleRank())
-        model = build(borrowed_config(values, architecture, survey, 0.0), weights)
+        weights = WeightLoader(stored, TorchOps(CPU, torch.float32), torch.float32, CPU, ranks)
+        return build(borrowed_config(values, architecture, survey, 0.0), weights), weights.states
+
+    def difference(survey: Survey) -> tuple[Survey, float]:
+        model, states = built(survey, SingleRank())
         if model.config.state is not None:
-            weights.states.allocate(NUM_PAGES, model.config.state)
-        worst = _difference(model, weights.states, alone)
-        if not model.config.fixed_positions and not _moved(_Pages(model, weights.states), alone) <= TOLERANCE:
+            states.allocate(NUM_PAGES, model.config.state)
+        worst = _difference(model, states, alone)
+        if not model.config.fixed_positions and not _moved(_Pages(model, states), alone) <= TOLERANCE:
             survey = msgspec.structs.replace(survey, fixed_positions=FIXED)
-        return survey, worst
+
+        def chunks(whole: bool, ranks: Ranks) -> float:
+            return _chunks(_Pages(*built(msgspec.structs.replace(survey, whole=whole), ranks), ranks), alone)
+
+        return survey if survey.one_rank else shared(survey, chunks, TOLERANCE), worst
 
     try:
         return difference(found)
@@ -165,13 +178,13 @@ class _Text:
 class _Pages:
     """A model with pages of its own."""
 
-    def __init__(self, model: BorrowedModel, states: States) -> None:
-        config = model.config
+    def __init__(self, model: BorrowedModel, states: States, ranks: Ranks | None = None) -> None:
+        config, size = model.config, 1 if ranks is None else ranks.size
         self._states, self._used_states = states, 0
-        shape = KvShape(len(config.attention), config.num_kv_heads, config.head_dim, PAGE_SIZE, torch.float32)
+        shape = KvShape(len(config.attention), config.num_kv_heads // size, config.head_dim, PAGE_SIZE, torch.float32)
         self._model, self._used = model, 0
         self._cache = KvCache(shape, NUM_PAGES, CPU)
-        self._attention = TorchAttention(self._cache, config.num_heads, config.attention)
+        self._attention = TorchAttention(self._cache, config.num_heads // size, config.attention)
 
     def run(self, *parts: tuple[_Text, Tokens], each: bool = False) -> list[Tensor]:
         """Appends tokens to texts; the logits at each of them. `each`: a state is left behind each of them."""

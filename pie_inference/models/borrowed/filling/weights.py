@@ -15,14 +15,15 @@ from torch import Tensor, nn
 from transformers.conversion_mapping import get_model_conversion_mapping
 from transformers.core_model_loading import WeightConverter, WeightRenaming, dot_natural_key, rename_source_key
 
-from ...errors import CheckpointError, ConfigError
-from ...loading.quantized.layers import QuantizedTensors
-from ...loading.quantized.scheme import TAKE_THE_ORIGINAL
-from ...loading.weights import Block, Role, TensorSource, WeightLoader
-from ...ops.interface import Linear
-from .base import base_of
-from .code import first_line
-from .parts import experts_of, stacks_of, take_experts
+from ....errors import CheckpointError, ConfigError
+from ....loading.quantized.layers import QuantizedTensors
+from ....loading.quantized.scheme import TAKE_THE_ORIGINAL
+from ....loading.weights import Block, Role, TensorSource, WeightLoader
+from ....ops.interface import Linear
+from ..base import base_of
+from ..code import first_line
+from ..parts import experts_of, stacks_of, take_experts
+from .split import Splits
 
 Sources = list[tuple[str, str]]
 """Tensors of the checkpoint, each with the pattern of the converter that takes it."""
@@ -244,16 +245,18 @@ class OwnLinear(nn.Module):
         return torch.empty(self.out_features, self.in_features, dtype=self._dtype, device="meta")
 
     def forward(self, rows: Tensor) -> Tensor:
-        flat = rows.reshape(-1, self.in_features).contiguous()  # adapters and kernels take no views of columns
-        return self._multiply(flat).view(*rows.shape[:-1], self.out_features)
+        flat = rows.reshape(-1, rows.shape[-1]).contiguous()  # adapters and kernels take no views of columns
+        found = self._multiply(flat)  # with ranks, features may be those of this one
+        return found.view(*rows.shape[:-1], found.shape[-1])
 
 
-def fill(model: Any, weights: WeightLoader, irregular: Sequence[str]) -> None:
-    """Gives a module that is on `meta` its weights. Raises CheckpointError."""
+def fill(model: Any, weights: WeightLoader, irregular: Sequence[str], whole: bool = False) -> None:
+    """Gives a module that is on `meta` its weights. `irregular`, `whole`: as in `Survey`. Raises CheckpointError."""
     renamed = weights.read_through(lambda stored, as_stored: Renamed(model, stored, as_stored))
     experts = experts_of(model) if weights.quantized else {}
     tied: Mapping[str, str] = getattr(model, "all_tied_weights_keys", {})
     head, linear = model.get_output_embeddings(), {}
+    split = Splits(model, weights.ranks, whole)
     twins = _twins(model, tied)
     for name, module in model.named_modules():
         shared = f"{name}.weight" in tied and (module is not head or module.bias is not None)
@@ -267,7 +270,8 @@ def fill(model: Any, weights: WeightLoader, irregular: Sequence[str]) -> None:
             continue
         if weights.quantized and tensor.dim() > 2 and "expert" in name:
             raise ConfigError(f"--quantization: {type(model).__name__} of transformers runs {name} by code of its own")
-        _put(model, name, weights.tensor(name, *tensor.shape, dtype=tensor.dtype))
+        own_share = split.share_of(name)
+        _put(model, name, weights.tensor(name, *tensor.shape, dtype=tensor.dtype, own_share=own_share))
     for target, source in tied.items():
         if target not in of_linear:
             _put(model, target, model.get_parameter(source))
@@ -275,8 +279,10 @@ def fill(model: Any, weights: WeightLoader, irregular: Sequence[str]) -> None:
     for name, module in linear.items():
         source = tied.get(f"{name}.weight", f"{name}.weight").removesuffix(".weight")
         role: Role = "head" if module is head else "router" if name.endswith(ROUTERS) else "layer"
-        multiply = weights.linear(
-            [Block(source, module.out_features)],
+        multiply = split.linear(
+            weights,
+            name,
+            Block(source, module.out_features),
             module.in_features,
             bias=module.bias is not None,
             role=role,
@@ -286,13 +292,10 @@ def fill(model: Any, weights: WeightLoader, irregular: Sequence[str]) -> None:
     for name, source in twins.items():
         model.set_submodule(name, model.get_submodule(source))
     for name, module in experts.items():
-        take_experts(module, [_by_each(*renamed.experts(f"{name}.{part}"), weights) for part in stacks_of(module)])
+        first, second = (renamed.experts(f"{name}.{part}") for part in stacks_of(module))
+        take_experts(module, split.experts(weights, name, first, second))
+    split.add_up_experts()
     _compute_buffers(model, weights.device)
-
-
-def _by_each(experts: Sequence[Sequence[Block]], ins: int, weights: WeightLoader) -> list[Linear]:
-    """One layer for each expert. They see other rows than those of the batch, so they take no adapters."""
-    return [weights.linear(blocks, ins, adaptable=False) for blocks in experts]
 
 
 def _twins(model: Any, tied: Mapping[str, str]) -> dict[str, str]:

@@ -1,0 +1,153 @@
+"""How ranks share a model of transformers: by the plan that transformers has for it (`tp_plan`), which gives linear
+layers, experts and parameters a style each."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from ....device.ranks import Ranks, share
+from ....loading.weights import Block, Split, WeightLoader
+from ....ops.interface import Linear
+from ..parts import experts_of
+
+Experts = tuple[list[list[Block]], int]
+"""The rows of the checkpoint of each expert, and its input features."""
+
+
+@dataclass(frozen=True)
+class _Style:
+    """How a linear layer is split; `whole`: the code around it sees all inputs and outputs on each rank."""
+
+    split: Split
+    whole: bool
+
+
+LINEAR: Mapping[str, _Style] = {
+    "colwise": _Style("outputs", False),
+    "colwise_gather_output": _Style("outputs", True),
+    "colwise_rep": _Style("outputs", True),
+    "rowwise": _Style("inputs", False),
+    "rowwise_split_input": _Style("inputs", True),
+    "rowwise_rep": _Style("inputs", True),
+}
+PARAMETERS: Mapping[str, tuple[int, int]] = {
+    "colwise": (-2, 1),
+    "rowwise": (-1, 1),
+    "packed_colwise": (-2, 2),
+    "packed_rowwise": (-1, 2),
+}
+"""The dimension along which a parameter is split, and how many matrices are side by side in it."""
+EXPERTS = "moe_tp_experts"
+WHOLE = {
+    "embedding_colwise",
+    "embedding_rowwise",
+    "local_params",
+    "mla_kv_a_proj",
+    "replicate",
+    "replicated_with_grad_allreduce",
+}
+"""Styles of what each rank has whole here, or that matter for training only."""
+
+
+def plan_of(model: Any) -> dict[str, str]:
+    """The style of each module and parameter that the plan of transformers names."""
+    plan = getattr(model, "_tp_plan", None) or {}
+    names = [name for name, _ in (*model.named_modules(), *model.named_parameters())]
+    general = {name: re.sub(r"\.\d+(?=\.|$)", ".*", name) for name in names}
+    return {name: plan[pattern] for name, pattern in general.items() if pattern in plan}
+
+
+def why_one_rank(model: Any) -> str:
+    """Why ranks cannot share a model, as far as its plan tells; "": they can."""
+    plan, head = plan_of(model), model.get_output_embeddings()
+    modules, parameters = dict(model.named_modules()), dict(model.named_parameters())
+    for name, style in plan.items():
+        module = modules.get(name)
+        known = {*PARAMETERS} if name in parameters else {*LINEAR} if isinstance(module, nn.Linear) else {EXPERTS}
+        if style not in known | WHOLE:
+            return f"transformers' plan says {style!r} for {name}, which Pie does not know"
+    if all(style in WHOLE or modules.get(name) is head for name, style in plan.items()):
+        return "transformers has no plan of how to split it (tp_plan)"
+    return ""
+
+
+class Splits:
+    """What of a model this rank has. With one rank, that is all."""
+
+    def __init__(self, model: Any, ranks: Ranks, whole: bool = False) -> None:
+        """`whole`: what a layer finds is gathered everywhere, whatever the plan says."""
+        self._model, self._ranks, self._whole = model, ranks, whole
+        self._plan = plan_of(model) if ranks.size > 1 else {}
+
+    def linear(self, weights: WeightLoader, name: str, block: Block, ins: int, **more: Any) -> Linear:
+        """Like `WeightLoader.linear`, for the layer `name` of the model."""
+        style = LINEAR.get(self._plan.get(name, ""))
+        whole = style is not None and (style.whole or self._whole)
+        if style is None or (whole and (block.rows if style.split == "outputs" else ins) % self._ranks.size):
+            return weights.linear([block], ins, **more)
+        multiply, ranks = weights.linear([block], ins, split=style.split, **more), self._ranks
+        if not whole:
+            return multiply
+        if style.split == "outputs":
+            return lambda rows: ranks.all_gather(multiply(rows))
+        count = ins // ranks.size
+        return lambda rows: multiply(rows.narrow(1, ranks.rank * count, count).contiguous())
+
+    def share_of(self, name: str) -> Callable[[Tensor], Tensor] | None:
+        """What cuts this rank's share out of a parameter; None: it is whole."""
+        style = PARAMETERS.get(self._plan.get(name, ""))
+        if style is None or self._plan.get(name.rpartition(".")[0]) != EXPERTS:
+            return None  # such as sinks, of which attention takes its own
+        dim, packed = style
+
+        def own_share(tensor: Tensor) -> Tensor:
+            parts = tensor.chunk(packed, dim)
+            count = share(self._ranks, parts[0].shape[dim], f"features of {name}")
+            return torch.cat([part.narrow(dim, self._ranks.rank * count, count) for part in parts], dim)
+
+        return own_share
+
+    def experts(self, weights: WeightLoader, name: str, first: Experts, second: Experts) -> list[list[Linear]]:
+        """One layer for each expert, twice. They see other rows than those of the batch, so they take no adapters."""
+        (outer, ins), (inner, width) = first, second
+        if self._plan.get(name) != EXPERTS:
+            return [[weights.linear(own, each, adaptable=False) for own in blocks] for blocks, each in (first, second)]
+        module = experts_of(self._model)[name]
+        if module.has_gate and module.is_concatenated:
+            outer = [_halves(own) for own in outer]
+        return [
+            [weights.linear(own, ins, split="outputs", adaptable=False) for own in outer],
+            [weights.linear(own, width, split="inputs", add_up=False, adaptable=False) for own in inner],
+        ]
+
+    def add_up_experts(self) -> None:
+        """Makes experts that are split add up what ranks find. Call it once they have their weights."""
+        for name in (name for name, style in self._plan.items() if style == EXPERTS):
+            module = self._model.get_submodule(name)
+            module.forward = _Summed(module.forward, self._ranks)
+
+
+class _Summed:
+    """A forward of which each rank finds a part of the sum."""
+
+    def __init__(self, forward: Callable[..., Tensor], ranks: Ranks) -> None:
+        self._forward, self._ranks = forward, ranks
+
+    def __call__(self, *given: Any, **more: Any) -> Tensor:
+        return self._ranks.all_reduce(self._forward(*given, **more))
+
+
+def _halves(blocks: Sequence[Block]) -> list[Block]:
+    """The gate of an expert and what it gates, where one block has both."""
+    if len(blocks) != 1:
+        return list(blocks)
+    [both] = blocks
+    rows = both.rows // 2
+    gate = replace(both, rows=rows, total=both.total or both.rows)
+    return [gate, replace(gate, first=both.first + rows)]

@@ -1,0 +1,141 @@
+"""Ranks share models by transformers' code as its plan says, and compute what one rank does."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from pie_inference.assembly.plan import read_model
+from pie_inference.config import WorkerConfig
+from pie_inference.device.ranks import Ranks, SingleRank, run_ranks
+from pie_inference.errors import CheckpointError, ConfigError
+from pie_inference.models.borrowed.filling import split
+from pie_inference.protocol import LoadAdapter
+from pie_inference.serving.worker import Worker
+from testing.worker_batches import Driver, Extend, Keys
+from tests.helpers.families import WINDOW, save_reference
+from tests.helpers.oracle import VOCAB, Oracle, assert_close, random_tokens
+from tests.inference.models.test_borrowed import MODELS
+from tests.inference.models.test_borrowed_types import put_adapter
+
+SHARED: dict[str, tuple[str, dict[str, Any]]] = {
+    **{name: MODELS[name] for name in ("olmo3", "cohere", "starcoder2", "glm4", "qwen2 moe", "gemma4", "gemma3n")},
+    "sinks": ("GraniteSWAForCausalLM", {"sliding_window": WINDOW}),
+    "stacked": (
+        "Llama4ForCausalLM",
+        {"num_local_experts": 4, "intermediate_size_mlp": 96, "head_dim": 16, "attention_chunk_size": 512},
+    ),
+    "compressed": (
+        "YoutuForCausalLM",
+        {"q_lora_rank": 32, "kv_lora_rank": 24, "qk_rope_head_dim": 8, "qk_nope_head_dim": 16, "v_head_dim": 16}
+        | {"num_key_value_heads": 4},
+    ),
+    "a vocabulary that is not divided": ("ArceeForCausalLM", {"vocab_size": 273}),
+}
+TEXTS = [random_tokens(length, length) for length in (40, 3, 17)]
+
+
+def logprobs(worker: Worker, adapters: list[int] | None = None, vocab: int = VOCAB) -> np.ndarray:
+    """Of three texts, whose last token runs alone."""
+    driver, keys = Driver(worker.run, "model"), [Keys() for _ in TEXTS]
+    first = [Extend(each, text[:-1]) for each, text in zip(keys, TEXTS, strict=True)]
+    then = [Extend(each, text[-1:]) for each, text in zip(keys, TEXTS, strict=True)]
+    results = [driver.logprobs(*parts, vocab_size=vocab, adapters=adapters) for parts in (first, then)]
+    return np.concatenate([*results[0], *results[1]])
+
+
+def config_of(oracle: Oracle, **options: Any) -> WorkerConfig:
+    return WorkerConfig(oracle.folder, "model", dtype="float32", pages=64, embeds=2048, **options)
+
+
+@pytest.mark.parametrize("name", SHARED)
+def test_two_ranks_compute_what_one_does(name: str, tmp_path: Path) -> None:
+    architecture, settings = SHARED[name]
+    oracle = Oracle(tmp_path, save_reference(tmp_path, architecture, **settings))
+    vocab, config = settings.get("vocab_size", VOCAB), config_of(oracle)
+    alone = logprobs(oracle.worker, vocab=vocab)
+    held = list[int]()
+
+    def run(ranks: Ranks) -> np.ndarray:
+        worker = Worker(config, ranks)
+        held.append(worker.describe()[0].weight_bytes)
+        return logprobs(worker, vocab=vocab)
+
+    for together in run_ranks(2, run):
+        assert_close(together, alone)
+    assert held[0] // 2 < 0.85 * oracle.worker.describe()[0].weight_bytes
+
+
+@pytest.mark.parametrize("name", ["olmo3", "starcoder2", "qwen2 moe"])
+def test_two_ranks_with_quantized_weights(name: str, tmp_path: Path) -> None:
+    """Scales of a layer that is split by its inputs are those of fewer numbers, so results are not the same."""
+    exact = Oracle(tmp_path, save_reference(tmp_path, SHARED[name][0], **SHARED[name][1]))
+    config, expected = config_of(exact, quantization="int8"), logprobs(exact.worker)
+    error = np.abs(logprobs(Worker(config)) - expected).mean()
+    first, second = run_ranks(2, lambda ranks: logprobs(Worker(config, ranks)))
+    assert_close(first, second)
+    assert 0 < np.abs(first - expected).mean() < 1.2 * error
+
+
+@pytest.mark.parametrize("name", ["olmo3", "cohere", "qwen2 moe"])
+def test_two_ranks_with_an_adapter(name: str, tmp_path: Path) -> None:
+    oracle = Oracle(tmp_path, save_reference(tmp_path, SHARED[name][0], **SHARED[name][1]))
+    assert put_adapter(oracle, tmp_path / "adapter")
+    adapters = [1, -1, 1]
+
+    def run(ranks: Ranks) -> np.ndarray:
+        worker = Worker(config_of(oracle), ranks)
+        assert not worker.load_adapter(LoadAdapter(1, str(tmp_path / "adapter"))).error
+        return logprobs(worker, adapters)
+
+    alone = logprobs(oracle.worker, adapters)
+    assert np.abs(alone - logprobs(oracle.worker)).max() > 0.01
+    for together in run_ranks(2, run):
+        assert_close(together, alone)
+
+
+class Two(SingleRank):
+    """The first of two ranks, without the other."""
+
+    size = 2
+
+
+@pytest.mark.parametrize(
+    ("model", "reason"),
+    [
+        (MODELS["gpt oss"], "transformers has no plan of how to split it"),
+        (("Lfm2ForCausalLM", {"layer_types": ["conv", "full_attention"]}), "its layers keep a state"),
+    ],
+)
+def test_models_for_one_rank(model: tuple[str, dict[str, Any]], reason: str, tmp_path: Path) -> None:
+    save_reference(tmp_path, model[0], **model[1])
+    with pytest.raises(ConfigError, match=f"--tensor-parallel: {model[0]} .* one rank only: {reason}.*; leave"):
+        Worker(WorkerConfig(tmp_path, "model", pages=64, embeds=512), Two())
+
+
+def test_a_style_that_nobody_knows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    save_reference(tmp_path, SHARED["olmo3"][0], **SHARED["olmo3"][1])
+    monkeypatch.setattr(split, "WHOLE", split.WHOLE - {"embedding_rowwise"})
+    code = read_model(WorkerConfig(tmp_path, "model", cache_dir=tmp_path)).config.code
+    assert "one rank only: transformers' plan says 'embedding_rowwise' for model.embed_tokens, which Pie does" in code
+
+
+def test_a_split_that_gives_other_numbers_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody adds up what the ranks find."""
+    save_reference(tmp_path, SHARED["qwen2 moe"][0], **SHARED["qwen2 moe"][1])
+    monkeypatch.setattr(split.Splits, "add_up_experts", lambda _: None)
+    code = read_model(WorkerConfig(tmp_path, "model", cache_dir=tmp_path)).config.code
+    assert "one rank only: split in two, as transformers' plan says" in code
+
+
+def test_heads_that_cannot_be_shared_are_named(tmp_path: Path) -> None:
+    save_reference(tmp_path, SHARED["olmo3"][0], **{**SHARED["olmo3"][1], "num_key_value_heads": 1})
+    with pytest.raises(CheckpointError, match="1 key-value heads cannot be split over 2 ranks"):
+        Worker(WorkerConfig(tmp_path, "model", pages=64, embeds=512), Two())
+    assert json.loads((tmp_path / "config.json").read_text())["num_key_value_heads"] == 1
+    assert torch.get_default_dtype() == torch.float32
