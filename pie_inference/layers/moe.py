@@ -177,10 +177,15 @@ def down(weights: WeightLoader, prefix: str, expert: int, shape: MoeShape, names
 
 
 def can_group(weights: WeightLoader, shape: MoeShape) -> bool:
-    """Whether torch has a real kernel for `grouped_mm` here. Elsewhere torch loops over the experts itself, and waits
-    for the device to do so."""
+    """Whether the experts of a family of ours run in one product."""
+    inner = share(weights.ranks, shape.inner_size, "inner features of an expert")
+    return has_grouped_product(weights, shape.hidden_size, inner)
+
+
+def has_grouped_product(weights: WeightLoader, *sizes: int) -> bool:
+    """Whether torch has a real kernel for `grouped_mm` here, for experts whose matrices have these sizes. Elsewhere
+    torch loops over the experts itself, and waits for the device to do so."""
     if weights.quantized or weights.device.type != "cuda" or weights.dtype != torch.bfloat16:
         return False
-    sizes = (shape.hidden_size, share(weights.ranks, shape.inner_size, "inner features of an expert"))
     aligned = not any(size % GROUPED_ALIGNMENT for size in sizes)
     return aligned and hasattr(F, "grouped_mm") and torch.cuda.get_device_capability(weights.device)[0] in (9, 10)

@@ -67,6 +67,7 @@ HEAVY = (
     "pie_inference.assembly",
     "pie_inference.cpu_kernels",
     "pie_inference.inspection",
+    "pie_inference.models.borrowed.proving",
     "pie_inference.options.compiling",
     "pie_inference.serving.worker",
 )

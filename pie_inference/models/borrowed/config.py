@@ -56,8 +56,9 @@ class BorrowedConfig(ModelConfig):
     @property
     def code(self) -> str:
         exact = f"its small form over pages is within {self.difference:.0e} of its own forward"
+        no_graphs = f"; no CUDA graphs: {self.survey.no_graphs}" if self.survey.no_graphs else ""
         one_rank = f"; one rank only: {self.survey.one_rank}" if self.survey.one_rank else ""
-        return f"transformers {version()}; {exact}{one_rank}"
+        return f"transformers {version()}; {exact}{no_graphs}{one_rank}"
 
 
 def version() -> str:

@@ -17,7 +17,6 @@ from ...errors import ConfigError
 from ...layers.rotary import rotation
 from ...loading.weights import WeightLoader
 from ...ops.interface import Rotation
-from ...recurrence.states import States
 from ..config import ModelConfig
 from ..vision import VisionTower
 from .base import Head, base_of, run, sinks_of
@@ -25,7 +24,7 @@ from .cache import SlotCache
 from .code import attending, make, read
 from .config import BorrowedConfig
 from .filling.weights import fill
-from .parts import freeze_positions, hold_time_steps, take_norms
+from .parts import can_group_experts, freeze_positions, hold_time_steps, take_norms
 from .survey import Heads, Survey
 
 
@@ -83,13 +82,14 @@ def _widened(vectors: Tensor, width: int) -> Tensor:
 class BorrowedModel:
     """Implements `Model`."""
 
-    capturable = False
-
-    def __init__(self, config: BorrowedConfig, module: Any, states: States, dtype: torch.dtype, ranks: Ranks) -> None:
+    def __init__(self, config: BorrowedConfig, module: Any, weights: WeightLoader) -> None:
         self.config: ModelConfig = config
         self.vision: VisionTower | None = None
-        self._survey, self._states, self._ranks = config.survey, states, ranks
-        self._slots = SlotCache(module.config, config.survey.state, states, dtype) if config.survey.state else None
+        self.capturable = not config.survey.no_graphs and can_group_experts(module, weights)
+        self._survey, self._states, self._ranks = config.survey, weights.states, weights.ranks
+        self._slots: SlotCache | None = None
+        if config.survey.state:
+            self._slots = SlotCache(module.config, config.survey.state, weights.states, weights.dtype)
         self._embedding = module.get_input_embeddings()
         self._base = base_of(module)
         self._head = Head(module)
@@ -152,7 +152,7 @@ def build(config: BorrowedConfig, weights: WeightLoader) -> BorrowedModel:
     take_norms(module, weights.ops)
     hold_time_steps(module)
     freeze_positions(module, config.max_context, weights.device)
-    return BorrowedModel(config, module, weights.states, weights.dtype, weights.ranks)
+    return BorrowedModel(config, module, weights)
 
 
 class _Turning:

@@ -12,6 +12,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
+from ...layers.moe import has_grouped_product
+from ...loading.weights import WeightLoader
 from ...ops.interface import Linear, Ops
 
 
@@ -90,12 +92,18 @@ def freeze_positions(model: Any, context: int, device: torch.device) -> None:
     """Makes rotations that follow the longest text of a batch those of the served context, for all texts. So no
     result depends on what else runs."""
     for module in model.modules():
-        kinds, following = getattr(module, "rope_type", None), following_of(module)
+        following = following_of(module)
         for layer in following:
             given = {} if layer is None else {"layer_type": layer}
             module(torch.zeros(1, 1, 1, device=device), torch.tensor([[context - 1]], device=device), **given)
         if following:
-            module.rope_type = dict.fromkeys(kinds, "default") if isinstance(kinds, dict) else "default"
+            stop_following(module)
+
+
+def stop_following(module: Any) -> None:
+    """Makes a module keep the rotations that it has."""
+    kinds = module.rope_type
+    module.rope_type = dict.fromkeys(kinds, "default") if isinstance(kinds, dict) else "default"
 
 
 def following_of(module: Any) -> list[str | None]:
@@ -113,6 +121,15 @@ def experts_of(model: Any) -> Mapping[str, Any]:
 def stacks_of(module: Any) -> tuple[str, str]:
     """The two parameters of such a module, each with the weights of all experts."""
     return "gate_up_proj" if module.has_gate else "up_proj", "down_proj"
+
+
+def can_group_experts(model: Any, weights: WeightLoader) -> bool:
+    """Whether the experts of all layers, if there are any, run without the host."""
+    experts = experts_of(model).values()
+    if weights.quantized:
+        return not experts
+    sizes = {tuple(module.get_parameter(name).shape[1:]) for module in experts for name in stacks_of(module)}
+    return all(has_grouped_product(weights, *each) for each in sizes)
 
 
 def take_experts(module: Any, layers: Sequence[Sequence[Linear]]) -> None:

@@ -51,6 +51,7 @@ class Survey(msgspec.Struct, frozen=True):
     state: tuple[StatePart, ...] = ()
     fixed_positions: str = ""  # why keys cannot be moved to other positions; "": they can
     by_token: bool = False  # whether layers have embeddings of their own
+    no_graphs: str = ""  # why a CUDA graph cannot record its decode steps; "": it can
     one_rank: str = ""  # why ranks cannot share the model; "": they can
     whole: bool = False  # whether code must see all features on each rank, though transformers' plan splits them
     forgets: bool = False  # whether its code loses the state of a text that goes on by several tokens

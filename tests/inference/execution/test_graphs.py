@@ -124,17 +124,21 @@ def make_worker(folder: Path) -> Worker:
 @pytest.fixture
 def make_served(folder: Path) -> Callable[..., Served]:
     def make(recorder: FakeRecorder | None = None, capturable: bool = True) -> Served:
-        worker, recorder = make_worker(folder), recorder or FakeRecorder()
-        served = worker._served
-        model: Any = Incapable(served.model) if not capturable else served.model
-        torch_attention = TorchAttention(served.cache, 4, served.model.config.attention)
-        backend = Recordable(torch_attention, served.cache)
-        direct = DirectExecutor(model, backend, served.embeds)
-        executor = GraphExecutor(direct, model, backend, served.embeds, served.adapters, recorder)
-        worker._served = replace(served, executor=executor)
-        return Served(worker, recorder, backend)
+        return served_by_graphs(folder, recorder or FakeRecorder(), capturable)
 
     return make
+
+
+def served_by_graphs(folder: Path, recorder: FakeRecorder, capturable: bool = True) -> Served:
+    worker = make_worker(folder)
+    served = worker._served
+    model: Any = Incapable(served.model) if not capturable else served.model
+    torch_attention = TorchAttention(served.cache, 4, served.model.config.attention)
+    backend = Recordable(torch_attention, served.cache)
+    direct = DirectExecutor(model, backend, served.embeds)
+    executor = GraphExecutor(direct, model, backend, served.embeds, served.adapters, recorder)
+    worker._served = replace(served, executor=executor)
+    return Served(worker, recorder, backend)
 
 
 class Incapable:

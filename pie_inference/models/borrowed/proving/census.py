@@ -21,7 +21,9 @@ from ..base import Head, asks_for_tokens, base_of, first_position, run, sinks_of
 from ..cache import new_cache, parts_of
 from ..code import attending, first_line, make, text_of, why_state
 from ..filling.split import why_one_rank
+from ..parts import following_of, stop_following
 from ..survey import Heads, StatePart, Survey
+from .host_reads import HostReads
 from .turning import Traced, why_fixed
 
 ROWS = 3
@@ -35,7 +37,10 @@ class _Refused(Exception):
 def survey(config: Any) -> Survey:
     """What a forward asks for. Raises CheckpointError."""
     model = make(config, torch.bfloat16, "meta")  # grouped products know no other on this device
-    traced = Traced(model)
+    following = [module for module in model.modules() if following_of(module)]
+    for module in following:
+        stop_following(module)
+    traced, reads = Traced(model), HostReads()
     found: list[Heads] = []
     written: list[tuple[Tensor, Tensor, AttentionSpec]] = []  # of each layer of the cache
     rows: Counter[str] = Counter()
@@ -68,7 +73,8 @@ def survey(config: Any) -> Survey:
             tokens = torch.zeros(1, ROWS, dtype=torch.int64)
             embeds = model.get_input_embeddings()(tokens[0])
             cache = new_cache(model.config) if why_state(config) else None
-            hidden = run(base_of(model), embeds[None], torch.zeros_like(tokens), cache, tokens)
+            with reads.watched():
+                hidden = run(base_of(model), embeds[None], torch.zeros_like(tokens), cache, tokens)
             logits = Head(model)(hidden[0])
     except (_Refused, CheckpointError) as refused:
         raise CheckpointError(f"config.json: {name} is not supported: {refused}") from None
@@ -84,8 +90,21 @@ def survey(config: Any) -> Survey:
     sizes = (embeds.shape[-1], logits.shape[-1])
     by_token = asks_for_tokens(base_of(model))
     context = _context(text_of(config), first_position(base_of(model)))
-    one_rank = "its layers keep a state of the text before" if state else why_one_rank(model)
-    return Survey(tuple(found), *sizes, tuple(others), *context, state, why_fixed(model, found), by_token, one_rank)
+    return Survey(
+        *(tuple(found), *sizes, tuple(others), *context, state),
+        fixed_positions=why_fixed(model, found, bool(following)),
+        by_token=by_token,
+        no_graphs=_why_no_graphs(found, state, reads),
+        one_rank="its layers keep a state of the text before" if state else why_one_rank(model),
+    )
+
+
+def _why_no_graphs(found: list[Heads], state: Sequence[StatePart], reads: HostReads) -> str:
+    if state:
+        return "texts with a state run in turns"
+    if any(heads.sinks for heads in found):
+        return "no kernel of attention with sinks can be recorded"
+    return reads.found[0] if reads.found else ""
 
 
 def _same(some: Sequence[Tensor], others: Sequence[Tensor]) -> bool:

@@ -8,7 +8,6 @@ from typing import Any
 
 from torch import Tensor
 
-from ..parts import following_of
 from ..survey import Heads
 
 FREQUENCIES = "inv_freq"
@@ -52,9 +51,10 @@ def _leaves(begin: Any) -> Iterator[Tensor]:
                 yield node.variable
 
 
-def why_fixed(model: Any, attentions: Sequence[Heads]) -> str:
-    """Why keys cannot be moved to other positions, as far as that is seen without numbers; "": they can."""
-    if any(following_of(module) for module in model.modules()):
+def why_fixed(model: Any, attentions: Sequence[Heads], follows: bool) -> str:
+    """Why keys cannot be moved to other positions, as far as that is seen without numbers; "": they can. `follows`:
+    rotations follow the longest text."""
+    if follows:
         return "its rotary positions depend on the length of the text"
     buffers = dict(model.named_buffers())
     names = {name for one in attentions for name in one.frequencies}
