@@ -201,7 +201,7 @@ def _prepared(config: Any, attention: str) -> Any:
 def make(config: Any, dtype: torch.dtype, device: str, attention: str = NAME) -> Any:
     """A model with the weights of nobody; on the device `meta` it takes no memory. Of a model of more than text, it is
     the part that makes text. Raises CheckpointError."""
-    kind, sees = class_of(config), text_of(config) is not config
+    kind, sees = class_of(config), bool(config.sub_configs)
     try:
         with torch.device("meta" if sees else device), warnings.catch_warnings():
             warnings.simplefilter("ignore")

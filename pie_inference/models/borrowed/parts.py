@@ -74,6 +74,11 @@ def text_part(model: Any) -> Any:
             beside = outer is not model or isinstance(child, PreTrainedModel)
             if beside and not {embedding, head} & set(child.modules()):
                 del outer._modules[name]
+    text = type(models[-1].config)
+    for parent in list(model.modules()):
+        for name, child in list(parent.named_children()):
+            if isinstance(child, PreTrainedModel) and child not in models and type(child.config) is not text:
+                del parent._modules[name]  # a tower within the model of text
     return model
 
 

@@ -43,6 +43,7 @@ SMALL: Mapping[str, int] = {
     "kv_lora_rank": 24,
     "q_lora_rank": 32,
     "rotary_dim": 8,
+    "num_layers_per_stack": 4,
     _EXPERTS: 8,
     _CHOSEN: 2,
     _SHARED: 1,
