@@ -27,7 +27,7 @@ from ..loading.hub import find_folder
 from ..loading.quantized.check import check_scales
 from ..loading.quantized.choose import find_scheme
 from ..loading.tokenizer_files import TokenizerFiles, read_tokenizer_files
-from ..loading.weight_sizes import check_fit, check_groups, weight_bytes
+from ..loading.weight_sizes import TOWERS, check_fit, check_groups, weight_bytes
 from ..models.config import ModelConfig
 from ..models.image_processor import ImageProcessor, read_image_processor
 from ..models.registry import read_architecture
@@ -59,7 +59,7 @@ def read_model(config: WorkerConfig) -> ModelFiles:
         )
     cache_dir = config.cache_dir or default_cache_dir()
     model = read_architecture(raw_config, config.max_context, config.model_code, cache_dir)
-    return ModelFiles(raw_config, model, Checkpoint(folder, scheme))
+    return ModelFiles(raw_config, model, Checkpoint(folder, scheme, () if model.vision else TOWERS))
 
 
 @dataclass(frozen=True)

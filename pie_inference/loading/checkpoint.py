@@ -62,10 +62,12 @@ class Checkpoint:
     tensors lack `model.` in front. Here they have it.
     """
 
-    def __init__(self, folder: Path, scheme: Scheme | None = None) -> None:
-        """`scheme`: how its weights are quantized, if they are."""
+    def __init__(self, folder: Path, scheme: Scheme | None = None, left_out: Sequence[str] = ()) -> None:
+        """`scheme`: how its weights are quantized, if they are. `left_out`: parts of the names of tensors that the
+        model leaves alone; they count nowhere."""
         self.folder = folder
         self.scheme = scheme
+        self._left_out = left_out
         self._files: dict[Path, Any] = {}
         stored = self._locate()
         prefix = "model." if BARE in stored else ""
@@ -83,8 +85,8 @@ class Checkpoint:
         return name in self._where
 
     def tensors(self) -> Iterator[StoredTensor]:
-        """All tensors, from the headers alone."""
-        return map(self.find, self._where)
+        """All tensors of the model, from the headers alone."""
+        return (self.find(name) for name in self._where if not any(part in name for part in self._left_out))
 
     def find(self, name: str) -> StoredTensor:
         """One tensor, from its file's header. Raises CheckpointError if it is missing."""
@@ -134,11 +136,11 @@ class Checkpoint:
         return self.find(name).shape
 
     def num_parameters(self) -> int:
-        """The count of weights in all tensors together."""
+        """The count of weights in all tensors of the model together."""
         return sum(stored.parameters for stored in self.tensors())
 
     def num_bytes(self) -> int:
-        """Bytes of all tensors together, as they are stored."""
+        """Bytes of all tensors of the model together, as they are stored."""
         return sum(stored.nbytes for stored in self.tensors())
 
     def _locate(self) -> Mapping[str, Path]:

@@ -31,11 +31,14 @@ KEPT_EXACT = (
 embeddings of layers, mixtures of streams, biases of experts."""
 
 TOWERS = (
-    *("vision_model.", "vision_tower.", "visual.", "connector.", "multi_modal_projector.", "embed_vision."),
-    *("audio_tower.", "embed_audio.", "talker.", "code2wav."),
+    *("vision_model.", "vision_tower.", "visual.", "connector.", "projector.", "embed_vision.", "vision_encoder."),
+    *("vision_projection.", "vision_embed_tokens.", "high_res_vision_neck.", "high_res_vision_proj."),
+    *("img_processor.", "qformer.", "query_tokens", "language_projection.", "aligner.", "model.merger.", "vqmodel."),
+    *("generation_embeddings.", "generation_head.", "audio_tower.", "embed_audio.", "audio_embed.encoder."),
+    *("talker.", "code2wav."),
 )
-"""Parts of the names of matrices that turn images into vectors, or are of models that hear and speak: these are not
-quantized either."""
+"""Parts of the names of matrices that turn images into vectors, or are of models that hear, draw and speak. These are
+not quantized either; models of text leave them out."""
 
 HEADROOM = 1 << 29
 """Memory that a worker needs beside the weights: its code, intermediate results, a small KV cache."""

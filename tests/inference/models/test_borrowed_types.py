@@ -13,6 +13,7 @@ from safetensors.torch import save_file
 from pie_inference.adapters.files import FILE, common_name
 from pie_inference.adapters.peft_config import CONFIG_FILE
 from pie_inference.errors import CheckpointError
+from pie_inference.loading.weight_sizes import TOWERS
 from pie_inference.models.borrowed.config import read_borrowed, version
 from pie_inference.protocol import LoadAdapter
 from testing.worker_batches import Extend, Keys
@@ -48,6 +49,23 @@ def test_the_part_of_a_type_that_makes_text_is_exact(kind: str) -> None:
 
     found = read_borrowed(CONFIG_MAPPING[kind](**SETTINGS.get(kind, {})).to_dict(), CLASSES[kind], None)
     assert found.difference < (5e-4 if found.state else 1e-4)
+
+
+@pytest.mark.parametrize("kind", corpus([*SEEING, "phi4_multimodal"], lambda kind: kind != "phi4_multimodal"))
+def test_sizes_count_the_part_that_makes_text(kind: str) -> None:
+    from transformers import CONFIG_MAPPING
+    from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
+
+    from pie_inference.models.borrowed import code, parts
+
+    raw = CONFIG_MAPPING[kind](**SETTINGS.get(kind, {})).to_dict()
+    config = code.read(raw, code.SEEING.get(kind) or MODEL_FOR_CAUSAL_LM_MAPPING_NAMES[kind])
+    with torch.device("meta"):
+        model = code.class_of(config)._from_config(config)
+    names = {id(tensor): name for name, tensor in model.state_dict(keep_vars=True).items()}
+    served = {id(tensor) for tensor in parts.text_part(model).state_dict(keep_vars=True).values()}
+    counted = {tensor for tensor, name in names.items() if not any(part in name for part in TOWERS)}
+    assert served & names.keys() == counted
 
 
 def test_every_type_is_told() -> None:

@@ -153,6 +153,9 @@ def test_the_text_model_of_a_checkpoint_with_images(tmp_path: Path) -> None:
     config = {"architectures": [DENSE_WITH_IMAGES], "vision_config": {}}
     config["text_config"] = json.loads((tmp_path / "config.json").read_text())
     (tmp_path / "config.json").write_text(json.dumps(config))
+    told = check_up(WorkerConfig(tmp_path, "model")).shape
+    assert told is not None
+    assert told.parameters == sum(tensor.numel() for tensor in tensors.values())
     oracle, tokens = StateOracle(tmp_path, reference), random_tokens(50, 9)
     [result] = oracle.driver().logprobs(Extend(Keys(), tokens), vocab_size=VOCAB)
     assert_close(result, oracle.expected(tokens))
