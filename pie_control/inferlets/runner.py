@@ -2,9 +2,11 @@
 
 Theory of operation. `run_ready` gives turns to the inferlets that can run, until all of them wait or ROUND_SECONDS are
 over. Waves are formed only then, so that every inferlet that a result woke takes part in the next batch. An inferlet
-that was preempted goes after those that were not: many that compute do not keep one waiting that needs little. After
-two preemptions in a row it is *busy*: the others no longer wait for it at all. `run_busy` gives one busy inferlet a
-slice, between turns of the event loop, so an endless loop costs the others at most one slice per turn.
+that was preempted goes after those that were not: many that compute do not keep one waiting that needs little. Those
+that were just launched go after those that have begun, but for one turn in NEW_TURNS: of many that come at once, the
+first shall have something to do for the worker while the others begin. After two preemptions in a row it is *busy*: the
+others no longer wait for it at all. `run_busy` gives one busy inferlet a slice, between turns of the event loop, so an
+endless loop costs the others at most one slice per turn.
 """
 
 from __future__ import annotations
@@ -20,6 +22,8 @@ from .lifecycle import ENDINGS, Status
 from .memory_use import MemoryUse
 
 PREEMPTIONS_UNTIL_BUSY = 2
+NEW_TURNS = 4
+"""One in so many turns is of an inferlet that was just launched, if others can go on."""
 LONG_SECONDS = 5.0
 """Processor time without a wait, of which the log of an inferlet tells."""
 LONGEST_RUN_SECONDS = 0.005
@@ -47,6 +51,7 @@ class Runner:
         self._wake = wake
         self._on_step = on_step
         self._ready: deque[Inferlet] = deque()
+        self._new: deque[Inferlet] = deque()  # that have had no turn; ready, too
         self._interrupted: deque[Inferlet] = deque()  # that were preempted in their last turn; ready, too
         self._queued: set[int] = set()
         self._busy: deque[Inferlet] = deque()
@@ -61,18 +66,18 @@ class Runner:
     @property
     def has_work(self) -> bool:
         """Whether an inferlet can run."""
-        return bool(self._ready or self._interrupted or self._busy)
+        return self.has_ready or bool(self._busy)
 
     @property
     def has_ready(self) -> bool:
         """Whether one can run that is not busy."""
-        return bool(self._ready or self._interrupted)
+        return bool(self._ready or self._new or self._interrupted)
 
     def ready(self, inferlet: Inferlet) -> None:
         """Queues an inferlet that can run."""
         if inferlet.number not in self._queued and inferlet.status not in ENDINGS:
             self._queued.add(inferlet.number)
-            self._ready.append(inferlet)
+            (self._new if inferlet.status is Status.CREATED else self._ready).append(inferlet)
             self._wake()
 
     def run_ready(self) -> bool:
@@ -82,20 +87,25 @@ class Runner:
         deadline = now + LONGEST_RUN_SECONDS
         self.memory.settle_if_idle()
         if self._turns_left == 0:
-            self._turns_left = TURNS_IN_ROUND * (len(self._ready) + len(self._interrupted))
+            self._turns_left = TURNS_IN_ROUND * (len(self._ready) + len(self._new) + len(self._interrupted))
             self._round_ends = now + ROUND_SECONDS
-            if self._interrupted and self._ready:  # or it might never have its turn
+            if self._interrupted and (self._ready or self._new):  # or it might never have its turn
                 self._turn(self._interrupted.pop())
-        while (self._ready or self._interrupted) and self._turns_left:
+        while self.has_ready and self._turns_left:
             self._turns_left -= 1
-            self._turn((self._ready or self._interrupted).popleft())
+            self._turn(self._next())
             now = time.perf_counter()
             if now > self._round_ends:
                 break
-            if now > deadline and self._turns_left and (self._ready or self._interrupted):
+            if now > deadline and self._turns_left and self.has_ready:
                 return False
         self._turns_left = 0
         return True  # even if some are ready: one that never waits must not delay the others
+
+    def _next(self) -> Inferlet:
+        if self._new and (not self._ready or self.turns % NEW_TURNS == 0):
+            return self._new.popleft()
+        return (self._ready or self._interrupted).popleft()
 
     def run_busy(self) -> bool:
         """Gives one busy inferlet a slice; False if there is none."""

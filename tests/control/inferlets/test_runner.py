@@ -102,6 +102,16 @@ def test_one_that_is_ready_twice_runs_once() -> None:
     assert play(body) == ["1", "quiet"]
 
 
+def test_launched_ones_let_others_go_first_but_do_not_wait_for_ever() -> None:
+    def body(scene: Scene) -> None:
+        scene.on_step = lambda inferlet, _: scene.runner.ready(inferlet) if inferlet.number == 1 else None
+        scene.add(forever=Step.WAITING)
+        scene.add(Step.WAITING)
+        scene.add(Step.WAITING)
+
+    assert "".join(play(body)[:9]) == "111121113"
+
+
 def test_an_ended_one_does_not_run() -> None:
     def body(scene: Scene) -> None:
         scene.add(Step.WAITING).status = Status.TERMINATED
