@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 import msgspec
@@ -74,7 +74,7 @@ def survey(config: Any) -> Survey:
             tokens = torch.zeros(1, ROWS, dtype=torch.int64)
             embeds = model.get_input_embeddings()(tokens[0])
             cache = new_cache(model.config) if why_state(config) else None
-            with reads.watched():
+            with nullcontext() if cache is not None else reads.watched():  # with a state, no graph records it
                 hidden = run(base_of(model), embeds[None], torch.zeros_like(tokens), cache, tokens)
             logits = Head(model)(hidden[0])
     except (_Refused, CheckpointError) as refused:
