@@ -54,17 +54,18 @@ def _words(text: str) -> list[str]:
 
 SERVED = _words("""
     afmoe apertus arcee aria_text axk1 bailing_hybrid bamba beam bert bert-generation biogpt bitnet
-    camembert cohere cohere2 cohere2_moe cohere_compass_text ctrl cwm data2vec-text deepseek_v2
-    deepseek_v3 dots1 ernie ernie4_5 ernie4_5_moe exaone4 exaone_moe falcon_h1 falcon_mamba flex_olmo
-    flint fuyu gemma gemma2 gemma3 gemma3_text gemma3n gemma3n_text gemma4 gemma4_text gemma4_unified
-    gemma4_unified_text glm glm4 glm4_moe glm4_moe_lite got_ocr2 gpt-sw3 gpt2 gpt_bigcode gpt_neox
-    gpt_oss granite granite_swa granitemoe granitemoe_swa granitemoehybrid granitemoeshared helium
-    hrm_text hunyuan_v1_dense hunyuan_v1_moe hy_v3 hyperclovax internlm3 iquestcoder jais2 jamba
-    kimi_linear kolibri1 laguna lfm2 lfm2_moe lfm3 llama llama4 llama4_text mamba mamba2 mellum
-    mimo_v2_flash minicpm3 minimax minimax_m2 minimax_m3_vl_text ministral ministral3 mistral mixtral
-    modernbert-decoder moshi moss_transcribe_diarize nanochat nemotron nemotron_h olmo olmo2 olmo3
-    olmo_hybrid olmoe opt persimmon phi phi3 phi4_multimodal phimoe qwen2 qwen2_moe qwen3 qwen3_5
-    qwen3_5_moe qwen3_5_moe_text qwen3_5_text qwen3_moe qwen3_next roberta roberta-prelayernorm roc_bert
+    camembert codegen cohere cohere2 cohere2_moe cohere_compass_text ctrl cwm data2vec-text
+    deepseek_v2 deepseek_v3 dots1 ernie ernie4_5 ernie4_5_moe exaone4 exaone_moe falcon_h1
+    falcon_mamba flex_olmo flint fuyu gemma gemma2 gemma3 gemma3_text gemma3n gemma3n_text gemma4
+    gemma4_text gemma4_unified gemma4_unified_text glm glm4 glm4_moe glm4_moe_lite got_ocr2 gpt-sw3
+    gpt2 gpt_bigcode gpt_neo gpt_neox gpt_neox_japanese gpt_oss gptj granite granite_swa granitemoe
+    granitemoe_swa granitemoehybrid granitemoeshared helium hrm_text hunyuan_v1_dense hunyuan_v1_moe
+    hy_v3 hyperclovax internlm3 iquestcoder jais2 jamba kimi_linear kolibri1 laguna lfm2 lfm2_moe
+    lfm3 llama llama4 llama4_text mamba mamba2 mellum mimo_v2_flash minicpm3 minimax minimax_m2
+    minimax_m3_vl_text ministral ministral3 mistral mixtral modernbert-decoder moshi
+    moss_transcribe_diarize nanochat nemotron nemotron_h olmo olmo2 olmo3 olmo_hybrid olmoe opt
+    persimmon phi phi3 phi4_multimodal phimoe qwen2 qwen2_moe qwen3 qwen3_5 qwen3_5_moe
+    qwen3_5_moe_text qwen3_5_text qwen3_moe qwen3_next roberta roberta-prelayernorm roc_bert
     seed_oss smollm3 solar_open stablelm starcoder2 vaultgemma xlm-roberta xlm-roberta-xl xmod youtu
     zamba zamba2 zaya
 """)
@@ -87,8 +88,7 @@ REFUSED: Mapping[str, list[str]] = {
         bart bigbird_pegasus blenderbot blenderbot-small marian mbart mvp pegasus plbart prophetnet whisper
     """),
     "beside": _words("""
-        big_bird bloom codegen falcon git gpt_neo gpt_neox_japanese gptj megatron-bert openai-gpt rembert
-        roformer rwkv trocr xglm
+        big_bird bloom falcon git megatron-bert openai-gpt rembert roformer rwkv trocr xglm
     """),
     "over pages its logits differ": _words("""
         diffllama doge recurrent_gemma

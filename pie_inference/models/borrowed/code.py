@@ -4,11 +4,13 @@ depends on how transformers is made is here and in `filling`."""
 from __future__ import annotations
 
 import copy
+import inspect
 import logging
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
+from functools import partial
 from typing import Any
 
 import torch
@@ -198,6 +200,36 @@ def _prepared(config: Any, attention: str) -> Any:
     return own
 
 
+def _modules(kind: Any, config: Any, dtype: torch.dtype, attention: str) -> Any:
+    """A model as its class makes it. Older code has a table of attentions, or one alone, which is a method `_attn`."""
+    try:
+        model = kind._from_config(_prepared(config, attention), dtype=dtype)
+    except KeyError as error:
+        if NAME not in str(error):
+            raise
+        model = kind._from_config(_prepared(config, "eager"), dtype=dtype)
+        text_of(model.config)._attn_implementation = NAME  # so that nobody makes a mask
+        if not any(map(_attends_alone, model.modules())):
+            raise
+    for module in filter(_attends_alone, model.modules() if attention == NAME else ()):
+        module._attn = partial(_attend_alone, module)
+    return model
+
+
+def _attends_alone(module: Any) -> bool:
+    method = getattr(module, "_attn", None)
+    return method is not None and list(inspect.signature(method).parameters)[:3] == ["query", "key", "value"]
+
+
+def _attend_alone(module: Any, query: Tensor, key: Tensor, value: Tensor, mask: Any = None) -> Any:
+    """Attention in place of a method `_attn`."""
+    divisor = getattr(module, "scale_attn", getattr(module, "norm_factor", 1.0))
+    window = module.config.window_size if getattr(module, "attention_type", "") == "local" else None
+    query, key = query.to(value.dtype), key.to(value.dtype)
+    found, _ = _attention(module, query, key, value, mask, scaling=1 / divisor, sliding_window=window)
+    return found.transpose(1, 2), None
+
+
 def make(config: Any, dtype: torch.dtype, device: str, attention: str = NAME) -> Any:
     """A model with the weights of nobody; on the device `meta` it takes no memory. Of a model of more than text, it is
     the part that makes text. Raises CheckpointError."""
@@ -205,7 +237,7 @@ def make(config: Any, dtype: torch.dtype, device: str, attention: str = NAME) ->
     try:
         with torch.device("meta" if sees else device), warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            model = kind._from_config(_prepared(config, attention), dtype=dtype).eval()
+            model = _modules(kind, config, dtype, attention).eval()
         return with_numbers(text_part(model), device) if sees else model
     except KeyError as error:
         reason = "attends beside its interface of attention" if NAME in str(error) else f"needs {error}"

@@ -52,7 +52,10 @@ SMALL: Mapping[str, int] = {
 }
 """The value for the fields whose whole name fits the pattern; the first pattern decides."""
 
-BY_LAYER = ("layer_types", "mlp_layer_types", "layers_block_type", "no_rope_layers", "activation_sparsity_pattern")
+BY_LAYER = (
+    *("layer_types", "mlp_layer_types", "layers_block_type", "no_rope_layers", "activation_sparsity_pattern"),
+    "attention_layers",
+)
 """Fields that say the kind of each layer."""
 
 _KV_HEADS = r"num_key_value_heads|n_head_kv|num_kv_heads|n_kv_heads|.*_num_key_value_heads|num_global_key_value_heads"
@@ -81,6 +84,8 @@ def shrink(config: Any) -> dict[str, Any]:
         small["num_kv_shared_layers"] = sum(layer >= count - values["num_kv_shared_layers"] for layer in layers)
     if "per_layer_config" in values:
         small["per_layer_config"] = _small_exceptions(values, layers)
+    if "attention_types" in values:
+        small["attention_types"] = [[small["attention_layers"], 1]]
     if "mamba_d_ssm" in values:
         small["mamba_d_ssm"] = small["mamba_n_heads"] * small["mamba_d_head"]
     return {name: value for name, value in small.items() if name not in ("transformers_version", "dtype")}
