@@ -80,6 +80,23 @@ SEEING = _words("""
 """)
 """Types of more than text whose text is exact."""
 
+WITHOUT_PLAN = {
+    *_words("""
+        bert bert-generation biogpt bitnet camembert ctrl data2vec-text ernie fuyu gpt-sw3 gpt2
+        gpt_bigcode gpt_oss hunyuan_v1_dense modernbert-decoder moshi opt persimmon roberta
+        roberta-prelayernorm roc_bert stablelm xlm-roberta xlm-roberta-xl xmod
+    """),
+    *_words("blip-2 cosmos3_omni instructblip instructblipvideo lfm2_vl qwen3_vl"),
+}
+"""Types that ranks cannot share, as transformers does not say how; and those with a state are not shared."""
+
+WITHOUT_GRAPHS = {
+    "copies numbers from the host": ["gemma3n", "gemma3n_text"],
+    "numbers of the device": ["xmod"],
+    "sinks": ["flint", "gpt_oss", "granite_swa", "granitemoe_swa", "mimo_v2_flash"],
+}
+"""Types that no CUDA graph records, by what the reason says; and those with a state are not recorded."""
+
 REFUSED: Mapping[str, list[str]] = {
     "a bias by position": _words("""
         inkling2_text inkling_text

@@ -14,10 +14,19 @@ from pie_inference.adapters.files import FILE, common_name
 from pie_inference.adapters.peft_config import CONFIG_FILE
 from pie_inference.errors import CheckpointError
 from pie_inference.loading.weight_sizes import TOWERS
-from pie_inference.models.borrowed.config import read_borrowed, version
+from pie_inference.models.borrowed.config import BorrowedConfig, read_borrowed, version
 from pie_inference.protocol import LoadAdapter
 from testing.worker_batches import Extend, Keys
-from tests.helpers.borrowed import REFUSED, SEEING, SERVED, SETTINGS, TESTED, save_small
+from tests.helpers.borrowed import (
+    REFUSED,
+    SEEING,
+    SERVED,
+    SETTINGS,
+    TESTED,
+    WITHOUT_GRAPHS,
+    WITHOUT_PLAN,
+    save_small,
+)
 from tests.helpers.oracle import VOCAB, Oracle, assert_close, random_tokens
 from tests.helpers.states import StateOracle
 from tests.helpers.tiers import corpus
@@ -35,7 +44,7 @@ def test_a_type_is_exact_or_refused(told: tuple[str, str]) -> None:
     raw = CONFIG_MAPPING[kind](**SETTINGS.get(kind, {})).to_dict()
     if not reason:
         found = read_borrowed(raw, MODEL_FOR_CAUSAL_LM_MAPPING_NAMES[kind], None)
-        assert found.difference < (5e-4 if found.state else 1e-4)
+        assert_told(kind, found)
         return
     with pytest.raises(CheckpointError, match=reason):
         read_borrowed(raw, MODEL_FOR_CAUSAL_LM_MAPPING_NAMES[kind], None)
@@ -48,7 +57,22 @@ def test_the_part_of_a_type_that_makes_text_is_exact(kind: str) -> None:
     from pie_inference.models.borrowed.code import SEEING as CLASSES
 
     found = read_borrowed(CONFIG_MAPPING[kind](**SETTINGS.get(kind, {})).to_dict(), CLASSES[kind], None)
+    assert_told(kind, found)
+
+
+def assert_told(kind: str, found: BorrowedConfig) -> None:
+    """It is exact, and ranks and graphs serve it as the documentation says."""
     assert found.difference < (5e-4 if found.state else 1e-4)
+    reason = "keep a state" if found.state else "has no plan" if kind in WITHOUT_PLAN else ""
+    assert reason in found.survey.one_rank
+    assert bool(reason) == bool(found.survey.one_rank)
+    reasons = [why for why, kinds in WITHOUT_GRAPHS.items() if kind in kinds]
+    reason = "with a state" if found.state else next(iter(reasons), "")
+    assert reason in found.survey.no_graphs
+    assert bool(reason) == bool(found.survey.no_graphs)
+
+
+GRAPHLESS = [kind for kinds in WITHOUT_GRAPHS.values() for kind in kinds]
 
 
 @pytest.mark.parametrize("kind", corpus([*SEEING, "phi4_multimodal"], lambda kind: kind != "phi4_multimodal"))
@@ -76,6 +100,9 @@ def test_every_type_is_told() -> None:
     assert listed.split(", ") == SERVED
     seeing = told.split("the part that makes text is exact, too:")[1].split("\n\n")[1].rstrip(".").replace("\n", " ")
     assert seeing.split(", ") == SEEING
+    for kinds, mark in ((WITHOUT_PLAN, "for which transformers has none:"), (GRAPHLESS, "for other reasons:")):
+        listed = " ".join(told.split(mark)[1].split(".\n")[0].split())
+        assert sorted(listed.split(", ")) == sorted(kinds)
     known = {kind for kind, _ in TYPES} | {"gemma4_assistant"}  # whose default configuration cannot be made
     assert version() != TESTED or set(MODEL_FOR_CAUSAL_LM_MAPPING_NAMES) == known
 

@@ -35,8 +35,9 @@ class _Refused(Exception):
 
 
 @torch.inference_mode(False)
-def survey(config: Any) -> Survey:
-    """What a forward asks for. Raises CheckpointError."""
+def survey(config: Any, small: bool = False) -> Survey:
+    """What a forward asks for. What it does with the host is seen at a `small` model only, as watching takes long.
+    Raises CheckpointError."""
     model = make(config, torch.bfloat16, "meta")  # grouped products know no other on this device
     following = [module for module in model.modules() if following_of(module)]
     for module in following:
@@ -74,7 +75,8 @@ def survey(config: Any) -> Survey:
             tokens = torch.zeros(1, ROWS, dtype=torch.int64)
             embeds = model.get_input_embeddings()(tokens[0])
             cache = new_cache(model.config) if why_state(config) else None
-            with nullcontext() if cache is not None else reads.watched():  # with a state, no graph records it
+            watched = small and cache is None  # with a state, no graph records it
+            with reads.watched() if watched else nullcontext():
                 hidden = run(base_of(model), embeds[None], torch.zeros_like(tokens), cache, tokens)
             logits = Head(model)(hidden[0])
     except (_Refused, CheckpointError) as refused:

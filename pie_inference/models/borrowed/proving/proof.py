@@ -53,7 +53,8 @@ def prove(raw: Mapping[str, Any], architecture: str) -> Proof:
             torch.manual_seed(0)  # some parameters are random where code of transformers begins
             proved, difference = _proved(values, class_of(config).__name__)
         fixed = found.fixed_positions or proved.fixed_positions
-        told = {name: getattr(found, name) or getattr(proved, name) for name in ("forgets", "one_rank", "whole")}
+        names = ("forgets", "no_graphs", "one_rank", "whole")
+        told = {name: getattr(found, name) or getattr(proved, name) for name in names}
         return Proof("", msgspec.structs.replace(found, fixed_positions=fixed, **told), difference)
     except CheckpointError as error:
         raise CheckpointError(f"{error} (in a small form of it, which is to prove that it is exact)") from None
@@ -69,7 +70,7 @@ def _proved(values: Mapping[str, Any], architecture: str) -> tuple[Survey, float
     config = read(values, architecture)
     reference = make(config, torch.float32, "cpu", "eager")
     randomize(reference)
-    found = survey(config)
+    found = survey(config, small=True)
 
     one_at_a_time = Lock()  # a forward of transformers may change its module for a while
 
