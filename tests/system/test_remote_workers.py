@@ -27,6 +27,7 @@ from tests.helpers.remote_workers import (
     remote_worker,
 )
 from tests.helpers.servers import Listener, launch, run, started
+from tests.helpers.tiers import corpus
 from tests.helpers.tree import ROOT
 from tests.system.test_exports import EXPORT, IMPORT, until_equal
 from tests.system.test_killed_worker import DECODE
@@ -196,7 +197,7 @@ def test_the_command_of_a_worker_says_why_it_does_not_serve(tmp_path: Path) -> N
         assert "config.json: architecture none is not supported" in worker.said
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", corpus([signal.SIGINT, signal.SIGTERM], kind=lambda _: "a signal"))
 def test_a_signal_ends_a_worker_that_was_started_by_hand(number: signal.Signals) -> None:
     with remote_worker() as worker:
         worker.process.send_signal(number)

@@ -203,7 +203,7 @@ def _address(process: subprocess.Popen[bytes]) -> str:
     raise AssertionError("the server ended without telling its address")
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", corpus([signal.SIGTERM, signal.SIGINT], kind=lambda _: "a signal"))
 def test_a_signal_ends_everything(
     number: signal.Signals, server: tuple[subprocess.Popen[bytes], str], temporary: Path
 ) -> None:

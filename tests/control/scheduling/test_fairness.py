@@ -20,6 +20,7 @@ from pie_control.scheduling.forming.taking import PARTS, Taking
 from pie_control.tenants.tenant import DEFAULT_TENANT, ServiceClass, Standing, Tenant
 from pie_inference.protocol import Forward, RunWave
 from tests.helpers.scheduling import SIZES, Inferlet, World
+from tests.helpers.tiers import corpus
 
 ONE_AHEAD = Adaptive(max_in_flight=1)
 DEFAULT = Standing()
@@ -129,9 +130,12 @@ class Prefiller:
 # ---- shares ----
 
 
-@pytest.mark.parametrize("priority", [0, 1000])
-@pytest.mark.parametrize(("one", "other"), [(1, 256), (16, 256), (16, 16)])
-def test_two_inferlets_get_half_each_whatever_their_queues_and_priorities(one: int, other: int, priority: int) -> None:
+QUEUES = [(1, 256, 1000), (16, 256, 0), (16, 16, 1000), (1, 256, 0), (16, 256, 1000), (16, 16, 0)]
+
+
+@pytest.mark.parametrize("queues", corpus(QUEUES, kind=lambda one: one[:2]), ids=str)
+def test_two_inferlets_get_half_each_whatever_their_queues_and_priorities(queues: tuple[int, int, int]) -> None:
+    one, other, priority = queues
     arena = Arena()
     players = [arena.join(queues=one), arena.join(queues=other, priority=priority)]
     shares = arena.run_busy(100, players, deep=16 // one + 1)
