@@ -82,9 +82,10 @@ SEEING = _words("""
 
 WITHOUT_PLAN = {
     *_words("""
-        bert bert-generation biogpt bitnet camembert codegen ctrl data2vec-text ernie fuyu gpt-sw3 gpt2
-        gpt_bigcode gpt_neo gpt_neox_japanese gpt_oss gptj hunyuan_v1_dense modernbert-decoder moshi opt persimmon roberta
-        roberta-prelayernorm roc_bert stablelm xlm-roberta xlm-roberta-xl xmod
+        bert bert-generation biogpt bitnet camembert codegen ctrl data2vec-text ernie fuyu
+        gpt-sw3 gpt2 gpt_bigcode gpt_neo gpt_neox_japanese gpt_oss gptj hunyuan_v1_dense
+        modernbert-decoder moshi opt persimmon roberta roberta-prelayernorm roc_bert stablelm
+        xlm-roberta xlm-roberta-xl xmod
     """),
     *_words("blip-2 cosmos3_omni instructblip instructblipvideo lfm2_vl qwen3_vl"),
 }
