@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -13,6 +14,7 @@ from torch import Tensor, nn
 from torch.distributions import Distribution
 from torch.fx.experimental import _config as torch_config
 from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils.hooks import RemovableHandle
 
 from ....attention.interface import AttentionSpec
 from ....errors import CheckpointError
@@ -42,36 +44,10 @@ def survey(config: Any, small: bool = False) -> Survey:
     following = [module for module in model.modules() if following_of(module)]
     for module in following:
         stop_following(module)
-    traced, reads = Traced(model), HostReads()
-    found: list[Heads] = []
-    written: list[tuple[Tensor, Tensor, AttentionSpec]] = []  # of each layer of the cache
-    rows: Counter[str] = Counter()
-    irregular: set[str] = set()
-
-    def attend(module: Any, query: Tensor, key: Tensor, value: Tensor, mask: Any, **more: Any) -> Tensor:
-        heads = _heads(config, module, query, key, value, mask, more)
-        layer = next(
-            (n for n, (*both, spec) in enumerate(written) if _same(both, (key, value)) and spec == heads.spec), -1
-        )
-        if layer < 0:
-            layer = len(written)
-            written.append((key, value, heads.spec))
-        found.append(msgspec.structs.replace(heads, frequencies=traced.of(key), layer=layer))
-        return query.new_empty(query.shape[0], query.shape[2], query.shape[1], value.shape[3])
-
-    def watch(name: str) -> Any:
-        def seen(module: nn.Linear, given: tuple[Tensor, ...]) -> None:
-            rows[name] += 1
-            if given[0].numel() != ROWS * module.in_features:
-                irregular.add(name)
-
-        return seen
-
-    linear = {name: module for name, module in model.named_modules() if type(module) is nn.Linear}
-    hooks = [module.register_forward_pre_hook(watch(name)) for name, module in linear.items()]
+    reads, attentions, linears = HostReads(), _Attentions(config, Traced(model)), _Linears(model)
     name = type(model).__name__
     try:
-        with torch.device("meta"), torch.enable_grad(), attending(attend), _without_numbers(), _Forms():
+        with torch.device("meta"), torch.enable_grad(), attending(attentions), linears, _without_numbers(), _Forms():
             tokens = torch.zeros(1, ROWS, dtype=torch.int64)
             embeds = model.get_input_embeddings()(tokens[0])
             cache = new_cache(model.config) if why_state(config) else None
@@ -83,20 +59,14 @@ def survey(config: Any, small: bool = False) -> Survey:
         raise CheckpointError(f"config.json: {name} is not supported: {refused}") from None
     except Exception as error:
         raise CheckpointError(f"config.json: {name} is not supported: a forward fails: {first_line(error)}") from None
-    for hook in hooks:
-        hook.remove()
-    state = () if cache is None else parts_of(cache)
+    state, found = () if cache is None else parts_of(cache), attentions.found
     _check(name, found, state, embeds, hidden[0])
-    output = model.get_output_embeddings()
-    regular = {each for each, count in rows.items() if count == 1} - irregular
-    others = (each for each, module in linear.items() if each not in regular and module is not output)
     sizes = (embeds.shape[-1], logits.shape[-1])
-    by_token = asks_for_tokens(base_of(model))
     context = _context(text_of(config), first_position(base_of(model)))
     return Survey(
-        *(tuple(found), *sizes, tuple(others), *context, state),
+        *(tuple(found), *sizes, linears.irregular, *context, state),
         fixed_positions=why_fixed(model, found, bool(following)),
-        by_token=by_token,
+        by_token=asks_for_tokens(base_of(model)),
         no_graphs=_why_no_graphs(found, state, reads),
         one_rank="its layers keep a state of the text before" if state else why_one_rank(model),
     )
@@ -110,8 +80,60 @@ def _why_no_graphs(found: list[Heads], state: Sequence[StatePart], reads: HostRe
     return reads.found[0] if reads.found else ""
 
 
-def _same(some: Sequence[Tensor], others: Sequence[Tensor]) -> bool:
-    return all(one is other for one, other in zip(some, others, strict=True))
+class _Attentions:
+    """What each attention of a forward asks for, in the order in which it does."""
+
+    def __init__(self, config: Any, traced: Traced) -> None:
+        self.found: list[Heads] = []
+        self._config, self._traced = config, traced
+        self._written: list[tuple[Tensor, Tensor, AttentionSpec]] = []  # of each layer of the cache
+
+    def __call__(self, module: Any, query: Tensor, key: Tensor, value: Tensor, mask: Any, **more: Any) -> Tensor:
+        heads = _heads(self._config, module, query, key, value, mask, more)
+        layer = self._layer_of(key, value, heads.spec)
+        self.found.append(msgspec.structs.replace(heads, frequencies=self._traced.of(key), layer=layer))
+        return query.new_empty(query.shape[0], query.shape[2], query.shape[1], value.shape[3])
+
+    def _layer_of(self, key: Tensor, value: Tensor, spec: AttentionSpec) -> int:
+        """The layer of the cache that has these keys and values: an earlier one, if it has them already."""
+        for layer, (its_key, its_value, its_spec) in enumerate(self._written):
+            if its_key is key and its_value is value and its_spec == spec:
+                return layer
+        self._written.append((key, value, spec))
+        return len(self._written) - 1
+
+
+class _Linears:
+    """Watches the linear layers of a model within."""
+
+    def __init__(self, model: Any) -> None:
+        self._layers = {name: module for name, module in model.named_modules() if type(module) is nn.Linear}
+        self._output = model.get_output_embeddings()
+        self._calls = Counter[str]()
+        self._odd: set[str] = set()  # that saw other rows than those of the batch
+        self._hooks: list[RemovableHandle] = []
+
+    def __enter__(self) -> None:
+        self._hooks = [
+            module.register_forward_pre_hook(partial(self._sees, name)) for name, module in self._layers.items()
+        ]
+
+    def __exit__(self, *_: object) -> None:
+        for hook in self._hooks:
+            hook.remove()
+
+    def _sees(self, name: str, module: nn.Linear, given: tuple[Tensor, ...]) -> None:
+        self._calls[name] += 1
+        if given[0].numel() != ROWS * module.in_features:
+            self._odd.add(name)
+
+    @property
+    def irregular(self) -> tuple[str, ...]:
+        """Those that have not run once over the rows of the batch, but for the output head."""
+        regular = {name for name, calls in self._calls.items() if calls == 1} - self._odd
+        return tuple(
+            name for name, module in self._layers.items() if name not in regular and module is not self._output
+        )
 
 
 class _Forms(TorchDispatchMode):  # type: ignore[no-untyped-call]
