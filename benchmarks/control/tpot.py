@@ -1,6 +1,7 @@
 """What is the time per output token of concurrent inferlets, against the same worker driven directly?
 
-Each inferlet fills a prompt. Once all have done so, they stream greedy tokens to the client through its session. The
+Each inferlet fills a prompt. Once all have done so, they stream greedy tokens to the client through its session: by
+`stream` the program reads each piece of text and sends it, by `piped` it sleeps while the text goes to the client. The
 time runs from the first message of any inferlet at the client to the last one of any, divided by the tokens that an
 inferlet sends between: so those that begin later, and the rest that then end alone, count. The closed loop (a worker in
 this process) and Pie take turns in one run, on the same prompts, with the same worker settings; one is idle
@@ -11,7 +12,6 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -33,6 +33,7 @@ from ..support.server import serving
 
 DEMO = "demo"
 MODELS = (*SHIPPED, LLAMA_160M, LLAMA_1B)
+PROGRAMS: dict[str, tuple[str, ...]] = {"stream": (), "piped": ("--piped",)}
 PAGES = 2048
 WARM_UP_TOKENS = 8
 NAMES = ("Tom", "Anna", "Ben", "Lily", "Max", "Sue", "Sam", "Mia")
@@ -50,6 +51,7 @@ class Plan:
     `tree`: the tree to serve from, if not this one; the closed loop is always this tree's."""
 
     models: tuple[str, ...]
+    programs: tuple[str, ...]
     concurrent: tuple[int, ...]
     prompt: int
     tokens: int
@@ -58,10 +60,11 @@ class Plan:
 
     def __post_init__(self) -> None:
         refuse_unknown("model", self.models, MODELS)
+        refuse_unknown("program", self.programs, tuple(PROGRAMS))
 
 
-FULL = Plan((DEMO, LLAMA_160M), (1, 8, 32), prompt=64, tokens=64, rounds=3)
-QUICK = Plan((DEMO, LLAMA_160M), (1, 8), prompt=64, tokens=16, rounds=2)
+FULL = Plan((DEMO, LLAMA_160M), ("stream", "piped"), (1, 8, 32), prompt=64, tokens=64, rounds=3)
+QUICK = Plan((DEMO, LLAMA_160M), ("stream",), (1, 8), prompt=64, tokens=16, rounds=2)
 
 
 @dataclass(frozen=True)
@@ -74,6 +77,7 @@ class Row:
     model: str
     dtype: str
     threads: int
+    program: str
     concurrent: int
     closed_loop_ms: float
     pie_ms: float
@@ -102,7 +106,7 @@ class _Turns:
 
 
 async def run(plan: Plan) -> list[Row]:
-    """One row for each model and number of inferlets."""
+    """One row for each model, program and number of inferlets."""
     return [row for model in plan.models for row in await _measure_model(model, plan)]
 
 
@@ -111,18 +115,29 @@ async def _measure_model(name: str, plan: Plan) -> list[Row]:
     loop = ClosedLoop(WorkerConfig(folder, name, pages=PAGES))
     settings: dict[str, Any] = {"model": folder, "pages": PAGES, "threads": loop.threads}
     async with serving(tree=plan.tree, **settings) as server, Client(server.url) as client:
-        program = await client.upload(source("generate"), "generate")
-        return [await _compare(loop, client, program, concurrent, plan) for concurrent in plan.concurrent]
+        uploaded = await client.upload(source("generate"), "generate")
+        return [
+            await _compare(loop, client, uploaded, program, concurrent, plan)
+            for program in plan.programs
+            for concurrent in plan.concurrent
+        ]
 
 
-async def _compare(loop: ClosedLoop, client: Client, program: str, concurrent: int, plan: Plan) -> Row:
+async def _compare(loop: ClosedLoop, client: Client, uploaded: str, program: str, concurrent: int, plan: Plan) -> Row:
     prompts = make_prompts(concurrent, plan.prompt, loop.description)
-    await _turns(loop, client, program, prompts, WARM_UP_TOKENS)
-    rounds = [await _turns(loop, client, program, prompts, plan.tokens) for _ in range(plan.rounds)]
+
+    async def turns(tokens: int) -> _Turns:
+        """A turn of the closed loop, then one of Pie. In both, the prompts run one after the other."""
+        closed = await asyncio.to_thread(loop.generate, prompts, tokens)
+        return _Turns(closed, await run_inferlets(client, uploaded, prompts, tokens, *PROGRAMS[program]))
+
+    await turns(WARM_UP_TOKENS)
+    rounds = [await turns(plan.tokens) for _ in range(plan.rounds)]
     return Row(
         model=loop.description.name,
         dtype=loop.description.dtype,
         threads=loop.threads,
+        program=program,
         concurrent=concurrent,
         closed_loop_ms=round(median([one.closed_ms for one in rounds]), 3),
         pie_ms=round(median([one.pie.together for one in rounds]), 3),
@@ -133,14 +148,6 @@ async def _compare(loop: ClosedLoop, client: Client, program: str, concurrent: i
         worker_ms=round(median([one.pie.waves.worker for one in rounds]), 3),
         guest_ms=round(median([one.pie.waves.guest for one in rounds]), 3),
     )
-
-
-async def _turns(
-    loop: ClosedLoop, client: Client, program: str, prompts: Sequence[Sequence[int]], tokens: int
-) -> _Turns:
-    """Runs a turn of the closed loop, then one of Pie. In both, the prompts run one after the other."""
-    closed = await asyncio.to_thread(loop.generate, prompts, tokens)
-    return _Turns(closed, await run_inferlets(client, program, prompts, tokens))
 
 
 def make_prompts(count: int, length: int, model: ModelDescription) -> list[list[int]]:

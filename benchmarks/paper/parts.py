@@ -147,7 +147,7 @@ PARTS = (
         "vLLM 64.06, 30.30 and 16.83 ms with 8B, 3B and 1B; Pie 2.39, 5.64 and 11.41 % more.",
         "Milliseconds per output token",
         _pairs(
-            lambda row: f"{row['model']}, {row['concurrent']} at once",
+            lambda row: f"{row['model']}, {row['program']}",
             **{"Pie": "pie_ms", "closed loop": "closed_loop_ms"},
         ),
     ),

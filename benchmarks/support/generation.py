@@ -56,18 +56,18 @@ class Stream:
     def of(cls, tokens: list[int], counts: Sequence[int], start: float, times: Sequence[float]) -> Stream:
         """The stream begins with its first message, at which it had the first of `counts` tokens. If that message had
         all of them (a piece has several tokens if the program is slower than the model; special tokens have no text),
-        it begins at `start`, when the inferlet was told to go."""
+        or if nobody counted (piped text), it begins at `start`, when the inferlet was told to go."""
         if counts[-1] > counts[0]:
             return cls(tokens, counts[-1] - counts[0], times[0], times[-1])
         return cls(tokens, counts[-1], start, times[-1])
 
 
 async def run_inferlets(
-    client: Client, program: str, prompts: Prompts, tokens: int, *, together: bool = False
+    client: Client, program: str, prompts: Prompts, tokens: int, *arguments: str, together: bool = False
 ) -> Generated:
-    """Generates `tokens` greedy tokens behind each prompt, with the program `generate`. All prompts run first: one
-    after the other, or `together`, in as few waves as the server needs."""
-    running = await launch_many(client, program, len(prompts), str(tokens))
+    """Generates `tokens` greedy tokens behind each prompt, with the program `generate` and further `arguments` of it.
+    All prompts run first: one after the other, or `together`, in as few waves as the server needs."""
+    running = await launch_many(client, program, len(prompts), str(tokens), *arguments)
     before, start = await client.statistics(), time.perf_counter()
     await _fill(running, prompts, together)
     elapsed, filled = time.perf_counter() - start, await client.statistics()

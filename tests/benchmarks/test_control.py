@@ -83,12 +83,14 @@ def test_every_function_of_the_api_has_a_row_or_a_reason() -> None:
 
 
 def test_tpot_compares_runs_with_the_same_tokens(tmp_path: Path) -> None:
-    options = f"--models demo --concurrent 2 --prompt 64 --tokens 6 --rounds 1 --tree {ROOT}".split()
-    (row,) = run(tmp_path, "tpot", *options)
-    assert row["same_tokens"]
-    assert 1 <= row["batch"] <= row["concurrent"]
-    assert row["closed_loop_ms"] > 0
-    assert row["pie_ms"] > 0
+    options = "--models demo --programs stream,piped --concurrent 2 --prompt 64 --tokens 6 --rounds 1 --tree".split()
+    rows = run(tmp_path, "tpot", *options, str(ROOT))
+    assert [row["program"] for row in rows] == ["stream", "piped"]
+    for row in rows:
+        assert row["same_tokens"]
+        assert 1 <= row["batch"] <= row["concurrent"]
+        assert row["closed_loop_ms"] > 0
+        assert row["pie_ms"] > 0
 
 
 def test_scale(tmp_path: Path) -> None:
