@@ -69,7 +69,7 @@ def real_pictures(checkpoint: Path, vision: Vision) -> Sequence[Picture]:
     from transformers import AutoModelForImageTextToText
     from transformers.utils import logging
 
-    logging.disable_progress_bar()  # type: ignore[no-untyped-call]
+    logging.disable_progress_bar()
     model: Any = AutoModelForImageTextToText.from_pretrained(checkpoint, dtype=torch.float64)
     processor = load_image_processor(checkpoint)
     assert model.config.vision_config._attn_implementation == "sdpa", "the plainest one rounds to float32"

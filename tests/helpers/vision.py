@@ -25,7 +25,7 @@ def load_model(folder: Path) -> Any:
     from transformers import AutoModelForImageTextToText
     from transformers.utils import logging
 
-    logging.disable_progress_bar()  # type: ignore[no-untyped-call]
+    logging.disable_progress_bar()
     model: Any = AutoModelForImageTextToText.from_pretrained(folder, dtype=torch.float32, attn_implementation="eager")
     return model.eval()
 

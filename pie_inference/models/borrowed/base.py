@@ -16,7 +16,7 @@ from ...errors import CheckpointError
 from .code import text_of
 
 
-class _Output(MoeModelOutputWithPast):
+class _Output(MoeModelOutputWithPast):  # type: ignore[misc]
     """Has every attribute that a head may pass on: None."""
 
     def __getattr__(self, name: str) -> None:
@@ -60,7 +60,8 @@ def base_of(model: Any) -> nn.Module:
         return found
     embedding = model.get_input_embeddings()
     models = (each for each in found.modules() if isinstance(each, PreTrainedModel))
-    return [each for each in models if any(part is embedding for part in each.modules())][-1]
+    text: nn.Module = [each for each in models if any(part is embedding for part in each.modules())][-1]
+    return text
 
 
 class Head:
