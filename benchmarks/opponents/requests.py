@@ -11,6 +11,11 @@ from ..support.samples import median
 
 Request = Callable[[], Awaitable[object]]
 
+TURNS = 3
+"""Rates are measured so often at each side: one run says little, as the pace of a machine changes by a tenth."""
+REST_SECONDS = 1.0
+"""Between turns: Pie makes guests for some time after its own."""
+
 
 async def seconds_of(request: Request) -> float:
     """Seconds of one request alone."""
@@ -34,8 +39,8 @@ async def run_many(request: Request, count: int, concurrent: int) -> tuple[float
 
 @dataclass(frozen=True)
 class Compared:
-    """Medians in milliseconds of requests alone, and requests a second; `latency` and `rate` are Pie's over the
-    opponent's."""
+    """Medians in milliseconds of requests alone, and requests a second; `latency` and `rate` are the medians of Pie's
+    over the opponent's, turn by turn."""
 
     pie_ms: float
     opponent_ms: float
@@ -46,19 +51,22 @@ class Compared:
 
 
 async def compare(pie: Request, opponent: Request, rounds: int, count: int, concurrent: int) -> Compared:
-    """Both in turns: `rounds` requests alone, then `count`, so many at a time: first those of the opponent, as Pie
-    makes guests for some time after its own."""
+    """Both in turns: `rounds` requests alone, then TURNS times `count`, so many at a time."""
     await pie()  # warm
     await opponent()
     turns = [(await seconds_of(pie), await seconds_of(opponent)) for _ in range(rounds)]
     pie_seconds, opponent_seconds = zip(*turns, strict=True)
-    opponent_s, _ = await run_many(opponent, count, concurrent)
-    pie_s, _ = await run_many(pie, count, concurrent)
+    rates = []
+    for _ in range(TURNS):
+        opponent_s, _ = await run_many(opponent, count, concurrent)
+        pie_s, _ = await run_many(pie, count, concurrent)
+        rates.append((pie_s, opponent_s))
+        await asyncio.sleep(REST_SECONDS)
     return Compared(
         pie_ms=round(1e3 * median(pie_seconds), 1),
         opponent_ms=round(1e3 * median(opponent_seconds), 1),
         latency=round(median([one / other for one, other in turns]), 3),
-        pie_s=round(pie_s, 2),
-        opponent_s=round(opponent_s, 2),
-        rate=round(pie_s / opponent_s, 3),
+        pie_s=round(median([one for one, _ in rates]), 2),
+        opponent_s=round(median([other for _, other in rates]), 2),
+        rate=round(median([one / other for one, other in rates]), 3),
     )

@@ -61,7 +61,7 @@ class Plan:
 
 ALL = tuple(KINDS)
 FULL = Plan(("demo", "random-160m", "paced:5ms+20us"), ALL, (0, 30, 100), (1, 2), rounds=7, concurrent=8, agents=48)
-QUICK = Plan(("demo",), ALL, (0, 30), (2,), rounds=2, concurrent=8, agents=8)
+QUICK = Plan(("demo",), ALL, (0, 30), (2,), rounds=3, concurrent=8, agents=16)
 
 
 @dataclass(frozen=True)

@@ -56,7 +56,8 @@ MOST_LATENCY, LEAST_RATE = 1.05, 0.97
 @dataclass(frozen=True)
 class Plan:
     """Prompts have `prompt` tokens, `tokens` are generated. Latencies are medians of `rounds` requests alone, which
-    both sides run in turns; rates are of `requests`, `concurrent` at a time. `programs` run on Pie alone."""
+    both sides run in turns; rates are medians of three turns of `requests`, `concurrent` at a time. `programs`
+    run on Pie alone."""
 
     models: tuple[str, ...]
     features: tuple[str, ...]
@@ -77,7 +78,7 @@ class Plan:
 
 
 FULL = Plan(("demo", "random-160m"), FEATURES, PROGRAMS, rounds=9, concurrent=32, requests=128)
-QUICK = Plan(("demo",), FEATURES, PROGRAMS[:2], rounds=3, concurrent=16, requests=16)
+QUICK = Plan(("demo",), FEATURES, PROGRAMS[:2], rounds=5, concurrent=16, requests=32)
 
 
 @dataclass(frozen=True)
