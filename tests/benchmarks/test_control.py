@@ -83,8 +83,8 @@ def test_every_function_of_the_api_has_a_row_or_a_reason() -> None:
 
 
 def test_tpot_compares_runs_with_the_same_tokens(tmp_path: Path) -> None:
-    options = "--models demo --programs stream,piped --concurrent 2 --prompt 64 --tokens 6 --rounds 1 --tree".split()
-    rows = run(tmp_path, "tpot", *options, str(ROOT))
+    options = f"--models demo --concurrent 2 --prompt 64 --tokens 6 --rounds 1 --tree {ROOT}".split()
+    rows = run(tmp_path, "tpot", "--programs", "stream,piped", *options)
     assert [row["program"] for row in rows] == ["stream", "piped"]
     for row in rows:
         assert row["same_tokens"]

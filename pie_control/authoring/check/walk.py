@@ -50,6 +50,7 @@ class Walk:
         self._tree = tree
         self.entries: list[Function] = []
         self._told: dict[tuple[int, int, str], Told] = {}
+        self._results: set[Function] = set()  # functions whose result the client gets
         self._loud = False
 
     def run(self) -> Iterator[Told]:
@@ -131,6 +132,8 @@ class Walk:
                 bind_target(target, None)
             case ast.Expr(value=expression):
                 self._unused(expression, self.infer(expression, names, function), function)
+            case ast.Return(value=ast.expr() as expression):
+                self._returned(expression, self.infer(expression, names, function), function)
             case _:
                 self._parts(node, names, function)
         if isinstance(node, Function | ast.ClassDef):
@@ -191,8 +194,10 @@ class Walk:
                 known = given is not None and given.kind == "object" and isinstance(given.of, type)
                 inner[one.arg] = Value("instance", given.of) if known and given and is_of_sdk(given.of) else None
         first = (*spec.posonlyargs, *spec.args)[:1]
-        if first and first[0].annotation is None and (is_marked or (node.name == "main" and node in self._tree.body)):
-            inner[first[0].arg] = Value("instance", Args)
+        if is_marked or (node.name == "main" and node in self._tree.body):
+            self._results.add(node)
+            if first and first[0].annotation is None:
+                inner[first[0].arg] = Value("instance", Args)
         self._scope(node.body, ChainMap(inner, names), node)
 
     # ---- expressions -------------------------------------------------------------------------------------------------
@@ -307,6 +312,15 @@ class Walk:
         elif value is not None and value.kind == "instance" and value.of is Generation:
             advice = "iterate with `async for`, or write `await ctx.generate_until(...)`"
             self._tell(node, "this generation is never used, so it does nothing", advice)
+
+    def _returned(self, node: ast.expr, value: Value | None, function: Function | None) -> None:
+        if value is None or function not in self._results:
+            return
+        if value.kind == "coroutine":
+            self._tell(node, f"`{value.name}` is returned before it is awaited", _how(function))
+        elif value == Value("instance", Generation):
+            advice = "write `return await args.stream(...)`, or `await ctx.generate_until(...)`"
+            self._tell(node, "a generation is no result: nothing has read its text", advice)
 
     def _iterated(self, node: ast.expr, value: Value | None, function: Function | None, *, is_async: bool) -> None:
         if value is None:

@@ -63,6 +63,8 @@ WRONG = [
     (MAIN.format("text = ctx.generate_until()\n    await args.send(text)"), 7, "is not awaited here", "`await`"),
     (MAIN.format("print(ctx.generate_until())"), 6, "is not awaited here", "`await`"),
     (MAIN.format("return 'a' + ctx.generate_until()"), 6, "is not awaited here", "`await`"),
+    (MAIN.format("return ctx.generate_until(5)"), 6, "is returned before it is awaited", "`await`"),
+    (MAIN.format("return ctx.generate(5)"), 6, "a generation is no result", "await args.stream"),
     (MAIN.format("ctx.next_dist().max_index()"), 6, "needs an await", "(await ...)"),
     (MAIN.format("for piece in ctx.generate():\n        pass"), 6, "a generation blocks here", "`async for`"),
     (MAIN.format("async for piece in ctx.generate_until():\n        pass"), 6, "nothing to iterate", "`await`"),
