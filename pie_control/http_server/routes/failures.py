@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 from fastapi import FastAPI
+from pydantic.dataclasses import dataclass  # whose schema is made once, not for each status of each route in 0.2 s
 
 
 @dataclass(frozen=True)
