@@ -27,6 +27,13 @@ def full() -> Iterator[list[int]]:
     gc.callbacks.remove(note)
 
 
+@pytest.fixture(autouse=True)
+def of_other_tests() -> Iterator[None]:
+    """What was there before stays out of full collections, as tests/conftest.py says: `collect_at_leisure` ends that."""
+    yield
+    gc.freeze()
+
+
 async def working(is_idle: Callable[[], bool], body: Callable[[], Any]) -> None:
     task = asyncio.create_task(collect_at_leisure(is_idle))
     await asyncio.sleep(0)
