@@ -10,6 +10,7 @@ import asyncio
 import contextlib
 import gc
 import os
+import sys
 from collections.abc import Generator, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -25,6 +26,7 @@ from pie_inference.errors import KernelsUnavailable
 from testing.triton_interpreter import Interpreter, running_interpreter
 from tests.helpers import tiers
 from tests.helpers.fast_guard import guarded
+from tests.helpers.fork_server import STARTERS, ForkServers
 from tests.helpers.kernels import ISAS
 
 if TYPE_CHECKING:
@@ -91,6 +93,28 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> Generator[None, object, o
 def cache_folder(config: pytest.Config) -> Path:
     assert config.cache is not None
     return Path(config.cache.mkdir("pie"))
+
+
+@pytest.fixture(scope="session", autouse=True)
+def fork_servers() -> Iterator[ForkServers | None]:
+    """Starts the processes of servers that are in this process, where the system can."""
+    if sys.platform != "linux":
+        yield None
+        return
+    servers = ForkServers()
+    with pytest.MonkeyPatch.context() as patch:
+        for name in STARTERS:
+            if name in sys.modules:  # else no test has it
+                patch.setattr(sys.modules[name], "subprocess", servers)
+        yield servers
+    servers.end()
+
+
+@pytest.fixture
+def started_as_usual(fork_servers: ForkServers | None) -> Iterator[None]:
+    """The product starts its processes itself: for tests of how they start and end."""
+    with fork_servers.resting() if fork_servers else contextlib.nullcontext():
+        yield
 
 
 @pytest.fixture(scope="session")

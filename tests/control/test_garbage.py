@@ -29,7 +29,7 @@ def full() -> Iterator[list[int]]:
 
 @pytest.fixture(autouse=True)
 def of_other_tests() -> Iterator[None]:
-    """What was there before stays out of full collections, as tests/conftest.py says: `collect_at_leisure` ends that."""
+    """What was there before stays out of full collections: `collect_at_leisure` lets it in again at its end."""
     yield
     gc.freeze()
 

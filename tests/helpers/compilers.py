@@ -17,7 +17,7 @@ def application_hosts() -> list[psutil.Process]:
 
 def _children(word: str) -> list[psutil.Process]:
     """Those of this process that are alive."""
-    return [child for child in psutil.Process().children() if word in " ".join(_words(child))]
+    return [child for child in psutil.Process().children(recursive=True) if word in " ".join(_words(child))]
 
 
 def _words(process: psutil.Process) -> list[str]:

@@ -25,6 +25,8 @@ from pie_control.programs.warm_pool import WarmPool
 from tests.helpers.guard import HANG_SECONDS
 from tests.helpers.small_host import REFUSING_HOST, SILENT_MODULE, SMALL_HOST
 
+pytestmark = pytest.mark.usefixtures("started_as_usual")
+
 MIB = 1 << 20
 WELCOME = Welcome(3, InferletLimits(), 0, WarmPool(), "")
 

@@ -54,6 +54,7 @@ def wait_for_end(pid: int) -> None:
         time.sleep(0.02)
 
 
+@pytest.mark.usefixtures("started_as_usual")
 def test_a_worker_process_serves_and_leaves_nothing_behind(
     checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -153,6 +154,7 @@ def test_a_worker_that_hangs_is_noticed_and_replaced(checkpoint: Path) -> None:
     run(test)
 
 
+@pytest.mark.usefixtures("started_as_usual")
 def test_a_worker_ignores_interrupts(checkpoint: Path) -> None:
     async def test() -> None:
         client = launching(checkpoint)
@@ -164,6 +166,7 @@ def test_a_worker_ignores_interrupts(checkpoint: Path) -> None:
     run(test)
 
 
+@pytest.mark.usefixtures("started_as_usual")
 def test_the_workers_own_message_says_why_it_did_not_start(tmp_path: Path) -> None:
     async def test() -> None:
         client = launching(tmp_path / "absent")
