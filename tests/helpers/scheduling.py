@@ -6,6 +6,7 @@ inferlets, as a replica does it. `lateness` says how many turns may stay untold:
 
 from __future__ import annotations
 
+import functools
 import inspect
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
@@ -85,9 +86,15 @@ def completed(name: str, arguments: tuple[Any, ...]) -> tuple[Any, ...]:
         arguments = arguments[0], [arguments[1], 1], *arguments[2:]
     if name not in LAST:
         return arguments
-    issue: Any = CALLS[name].issue
-    missing = len(inspect.signature(issue).parameters) - 2 - len(arguments)  # without space and future
+    missing = _length(name) - len(arguments)
     return (*arguments, *LAST[name][len(LAST[name]) - missing :])
+
+
+@functools.cache
+def _length(name: str) -> int:
+    """How many arguments a call takes, without space and future."""
+    issue: Any = CALLS[name].issue
+    return len(inspect.signature(issue).parameters) - 2
 
 
 def beside(
@@ -306,7 +313,9 @@ class Gate:
 
 class World:
     """A scheduler, its worker, and inferlets, numbered from 1 on. While it is `gated`, waves are formed only in quiet
-    turns."""
+    turns. One turn of `check_every` is followed by a check of all that the scheduler keeps."""
+
+    check_every = 1
 
     def __init__(
         self,
@@ -331,6 +340,7 @@ class World:
         self._untold: deque[Turn] = deque()
         self._quota = quota or Quota()
         self.opened = 0  # inferlets
+        self.turns = 0
         self.adapters: dict[str, int] = {}  # numbers
 
     def load_adapters(self, folders: Mapping[str, Path]) -> None:
@@ -368,8 +378,10 @@ class World:
         self.events.clear()
         self.gate.is_open = quiet or not self.gated
         turn = self.scheduler.turn(self.now, taken)
-        self.scheduler.check_integrity()
-        self._check_quotas()
+        self.turns += 1
+        if self.turns % self.check_every == 0:
+            self.scheduler.check_integrity()
+            self._check_quotas()
         self.sent.extend(turn.waves)
         self._untold.append(turn)
         self.tell(self.lateness())

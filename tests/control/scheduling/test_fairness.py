@@ -34,6 +34,8 @@ class Arena(World):
     """Inferlets with queues that are kept busy. Forwards keep no keys, so that they may go on for ever, unless they are
     `split`: those write pages, which are emptied again each time."""
 
+    check_every = 8  # hundreds of turns each; what can go wrong in one is a matter of test_properties.py
+
     def __init__(self, **sizes: int) -> None:
         sizes = {"num_embeds": 40_000, "num_pages": 4000, "max_context": 100_000, **sizes}
         super().__init__(ONE_AHEAD, None, Quota(queues=2000), None, **sizes)
@@ -183,7 +185,7 @@ def test_the_priority_of_a_request_moves_shares_within_its_tenant_alone() -> Non
 
 
 def test_the_least_priority_does_not_starve() -> None:
-    arena = Arena(num_embeds=512, num_pages=64)  # every wave checks all of them
+    arena = Arena(num_embeds=512, num_pages=64)  # checks go through all of them
     last, first = (arena.join(Standing(priority=priority), queues=64) for priority in (10, -10))
     arena.run_busy(2000, [last, first])
     assert arena.tokens[last.inferlet.owner] >= 60, "a 1024th of 128,000 tokens is 125"
