@@ -81,6 +81,11 @@ def attending(attend: Attend) -> Iterator[None]:
         _attending.reset(before)
 
 
+def running() -> Any:
+    """What attends now."""
+    return _attending.get()
+
+
 def first_line(error: BaseException) -> str:
     """What an error of foreign code says, in one line."""
     said = " ".join(str(error).split())

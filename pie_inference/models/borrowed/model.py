@@ -3,80 +3,29 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from threading import Lock
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
-from ...attention.interface import AttentionPlan, PlanWithSinks
-from ...device.ranks import Ranks, share
+from ...attention.interface import AttentionPlan
+from ...device.ranks import share
 from ...errors import ConfigError
 from ...layers.rotary import rotation
 from ...loading.weights import WeightLoader
 from ...ops.interface import Rotation
 from ..config import ModelConfig
 from ..vision import VisionTower
-from .base import Head, base_of, run, sinks_of
+from .base import Head, base_of, run
 from .cache import SlotCache
 from .code import attending, make, read
 from .config import BorrowedConfig
 from .filling.weights import fill
+from .ours.take import find
+from .pages import Calls, Pages
 from .parts import can_group_experts, freeze_positions, hold_time_steps, take_norms
-from .survey import Heads, Survey
-
-
-@dataclass
-class _Pages:
-    """Attention of one forward. The calls are numbered: layers may be repeated, or share a module. Those that share
-    keys and values write the same ones again."""
-
-    plan: AttentionPlan
-    survey: Survey
-    ranks: Ranks
-    number: int = 0
-
-    def __call__(self, module: Any, query: Tensor, key: Tensor, value: Tensor, mask: Any, **more: Any) -> Tensor:
-        """Attention as `code.Attend` describes it."""
-        survey, heads = self.survey, self.survey.attentions[self.number]
-        self.number += 1
-        width, layer = survey.head_dim, heads.layer
-        batch, _, length, _ = query.shape
-        if heads.num_kv_heads != survey.num_kv_heads:
-            times = survey.num_kv_heads // heads.num_kv_heads
-            key, value = key.repeat_interleave(times, 1), value.repeat_interleave(times, 1)
-        whole = query.shape[1] == heads.num_heads
-        query = self._own(query, heads.num_heads)
-        key, value = (self._own(each, survey.num_kv_heads) for each in (key, value))
-        query, key = (_widened(each, width) for each in (query, key))
-        key_value = torch.cat((key.transpose(1, 2), _widened(value, width).transpose(1, 2)), 2)
-        rows = query.transpose(1, 2).reshape(batch * length, -1, width)
-        key_value = key_value.view(batch * length, -1, width)
-        sinks = sinks_of(module, more) if heads.sinks else None
-        if sinks is None:
-            output = self.plan.attend(layer, rows, key_value)
-        else:
-            assert isinstance(self.plan, PlanWithSinks)
-            own_sinks = self._own(sinks[None], heads.num_heads)[0].contiguous()
-            output = self.plan.attend_with_sinks(layer, rows, key_value, own_sinks)
-        output = output.view(batch, length, -1, width)[..., : heads.value_width]
-        if whole and self.ranks.size > 1:
-            output = self.ranks.all_gather(output.flatten(2)).view(batch, length, heads.num_heads, -1)
-        return output
-
-    def _own(self, vectors: Tensor, heads: int) -> Tensor:
-        """This rank's heads of [batch, heads, ...], where code computes them all on each rank."""
-        if self.ranks.size == 1 or vectors.shape[1] != heads:
-            return vectors
-        count = heads // self.ranks.size
-        return vectors.narrow(1, self.ranks.rank * count, count)
-
-
-def _widened(vectors: Tensor, width: int) -> Tensor:
-    missing = width - vectors.shape[-1]
-    return F.pad(vectors, (0, missing)) if missing else vectors
+from .survey import Heads
 
 
 class BorrowedModel:
@@ -86,7 +35,7 @@ class BorrowedModel:
         self.config: ModelConfig = config
         self.vision: VisionTower | None = None
         self.capturable = not config.survey.no_graphs and can_group_experts(module, weights)
-        self._survey, self._states, self._ranks = config.survey, weights.states, weights.ranks
+        self._calls, self._states = Calls(config.survey, weights.ranks), weights.states
         self._slots: SlotCache | None = None
         if config.survey.state:
             self._slots = SlotCache(module.config, config.survey.state, weights.states, weights.dtype)
@@ -108,7 +57,7 @@ class BorrowedModel:
         tokens: Tensor | None = None,
     ) -> Tensor:
         """Like `Model.forward`. A model with a state runs one text at a time, or several by one token each."""
-        with attending(_Pages(attention, self._survey, self._ranks)):
+        with attending(Pages(self._calls, attention)):
             if self._slots is not None:
                 return self._with_states(self._slots, hidden, positions).index_select(0, keep)
             own = None if tokens is None else tokens[None]
@@ -148,10 +97,12 @@ def build(config: BorrowedConfig, weights: WeightLoader) -> BorrowedModel:
         share(weights.ranks, heads.num_kv_heads, "key-value heads")
     with _filling:
         module = make(read(config.raw, config.architecture), weights.dtype, "meta")
-        fill(module, weights, config.survey.irregular, config.survey.whole)
+        ours = find(module)
+        products = fill(module, weights, config.survey.irregular, ours.blocks, config.survey.whole)
     take_norms(module, weights.ops)
     hold_time_steps(module)
     freeze_positions(module, config.max_context, weights.device)
+    ours.take(module, products, weights.ops)
     return BorrowedModel(config, module, weights)
 
 

@@ -85,13 +85,23 @@ class Splits:
         self._model, self._ranks, self._whole = model, ranks, whole
         self._plan = plan_of(model) if ranks.size > 1 else {}
 
-    def linear(self, weights: WeightLoader, name: str, block: Block, ins: int, **more: Any) -> Linear:
-        """Like `WeightLoader.linear`, for the layer `name` of the model."""
-        style = LINEAR.get(self._plan.get(name, ""))
+    def can_join(self, names: Sequence[str], whole: bool) -> bool:
+        """Whether the layers of these names are split in one way, so that the outputs of each rank may be those of one
+        layer. `whole`: what comes next needs the outputs of all ranks."""
+        styles = {LINEAR.get(self._plan.get(name, "")) for name in names}
+        if whole and self._ranks.size > 1:
+            return False
+        return len(styles) == 1 and not any(style is not None and (style.whole or self._whole) for style in styles)
+
+    def linear(
+        self, weights: WeightLoader, names: Sequence[str], blocks: Sequence[Block], ins: int, **more: Any
+    ) -> Linear:
+        """Like `WeightLoader.linear`, for layers of the model; several ones can be joined."""
+        style = LINEAR.get(self._plan.get(names[0], ""))
         whole = style is not None and (style.whole or self._whole)
-        if style is None or (whole and (block.rows if style.split == "outputs" else ins) % self._ranks.size):
-            return weights.linear([block], ins, **more)
-        multiply, ranks = weights.linear([block], ins, split=style.split, **more), self._ranks
+        if style is None or (whole and (blocks[0].rows if style.split == "outputs" else ins) % self._ranks.size):
+            return weights.linear(blocks, ins, **more)
+        multiply, ranks = weights.linear(blocks, ins, split=style.split, **more), self._ranks
         if not whole:
             return multiply
         if style.split == "outputs":

@@ -6,7 +6,7 @@ from __future__ import annotations
 import copy
 import re
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -18,10 +18,12 @@ from transformers.core_model_loading import WeightConverter, WeightRenaming, dot
 from ....errors import CheckpointError, ConfigError
 from ....loading.quantized.layers import QuantizedTensors
 from ....loading.quantized.scheme import TAKE_THE_ORIGINAL
-from ....loading.weights import Block, Role, TensorSource, WeightLoader
+from ....loading.weights import Block as Rows
+from ....loading.weights import Role, TensorSource, WeightLoader
 from ....ops.interface import Linear
 from ..base import base_of
 from ..code import first_line
+from ..ours.take import Block, Joined
 from ..parts import experts_of, stacks_of, take_experts
 from .split import Splits
 
@@ -91,19 +93,19 @@ class Renamed:
             raise CheckpointError(f"tensor {name!r} has shape {found}, expected {list(shape)}")
         return self._made.pop(name)
 
-    def experts(self, stacked: str) -> tuple[list[list[Block]], int]:
+    def experts(self, stacked: str) -> tuple[list[list[Rows]], int]:
         """The rows of the checkpoint whose outputs, side by side, are those of each expert of a parameter, and the
         input features of all."""
         count, outs, ins = self._sizes(stacked)
         if stacked in self.quantized:
-            return [[Block(stacked, outs, number * outs, count * outs)] for number in range(count)], ins
+            return [[Rows(stacked, outs, number * outs, count * outs)] for number in range(count)], ins
         if stacked not in self._experts:
             names = [f"{stacked}.{number}" for number in range(count)]
             self._slices |= {name + WEIGHT: (stacked, number) for number, name in enumerate(names)}
-            return [[Block(name, outs)] for name in names], ins
+            return [[Rows(name, outs)] for name in names], ins
         tensors = self._experts[stacked]
         self._alone.update(*tensors)
-        return [[Block(each.removesuffix(WEIGHT), outs // len(own)) for each in own] for own in tensors], ins
+        return [[Rows(each.removesuffix(WEIGHT), outs // len(own)) for each in own] for own in tensors], ins
 
     def _sizes(self, stacked: str) -> tuple[int, int, int]:
         """Of a parameter with all experts: their number, and the output and input features of each."""
@@ -237,7 +239,7 @@ class OwnLinear(nn.Module):
     def __init__(self, linear: nn.Linear, multiply: Linear) -> None:
         super().__init__()
         self.in_features, self.out_features = linear.in_features, linear.out_features
-        self._dtype, self._multiply = linear.weight.dtype, multiply
+        self._dtype, self.multiply = linear.weight.dtype, multiply
 
     @property
     def weight(self) -> Tensor:
@@ -246,12 +248,15 @@ class OwnLinear(nn.Module):
 
     def forward(self, rows: Tensor) -> Tensor:
         flat = rows.reshape(-1, rows.shape[-1]).contiguous()  # adapters and kernels take no views of columns
-        found = self._multiply(flat)  # with ranks, features may be those of this one
+        found = self.multiply(flat)  # with ranks, features may be those of this one
         return found.view(*rows.shape[:-1], found.shape[-1])
 
 
-def fill(model: Any, weights: WeightLoader, irregular: Sequence[str], whole: bool = False) -> None:
-    """Gives a module that is on `meta` its weights. `irregular`, `whole`: as in `Survey`. Raises CheckpointError."""
+def fill(
+    model: Any, weights: WeightLoader, irregular: Sequence[str], blocks: Sequence[Block] = (), whole: bool = False
+) -> dict[Joined, Linear]:
+    """Gives a module that is on `meta` its weights. `irregular`, `whole`: as in `Survey`. Returns the products of
+    linear layers that are one in `blocks`, where nothing speaks against it. Raises CheckpointError."""
     renamed = weights.read_through(lambda stored, as_stored: Renamed(model, stored, as_stored))
     experts = experts_of(model) if weights.quantized else {}
     tied: Mapping[str, str] = getattr(model, "all_tied_weights_keys", {})
@@ -276,19 +281,20 @@ def fill(model: Any, weights: WeightLoader, irregular: Sequence[str], whole: boo
         if target not in of_linear:
             _put(model, target, model.get_parameter(source))
     regular = {*base_of(model).modules()} - {model.get_submodule(name) for name in (*irregular, *twins.values())}
+
+    def multiply(*names: str) -> Linear:
+        modules = [linear[name] for name in names]
+        [(ins, bias, adaptable)] = {(one.in_features, one.bias is not None, one in regular) for one in modules}
+        sources = [tied.get(name + WEIGHT, name + WEIGHT).removesuffix(WEIGHT) for name in names]
+        rows = [Rows(source, one.out_features) for source, one in zip(sources, modules, strict=True)]
+        role: Role = "head" if modules[0] is head else "router" if names[0].endswith(ROUTERS) else "layer"
+        return split.linear(weights, names, rows, ins, bias=bias, role=role, adaptable=adaptable)
+
+    joined = [block.joined for block in blocks if _can_join(block, linear, regular, split)]
+    products = {names: multiply(*names) for names in joined}
+    together = {name: products[names] for names in joined for name in names}  # until the block is ours
     for name, module in linear.items():
-        source = tied.get(f"{name}.weight", f"{name}.weight").removesuffix(".weight")
-        role: Role = "head" if module is head else "router" if name.endswith(ROUTERS) else "layer"
-        multiply = split.linear(
-            weights,
-            name,
-            Block(source, module.out_features),
-            module.in_features,
-            bias=module.bias is not None,
-            role=role,
-            adaptable=module in regular,  # what the head has beside it runs on other rows
-        )
-        model.set_submodule(name, OwnLinear(module, multiply))
+        model.set_submodule(name, OwnLinear(module, together.get(name) or multiply(name)))
     for name, source in twins.items():
         model.set_submodule(name, model.get_submodule(source))
     for name, module in experts.items():
@@ -296,6 +302,16 @@ def fill(model: Any, weights: WeightLoader, irregular: Sequence[str], whole: boo
         take_experts(module, split.experts(weights, name, first, second))
     split.add_up_experts()
     _compute_buffers(model, weights.device)
+    return products
+
+
+def _can_join(block: Block, linear: Mapping[str, nn.Linear], regular: Collection[nn.Module], split: Splits) -> bool:
+    """Whether those linear layers of a block that are to be one product may be."""
+    if not linear.keys() >= {*block.joined, block.last}:
+        return False
+    forms = {(linear[name].bias is not None, linear[name] in regular) for name in block.joined}
+    routes = any(name.endswith(ROUTERS) for name in (*block.joined, block.last))
+    return len(forms) == 1 and not routes and split.can_join(block.joined, block.parts.whole)
 
 
 def _twins(model: Any, tied: Mapping[str, str]) -> dict[str, str]:

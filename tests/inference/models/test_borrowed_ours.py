@@ -1,0 +1,132 @@
+"""Which parts of transformers' modules become ours: those that are equal on random rows, and no others."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from pie_inference.device.ranks import SingleRank
+from pie_inference.models.borrowed.code import class_of, make, read
+from pie_inference.models.borrowed.ours.attention import AttentionParts, OwnAttention
+from pie_inference.models.borrowed.ours.layer import OwnLayer
+from pie_inference.models.borrowed.ours.mlp import MlpParts, OwnMlp
+from pie_inference.models.borrowed.ours.take import Blocks, find
+from pie_inference.models.borrowed.pages import Calls, Pages
+from pie_inference.models.borrowed.survey import Heads, Survey
+from tests.helpers.families import SMALL, WINDOW, save_reference
+from tests.helpers.oracle import Oracle, assert_ragged_batch_equals
+
+
+def found(architecture: str, **settings: Any) -> Blocks:
+    import transformers
+
+    config = getattr(transformers, architecture).config_class(**{**SMALL, **settings})
+    config = read(config.to_dict(), architecture)
+    assert class_of(config).__name__ == architecture
+    return find(make(config, torch.bfloat16, "meta"))
+
+
+def counts(blocks: Blocks) -> tuple[int, int, int]:
+    """Attentions, feed-forward layers and whole layers of two."""
+    kinds = [type(block.parts) for block in blocks.blocks]
+    return kinds.count(AttentionParts), kinds.count(MlpParts), len(blocks.layers)
+
+
+HEADS = {"head_dim": 16}
+
+
+@pytest.mark.parametrize(
+    ("architecture", "settings", "expected"),
+    [
+        ("LlamaForCausalLM", {}, (2, 2, 2)),
+        ("LlamaForCausalLM", {"hidden_act": "gelu_pytorch_tanh", "attention_bias": True}, (2, 2, 2)),
+        ("LlamaForCausalLM", {"hidden_act": "gelu"}, (2, 0, 2)),  # not by the tangent
+        ("Qwen3ForCausalLM", HEADS, (2, 2, 2)),
+        ("Phi3ForCausalLM", {"num_key_value_heads": 4}, (2, 2, 2)),
+        ("Olmo2ForCausalLM", {}, (2, 2, 0)),  # it normalizes what is added
+        ("Gemma2ForCausalLM", {**HEADS, "sliding_window": WINDOW}, (2, 2, 0)),
+        ("OlmoForCausalLM", {}, (2, 2, 0)),  # its norms have no weights
+        ("OlmoForCausalLM", {"clip_qkv": 8.0}, (0, 2, 0)),
+        ("GraniteForCausalLM", {}, (2, 2, 2)),
+        ("GraniteForCausalLM", {"residual_multiplier": 0.5}, (2, 2, 0)),
+        ("StableLmForCausalLM", {"partial_rotary_factor": 0.5}, (2, 2, 2)),
+        ("StableLmForCausalLM", {"use_parallel_residual": True}, (2, 2, 0)),
+        ("GlmForCausalLM", {**HEADS, "partial_rotary_factor": 0.5}, (0, 2, 0)),  # it turns neighbours
+        ("Starcoder2ForCausalLM", {}, (2, 0, 2)),  # its feed-forward layer has no gate
+        ("MixtralForCausalLM", {"num_local_experts": 4}, (2, 0, 2)),
+        ("GPT2LMHeadModel", {"n_embd": 64, "n_layer": 2, "n_head": 4}, (0, 0, 0)),
+    ],
+    ids=str,
+)
+def test_what_is_equal_becomes_ours(architecture: str, settings: dict[str, Any], expected: tuple[int, ...]) -> None:
+    assert counts(found(architecture, **settings)) == expected
+
+
+def test_layers_say_whether_they_turn() -> None:
+    blocks = found("SmolLM3ForCausalLM", no_rope_layers=[1, 0]).blocks
+    assert [block.parts.turns for block in blocks if isinstance(block.parts, AttentionParts)] == [True, False]
+
+
+def test_norms_of_all_heads_need_all_features() -> None:
+    [olmo2, qwen3] = (found(*each) for each in (("Olmo2ForCausalLM",), ("Qwen3ForCausalLM",)))
+    assert {block.parts.whole for block in olmo2.blocks} == {True, False}
+    assert not any(block.parts.whole for block in qwen3.blocks)
+
+
+@pytest.mark.parametrize(
+    ("architecture", "settings", "layers"),
+    [
+        ("LlamaForCausalLM", {"attention_bias": True, "mlp_bias": True}, True),
+        ("Qwen3ForCausalLM", HEADS, True),
+        ("Phi3ForCausalLM", {"num_key_value_heads": 4}, True),
+        ("Olmo2ForCausalLM", {}, False),
+        ("StableLmForCausalLM", {"partial_rotary_factor": 0.5, "qk_layernorm": False, "use_qkv_bias": True}, True),
+        ("MixtralForCausalLM", {"num_local_experts": 4}, True),
+    ],
+    ids=str,
+)
+def test_models_of_ours_equal_transformers(
+    architecture: str, settings: dict[str, Any], layers: bool, tmp_path: Path
+) -> None:
+    reference = save_reference(tmp_path, architecture, **settings)
+    oracle = Oracle(tmp_path, reference, model_code="transformers")
+    base: Any = oracle.worker._served.model
+    kinds = {type(module.forward) for module in base._base.modules()}
+    assert OwnAttention in kinds
+    assert (OwnLayer in kinds) == layers
+    assert (OwnMlp in kinds) == (architecture != "MixtralForCausalLM")
+    assert_ragged_batch_equals(oracle, before=[0, 0, 3, 80, 25, 33], new=[30, 5, 1, 1, 1, 2])
+
+
+class Plan:
+    """An attention that keeps what it is given."""
+
+    def __init__(self, values: int) -> None:
+        self.values, self.seen = values, list[Tensor]()
+
+    def attend(self, layer: int, query: Tensor, key_value: Tensor) -> Tensor:
+        """The queries."""
+        self.seen += (query, key_value)
+        return query.flatten(1)
+
+
+@pytest.mark.parametrize("kv_heads", [2, 4])
+@pytest.mark.parametrize("width", [16, 8])
+def test_flat_rows_are_those_of_the_interface(kv_heads: int, width: int) -> None:
+    """Beside an attention with four heads of 16, by which the cache is made."""
+    first = Heads(4, 4, 16, 16, 1.0, None, None, False)
+    calls = Calls(
+        Survey((Heads(4, kv_heads, width, width, 1.0, None, None, False), first), 64, 272, (), 1, 1), SingleRank()
+    )
+    query, key_value = torch.randn(5, 4, width), torch.randn(5, 2 * kv_heads, width)
+    flat, other = Plan(width), Plan(width)
+    found = Pages(calls, flat).attend(None, query, key_value)
+    key, value = (each.transpose(0, 1)[None] for each in key_value.chunk(2, 1))
+    expected = Pages(calls, other)(None, query.transpose(0, 1)[None], key, value, None)
+    assert torch.equal(found, expected.flatten(2)[0])
+    assert all(torch.equal(*both) for both in zip(flat.seen, other.seen, strict=True))
+    assert flat.seen[1].shape == (5, 8, 16)
