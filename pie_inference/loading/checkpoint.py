@@ -17,7 +17,6 @@ from .quantized.scheme import Scheme
 
 SINGLE_FILE = "model.safetensors"
 INDEX_FILE = "model.safetensors.index.json"
-OTHER_FORMATS = ("*.bin", "*.pth", "*.pt", "*.h5", "*.msgpack")
 
 BARE = "embed_tokens.weight"
 """A tensor that shows a checkpoint without a head: with one, its name begins with `model.`."""
@@ -148,7 +147,8 @@ class Checkpoint:
         index = self.folder / INDEX_FILE
         if (self.folder / SINGLE_FILE).exists() or not index.exists():
             path = self.folder / SINGLE_FILE
-            self._refuse_other_formats(path)
+            if not path.exists():
+                raise CheckpointError(f"{self.folder}: there is no {SINGLE_FILE}: the weights are missing")
             return dict.fromkeys(self._open(path).keys(), path)
         weight_map = read_json(index).get("weight_map")
         if not isinstance(weight_map, dict) or not weight_map:
@@ -160,14 +160,6 @@ class Checkpoint:
         if not isinstance(file, str) or Path(file).name != file:
             raise CheckpointError(f"{index}: tensor {tensor!r} points to {file!r}, which is not a file of this folder")
         return self.folder / file
-
-    def _refuse_other_formats(self, path: Path) -> None:
-        found = sorted(each.name for pattern in OTHER_FORMATS for each in self.folder.glob(pattern))
-        if found and not path.exists():
-            raise CheckpointError(
-                f"{self.folder}: there is no {SINGLE_FILE}, only {found[0]}; "
-                f"convert it: load it with transformers and save_pretrained(PATH)"
-            )
 
     def _open(self, path: Path) -> Any:
         if path not in self._files:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from ..errors import CheckpointError
 from ..options import HUB_ID
-from .gguf import refuse_gguf
+from .other_formats import refuse_gguf, refuse_other_formats
 
 WANTED = ("*.safetensors", "*.json", "*.jinja", "tokenizer.model")
 UNWANTED = ("*/*", "consolidated*")
@@ -16,9 +16,11 @@ UNWANTED = ("*/*", "consolidated*")
 def find_folder(model: Path) -> Path:
     """The folder of a checkpoint: `model` itself if it exists; else, if it looks like an id on the hub, the copy in the
     user's cache, which is downloaded first if necessary. Raises CheckpointError."""
-    refuse_gguf(model)
     if model.is_dir():
+        refuse_other_formats(model, (file.name for file in model.iterdir()))
         return model
+    if model.suffix == ".gguf":
+        refuse_gguf(str(model))
     if model.exists():
         raise CheckpointError(f"{model}: not a folder; give the folder that has config.json")
     if not HUB_ID.fullmatch(str(model)):
@@ -27,11 +29,16 @@ def find_folder(model: Path) -> Path:
 
 
 def _fetch(name: str) -> Path:
-    from huggingface_hub import snapshot_download
+    from huggingface_hub import list_repo_files, snapshot_download
     from huggingface_hub.errors import GatedRepoError, LocalEntryNotFoundError, RepositoryNotFoundError
 
     try:
-        return Path(snapshot_download(name, allow_patterns=list(WANTED), ignore_patterns=list(UNWANTED)))
+        folder = Path(snapshot_download(name, allow_patterns=list(WANTED), ignore_patterns=list(UNWANTED)))
+        if not any(folder.glob("*.safetensors")):
+            refuse_other_formats(name, list_repo_files(name))
+        return folder
+    except CheckpointError:
+        raise
     except GatedRepoError as error:
         reason = "its owner grants access on request; ask on the model's page, then set HF_TOKEN to your token"
         raise CheckpointError(f"{name}: {reason}") from error

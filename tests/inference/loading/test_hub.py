@@ -20,8 +20,10 @@ ANSWER: Any = httpx.Response(404, request=httpx.Request("GET", "http://hub"))
 """Of any type: which HTTP library its errors are told of differs between versions of the hub's."""
 
 
-def answer_with(monkeypatch: pytest.MonkeyPatch, result: Any) -> list[tuple[str, dict[str, Any]]]:
-    """Lets the hub return a folder or fail; records what it was asked for."""
+def answer_with(
+    monkeypatch: pytest.MonkeyPatch, result: Any, files: tuple[str, ...] = ()
+) -> list[tuple[str, dict[str, Any]]]:
+    """Lets the hub return a folder or fail, and name `files`; records what it was asked for."""
     asked: list[tuple[str, dict[str, Any]]] = []
 
     def snapshot_download(name: str, **options: Any) -> str:
@@ -31,6 +33,7 @@ def answer_with(monkeypatch: pytest.MonkeyPatch, result: Any) -> list[tuple[str,
         return str(result)
 
     monkeypatch.setattr(huggingface_hub, "snapshot_download", snapshot_download)
+    monkeypatch.setattr(huggingface_hub, "list_repo_files", lambda name: list(files))
     return asked
 
 
@@ -41,6 +44,21 @@ def test_an_id_is_fetched_without_second_copies(tmp_path: Path, monkeypatch: pyt
     files = ["config.json", "model-1.safetensors", "original/a.safetensors", "consolidated.safetensors", "model.bin"]
     kept = _paths.filter_repo_objects(files, **options)
     assert (name, list(kept)) == ("meta-llama/Llama-3.2-1B", ["config.json", "model-1.safetensors"])
+
+
+@pytest.mark.parametrize(
+    ("files", "message"),
+    [
+        (("README.md", "m-Q4_K_M.gguf", "m-Q8_0.gguf"), "^org/name/m-Q4_K_M.gguf: GGUF is not .*int4-32, which is of"),
+        (("config.json", "pytorch_model.bin"), "^org/name: there is no model.safetensors, only pytorch_model.bin"),
+    ],
+)
+def test_repositories_in_other_formats_say_what_to_take(
+    files: tuple[str, ...], message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    answer_with(monkeypatch, tmp_path, files)
+    with pytest.raises(CheckpointError, match=message):
+        hub.find_folder(Path("org/name"))
 
 
 def test_a_folder_wins(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

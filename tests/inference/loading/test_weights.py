@@ -16,6 +16,7 @@ from pie_inference.device.machine import _allowed_bytes, free_bytes
 from pie_inference.device.ranks import SingleRank
 from pie_inference.errors import CheckpointError, ConfigError
 from pie_inference.loading.checkpoint import INDEX_FILE, Checkpoint
+from pie_inference.loading.hub import find_folder
 from pie_inference.loading.progress import LoadProgress
 from pie_inference.loading.weight_sizes import SMALL_HEADROOM, check_fit, sizes, weight_bytes
 from pie_inference.loading.weights import Block, WeightLoader
@@ -83,6 +84,8 @@ def test_a_model_that_is_stored_without_its_head_has_the_usual_names(shards: int
 def test_other_formats_are_refused_by_name(tmp_path: Path) -> None:
     (make_checkpoint(tmp_path) / "model.safetensors").rename(tmp_path / "pytorch_model.bin")
     with pytest.raises(CheckpointError, match=r"only pytorch_model.bin; convert it"):
+        find_folder(tmp_path)
+    with pytest.raises(CheckpointError, match=r"no model.safetensors: the weights are missing"):
         Checkpoint(tmp_path)
 
 
