@@ -18,6 +18,8 @@ from .waiting.pace import Pace
 from .waiting.places import Places
 from .waiting.waiters import Shares, Waiter, Waiters
 
+TOO_MANY = "too many requests wait"
+
 
 @dataclass(frozen=True, slots=True)
 class LineLimits:
@@ -73,6 +75,13 @@ class WaitingLine:
             for name in sorted({*self._serving, *untils})
         ]
 
+    def check(self, standing: Standing) -> None:
+        """Raises what `place` would raise at once for a request that comes now, and costs less."""
+        self._check_tenant(standing)
+        self._call()  # there may be memory by now
+        if self._must_wait() and self._is_too_long(len(self._waiters) + 1) and self._waiters.would_be_last(standing):
+            raise self._refusal(TOO_MANY)
+
     @contextlib.asynccontextmanager
     async def place(self, standing: Standing) -> AsyncIterator[Place]:
         """Waits for a place, which the block has until it ends. Raises Refused, with the seconds after which it makes
@@ -80,7 +89,7 @@ class WaitingLine:
         requests as it may have inferlets."""
         tenant = standing.tenant
         self._check_tenant(standing)
-        if self._waiters or self._is_full():
+        if self._must_wait():
             await self._wait(standing)
         else:
             self._take(tenant)
@@ -96,6 +105,9 @@ class WaitingLine:
                 self._places.ended()
             self._give_back(tenant)
 
+    def _must_wait(self) -> bool:
+        return bool(self._waiters) or self._is_full()
+
     def _is_full(self) -> bool:
         served = self._serving.total()
         return served >= self._places.count or (served > 0 and not self._has_memory())
@@ -105,7 +117,7 @@ class WaitingLine:
         self._shares.goes(tenant)
 
     def _note(self) -> None:
-        self._pace.counts(bool(self._waiters) or self._is_full(), self._clock())
+        self._pace.counts(self._must_wait(), self._clock())
 
     def _check_tenant(self, standing: Standing) -> None:
         name, most = standing.tenant.name, standing.tenant.max_inferlets
@@ -121,8 +133,8 @@ class WaitingLine:
         waiter = Waiter(standing, turn, self._clock() + self._limits.wait_seconds, self._came)
         self._waiters.add(waiter)
         self._call()  # there may be memory by now
-        if self._waiters and self._is_too_long():  # one comes, one goes: it does not depend on how the pace changes
-            self._refuse(self._waiters.last(), "too many requests wait")
+        if self._waiters and self._is_too_long(len(self._waiters)):  # one comes, one goes, however the pace changes
+            self._refuse(self._waiters.last(), TOO_MANY)
         try:
             async with asyncio.timeout(self._limits.wait_seconds):
                 await waiter.turn
@@ -137,11 +149,11 @@ class WaitingLine:
             self._waiters.remove(waiter)
             self._note()
 
-    def _is_too_long(self) -> bool:
+    def _is_too_long(self, waiting: int) -> bool:
         """One may wait whatever the pace was: it may be that of other requests, long ago."""
-        waiting, limits = len(self._waiters), self._limits
-        surely = self._pace.surely(waiting, self._clock())
-        return waiting > limits.waiting or (waiting > 1 and surely > limits.wait_seconds)
+        if waiting > self._limits.waiting:
+            return True
+        return waiting > 1 and self._pace.surely(waiting, self._clock()) > self._limits.wait_seconds
 
     def _refuse(self, waiter: Waiter, reason: str) -> None:
         self._waiters.remove(waiter)

@@ -78,6 +78,10 @@ class Queue:
         """Who goes last."""
         return self._order[-1][2]
 
+    def would_end_with(self, priority: int) -> bool:
+        """Whether one of this priority that came now would go last."""
+        return self._came + 1 + PLACES * priority >= self._order[-1][0]
+
     def oldest(self) -> int:
         """Number of the one that came first, whatever its priority."""
         return next(iter(self._places)).number
@@ -149,3 +153,14 @@ class Waiters:
             return key[0], self._counts[key[1]] / queue.last().standing.tenant.weight, queue.newest()
 
         return self._queues[max(self._queues, key=rank)].last()
+
+    def would_be_last(self, standing: Standing) -> bool:
+        """Whether `last` would be one of this standing that came now."""
+        tenant = standing.tenant
+        own = standing.service_class, (self._counts[tenant.name] + 1) / tenant.weight
+        if (queue := self._queues.get((own[0], tenant.name))) and not queue.would_end_with(standing.priority):
+            return False
+        ranks = (
+            (kind, self._counts[name] / one.last().standing.tenant.weight) for (kind, name), one in self._queues.items()
+        )
+        return all(rank <= own for rank in ranks)

@@ -63,6 +63,20 @@ class ServedResponse(Response):
         self._stored: asyncio.Future[Running] = asyncio.get_running_loop().create_future()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        try:
+            self._check()
+        except PieError as refusal:
+            await self._dialect.answer(refusal)(scope, receive, send)
+        else:
+            await self._serve(scope, receive, send)
+
+    def _check(self) -> None:
+        """Refuses before there are tasks: where many are refused, each should cost little."""
+        self._api.check_budget()
+        with self._launches.launching(self._address):
+            self._gateway.line.check(self._api.standing)
+
+    async def _serve(self, scope: Scope, receive: Receive, send: Send) -> None:
         stored = self._gateway.stored
         doing = answering = stored.hold(self._answer(send))
         leaving = asyncio.create_task(_client_leaves(receive))
@@ -83,7 +97,6 @@ class ServedResponse(Response):
             await self._dialect.answer(error)(scope, receive, send)
 
     async def _answer(self, send: Send) -> None:
-        self._api.check_budget()
         with self._launches.launching(self._address):  # which counts it until it is answered
             await self._answer_in_turn(send)
 

@@ -32,9 +32,19 @@ class Played:
         self._ends: dict[str, asyncio.Event] = {}
 
     async def come(self, name: str, standing: Standing = DEFAULT_STANDING) -> None:
+        """One comes, and `check` foretells whether it is refused at once."""
+        foretold = self.refuses(standing)
         self._ends[name] = asyncio.Event()
         self.tasks[name] = asyncio.create_task(self._serve(name, standing))
         await self.settle()
+        assert foretold == self.tasks[name].done()
+
+    def refuses(self, standing: Standing) -> bool:
+        try:
+            self.line.check(standing)
+        except Refused:
+            return True
+        return False
 
     async def _serve(self, name: str, standing: Standing) -> None:
         async with self.line.place(standing) as place:
@@ -135,6 +145,21 @@ def test_nobody_is_passed_for_ever() -> None:
         for _ in range(PLACES + 6):
             await line.end(line.went[-1])
         assert line.went.index("late") == PLACES, "behind the first one, and those that passed it"
+        await line.close()
+
+    play(test())
+
+
+def test_without_room_to_wait_who_finds_a_place_is_not_refused() -> None:
+    async def test() -> None:
+        line = Played(waiting=0)
+        await line.come("r0")
+        await line.come("r1")
+        assert line.refusal("r1").status == 503
+        line.has_memory = False
+        await line.end("r0")
+        await line.come("r2")
+        assert line.went == ["r0", "r2"]
         await line.close()
 
     play(test())
@@ -242,6 +267,8 @@ def test_the_bound_of_a_tenant_is_told_at_once() -> None:
         line, few = WaitingLine(LineLimits(1, 9, 60.0), lambda: 0.0), Standing(Tenant("eve", max_inferlets=1))
         async with AsyncExitStack() as served:
             await served.enter_async_context(line.place(few))
+            with pytest.raises(TooManyRequests, match="1 requests of tenant eve"):
+                line.check(few)
             with pytest.raises(TooManyRequests, match="1 requests of tenant eve"):
                 await served.enter_async_context(line.place(few))
 
