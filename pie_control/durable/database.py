@@ -183,11 +183,9 @@ def open_database(folder: Path) -> sqlite3.Connection:
     path = folder / FILE
     try:
         os.close(os.open(path, os.O_RDWR | os.O_CREAT, 0o600))
-        database = _connect(path)
-        _migrate(database, path)
+        return _ready(sqlite3.connect(path, timeout=BUSY_SECONDS, isolation_level=None, check_same_thread=False), path)
     except (OSError, sqlite3.Error) as error:
         raise unusable(path, error) from None
-    return database
 
 
 def unusable(path: Path, error: Exception) -> ConfigError:
@@ -197,15 +195,18 @@ def unusable(path: Path, error: Exception) -> ConfigError:
 
 def database_in_memory() -> sqlite3.Connection:
     """One with the same tables, that nobody else sees, and that goes with its process."""
-    database = sqlite3.connect(":memory:", isolation_level=None)
-    _migrate(database, Path(":memory:"))
-    return database
+    return _ready(sqlite3.connect(":memory:", isolation_level=None, check_same_thread=False), Path(":memory:"))
 
 
-def _connect(path: Path) -> sqlite3.Connection:
-    database = sqlite3.connect(path, timeout=BUSY_SECONDS, isolation_level=None, check_same_thread=False)
-    database.execute("PRAGMA journal_mode = WAL")
-    database.execute("PRAGMA synchronous = NORMAL")
+def _ready(database: sqlite3.Connection, path: Path) -> sqlite3.Connection:
+    """The connection, once its tables are those of this version; it is closed if they cannot be."""
+    try:
+        database.execute("PRAGMA journal_mode = WAL")
+        database.execute("PRAGMA synchronous = NORMAL")
+        _migrate(database, path)
+    except BaseException:
+        database.close()
+        raise
     return database
 
 

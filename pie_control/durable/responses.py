@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sqlite3
 import time
+import weakref
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
@@ -64,12 +65,13 @@ class Putting(Protocol):
 
 
 class AtOnce:
-    """Into a database that is in memory."""
+    """Writes into a database that is in memory, and closes it when nobody has this object any more."""
 
     trouble = ""
 
     def __init__(self, database: sqlite3.Connection) -> None:
         self._database = database
+        weakref.finalize(self, database.close)
 
     def put(self, *writes: Write, then: Callable[[], None]) -> None:
         commit(self._database, writes, 0)
