@@ -20,6 +20,7 @@ from pie_inference.attention.triton.plan import FIRST_BLOCK, FIRST_BLOCKS, pad, 
 from pie_inference.ops import triton_kernels as ops_kernels  # noqa: E402
 from pie_inference.recurrence import triton_kernels as recurrence_kernels  # noqa: E402
 from pie_inference.recurrence.triton_recurrences import CHANNELS, COLUMNS, ROWS  # noqa: E402
+from tests.helpers.tiers import corpus  # noqa: E402
 
 SHARED_MEMORY = 227 << 10  # of a processor, bytes
 SCALARS = {"scale": "fp32", "soft_cap": "fp32", "eps": "fp32"}
@@ -134,17 +135,24 @@ def test_ops(dtype: str) -> None:
         compile_for_h100(ops_kernels.gated, {"SIZE": 14336, "BLOCK": 1024, "GELU": gelu}, dtype)
 
 
-@pytest.mark.parametrize(("dtype", "features"), [("bf16", 16), ("fp16", 256), ("fp32", 64)])
-@pytest.mark.parametrize("tile_rows", [16, 64])
-def test_adapters(dtype: str, features: int, tile_rows: int) -> None:
+ADAPTERS = [
+    *[("bf16", 16, 64), ("fp16", 256, 64), ("fp32", 64, 16)],
+    *[("bf16", 16, 16), ("fp16", 256, 16), ("fp32", 64, 64)],
+]
+"""Format, features, rows of a tile."""
+
+
+@pytest.mark.parametrize("sizes", corpus(ADAPTERS, kind=lambda sizes: sizes[0]), ids=str)
+def test_adapters(sizes: tuple[str, int, int]) -> None:
+    dtype, features, tile_rows = sizes
     kind = {"bf16": triton.language.bfloat16, "fp16": triton.language.float16, "fp32": triton.language.float32}[dtype]
     shared = {"KIND": kind, "MOST_FEATURES": features, "TILE_ROWS": tile_rows}
     types = {"rows": "*i32", "tiles": "*i32", "slots": "i32"}
     block = min(BLOCK_FEATURES, features)
     first = {"INS": 4096, "BLOCK_FEATURES": block, "BLOCK_INS": BLOCK_INS, "SPLIT_INS": 512}
     second = {"OUTS": 6144, "BLOCK_FEATURES": min(32, features), "BLOCK_OUTS": BLOCK_OUTS, "SPLITS": 8}
-    for kernel, sizes in ((adapter_kernels.shrink, first), (adapter_kernels.expand, second)):
-        compiled = compile_for_h100(kernel, {**shared, **sizes}, dtype, types)
+    for kernel, blocks in ((adapter_kernels.shrink, first), (adapter_kernels.expand, second)):
+        compiled = compile_for_h100(kernel, {**shared, **blocks}, dtype, types)
         assert compiled.metadata.shared <= SHARED_MEMORY
         assert ("mma" in compiled.asm["ptx"]) == (dtype != "fp32")
 

@@ -23,6 +23,7 @@ from testing.recurrence_oracle import (
     ruled,
 )
 from testing.triton_interpreter import Interpreter
+from tests.helpers.tiers import corpus
 
 CPU = torch.device("cpu")
 DTYPES = (torch.float32, torch.bfloat16)
@@ -63,10 +64,12 @@ def with_triton(sizes: Sizes, kind: str) -> None:
     assert_equals_definition(ours, sizes, decodes(sizes, dtype), dtype, CPU)
 
 
-@pytest.mark.parametrize("sizes", SIZES)
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-def test_triton(interpreter: Interpreter, sizes: Sizes, dtype: str) -> None:
-    interpreter.call(with_triton, sizes, dtype)
+IN_TRITON = [(sizes, dtype) for dtype in ("float32", "bfloat16") for sizes in SIZES]
+
+
+@pytest.mark.parametrize("case", corpus(IN_TRITON, kind=lambda one: one if one[1] == "float32" else one[1]))
+def test_triton(interpreter: Interpreter, case: tuple[Sizes, str]) -> None:
+    interpreter.call(with_triton, *case)
 
 
 def test_torch_equals_the_functions_of_transformers() -> None:

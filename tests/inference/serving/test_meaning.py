@@ -72,6 +72,7 @@ class Form:
 
     def worker(self, checkpoint: Path) -> Worker:
         sizes: dict[str, Any] = {"pages": 60, "embeds": 256, "max_batch_tokens": MOST_TOKENS, "page_size": PAGE_SIZE}
+        sizes["token_slots"] = 256  # each turn is followed by a check of all
         return Worker(WorkerConfig(checkpoint, "model", attention=self.attention, dtype=self.dtype, threads=1, **sizes))
 
 
