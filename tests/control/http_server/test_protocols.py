@@ -94,6 +94,34 @@ def test_a_head_behind_a_large_body_is_no_large_head() -> None:
     connected(test)
 
 
+def test_the_head_of_an_answer_goes_with_what_follows_at_once() -> None:
+    async def late(scope: Scope, receive: Receive, send: Send) -> None:
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        await go_on.wait()
+        for text in (b"a", b"b"):
+            await send({"type": "http.response.body", "body": text, "more_body": text == b"a"})
+
+    go_on = asyncio.Event()
+
+    async def test(protocol: HttpProtocol, wire: Wire) -> None:
+        for length in (3, 0):
+            wire.written.clear()
+            protocol.data_received(POST % length + b"\r\n" + b"x" * length)
+            await wire.until(lambda: bool(wire.written))
+            (written,) = wire.written
+            assert written.endswith(b"\r\n\r\n" + b"x" * length)
+        wire.written.clear()
+        protocol.app = late  # type: ignore[assignment]
+        protocol.data_received(POST % 0 + b"\r\n")
+        await wire.until(lambda: bool(wire.written))
+        assert wire.written[0].endswith(b"chunked\r\n\r\n"), "without what comes later"
+        go_on.set()
+        await wire.until(lambda: len(wire.written) == 3)
+        assert wire.written[1:] == [b"1\r\na\r\n", b"1\r\nb\r\n0\r\n\r\n"]
+
+    connected(test)
+
+
 def test_a_large_head_behind_a_body_is_refused() -> None:
     async def test(protocol: HttpProtocol, wire: Wire) -> None:
         protocol.data_received(POST % 3 + b"\r\nabc" + POST % 3)
