@@ -145,9 +145,9 @@ class TooManyRequests(Overloaded):
 
 
 class RateLimited(TooManyRequests):
-    """`retry_after`: seconds after which it makes sense to try again."""
+    """`retry_after`: seconds after which it makes sense to try again; clients of a session find them in the message."""
 
-    def __init__(self, message: str, retry_after: int) -> None:
+    def __init__(self, message: str, retry_after: int = 1) -> None:
         super().__init__(message)
         self.retry_after = retry_after
 

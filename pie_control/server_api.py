@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from pie_inference.protocol import ModelDescription
 
 from .adapter_library import AdapterLibrary
+from .application.messages import Pause
 from .config import ServerConfig
 from .durable.accounts.audit import AuditRecord
 from .durable.accounts.bills import Bills
@@ -28,10 +29,12 @@ from .errors import PieError, UnknownName
 from .observation.observer import Observer
 from .programs.library import ProgramLibrary
 from .programs.python_guest import compiled_guest
+from .registry.entry import Entry
 from .registry.registry import Registry
 from .tenant_api import TenantApi
 from .tenants.audit import AuditTrail
 from .tenants.meters import Meters
+from .tenants.pauses import LOOK_SECONDS, Pauses
 from .tenants.tenant import Standing
 
 if TYPE_CHECKING:
@@ -112,7 +115,10 @@ class ServerApi(TenantApi):
         self._closed = False
         self._billing: asyncio.TimerHandle | None = None
         self.bills = Bills(meters, state.usage if state is not None else None, time, self._used_keys)
-        registry.on_use.append(lambda entry, seconds: meters.of(entry.standing).runs(seconds, monotonic()))
+        self._pauses = Pauses(meters)
+        self._looking: asyncio.TimerHandle | None = None
+        registry.on_use.append(self._used)
+        hosts.greetings = lambda: [Pause(*payer, True) for payer in self._pauses.paused]
         self.adapters = AdapterLibrary(config, models, self._tell_hosts)
 
     async def start(self) -> None:
@@ -137,6 +143,22 @@ class ServerApi(TenantApi):
             await self.close()
             raise
 
+    def _used(self, entry: Entry, seconds: float) -> None:
+        meter = self.meters.of(entry.standing)
+        meter.runs(seconds, monotonic())
+        if meter.paced and self._looking is None:
+            self._looking = asyncio.get_running_loop().call_later(LOOK_SECONDS, self._pause)
+
+    def _pause(self) -> None:
+        """Whose budget of processor time is spent has no turns for a while."""
+        told = [Pause(*payer, on) for payer, on in self._pauses.look(monotonic()).items()]
+        for host in self._hosts.all if told else ():
+            for message in told:
+                host.post(message)
+            host.flush()
+        wait = self._pauses.seconds(monotonic())
+        self._looking = None if wait is None else asyncio.get_running_loop().call_later(wait, self._pause)
+
     def _used_keys(self) -> set[str]:
         return self._registry.keys() | (self.keys.valid(time()) if self.keys is not None else set())
 
@@ -156,8 +178,9 @@ class ServerApi(TenantApi):
         if self._closed:
             return
         self._closed = True
-        if self._billing is not None:
-            self._billing.cancel()
+        for timer in (self._billing, self._looking):
+            if timer is not None:
+                timer.cancel()
         await self._hosts.close()
         self._loop.close()
         await asyncio.gather(self._library.close(), *(model.close() for model in self._models.values()))

@@ -43,6 +43,7 @@ from .messages import (
     LinkComponent,
     ModelState,
     NotLaunched,
+    Pause,
     Ping,
     Pong,
     Post,
@@ -112,6 +113,7 @@ class Host:
             Post: self._post,
             Stop: self._stop,
             Room: self._room,
+            Pause: self._pause,
             Results: self._take_results,
             Published: self._published,
             Broadcasted: self._broadcasted,
@@ -204,6 +206,13 @@ class Host:
         inferlet = self._inferlets.try_running(message.number)
         if inferlet is not None and inferlet.parent is None:  # what children send is read by their parents
             inferlet.mail.sender.room(message.taken_bytes, message.read)
+
+    def _pause(self, message: Pause) -> None:
+        runner, payer = self._inferlets.runner, (message.tenant, message.key)
+        if message.on:
+            runner.pause(payer)
+        else:
+            runner.resume(payer)
 
     def _stop(self, message: Stop) -> None:
         if inferlet := self._inferlets.try_running(message.number):

@@ -161,6 +161,15 @@ class Room(Record, frozen=True):
     read: bool
 
 
+class Pause(Record, frozen=True):
+    """The inferlets of a tenant that this key has launched, "" is none, have no turns from now on; not `on`: they have
+    again."""
+
+    tenant: str
+    key: str
+    on: bool
+
+
 class Results(Record, frozen=True):
     """What a turn of a model's scheduler has for inferlets of this host."""
 
@@ -210,6 +219,7 @@ ToHost = (
     | Post
     | Stop
     | Room
+    | Pause
     | Results
     | Published
     | Broadcasted

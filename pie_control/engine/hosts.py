@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from time import monotonic
@@ -109,6 +109,8 @@ class Hosts:
         self._homes: dict[int, AppHost] = {}  # by inferlet
         numbered = {host.number: host for host in self.all}
         self.topics = TopicExchange(lambda number, message: numbered[number].post(message))
+        self.greetings: Callable[[], Iterable[ToHost]] = tuple
+        """What a host is told beside, when it starts."""
         self._told: dict[str, tuple[str | None, Mapping[str, int]]] = {}  # of each model, why it is down; adapters
         self._teller: asyncio.TimerHandle | None = None
         self._frames: deque[tuple[AppHost, Sequence[FromHost]]] = deque()
@@ -151,7 +153,7 @@ class Hosts:
             settings.http_allow,
         )
         states = (ModelState(model.description, *self._told[name]) for name, model in self._models.items())
-        return [welcome, *states]
+        return [welcome, *states, *self.greetings()]
 
     async def close(self) -> None:
         """Ends all inferlets and hosts. Idempotent."""

@@ -48,6 +48,8 @@ WARM_UNTIL = 3 / 4
 """Share of the memory for guests up to which some are made ahead."""
 ABORTED = "`unreachable`"
 """What the message of a trap says if a guest has ended itself."""
+PAUSED = "more of its budget of processor time"
+"""What those wait for that could run, and are paused."""
 MOST_TOLD = 4096
 """Bytes of the reason that it has logged."""
 MOST_DROPPED = 8
@@ -236,7 +238,8 @@ class InferletManager:
     def _sweep(self) -> None:
         self._sweeper = asyncio.get_running_loop().call_later(SWEEP_SECONDS, self._sweep)
         oldest = time.monotonic() - self._limits.idle_seconds
-        idle = [one for one in self._running.values() if one.life.last_turn < oldest and not one.kin.children]
+        old = [one for one in self._running.values() if one.life.last_turn < oldest and not one.kin.children]
+        idle = [one for one in old if not self.runner.is_held(one)]
         for inferlet in idle:
             self.end(inferlet, Status.EXCEEDED, f"was idle for more than {self._limits.idle_seconds:g} s")
         self._keep_up_later(UPKEEP_SECONDS)  # with time, fewer guests wait, and there may be memory for more
@@ -251,10 +254,13 @@ class InferletManager:
         """What an inferlet waits for, or each (0). `stack`: and lets it say where it stands."""
         asked = [self._running[number]] if number in self._running else [] if number else list(self._running.values())
         now = time.monotonic()
-        waits = [InferletWait(one.number, one.waits.what(), now - one.life.last_turn) for one in asked]
+        waits = [InferletWait(one.number, self._waits_for(one), now - one.life.last_turn) for one in asked]
         for one in asked if stack else ():
             one.waits.ask()
         return waits
+
+    def _waits_for(self, inferlet: Inferlet) -> str:
+        return PAUSED if self.runner.is_held(inferlet) else inferlet.waits.what()
 
     def take_usage(self) -> list[InferletUsage]:
         """The usage of those that had a turn since it was asked last."""

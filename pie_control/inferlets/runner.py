@@ -6,7 +6,8 @@ that was preempted goes after those that were not: many that compute do not keep
 that were just launched go after those that have begun, but for one turn in NEW_TURNS: of many that come at once, the
 first shall have something to do for the worker while the others begin. After two preemptions in a row it is *busy*: the
 others no longer wait for it at all. `run_busy` gives one busy inferlet a slice, between turns of the event loop, so an
-endless loop costs the others at most one slice per turn.
+endless loop costs the others at most one slice per turn. Whose budget of processor time is spent is *paused*: its
+inferlets keep what they have, and those that could run wait until it goes on.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from ..sandbox.fibers import Step
+from ..tenants.pauses import Payer
 from .inferlet import Inferlet
 from .lifecycle import ENDINGS, Status
 from .memory_use import MemoryUse
@@ -55,6 +57,7 @@ class Runner:
         self._interrupted: deque[Inferlet] = deque()  # that were preempted in their last turn; ready, too
         self._queued: set[int] = set()
         self._busy: deque[Inferlet] = deque()
+        self._paused: dict[Payer, dict[Inferlet, None]] = {}  # with those that could run; they count as queued
         self._preempted: dict[int, int] = {}  # slices in a row
         self._computed: dict[int, float] = {}  # seconds of these
         self._turns_left = 0  # of this round
@@ -79,6 +82,20 @@ class Runner:
             self._queued.add(inferlet.number)
             (self._new if inferlet.status is Status.CREATED else self._ready).append(inferlet)
             self._wake()
+
+    def pause(self, payer: Payer) -> None:
+        """What a tenant and one of its keys have launched gets no turn before `resume`. Idempotent."""
+        self._paused.setdefault(payer, {})
+
+    def resume(self, payer: Payer) -> None:
+        """Idempotent."""
+        for inferlet in self._paused.pop(payer, ()):
+            self._queued.discard(inferlet.number)
+            self.ready(inferlet)
+
+    def is_held(self, inferlet: Inferlet) -> bool:
+        """Whether it could run, and is paused."""
+        return inferlet in self._paused.get(_payer(inferlet), ())
 
     def run_ready(self) -> bool:
         """Gives turns until all inferlets but the busy ones wait, or have had their share. False if the event loop
@@ -116,6 +133,9 @@ class Runner:
         return True
 
     def _turn(self, inferlet: Inferlet) -> None:
+        if self._paused and (held := self._paused.get(_payer(inferlet))) is not None:
+            held[inferlet] = None
+            return
         self._queued.discard(inferlet.number)
         if inferlet.status in ENDINGS:
             return
@@ -158,6 +178,13 @@ class Runner:
         """Drops what is stored for an inferlet that waits, or has ended."""
         self._preempted.pop(inferlet.number, None)
         self._computed.pop(inferlet.number, None)
+        if self._paused and (held := self._paused.get(_payer(inferlet))):
+            held.pop(inferlet, None)
 
     def statistics(self) -> RunnerStatistics:
         return RunnerStatistics(self.turns, self._preemptions, self._guest_seconds, self.memory.resident)
+
+
+def _payer(inferlet: Inferlet) -> Payer:
+    standing = inferlet.launched.standing
+    return standing.tenant.name, standing.key

@@ -1,7 +1,7 @@
 """What a tenant, or a key, may spend, and what it has spent lately. Pure: times are arguments, in seconds.
 
-Theory of operation. Requests and processor time are looked at when a new request comes. Of tokens, each has two limits
-a minute, which hold together:
+Theory of operation. Requests are looked at when a new request comes. Of tokens, each has two limits a minute, which
+hold together:
 
 - *In any 60 seconds* it spends no more than its budget. So an idle tenant may spend much at once, and a new request of
   one that has spent its budget is refused.
@@ -11,6 +11,9 @@ a minute, which hold together:
 What a wave takes is spent when the wave is formed. A command goes if anything is left, whatever it costs, so that none
 can wait for ever; what it has taken too much is missing later. Waiting ends when there are QUANTUM_SECONDS of the rate,
 so that waves are not formed for single tokens.
+
+Of processor time, a new request is refused whose tenant has spent its budget within an hour. What runs spends from a
+bucket as well, which holds all that may be spent in an hour; while that is empty, its inferlets have no turns.
 """
 
 from __future__ import annotations
@@ -92,10 +95,26 @@ class Recent(Generic[N]):
         return (slot + 1) * self._slot + self._seconds
 
 
+class Bucket:
+    """What is left of what fills at a `rate` a second, up to `most`; less than 0: too much was taken."""
+
+    __slots__ = ("_at", "_left")
+
+    def __init__(self) -> None:
+        self._left = inf  # as of `_at`
+        self._at = 0.0
+
+    def left(self, now: float, rate: float, most: float) -> float:
+        return min(most, self._left + (now - self._at) * rate)
+
+    def take(self, amount: float, now: float, rate: float, most: float) -> None:
+        self._left, self._at = self.left(now, rate, most) - amount, now
+
+
 class Spender:
     """A tenant or a key: its budget, and what it has spent. `name`: as errors call it."""
 
-    __slots__ = ("_at", "_saved", "budget", "cpu_seconds", "name", "refused", "requests", "tokens", "tokens_today")
+    __slots__ = ("_cpu", "_saved", "budget", "cpu_seconds", "name", "refused", "requests", "tokens", "tokens_today")
 
     def __init__(self, name: str, budget: Budget = NO_BUDGET) -> None:
         self.name = name
@@ -105,8 +124,8 @@ class Spender:
         self.cpu_seconds = Recent(0.0, HOUR)
         self.tokens_today = 0
         self.refused = 0  # requests that were beyond its budget
-        self._saved = inf  # tokens in the bucket, as of `_at`; less than 0: it has taken too much
-        self._at = 0.0
+        self._saved = Bucket()  # tokens
+        self._cpu = Bucket()  # processor seconds
 
     def use(self, budget: Budget) -> None:
         """This is its budget from now on."""
@@ -141,12 +160,16 @@ class Spender:
         """A wave takes so many tokens; less than 0: it gives them back."""
         self.tokens_today += tokens
         if self.budget.tokens_per_minute is not None:
-            self._saved, self._at = self._bucket(now) - tokens, now
+            self._saved.take(tokens, now, *self._rate_of_tokens)
             self.tokens.add(now, tokens)
 
-    def _bucket(self, now: float) -> float:
+    @property
+    def _rate_of_tokens(self) -> tuple[float, float]:
         rate = (self.budget.tokens_per_minute or 0) / MINUTE
-        return min(max(1.0, BURST_SECONDS * rate), self._saved + (now - self._at) * rate)
+        return rate, max(1.0, BURST_SECONDS * rate)
+
+    def _bucket(self, now: float) -> float:
+        return self._saved.left(now, *self._rate_of_tokens)
 
     def refuses(self) -> None:
         """A request is beyond its budget."""
@@ -175,3 +198,22 @@ class Spender:
         missing = max(1.0, QUANTUM_SECONDS * rate) - self._bucket(now)
         filled = now + max(LEAST_WAIT, missing / rate) if missing > 0 else now
         return max(filled, self.tokens.below(limit, now))
+
+    # ---- processor time ----
+
+    def runs(self, seconds: float, now: float) -> None:
+        """Its inferlets have used so much more processor time."""
+        if (limit := self.budget.cpu_seconds_per_hour) is not None:
+            self.cpu_seconds.add(now, seconds)
+            self._cpu.take(seconds, now, limit / HOUR, limit)
+
+    def turns_at(self, now: float, *, paused: bool) -> float:
+        """When its inferlets may have turns. `paused`: they have none now."""
+        limit = self.budget.cpu_seconds_per_hour
+        if limit is None:
+            return now
+        rate = limit / HOUR
+        missing = (QUANTUM_SECONDS * rate if paused else 0.0) - self._cpu.left(now, rate, limit)
+        if missing < 0 or (paused and not missing):
+            return now
+        return now + max(LEAST_WAIT, missing / rate) if rate else inf

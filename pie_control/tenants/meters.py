@@ -37,9 +37,9 @@ class Limit(NamedTuple):
 
 class Meter:
     """What the inferlets of a tenant spend that one key has launched, or none. `has_budget`: whether there is one;
-    `limited`: one of tokens; `usage`: of the day."""
+    `limited`: one of tokens; `paced`: one of processor time; `usage`: of the day."""
 
-    __slots__ = ("has_budget", "key", "limited", "number", "spenders", "tenant", "usage")
+    __slots__ = ("has_budget", "key", "limited", "number", "paced", "spenders", "tenant", "usage")
 
     def __init__(self, number: int, tenant: str, key: str, spenders: tuple[Spender, ...]) -> None:
         self.number = number
@@ -53,6 +53,7 @@ class Meter:
         """A budget may have changed."""
         self.has_budget = any(one.budget != NO_BUDGET for one in self.spenders)
         self.limited = any(one.is_limited for one in self.spenders)
+        self.paced = any(one.budget.cpu_seconds_per_hour is not None for one in self.spenders)
 
     def begins_day(self, usage: Usage) -> None:
         """That was spent in the day that there is."""
@@ -128,8 +129,11 @@ class Meter:
         """Inferlets have used so much more processor time."""
         self.usage.cpu_seconds += seconds
         for one in self.spenders:
-            if one.budget.cpu_seconds_per_hour is not None:
-                one.cpu_seconds.add(now, seconds)
+            one.runs(seconds, now)
+
+    def turns_at(self, now: float, *, paused: bool) -> float:
+        """When its inferlets may have turns. `paused`: they have none now."""
+        return max(one.turns_at(now, paused=paused) for one in self.spenders)
 
     def requests(self, now: float) -> None:
         """A request of a client is taken."""

@@ -14,9 +14,10 @@ import pytest
 
 from pie_control.cli.main import main
 from pie_control.client import Client, InferletEnded, SyncClient
-from pie_control.errors import Forbidden, Overloaded, Unauthorized, UnknownName
+from pie_control.errors import Forbidden, Overloaded, RateLimited, Unauthorized, UnknownName
 from pie_control.http_server.listening import bind
 from pie_control.http_server.server import HttpServer
+from pie_control.inferlets.manager import PAUSED
 from pie_control.tenants.accounts import read_accounts
 from pie_control.testing.fake_model import FakeModel
 from pie_control.testing.in_process import InProcessClient
@@ -72,6 +73,18 @@ async def main(args):
         messages = subscribe("news")
         await args.send("ready")
         return (await anext(aiter(messages))).text
+"""
+COMPUTES = b"""
+import asyncio, time
+
+async def main(args):
+    computed = 0.0
+    while computed < 3:
+        began = time.perf_counter()
+        sum(range(20_000))
+        computed += time.perf_counter() - began
+        await asyncio.sleep(0)
+    return "done"
 """
 SAYS = b"""
 from inferlet_sdk import broadcast
@@ -301,6 +314,35 @@ async def main(args):
     except Exception as error:
         return str(error)
 """
+
+
+def test_what_runs_beyond_its_processor_time_waits_and_goes_on_with_a_larger_budget(
+    guest_cache: Path, tmp_path: Path
+) -> None:
+    async def check() -> None:
+        cache = cache_with_guest(tmp_path, guest_cache)
+        least = TENANTS.replace("max_inferlets = 3", "cpu_seconds_per_hour = 1")
+        accounts = str(written(tmp_path, least))
+        async with started(cache, InProcessClient(FakeModel()), tenants=accounts, idle_seconds=1.0) as api:
+            server = HttpServer(api, bind("127.0.0.1", 0), api.config)
+            await server.start()
+            try:
+                async with both(server.url) as (alice, bob):
+                    running = await bob.launch(await bob.upload(COMPUTES))
+                    while (await bob.inferlet(running.id))["waits_for"] != PAUSED:
+                        await asyncio.sleep(0.05)
+                    refused = "tenant bob has spent its 1 processor seconds an hour: try again in"
+                    with pytest.raises(RateLimited, match=refused):
+                        await bob.launch(await bob.upload(WHO))
+                    assert await result(alice, WHO) == "alice"
+                    await asyncio.sleep(2.5)  # it is not idle
+                    assert (await bob.inferlet(running.id))["status"] == "running"
+                    server.use(read_accounts(written(tmp_path, TENANTS)))
+                    assert await running.result() == "done"
+            finally:
+                await server.close()
+
+    asyncio.run(asyncio.wait_for(check(), HANG_SECONDS))
 
 
 def test_a_reload_reaches_sessions_that_are_open_and_inferlets_that_run(guest_cache: Path, tmp_path: Path) -> None:

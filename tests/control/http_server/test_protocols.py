@@ -111,7 +111,7 @@ def test_the_head_of_an_answer_goes_with_what_follows_at_once() -> None:
             (written,) = wire.written
             assert written.endswith(b"\r\n\r\n" + b"x" * length)
         wire.written.clear()
-        protocol.app = late  # type: ignore[assignment]
+        protocol.app = late
         protocol.data_received(POST % 0 + b"\r\n")
         await wire.until(lambda: bool(wire.written))
         assert wire.written[0].endswith(b"chunked\r\n\r\n"), "without what comes later"

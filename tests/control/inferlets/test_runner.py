@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -17,6 +18,7 @@ from pie_control.inferlets.processor_time import ProcessorTime
 from pie_control.inferlets.relations.children import Kin
 from pie_control.inferlets.runner import PREEMPTIONS_UNTIL_BUSY, Runner
 from pie_control.sandbox.fibers import Step
+from pie_control.tenants.tenant import Standing, Tenant
 
 
 class Inferlet:
@@ -29,6 +31,7 @@ class Inferlet:
         self.kin = Kin(number, InferletLimits(), None)
         self.life = InferletLife(age=0.0)
         self.instance = self
+        self.launched = SimpleNamespace(standing=Standing(Tenant("alice" if number % 2 else "bob")))
         self._steps = steps
         self._log = log
 
@@ -83,6 +86,39 @@ def play(body: Callable[[Scene], None], turns: int = 20) -> list[str]:
         return scene.log
 
     return asyncio.run(check())
+
+
+def test_whose_payer_is_paused_has_no_turn_until_it_goes_on() -> None:
+    async def check() -> None:
+        scene, alice = Scene(), ("alice", "")
+        endless, other, ends = scene.add(forever=Step.PREEMPTED), scene.add(Step.WAITING), scene.add(Step.WAITING)
+        scene.runner.pause(alice)
+        scene.runner.pause(alice)
+        for _ in range(9):
+            await asyncio.sleep(0)
+        assert scene.log == ["2", "quiet"]
+        assert [scene.runner.is_held(one) for one in (endless, other, ends)] == [True, False, True]
+        assert not scene.runner.has_work
+        scene.runner.ready(endless)  # more comes for it, and one ends
+        ends.status = Status.TERMINATED
+        scene.runner.forget(ends)
+        scene.runner.resume(alice)
+        scene.runner.resume(alice)
+        for _ in range(9):
+            await asyncio.sleep(0)
+        turns = scene.log.count("1")
+        assert turns > PREEMPTIONS_UNTIL_BUSY, "though it is busy"
+        assert "3" not in scene.log
+        scene.runner.pause(alice)
+        for _ in range(9):
+            await asyncio.sleep(0)
+        assert scene.log.count("1") == turns
+        scene.runner.resume(alice)
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        assert scene.log.count("1") > turns
+
+    asyncio.run(check())
 
 
 def test_all_that_are_ready_run_before_it_is_quiet() -> None:

@@ -9,6 +9,7 @@ import pytest
 from pie_control.errors import RateLimited
 from pie_control.tenants.budgets import BURST_SECONDS, MINUTE, Budget, Recent, Spender
 from pie_control.tenants.meters import Meters, Usage
+from pie_control.tenants.pauses import LONGEST_SECONDS, Pauses
 from pie_control.tenants.tenant import Standing, Tenant
 
 ALICE = Standing(Tenant("alice"))
@@ -105,6 +106,45 @@ def test_processor_time_counts_for_an_hour() -> None:
     assert refusal.value.retry_after == 3015
     assert not meter.is_spent(600.0)  # what runs goes on
     meter.check(3616.0, NOON)
+
+
+def test_beyond_its_processor_time_what_runs_has_turns_at_the_rate() -> None:
+    """An inferlet that computes all the time it may, which is told four times a second."""
+    meters = Meters()
+    meters.use({"alice": Budget(cpu_seconds_per_hour=360)})
+    meter, bob = meters.of(LAPTOP), meters.of(Standing(Tenant("bob")))
+    pauses, used, now, first = Pauses(meters), 0.0, 0.0, 0.0
+    payer = ("alice", "key_1")
+    while now < 4000.0:
+        if payer not in pauses.paused:
+            meter.runs(0.25, now)
+            bob.runs(0.25, now)
+            used += 0.25
+            first = first or (now if used >= 360 else 0.0)
+        pauses.look(now)
+        now += 0.25
+    assert used == pytest.approx(360 + 4000 * 0.1, abs=1.0)
+    assert pauses.paused.keys() == {payer} or not pauses.paused
+    assert first == 359.75, "nothing is slowed before"
+
+
+def test_pauses_are_told_once_and_end_with_the_budget() -> None:
+    meters = Meters()
+    meters.use({"alice": Budget(cpu_seconds_per_hour=36)})
+    meters.of(ALICE).runs(1.0, 0.0)
+    pauses, payers = Pauses(meters), {("alice", ""), ("alice", "key_1")}
+    assert pauses.look(0.0) == {}
+    assert pauses.seconds(0.0) is None
+    meters.of(LAPTOP).runs(36.0, 0.0)  # of both
+    assert pauses.look(0.0) == dict.fromkeys(payers, True)
+    assert pauses.look(50.0) == {}
+    assert pauses.seconds(50.0) == LONGEST_SECONDS
+    assert pauses.seconds(100.0) == pytest.approx(0.05)
+    assert pauses.look(100.06) == dict.fromkeys(payers, False)
+    meters.of(LAPTOP).runs(36.0, 101.0)
+    assert pauses.look(101.0) == dict.fromkeys(payers, True)
+    meters.use({})
+    assert pauses.look(102.0) == dict.fromkeys(payers, False)
 
 
 def test_a_day_ends_and_the_next_one_begins() -> None:
