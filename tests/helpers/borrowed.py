@@ -80,16 +80,12 @@ SEEING = _words("""
 """)
 """Types of more than text whose text is exact."""
 
-WITHOUT_PLAN = {
-    *_words("""
-        bert bert-generation biogpt bitnet camembert codegen ctrl data2vec-text ernie fuyu
-        gpt-sw3 gpt2 gpt_bigcode gpt_neo gpt_neox_japanese gpt_oss gptj hunyuan_v1_dense
-        modernbert-decoder moshi opt persimmon roberta roberta-prelayernorm roc_bert stablelm
-        xlm-roberta xlm-roberta-xl xmod
-    """),
-    *_words("blip-2 cosmos3_omni instructblip instructblipvideo lfm2_vl qwen3_vl"),
-}
-"""Types that ranks cannot share, as transformers does not say how; and those with a state are not shared."""
+WITHOUT_PLAN = _words("""
+    bert bert-generation camembert ctrl data2vec-text ernie fuyu gpt-sw3 gpt2 gpt_bigcode gpt_neox_japanese persimmon
+    roberta roberta-prelayernorm roc_bert xlm-roberta xlm-roberta-xl xmod
+""")
+"""Types that ranks cannot share, as neither transformers nor the names of layers say how; and those with a state are not
+shared."""
 
 WITHOUT_GRAPHS = {
     "copies numbers from the host": ["gemma3n", "gemma3n_text"],

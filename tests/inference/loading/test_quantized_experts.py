@@ -15,6 +15,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from pie_inference.config import WorkerConfig
+from pie_inference.device.ranks import Ranks, run_ranks
 from pie_inference.errors import CheckpointError, ConfigError
 from pie_inference.inspection.checkup import check_up
 from pie_inference.loading.checkpoint import SINGLE_FILE
@@ -22,7 +23,7 @@ from pie_inference.quantization.formats import quantize
 from pie_inference.quantization.names import FORMATS
 from pie_inference.serving.worker import Worker
 from testing.quantized_checkpoints import LAYERS, WRITERS, write, write_experts
-from testing.worker_batches import Extend, Keys
+from testing.worker_batches import Driver, Extend, Keys
 from tests.helpers.families import WINDOW, save_reference
 from tests.helpers.oracle import VOCAB, Oracle, load_reference, random_tokens
 
@@ -160,6 +161,19 @@ def test_stacked_experts_serve_as_the_model_that_they_stand_for(stacked: tuple[P
     rounding = np.abs(logprobs(exact, "bfloat16") - expected).mean()
     assert np.abs(logprobs(quantized, "bfloat16") - expected).mean() < 2 * rounding
     assert greedy(quantized) == greedy(exact)
+
+
+def test_two_ranks_share_stacked_experts(stacked: tuple[Path, Path]) -> None:
+    quantized, _ = stacked
+    alone = logprobs(quantized, "float32")
+
+    def run(ranks: Ranks) -> np.ndarray:
+        driver = Driver(Worker(WorkerConfig(quantized, "model", dtype="float32", pages=64), ranks).run, "model")
+        [found] = driver.logprobs(Extend(Keys(), TOKENS), vocab_size=VOCAB)
+        return found
+
+    for together in run_ranks(2, run):
+        np.testing.assert_allclose(together, alone, atol=1e-4)
 
 
 def test_stacked_experts_take_the_memory_of_their_file(stacked: tuple[Path, Path]) -> None:

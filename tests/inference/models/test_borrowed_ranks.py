@@ -35,6 +35,8 @@ SHARED: dict[str, tuple[str, dict[str, Any]]] = {
         {"q_lora_rank": 32, "kv_lora_rank": 24, "qk_rope_head_dim": 8, "qk_nope_head_dim": 16, "v_head_dim": 16}
         | {"num_key_value_heads": 4},
     ),
+    "a plan by usual names": ("StableLmForCausalLM", {"use_qkv_bias": True}),
+    "experts by usual names": MODELS["gpt oss"],
     "a vocabulary that is not divided": ("ArceeForCausalLM", {"vocab_size": 273}),
 }
 TEXTS = [random_tokens(length, length) for length in (40, 3, 17)]
@@ -71,7 +73,7 @@ def test_two_ranks_compute_what_one_does(name: str, tmp_path: Path) -> None:
     assert held[0] // 2 < 0.85 * oracle.worker.describe()[0].weight_bytes
 
 
-@pytest.mark.parametrize("name", ["olmo3", "starcoder2", "qwen2 moe"])
+@pytest.mark.parametrize("name", ["olmo3", "starcoder2", "qwen2 moe", "experts by usual names"])
 def test_two_ranks_with_quantized_weights(name: str, tmp_path: Path) -> None:
     """Scales of a layer that is split by its inputs are those of fewer numbers, so results are not the same."""
     exact = Oracle(tmp_path, save_reference(tmp_path, SHARED[name][0], **SHARED[name][1]))
@@ -108,7 +110,7 @@ class Two(SingleRank):
 @pytest.mark.parametrize(
     ("model", "reason"),
     [
-        (MODELS["gpt oss"], "transformers has no plan of how to split it"),
+        (MODELS["gpt2"], "transformers has no plan of how to split it"),
         (("Lfm2ForCausalLM", {"layer_types": ["conv", "full_attention"]}), "its layers keep a state"),
     ],
 )
@@ -130,7 +132,7 @@ def test_a_split_that_gives_other_numbers_is_found(tmp_path: Path, monkeypatch: 
     save_reference(tmp_path, SHARED["qwen2 moe"][0], **SHARED["qwen2 moe"][1])
     monkeypatch.setattr(split.Splits, "add_up_experts", lambda _: None)
     code = read_model(WorkerConfig(tmp_path, "model", cache_dir=tmp_path)).config.code
-    assert "one rank only: split in two, as transformers' plan says" in code
+    assert "one rank only: split in two, the logits" in code
 
 
 def test_heads_that_cannot_be_shared_are_named(tmp_path: Path) -> None:

@@ -100,7 +100,7 @@ def test_every_type_is_told() -> None:
     assert listed.split(", ") == SERVED
     seeing = told.split("the part that makes text is exact, too:")[1].split("\n\n")[1].rstrip(".").replace("\n", " ")
     assert seeing.split(", ") == SEEING
-    for kinds, mark in ((WITHOUT_PLAN, "for which transformers has none:"), (GRAPHLESS, "for other reasons:")):
+    for kinds, mark in ((WITHOUT_PLAN, "neither a plan nor such names:"), (GRAPHLESS, "for other reasons:")):
         listed = " ".join(told.split(mark)[1].split(".\n")[0].split())
         assert sorted(listed.split(", ")) == sorted(kinds)
     known = {kind for kind, _ in TYPES} | {"gemma4_assistant"}  # whose default configuration cannot be made

@@ -1,5 +1,6 @@
 """How ranks share a model of transformers: by the plan that transformers has for it (`tp_plan`), which gives linear
-layers, experts and parameters a style each."""
+layers, experts and parameters a style each. A model without a plan is shared by the usual names of its linear layers;
+the proof finds out if these mean something else."""
 
 from __future__ import annotations
 
@@ -14,7 +15,7 @@ from torch import Tensor, nn
 from ....device.ranks import Ranks, share
 from ....loading.weights import Block, Split, WeightLoader
 from ....ops.interface import Linear
-from ..parts import experts_of
+from ..parts import experts_of, stacks_of
 
 Experts = tuple[list[list[Block]], int]
 """The rows of the checkpoint of each expert, and its input features."""
@@ -43,6 +44,13 @@ PARAMETERS: Mapping[str, tuple[int, int]] = {
     "packed_rowwise": (-1, 2),
 }
 """The dimension along which a parameter is split, and how many matrices are side by side in it."""
+SUMMED = "summed"
+"""Of a parameter that is added to what ranks add up: each has a part of its numbers."""
+USUAL: Mapping[str, str] = {
+    **dict.fromkeys(("q_proj", "k_proj", "v_proj", "gate_proj", "up_proj", "fc1"), "colwise"),
+    **dict.fromkeys(("o_proj", "out_proj", "down_proj", "fc2"), "rowwise"),
+}
+"""The styles of linear layers in most plans, by the last part of their names."""
 EXPERTS = "moe_tp_experts"
 WHOLE = {
     "embedding_colwise",
@@ -56,24 +64,46 @@ WHOLE = {
 
 
 def plan_of(model: Any) -> dict[str, str]:
-    """The style of each module and parameter that the plan of transformers names."""
+    """The style of each module and parameter that the plan of transformers names; if that names none inside of layers,
+    of those with usual names."""
     plan = getattr(model, "_tp_plan", None) or {}
-    names = [name for name, _ in (*model.named_modules(), *model.named_parameters())]
+    modules, head = dict(model.named_modules()), model.get_output_embeddings()
+    names = [*modules, *(name for name, _ in model.named_parameters())]
     general = {name: re.sub(r"\.\d+(?=\.|$)", ".*", name) for name in names}
-    return {name: plan[pattern] for name, pattern in general.items() if pattern in plan}
+    told = {name: plan[pattern] for name, pattern in general.items() if pattern in plan}
+    if any(style not in WHOLE and modules.get(name) is not head for name, style in told.items()):
+        return told
+    linear = [name for name, module in modules.items() if isinstance(module, nn.Linear)]
+    usual = {name: USUAL[last] for name in linear if (last := name.rpartition(".")[2]) in USUAL}
+    if usual:
+        for name, module in experts_of(model).items():
+            usual |= _usual_experts(name, module)
+    return usual
+
+
+def _usual_experts(name: str, module: Any) -> dict[str, str]:
+    """A plan of a module with all experts of a layer. Where gates are not in front of what they gate, each is beside
+    it."""
+    first, second = (f"{name}.{part}" for part in stacks_of(module))
+    packed = "packed_" if module.has_gate and module.is_concatenated else ""
+    outs, ins = ("rowwise", "colwise") if module.is_transposed else ("colwise", "rowwise")
+    plan = {name: EXPERTS, first: packed + outs, second: ins}
+    if module.has_bias:
+        plan |= {f"{first}_bias": f"{packed}rowwise", f"{second}_bias": SUMMED}
+    return plan
 
 
 def why_one_rank(model: Any) -> str:
     """Why ranks cannot share a model, as far as its plan tells; "": they can."""
-    plan, head = plan_of(model), model.get_output_embeddings()
+    plan = plan_of(model)
     modules, parameters = dict(model.named_modules()), dict(model.named_parameters())
     for name, style in plan.items():
         module = modules.get(name)
-        known = {*PARAMETERS} if name in parameters else {*LINEAR} if isinstance(module, nn.Linear) else {EXPERTS}
+        known = {*PARAMETERS, SUMMED} if name in parameters else {*LINEAR} if isinstance(module, nn.Linear) else {EXPERTS}
         if style not in known | WHOLE:
             return f"transformers' plan says {style!r} for {name}, which Pie does not know"
-    if all(style in WHOLE or modules.get(name) is head for name, style in plan.items()):
-        return "transformers has no plan of how to split it (tp_plan)"
+    if not plan:
+        return "transformers has no plan of how to split it (tp_plan), and its layers have no usual names"
     return ""
 
 
@@ -111,10 +141,12 @@ class Splits:
 
     def share_of(self, name: str) -> Callable[[Tensor], Tensor] | None:
         """What cuts this rank's share out of a parameter; None: it is whole."""
-        style = PARAMETERS.get(self._plan.get(name, ""))
-        if style is None or self._plan.get(name.rpartition(".")[0]) != EXPERTS:
+        told = self._plan.get(name, "")
+        if told not in (*PARAMETERS, SUMMED) or self._plan.get(name.rpartition(".")[0]) != EXPERTS:
             return None  # such as sinks, of which attention takes its own
-        dim, packed = style
+        if told == SUMMED:
+            return lambda tensor: tensor / self._ranks.size
+        dim, packed = PARAMETERS[told]
 
         def own_share(tensor: Tensor) -> Tensor:
             parts = tensor.chunk(packed, dim)

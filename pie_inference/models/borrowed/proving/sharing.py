@@ -24,7 +24,7 @@ def shared(survey: Survey, program: Callable[[bool, Ranks], float], tolerance: f
         if not failed:
             return msgspec.structs.replace(survey, whole=whole)
         reason = reason or failed
-    return msgspec.structs.replace(survey, one_rank=f"split in two, as transformers' plan says, {reason}")
+    return msgspec.structs.replace(survey, one_rank=f"split in two, {reason}")
 
 
 def _failure(program: Callable[[Ranks], float], tolerance: float) -> str:
