@@ -92,11 +92,11 @@ class Pages:
         key, value = (each.transpose(0, 1)[None] for each in key_value.chunk(2, 1))
         return self(module, query.transpose(0, 1)[None], key, value, None)[0].flatten(1)
 
-    def rotation(self, angles: tuple[Tensor, Tensor], dtype: torch.dtype) -> Rotation:
-        """The rotation of all rows by the cosines and sines [batch, rows, dim] that transformers' code has made."""
+    def rotation(self, angles: tuple[Tensor, Tensor], rows: Tensor) -> Rotation:
+        """The rotation of rows [T, ...] by cosines and sines [batch, rows, dim] of transformers' code."""
         known = self._rotations.get(id(angles))
         if known is None:
-            known = self._rotations[id(angles)] = (angles, rotation_of(angles, dtype))
+            known = self._rotations[id(angles)] = (angles, rotation_of(angles, rows))
         return known[1]
 
     def _own(self, vectors: Tensor, heads: int) -> Tensor:
@@ -108,9 +108,9 @@ class Pages:
         return vectors.narrow(1, ranks.rank * count, count)
 
 
-def rotation_of(angles: tuple[Tensor, Tensor], dtype: torch.dtype) -> Rotation:
-    """Cosines and sines [batch, rows, dim], as the kernels take them."""
-    cos, sin = (each.to(dtype).flatten(0, 1).unsqueeze(1) for each in angles)
+def rotation_of(angles: tuple[Tensor, Tensor], rows: Tensor) -> Rotation:
+    """Cosines and sines [batch, rows, dim], as the kernels take them for rows [T, ...]."""
+    cos, sin = (each.to(rows.dtype).flatten(0, 1).expand(len(rows), -1).unsqueeze(1) for each in angles)
     first, second = sin.chunk(2, -1)
     return Rotation(cos.contiguous(), torch.cat((-first, second), -1))
 

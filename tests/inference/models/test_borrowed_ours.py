@@ -11,12 +11,14 @@ from torch import Tensor
 
 from pie_inference.device.ranks import SingleRank
 from pie_inference.models.borrowed.code import class_of, make, read
+from pie_inference.models.borrowed.config import read_borrowed
 from pie_inference.models.borrowed.ours.attention import AttentionParts, OwnAttention
 from pie_inference.models.borrowed.ours.layer import OwnLayer
 from pie_inference.models.borrowed.ours.mlp import MlpParts, OwnMlp
 from pie_inference.models.borrowed.ours.take import Blocks, find
 from pie_inference.models.borrowed.pages import Calls, Pages
 from pie_inference.models.borrowed.survey import Heads, Survey
+from tests.helpers.borrowed import SETTINGS
 from tests.helpers.families import SMALL, WINDOW, save_reference
 from tests.helpers.oracle import Oracle, assert_ragged_batch_equals
 
@@ -69,6 +71,16 @@ def test_what_is_equal_becomes_ours(architecture: str, settings: dict[str, Any],
 def test_layers_say_whether_they_turn() -> None:
     blocks = found("SmolLM3ForCausalLM", no_rope_layers=[1, 0]).blocks
     assert [block.parts.turns for block in blocks if isinstance(block.parts, AttentionParts)] == [True, False]
+
+
+def test_layers_turn_only_where_they_are_given_angles() -> None:
+    """The code of this type has a rotation, and its model hands no angles on."""
+    from transformers import CONFIG_MAPPING
+
+    raw = CONFIG_MAPPING["granitemoehybrid"](**SETTINGS["granitemoehybrid"]).to_dict()
+    blocks = find(make(read(raw, "GraniteMoeHybridForCausalLM"), torch.bfloat16, "meta")).blocks
+    assert [block.parts.turns for block in blocks if isinstance(block.parts, AttentionParts)] == [True]
+    assert read_borrowed(raw, "GraniteMoeHybridForCausalLM", None).difference < 5e-4
 
 
 def test_norms_of_all_heads_need_all_features() -> None:

@@ -14,10 +14,7 @@ from ....ops.interface import Linear, Ops, Rotation
 from ....ops.torch_ops import TorchOps
 from ..code import attending, running
 from ..pages import rotation_of
-from .trial import ROWS, Given, Random, Unlike, assert_equal, names_of, with_parts
-
-ANGLES = "position_embeddings"
-"""How code of transformers calls the cosines and sines of a batch."""
+from .trial import ANGLES, ROWS, Given, Random, Unlike, arguments, assert_equal, names_of, with_parts
 
 
 @dataclass(frozen=True)
@@ -28,7 +25,7 @@ class AttentionParts:
     last: str
     norms: tuple[str, ...]  # of queries and of keys; none, or both
     by_head: bool  # whether these norms see each head alone
-    turns: bool
+    turns: bool  # by the angles, where it is given any
     dim: int  # of a head
     heads: int
     kv_heads: int
@@ -75,8 +72,8 @@ class OwnAttention:
         query_key = qkv[:, : (own + heads) // 2]
         if self._norms:
             self._normalize(query_key[:, :heads], query_key[:, heads:])
-        if self._parts.turns:
-            rotation: Rotation = pages.rotation(angles, rows.dtype)
+        if self._parts.turns and angles is not None:
+            rotation: Rotation = pages.rotation(angles, rows)
             self._ops.rotate_(query_key if rotation.dim == self._dim else query_key[..., : rotation.dim], rotation)
         return self._out(pages.attend(self._module, qkv[:, :heads], qkv[:, heads:]))
 
@@ -108,12 +105,6 @@ def _turned(module: Any) -> Iterator[int]:
     yield from (dim, dim // 2, dim // 4, dim // 4 * 3)
 
 
-def arguments(module: Any, angles: Any) -> dict[str, Any]:
-    """What the code of transformers gives a module beside rows: its angles, and no mask."""
-    nothing = {"attention_mask": None} if "attention_mask" in names_of(module) else {}
-    return {ANGLES: angles, **nothing}
-
-
 def angles_of(place: int, others: Sequence[Any], named: Mapping[str, Any]) -> Any:
     """The angles among the arguments behind the first one; None: there are none."""
     return others[place] if len(others) > place else named.get(ANGLES)
@@ -135,22 +126,23 @@ class _Watched:
         self.seen += (query, *key_value.chunk(2, 1))
         return self._result.flatten(0, 1).flatten(1)
 
-    def rotation(self, angles: tuple[Tensor, Tensor], dtype: torch.dtype) -> Rotation:
+    def rotation(self, angles: tuple[Tensor, Tensor], rows: Tensor) -> Rotation:
         """Like `Pages.rotation`."""
-        return rotation_of(angles, dtype)
+        return rotation_of(angles, rows)
 
 
 class _Trial:
     """The code of a module on random rows, and ours on the same ones."""
 
-    def __init__(self, module: Any, joined: Sequence[str], last: str, turned: int) -> None:
-        """Raises whatever the code of transformers does, which may ask its parts for anything."""
+    def __init__(self, module: Any, joined: Sequence[str], last: str, turned: int | None) -> None:
+        """`turned`: how many numbers of a head the angles are for; None: there are none. Raises whatever the code of
+        transformers does, which may ask its parts for anything."""
         random, dim = Random(), module.head_dim
         linear: dict[str, nn.Linear] = {name: module._modules[name] for name in (*joined, last)}
         self._given = {name: Given(random.rows(one.out_features)) for name, one in linear.items()}
         self._others = {name: random.copy_of(one) for name, one in module._modules.items() if name not in linear}
         self._hidden = random.rows(linear[last].out_features)
-        self._angles = (random.plain(*ROWS, turned), random.plain(*ROWS, turned))
+        self._angles = None if turned is None else (random.plain(*ROWS, turned), random.plain(*ROWS, turned))
         self._module, self._last, self.dim, self.heads = module, last, dim, linear[last].in_features // dim
         self._theirs, self._ours = (_Watched(self.heads, dim, Random()) for _ in range(2))
         with attending(self._theirs):
@@ -196,17 +188,26 @@ class _Trial:
 def _equal(
     module: Any, joined: tuple[str, ...], last: str, norms: tuple[str, ...], turned: int
 ) -> AttentionParts | None:
-    try:
-        trial = _Trial(module, joined, last, turned)
-    except Exception:  # code of transformers may ask its parts for anything
+    trial = _tried(module, joined, last, turned)
+    if trial is None:
         return None
+    without = _tried(module, joined, last, None)
     place = names_of(module).index(ANGLES) - 1
     for by_head, turns in product((True, False) if norms else (True,), (True, False)):
         sizes = (trial.dim, trial.heads, trial.kv_heads)
         parts = AttentionParts(joined, last, norms, by_head, turns, *sizes, place, trial.returns)
         try:
             trial.compare(parts)
+            if without is not None:
+                without.compare(parts)
         except (Unlike, RuntimeError):
             continue
         return parts
     return None
+
+
+def _tried(module: Any, joined: Sequence[str], last: str, turned: int | None) -> _Trial | None:
+    try:
+        return _Trial(module, joined, last, turned)
+    except Exception:  # code of transformers may ask its parts for anything
+        return None

@@ -10,9 +10,9 @@ import torch
 from torch import Tensor, nn
 
 from ....ops.interface import Linear
-from .attention import ANGLES, OwnAttention, angles_of, arguments
+from .attention import OwnAttention, angles_of
 from .mlp import OwnMlp
-from .trial import ROWS, Given, Random, assert_equal, names_of, with_parts
+from .trial import ANGLES, ROWS, Given, Random, arguments, assert_equal, names_of, with_parts
 
 
 @dataclass(frozen=True)

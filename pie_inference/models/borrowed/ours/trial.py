@@ -20,6 +20,12 @@ STORED = 1 << 20
 """Random numbers are made so many at a time, as that takes longer than what is done with them."""
 
 
+ANGLES = "position_embeddings"
+"""How code of transformers calls the cosines and sines of a batch."""
+NAMED = ("attention_mask", "position_ids", "past_key_values", "use_cache", "output_attentions", "output_router_logits")
+"""What else a module is given, and may not need."""
+
+
 class Unlike(Exception):
     """A module is not what ours could stand for."""
 
@@ -75,6 +81,17 @@ def with_parts(module: Any, parts: Mapping[str, nn.Module]) -> Any:
     trial = copy.copy(module)
     trial._modules = dict(parts)
     return trial
+
+
+def arguments(module: Any, angles: Any) -> dict[str, Any]:
+    """What a forward of a model gives such a module beside rows. Raises Unlike if the module asks for more."""
+    parameters = inspect.signature(module.forward).parameters.values()
+    named = [each.name for each in parameters if each.kind is not each.VAR_KEYWORD]
+    if not {*named[1:]} <= {*NAMED, ANGLES}:
+        raise Unlike
+    positions = torch.arange(math.prod(ROWS)).view(ROWS) * 7919
+    given = {ANGLES: angles, "position_ids": positions, "attention_mask": None, "past_key_values": None}
+    return given if len(parameters) > len(named) else {name: given[name] for name in given if name in named}
 
 
 def names_of(module: Any) -> list[str]:
