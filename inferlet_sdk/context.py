@@ -213,10 +213,11 @@ class Context(FilledContext):
         not needed for something else. Nothing is waited for; short texts are left alone.
 
         At a model that keeps a state of each text, the state is kept here, too, until the context is cut before it or
-        closed: `truncate` to this length, and what is filled then, runs nothing again."""
+        closed: `truncate` to this length, and what is filled then, runs nothing again. Others go on from the last token
+        that has run: all of them, or all but the last one that was generated."""
         sequence = self._settled("keep")
-        sequence.keep_end()
         keep_pages(sequence)
+        sequence.keep_end()
 
     async def pin(self, seconds: int, count: int | None = None) -> int:
         """As `keep`, and the keys of its first `count` tokens, or of all, stay for some seconds, at most a day, even

@@ -198,10 +198,13 @@ class PageTable(KeptStates):
         self._update()
 
     def seal(self, start: int, stop: int) -> Pages:
-        """The full pages that hold the tokens `start` .. `stop`; from now on nobody writes to them."""
-        pages = self._pages[start // self._page_size : stop // self._page_size]
+        """The pages that hold the tokens `start` .. `stop`; from now on nobody writes to them. If they do not fill the
+        last one, they are all that have keys."""
+        pages = self._pages[start // self._page_size : -(-stop // self._page_size)]
         for page in pages:
             page.sealed = True
+        if stop % self._page_size:
+            self._shared_end = stop
         self._update()
         return Pages.of([page.address for page in pages])
 

@@ -6,7 +6,8 @@ program asks for it (`keep_pages`): the next turn of a conversation begins with 
 
 At a model that keeps a state of each text, others can only go on where a state was left. So a prompt runs up to the end
 of its first part, that of all parts but the last one, and its own, each in whole pages, and is offered there with the
-state. The exports have these states, and the context gives up its own share as it goes on.
+state. The exports have these states, and the context gives up its own share as it goes on. What was generated is
+offered up to its last token, which may be within a page.
 """
 
 from __future__ import annotations
@@ -26,14 +27,18 @@ async def share_prefix(sequence: TokenSequence) -> None:
     if sequence.computed or len(sequence.tokens) < LEAST_SHARED or not _can_share(sequence):
         return
     size = sequence.info.page_size
-    tokens, apart = sequence.tokens[: (len(sequence.tokens) - 1) // size * size], _apart(sequence)
+    asked, apart = sequence.tokens[:-1], _apart(sequence)
+    tokens = asked[: len(asked) // size * size]
     with sequence as queue:
-        found = await _found(sequence, traits.import_prefix(queue, tokens, apart), tokens)
+        found = await _found(sequence, traits.import_prefix(queue, asked, apart), asked)
         if sequence.computed:
             return  # another task was faster
         if found:
-            sequence.computed = sequence.found = len(found) * size
-            sequence.pages.adopt([found], sequence.computed)
+            count = len(found) * size
+            if sequence.info.state_pages:
+                count = traits.find_state(queue, found, count)
+            sequence.computed = sequence.found = count
+            sequence.pages.adopt([found], count)
         if sequence.info.state_pages:
             _run_with_states(sequence, tokens, apart)
         elif sequence.found < len(tokens):
@@ -57,8 +62,9 @@ def _run_with_states(sequence: TokenSequence, tokens: list[int], apart: str) -> 
 
 
 def keep_pages(sequence: TokenSequence) -> None:
-    """Offers all full pages of a sequence; what others know of them is not kept twice. Nobody waits for that, and it
-    happens even if the inferlet ends at once. Does nothing to a sequence that is short, or not shared."""
+    """Offers all full pages of a sequence, and at a model with states all tokens that have run, if a state is behind
+    them. What others know of them is not kept twice. Nobody waits for that, and it happens even if the inferlet ends at
+    once. Does nothing to a sequence that is short, or not shared."""
     if (future := _offer(sequence)) is not None:
         future.cancel()
 
@@ -76,11 +82,14 @@ async def pin_pages(sequence: TokenSequence, seconds: int, count: int) -> int:
 
 
 def _offer(sequence: TokenSequence) -> HostFuture[None] | None:
-    if sequence.info.state_pages:
-        return None  # no state is where its last full page ends; that of the prompt was offered
     if not (count := _shareable(sequence)):
         return None
     with sequence as queue:
+        if sequence.info.state_pages:
+            count = sequence.computed
+            if traits.find_state(queue, sequence.pages.pages, count) != count:
+                return None
+            sequence.keep_state()
         return traits.export_prefix(queue, sequence.pages.seal(0, count), sequence.tokens[:count], _apart(sequence))
 
 

@@ -26,7 +26,7 @@ from pie_control.tenants.tenant import DEFAULT_STANDING, Standing
 from pie_inference.protocol import ModelDescription
 
 from .contention import Action, ContentionPolicy, Holder, Shed, Shortage
-from .exports import Exports
+from .exports.exports import Exports
 from .holdings import UNBOUND, Block, Holdings, Request, Returns
 from .kinds import EMBEDS, PAGES, RESOURCES, STATES, Resource, charged
 from .pool import Pool, PoolUsage

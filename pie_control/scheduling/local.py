@@ -18,8 +18,10 @@ from pie_control.calls.kind import Adopt, Barrier, Command, Discard, Question
 from pie_control.calls.values import Done, Import, Value
 from pie_control.errors import CallError, NotFound
 from pie_control.ids import Owner
-from pie_control.resources.exports import Export
+from pie_control.resources.exports.export import Export
+from pie_control.resources.exports.text_keys import TextKeys
 from pie_control.resources.memory import Memory
+from pie_control.resources.tables.slots import EMPTY
 
 from .account import Account, CommandQueue
 from .answers import Wave
@@ -44,8 +46,8 @@ class LocalCommands:
     def announce(self, account: Account, command: Command) -> None:
         """A command has arrived: if it is an export, imports wait for it from now on."""
         if type(command) is Offer and command.future is not None:
-            tenant, keys = account.standing.tenant, command.keys
-            export = Export(tenant, command.name, command.owner, command.future, command.adapters, keys=keys)
+            told = account.standing.tenant, command.name, command.owner, command.future, command.adapters
+            export = Export(*told) if (text := command.text) is None else Export.of_beginning(*told, text)
             self._announced[command.owner, command.future] = export
             self._memory.exports.announce(export)
 
@@ -67,8 +69,8 @@ class LocalCommands:
             case Offer():
                 self._hold(account, command, waves[-1].number if waves else None, now)
                 return
-            case Fetch(keys=keys) if keys:
-                self._fetch_beginning(account, command)
+            case Fetch(text=TextKeys() as text):
+                self._fetch_beginning(account, command, text)
                 return
             case Fetch():
                 export = exports.find(tenant, command.name)
@@ -87,10 +89,10 @@ class LocalCommands:
                 raise AssertionError(f"{type(command).__name__} is not answered here")
         self._answer(command.owner, command.future, answer)
 
-    def _fetch_beginning(self, account: Account, command: Fetch) -> None:
+    def _fetch_beginning(self, account: Account, command: Fetch, text: TextKeys) -> None:
         """Answers with what stands of a text, as soon as nothing more of it is coming."""
         assert command.future is not None
-        found = self._memory.exports.beginning(account.standing.tenant, command.keys)
+        found = self._memory.exports.beginning(account.standing.tenant, text)
         if found.coming is not None:
             found.coming.wait(command.owner, command.future)
             self._asked[command.owner, command.future] = command
@@ -100,6 +102,7 @@ class LocalCommands:
         if found.block.pages:
             self._memory.lend(account.holdings, command.future, found.block)
         positions = np.arange(len(found.block.pages) * self._memory.page_size, dtype=np.int32)
+        positions[found.tokens :] = EMPTY
         adapters = sorted({number for export in found.exports for number in export.adapters})
         value = Import(positions, positions[:0], np.array(adapters, np.int32))
         self._answer(command.owner, command.future, value)
@@ -164,8 +167,8 @@ class LocalCommands:
         """A beginning stands, or will not: those who wait for it have what there is now."""
         for owner, future in export.take_waiting():
             command, account = self._asked.pop((owner, future)), self._accounts.get(owner)
-            if account is not None and future in account.futures:
-                self._fetch_beginning(account, command)
+            if account is not None and future in account.futures and command.text is not None:
+                self._fetch_beginning(account, command, command.text)
 
     def _adopt(self, note: Adopt) -> None:
         if account := self._accounts.get(note.owner):

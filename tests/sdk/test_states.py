@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 
-from inferlet_sdk import Context, InvalidState, Sampler, Unsupported, traits
+from inferlet_sdk import Context, IgnoreStopTokens, InvalidState, Sampler, Unsupported, traits
 from inferlet_sdk.event_loop import run
 from tests.helpers.native_host import NativeHost, install
 from tests.helpers.scripted_model import ScriptedModel
@@ -186,6 +187,64 @@ def test_conversations_share_their_system_message() -> None:
     assert (found, ran) == (0, length)
     assert other_found > 300
     assert other_ran == other_length - other_found
+
+
+ALONE = tuple(map(ord, "qxz"))  # letters of no other token, so that a reply has its tokens again in the next turn
+
+
+def likeliest(scores: Any) -> int:
+    """The token of these letters that a model gives."""
+    return max(ALONE, key=lambda token: scores[token])
+
+
+def turns(host: NativeHost, messages: list[dict[str, str]], reply_tokens: int) -> tuple[Context, int]:
+    """The context of a conversation with the next reply, and how many tokens ran for it. The reply is kept."""
+    rows(host)
+    ctx = Context().fill_chat(messages)
+    sampler = Sampler(temperature=0, logit_bias=dict.fromkeys(ALONE, 1000.0))
+    reply = run(ctx.generate_until(IgnoreStopTokens(), max_tokens=reply_tokens, sampler=sampler))
+    ran = rows(host)
+    messages.append({"role": "assistant", "content": reply})
+    ctx.keep()
+    run(ctx.flush())
+    return ctx, ran
+
+
+@pytest.mark.parametrize("reply_tokens", [1, 2, 3, 4, 21, 80])
+def test_the_next_turn_of_a_conversation_runs_only_what_is_new(reply_tokens: int) -> None:
+    host = install(states=64, max_context=2048)
+    messages = [{"role": "user", "content": "the river and the sea " * 20}]
+    before = 0
+    for question in ("who?", "where is it?", "why?"):
+        ctx, ran = turns(host, messages, reply_tokens)
+        found, length = ctx.found, len(ctx)
+        assert list(ctx.tokens[-reply_tokens:]) == host.model.expected(
+            ctx.tokens[:-reply_tokens], reply_tokens, likeliest
+        )
+        ctx.close()
+        rows(host)
+        assert found == before
+        assert ran == length - 1 - found, "all but the last token, which the reply does not need"
+        before = length - 1
+        messages.append({"role": "user", "content": question})
+    assert traits.usage().pages == 0
+
+
+def test_a_kept_text_goes_on_in_its_own_pages() -> None:
+    host = install(states=64, max_context=1024)
+    ctx = Context().fill(LONG[:278])
+    run(ctx.flush())
+    ctx.keep()
+    child = ctx.fork()
+    rows(host)
+    for one, tail in ((ctx, [65, 66]), (child, [67]), (Context().fill([*LONG[:278], 70, 71]), [72])):
+        one.fill(tail)
+        assert run(one.sample()) == first(host.model, list(one.tokens))
+        one.truncate(278).fill([69])
+        assert run(one.sample()) == first(host.model, [*LONG[:278], 69])
+        one.close()
+    assert rows(host) == 3 + 2 + 4
+    assert traits.usage().pages == 0
 
 
 def test_beginnings_with_their_states_are_pinned() -> None:

@@ -83,6 +83,16 @@ SHARED = f"""
     ctx = Context().fill({PROMPT!r} * 20).fill(TAIL)
     return [await continued(ctx), ctx.found]
 """
+REPLIED = f"""
+    ctx = Context().fill({PROMPT!r} * 20)
+    found = [await continued(ctx), 0]
+    ctx.keep()
+    return found
+"""
+NEXT_TURN = """
+    ctx = Context().fill(TEXT).fill("hills")
+    return [await continued(ctx), ctx.found]
+"""
 EXPORTED = """
     await ctx.export("text")
     return [await continued(ctx), await continued((await Context.open("text")).fill("hills"))]
@@ -124,11 +134,15 @@ def test_texts_are_those_of_transformers(name: str, guest_cache: Path, tmp_path:
             assert scheduler(server).input_tokens - before <= most + ("transformers" in name) * LENGTH
             shared = [await run(server, BEGINNING + SHARED.replace("TAIL", repr(tail))) for tail in ("sea", "hills")]
             assert [found for _, found in shared] == [0, len(PROMPT) * 20 // 16 * 16]
+            shared.append(await run(server, BEGINNING + REPLIED))
+            conversation = [token for part in shared[-1][0] for token in part]
+            shared.append(await run(server, BEGINNING + NEXT_TURN.replace("TEXT", repr(conversation))))
+            assert shared[-1][1] == len(conversation) - 1
             left = scheduler(server)
             assert (left.pages.used, left.states.used) == (left.export_pages, left.exports)
             return [text for found in (*together, *others) for text in found] + [text for text, _ in shared]
 
     found = asyncio.run(main())
-    assert len(found) == 1 + 1 + 2 + 3 + 1 + 1 + 2 + 2 + 1 + 2
+    assert len(found) == 1 + 1 + 2 + 3 + 1 + 1 + 2 + 2 + 1 + 2 + 2
     for tokens, generated in found:
         assert generated == continuation(reference, tokens)

@@ -460,6 +460,7 @@ pub mod exports {
 
     /// Offers full pages that hold the beginning of a text to all inferlets of the tenant whose texts begin alike. `tokens`: those of all
     /// slots of the pages, which are at the positions 0, 1, 2, ..., base64 of little-endian u32. What is there already is not kept twice.
+    /// At a model that keeps states, one is behind all these tokens, and they need not fill the last page.
     /// `apart`, of at most 1024 bytes: only who gives the same finds it. Otherwise as `export-kvpage`; these exports have no name.
     pub fn export_prefix(queue: u32, pages: &[u32], tokens: &str, apart: &str) -> Result<u32, Error> {
         #[link(wasm_import_module = "pie:inferlet/exports@0.3.0")]
@@ -480,7 +481,8 @@ pub mod exports {
         unsafe { call(|result| import(queue, tokens.as_ptr().cast(), tokens.len(), apart.as_ptr().cast(), apart.len(), result)) }
     }
 
-    /// First address and number of pages, all of them full; 0: there are none. They count as held by this inferlet.
+    /// First address and number of pages, all of them full; 0: there are none. They count as held by this inferlet. At a model that keeps
+    /// states, one is behind all of their tokens, which may be fewer: `find-state` says how many.
     pub fn await_prefix(future: u32) -> Result<(u32, u32), Error> {
         #[link(wasm_import_module = "pie:inferlet/exports@0.3.0")]
         extern "C" {

@@ -114,7 +114,7 @@ def export_prefix(
 ) -> HostFuture[None]:
     """Offers full pages, which hold the tokens of the beginning of a text at positions from 0 on, to all inferlets of
     the tenant whose texts begin alike, and seals them. What is there already is not kept twice. `apart`: only who gives
-    the same text finds them.
+    the same text finds them. At a model with states, one is behind all these tokens, which need not fill the last page.
 
     Await it, or another future of a later command, before the program ends. Raises InvalidState while a decode run
     writes to a page.
@@ -126,7 +126,8 @@ def export_prefix(
 
 def import_prefix(queue: int | HasQueue, tokens: Sequence[int], apart: str = "") -> HostFuture[Pages]:
     """The pages of the longest beginning of a text that was offered, all full; no pages, if there are none. Waits for
-    what writes them. The future raises QuotaExceeded if the inferlet may not hold so many pages."""
+    what writes them. The future raises QuotaExceeded if the inferlet may not hold so many pages. At a model with states
+    the last page may hold fewer tokens: `find_state` says how many there are, with a state behind them."""
     future = call(bindings.exports.import_prefix, queue_number(queue), _packed(tokens), text(apart, "apart"))
     return HostFuture(future, await_prefix)
 

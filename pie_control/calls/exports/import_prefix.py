@@ -15,13 +15,13 @@ def issue(space: AddressSpace, queue: int, tokens: str, apart: str, future: int)
     error."""
     space.check_command(queue)
     size = space.model.page_size
-    keys = keys_of(parse_tokens(tokens, space.model), size, apart)
-    if not keys:
+    text = keys_of(parse_tokens(tokens, space.model), size, apart)
+    if not text.pages:
         raise InvalidArgument(f"the tokens fill no page of {size} slots: nothing can be found of them")
     seq = space.next_seq()
     space.imports[future] = None
     space.watch(future, lambda value: arrived(space, future, value))
-    space.issue(Fetch(space.owner, queue, seq, 0, future, (), "", keys))
+    space.issue(Fetch(space.owner, queue, seq, 0, future, (), "", text))
 
 
 def _result_bytes(tokens: str, apart: str) -> int:

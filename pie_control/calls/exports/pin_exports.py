@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
 from typing import NamedTuple
 
 from pie_control.errors import InvalidArgument
 from pie_control.resources.address_space import AddressSpace
+from pie_control.resources.exports.text_keys import TextKeys
 from pie_control.resources.memory import Memory
 from pie_control.tenants.tenant import Tenant
 
@@ -25,14 +25,14 @@ class Pinned(NamedTuple):
 
 class PinCommand(Question, frozen=True):
     name: str
-    keys: Sequence[bytes]
+    beginning: TextKeys | None
     seconds: int
 
     def answer(self, memory: Memory, tenant: Tenant, now: float) -> Pinned:
         exports, until = memory.exports, now + self.seconds
-        if self.keys:
-            found = list(exports.beginning(tenant, self.keys).exports)
-            pages = exports.pages_in(tenant, self.keys, exports.pin(tenant, found, until, now))
+        if self.beginning is not None:
+            found = list(exports.beginning(tenant, self.beginning).exports)
+            pages = exports.pages_in(tenant, self.beginning.pages, exports.pin(tenant, found, until, now))
         else:
             export = exports.find(tenant, self.name)
             if export is None or not exports.stands(export):
@@ -47,15 +47,15 @@ def issue(space: AddressSpace, queue: int, name: str, tokens: str, apart: str, s
     space.check_command(queue)
     if seconds > MOST_SECONDS:
         raise InvalidArgument(f"{seconds} seconds: exports are pinned for {MOST_SECONDS} at most")
-    keys: Sequence[bytes] = ()
+    beginning: TextKeys | None = None
     if name:
         check_name(name)
     else:
         size = space.model.page_size
-        keys = keys_of(parse_tokens(tokens, space.model), size, apart)
-        if not keys:
+        beginning = keys_of(parse_tokens(tokens, space.model), size, apart)
+        if not beginning.pages:
             raise InvalidArgument(f"give a name, or tokens that fill a page of {size} slots")
-    space.issue(PinCommand(space.owner, queue, space.next_seq(), 0, future, (), name, keys, seconds))
+    space.issue(PinCommand(space.owner, queue, space.next_seq(), 0, future, (), name, beginning, seconds))
 
 
 CALL = define(__name__, issue, value=Pinned, most={"tokens": MOST_PACKED})

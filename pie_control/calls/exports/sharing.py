@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import binascii
 from collections.abc import Sequence
-from hashlib import blake2b
 
 import numpy as np
 from numpy.typing import NDArray
 
 from pie_control.errors import CallError, InvalidArgument, InvalidState, NotFound, TooLong
 from pie_control.resources.address_space import AddressSpace
+from pie_control.resources.exports.text_keys import TextKeys
 from pie_control.resources.kinds import PAGES, STATES, Resource
 from pie_control.resources.ranges import Range, merge, total_length
 from pie_inference.protocol import ModelDescription
@@ -25,7 +25,6 @@ MOST_SLOTS = 1 << 17
 """Most slots of an export by name: who imports it is charged for as many, until the import is taken."""
 MOST_BYTES = 256
 MOST_APART = 1024
-KEY_BYTES = 16
 
 
 def packed_size(tokens: int) -> int:
@@ -39,15 +38,15 @@ MOST_PACKED = packed_size(MOST_CONTEXT)
 
 class Offer(Command, frozen=True):
     """Gives pages a name, or keys. It is done when the worker has run all that writes the pages. `positions`: what the
-    address space knows of each slot; `adapters`: numbers of those that the keys may depend on; `states`: those that go
-    with the pages, by the place of the page that they hang on."""
+    address space knows of each slot; `adapters`: numbers of those that the keys may depend on; `text`: that of a
+    beginning; `states`: those that go with the pages, by the place of the page that they hang on."""
 
     name: str
     pages: Sequence[Range]
     positions: NDArray[np.int32]
     tokens: NDArray[np.int32]
     adapters: Sequence[int]
-    keys: Sequence[bytes] = ()
+    text: TextKeys | None = None
     states: Sequence[tuple[int, int]] = ()
 
     def uses(self, resource: Resource, page_size: int) -> Sequence[Range]:
@@ -60,10 +59,10 @@ class Offer(Command, frozen=True):
 
 
 class Fetch(Command, frozen=True):
-    """Asks for the pages that have a name, or for the first ones of a text, by the keys of its pages."""
+    """Asks for the pages that have a name, or for the first ones of a text."""
 
     name: str
-    keys: Sequence[bytes] = ()
+    text: TextKeys | None = None
 
     def uses(self, resource: Resource, page_size: int) -> Sequence[Range]:
         return ()
@@ -78,17 +77,17 @@ def offer(
     name: str = "",
     positions: NDArray[np.int32],
     tokens: NDArray[np.int32],
-    keys: Sequence[bytes] = (),
+    text: TextKeys | None = None,
 ) -> None:
     """Seals pages, and the states that hang on them, and hands on their export. Raises InvalidState: at a model that
     keeps states, there is none behind the text in the pages."""
-    states = _seal_states(space, ranges, bool(keys)) if space.model.num_states else ()
+    states = _seal_states(space, ranges, text is not None) if space.model.num_states else ()
     after = 0 if space.has_one_queue else space.hazards.of_pages(queue, ranges)
     seq = space.next_seq()
     space.pages.seal(ranges)
     space.watch(future, lambda value: space.pages.unseal(ranges) if isinstance(value, CallError) else None)
     adapters = tuple(space.adapters_used)
-    told = name, ranges, positions, tokens, adapters, keys, states
+    told = name, ranges, positions, tokens, adapters, text, states
     space.issue(Offer(space.owner, queue, seq, after, future, (), *told))
 
 
@@ -158,18 +157,11 @@ def parse_tokens(text: str, model: ModelDescription) -> NDArray[np.int32]:
     return tokens.astype(np.int32)
 
 
-def keys_of(tokens: NDArray[np.int32], page_size: int, apart: str) -> list[bytes]:
-    """A key for each full page of a text: a hash of all tokens up to its end, and of what keeps it apart from equal
-    texts. Raises InvalidArgument."""
+def keys_of(tokens: NDArray[np.int32], page_size: int, apart: str) -> TextKeys:
+    """The keys of a text, and of what keeps it apart from equal texts. Raises InvalidArgument."""
     if len(apart.encode()) > MOST_APART:
         raise InvalidArgument(f"`apart` has {len(apart.encode())} bytes, {MOST_APART} at most: take a hash of it")
-    key, keys = blake2b(apart.encode(), digest_size=KEY_BYTES).digest(), []
-    full = len(tokens) - len(tokens) % page_size
-    data, size = tokens[:full].astype("<i4", copy=False).tobytes(), 4 * page_size
-    for begin in range(0, len(data), size):
-        key = blake2b(data[begin : begin + size], digest_size=KEY_BYTES, key=key).digest()
-        keys.append(key)
-    return keys
+    return TextKeys.of(tokens, page_size, apart)
 
 
 def missing(name: str) -> NotFound:

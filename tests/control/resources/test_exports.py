@@ -5,8 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from pie_control.resources import exports as module
-from pie_control.resources.exports import SHED_OF_ALL, Export, Exports
+from pie_control.resources.exports import exports as module
+from pie_control.resources.exports.export import Export
+from pie_control.resources.exports.exports import SHED_OF_ALL, Exports
 from pie_control.resources.holdings import Block
 from pie_control.resources.kinds import PAGES
 from pie_control.resources.pool import Pool

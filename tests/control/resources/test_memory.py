@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from pie_control.calls.kind import Bind, Command
 from pie_control.ids import Owner
 from pie_control.resources.contention import Action, End, FirstComeFirstServed, Holder, Shortage, Wait
-from pie_control.resources.exports import Export
+from pie_control.resources.exports.export import Export
 from pie_control.resources.holdings import Block, Freed, Holdings
 from pie_control.resources.kinds import EMBEDS, PAGES, Resource
 from pie_control.resources.memory import Memory

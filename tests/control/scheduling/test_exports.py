@@ -13,7 +13,8 @@ from pie_control.calls.exports.list_exports import Listing
 from pie_control.calls.exports.sharing import fetched
 from pie_control.calls.values import Done, Import
 from pie_control.errors import NotFound, QuotaExceeded
-from pie_control.resources import exports
+from pie_control.resources.exports import exports
+from pie_control.resources.exports.export import Export
 from pie_control.resources.kinds import PAGES
 from pie_control.scheduling import Reason
 from pie_control.tenants.tenant import Standing, Tenant
@@ -220,13 +221,13 @@ def test_a_tenant_has_a_bounded_number_of_exports(monkeypatch: pytest.MonkeyPatc
     world = World()
     maker = world.open(1, 64)
     fill(maker, range(65, 69))
-    looked_at, value = [], exports.Export.value
+    looked_at, value = [], Export.value
 
-    def counted(export: exports.Export, now: float) -> tuple[bool, float, int]:
+    def counted(export: Export, now: float) -> tuple[bool, float, int]:
         looked_at.append(export.name)
         return value(export, now)
 
-    monkeypatch.setattr(exports.Export, "value", counted)
+    monkeypatch.setattr(Export, "value", counted)
     for name in "abcde":
         maker.call("export_kvpage", 1, name, [maker.pages, 1], "")
         world.drain()

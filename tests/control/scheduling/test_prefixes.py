@@ -12,7 +12,8 @@ import pytest
 
 from pie_control.calls.exports.sharing import fetched, keys_of
 from pie_control.calls.values import Import
-from pie_control.resources.exports import Export, Exports
+from pie_control.resources.exports.export import Export
+from pie_control.resources.exports.exports import Exports
 from pie_control.resources.holdings import Block
 from pie_control.resources.kinds import PAGES
 from pie_control.resources.pool import Pool
@@ -166,13 +167,13 @@ def test_random_offers_give_the_pages_of_the_text_and_lose_none(seed: int) -> No
 
     for step in range(400):
         text = tuple(random.randint(1, 2) for _ in range(SIZE * random.randint(1, 6)))
-        owner, keys = random.choice(tenants), keys_of(np.array(text, np.int32), SIZE, "")
-        there = exports.beginning(owner, keys)
+        owner, asked = random.choice(tenants), keys_of(np.array(text, np.int32), SIZE, "")
+        there = exports.beginning(owner, asked)
         there_pages = there.block.pages
         assert [holds[page] for page in there_pages] == [text[: SIZE * (n + 1)] for n in range(len(there_pages))]
         match random.randrange(6):
             case 0 | 1 if pool.free >= 60:
-                export = Export(owner, "", 1, step, keys=keys)
+                export = Export(owner, "", 1, step, keys=asked.pages)
                 exports.announce(export)
                 coming.append((export, text))
             case 2 | 3 if coming:

@@ -156,7 +156,7 @@ class Program:
         text = self.random.choice(texts)
         acts = [self.run, self.fork, self.keep, self.cut, self.let_go, self.change, self.drop, self.name_wrongly]
         acts += [self.decode, self.export, self.ask, self.draft, self.go_back]
-        self.random.choices(acts, [24, 8, 6, 6, 1, 2, 2, 2, 6, 8, 8, 9, 5])[0](text)
+        self.random.choices(acts, [24, 8, 6, 6, 1, 2, 2, 2, 6, 12, 20, 9, 5])[0](text)
 
     def has_state(self, text: Text) -> bool:
         return text.has_state or text.end(len(text.tokens)) in self.kept
@@ -408,10 +408,10 @@ class Program:
         return True
 
     def export(self, text: Text) -> None:
-        """By name, or so much of it as fills pages, as a beginning."""
+        """By name, or as a beginning."""
         if not text.tokens:
             return
-        by_keys = len(text.tokens) % SIZE == 0 and self.random.random() < 0.7
+        by_keys = self.random.random() < 0.4
         end = text.end(len(text.tokens))
         pages = [number for page in end.pages for number in (page, 1)]
         given = (pages, packed(text.tokens), "") if by_keys else (self.random.choice("ab"), pages, packed(text.tokens))
@@ -449,7 +449,7 @@ class Program:
             except (Exhausted, QuotaExceeded):
                 continue
             if count:
-                tokens = answer.tokens.tolist() or tokens[: count * SIZE]
+                tokens = answer.tokens.tolist() or tokens[: int((answer.positions >= 0).sum())]
                 text = Text(list(range(first, first + count)), tokens, False)
                 self.texts.append(text)
                 self.sealed |= set(text.pages)
@@ -652,6 +652,36 @@ def test_a_beginning_is_found_up_to_the_last_page_with_a_state() -> None:
     token = goes_on(other, pages, branch[:8], 100)
     world.drain()
     assert other.token(token) == next_token(branch[:9])
+
+
+def test_a_beginning_may_end_within_a_page() -> None:
+    world, text = World(model=ModelWithStates(9)), list(range(65, 75))
+    for end in (9, 10):  # two that have the same pages before
+        maker = filled(world, 3, text[:end])
+        maker.call("export_prefix", 1, [maker.pages, 3], packed(text[:end]), "")
+        world.drain()
+        world.close(maker)
+    other = world.open(0, 32)
+    asked = {
+        10: ask(other, [*text, 90, 91]),
+        9: ask(other, [*text[:9], 90, 91]),
+        0: ask(other, [*text[:8], 90, 91, 92, 93]),
+    }
+    world.drain()
+    for length, future in asked.items():
+        answer = other.answers[future]
+        assert isinstance(answer, Import)
+        assert answer.positions[answer.positions >= 0].tolist() == list(range(length))
+        pages = list(found(other, future))
+        assert pages[1] == -(-length // SIZE)
+        if length:
+            token = goes_on(other, pages, text[:length], 90)
+            world.drain()
+            assert other.token(token) == next_token([*text[:length], 90])
+    states = world.scheduler.statistics().states
+    world.close(other)
+    world.drain()
+    assert world.scheduler.statistics().states.used == 2 < states.used
 
 
 def test_states_of_exports_make_room() -> None:

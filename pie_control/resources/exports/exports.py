@@ -10,8 +10,8 @@ asks gives the keys of its own text, and gets the pages of all that stand, up to
 keys stand already are left out of a later export, so exports of beginnings are the edges of a radix tree.
 
 At a model that keeps a state of each text, the state at the end of what has a name is exported, too, and of a beginning
-those at the ends of its pages. Who asks for a beginning gets it up to the last page with a state: nothing could go on
-from those behind it.
+those at its end and at the ends of its pages. Who asks for a beginning gets it up to the last place with a state, which
+may be within a page (text_keys.py): nothing could go on from behind it.
 
 What stands goes when it is taken back, when its tenant has too much, or when memory is short: first what would cost
 least to compute again and was used longest ago. Those who have imported it keep their pages.
@@ -22,21 +22,16 @@ from __future__ import annotations
 import heapq
 from collections import Counter
 from collections.abc import Collection, Iterator, Sequence
-from dataclasses import dataclass, field
 from itertools import takewhile
-from typing import NamedTuple
-
-import numpy as np
-from numpy.typing import NDArray
 
 from pie_control.errors import QuotaExceeded
-from pie_control.ids import Owner
 from pie_control.tenants.tenant import Tenant
 
-from .holdings import Block
-from .kinds import PAGES, Resource
-from .pool import Pool
-from .tables.slots import is_token
+from ..holdings import Block
+from ..kinds import PAGES, Resource
+from ..pool import Pool
+from .export import Beginning, Export, Name
+from .text_keys import OpenPages, TextKeys
 
 MOST_EXPORTS = 4096
 """Most exports of a tenant at one worker."""
@@ -45,99 +40,6 @@ ROOM_OF_MOST, SHED_OF_ALL = 64, 256
 where memory is short, this part of the pool comes free."""
 PINNED_OF_TENANT, PINNED_OF_ALL = 4, 2
 """A tenant may pin a quarter of the pages that it may have, and all together half of the pool."""
-CHEAP_TOKENS = 8192
-"""From a context of this length on, attention costs more than half of what a token costs."""
-
-Numbers = NDArray[np.int32]
-Name = tuple[str, str | bytes]
-"""A tenant's, and the name of an export or the key of a page."""
-
-
-@dataclass(slots=True, eq=False)
-class Export:
-    """Pages with a name, or keys. `positions`: what address spaces know of each slot (tables/slots.py)."""
-
-    tenant: Tenant
-    name: str
-    owner: Owner  # who made it
-    future: int  # of its command
-    adapters: Sequence[int] = ()  # numbers of those that its keys may depend on
-    pages: Sequence[int] = ()  # physical, none while it is announced
-    states: dict[int, int] = field(default_factory=dict)  # physical, by the place of the page that they hang on
-    positions: Numbers = field(default_factory=lambda: np.zeros(0, np.int32))
-    tokens: Numbers = field(default_factory=lambda: np.zeros(0, np.int32))
-    num_tokens: int = 0
-    used: float = 0.0  # seconds
-    unwanted: bool = False  # it was taken back before it stood
-    waiting: list[tuple[Owner, int]] = field(default_factory=list)  # futures of imports
-    keys: Sequence[bytes] = ()  # one for each page, of the beginning of a text, which has no name
-    depth: int = 0  # pages of the text before those that it has
-    pinned: float = float("-inf")  # in seconds: until then it does not go for lack of memory
-
-    @property
-    def is_beginning(self) -> bool:
-        """Whether it is of the beginning of a text, also when all its pages were there already."""
-        return not self.name
-
-    @property
-    def names(self) -> Sequence[Name]:
-        """By which it is found."""
-        tenant = self.tenant.name
-        return [(tenant, key) for key in self.keys] if self.is_beginning else [(tenant, self.name)]
-
-    @property
-    def block(self) -> Block:
-        """All that it has."""
-        return Block(self.pages, list(self.states.values()))
-
-    def wait(self, owner: Owner, future: int) -> None:
-        """A future of an import gets it when it stands."""
-        self.waiting.append((owner, future))
-
-    def take_waiting(self) -> list[tuple[Owner, int]]:
-        """The futures that wait for it, which are answered now."""
-        waiting, self.waiting = self.waiting, []
-        return waiting
-
-    def fill(self, positions: Numbers, tokens: Numbers, now: float) -> None:
-        """What is known of its slots."""
-        self.positions, self.tokens, self.used = positions, tokens, now
-        self.num_tokens = int(is_token(positions).sum())
-
-    def use(self, now: float) -> None:
-        """An import gets its pages."""
-        self.used = now
-
-    def leave_out(self, places: Collection[int]) -> list[int]:
-        """Gives its pages at these places, which it does not have any more. Their states were taken from it."""
-        pages = self.pages
-        own = [place for place in range(len(pages)) if place not in places]
-        if len(own) == len(pages):
-            return []
-        self.num_tokens = self.num_tokens * len(own) // len(pages)
-        self.keys, self.pages = [self.keys[place] for place in own], [pages[place] for place in own]
-        self.states = {new: self.states[place] for new, place in enumerate(own) if place in self.states}
-        self.depth = own[0] if own else 0
-        return [pages[place] for place in places]
-
-    def pin(self, until: float) -> None:
-        """It does not go for lack of memory, until then."""
-        self.pinned = max(self.pinned, until)
-
-    def value(self, now: float) -> tuple[bool, float, int]:
-        """What it would cost to compute a page of it again, over the time for which nobody has used it. Of the pages of
-        a text that were used together, the last ones have the least: nobody finds those behind one that is missing."""
-        cost = self.num_tokens * (1.0 if self.is_beginning else 1 + self.num_tokens / CHEAP_TOKENS)
-        return self.pinned > now, cost / len(self.pages) / (1.0 + max(0.0, now - self.used)), -self.depth
-
-
-class Beginning(NamedTuple):
-    """What stands of a text: its first pages, and the exports that have them. `coming`: the export with the next page,
-    which does not stand yet; None if there is none."""
-
-    block: Block
-    exports: Collection[Export]
-    coming: Export | None
 
 
 class Exports:
@@ -150,6 +52,7 @@ class Exports:
         self._state_pages = state_pages
         self._standing: dict[Export, None] = {}
         self._places: dict[Name, tuple[Export, int]] = {}  # what stands, and the place among its pages
+        self._open = OpenPages()
         self._coming: dict[Name, Export] = {}  # by which of those that do not stand yet it is found
         self._held: dict[Export, None] = {}  # these do not stand yet either
         self._dropped: set[int] = set()  # adapters
@@ -193,7 +96,6 @@ class Exports:
             yield export.block
             return
         if export.is_beginning:
-            self._use(export)
             yield self._leave_known(export)
             if not export.pages:
                 return
@@ -212,11 +114,15 @@ class Exports:
         self._standing[export] = None
         for place, name in enumerate(export.names):
             self._places[name] = export, place
+        if export.open_page is not None:
+            self._open.add(export.tenant.name, export.open_page)
 
     def _leave_known(self, export: Export) -> Block:
         """What a beginning has that is there already, and does not have any more. States of pages that are there go to
-        those who have them."""
+        those who have them, which are used as it stands."""
         known = {place: found for place, name in enumerate(export.names) if (found := self._places.get(name))}
+        for other, _ in known.values():
+            other.use(export.used)
         left = []
         for place in export.states.keys() & known:
             other, at = known[place]
@@ -227,12 +133,6 @@ class Exports:
                 other.states[at] = state
                 self._of_tenant[other.tenant.name][1] += self._state_pages
         return Block(export.leave_out(known), left)
-
-    def _use(self, export: Export) -> None:
-        """Those that have pages of the same text are used as it stands."""
-        for name in export.names:
-            if known := self._places.get(name):
-                known[0].use(export.used)
 
     def fail(self, export: Export) -> Block:
         """It will not stand. Gives what it has, to be released."""
@@ -255,6 +155,8 @@ class Exports:
         del self._standing[export]
         for name in export.names:
             del self._places[name]
+        if export.open_page is not None:
+            self._open.remove(export.tenant.name, export.open_page)
         count = self._of_tenant[export.tenant.name]
         count[0] -= 1
         count[1] -= self._size(export)
@@ -272,11 +174,11 @@ class Exports:
     def stands(self, export: Export) -> bool:
         return export in self._standing
 
-    def beginning(self, tenant: Tenant, keys: Sequence[bytes]) -> Beginning:
-        """What stands of a text, by the keys of its pages."""
+    def beginning(self, tenant: Tenant, text: TextKeys) -> Beginning:
+        """What stands of a text, up to where it can go on."""
         pages, exports, coming = list[int](), dict[Export, None](), None
         end, states = 0, list[int]()
-        for key in keys:
+        for key in text.pages:
             known = self._places.get((tenant.name, key))
             if known is None:
                 coming = self._coming.get((tenant.name, key))
@@ -286,19 +188,25 @@ class Exports:
             exports[export] = None
             if place in export.states:
                 end, states = len(pages), [export.states[place]]
-        if self._states.total:
-            del pages[end:]
-        return Beginning(Block(pages, states), exports, coming)
+        if not self._states.total:
+            return Beginning(Block(pages), len(pages) * text.page_size, exports, coming)
+        for place, length, key in self._open.within(tenant.name, text, end, len(pages)):
+            known = self._places.get((tenant.name, key))
+            if known is not None and (state := known[0].states.get(known[1])) is not None:
+                exports[known[0]] = None
+                block = Block([*pages[:place], known[0].pages[known[1]]], [state])
+                return Beginning(block, place * text.page_size + length, exports, coming)
+        return Beginning(Block(pages[:end], states), end * text.page_size, exports, coming)
 
     def known(self, tenant: Tenant, names: Sequence[str | bytes]) -> int:
         """How many of the first names stand or are coming."""
-        full = ((tenant.name, name) for name in names)
-        return sum(1 for _ in takewhile(lambda name: name in self._places or name in self._coming, full))
+        found = ((tenant.name, name) in self._places or (tenant.name, name) in self._coming for name in names)
+        return sum(takewhile(bool, found))
 
     def pages_in(self, tenant: Tenant, keys: Sequence[bytes], exports: Collection[Export]) -> int:
         """How many first pages of a text these exports have."""
-        found = (self._places.get((tenant.name, key)) for key in keys)
-        return sum(1 for _ in takewhile(lambda known: known is not None and known[0] in exports, found))
+        found = (self._places.get((tenant.name, key), (None,))[0] in exports for key in keys)
+        return sum(takewhile(bool, found))
 
     def take_back(self, tenant: Tenant, name: str) -> Block | None:
         """The name is free. Gives what is to be released; None: there was no such export."""
@@ -382,4 +290,5 @@ class Exports:
             count[1] += self._size(export)
         places = {name: (one, place) for one in self._standing for place, name in enumerate(one.names)}
         assert self._places == places, "something that stands is not found"
+        assert len(self._open) == sum(one.open_page is not None for one in self._standing)
         assert counted == {name: count for name, count in self._of_tenant.items() if count[0]}

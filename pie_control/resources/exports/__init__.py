@@ -1,0 +1,1 @@
+"""Pages that outlive the inferlet that filled them."""

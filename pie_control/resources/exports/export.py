@@ -1,0 +1,122 @@
+"""An export: what it holds, and what it is worth."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pie_control.ids import Owner
+from pie_control.tenants.tenant import Tenant
+
+from ..holdings import Block
+from ..tables.slots import is_token
+from .text_keys import OpenPage, TextKeys
+
+CHEAP_TOKENS = 8192
+"""From a context of this length on, attention costs more than half of what a token costs."""
+
+Numbers = NDArray[np.int32]
+Name = tuple[str, str | bytes]
+"""A tenant's, and the name of an export or the key of a page."""
+
+
+@dataclass(slots=True, eq=False)
+class Export:
+    """Pages with a name, or keys. `positions`: what address spaces know of each slot (tables/slots.py)."""
+
+    tenant: Tenant
+    name: str
+    owner: Owner  # who made it
+    future: int  # of its command
+    adapters: Sequence[int] = ()  # numbers of those that its keys may depend on
+    pages: Sequence[int] = ()  # physical, none while it is announced
+    states: dict[int, int] = field(default_factory=dict)  # physical, by the place of the page that they hang on
+    positions: Numbers = field(default_factory=lambda: np.zeros(0, np.int32))
+    tokens: Numbers = field(default_factory=lambda: np.zeros(0, np.int32))
+    num_tokens: int = 0
+    used: float = 0.0  # seconds
+    unwanted: bool = False  # it was taken back before it stood
+    waiting: list[tuple[Owner, int]] = field(default_factory=list)  # futures of imports
+    keys: Sequence[bytes] = ()  # one for each page, of the beginning of a text, which has no name
+    open_page: OpenPage | None = None  # its last page, if a beginning does not fill it
+    depth: int = 0  # pages of the text before those that it has
+    pinned: float = float("-inf")  # in seconds: until then it does not go for lack of memory
+
+    @classmethod
+    def of_beginning(
+        cls, tenant: Tenant, name: str, owner: Owner, future: int, adapters: Sequence[int], text: TextKeys
+    ) -> Export:
+        """One of the beginning of a text."""
+        return cls(tenant, name, owner, future, adapters, keys=text.all_pages(), open_page=text.open_end())
+
+    @property
+    def is_beginning(self) -> bool:
+        """Whether it is of the beginning of a text, also when all its pages were there already."""
+        return not self.name
+
+    @property
+    def names(self) -> Sequence[Name]:
+        """By which it is found."""
+        tenant = self.tenant.name
+        return [(tenant, key) for key in self.keys] if self.is_beginning else [(tenant, self.name)]
+
+    @property
+    def block(self) -> Block:
+        """All that it has."""
+        return Block(self.pages, list(self.states.values()))
+
+    def wait(self, owner: Owner, future: int) -> None:
+        """A future of an import gets it when it stands."""
+        self.waiting.append((owner, future))
+
+    def take_waiting(self) -> list[tuple[Owner, int]]:
+        """The futures that wait for it, which are answered now."""
+        waiting, self.waiting = self.waiting, []
+        return waiting
+
+    def fill(self, positions: Numbers, tokens: Numbers, now: float) -> None:
+        """What is known of its slots."""
+        self.positions, self.tokens, self.used = positions, tokens, now
+        self.num_tokens = int(is_token(positions).sum())
+
+    def use(self, now: float) -> None:
+        """An import gets its pages."""
+        self.used = now
+
+    def leave_out(self, places: Collection[int]) -> list[int]:
+        """Gives its pages at these places, which it does not have any more. Their states were taken from it."""
+        pages = self.pages
+        own = [place for place in range(len(pages)) if place not in places]
+        if len(own) == len(pages):
+            return []
+        self.num_tokens = self.num_tokens * len(own) // len(pages)
+        self.keys, self.pages = [self.keys[place] for place in own], [pages[place] for place in own]
+        self.states = {new: self.states[place] for new, place in enumerate(own) if place in self.states}
+        self.depth = own[0] if own else 0
+        if len(pages) - 1 in places:
+            self.open_page = None
+        return [pages[place] for place in places]
+
+    def pin(self, until: float) -> None:
+        """It does not go for lack of memory, until then."""
+        self.pinned = max(self.pinned, until)
+
+    def value(self, now: float) -> tuple[bool, float, int]:
+        """What it would cost to compute a page of it again, over the time for which nobody has used it. Of the pages of
+        a text that were used together, the last ones have the least: nobody finds those behind one that is missing."""
+        cost = self.num_tokens * (1.0 if self.is_beginning else 1 + self.num_tokens / CHEAP_TOKENS)
+        return self.pinned > now, cost / len(self.pages) / (1.0 + max(0.0, now - self.used)), -self.depth
+
+
+class Beginning(NamedTuple):
+    """What stands of a text: its first pages with so many tokens, and the exports that have them. `coming`: the export
+    with the next page, which does not stand yet; None if there is none."""
+
+    block: Block
+    tokens: int
+    exports: Collection[Export]
+    coming: Export | None
