@@ -19,13 +19,20 @@ from testing.checkpoints import tensor_shapes
 
 from .running import run
 
+OURS = ("closed loop", "closed loop, ahead", "pie")
 
-def test_it_runs_from_end_to_end(tmp_path: Path, guest_cache: Path, kernel_cache: Path) -> None:
+
+@pytest.mark.parametrize(
+    ("parts", "expected"), [("worker,system", OURS), ("worker,system,transformers", (*OURS, "transformers"))]
+)
+def test_it_runs_from_end_to_end(
+    parts: str, expected: tuple[str, ...], tmp_path: Path, guest_cache: Path, kernel_cache: Path
+) -> None:
     pytest.importorskip("psutil")
-    rows = run(tmp_path, "gpu_bench", "--tiny")
+    rows = run(tmp_path, "gpu_bench", "--tiny", "--parts", parts)
     measured = [row for row in rows if row["tpot_ms"] is not None]
     ways = {(row["way"], row["concurrent"]) for row in measured}
-    assert {(way, n) for way in ("closed loop", "closed loop, ahead", "pie", "transformers") for n in (1, 3)} <= ways
+    assert {(way, n) for way in expected for n in (1, 3)} <= ways
     assert all(row["tpot_ms"] > 0 and row["bound_ms"] > 0 and row["read_gb_s"] > 0 for row in measured)
     assert not [row for row in measured if row["way"].startswith("closed loop") and row["note"]]
     left_out = [row["note"] for row in rows if row["tpot_ms"] is None]
