@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -14,7 +15,8 @@ from pie_control.tenants.audit import HOUR, MOST_WAITING, OTHERS, AuditTrail, De
 
 
 def written(folder: Path) -> list[audit.AuditRecord]:
-    return audit.list_audit(open_database(folder), 1000)
+    with closing(open_database(folder)) as database:
+        return audit.list_audit(database, 1000)
 
 
 def test_the_same_within_an_hour_is_one_deed() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -118,24 +119,30 @@ def test_only_changes_are_written() -> None:
     assert len(meters.changed()) == 1
 
 
+def tenants(folder: Path) -> list[str]:
+    """Those with usage."""
+    with closing(open_database(folder)) as database:
+        return [tenant for (tenant,) in database.execute("SELECT tenant FROM usage")]
+
+
 def test_usage_that_is_too_old_goes(tmp_path: Path) -> None:
     old = Server(tmp_path / "state", time.time() - (MOST_DAYS + 2) * DAY)
     old.meters.of(ALICE).computes(1, 0.0)
     old.close()
-    assert open_database(tmp_path / "state").execute("SELECT count(*) FROM usage").fetchone() == (1,)
+    assert tenants(tmp_path / "state") == ["alice"]
     new = Server(tmp_path / "state", time.time())
     new.meters.of(BOB).computes(1, 0.0)
     new.close()
-    assert open_database(tmp_path / "state").execute("SELECT tenant FROM usage").fetchall() == [("bob",)]
+    assert tenants(tmp_path / "state") == ["bob"]
 
 
 def test_a_key_has_its_budget(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     state = str(tmp_path / "state")
     own = ["--requests-per-minute", "60", "--tokens-per-minute", "5000", "--tokens-per-day", "90000"]
     assert main(["keys", "add", "alice", "--name", "tool", *own, "--state", state]) == 0
-    database = open_database(tmp_path / "state")
-    add_key(database, "alice", "other", b"x", "abcd", (), None)
-    assert [one.budget for one in list_keys(database)] == [Budget(60, 5000, 90_000), Budget()]
+    with closing(open_database(tmp_path / "state")) as database:
+        add_key(database, "alice", "other", b"x", "abcd", (), None)
+        assert [one.budget for one in list_keys(database)] == [Budget(60, 5000, 90_000), Budget()]
     for wrong in ("0", "-1", "many", "1e3"):
         with pytest.raises(SystemExit):
             main(["keys", "add", "alice", "--name", "x", f"--tokens-per-day={wrong}", "--state", state])
