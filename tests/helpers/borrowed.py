@@ -84,8 +84,8 @@ WITHOUT_PLAN = _words("""
     bert bert-generation camembert ctrl data2vec-text ernie fuyu gpt-sw3 gpt2 gpt_bigcode gpt_neox_japanese persimmon
     roberta roberta-prelayernorm roc_bert xlm-roberta xlm-roberta-xl xmod
 """)
-"""Types that ranks cannot share, as neither transformers nor the names of layers say how; and those with a state are not
-shared."""
+"""Types that ranks cannot share, as neither transformers nor the names of layers say how; and those with a state are
+not shared."""
 
 WITHOUT_GRAPHS = {
     "copies numbers from the host": ["gemma3n", "gemma3n_text"],

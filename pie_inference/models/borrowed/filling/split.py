@@ -99,7 +99,10 @@ def why_one_rank(model: Any) -> str:
     modules, parameters = dict(model.named_modules()), dict(model.named_parameters())
     for name, style in plan.items():
         module = modules.get(name)
-        known = {*PARAMETERS, SUMMED} if name in parameters else {*LINEAR} if isinstance(module, nn.Linear) else {EXPERTS}
+        if name in parameters:
+            known = {*PARAMETERS, SUMMED}
+        else:
+            known = {*LINEAR} if isinstance(module, nn.Linear) else {EXPERTS}
         if style not in known | WHOLE:
             return f"transformers' plan says {style!r} for {name}, which Pie does not know"
     if not plan:
