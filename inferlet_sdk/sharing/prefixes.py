@@ -6,8 +6,9 @@ program asks for it (`keep_pages`): the next turn of a conversation begins with 
 
 At a model that keeps a state of each text, others can only go on where a state was left. So a prompt runs up to the end
 of its first part, that of all parts but the last one, and its own, each in whole pages, and is offered there with the
-state. The exports have these states, and the context gives up its own share as it goes on. What was generated is
-offered up to its last token, which may be within a page.
+state; also where it parts from a text of others that have left no state there. The exports have these states, and the
+context gives up its own share as it goes on. What was generated is offered up to its last token, which may be within a
+page.
 """
 
 from __future__ import annotations
@@ -30,7 +31,9 @@ async def share_prefix(sequence: TokenSequence) -> None:
     asked, apart = sequence.tokens[:-1], _apart(sequence)
     tokens = asked[: len(asked) // size * size]
     with sequence as queue:
-        found = await _found(sequence, traits.import_prefix(queue, asked, apart), asked)
+        future = traits.import_prefix(queue, asked, apart)
+        parts = await _parting(sequence, future, asked, apart) if sequence.info.state_pages else 0
+        found = await _found(sequence, future, asked)
         if sequence.computed:
             return  # another task was faster
         if found:
@@ -40,16 +43,26 @@ async def share_prefix(sequence: TokenSequence) -> None:
             sequence.computed = sequence.found = count
             sequence.pages.adopt([found], count)
         if sequence.info.state_pages:
-            _run_with_states(sequence, tokens, apart)
+            _run_with_states(sequence, tokens, apart, parts)
         elif sequence.found < len(tokens):
             sequence.flush()  # all of it, in as few waves as it takes without exports
             traits.export_prefix(queue, sequence.pages.seal(0, len(tokens)), tokens, apart).cancel()
 
 
-def _run_with_states(sequence: TokenSequence, tokens: list[int], apart: str) -> None:
-    """Runs all of the prompt, and offers its first tokens where parts of it end."""
+async def _parting(sequence: TokenSequence, future: HostFuture[Pages], tokens: list[int], apart: str) -> int:
+    """How many first tokens of a prompt others have offered, whether states are there or not. `future`: of the import,
+    which is given up if this one is."""
+    try:
+        return sequence.info.page_size * await traits.known_prefix(sequence.queue, tokens, apart)
+    except BaseException:
+        future.cancel()
+        raise
+
+
+def _run_with_states(sequence: TokenSequence, tokens: list[int], apart: str, parts: int) -> None:
+    """Runs all of the prompt, and offers its first tokens where parts of it end, and where it parts from others."""
     size, before = sequence.info.page_size, sequence.computed
-    ends = {end // size * size for end in (*sequence.ends[:1], *sequence.ends[-1:], len(tokens))}
+    ends = {end // size * size for end in (*sequence.ends[:1], *sequence.ends[-1:], parts, len(tokens))}
     for end in sorted(end for end in ends if max(before + 1, LEAST_SHARED) <= end <= len(tokens)):
         sequence.compute(end, ())
         traits.export_prefix(sequence.queue, sequence.pages.seal(0, end), tokens[:end], apart).cancel()

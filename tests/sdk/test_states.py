@@ -176,6 +176,17 @@ def test_a_prompt_of_several_parts_is_shared_behind_the_first_and_before_the_las
         assert length - 8 <= count <= length
 
 
+def test_a_state_is_left_where_a_second_prompt_parts_from_the_first() -> None:
+    host = install(states=64, max_context=1024)
+    for tail, count in (([65] * 40, 0), ([66] * 50, 0), ([67] * 60, 300), ([66] * 50 + [68] * 9, 348)):
+        rows(host)
+        ctx = Context().fill([*LONG, *tail])
+        assert run(ctx.sample()) == first(host.model, [*LONG, *tail])
+        assert (ctx.found, rows(host)) == (count, 300 + len(tail) - count)
+        ctx.close()
+    assert traits.usage().pages == 0
+
+
 def test_conversations_share_their_system_message() -> None:
     host = install(states=64, max_context=1024)
     system = {"role": "system", "content": "the river and the sea " * 20}

@@ -495,7 +495,8 @@ pub mod exports {
     /// Pins exports for some seconds, at most 86400 from now on: they do not go when memory is short. Those of a name, or with the name ""
     /// those that have the beginning of a text, by `tokens` and `apart` as of `import-prefix`. A future for `await-text`: a JSON object with
     /// `pages`, how many of the pages that were asked for are pinned, from the first one on. They are fewer if not all are there, or if more
-    /// would be pinned than a quarter of the pages that the tenant may hold. Later versions may add keys.
+    /// would be pinned than a quarter of the pages that the tenant may hold. `known`: how many there are, or are being written, from the first
+    /// one on; with 0 seconds nothing else happens. Later versions may add keys.
     pub fn pin_exports(queue: u32, name: &str, tokens: &str, apart: &str, seconds: u32) -> Result<u32, Error> {
         #[link(wasm_import_module = "pie:inferlet/exports@0.3.0")]
         extern "C" {

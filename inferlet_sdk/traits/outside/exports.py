@@ -26,6 +26,7 @@ __all__ = [
     "export_prefix",
     "import_kvpage",
     "import_prefix",
+    "known_prefix",
     "list_exports",
     "pin_exports",
     "unexport_kvpage",
@@ -135,6 +136,18 @@ def import_prefix(queue: int | HasQueue, tokens: Sequence[int], apart: str = "")
 def await_prefix(future: int) -> Pages:
     """The value of an `import_prefix` future."""
     return Pages(bindings.exports.await_prefix(future))
+
+
+def known_prefix(queue: int | HasQueue, tokens: Sequence[int], apart: str = "") -> HostFuture[int]:
+    """How many first pages of a text were offered, or are being written. At a model with states `import_prefix` gives
+    fewer of them, where no state was left: there the text has parted from another one."""
+    given = queue_number(queue), "", _packed(tokens), text(apart, "apart"), 0
+    return HostFuture(call(bindings.exports.pin_exports, *given), await_known)
+
+
+def await_known(future: int) -> int:
+    """The value of a `known_prefix` future."""
+    return int(json.loads(bindings.core.await_text(future))["known"])
 
 
 def pin_exports(

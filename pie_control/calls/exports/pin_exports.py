@@ -32,13 +32,15 @@ class PinCommand(Question, frozen=True):
         exports, until = memory.exports, now + self.seconds
         if self.beginning is not None:
             found = list(exports.beginning(tenant, self.beginning).exports)
+            known = exports.known(tenant, self.beginning.pages)
             pages = exports.pages_in(tenant, self.beginning.pages, exports.pin(tenant, found, until, now))
         else:
             export = exports.find(tenant, self.name)
             if export is None or not exports.stands(export):
                 raise missing(self.name)
+            known = len(export.pages)
             pages = sum(len(one.pages) for one in exports.pin(tenant, [export], until, now))
-        return Pinned(json.dumps({"pages": pages}))
+        return Pinned(json.dumps({"pages": pages, "known": known}))
 
 
 def issue(space: AddressSpace, queue: int, name: str, tokens: str, apart: str, seconds: int, future: int) -> None:
