@@ -27,7 +27,8 @@ LONGEST_REASON = 300
 """Most characters of what safetensors says, which may quote the file."""
 
 ROOTS = ("model.text_model", "model.language_model", "language_model.model", "model")
-"""Beginnings of the names of a text model's layers, in models with and without images."""
+"""Beginnings of the names of a text model's modules, in models with and without images."""
+OF_MODEL = "model."
 TENSOR = re.compile(r"(?:base_model\.model\.)?(?P<module>.+)\.lora_(?P<part>[AB])(?:\.(?!weight$)[^.]+)?\.weight")
 
 ROOM = "drop other adapters, or start the server with a larger --adapter-mb"
@@ -45,8 +46,8 @@ class ModuleShape:
 
 
 def common_name(name: str) -> str:
-    """The name of a module of a text model, whatever its layers are called with: model.layers.0.mlp.up_proj."""
-    root = next((root for root in ROOTS if name.startswith(f"{root}.layers.")), None)
+    """The name of a module of a text model, whatever that is called with: model.layers.0.mlp.up_proj."""
+    root = next((root for root in ROOTS if name.startswith(f"{root}.")), None)
     return name if root is None else f"model{name.removeprefix(root)}"
 
 
@@ -87,7 +88,7 @@ class _Reader:
 
     def read(self, most_numbers: int) -> Weights:
         parts, root = self._places()
-        spelled = {f"{root}{name.removeprefix('model')}": name for name in self._modules}  # as PEFT has seen them
+        spelled = {_spelled(name, root): name for name in self._modules}  # as PEFT has seen them
         targets = self._config.target_names(list(spelled))
         self._compare({spelled[name] for name in targets}, parts)
         numbers = {spelled[name]: each for name, each in self._config.ranks_and_scales(sorted(targets)).items()}
@@ -101,7 +102,7 @@ class _Reader:
         return {module: self._weights(parts[module], scale) for module, (_, scale) in numbers.items()}
 
     def _places(self) -> tuple[dict[str, dict[str, str]], str]:
-        """The tensors of each module, by part; and the beginning of the names of layers. Raises AdapterError."""
+        """The tensors of each module, by part; and what stands for `model` in its names. Raises AdapterError."""
         parts: dict[str, dict[str, str]] = {}
         root = "model"
         for tensor in self._tensors:
@@ -117,7 +118,8 @@ class _Reader:
             if found["part"] in of_module:
                 raise AdapterError(f"{FILE}: {module} has two tensors lora_{found['part']}")
             of_module[found["part"]] = tensor
-            root = found["module"].removesuffix(module.removeprefix("model"))
+            if module.startswith(OF_MODEL):
+                root = found["module"].removesuffix(module.removeprefix("model"))
         return parts, root
 
     def _compare(self, targets: set[str], parts: Mapping[str, Mapping[str, str]]) -> None:
@@ -156,6 +158,10 @@ class _Reader:
             if not bool(weight.isfinite().all()):
                 raise AdapterError(f"{FILE}: tensor {parts[part]!r} has numbers that are not finite")
         return down, up * scale
+
+
+def _spelled(name: str, root: str) -> str:
+    return root + name.removeprefix("model") if name.startswith(OF_MODEL) else name
 
 
 def _name(dtype: torch.dtype) -> str:

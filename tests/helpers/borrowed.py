@@ -41,7 +41,7 @@ SETTINGS: Mapping[str, Mapping[str, Any]] = {
     "lfm2": {"num_hidden_layers": 2, "layer_types": ["conv", "full_attention"]},
     "cohere_compass_text": {"rope_parameters": {"full_attention": TURN, "sliding_attention": TURN}},
     "qwen2_5_vl": {"text_config": {"rope_parameters": {**TURN, "mrope_section": [16, 24, 24]}}},
-    "qwen3_omni_moe_thinker": {"text_config": {"head_dim": 128}},
+    "qwen3_omni_moe_thinker": {"text_config": {"head_dim": 128}, "vision_start_token_id": 151652},
     **{kind: {"is_decoder": True} for kind in DECODERS},
     "xmod": {"is_decoder": True, "default_language": "en_XX"},
 }
@@ -125,24 +125,29 @@ TESTED = "5.23.0"
 
 
 def save_small(kind: str, folder: Path) -> Any:
-    """Writes a small checkpoint of a type of text that is served, with random weights; its model, in float32."""
+    """Writes a small checkpoint of a type that is served, with random weights; its model, in float32. Of a type of more
+    than text, it is the part that makes text."""
     import torch
     from transformers import CONFIG_MAPPING
     from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
-    from pie_inference.models.borrowed.code import make, read
+    from pie_inference.models.borrowed import code
     from pie_inference.models.borrowed.proving.proof import randomize
     from pie_inference.models.borrowed.proving.shrink import shrink
 
-    architecture = MODEL_FOR_CAUSAL_LM_MAPPING_NAMES[kind]
-    values = shrink(read(CONFIG_MAPPING[kind](**SETTINGS.get(kind, {})).to_dict(), architecture))
-    for part in (values, values.get("text_config") or {}):
+    architecture = code.SEEING[kind] if kind in SEEING else MODEL_FOR_CAUSAL_LM_MAPPING_NAMES[kind]
+    whole = CONFIG_MAPPING[kind](**SETTINGS.get(kind, {})).to_dict()
+    config = code.read(whole, architecture)
+    values = shrink(config)
+    if kind in SEEING and config.model_type != kind:  # its text model alone
+        values = {**whole, "text_config": values}
+    for part in (values, *(each for each in values.values() if isinstance(each, dict))):
         part |= {name: VOCAB for name in ("vocab_size", "vocab_size_per_layer_input") if name in part}
-    model = make(read(values, architecture), torch.float32, "cpu", "eager")
+    model = code.make(code.read(values, architecture), torch.float32, "cpu", "eager")
     with torch.no_grad():
         randomize(model)
     model.save_pretrained(folder)
-    said = json.loads((folder / "config.json").read_text())
-    (folder / "config.json").write_text(json.dumps(said | {"architectures": [architecture]}))
+    said = values | {"model_type": kind} if kind in SEEING else json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(said | {"architectures": [architecture]}, default=str))
     write_tokenizer(folder, VOCAB)
     return model

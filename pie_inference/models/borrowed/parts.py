@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from itertools import pairwise
 from typing import Any
 
@@ -118,14 +118,24 @@ def following_of(module: Any) -> list[str | None]:
     return [layer for layer, kind in by_layer.items() if kind and ("dynamic" in kind or kind == "longrope")]
 
 
-def experts_of(model: Any) -> Mapping[str, Any]:
+def experts_of(model: Any) -> dict[str, Any]:
     """The modules that hold all experts of a layer and run them by transformers' interface of experts."""
     return {name: module for name, module in model.named_modules() if hasattr(module, "_is_expert_parallel")}
 
 
+def batched_experts_of(model: Any) -> dict[str, Any]:
+    """The modules that hold all experts of a layer and run each of them over all tokens (Llama 4)."""
+    return {name: module for name, module in model.named_modules() if type(module).__name__ == "Llama4TextExperts"}
+
+
 def stacks_of(module: Any) -> tuple[str, str]:
     """The two parameters of such a module, each with the weights of all experts."""
-    return "gate_up_proj" if module.has_gate else "up_proj", "down_proj"
+    return "gate_up_proj" if getattr(module, "has_gate", True) else "up_proj", "down_proj"
+
+
+def is_transposed(module: Any) -> bool:
+    """Whether these have a weight as [in_features, out_features]."""
+    return bool(getattr(module, "is_transposed", True))
 
 
 def can_group_experts(model: Any, weights: WeightLoader) -> bool:
@@ -142,7 +152,25 @@ def take_experts(module: Any, layers: Sequence[Sequence[Linear]]) -> None:
     ones. What is between them stays transformers' own."""
     for name in stacks_of(module):
         del module._parameters[name]
-    module.forward = _Experts(module, *layers)
+    kind = _Experts if hasattr(module, "_is_expert_parallel") else _BatchedExperts
+    module.forward = kind(module, *layers)
+
+
+class _BatchedExperts:
+    """The forward of a module whose experts each get all tokens: rows of zeros, if they were not chosen."""
+
+    def __init__(self, module: Any, first: Sequence[Linear], second: Sequence[Linear]) -> None:
+        self._module, self._first, self._second = module, first, second
+
+    def __call__(self, hidden: Tensor) -> Tensor:
+        """hidden: [experts * T, hidden_size], those of each expert one behind the other; so is what it returns."""
+        hidden = hidden.view(len(self._first), -1, hidden.shape[-1])
+        found = torch.zeros_like(hidden)
+        for expert, chosen in enumerate(hidden.any(-1)):
+            if len(rows := chosen.nonzero()[:, 0]):
+                gate, up = self._first[expert](hidden[expert, rows]).chunk(2, -1)
+                found[expert, rows] = self._second[expert](up * self._module.act_fn(gate))
+        return found.flatten(0, 1)
 
 
 class _Experts:

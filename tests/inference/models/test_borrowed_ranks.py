@@ -17,11 +17,12 @@ from pie_inference.errors import CheckpointError, ConfigError
 from pie_inference.models.borrowed.filling import split
 from pie_inference.protocol import LoadAdapter
 from pie_inference.serving.worker import Worker
+from pie_inference.tensor_parallel.group import WorkerGroup
 from testing.worker_batches import Driver, Extend, Keys
 from tests.helpers.families import WINDOW, save_reference
 from tests.helpers.oracle import VOCAB, Oracle, assert_close, random_tokens
 from tests.inference.models.test_borrowed import MODELS
-from tests.inference.models.test_borrowed_types import put_adapter
+from tests.inference.models.test_borrowed_calls import put_adapter
 
 SHARED: dict[str, tuple[str, dict[str, Any]]] = {
     **{name: MODELS[name] for name in ("olmo3", "cohere", "starcoder2", "glm4", "qwen2 moe", "gemma4", "gemma3n")},
@@ -42,7 +43,7 @@ SHARED: dict[str, tuple[str, dict[str, Any]]] = {
 TEXTS = [random_tokens(length, length) for length in (40, 3, 17)]
 
 
-def logprobs(worker: Worker, adapters: list[int] | None = None, vocab: int = VOCAB) -> np.ndarray:
+def logprobs(worker: Worker | WorkerGroup, adapters: list[int] | None = None, vocab: int = VOCAB) -> np.ndarray:
     """Of three texts, whose last token runs alone."""
     driver, keys = Driver(worker.run, "model"), [Keys() for _ in TEXTS]
     first = [Extend(each, text[:-1]) for each, text in zip(keys, TEXTS, strict=True)]
@@ -73,7 +74,7 @@ def test_two_ranks_compute_what_one_does(name: str, tmp_path: Path) -> None:
     assert held[0] // 2 < 0.85 * oracle.worker.describe()[0].weight_bytes
 
 
-@pytest.mark.parametrize("name", ["olmo3", "starcoder2", "qwen2 moe", "experts by usual names"])
+@pytest.mark.parametrize("name", ["olmo3", "starcoder2", "qwen2 moe", "experts by usual names", "stacked"])
 def test_two_ranks_with_quantized_weights(name: str, tmp_path: Path) -> None:
     """Scales of a layer that is split by its inputs are those of fewer numbers, so results are not the same."""
     exact = Oracle(tmp_path, save_reference(tmp_path, SHARED[name][0], **SHARED[name][1]))

@@ -19,14 +19,17 @@ from pie_control.inference_client.client import WorkerClient
 from pie_control.inference_client.local import LocalWorker
 from pie_inference.config import WorkerConfig
 from pie_inference.errors import CheckpointError, RankLost
-from pie_inference.protocol import RunWave, WaveDone
+from pie_inference.protocol import LoadAdapter, RunWave, WaveDone
 from pie_inference.serving.worker import Worker
 from pie_inference.tensor_parallel.group import WorkerGroup
 from testing.checkpoints import make_checkpoint
 from testing.worker_batches import Driver, Extend, Keys
 from tests.helpers.families import FAMILIES, save_reference
 from tests.helpers.guard import HANG_SECONDS
+from tests.helpers.oracle import Oracle, assert_close
 from tests.helpers.servers import launch, run, started
+from tests.inference.models.test_borrowed_calls import put_adapter
+from tests.inference.models.test_borrowed_ranks import SHARED, logprobs
 
 PROMPT = range(5, 45)
 
@@ -53,6 +56,20 @@ def test_other_families_run_on_ranks(family: str, tmp_path: Path) -> None:
     expected = Driver(Worker(config(tmp_path, 1)).run, "model").generate(Keys(), PROMPT, 10)
     with WorkerGroup(config(tmp_path), Worker) as group:
         assert Driver(group.run, "model").generate(Keys(), PROMPT, 10) == expected
+
+
+@pytest.mark.parametrize("name", ["olmo3", "qwen2 moe", "gemma3n"])
+def test_models_by_transformers_code_run_on_ranks(name: str, tmp_path: Path) -> None:
+    """Windows, experts and embeddings of layers, each with an adapter on some of the texts."""
+    architecture, settings = SHARED[name]
+    oracle = Oracle(tmp_path, save_reference(tmp_path, architecture, **settings))
+    assert put_adapter(oracle, tmp_path / "adapter")
+    with WorkerGroup(config(tmp_path), Worker) as group:
+        assert not group.load_adapter(LoadAdapter(1, str(tmp_path / "adapter"))).error
+        [pid] = group.pids
+        assert "follower" in " ".join(psutil.Process(pid).cmdline())
+        found = logprobs(group, [1, -1, 1])
+    assert_close(found, logprobs(oracle.worker, [1, -1, 1]))
 
 
 def test_a_group_that_loses_a_rank_tells_how(tmp_path: Path) -> None:

@@ -163,8 +163,8 @@ class Splits:
         (outer, ins), (inner, width) = first, second
         if self._plan.get(name) != EXPERTS:
             return [[weights.linear(own, each, adaptable=False) for own in blocks] for blocks, each in (first, second)]
-        module = experts_of(self._model)[name]
-        if module.has_gate and module.is_concatenated:
+        module = self._model.get_submodule(name)
+        if module not in experts_of(self._model).values() or (module.has_gate and module.is_concatenated):
             outer = [_halves(own) for own in outer]
         return [
             [weights.linear(own, ins, split="outputs", adaptable=False) for own in outer],

@@ -24,7 +24,7 @@ from ....ops.interface import Linear
 from ..base import base_of
 from ..code import first_line
 from ..ours.take import Block, Joined
-from ..parts import experts_of, stacks_of, take_experts
+from ..parts import batched_experts_of, experts_of, is_transposed, stacks_of, take_experts
 from .split import Splits
 
 Sources = list[tuple[str, str]]
@@ -64,8 +64,8 @@ class Renamed:
         self._shapes = {name: tuple(tensor.shape) for name, tensor in model.state_dict().items()}
         self._in_file = _quantized_weights(stored, as_stored)
         self._transposed = {
-            f"{name}.{part}": bool(module.is_transposed)
-            for name, module in experts_of(model).items()
+            f"{name}.{part}": is_transposed(module)
+            for name, module in (experts_of(model) | batched_experts_of(model)).items()
             for part in stacks_of(module)
         }
         self._assign(table)
@@ -137,7 +137,7 @@ class Renamed:
     def _place(self, source: str, renamings: list[Any], converters: list[Any], known: Any) -> tuple[str, str | None]:
         """The name that a tensor has in the module, and the pattern of the converter that takes it."""
         prefix = self._model.base_model_prefix
-        for name in dict.fromkeys((source, _of_text(source))):
+        for name in dict.fromkeys((source, _of_text(source), source.removeprefix("model."))):
             for table in ((renamings, converters), ([], [])):
                 target, pattern = rename_source_key(name, *table, prefix, known)
                 if target in known:
@@ -258,7 +258,7 @@ def fill(
     """Gives a module that is on `meta` its weights. `irregular`, `whole`: as in `Survey`. Returns the products of
     linear layers that are one in `blocks`, where nothing speaks against it. Raises CheckpointError."""
     renamed = weights.read_through(lambda stored, as_stored: Renamed(model, stored, as_stored))
-    experts = experts_of(model) if weights.quantized else {}
+    experts = experts_of(model) | batched_experts_of(model) if weights.quantized else {}
     tied: Mapping[str, str] = getattr(model, "all_tied_weights_keys", {})
     head, linear = model.get_output_embeddings(), {}
     split = Splits(model, weights.ranks, whole)
