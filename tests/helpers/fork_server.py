@@ -35,6 +35,8 @@ NEEDS = {
 """The modules that are started so, and what is imported for them before. Their second argument is their parent."""
 STARTERS = ("pie_control.processes.process", "pie_inference.tensor_parallel.group")
 """The modules that start them."""
+EXECUTABLE = sys.executable
+"""Tests that put another program in its place want that one."""
 MOST_BYTES, MOST_DESCRIPTORS = 1 << 17, 64
 FIRST_FREE = 1000
 """No process asks for a descriptor of this number or above."""
@@ -83,7 +85,7 @@ class ForkServer:
         self._socket, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with theirs:
             self._process = subprocess.Popen(
-                [sys.executable, __file__, str(theirs.fileno()), str(os.getpid()), " " * ROOM],
+                [EXECUTABLE, __file__, str(theirs.fileno()), str(os.getpid()), " " * ROOM],
                 env=env,
                 pass_fds=[theirs.fileno()],
                 stdin=subprocess.DEVNULL,
@@ -134,9 +136,9 @@ class ForkServers:
         stderr: int | None = None,
     ) -> ForkedProcess | subprocess.Popen[bytes]:
         _, _, module, *arguments = command
-        if self._rests or module not in NEEDS:
+        if self._rests or module not in NEEDS or command[0] != EXECUTABLE:
             return subprocess.Popen(command, stdin=stdin, stderr=stderr, env=env, pass_fds=pass_fds)
-        sys.audit("subprocess.Popen", sys.executable, command, None, env)
+        sys.audit("subprocess.Popen", EXECUTABLE, command, None, env)
         env = os.environ if env is None else env
         lasting = {name: value for name, value in env.items() if name != "PYTEST_CURRENT_TEST"}
         key = module, json.dumps(lasting, sort_keys=True)

@@ -98,7 +98,7 @@ Q_PROJ = "model.layers.1.self_attn.q_proj.weight"
             rf"model.safetensors: tensor '{Q_PROJ}' has shape \[3, 4\], expected",
         ),
         (truncate, r"model.safetensors: unreadable"),
-        (remove("model.safetensors"), r"model.safetensors: unreadable"),
+        (remove("model.safetensors"), r"there is no model.safetensors: the weights are missing"),
         (remove("config.json"), r"config.json: there is no such file"),
         (remove("tokenizer.json"), r"tokenizer.json: unreadable"),
         (write("config.json", "{"), r"config.json: unreadable"),
