@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import builtins
+import contextlib
 import dis
 import functools
 import importlib.util
@@ -33,7 +34,7 @@ def program_of(function: Callable[..., Any]) -> str:
     if original.__code__.co_freevars:
         names = ", ".join(original.__code__.co_freevars)
         raise BadRequest(f"{name} uses variables of the function around it ({names}): pass them as arguments")
-    text = _undecorated(_source(original))
+    text = _undecorated(*_source(original))
     told = [_advice(one, original.__globals__[one]) for one in _of_its_module(text, original)]
     if told:
         raise BadRequest(f"{name} runs without the module around it: {'; '.join(told)}")
@@ -109,18 +110,22 @@ def _advice(name: str, value: object) -> str:
     return f"pass {name} as an argument"
 
 
-def _source(function: Callable[..., Any]) -> str:
-    try:
-        return textwrap.dedent(inspect.getsource(function))
-    except (OSError, TypeError):
-        name = getattr(function, "__name__", repr(function))
-        raise BadRequest(f"the source of {name} cannot be found: put it in a file, or upload it as a program") from None
+Definition = ast.FunctionDef | ast.AsyncFunctionDef
 
 
-def _undecorated(source: str) -> str:
+def _source(function: Callable[..., Any]) -> tuple[str, Definition]:
+    """The text of a function, and what it is. Raises BadRequest."""
+    with contextlib.suppress(OSError, TypeError, SyntaxError):
+        text = textwrap.dedent(inspect.getsource(function))
+        definition = ast.parse(text).body[0]
+        if isinstance(definition, Definition):  # that of what `exec` made may be the text of something else
+            return text, definition
+    name = getattr(function, "__name__", repr(function))
+    raise BadRequest(f"the source of {name} cannot be found: put it in a file, or upload it as a program")
+
+
+def _undecorated(source: str, definition: Definition) -> str:
     """The definition without `@inferlet`, which the program's last line applies; other decorators are refused."""
-    definition = ast.parse(source).body[0]
-    assert isinstance(definition, ast.FunctionDef | ast.AsyncFunctionDef), "the source of a function is a definition"
     for decorator in definition.decorator_list:
         if not _is_inferlet(decorator):
             raise BadRequest(f"the decorator @{ast.unparse(decorator)} cannot be shipped: only @inferlet can")
