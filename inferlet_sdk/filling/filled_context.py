@@ -127,7 +127,7 @@ class FilledContext:
 
         At a model that keeps a state of each text, the tokens behind the last place where a state is run again with
         the next output: places are the end of a `keep`, of a text that was forked or exported, and the beginning of the
-        last generation."""
+        last generation, and of its last draft."""
         sequence = self._settled("truncate")
         sequence.pages.check_end(whole(length, "length"))
         sequence.truncate(length)

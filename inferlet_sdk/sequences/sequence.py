@@ -285,12 +285,13 @@ class TokenSequence:
             return self.pages.keep_state(queue, self.computed)
 
     def let_go_drafted(self) -> None:
-        """States that the last draft has left are given back, but for the one from which the last token runs."""
+        """States that the last draft has left are given back, but for the one from which the last token runs, and the
+        one with which it began: `truncate` goes back to that until something runs behind it."""
         if self.drafted is not None and not self.closed:
             if self.output_of != len(self.tokens):
                 self.rewind(len(self.tokens) - 1)
             with self as queue:
-                self.pages.let_go_within(queue, self.drafted, self.computed)
+                self.pages.let_go_within(queue, self.drafted + 1, self.computed)
         self.drafted = None
 
     def keep_end(self) -> None:

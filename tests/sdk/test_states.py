@@ -117,6 +117,19 @@ def test_what_is_right_of_a_draft_does_not_run_again(states: int, again: int) ->
         ctx.truncate(24)
 
 
+@pytest.mark.parametrize(("length", "again"), [(32, 0), (31, 2), (29, 0), (28, 4), (24, 0)])
+def test_truncate_goes_back_to_where_the_last_draft_began(host: NativeHost, length: int, again: int) -> None:
+    ctx = Context().fill(TEXT)
+    expected = host.model.expected(TEXT, 9)
+    run(ctx.generate_until(max_tokens=9, draft=drafter(ctx, expected)))
+    rows(host)
+    held = traits.usage().pages
+    ctx.truncate(length).fill([65])
+    assert run(ctx.sample()) == first(host.model, [*TEXT, *expected[: length - 24], 65])
+    assert rows(host) == again + 1
+    assert traits.usage().pages < held, "what the draft has left is given back"
+
+
 def test_a_stop_within_a_draft_runs_nothing_again(host: NativeHost) -> None:
     ctx = Context().fill(TEXT)
     expected = host.model.expected(TEXT, 9)
