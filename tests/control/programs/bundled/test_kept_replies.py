@@ -6,6 +6,7 @@ import json
 from collections.abc import Iterator
 from typing import Any
 
+import msgspec
 import pytest
 
 from inferlet_sdk import Args, Context
@@ -25,8 +26,11 @@ PAGE = 16
 class Counting(FakeModel):
     """Counts the tokens that it runs."""
 
-    def __init__(self) -> None:
+    def __init__(self, states: int = 0) -> None:
         super().__init__("demo", num_pages=4096, max_context=8192)
+        self._description = msgspec.structs.replace(
+            self._description, num_states=states, states_by_row=True, state_bytes=2 * self._description.page_bytes
+        )
         self.inputs = 0
 
     def run(self, wave: RunWave) -> WaveDone:
@@ -56,14 +60,14 @@ def told(served: Served) -> tuple[str, int, int, int]:
     return text, usage["prompt_tokens"], cached, usage["completion_tokens"]
 
 
-@pytest.mark.parametrize(
-    ("program", "messages", "most"),
-    [
-        ("chat_completions", "messages", "max_tokens"),
-        ("messages", "messages", "max_tokens"),
-        ("responses", "input", "max_output_tokens"),
-    ],
-)
+ROUTES = [
+    ("chat_completions", "messages", "max_tokens"),
+    ("messages", "messages", "max_tokens"),
+    ("responses", "input", "max_output_tokens"),
+]
+
+
+@pytest.mark.parametrize(("program", "messages", "most"), ROUTES)
 def test_a_turn_computes_only_what_is_new(
     counted: tuple[NativeServer, Counting], program: str, messages: str, most: str
 ) -> None:
@@ -77,6 +81,30 @@ def test_a_turn_computes_only_what_is_new(
         assert model.inputs - before == prompt - cached + written - 1
         assert reach - PAGE < cached <= reach
         reach = prompt + written - 1  # the last token of an answer has no key
+        said += [{"role": "assistant", "content": text}, {"role": "user", "content": f"And then {turn}?"}]
+
+
+@pytest.fixture(scope="module")
+def with_states() -> Iterator[tuple[NativeServer, Counting]]:
+    model = Counting(states=64)
+    with native_server(build_config({}).resolved(), lambda *_: InProcessClient(model)) as server:
+        yield server, model
+
+
+@pytest.mark.parametrize(("program", "messages", "most"), ROUTES)
+def test_with_states_a_turn_goes_on_from_the_last_token_that_has_run(
+    with_states: tuple[NativeServer, Counting], program: str, messages: str, most: str
+) -> None:
+    server, model = with_states
+    ask, reach = asking(server, program), 0
+    said: list[dict[str, Any]] = [{"role": "user", "content": "You are a patient agent. " * 20}]
+    for turn in range(4):
+        before = model.inputs
+        fields = {messages: said, most: 80, "seed": turn, "cache_salt": program, **WORDS}
+        text, prompt, cached, written = told(ask(**fields))
+        assert cached == reach
+        assert 0 <= model.inputs - before - (prompt - cached + written - 1) <= 1, "and the last one, if there is time"
+        reach = prompt + written - 1
         said += [{"role": "assistant", "content": text}, {"role": "user", "content": f"And then {turn}?"}]
 
 
