@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from itertools import accumulate, pairwise
 from typing import Any
 
 import torch
@@ -55,7 +56,9 @@ class SlotCache:
     """Makes caches of the states in slots, [slots, 1, numbers]: all layers stand one behind the other."""
 
     def __init__(self, config: Any, parts: Sequence[StatePart], states: States, dtype: torch.dtype) -> None:
-        self._config, self._parts, self._states, self._dtype = config, parts, states, dtype
+        self._config, self._states, self._dtype = config, states, dtype
+        ends = list(accumulate(math.prod(part.shape) for part in parts))
+        self._places = [(part, slice(*place)) for part, place in zip(parts, pairwise([0, *ends]), strict=True)]
 
     def load(self, tokens: int) -> Any:
         """The cache for the sequences of the batch that runs: one, or several of one row each. A sequence of several
@@ -63,14 +66,17 @@ class SlotCache:
         cache, runs = new_cache(self._config, tokens), self._states.runs
         if runs.longest > 1 and int(runs.reads[0]) < 0:
             return cache
-        found = self._states.layer(0)[runs.reads.clamp(min=0)] * (runs.reads >= 0).unsqueeze(1)
-        sizes = [math.prod(part.shape) for part in self._parts]
-        for part, state in zip(self._parts, torch.split(found, sizes, 1), strict=True):
+        begins, reads, slots = (runs.reads < 0).unsqueeze(1), runs.reads.clamp(min=0), self._states.layer(0)
+        some_begin = bool(begins.any())
+        for part, place in self._places:
+            state = slots[:, place][reads]  # one copy: states are large
+            if some_begin:
+                state.masked_fill_(begins, 0.0)
             self._put(cache.layers[part.layer], part, state.view(-1, *part.shape))
         return cache
 
     def _put(self, layer: Any, part: StatePart, state: Tensor) -> None:
-        state = state.to(self._dtype) if not part.wide else state.clone()
+        state = state if part.wide else state.to(self._dtype)
         layer.has_previous_state[part.number] = True
         if part.recurrent:
             layer.recurrent_states[part.number] = state
@@ -83,14 +89,15 @@ class SlotCache:
     def save(self, cache: Any) -> None:
         """Leaves the states behind the last rows in the slots of these."""
         runs = self._states.runs
-        slots = runs.writes[runs.starts[1:] - 1]
-        kept = slots >= 0
-        states = []
-        for part in self._parts:
+        writes, slots = runs.writes[runs.starts[1:] - 1], self._states.layer(0)
+        kept = writes >= 0
+        some = None if bool(kept.all()) else kept.nonzero()[:, 0]
+        writes = writes if some is None else writes[some]
+        for part, place in self._places:
             layer = cache.layers[part.layer]
             state = (layer.recurrent_states if part.recurrent else layer.conv_states)[part.number]
-            states.append(state.flatten(1).to(self._states.dtype))
-        self._states.layer(0)[slots[kept]] = torch.cat(states, 1)[kept]
+            state = state.flatten(1).to(self._states.dtype)
+            slots[:, place][writes] = state if some is None else state[some]
 
 
 def _stateful(cache: Any) -> list[tuple[int, Any]]:

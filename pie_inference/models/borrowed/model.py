@@ -59,9 +59,11 @@ class BorrowedModel:
         """Like `Model.forward`. A model with a state runs one text at a time, or several by one token each."""
         with attending(Pages(self._calls, attention)):
             if self._slots is not None:
-                return self._with_states(self._slots, hidden, positions).index_select(0, keep)
-            own = None if tokens is None else tokens[None]
-            return run(self._base, hidden[None], positions[None], None, own)[0].index_select(0, keep)
+                found = self._with_states(self._slots, hidden, positions)
+            else:
+                own = None if tokens is None else tokens[None]
+                found = run(self._base, hidden[None], positions[None], None, own)[0]
+            return found.index_select(0, keep).to(hidden.dtype)  # some code leaves float32
 
     def _with_states(self, slots: SlotCache, hidden: Tensor, positions: Tensor) -> Tensor:
         runs = self._states.runs

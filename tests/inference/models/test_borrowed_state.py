@@ -129,8 +129,9 @@ def test_adapters_go_with_their_pieces(tmp_path: Path) -> None:
         assert (np.abs(found - oracle.expected(text)).max() > 0.01) == (number == 0)
 
 
-def test_bfloat16_is_as_near_to_float32_as_the_reference_is(tmp_path: Path) -> None:
-    oracle = _model(tmp_path, "bamba")
+@pytest.mark.parametrize("name", ["bamba", "mamba2"])  # this one's last states are float32
+def test_bfloat16_is_as_near_to_float32_as_the_reference_is(name: str, tmp_path: Path) -> None:
+    oracle = _model(tmp_path, name)
     reference = load_reference(oracle.folder, torch.bfloat16)
     rounded = StateOracle(oracle.folder, oracle.reference, dtype="bfloat16")
     ours, theirs = [], []

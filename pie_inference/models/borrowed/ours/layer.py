@@ -57,7 +57,7 @@ class OwnLayer:
         rows = rows + self._attention(self._first(rows), angles_of(self._place, others, named))
         normed = self._second(rows)
         change = self._following(normed.view(shape)).view(rows.shape) if self._flat is None else self._flat(normed)
-        return rows.add_(change).view(shape)
+        return (rows + change).view(shape)
 
 
 class _Attention(nn.Module):
