@@ -35,7 +35,9 @@ TOWERS = (
     *("vision_projection.", "vision_embed_tokens.", "high_res_vision_neck.", "high_res_vision_proj."),
     *("img_processor.", "qformer.", "query_tokens", "language_projection.", "aligner.", "model.merger.", "vqmodel."),
     *("generation_embeddings.", "generation_head.", "audio_tower.", "embed_audio.", "audio_embed.encoder."),
-    *("talker.", "code2wav."),
+    *("resampler_model.", "spatial_projectors.", "vision_adapter.", "visual_embeddings_table."),
+    *("acoustic_tokenizer_encoder.", "semantic_tokenizer_encoder.", "video_tower.", "image_tower."),
+    *("model.encoder.", "word_timestamp_encoder.", "talker.", "code2wav."),
 )
 """Parts of the names of matrices that turn images into vectors, or are of models that hear, draw and speak. These are
 not quantized either; models of text leave them out."""

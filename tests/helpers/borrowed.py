@@ -28,6 +28,9 @@ DECODERS = [
 
 TURN = {"rope_type": "default", "rope_theta": 1e4}
 
+MEDIA_TURN = {**TURN, "mrope_section": [16, 24, 24]}
+HALF_TURN = {**TURN, "mrope_section": [8, 12, 12], "partial_rotary_factor": 0.5}
+
 SETTINGS: Mapping[str, Mapping[str, Any]] = {
     "deepseek_v2": {"num_experts_per_tok": 6, "moe_intermediate_size": 1536},
     "dots1": {"n_routed_experts": 128, "num_experts_per_tok": 6, "n_shared_experts": 2, "n_group": 1, "topk_group": 1},
@@ -40,8 +43,28 @@ SETTINGS: Mapping[str, Mapping[str, Any]] = {
     "lfm2_moe": {"num_hidden_layers": 3, "layer_types": ["conv", "full_attention", "conv"]},
     "lfm2": {"num_hidden_layers": 2, "layer_types": ["conv", "full_attention"]},
     "cohere_compass_text": {"rope_parameters": {"full_attention": TURN, "sliding_attention": TURN}},
-    "qwen2_5_vl": {"text_config": {"rope_parameters": {**TURN, "mrope_section": [16, 24, 24]}}},
+    "qwen2_5_vl": {"text_config": {"rope_parameters": MEDIA_TURN}},
     "qwen3_omni_moe_thinker": {"text_config": {"head_dim": 128}, "vision_start_token_id": 151652},
+    "aya_vision": {"vision_config": {"model_type": "siglip_vision_model", "num_attention_heads": 16}},
+    "cohere_compass": {"text_config": {"rope_parameters": {"full_attention": TURN, "sliding_attention": TURN}}},
+    "deepseek_ocr2": {
+        "text_config": {"num_experts_per_tok": 6, "n_group": 1, "topk_group": 1, "moe_intermediate_size": 896}
+        | {"mlp_layer_types": ["dense"] + ["sparse"] * 31}
+    },
+    "ernie4_5_vl_moe": {"text_config": {"rope_parameters": {**TURN, "mrope_section": [22, 22, 20]}}},
+    **{kind: {"text_config": {"rope_parameters": HALF_TURN}} for kind in ("glm4v", "glm46v", "glmga")},
+    "glm4v_moe": {"text_config": {"rope_parameters": HALF_TURN, "head_dim": 128}},
+    "glm_ocr": {"text_config": {"rope_parameters": {**TURN, "mrope_section": [8, 12, 12]}}},
+    "granite4_vision": {"image_grid_pinpoints": [[384, 384]], "downsample_rate": "1/2"}
+    | {"deepstack_layer_map": [], "spatial_target_layers": []},
+    "hunyuan_vl": {"text_config": {"head_dim": 128, "rope_parameters": {**TURN, "mrope_section": [16, 16, 16, 16]}}},
+    "ovis2": {"text_config": {"vocab_size": 151643}},
+    **{kind: {"text_config": {"rope_parameters": MEDIA_TURN}} for kind in ("paddleocr_vl", "qwen2_vl")},
+    "qwen2_5_omni_thinker": {"text_config": {"rope_parameters": MEDIA_TURN}, "vision_start_token_id": 151652},
+    "qwen2_5_omni": {
+        "thinker_config": {"text_config": {"rope_parameters": MEDIA_TURN}, "vision_start_token_id": 151652}
+    },
+    "qwen3_omni_moe": {"thinker_config": {"text_config": {"head_dim": 128}, "vision_start_token_id": 151652}},
     **{kind: {"is_decoder": True} for kind in DECODERS},
     "xmod": {"is_decoder": True, "default_language": "en_XX"},
 }
@@ -72,11 +95,17 @@ SERVED = _words("""
 """Types that are exact over pages."""
 
 SEEING = _words("""
-    aria blip-2 cohere2_vision cosmos3_edge cosmos3_omni deepseek_vl deepseek_vl_hybrid exaone4_5
-    fast_vlm fuyu gemma3 gemma3n gemma4 gemma4_unified got_ocr2 hyperclovax_vision_v2 idefics2 idefics3
-    instructblip instructblipvideo internvl janus kimi_k25 lfm2_vl lfm3_vl lighton_ocr llama4 llava
-    llava_next llava_next_video llava_onevision minicpm_ocr minicpmv4_6 minicpmv4_7 mistral3 qwen2_5_vl
-    qwen3_omni_moe_thinker qwen3_vl
+    aria aya_vision blip-2 cohere2_vision cohere_compass cosmos3_edge cosmos3_omni deepseek_ocr2
+    deepseek_vl deepseek_vl_hybrid ernie4_5_vl_moe exaone4_5 fast_vlm fuyu gemma3 gemma3n gemma4
+    gemma4_unified glm46v glm4v glm4v_moe glm_ocr glmasr glmga got_ocr2 granite4_vision
+    granite_docling granite_speech granite_speech_plus hunyuan_vl hyperclovax_vision_v2 idefics2
+    idefics3 instructblip instructblipvideo internvl janus kimi_k25 lfm2_vl lfm3_vl lighton_ocr
+    llama4 llava llava_next llava_next_video llava_onevision minicpm_ocr minicpmv4_6 minicpmv4_7
+    minimax_m3_vl mistral3 mllama molmo2 moss_transcribe_diarize muse_glimmer muse_spark
+    nemo_speechlm nemotron_h_omni ovis2 paddleocr_vl perception_lm phi4_multimodal pp_chart2table
+    qianfan_ocr qwen2_5_omni qwen2_5_omni_thinker qwen2_5_vl qwen2_audio qwen2_vl qwen3_5
+    qwen3_5_moe qwen3_asr qwen3_omni_moe qwen3_omni_moe_thinker qwen3_vl qwen3_vl_moe shieldgemma2
+    smolvlm unlimited_ocr vibevoice_asr video_llama_3 video_llava vipllava voxtral
 """)
 """Types of more than text whose text is exact."""
 
@@ -120,6 +149,19 @@ REFUSED: Mapping[str, list[str]] = {
 }
 """Other types, by what the refusal says."""
 
+SEEING_REFUSED: Mapping[str, list[str]] = {
+    "a bias by position": ["inkling2", "inkling_mm_model"],
+    "is no causal model|num_hidden_layers must be|with an encoder": _words("""
+        chameleon evolla florence2 idefics kyutai_speech_to_text mistral4 pi0 pix2struct pp_formulanet t5gemma2 udop
+        vision-encoder-decoder
+    """),
+    "beside": ["blip", "git"],
+    "masks of its own|is not causal|over pages its logits differ": _words("kosmos-2 kosmos-2.5 paligemma"),
+    "a forward fails": _words("dots3_note mistral_large4 step3p7 voxtral_realtime"),
+    "config.json: ": _words("diffusion_gemma emu3 fun_asr_nano glm5_next qwen4_exp"),
+}
+"""Types of more than text whose text is refused, by what the refusal says."""
+
 TESTED = "5.23.0"
 """The version of transformers that has these types."""
 
@@ -133,19 +175,22 @@ def save_small(kind: str, folder: Path) -> Any:
 
     from pie_inference.models.borrowed import code
     from pie_inference.models.borrowed.proving.proof import randomize
-    from pie_inference.models.borrowed.proving.shrink import shrink
+    from pie_inference.models.borrowed.proving.shrink import SMALL, shrink
 
     architecture = code.SEEING[kind] if kind in SEEING else MODEL_FOR_CAUSAL_LM_MAPPING_NAMES[kind]
     whole = CONFIG_MAPPING[kind](**SETTINGS.get(kind, {})).to_dict()
     config = code.read(whole, architecture)
     values = shrink(config)
-    if kind in SEEING and config.model_type != kind:  # its text model alone
-        values = {**whole, "text_config": values}
     for part in (values, *(each for each in values.values() if isinstance(each, dict))):
-        part |= {name: VOCAB for name in ("vocab_size", "vocab_size_per_layer_input") if name in part}
+        names = ("vocab_size", "vocab_size_per_layer_input")
+        part |= {name: VOCAB for name in names if part.get(name) == SMALL["vocab_size|vocab_size_per_layer_input"]}
+    if kind in SEEING and config.model_type != kind:  # a part of it alone
+        values = {**whole, code.THINKER if code.THINKER in whole else "text_config": values}
     model = code.make(code.read(values, architecture), torch.float32, "cpu", "eager")
     with torch.no_grad():
         randomize(model)
+    if kind == "qwen2_audio":
+        model.model.audio_tower = torch.empty(0)  # its code asks on which device that is
     model.save_pretrained(folder)
     said = values | {"model_type": kind} if kind in SEEING else json.loads((folder / "config.json").read_text())
     (folder / "config.json").write_text(json.dumps(said | {"architectures": [architecture]}, default=str))

@@ -67,8 +67,9 @@ def _added(module: nn.Module, size: int, eps: float) -> float | None:
 def text_part(model: Any) -> Any:
     """What makes text of a model of more than text: a causal model within it, or the model itself without its other
     parts."""
-    embedding, head = model.get_input_embeddings(), model.get_output_embeddings()
+    embedding = model.get_input_embeddings()
     models = [each for each in model.modules() if isinstance(each, PreTrainedModel) and embedding in each.modules()]
+    head = next((each for each in (one.get_output_embeddings() for one in models) if each is not None), None)
     if causal := [each for each in models[1:] if head in each.modules()]:
         return causal[0]
     for outer in models[:-1]:

@@ -56,7 +56,8 @@ def test_masks_and_hidden_tokens(oracle: StateOracle) -> None:
         return
     tokens, shown = random_tokens(8, 3), np.random.default_rng(0).random((5, 7)) < 0.6
     shown[:, 2:] = np.tril(shown[:, 2:]) | np.eye(5, dtype=np.bool_)
-    counts = oracle.reference.config.model_type in ("opt", "qwen3_omni_moe_thinker")  # positions, by the mask
+    counting = ("opt", "qwen2_5_omni_thinker", "qwen3_omni_moe_thinker")  # positions by the mask
+    counts = oracle.reference.config.model_type in counting
     assert_close(*masked(oracle, tokens, shown, range(8) if counts else None))
 
 

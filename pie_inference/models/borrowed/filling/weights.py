@@ -59,6 +59,7 @@ class Renamed:
         self._experts: dict[str, list[list[str]]] = {}  # by parameter, the tensors of each expert
         self._slices: dict[str, tuple[str, int]] = {}
         self._alone: set[str] = set()
+        self._kept: tuple[str, Tensor] = ("", torch.empty(0))
         table = get_model_conversion_mapping(model)
         self._converters = {p: one for one in table if isinstance(one, WeightConverter) for p in one.source_patterns}
         self._shapes = {name: tuple(tensor.shape) for name, tensor in model.state_dict().items()}
@@ -80,7 +81,7 @@ class Renamed:
             return self._stored.read(name, shape)
         if name in self._slices:
             stacked, expert = self._slices[name]
-            weight = self._stored.read(self._renamed[stacked], self._shapes[stacked])[expert]
+            weight = self._stack(stacked)[expert]
             return weight.t() if self._transposed[stacked] else weight
         if name in self._renamed:
             return self._stored.read(self._renamed[name], shape)
@@ -92,6 +93,14 @@ class Renamed:
             found = list(self._made[name].shape) if name in self._made else "missing"
             raise CheckpointError(f"tensor {name!r} has shape {found}, expected {list(shape)}")
         return self._made.pop(name)
+
+    def _stack(self, stacked: str) -> Tensor:
+        """A parameter of all experts. One that is made of several tensors is kept until another is asked for."""
+        if stacked in self._renamed:
+            return self._stored.read(self._renamed[stacked], self._shapes[stacked])
+        if self._kept[0] != stacked:
+            self._kept = (stacked, self.read(stacked, self._shapes[stacked]))
+        return self._kept[1]
 
     def experts(self, stacked: str) -> tuple[list[list[Rows]], int]:
         """The rows of the checkpoint whose outputs, side by side, are those of each expert of a parameter, and the

@@ -24,6 +24,7 @@ from ....protocol import Forward
 from ....recurrence.batches import pieces_of
 from ....recurrence.interface import NONE
 from ....recurrence.states import States
+from ..base import Head, base_of
 from ..code import class_of, first_line, make, read
 from ..config import borrowed_config
 from ..model import BorrowedModel, build
@@ -76,8 +77,7 @@ def _proved(values: Mapping[str, Any], architecture: str) -> tuple[Survey, float
 
     @cache
     def told(tokens: tuple[int, ...]) -> Tensor:
-        logits: Tensor = reference(input_ids=torch.tensor([tokens]), use_cache=False).logits[0]
-        return logits
+        return _told(reference, torch.tensor([tokens]))
 
     def alone(tokens: Tokens) -> Tensor:
         with one_at_a_time:
@@ -110,6 +110,18 @@ def _proved(values: Mapping[str, Any], architecture: str) -> tuple[Survey, float
         return difference(msgspec.structs.replace(found, forgets=True))
     except _Differs:
         return difference(found)
+
+
+def _told(reference: Any, tokens: Tensor) -> Tensor:
+    """What transformers computes without a cache of tokens [1, T]: logits [T, vocab_size]. Some code of more than text
+    asks for its other parts whatever it is given: there it is the text model, with its head."""
+    try:
+        logits: Tensor = reference(input_ids=tokens, use_cache=False).logits[0]
+    except AttributeError:
+        if not reference.config.sub_configs:
+            raise
+        logits = Head(reference)(base_of(reference)(input_ids=tokens, use_cache=False)[0][0])
+    return logits
 
 
 class _Differs(CheckpointError):

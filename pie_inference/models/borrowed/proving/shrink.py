@@ -58,6 +58,9 @@ BY_LAYER = (
 )
 """Fields that say the kind of each layer."""
 
+OF_TEXT = {"vocab_size": "vocab_size", "out_hidden_size": "hidden_size"}
+"""Fields by which other parts of a model may say a size of its text model, and that one's field."""
+
 _KV_HEADS = r"num_key_value_heads|n_head_kv|num_kv_heads|n_kv_heads|.*_num_key_value_heads|num_global_key_value_heads"
 _COUNT = r"num_hidden_layers|n_layer|n_layers|num_layers"
 TOKEN = 5
@@ -68,7 +71,7 @@ def shrink(config: Any) -> dict[str, Any]:
     text = text_of(config)
     if text is not config:
         key = next(name for name in config.sub_configs if getattr(config, name) is text)
-        return {**config.to_dict(), key: shrink(text)}
+        return _with_text(config.to_dict(), key, shrink(text))
     layers = _layers(config)
     values = config.to_dict()
     count = values.get("num_hidden_layers", getattr(config, "num_hidden_layers", None))
@@ -89,6 +92,20 @@ def shrink(config: Any) -> dict[str, Any]:
     if "mamba_d_ssm" in values:
         small["mamba_d_ssm"] = small["mamba_n_heads"] * small["mamba_d_head"]
     return {name: value for name, value in small.items() if name not in ("transformers_version", "dtype")}
+
+
+def _with_text(values: dict[str, Any], key: str, small: dict[str, Any]) -> dict[str, Any]:
+    """The values of a model of more than text with a small text model. What its other parts say of the text model's
+    sizes is what that has."""
+    text = values[key]
+    sizes = {(name, text[own]): small[own] for name, own in OF_TEXT.items() if own in text}
+
+    def fitting(part: Mapping[str, Any]) -> dict[str, Any]:
+        own = {name: value for name, value in part.items() if isinstance(value, int)}
+        return {**part, **{name: sizes[name, value] for name, value in own.items() if (name, value) in sizes}}
+
+    others = {name: fitting(part) for name, part in values.items() if isinstance(part, dict) and name != key}
+    return {**fitting(values), **others, key: small}
 
 
 def _layers(config: Any) -> Sequence[int]:
@@ -148,12 +165,22 @@ def _small_kv_heads(value: int, values: Mapping[str, Any]) -> int:
 
 def _small_rotation(value: Mapping[str, Any]) -> dict[str, Any]:
     """Parameters of rotary positions, with as many factors as a small head has pairs."""
+    pairs = max(1, int(8 * (value.get("partial_rotary_factor") or 1.0)))
     small: dict[str, Any] = {}
     for name, each in value.items():
         if isinstance(each, dict):
             small[name] = _small_rotation(each)
         elif name in ("short_factor", "long_factor") and isinstance(each, list):
-            small[name] = each[: max(1, int(8 * value.get("partial_rotary_factor", 1.0)))]
+            small[name] = each[:pairs]
         else:
-            small[name] = [2, 3, 3] if name == "mrope_section" else each
+            small[name] = _small_sections(each, pairs) if name == "mrope_section" else each
+    return small
+
+
+def _small_sections(sections: Sequence[int], pairs: int) -> list[int]:
+    """How many of the pairs of a small head are turned by the time, the row and the column of an image, in the order of
+    `sections`: two of these are alike."""
+    other = next(place for place, each in enumerate(sections) if sections.count(each) == 1 or place == 2)
+    small = [pairs * 3 // 8] * 3
+    small[other] = pairs - 2 * small[other]
     return small
