@@ -5,8 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import time
-from collections.abc import Awaitable, Generator, Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Awaitable, Generator, Iterable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, Literal, TypeVar
@@ -19,6 +18,7 @@ from inferlet_sdk.futures import HostFuture, await_done
 from inferlet_sdk.traits.arguments import LARGEST_U64, HasQueue, number, queue_number, whole, wrong
 from inferlet_sdk.traits.arguments import text as checked_text
 from inferlet_sdk.traits.outside.blobs import Message, take_message, take_message_if_any
+from inferlet_sdk.traits.outside.spans import span
 
 __all__ = [
     "available_adapters",
@@ -48,8 +48,6 @@ __all__ = [
 T = TypeVar("T")
 LogLevel = Literal["debug", "info", "warning", "error"]
 
-SPAN_NAME = 256
-"""Characters of the name of a span that are told."""
 CLIENT = 0
 """The client that launched the inferlet, or its parent, in place of a handle."""
 
@@ -206,24 +204,6 @@ def log(message: object, level: LogLevel = "info") -> None:
     if level not in LogLevel.__args__:  # type: ignore[attr-defined]
         raise ValueError(f"level: log level {level!r} does not exist: use one of debug, info, warning, error")
     call(bindings.core.log, levels[level.upper()], checked_text(str(message), "message"))
-
-
-def span(name: str, operation: str = "") -> AbstractContextManager[None]:
-    """What runs within is a span of this inferlet in the traces of the server, if it has any: `with span("search"):`.
-    `operation`: `execute_tool`, where `name` is that of a tool. What is raised goes on, and the span has its class."""
-    return _span(checked_text(name, "name")[:SPAN_NAME], checked_text(operation, "operation")[:SPAN_NAME])
-
-
-@contextmanager
-def _span(name: str, operation: str) -> Iterator[None]:
-    began, error = time.monotonic_ns(), ""
-    try:
-        yield
-    except BaseException as raised:
-        error = type(raised).__name__
-        raise
-    finally:
-        call(bindings.core.span, operation, name, (time.monotonic_ns() - began) // 1000, error[:SPAN_NAME])
 
 
 def now() -> float:

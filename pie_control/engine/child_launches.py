@@ -18,6 +18,7 @@ from ..errors import (
 from ..programs.library import ProgramLibrary
 from ..registry.entry import Entry
 from ..registry.registry import Registry
+from ..services.http.trace_context import HEADER, checked
 from .app_host import AppHost
 from .hosts import Hosts
 
@@ -53,6 +54,7 @@ class ChildLaunches:
             host.post(NotLaunched(message.parent, message.child, _as_call_error(error)))
             return
         entry.parent = parent.id
+        entry.traceparent = checked(message.environment.get(HEADER, ""))  # of the span within which it was asked for
         self._hosts.launch(host, entry, message.arguments, message.environment, {}, message.parent, message.child)
 
 

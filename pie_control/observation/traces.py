@@ -3,21 +3,26 @@
 Theory of operation. An inferlet is a span `invoke_agent`, a child's inside that of its parent; who launches the first
 one may give its own by the header `traceparent`. A decode run is a span `chat` inside that of its inferlet: from the
 first wave with a forward of the inferlet since its run before this one began, to the run's last token. What else an
-inferlet does, such as a tool that it runs (`execute_tool`), it tells when that has ended. Spans go to a
-collector in batches, on a thread of their own; where they come too fast, some are dropped.
+inferlet does, such as a tool that it runs (`execute_tool`), it tells when that has ended. A program in Python chooses
+the id of such a span when it begins, and tells it behind the operation, with that of the span around it: what it asks
+for meanwhile, requests and children, names it as `traceparent`. Spans go to a collector in batches, on a thread of
+their own; where they come too fast, some are dropped.
 """
 
 from __future__ import annotations
 
+import re
 import time
 from dataclasses import dataclass, field
 
 from opentelemetry import trace
+from opentelemetry.context import Context
 from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
 from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import BatchSpanProcessor
-from opentelemetry.trace import Span, SpanKind, StatusCode
+from opentelemetry.sdk.trace.id_generator import RandomIdGenerator
+from opentelemetry.trace import NonRecordingSpan, Span, SpanContext, SpanKind, StatusCode
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
 from pie_control.ids import Owner
@@ -36,6 +41,10 @@ MOST_CHATS = 256
 MOST_TOLD = 100
 """Spans of what an inferlet did, in one second: a program may tell of more than anybody reads."""
 SECOND = 1_000_000_000
+TOLD = re.compile(r"(.*) ([0-9a-f]{16}) ([0-9a-f]{16})", re.ASCII | re.DOTALL)
+"""The operation of a span, its id, and that of the span around it."""
+SPAN_OF = re.compile(r"(?<=-)[0-9a-f]{16}(?=-)", re.ASCII)
+"""In a `traceparent`: the id of the span."""
 PROPAGATOR = TraceContextTextMapPropagator()
 
 
@@ -69,12 +78,30 @@ class _Agent:
         return self.told <= MOST_TOLD
 
 
+class _Ids(RandomIdGenerator):
+    """`next`: the id of the next span, which its inferlet has chosen; 0: any."""
+
+    next = 0
+
+    def generate_span_id(self) -> int:
+        chosen, self.next = self.next, 0
+        return chosen or super().generate_span_id()
+
+
+def _inside(agent: Span, span: str) -> Context:
+    """Within a span of an agent, by its id in hexadecimal digits; that is told when it ends."""
+    own = agent.get_span_context()
+    around = SpanContext(own.trace_id, int(span, 16), is_remote=True, trace_flags=own.trace_flags)
+    return trace.set_span_in_context(NonRecordingSpan(around))
+
+
 class Traces:
     """Belongs to the thread of the control loop."""
 
     def __init__(self, registry: Registry, url: str) -> None:
         """`url`: where a collector takes traces by OTLP over HTTP."""
-        self._provider = TracerProvider(resource=Resource.create({"service.name": "pie"}))
+        self._ids = _Ids()
+        self._provider = TracerProvider(resource=Resource.create({"service.name": "pie"}), id_generator=self._ids)
         exporter = OTLPSpanExporter(endpoint=url, timeout=EXPORT_SECONDS)
         self._provider.add_span_processor(BatchSpanProcessor(exporter))
         self._tracer = self._provider.get_tracer("pie")
@@ -92,10 +119,12 @@ class Traces:
     def _launched(self, entry: Entry) -> None:
         name = entry.program.title
         parent = self._agents.get(int(entry.parent[1:])) if entry.parent else None
-        if parent is not None:
-            context = trace.set_span_in_context(parent.span)
-        else:
+        if parent is None:
             context = PROPAGATOR.extract({HEADER: TRACEPARENT.get()})
+        elif found := SPAN_OF.search(entry.traceparent):
+            context = _inside(parent.span, found[0])
+        else:
+            context = trace.set_span_in_context(parent.span)
         about = {
             "gen_ai.operation.name": "invoke_agent",
             "gen_ai.provider.name": "pie",
@@ -128,10 +157,13 @@ class Traces:
         agent, now = self._agents.get(entry.number), time.time_ns()
         if agent is None or not agent.has_room(now):
             return
-        about = {"gen_ai.operation.name": span.operation, "gen_ai.tool.name": span.name} if span.operation else {}
-        title = f"{span.operation} {span.name}".strip()
+        operation, context = span.operation, trace.set_span_in_context(agent.span)
+        if found := TOLD.fullmatch(operation):
+            operation, context = found[1], _inside(agent.span, found[3])
+            self._ids.next = int(found[2], 16)
+        about = {"gen_ai.operation.name": operation, "gen_ai.tool.name": span.name} if operation else {}
+        title = f"{operation} {span.name}".strip()
         began = max(agent.began, now - 1000 * span.microseconds)
-        context = trace.set_span_in_context(agent.span)
         told = self._tracer.start_span(title, context, SpanKind.INTERNAL, about, start_time=began)
         if span.error:
             told.set_attribute("error.type", span.error)

@@ -18,6 +18,7 @@ from inferlet_sdk.futures import HostFuture, await_done
 from inferlet_sdk.traits.arguments import number, whole, wrong
 from inferlet_sdk.traits.arguments import text as checked_text
 from inferlet_sdk.traits.outside.blobs import take_message_if_any
+from inferlet_sdk.traits.outside.spans import traceparent
 
 __all__ = [
     "Child",
@@ -149,6 +150,8 @@ def launch(
     if environment is not None and not isinstance(environment, Mapping):
         raise wrong("environment", "a mapping of names to texts", environment)
     env = dict(environment or {})
+    if span := traceparent():
+        env.setdefault("traceparent", span)
     name = _program(program, env)
     arguments = _arguments(args, kwargs, env)
     for key, value in env.items():

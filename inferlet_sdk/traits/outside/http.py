@@ -16,6 +16,7 @@ from inferlet_sdk.futures import HostFuture
 from inferlet_sdk.traits.arguments import number, whole, wrong
 from inferlet_sdk.traits.arguments import text as checked_text
 from inferlet_sdk.traits.outside.blobs import Blob
+from inferlet_sdk.traits.outside.spans import traceparent
 
 __all__ = ["Headers", "Response", "close_body", "http_get", "http_post", "http_request", "keep_body", "read_body"]
 
@@ -269,6 +270,8 @@ def http_request(
     """
     body, content_type, blob = _body(json, text, data)
     pairs = _pairs(headers)
+    if (span := traceparent()) and not any(name.lower() == "traceparent" for name, _ in pairs):
+        pairs.append(("traceparent", span))
     if content_type and not any(name.lower() == "content-type" for name, _ in pairs):
         pairs.append(("Content-Type", content_type))
     options: dict[str, Any] = {"redirects": whole(redirects, "redirects"), **blob}

@@ -26,8 +26,16 @@ import asyncio
 from inferlet_sdk import Context, IgnoreStopTokens, Tools, http_get, launch, span
 from inferlet_sdk.tools.events import Call
 
+URL = []
+
 async def sleepy():
     await asyncio.sleep(0.01)
+    with span("asks"):
+        await http_get(URL[0])
+    try:
+        await launch("agent").result()
+    except Exception:
+        pass
 
 def broken():
     raise KeyError("x")
@@ -36,6 +44,7 @@ async def main(args, url=""):
     if not url:
         await Context(args.model).fill("hello").generate_until(max_tokens=3, stop=IgnoreStopTokens())
         raise ValueError("a child that fails")
+    URL.append(url)
     await http_get(url)
     with span("looks around"):
         await Tools(sleepy).run(Call(0, "sleepy", {}, ""))
@@ -88,20 +97,22 @@ def test_an_agent_is_one_trace(guest_cache: Path) -> None:
     spans = [span for body in collected for span in spans_of(body)]
     assert {span.trace_id.hex() for span in spans} == {TRACE}
     spans.sort(key=lambda one: int(one.start_time_unix_nano))
-    agent, child = (one for one in spans if one.name == "invoke_agent agent")
+    agent, of_tool, child = (one for one in spans if one.name == "invoke_agent agent")
+    (around,) = (one for one in spans if one.name == "looks around")
     assert (agent.parent_span_id.hex(), child.parent_span_id) == (SPAN, agent.span_id)
-    assert parents == [f"00-{TRACE}-{agent.span_id.hex()}-01"]
+    (sleepy,), (asks,) = ([one for one in spans if one.name == name] for name in ("execute_tool sleepy", "asks"))
+    assert asks.parent_span_id == of_tool.parent_span_id == sleepy.span_id
+    assert sleepy.parent_span_id == around.span_id
+    assert parents == [f"00-{TRACE}-{one.span_id.hex()}-01" for one in (agent, asks)]
     chats = [one for one in spans if one.name == "chat fake"]
-    assert [one.parent_span_id for one in chats] == [agent.span_id, agent.span_id, child.span_id]
-    assert [attributes(one)["gen_ai.usage.output_tokens"] for one in chats] == [4, 5, 3]
-    tools = {one.name: one for one in spans if one.parent_span_id == agent.span_id and one.name not in ("chat fake",)}
-    tools = {name: one for name, one in tools.items() if one is not child}
-    assert set(tools) == {"looks around", "execute_tool sleepy", "execute_tool broken"}
-    sleepy, broken = tools["execute_tool sleepy"], tools["execute_tool broken"]
+    assert [one.parent_span_id for one in chats] == [of_tool.span_id, agent.span_id, agent.span_id, child.span_id]
+    assert [attributes(one)["gen_ai.usage.output_tokens"] for one in chats] == [3, 4, 5, 3]
+    (broken,) = (one for one in spans if one.name == "execute_tool broken")
+    assert (around.parent_span_id, broken.parent_span_id) == (agent.span_id, around.span_id)
     assert sleepy.end_time_unix_nano - sleepy.start_time_unix_nano >= 10_000_000
     assert attributes(sleepy) == {"gen_ai.operation.name": "execute_tool", "gen_ai.tool.name": "sleepy"}
     assert attributes(broken)["error.type"] == "KeyError"
-    assert not attributes(tools["looks around"])
+    assert not attributes(around)
     assert all(one.start_time_unix_nano <= one.end_time_unix_nano for one in spans)
     assert attributes(agent)["gen_ai.usage.output_tokens"] == 9
     assert attributes(agent)["gen_ai.operation.name"] == "invoke_agent"
