@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import dataclasses
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from time import monotonic, time
 from typing import TypeVar
@@ -207,10 +208,12 @@ class TenantApi:
         """What the inferlets of each key of this tenant hold, or of all tenants."""
         return held_by_keys(self._registry.all(None if of_all else self._tenant))
 
-    async def look_at_all(self) -> tuple[InferletInfo, ...]:
-        """The same, with what each waits for: their hosts are asked."""
+    async def look_at_all(self, *, of_all: bool = False) -> tuple[InferletInfo, ...]:
+        """The same, with what each waits for: their hosts are asked. `of_all`: of all tenants; what those of others
+        have answered is theirs."""
         waits = await self._hosts.ask_waits()
-        return tuple(entry.info(waits.get(entry.number)) for entry in self._registry.all(self._tenant))
+        found = (entry.info(waits.get(entry.number)) for entry in self._registry.all(None if of_all else self._tenant))
+        return tuple(one if one.tenant == self._tenant else hidden(one) for one in found)
 
     async def look_at(self, id: str, stack: bool = False) -> InferletInfo:
         """An inferlet, with what it waits for. `stack`: soon its log says where its tasks are, unless it computes, or
@@ -223,6 +226,11 @@ class TenantApi:
         """Ends an inferlet, soon if its host is another process; nothing happens if it has ended. Raises
         UnknownName."""
         self._hosts.stop(self._registry.get(id, self._tenant), Status.TERMINATED, reason)
+
+
+def hidden(info: InferletInfo) -> InferletInfo:
+    """An inferlet as other tenants may see it."""
+    return dataclasses.replace(info, result=None, error=None)
 
 
 async def on_one(hosts: Hosts, act: Callable[[AppHost], Awaitable[Done]]) -> Done:

@@ -272,9 +272,10 @@ class Client:
         """All programs: program (content hash), name, names, file, kind, size, uploaded (seconds since the epoch)."""
         return await self._list(wire.ListPrograms)
 
-    async def inferlets(self) -> list[dict[str, Any]]:
-        """Running and recently ended inferlets: id, program, program_name, status, created, ended, ..."""
-        return await self._list(wire.ListInferlets)
+    async def inferlets(self, *, of_all: bool = False) -> list[dict[str, Any]]:
+        """Running and recently ended inferlets: id, program, program_name, status, created, ended, ... `of_all`: of all
+        tenants; raises Forbidden unless this one may see them."""
+        return await self._list(functools.partial(wire.ListInferlets, of_all=of_all))
 
     async def inferlet(self, inferlet: str, stack: bool = False) -> dict[str, Any]:
         """One inferlet, with the same fields as in `inferlets`; raises UnknownName. `stack`: and its log tells soon

@@ -273,9 +273,10 @@ class SyncClient:
         """All programs: program (content hash), name, names, file, kind, size, uploaded (seconds since the epoch)."""
         return self._call(self._client.programs())
 
-    def inferlets(self) -> list[dict[str, Any]]:
-        """Running and recently ended inferlets: id, program, program_name, status, created, ended, ..."""
-        return self._call(self._client.inferlets())
+    def inferlets(self, *, of_all: bool = False) -> list[dict[str, Any]]:
+        """Running and recently ended inferlets: id, program, program_name, status, created, ended, ... `of_all`: of all
+        tenants; raises Forbidden unless this one may see them."""
+        return self._call(self._client.inferlets(of_all=of_all))
 
     def inferlet(self, inferlet: str, stack: bool = False) -> dict[str, Any]:
         """One inferlet, with the same fields as in `inferlets`; raises UnknownName. `stack`: and its log tells soon

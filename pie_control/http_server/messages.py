@@ -81,9 +81,11 @@ class ShowInferlet(_Tagged, frozen=True, tag="inferlet"):
 
 
 class ListInferlets(_Tagged, frozen=True, tag="inferlets"):
-    """The value lists running and recently ended inferlets."""
+    """The value lists running and recently ended inferlets. `of_all`: of all tenants, without results and errors of
+    others; for who may see them."""
 
     id: int
+    of_all: bool = False
 
 
 class Logs(_Tagged, frozen=True):

@@ -44,6 +44,7 @@ class InferletInfo:
     waits_for: str | None = None
     waits_since: float | None = None
     key: str = ""
+    tenant: str = DEFAULT_STANDING.tenant.name
 
 
 class Entry:
@@ -104,6 +105,7 @@ class Entry:
             waits_for=waits.what if waits else None,
             waits_since=round(time.time() - waits.seconds, 3) if waits else None,
             key=self.standing.key,
+            tenant=self.standing.tenant.name,
         )
 
     def send(self, text: str, blobs: Mapping[str, bytes] = NO_BLOBS) -> None:

@@ -210,7 +210,7 @@ class FakeServerApi:
     def held_by_keys(self, *, of_all: bool) -> tuple[KeyHoldings, ...]:
         return ()
 
-    async def look_at_all(self) -> tuple[InferletInfo, ...]:
+    async def look_at_all(self, *, of_all: bool = False) -> tuple[InferletInfo, ...]:
         return self.inferlets()
 
     async def look_at(self, id: str, stack: bool = False) -> InferletInfo:

@@ -316,6 +316,36 @@ async def main(args):
 """
 
 
+def test_who_may_see_all_tenants_lists_and_watches_their_inferlets(
+    guest_cache: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    cache = cache_with_guest(tmp_path, guest_cache)
+    tenants = written(tmp_path, TENANTS.replace("may_load_adapters", "may_see_all"))
+    with live_server(cache, tenants=str(tenants)) as url:
+        with SyncClient(url, BOB) as bob, SyncClient(url, ALICE) as alice:
+            bob.launch(bob.upload(WHO), detached=True).result()
+            running = bob.launch(bob.upload(WAITS, "of bob"), detached=True)
+            assert running.receive() == "here"
+            own = {one["id"]: one for one in bob.inferlets()}
+            assert [one["result"] for one in own.values() if one["ended"]] == ['"bob"']
+            seen = alice.inferlets(of_all=True)
+            assert {one["id"]: one["tenant"] for one in seen} == dict.fromkeys(own, "bob")
+            assert not any(one["result"] or one["error"] for one in seen)
+            assert alice.inferlets() == []
+            with pytest.raises(Forbidden, match="may_see_all"):
+                bob.inferlets(of_all=True)
+        with httpx.Client(base_url=url, trust_env=False) as http:
+            asked = [
+                http.get("/v1/inferlets?of_all=true", headers={"authorization": f"Bearer {one}"})
+                for one in (ALICE, BOB)
+            ]
+            assert [one.status_code for one in asked] == [200, 403]
+            assert {one["id"] for one in asked[0].json()} == set(own)
+        for token in (ALICE, BOB):
+            assert main(["top", "--once", "--seconds", "0.1", "--server", url, "--token", token]) == 0
+            assert "of bob" in capsys.readouterr().out
+
+
 def test_what_runs_beyond_its_processor_time_waits_and_goes_on_with_a_larger_budget(
     guest_cache: Path, tmp_path: Path
 ) -> None:

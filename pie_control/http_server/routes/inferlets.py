@@ -15,6 +15,7 @@ from pie_control.registry.entry import InferletInfo
 from ..attachments import Attachments
 from ..callers import FromTenant
 from ..launches import Launches
+from ..messages import encode
 from ..views import LogEntry, log_entries
 from .bodies import BlobHashes, describe_body, read_body
 from .event_stream import stream_events
@@ -93,8 +94,15 @@ def _add_looks(router: APIRouter) -> None:
     """What inferlets do, and how they are ended."""
 
     @router.get("", summary="List inferlets", response_class=Response, responses=LISTED)
-    async def list_inferlets(caller: FromTenant) -> Response:
-        """Running and recently ended inferlets, with what each waits for, and since when."""
+    async def list_inferlets(
+        caller: FromTenant,
+        of_all: Annotated[bool, Query(description="Of all tenants, for who may see them.")] = False,
+    ) -> Response:
+        """Running and recently ended inferlets, with what each waits for, and since when. Those of other tenants are
+        without `result` and `error`."""
+        if of_all:
+            caller.check_sees_all()
+            return Response(encode(await caller.api.look_at_all(of_all=True)), media_type="application/json")
         return Response(bytes(await caller.listing.encoded()), media_type="application/json")
 
     @router.get("/{inferlet}", summary="Look at an inferlet", responses=failures(404))

@@ -131,6 +131,9 @@ class Session:
                 self._api.terminate(inferlet, reason)
             case wire.Detach(inferlet=inferlet):
                 self._detach(inferlet)
+            case wire.ListInferlets(of_all=True):
+                self._caller.check_sees_all()
+                return await self._api.look_at_all(of_all=True)
             case wire.ListInferlets():
                 return await self._listing.encoded()
             case _:

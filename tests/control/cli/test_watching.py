@@ -210,7 +210,16 @@ def sample(seconds: float, tokens: int, cpu: float, state: str = "serving", key:
         "turns": tokens,
         "memory_bytes": 1 << 20,
     }
-    shared = {"ended": None, "program_name": "p", "created": 0.0, "pages": 5, "embeds": 7, "host": 1, "key": key}
+    shared = {
+        "ended": None,
+        "program_name": "p",
+        "created": 0.0,
+        "pages": 5,
+        "embeds": 7,
+        "host": 1,
+        "key": key,
+        "tenant": "a",
+    }
     inferlets = [
         {**shared, "id": "i1", "cpu_seconds": 1.0, "key": ""},
         {**shared, "id": "i2", "cpu_seconds": cpu, "waits_for": "\x1bmail", "waits_since": 0.0},
@@ -235,6 +244,15 @@ def test_rates_are_those_between_two_samples_and_the_busiest_inferlet_is_first()
     assert "\\x1bmail" in text
     assert "i3" not in text
     assert "KEY" not in text
+
+
+def test_who_sees_several_tenants_is_told_whose_inferlets_are() -> None:
+    now = sample(12.0, 300, 5.0)
+    assert not any("TENANT" in line for line in top.picture(now, now))
+    first, *others = now.inferlets
+    lines = list(top.picture(now, Sample(12.0, [{**first, "tenant": "bob"}, *others], now.statistics)))
+    assert cells(lines, "ID")[:3] == ["ID", "TENANT", "PROGRAM"]
+    assert [cells(lines, one)[1] for one in ("i1", "i2")] == ["bob", "a"]
 
 
 def test_inferlets_of_keys_are_added_up() -> None:

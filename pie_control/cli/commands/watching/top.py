@@ -8,7 +8,7 @@ import contextlib
 import shutil
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -77,7 +77,15 @@ async def _sample(client: Client) -> Sample:
     statistics = None
     with contextlib.suppress(Forbidden):
         statistics = await client.statistics()
-    return Sample(time.monotonic(), await client.inferlets(), statistics)
+    return Sample(time.monotonic(), await _seen(client), statistics)
+
+
+async def _seen(client: Client) -> list[dict[str, Any]]:
+    """The inferlets of all tenants, or of the own one where it may not see more."""
+    try:
+        return await client.inferlets(of_all=True)
+    except Forbidden:
+        return await client.inferlets()
 
 
 def _paint(lines: Sequence[str]) -> None:
@@ -104,7 +112,11 @@ def picture(before: Sample, now: Sample) -> Iterator[str]:
         yield ""
         yield format_table(KEYS, _keys(running, busy))
     yield ""
-    yield format_table(INFERLETS, _inferlets(running, busy))
+    if any(each["tenant"] != running[0]["tenant"] for each in running):
+        rows = _inferlets(running, busy, lambda each: (each["tenant"],))
+        yield format_table((INFERLETS[0], "TENANT", *INFERLETS[1:]), rows)
+    else:
+        yield format_table(INFERLETS, _inferlets(running, busy))
 
 
 def _models(before: Mapping[str, Any], now: Mapping[str, Any], seconds: float) -> Iterator[Sequence[str]]:
@@ -165,11 +177,16 @@ def _keys(running: Sequence[Mapping[str, Any]], busy: Mapping[str, float]) -> It
         yield key or "(none)", str(len(some)), f"{cpu:.0%}", str(pages), str(embeds)
 
 
-def _inferlets(running: Sequence[Mapping[str, Any]], busy: Mapping[str, float]) -> Iterator[Sequence[str]]:
+def _inferlets(
+    running: Sequence[Mapping[str, Any]],
+    busy: Mapping[str, float],
+    whose: Callable[[Mapping[str, Any]], Sequence[str]] = lambda _: (),
+) -> Iterator[Sequence[str]]:
     """Those that run, the busiest first."""
     for each in sorted(running, key=lambda each: -busy[each["id"]]):
         yield (
             each["id"],
+            *whose(each),
             each["program_name"],
             f"{time.time() - each['created']:.0f} s",
             f"{busy[each['id']]:.0%}",
