@@ -22,7 +22,7 @@ from inferlet_sdk.served.dialects.openai import (
     usage_of,
 )
 from inferlet_sdk.served.dialects.responses import ResponseReply
-from inferlet_sdk.served.errors import Refused, served, too_long
+from inferlet_sdk.served.errors import Refused, of_field, served, too_long
 from inferlet_sdk.served.fields import Fields
 from inferlet_sdk.served.requests.anthropic import chat_fields, marks_of, renamed
 from inferlet_sdk.served.requests.chat import ChatRequest
@@ -64,6 +64,7 @@ __all__ = [
     "input_items",
     "marks_of",
     "message_of",
+    "of_field",
     "open_prompt",
     "prompt_scores",
     "renamed",

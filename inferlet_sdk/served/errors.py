@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from inferlet_sdk.errors import (
@@ -53,12 +54,24 @@ def too_long(message: str, param: str | None = None) -> Refused:
     return Refused(message, param, code="context_length_exceeded")
 
 
-def refusal_of(error: PieError) -> Refused | None:
+def refusal_of(error: PieError, param: str | None = None) -> Refused | None:
     """The refusal that an error of the API stands for; None: it is a fault of the program."""
     if isinstance(error, TooLong):
-        return too_long(error.message)
+        return too_long(error.message, param)
     status = next((status for kind, status in _STATUSES if isinstance(error, kind)), None)
-    return None if status is None else Refused(error.message, status=status, code=error.code)
+    return None if status is None else Refused(error.message, param, status=status, code=error.code)
+
+
+@contextmanager
+def of_field(param: str) -> Iterator[None]:
+    """What the API refuses within is the fault of a field."""
+    try:
+        yield
+    except PieError as error:
+        refused = refusal_of(error, param)
+        if refused is None:
+            raise
+        raise refused from None
 
 
 Main = Callable[[Any], Awaitable[Any]]
@@ -73,6 +86,8 @@ def served(main: Main) -> Main:
             return await main(args)
         except Refused as refused:
             return refused.value
+        except MemoryError:
+            return Refused("the request is larger than the memory of one request: send less", code="too_large").value
         except PieError as error:
             refused_for = refusal_of(error)
             if refused_for is None:

@@ -14,8 +14,12 @@ from inspect import isawaitable
 from typing import Any, Protocol
 
 from inferlet_sdk.addresses import Addresses, Embeds, Pages, Slots
+from inferlet_sdk.errors import TooLong
 from inferlet_sdk.futures import HostFuture
 
+MOST_TEXT, MOST_TOKENS = 4 << 20, 131_072
+"""Characters of a text, and numbers in a list of tokens, that one call may pass: the sandbox ends an inferlet whose
+call passes more."""
 LARGEST_U32 = 2**32 - 1
 LARGEST_U64 = 2**64 - 1
 
@@ -112,6 +116,12 @@ def text(value: Any, name: str, wanted: str = "text") -> str:
             value.encode()
         except UnicodeEncodeError as error:
             raise ValueError(f"{name}: character {error.start} is half of a surrogate pair, which is no text") from None
+    return _short(value, name)
+
+
+def _short(value: str, name: str) -> str:
+    if len(value) > MOST_TEXT:
+        raise TooLong(f"{name}: {len(value)} characters are more than the {MOST_TEXT} of one call: give less at a time")
     return value
 
 
@@ -124,7 +134,7 @@ def as_json(value: Any, name: str) -> str:
         if not isinstance(item, Mapping):
             raise wrong(f"{name}[{place}]", "a mapping, such as {'role': 'user', 'content': '...'}", item)
     try:
-        return json.dumps(items)
+        return _short(json.dumps(items), name)
     except (TypeError, ValueError, RecursionError) as error:
         raise TypeError(f"{name}: cannot be written as JSON: {error}") from None
 
@@ -152,7 +162,10 @@ def _as_list(values: Any, name: str, item: str) -> list[Any]:
 
 def tokens(values: Any, name: str = "tokens") -> list[int]:
     """Token ids for a call that takes values only."""
-    return numbers(values, name, "a token id")
+    found = numbers(values, name, "a token id")
+    if len(found) > MOST_TOKENS:
+        raise TooLong(f"{name}: {len(found)} tokens are more than the {MOST_TOKENS} of one call: give less at a time")
+    return found
 
 
 def references(values: Any, name: str = "tokens") -> list[int]:

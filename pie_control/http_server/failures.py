@@ -12,7 +12,7 @@ from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 from starlette.responses import JSONResponse, Response
-from starlette.routing import Match, Route
+from starlette.routing import Match
 from starlette.types import Receive, Scope, Send
 
 from pie_control.errors import CallError, ClientError, PieError
@@ -29,6 +29,9 @@ ANTHROPIC_TYPES = {404: "not_found_error", 413: "request_too_large", 500: "api_e
 """Of Anthropic's API, where they are others."""
 MESSAGES = "/v1/messages"
 """Where its routes begin."""
+METHODS = ("DELETE", "GET", "HEAD", "PATCH", "POST", "PUT")
+MOST_PATH = 100
+"""Characters of a path that an answer repeats."""
 RETRIED = (429, 503)
 """A client may try again after a while."""
 
@@ -98,8 +101,8 @@ def _explain(error: RequestValidationError) -> str:
 
 def _methods(app: FastAPI, scope: Scope) -> list[str]:
     """All that the path of a request allows; Starlette names those of the first of its routes only."""
-    found = [route for route in app.routes if isinstance(route, Route) and route.matches(scope)[0] is not Match.NONE]
-    return sorted({method for route in found for method in route.methods or ()})
+    asked: list[Scope] = [{**scope, "method": method} for method in METHODS]
+    return [one["method"] for one in asked if any(route.matches(one)[0] is Match.FULL for route in app.routes)]
 
 
 def add_handlers(app: FastAPI) -> None:
@@ -110,13 +113,19 @@ def add_handlers(app: FastAPI) -> None:
 
     async def on_malformed(_: Request, error: Exception) -> JSONResponse:
         assert isinstance(error, RequestValidationError)
-        return response(400, ErrorBody("bad-request", _explain(error)))
+        field = str(error.errors()[0]["loc"][-1])
+        return response(400, ErrorBody("bad-request", _explain(error), param=field))
 
     async def on_http(request: Request, error: Exception) -> JSONResponse:
         assert isinstance(error, HTTPException)
-        answer = response(error.status_code, ErrorBody(HTTP_CODES.get(error.status_code, "bad-request"), error.detail))
+        path, told, headers = request.url.path[:MOST_PATH], error.detail, {}
         if error.status_code == 405:
-            answer.headers["allow"] = ", ".join(_methods(app, request.scope))
+            headers = {"allow": ", ".join(_methods(app, request.scope))}
+            told = f"{path} takes {headers['allow']}, not {request.method}"
+        elif error.status_code == 404:
+            told = f"there is no {path} here: /docs shows what there is"
+        answer = response(error.status_code, ErrorBody(HTTP_CODES.get(error.status_code, "bad-request"), told))
+        answer.headers.update(headers)
         return answer
 
     async def on_hang_up(request: Request, _: Exception) -> Response:

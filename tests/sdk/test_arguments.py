@@ -13,9 +13,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from inferlet_sdk import Context, Embeds, Pages, Slots, traits
+from inferlet_sdk.errors import TooLong
 from inferlet_sdk.event_loop import run
 from inferlet_sdk.futures import HostFuture, TokenFuture
-from inferlet_sdk.traits import DecodeRun
+from inferlet_sdk.traits import DecodeRun, arguments
 from tests.helpers.native_host import NativeHost
 
 U32 = 2**32
@@ -289,3 +290,16 @@ def test_contexts_check_too(host: NativeHost) -> None:
     ):
         with pytest.raises((TypeError, ValueError), match=name):
             call()
+
+
+def test_what_is_more_than_a_call_may_pass_is_too_long() -> None:
+    """The sandbox would end the inferlet."""
+    assert arguments.text("a" * arguments.MOST_TEXT, "text")
+    assert len(arguments.tokens([1] * arguments.MOST_TOKENS)) == arguments.MOST_TOKENS
+    long = "a" * (arguments.MOST_TEXT + 1)
+    with pytest.raises(TooLong, match=r"text: 4194305 characters .* give less at a time"):
+        arguments.text(long, "text")
+    with pytest.raises(TooLong, match="messages: "):
+        arguments.as_json([{"content": long}], "messages")
+    with pytest.raises(TooLong, match="tokens: 131073 tokens"):
+        arguments.tokens([1] * (arguments.MOST_TOKENS + 1))

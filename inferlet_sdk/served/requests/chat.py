@@ -12,6 +12,7 @@ from inferlet_sdk.grammars.grammar import Grammar
 from inferlet_sdk.schemas.results import has_grammar
 from inferlet_sdk.sequences.queues import queues_of
 from inferlet_sdk.sequences.sequence import LEAST_SHARED
+from inferlet_sdk.served.errors import of_field
 from inferlet_sdk.served.fields import Fields
 from inferlet_sdk.served.requests.caching import CacheMark
 from inferlet_sdk.served.requests.messages import (
@@ -85,9 +86,10 @@ class ChatRequest:
         """Fills a context with the prompt."""
         declared = self.tools.declared if self.tools is not None else ()
         prompted = self.add_generation_prompt or self.continued is not None
-        ctx.fill_chat(self.messages, tools=declared, add_generation_prompt=prompted, variables=self.variables)
-        if self.continued:
-            ctx.fill(self.continued, special_tokens=False)
+        with of_field("input" if self.place.route == "/v1/responses" else "messages"):
+            ctx.fill_chat(self.messages, tools=declared, add_generation_prompt=prompted, variables=self.variables)
+            if self.continued:
+                ctx.fill(self.continued, special_tokens=False)
 
     def kept_tokens(self, prompt: Sequence[int], mark: CacheMark) -> int:
         """How many first tokens of the prompt, in whole pages, are before a mark, and are kept for later requests."""

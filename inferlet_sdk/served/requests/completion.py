@@ -6,8 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from inferlet_sdk.context import Context
+from inferlet_sdk.served.errors import of_field
 from inferlet_sdk.served.fields import Fields, is_tokens
-from inferlet_sdk.served.requests.wanted import MOST_ALTERNATIVES, Place, Wanted
+from inferlet_sdk.served.requests.wanted import MOST_ALTERNATIVES, Place, Wanted, check_known
 
 USUAL_TOKENS = 16
 MOST_PROMPTS = 128
@@ -37,11 +38,15 @@ class CompletionRequest:
         prompts = _prompts(fields)
         if len(prompts) * wanted.n > MOST_PROMPTS:
             raise fields.wrong("prompt", f"at most {MOST_PROMPTS} answers in all, of {len(prompts)} prompts")
+        for one in prompts:
+            if not isinstance(one, str):
+                check_known(one, "prompt", place.model)
         return cls(wanted, place, prompts, echo)
 
     def fill(self, ctx: Context, prompt: Prompt) -> Context:
         """Fills a context with a prompt, and gives it. An empty one is the token with which texts begin."""
-        return ctx.fill((prompt or ctx.model.bos_text or "") if isinstance(prompt, str) else prompt)
+        with of_field("prompt"):
+            return ctx.fill((prompt or ctx.model.bos_text or "") if isinstance(prompt, str) else prompt)
 
 
 def _prompts(fields: Fields) -> list[Prompt]:

@@ -4,6 +4,7 @@ users send beside them."""
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -31,7 +32,7 @@ NEVER: dict[str, str] = {
     ),
     **dict.fromkeys(("functions", "function_call"), "is gone: use tools and tool_choice"),
     **dict.fromkeys(("audio", "web_search_options", "prediction", "verbosity"), "is not served"),
-    **dict.fromkeys(("logits_processors", "custom_logit_processor", "bad_words"), "is not served"),
+    **dict.fromkeys(("logits_processors", "custom_logit_processor", "bad_words", "allowed_token_ids"), "is not served"),
     **dict.fromkeys(("lora_path", "session_params", "session_id", "stop_regex", "ebnf"), "is not served"),
     **dict.fromkeys(("use_beam_search", "length_penalty", "truncate_prompt_tokens", "suffix"), "is not served"),
 }
@@ -112,9 +113,9 @@ class Wanted:
             continuous_usage=options.flag("include_usage") and options.flag("continuous_usage_stats"),
             max_tokens=max_tokens,
             n=fields.whole("n", 1, MOST_CHOICES, 1),
-            sampler=_sampler(fields),
+            sampler=_sampler(fields, place.model),
             stop=tuple(one for one in fields.texts("stop") if one),
-            stop_tokens=tuple(fields.tokens("stop_token_ids")),
+            stop_tokens=_stop_tokens(fields, place.model),
             ignore_eos=fields.flag("ignore_eos"),
             include_stop=fields.flag("include_stop_str_in_output"),
             min_tokens=_min_tokens(fields, max_tokens),
@@ -161,7 +162,7 @@ def _min_tokens(fields: Fields, max_tokens: int | None) -> int:
     return least
 
 
-def _sampler(fields: Fields) -> Sampler:
+def _sampler(fields: Fields, model: str) -> Sampler:
     repetition = fields.number("repetition_penalty", 1e-3, 1e3, 1.0)
     presence = fields.number("presence_penalty", -2, 2, 0.0)
     frequency = fields.number("frequency_penalty", -2, 2, 0.0)
@@ -180,13 +181,13 @@ def _sampler(fields: Fields) -> Sampler:
         repetition_penalty=repetition,
         presence_penalty=presence,
         frequency_penalty=frequency,
-        logit_bias=_logit_bias(fields),
+        logit_bias=_logit_bias(fields, model),
         seed=None if seed is None else seed % 2**64,
         window=0,
     )
 
 
-def _logit_bias(fields: Fields) -> dict[int, float] | None:
+def _logit_bias(fields: Fields, model: str) -> dict[int, float] | None:
     given = fields.object("logit_bias")
     if not given.values:
         return None
@@ -195,7 +196,20 @@ def _logit_bias(fields: Fields) -> dict[int, float] | None:
     for token in given.values:
         if not token.isdecimal() or not token.isascii() or len(token) > 9:
             raise Refused(f"logit_bias: {token[:20]!r} is no token id", "logit_bias")
+    check_known([int(token) for token in given.values], "logit_bias", model)
     return {int(token): given.number(token, -100, 100, 0.0) for token in given.values}
+
+
+def _stop_tokens(fields: Fields, model: str) -> tuple[int, ...]:
+    tokens = fields.tokens("stop_token_ids")
+    check_known(tokens, "stop_token_ids", model)
+    return tuple(tokens)
+
+
+def check_known(tokens: Sequence[int], name: str, model: str) -> None:
+    """Refuses token ids of a field that the model does not have."""
+    if tokens and max(tokens) >= (size := get_model_info(model).vocab_size):
+        raise Refused(f"{name}: token {max(tokens)} is not in the vocabulary of {size}", name)
 
 
 # ---- what the text is kept to ----------------------------------------------------------------------------------------

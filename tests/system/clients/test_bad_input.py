@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import socket
 from base64 import b64encode
@@ -13,6 +14,7 @@ from urllib.parse import urlsplit
 import httpx
 import pytest
 
+from inferlet_sdk.served.errors import served
 from tests.helpers.guard import HANG_SECONDS
 from tests.helpers.live_server import live_server
 
@@ -85,6 +87,9 @@ MALFORMED, UNSUPPORTED, URL = "bad-request", "unsupported_parameter", "messages[
         (schema(MANY), (400, None, "response_format")),
         ({"structured_outputs": {"regex": "((a{1000}){1000}){1000}"}}, (400, None, "structured_outputs")),
         ({"structured_outputs": {"regex": "("}}, (400, None, "structured_outputs")),
+        ({"logit_bias": {"999999": 1}}, (400, None, "logit_bias")),
+        ({"stop_token_ids": [999_999]}, (400, None, "stop_token_ids")),
+        ({"allowed_token_ids": [1]}, (400, UNSUPPORTED, "allowed_token_ids")),
     ],
     ids=lambda one: None if isinstance(one, tuple) else ",".join(one),
 )
@@ -104,6 +109,33 @@ def test_refusals(client: httpx.Client, fields: dict[str, Any], expected: tuple[
 def test_much_that_is_served(client: httpx.Client, fields: dict[str, Any]) -> None:
     answer = client.post(CHAT, json={**SHORT, "messages": [USER], **fields})
     assert (answer.status_code, answer.json().get("usage", {}).get("completion_tokens")) == (200, 2), answer.text
+
+
+def test_tokens_that_are_none_are_told_by_their_field(client: httpx.Client) -> None:
+    for path, name in ((TEXT, "prompt"), ("/v1/embeddings", "input"), ("/detokenize", "tokens")):
+        status, _, param = error_of(client.post(path, json={name: [999_999]}))
+        assert (status, param) == (400, name), path
+
+
+def test_what_does_not_fit_the_memory_of_a_request_is_too_large() -> None:
+    @served
+    async def main(args: Any) -> Any:
+        raise MemoryError
+
+    error: Any = asyncio.run(main(None))["served_error"]  # type: ignore[arg-type]
+    assert (error["status"], error["code"]) == (400, "too_large")
+
+
+def test_what_is_not_there_is_named(client: httpx.Client) -> None:
+    answer = client.get("/v1/nothing")
+    assert error_of(answer) == (404, "not-found", None)
+    assert "no /v1/nothing here" in answer.json()["error"]["message"]
+    answer = client.put(CHAT, content=b"{}")
+    assert error_of(answer) == (405, "method-not-allowed", None)
+    assert answer.json()["error"]["message"] == f"{CHAT} takes POST, not PUT"
+    assert answer.headers["allow"] == "POST"
+    assert client.put("/v1/inferlets/i1").headers["allow"] == "DELETE, GET"
+    assert error_of(client.get("/v1/usage?days=x")) == (400, "bad-request", "days")
 
 
 @pytest.mark.parametrize("path", [CHAT, MESSAGES, "/v1/responses", "/v1/embeddings", "/v1/rerank"])

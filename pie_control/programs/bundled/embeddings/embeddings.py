@@ -6,7 +6,7 @@ from typing import Any
 
 from inferlet_sdk import Args, TooLong, inferlet
 from inferlet_sdk.retrieval.embedding import embed, text_tokens
-from inferlet_sdk.served import Fields, Place, Refused, check_model, served, too_long
+from inferlet_sdk.served import Fields, Place, Refused, check_model, of_field, served, too_long
 from inferlet_sdk.served.fields import is_tokens
 from inferlet_sdk.traits import get_model_info
 
@@ -34,7 +34,8 @@ async def main(args: Args) -> dict[str, Any]:
         raise too_long(error.message, "input") from None
     except ValueError as error:
         raise Refused(str(error), "input") from None
-    vectors = await embed(tokens, place.model, dimensions=dimensions, adapter=place.adapter or "")
+    with of_field("input"):
+        vectors = await embed(tokens, place.model, dimensions=dimensions, adapter=place.adapter or "")
     count = sum(map(len, tokens))
     return {
         "object": "list",

@@ -3,7 +3,7 @@
 from typing import Any
 
 from inferlet_sdk import Args, Context, inferlet, traits
-from inferlet_sdk.served import ChatRequest, Fields, Place, check_model, served
+from inferlet_sdk.served import ChatRequest, Fields, Place, check_model, of_field, served
 from inferlet_sdk.traits import get_model_info
 
 
@@ -16,7 +16,8 @@ async def main(args: Args) -> dict[str, Any]:
     fields.allow_only("stream", (False,), "tokens come all at once")
     with Context(place.model) as ctx:
         if place.route == "/detokenize":
-            return {"prompt": traits.detokenize(ctx, fields.tokens("tokens"))}
+            with of_field("tokens"):
+                return {"prompt": traits.detokenize(ctx, fields.tokens("tokens"))}
         await fill(ctx, fields, place)
         tokens = list(ctx.tokens)
         words = traits.get_vocabs(ctx) if fields.flag("return_token_strs") else None
@@ -38,4 +39,5 @@ async def fill(ctx: Context, fields: Fields, place: Place) -> None:
         raise fields.wrong("prompt", "a text, or give messages")
     if fields.flag("add_special_tokens", default=True):
         ctx.fill(get_model_info(place.model).begin_tokens)
-    ctx.fill(fields.text("prompt"))
+    with of_field("prompt"):
+        ctx.fill(fields.text("prompt"))
