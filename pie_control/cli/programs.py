@@ -29,8 +29,7 @@ def find_program(reference: str, known: Sequence[Mapping[str, Any]]) -> Found:
     path = Path(reference).expanduser()
     if path.is_file() or (path.is_dir() and "/" in reference):
         return Found(path)
-    if path.suffix in SUFFIXES or "/" in reference:
-        raise UnknownName(f"there is no file {reference}")
+    refuse_missing_file(reference)
     for program in known:
         if reference in program["names"]:
             return Found(program["program"], _note(reference, program))
@@ -43,6 +42,13 @@ def find_program(reference: str, known: Sequence[Mapping[str, Any]]) -> Found:
         return Found(example)
     names = ", ".join(sorted(path.stem for path in EXAMPLES.glob("*/*.py") if path.stem == path.parent.name))
     raise UnknownName(f"{reference!r} is not a file, a program of the server or an example (examples are: {names})")
+
+
+def refuse_missing_file(reference: str) -> None:
+    """Raises UnknownName for what can only be a file or a folder, and is not there."""
+    path = Path(reference).expanduser()
+    if (path.suffix in SUFFIXES or "/" in reference) and not path.exists():
+        raise UnknownName(f"there is no file {reference}")
 
 
 def built(path: Path) -> Path:

@@ -111,6 +111,9 @@ def execute(options: argparse.Namespace) -> int:
 
 
 async def _run(options: argparse.Namespace) -> int:
+    from ..programs import refuse_missing_file
+
+    refuse_missing_file(options.program)  # before a server starts
     async with _target(options) as target:
         running = await target.launch(options.program, options.program_arguments, blobs_of(options))
         async with contextlib.AsyncExitStack() as stack:

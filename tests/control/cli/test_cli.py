@@ -17,7 +17,7 @@ from unittest.mock import ANY
 import msgspec
 import pytest
 
-from pie_control.cli import patience, server_options, stdin
+from pie_control.cli import patience, server_options, stdin, targets
 from pie_control.cli.commands import all_commands, run
 from pie_control.cli.commands.serve import open_server
 from pie_control.cli.main import main
@@ -373,6 +373,14 @@ def test_a_name_is_a_file_or_a_known_program_or_an_example(tmp_path: Path, monke
         find_program("missing.py", known)
     with pytest.raises(UnknownName, match=r"examples are: .*hello"):
         find_program(nameless["program"][:7], known)
+
+
+def test_a_file_that_is_not_there_starts_no_server(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(targets, "own_server", None)
+    assert main(["run", "--model", "demo", "missing.py"]) == 2
+    assert "there is no file missing.py" in capsys.readouterr().err
 
 
 def test_a_stored_program_that_differs_from_what_has_its_name_is_told(
