@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import logging
 import re
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from fastapi import FastAPI, Request
@@ -100,9 +101,19 @@ def _explain(error: RequestValidationError) -> str:
 
 
 def _methods(app: FastAPI, scope: Scope) -> list[str]:
-    """All that the path of a request allows; Starlette names those of the first of its routes only."""
+    """All that the path of a request allows, by the description: a path in full comes before one with parameters.
+    Starlette names those of the first of its routes only."""
+    routes = [route for route in _single(app.routes) if route.matches(scope)[0] is not Match.NONE]
+    in_full = [route for route in routes if "{" not in route.path]
     asked: list[Scope] = [{**scope, "method": method} for method in METHODS]
-    return [one["method"] for one in asked if any(route.matches(one)[0] is Match.FULL for route in app.routes)]
+    return [one["method"] for one in asked if any(each.matches(one)[0] is Match.FULL for each in in_full or routes)]
+
+
+def _single(routes: Iterable[Any]) -> Iterator[Any]:
+    """The routes of routers, one by one, as FastAPI keeps them within each other."""
+    for route in routes:
+        router = getattr(route, "original_router", None)
+        yield from [route] if router is None else _single(router.routes)
 
 
 def add_handlers(app: FastAPI) -> None:

@@ -16,8 +16,7 @@ from inferlet_sdk import bindings
 from inferlet_sdk.addresses import Pages
 from inferlet_sdk.errors import call
 from inferlet_sdk.futures import HostFuture, await_done
-from inferlet_sdk.traits.arguments import HasQueue, page_ranges, queue_number, text, whole
-from inferlet_sdk.traits.arguments import tokens as token_list
+from inferlet_sdk.traits.arguments import HasQueue, numbers, page_ranges, queue_number, text, whole
 
 __all__ = [
     "ExportInfo",
@@ -167,4 +166,4 @@ def await_pinned(future: int) -> int:
 
 
 def _packed(tokens: Sequence[int]) -> str:
-    return b64encode(array("I", token_list(tokens))).decode()
+    return b64encode(array("I", numbers(tokens, "tokens", "a token id"))).decode()
