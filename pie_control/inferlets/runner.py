@@ -133,12 +133,13 @@ class Runner:
         return True
 
     def _turn(self, inferlet: Inferlet) -> None:
+        if inferlet.status in ENDINGS:
+            self._queued.discard(inferlet.number)
+            return
         if self._paused and (held := self._paused.get(_payer(inferlet))) is not None:
             held[inferlet] = None
             return
         self._queued.discard(inferlet.number)
-        if inferlet.status in ENDINGS:
-            return
         if inferlet.status is Status.CREATED:
             inferlet.change(Status.RUNNING)
         inferlet.processor_time.turn_begins(time.monotonic(), time.thread_time())

@@ -121,6 +121,21 @@ def test_whose_payer_is_paused_has_no_turn_until_it_goes_on() -> None:
     asyncio.run(check())
 
 
+def test_one_that_has_ended_is_not_held_for_a_paused_payer() -> None:
+    async def check() -> None:
+        scene = Scene()
+        ended = scene.add(Step.WAITING)
+        scene.runner.pause(("alice", ""))
+        ended.status = Status.TERMINATED
+        scene.runner.forget(ended)
+        for _ in range(3):
+            await asyncio.sleep(0)
+        assert not scene.runner.is_held(ended)
+        assert scene.log == ["quiet"]
+
+    asyncio.run(check())
+
+
 def test_all_that_are_ready_run_before_it_is_quiet() -> None:
     def body(scene: Scene) -> None:
         scene.add(Step.WAITING)
