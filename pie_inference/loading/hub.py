@@ -6,9 +6,9 @@ from pathlib import Path
 
 from ..errors import CheckpointError
 from ..options import HUB_ID
-from .other_formats import refuse_gguf, refuse_other_formats
+from .other_formats import SAFETENSORS, refuse_gguf, refuse_other_formats
 
-WANTED = ("*.safetensors", "*.json", "*.jinja", "tokenizer.model")
+WANTED = (SAFETENSORS, "*.json", "*.jinja", "tokenizer.model")
 UNWANTED = ("*/*", "consolidated*")
 """Files that repeat the weights in other layouts."""
 
@@ -34,11 +34,7 @@ def _fetch(name: str) -> Path:
 
     try:
         folder = Path(snapshot_download(name, allow_patterns=list(WANTED), ignore_patterns=list(UNWANTED)))
-        if not any(folder.glob("*.safetensors")):
-            refuse_other_formats(name, list_repo_files(name))
-        return folder
-    except CheckpointError:
-        raise
+        others = [] if any(folder.glob(SAFETENSORS)) else list_repo_files(name)
     except GatedRepoError as error:
         reason = "its owner grants access on request; ask on the model's page, then set HF_TOKEN to your token"
         raise CheckpointError(f"{name}: {reason}") from error
@@ -50,3 +46,5 @@ def _fetch(name: str) -> Path:
         raise CheckpointError(f"{name}: {reason}") from error
     except Exception as error:  # from the HTTP library, which differs between versions; or a full disk
         raise CheckpointError(f"{name}: no such folder here, and the hub failed: {error}") from error
+    refuse_other_formats(name, others)
+    return folder
