@@ -100,7 +100,7 @@ def build(config: BorrowedConfig, weights: WeightLoader) -> BorrowedModel:
     with _filling:
         module = make(read(config.raw, config.architecture), weights.dtype, "meta")
         ours = find(module)
-        products = fill(module, weights, config.survey.irregular, ours.blocks, config.survey.whole)
+        products = fill(module, weights, config.survey.irregular, ours.modules, config.survey.whole)
     take_norms(module, weights.ops)
     hold_time_steps(module)
     freeze_positions(module, config.max_context, weights.device)

@@ -31,12 +31,12 @@ class Calls:
 
     @cached_property
     def width(self) -> int:
-        """Of the heads of the cache."""
+        """The width of the heads of the cache."""
         return self.survey.head_dim
 
     @cached_property
     def num_kv_heads(self) -> int:
-        """Of the cache, over all ranks."""
+        """The heads of the cache, over all ranks."""
         return self.survey.num_kv_heads
 
     @cached_property

@@ -136,6 +136,11 @@ def stacks_of(module: Any) -> tuple[str, str]:
     return "gate_up_proj" if getattr(module, "has_gate", True) else "up_proj", "down_proj"
 
 
+def has_halves(module: Any) -> bool:
+    """Whether the first of these has all gates in front of what they gate."""
+    return bool(getattr(module, "has_gate", True) and getattr(module, "is_concatenated", True))
+
+
 def is_transposed(module: Any) -> bool:
     """Whether these have a weight as [in_features, out_features]."""
     return bool(getattr(module, "is_transposed", True))

@@ -15,7 +15,7 @@ from pie_inference.models.borrowed.config import read_borrowed
 from pie_inference.models.borrowed.ours.attention import AttentionParts, OwnAttention
 from pie_inference.models.borrowed.ours.layer import OwnLayer
 from pie_inference.models.borrowed.ours.mlp import MlpParts, OwnMlp
-from pie_inference.models.borrowed.ours.take import Blocks, find
+from pie_inference.models.borrowed.ours.take import OwnModules, find
 from pie_inference.models.borrowed.pages import Calls, Pages
 from pie_inference.models.borrowed.survey import Heads, Survey
 from tests.helpers.borrowed import SETTINGS
@@ -23,7 +23,7 @@ from tests.helpers.families import SMALL, WINDOW, save_reference
 from tests.helpers.oracle import Oracle, assert_ragged_batch_equals
 
 
-def found(architecture: str, **settings: Any) -> Blocks:
+def found(architecture: str, **settings: Any) -> OwnModules:
     import transformers
 
     config = getattr(transformers, architecture).config_class(**{**SMALL, **settings})
@@ -32,10 +32,10 @@ def found(architecture: str, **settings: Any) -> Blocks:
     return find(make(config, torch.bfloat16, "meta"))
 
 
-def counts(blocks: Blocks) -> tuple[int, int, int]:
+def counts(ours: OwnModules) -> tuple[int, int, int]:
     """Attentions, feed-forward layers and whole layers of two."""
-    kinds = [type(block.parts) for block in blocks.blocks]
-    return kinds.count(AttentionParts), kinds.count(MlpParts), len(blocks.layers)
+    kinds = [type(own.parts) for own in ours.modules]
+    return kinds.count(AttentionParts), kinds.count(MlpParts), len(ours.layers)
 
 
 HEADS = {"head_dim": 16}
@@ -69,8 +69,8 @@ def test_what_is_equal_becomes_ours(architecture: str, settings: dict[str, Any],
 
 
 def test_layers_say_whether_they_turn() -> None:
-    blocks = found("SmolLM3ForCausalLM", no_rope_layers=[1, 0]).blocks
-    assert [block.parts.turns for block in blocks if isinstance(block.parts, AttentionParts)] == [True, False]
+    ours = found("SmolLM3ForCausalLM", no_rope_layers=[1, 0]).modules
+    assert [own.parts.turns for own in ours if isinstance(own.parts, AttentionParts)] == [True, False]
 
 
 def test_layers_turn_only_where_they_are_given_angles() -> None:
@@ -78,15 +78,15 @@ def test_layers_turn_only_where_they_are_given_angles() -> None:
     from transformers import CONFIG_MAPPING
 
     raw = CONFIG_MAPPING["granitemoehybrid"](**SETTINGS["granitemoehybrid"]).to_dict()
-    blocks = find(make(read(raw, "GraniteMoeHybridForCausalLM"), torch.bfloat16, "meta")).blocks
-    assert [block.parts.turns for block in blocks if isinstance(block.parts, AttentionParts)] == [True]
+    ours = find(make(read(raw, "GraniteMoeHybridForCausalLM"), torch.bfloat16, "meta")).modules
+    assert [own.parts.turns for own in ours if isinstance(own.parts, AttentionParts)] == [True]
     assert read_borrowed(raw, "GraniteMoeHybridForCausalLM", None).difference < 5e-4
 
 
 def test_norms_of_all_heads_need_all_features() -> None:
     [olmo2, qwen3] = (found(*each) for each in (("Olmo2ForCausalLM",), ("Qwen3ForCausalLM",)))
-    assert {block.parts.whole for block in olmo2.blocks} == {True, False}
-    assert not any(block.parts.whole for block in qwen3.blocks)
+    assert {own.parts.whole for own in olmo2.modules} == {True, False}
+    assert not any(own.parts.whole for own in qwen3.modules)
 
 
 @pytest.mark.parametrize(

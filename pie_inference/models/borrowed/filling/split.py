@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from ....device.ranks import Ranks, share
 from ....loading.weights import Block, Split, WeightLoader
 from ....ops.interface import Linear
-from ..parts import experts_of, stacks_of
+from ..parts import experts_of, has_halves, is_transposed, stacks_of
 
 Experts = tuple[list[list[Block]], int]
 """The rows of the checkpoint of each expert, and its input features."""
@@ -45,7 +45,7 @@ PARAMETERS: Mapping[str, tuple[int, int]] = {
 }
 """The dimension along which a parameter is split, and how many matrices are side by side in it."""
 SUMMED = "summed"
-"""Of a parameter that is added to what ranks add up: each has a part of its numbers."""
+"""The style of a parameter that is added to what ranks add up: each has a part of its numbers."""
 USUAL: Mapping[str, str] = {
     **dict.fromkeys(("q_proj", "k_proj", "v_proj", "gate_proj", "up_proj", "fc1"), "colwise"),
     **dict.fromkeys(("o_proj", "out_proj", "down_proj", "fc2"), "rowwise"),
@@ -85,8 +85,8 @@ def _usual_experts(name: str, module: Any) -> dict[str, str]:
     """A plan of a module with all experts of a layer. Where gates are not in front of what they gate, each is beside
     it."""
     first, second = (f"{name}.{part}" for part in stacks_of(module))
-    packed = "packed_" if module.has_gate and module.is_concatenated else ""
-    outs, ins = ("rowwise", "colwise") if module.is_transposed else ("colwise", "rowwise")
+    packed = "packed_" if has_halves(module) else ""
+    outs, ins = ("rowwise", "colwise") if is_transposed(module) else ("colwise", "rowwise")
     plan = {name: EXPERTS, first: packed + outs, second: ins}
     if module.has_bias:
         plan |= {f"{first}_bias": f"{packed}rowwise", f"{second}_bias": SUMMED}
@@ -163,8 +163,7 @@ class Splits:
         (outer, ins), (inner, width) = first, second
         if self._plan.get(name) != EXPERTS:
             return [[weights.linear(own, each, adaptable=False) for own in blocks] for blocks, each in (first, second)]
-        module = self._model.get_submodule(name)
-        if module not in experts_of(self._model).values() or (module.has_gate and module.is_concatenated):
+        if has_halves(self._model.get_submodule(name)):
             outer = [_halves(own) for own in outer]
         return [
             [weights.linear(own, ins, split="outputs", adaptable=False) for own in outer],

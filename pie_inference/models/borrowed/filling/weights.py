@@ -18,12 +18,11 @@ from transformers.core_model_loading import WeightConverter, WeightRenaming, dot
 from ....errors import CheckpointError, ConfigError
 from ....loading.quantized.layers import QuantizedTensors
 from ....loading.quantized.scheme import TAKE_THE_ORIGINAL
-from ....loading.weights import Block as Rows
-from ....loading.weights import Role, TensorSource, WeightLoader
+from ....loading.weights import Block, Role, TensorSource, WeightLoader
 from ....ops.interface import Linear
 from ..base import base_of
 from ..code import first_line
-from ..ours.take import Block, Joined
+from ..ours.take import Joined, OwnModule
 from ..parts import batched_experts_of, experts_of, is_transposed, stacks_of, take_experts
 from .split import Splits
 
@@ -102,19 +101,19 @@ class Renamed:
             self._kept = (stacked, self.read(stacked, self._shapes[stacked]))
         return self._kept[1]
 
-    def experts(self, stacked: str) -> tuple[list[list[Rows]], int]:
+    def experts(self, stacked: str) -> tuple[list[list[Block]], int]:
         """The rows of the checkpoint whose outputs, side by side, are those of each expert of a parameter, and the
         input features of all."""
         count, outs, ins = self._sizes(stacked)
         if stacked in self.quantized:
-            return [[Rows(stacked, outs, number * outs, count * outs)] for number in range(count)], ins
+            return [[Block(stacked, outs, number * outs, count * outs)] for number in range(count)], ins
         if stacked not in self._experts:
             names = [f"{stacked}.{number}" for number in range(count)]
             self._slices |= {name + WEIGHT: (stacked, number) for number, name in enumerate(names)}
-            return [[Rows(name, outs)] for name in names], ins
+            return [[Block(name, outs)] for name in names], ins
         tensors = self._experts[stacked]
         self._alone.update(*tensors)
-        return [[Rows(each.removesuffix(WEIGHT), outs // len(own)) for each in own] for own in tensors], ins
+        return [[Block(each.removesuffix(WEIGHT), outs // len(own)) for each in own] for own in tensors], ins
 
     def _sizes(self, stacked: str) -> tuple[int, int, int]:
         """Of a parameter with all experts: their number, and the output and input features of each."""
@@ -262,10 +261,10 @@ class OwnLinear(nn.Module):
 
 
 def fill(
-    model: Any, weights: WeightLoader, irregular: Sequence[str], blocks: Sequence[Block] = (), whole: bool = False
+    model: Any, weights: WeightLoader, irregular: Sequence[str], ours: Sequence[OwnModule] = (), whole: bool = False
 ) -> dict[Joined, Linear]:
     """Gives a module that is on `meta` its weights. `irregular`, `whole`: as in `Survey`. Returns the products of
-    linear layers that are one in `blocks`, where nothing speaks against it. Raises CheckpointError."""
+    linear layers that are one in `ours`, where nothing speaks against it. Raises CheckpointError."""
     renamed = weights.read_through(lambda stored, as_stored: Renamed(model, stored, as_stored))
     experts = experts_of(model) | batched_experts_of(model) if weights.quantized else {}
     tied: Mapping[str, str] = getattr(model, "all_tied_weights_keys", {})
@@ -295,13 +294,13 @@ def fill(
         modules = [linear[name] for name in names]
         [(ins, bias, adaptable)] = {(one.in_features, one.bias is not None, one in regular) for one in modules}
         sources = [tied.get(name + WEIGHT, name + WEIGHT).removesuffix(WEIGHT) for name in names]
-        rows = [Rows(source, one.out_features) for source, one in zip(sources, modules, strict=True)]
+        rows = [Block(source, one.out_features) for source, one in zip(sources, modules, strict=True)]
         role: Role = "head" if modules[0] is head else "router" if names[0].endswith(ROUTERS) else "layer"
         return split.linear(weights, names, rows, ins, bias=bias, role=role, adaptable=adaptable)
 
-    joined = [block.joined for block in blocks if _can_join(block, linear, regular, split)]
+    joined = [own.joined for own in ours if _can_join(own, linear, regular, split)]
     products = {names: multiply(*names) for names in joined}
-    together = {name: products[names] for names in joined for name in names}  # until the block is ours
+    together = {name: products[names] for names in joined for name in names}  # until the module is ours
     for name, module in linear.items():
         model.set_submodule(name, OwnLinear(module, together.get(name) or multiply(name)))
     for name, source in twins.items():
@@ -314,13 +313,13 @@ def fill(
     return products
 
 
-def _can_join(block: Block, linear: Mapping[str, nn.Linear], regular: Collection[nn.Module], split: Splits) -> bool:
-    """Whether those linear layers of a block that are to be one product may be."""
-    if not linear.keys() >= {*block.joined, block.last}:
+def _can_join(own: OwnModule, linear: Mapping[str, nn.Linear], regular: Collection[nn.Module], split: Splits) -> bool:
+    """Whether those linear layers of a module that are to be one product may be."""
+    if not linear.keys() >= {*own.joined, own.last}:
         return False
-    forms = {(linear[name].bias is not None, linear[name] in regular) for name in block.joined}
-    routes = any(name.endswith(ROUTERS) for name in (*block.joined, block.last))
-    return len(forms) == 1 and not routes and split.can_join(block.joined, block.parts.whole)
+    forms = {(linear[name].bias is not None, linear[name] in regular) for name in own.joined}
+    routes = any(name.endswith(ROUTERS) for name in (*own.joined, own.last))
+    return len(forms) == 1 and not routes and split.can_join(own.joined, own.parts.whole)
 
 
 def _twins(model: Any, tied: Mapping[str, str]) -> dict[str, str]:

@@ -19,7 +19,7 @@ from .trial import ANGLES, ROWS, Given, Random, Unlike, arguments, assert_equal,
 
 @dataclass(frozen=True)
 class AttentionParts:
-    """Which parts of a module are what in ours."""
+    """The parts of a module that ours stands for, by their names."""
 
     joined: tuple[str, ...]
     last: str

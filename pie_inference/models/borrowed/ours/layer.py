@@ -17,7 +17,7 @@ from .trial import ANGLES, ROWS, Given, Random, arguments, assert_equal, names_o
 
 @dataclass(frozen=True)
 class LayerParts:
-    """Which parts of a module are what in ours."""
+    """The parts of a module that ours stands for, by their names."""
 
     first: str  # the norm before attention
     attention: str

@@ -12,14 +12,14 @@ from torch import Tensor, nn
 
 from ....ops.interface import Activation, Linear, Ops
 from ....ops.torch_ops import TorchOps
-from .trial import Given, Random, Unlike, assert_equal, names_of, with_parts
+from .trial import Given, Random, assert_equal, names_of, with_parts
 
 ACTIVATIONS: Sequence[Activation] = get_args(Activation)
 
 
 @dataclass(frozen=True)
 class MlpParts:
-    """Which parts of a module are what in ours."""
+    """The parts of a module that ours stands for, by their names."""
 
     joined: tuple[str, ...]
     last: str
@@ -83,7 +83,5 @@ def _is_equal(module: Any, parts: MlpParts) -> bool:
         for name in parts.joined:
             assert_equal(given[name].seen[0], rows)
         return all(len(one.seen) == 1 for one in given.values())
-    except Unlike:
-        return False
-    except Exception:  # code of transformers may ask its parts for anything
+    except Exception:  # Unlike; and code of transformers may ask its parts for anything
         return False

@@ -16,7 +16,7 @@ Joined = tuple[str, ...]
 
 
 @dataclass(frozen=True)
-class Block:
+class OwnModule:
     """A module that ours stand for."""
 
     name: str
@@ -34,36 +34,36 @@ class Block:
 
 
 @dataclass(frozen=True)
-class Blocks:
+class OwnModules:
     """What is proved of a model."""
 
-    blocks: Sequence[Block]
+    modules: Sequence[OwnModule]
     layers: Mapping[str, LayerParts]
 
     def take(self, model: Any, products: Mapping[Joined, Linear], ops: Ops) -> None:
         """Makes modules ours whose linear layers are one product, once they have their weights and norms."""
         taken = set()
-        for block in self.blocks:
-            if block.joined in products:
-                module = model.get_submodule(block.name)
-                last = module._modules[block.parts.last]
-                block.parts.install(module, products[block.joined], last.multiply, ops)
-                taken.add(block.name)
+        for own in self.modules:
+            if own.joined in products:
+                module = model.get_submodule(own.name)
+                last = module._modules[own.parts.last]
+                own.parts.install(module, products[own.joined], last.multiply, ops)
+                taken.add(own.name)
         for name, parts in self.layers.items():
             if f"{name}.{parts.attention}" in taken:
                 parts.install(model.get_submodule(name))
 
 
-def find(model: Any) -> Blocks:
+def find(model: Any) -> OwnModules:
     """Proves what it can of a model that has no weights yet."""
-    blocks, layers, attentions = [], {}, set()
+    modules, layers, attentions = [], {}, set()
     for name, module in model.named_modules():
         if (attention := attention_parts(module)) is not None:
-            blocks.append(Block(name, attention))
+            modules.append(OwnModule(name, attention))
             attentions.add(module)
         elif (mlp := mlp_parts(module)) is not None:
-            blocks.append(Block(name, mlp))
+            modules.append(OwnModule(name, mlp))
     for name, module in model.named_modules():
         if (layer := layer_parts(module, attentions)) is not None:
             layers[name] = layer
-    return Blocks(blocks, layers)
+    return OwnModules(modules, layers)

@@ -14,12 +14,8 @@ from torch import Tensor, nn
 
 ROWS = (2, 3)
 """Sequences, and rows of each."""
-
-
 STORED = 1 << 20
 """Random numbers are made so many at a time, as that takes longer than what is done with them."""
-
-
 ANGLES = "position_embeddings"
 """How code of transformers calls the cosines and sines of a batch."""
 NAMED = ("attention_mask", "position_ids", "past_key_values", "use_cache", "output_attentions", "output_router_logits")
