@@ -67,21 +67,28 @@ ROUTES = [
 ]
 
 
+def turns(server: NativeServer, program: str, messages: str, most: str, count: int) -> Iterator[tuple[int, int, int]]:
+    """A conversation: of each turn the tokens of the prompt, how many of these were there, and those written."""
+    ask = asking(server, program)
+    said: list[dict[str, Any]] = [{"role": "user", "content": "You are a patient agent. " * 20}]
+    for turn in range(count):
+        fields = {messages: said, most: 80, "seed": turn, "cache_salt": program, **WORDS}
+        text, prompt, cached, written = told(ask(**fields))
+        yield prompt, cached, written
+        said += [{"role": "assistant", "content": text}, {"role": "user", "content": f"And then {turn}?"}]
+
+
 @pytest.mark.parametrize(("program", "messages", "most"), ROUTES)
 def test_a_turn_computes_only_what_is_new(
     counted: tuple[NativeServer, Counting], program: str, messages: str, most: str
 ) -> None:
     server, model = counted
-    ask, reach = asking(server, program), 0
-    said: list[dict[str, Any]] = [{"role": "user", "content": "You are a patient agent. " * 20}]
-    for turn in range(5):
-        before = model.inputs
-        fields = {messages: said, most: 80, "seed": turn, "cache_salt": program, **WORDS}
-        text, prompt, cached, written = told(ask(**fields))
+    before, reach = model.inputs, 0
+    for prompt, cached, written in turns(server, program, messages, most, 5):
         assert model.inputs - before == prompt - cached + written - 1
         assert reach - PAGE < cached <= reach
         reach = prompt + written - 1  # the last token of an answer has no key
-        said += [{"role": "assistant", "content": text}, {"role": "user", "content": f"And then {turn}?"}]
+        before = model.inputs
 
 
 @pytest.fixture(scope="module")
@@ -96,17 +103,12 @@ def test_with_states_a_turn_goes_on_from_the_last_token_that_has_run(
     with_states: tuple[NativeServer, Counting], program: str, messages: str, most: str
 ) -> None:
     server, model = with_states
-    ask, reach = asking(server, program), 0
-    said: list[dict[str, Any]] = [{"role": "user", "content": "You are a patient agent. " * 20}]
-    expected = model.inputs
-    for turn in range(4):
-        fields = {messages: said, most: 80, "seed": turn, "cache_salt": program, **WORDS}
-        text, prompt, cached, written = told(ask(**fields))
+    expected, reach = model.inputs, 0
+    for turn, (prompt, cached, written) in enumerate(turns(server, program, messages, most, 4)):
         assert cached == reach
         expected += prompt - cached + written - 1
         assert 0 <= model.inputs - expected <= turn + 2, "and the last one of each answer, if there is time"
         reach = prompt + written - 1
-        said += [{"role": "assistant", "content": text}, {"role": "user", "content": f"And then {turn}?"}]
 
 
 def test_a_reply_is_not_kept_for_others(counted: tuple[NativeServer, Counting]) -> None:
