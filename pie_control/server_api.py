@@ -150,7 +150,7 @@ class ServerApi(TenantApi):
             self._looking = asyncio.get_running_loop().call_later(LOOK_SECONDS, self._pause)
 
     def _pause(self) -> None:
-        """Whose budget of processor time is spent has no turns for a while."""
+        """Tells hosts whose inferlets have no turns for a while, as a budget of processor time is spent."""
         told = [Pause(*payer, on) for payer, on in self._pauses.look(monotonic()).items()]
         for host in self._hosts.all if told else ():
             for message in told:

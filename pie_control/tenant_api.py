@@ -209,8 +209,8 @@ class TenantApi:
         return held_by_keys(self._registry.all(None if of_all else self._tenant))
 
     async def look_at_all(self, *, of_all: bool = False) -> tuple[InferletInfo, ...]:
-        """The same, with what each waits for: their hosts are asked. `of_all`: of all tenants; what those of others
-        have answered is theirs."""
+        """All inferlets of this tenant, with what each waits for: their hosts are asked. `of_all`: those of all
+        tenants, without what others have answered."""
         waits = await self._hosts.ask_waits()
         found = (entry.info(waits.get(entry.number)) for entry in self._registry.all(None if of_all else self._tenant))
         return tuple(one if one.tenant == self._tenant else hidden(one) for one in found)

@@ -36,8 +36,8 @@ MAX_REASON_BYTES = 123
 
 
 class JoinedHead:
-    """Writes the head of an answer together with what follows it in the same turn of the event loop: a system call
-    less, of which a short answer is made of little else."""
+    """Writes the head of an answer together with what follows it in the same turn of the event loop: that is one
+    system call less, and a short answer costs little else."""
 
     __slots__ = ("_head", "_is_written", "_transport")
 

@@ -1,4 +1,4 @@
-"""Whose inferlets have no turns for a while, since their budget of processor time is spent. Pure."""
+"""Says whose inferlets have no turns for a while, since a budget of processor time is spent. Pure."""
 
 from __future__ import annotations
 

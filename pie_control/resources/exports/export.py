@@ -60,7 +60,7 @@ class Export:
 
     @property
     def names(self) -> Sequence[Name]:
-        """By which it is found."""
+        """The names by which it is found."""
         tenant = self.tenant.name
         return [(tenant, key) for key in self.keys] if self.is_beginning else [(tenant, self.name)]
 
