@@ -64,7 +64,6 @@ class TooManyRounds(RuntimeError):
         self.calls = calls
 
 
-ChatEvent = Event | CallResult
 Hook = Callable[[Any], object]
 """A function of what happens, which may be an `async def`."""
 

@@ -128,10 +128,10 @@ async def closed_loop(client: HttpClient, make: Make, clients: int, seconds: flo
     return Loaded([timed(answer) for answer in answers], took)
 
 
-async def poisson(client: HttpClient, make: Make, rate: float, seconds: float, seed: int = 0) -> Loaded:
+async def poisson(client: HttpClient, make: Make, rate: float, seconds: float) -> Loaded:
     """Requests that come at random times, `rate` a second, whatever becomes of those before. Times count from when a
     request was due."""
-    chance, due = random.Random(seed), 0.0
+    chance, due = random.Random(0), 0.0
     dues = []
     while (due := due + chance.expovariate(rate)) < seconds:
         dues.append(due)

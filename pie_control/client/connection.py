@@ -22,7 +22,6 @@ from pie_control.inferlets.events import Ended, Event, LogLine
 from .running import TERMINATED, Content, Running
 
 CONNECT_SECONDS = 10.0
-CLOSE_SECONDS = 1.0
 
 NO_HEADERS: Mapping[str, str] = MappingProxyType({})
 

@@ -41,7 +41,6 @@ class Outbox:
         "_taken",
         "_tell_room",
         "_told",
-        "dropped_lines",
     )
 
     def __init__(self, inferlet: str, limits: InferletLimits, tell_room: Callable[[int, bool], None]) -> None:
@@ -56,7 +55,6 @@ class Outbox:
         self._log_lines: deque[LogLine] = deque()
         self._log_bytes = 0
         self._left_out = 0  # lines that the reader does not get
-        self.dropped_lines = 0
 
     # ---- for the reader ----
 
@@ -139,7 +137,6 @@ class Outbox:
         self._log_bytes += size
         while self._log_bytes > self._limits.max_log_bytes and len(self._log_lines) > 1:
             self._log_bytes -= size_of(self._log_lines.popleft())
-            self.dropped_lines += 1
         if self._kept_log_bytes + size > max(self._limits.max_log_bytes, self._notify is not None and UNREAD_BYTES):
             self._left_out += 1
             return

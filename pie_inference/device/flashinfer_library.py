@@ -124,12 +124,12 @@ def _causal_backend(key: ModuleKey) -> str:
     """ "fa3" on Hopper if its module is compiled already, else "fa2": compiling "fa3" takes minutes, "fa2" seconds."""
     if torch.cuda.get_device_capability()[0] != 9:
         return "fa2"
-    return "fa3" if _is_compiled("fa3", key) else "fa2"
+    return "fa3" if _has_fa3(key) else "fa2"
 
 
-def _is_compiled(backend: str, key: ModuleKey) -> bool:
+def _has_fa3(key: ModuleKey) -> bool:
     modules = importlib.import_module("flashinfer.jit.attention.modules")
     dtype, dim = key.dtype, key.head_dim
     flags = (0, key.has_window, key.has_soft_cap, False)  # position encoding, ..., half precision of scores
-    name = modules.get_batch_prefill_uri(backend, dtype, dtype, dtype, torch.int32, dim, dim, *flags)
+    name = modules.get_batch_prefill_uri("fa3", dtype, dtype, dtype, torch.int32, dim, dim, *flags)
     return any(folder.name == name and (folder / f"{name}.so").exists() for folder in _folders())

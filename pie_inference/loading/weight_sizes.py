@@ -107,13 +107,13 @@ def sizes(checkpoint: Checkpoint) -> tuple[WeightSize, ...]:
     return tuple(sorted(found, key=lambda size: -size.nbytes))
 
 
-def largest_matrices(checkpoint: Checkpoint, count: int = 2) -> tuple[tuple[int, int], ...]:
-    """The shapes [outputs, inputs] of linear layers, at most `count` of them, that hold most of the weights."""
+def largest_matrices(checkpoint: Checkpoint) -> tuple[tuple[int, int], ...]:
+    """The shapes [outputs, inputs] of linear layers, at most two, that hold most of the weights."""
     held: Counter[tuple[int, int]] = Counter()
     for tensor in checkpoint.tensors():
         if _is_quantized(tensor) and len(tensor.shape) == 2 and not tensor.name.endswith(HEAD):
             held[tensor.shape[0], tensor.shape[1]] += tensor.numel
-    return tuple(shape for shape, _ in held.most_common(count))
+    return tuple(shape for shape, _ in held.most_common(2))
 
 
 def check_groups(checkpoint: Checkpoint, quantization: str) -> None:

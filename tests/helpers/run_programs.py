@@ -25,7 +25,6 @@ from tests.helpers.issue_order import MASK, VOCAB, mix, power
 from tests.helpers.scheduling import Inferlet, name_token
 
 TOKENS = np.array([mix(token) for token in range(VOCAB)], np.uint64)
-NO_PENALTIES = (1.0, 0.0, 0.0)
 EMBEDS = 40  # of a sequence: inputs, the last one is the output
 
 

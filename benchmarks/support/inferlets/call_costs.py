@@ -72,9 +72,6 @@ class World:
         """Queue, context, inputs, pages for none, outputs."""
         return self.queue, self.pages, self.input, (), self.output
 
-    def stepped(self) -> tuple[Any, Any, Any, Any, Any, Any, Any]:
-        return self.queue, [100], [self.position], self.input, self.pages, (), self.output[0]
-
     def export(self) -> HostFuture[None]:
         self.exported.append(f"{self.name} {len(self.exported)}")
         return traits.export_kvpage(self.queue, self.exported[-1], self.shared)

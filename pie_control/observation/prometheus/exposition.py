@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 
-from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
+from prometheus_client import generate_latest
 from prometheus_client.core import Metric
 from prometheus_client.registry import Collector
 
@@ -18,8 +18,6 @@ from ..http_requests import HttpRequests
 from ..observer import Observer
 from .families import Values, counter, gauge, histogram
 from .other_names import other_names
-
-CONTENT_TYPE = CONTENT_TYPE_LATEST
 
 Workers = Mapping[str, Sequence[ReplicaStatistics]]
 """The workers of each model, in order."""

@@ -106,11 +106,6 @@ def read_function(signature: str) -> Function:
     return Function(_read_all(parameters), _read_all(result)[0])
 
 
-def read_type(text: str) -> Type:
-    """The type that a text describes."""
-    return _read_all(text)[0]
-
-
 def quoted(name: str) -> str:
     """A name as a string of WebAssembly text."""
     return '"' + name.replace("\\", "\\\\").replace('"', '\\"') + '"'

@@ -25,7 +25,6 @@ from tests.helpers.servers import run, started
 OF_ALL = ["Core", "Blobs", "Http", "Topics", "Children"]
 """Traits of every model."""
 INTERFACES_OF_ALL = {trait.interface for trait in TRAITS if trait.name in OF_ALL}
-ALLOCATE_ONLY = ("copy_emb", "copy_kvpage", "embed_txt")
 
 ALL = (*BATCHES, *EXTENSIONS)
 

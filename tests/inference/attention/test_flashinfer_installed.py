@@ -24,7 +24,7 @@ from tests.helpers.fake_flashinfer import HIDDEN, append_paged_kv_cache, merge_s
 pytest.importorskip("flashinfer", exc_type=ImportError)
 
 CPU = torch.device("cpu")
-NO_MASK, CAUSAL, CUSTOM = 0, 1, 2  # MaskMode
+CAUSAL, CUSTOM = 1, 2  # MaskMode
 HND = 1  # TensorLayout
 LN_2 = 0.6931471805599453
 
