@@ -132,6 +132,9 @@ class HostEventLoop(asyncio.BaseEventLoop):
     def run_in_executor(self, *_: Any) -> NoReturn:  # type: ignore[override]
         raise RuntimeError("an inferlet has no threads: call the function directly instead of to_thread or an executor")
 
+    async def getaddrinfo(self, *_: Any, **__: Any) -> NoReturn:
+        raise OSError("an inferlet has no sockets: `http_get` and `http_post` of inferlet_sdk ask servers")
+
     def run_until_complete(self, future: Any) -> Any:
         try:
             return super().run_until_complete(future)

@@ -24,6 +24,7 @@ COMPILED = (
     "pydantic",
 )
 """Packages that authors try, with parts that are not Python."""
+SUBMODULES = {"inferlet_sdk.testing": "that is for tests: `pie test` runs them"}
 CLIENTS = ("requests", "httpx", "aiohttp", "urllib3")
 """They open sockets."""
 
@@ -50,7 +51,7 @@ def check_imports(entry: str, sources: Mapping[str, bytes]) -> None:
                     waiting.append(wanted)
             elif not _exists(wanted, sources):
                 root = wanted.partition(".")[0]
-                advice = advice_on_package(root) if wanted == root else "is it misspelt?"
+                advice = advice_on_package(root) if wanted == root else SUBMODULES.get(wanted, "is it misspelt?")
                 raise MissingModule(f"{name}, line {line}: the sandbox has no module {wanted!r}; {TOLD}; {advice}")
 
 

@@ -21,18 +21,22 @@ Told = tuple[Any, str, str]
 """A node, a message and advice."""
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 
-MODULES = ("asyncio", "time", "threading", "subprocess", "socket")
+MODULES = ("asyncio", "time", "threading", "subprocess", "socket", "concurrent.futures", "urllib", "urllib.request")
 BLOCKING = {
     ("time", "sleep"): ("blocks the whole program, all of its tasks", "write `await asyncio.sleep(seconds)`"),
     ("asyncio", "run"): ("cannot run inside of a coroutine: the event loop runs already", "write `await` instead"),
     ("asyncio", "to_thread"): ("fails: an inferlet has no threads", "call the function directly"),
 }
 """In an `async def`."""
+_NO_THREADS = ("fails: an inferlet has no threads", "use `asyncio.create_task` or `gather`")
+_NO_PROCESSES = ("fails: an inferlet has no processes", "do it in a client of the inferlet")
+_NO_SOCKETS = ("fails: an inferlet has no sockets", "use `http_get` and `http_post` of inferlet_sdk")
 NEVER = {
-    ("threading", "Thread"): ("fails: an inferlet has no threads", "use `asyncio.create_task` or `gather`"),
-    ("subprocess", "run"): ("fails: an inferlet has no processes", "do it in a client of the inferlet"),
-    ("subprocess", "Popen"): ("fails: an inferlet has no processes", "do it in a client of the inferlet"),
-    ("socket", "socket"): ("fails: an inferlet has no sockets", "use `http_get` and `http_post` of inferlet_sdk"),
+    ("threading", "Thread"): _NO_THREADS,
+    ("concurrent", "ThreadPoolExecutor"): _NO_THREADS,
+    **{("subprocess", name): _NO_PROCESSES for name in ("run", "Popen", "call", "check_call", "check_output")},
+    **{("socket", name): _NO_SOCKETS for name in ("socket", "create_connection")},
+    ("urllib", "urlopen"): _NO_SOCKETS,
 }
 BUILTINS = {
     "input": ("fails: an inferlet has no stdin", "write `await args.receive()`: the next message of the client"),
@@ -258,6 +262,9 @@ class Walk:
 
     def _call(self, node: ast.Call, names: Names, function: Function | None) -> Value | None:
         value = self.infer(node.func, names, function)
+        if function is None and isinstance(node.func, ast.Name) and node.func.id == "main" and self._has_main():
+            self._tell(node, "the server calls `main`, with its `args`", "leave this call out")
+            return None
         arguments = [*node.args, *(one.value for one in node.keywords)]
         given = [(one, self.infer(one, names, function)) for one in arguments]
         if isinstance(node.func, ast.Name) and node.func.id not in names and hasattr(builtins, node.func.id):
@@ -279,6 +286,9 @@ class Walk:
             for one, found in given:
                 self._read(one, found, function)
         return called(value)
+
+    def _has_main(self) -> bool:
+        return any(isinstance(each, Function) and each.name == "main" for each in self._tree.body)
 
     def _check_place(self, node: ast.Call, value: Value, function: Function | None) -> None:
         place = getattr(value.of, "__module__", None) or "", getattr(value.of, "__name__", "")
