@@ -7,6 +7,7 @@ import atexit
 import inspect
 import json
 import os
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -191,7 +192,7 @@ def run_tests(arguments: Sequence[str], config: ServerConfig, *, fake: bool, san
     try:
         import pytest
     except ImportError:
-        raise ConfigError("`pie test` needs pytest: pip install pytest") from None
+        raise ConfigError(f"`pie test` needs pytest: {sys.executable} -m pip install pytest") from None
 
     class Plugin:
         """Runs asynchronous tests; gives them `args`."""

@@ -9,7 +9,6 @@ from collections.abc import Sequence
 
 from pie_control.errors import InferletEnded, PieError
 
-from .commands import all_commands
 from .terminal import write_line
 
 FAILED = 1
@@ -35,6 +34,8 @@ class _Version(argparse.Action):
 
 def make_parser() -> argparse.ArgumentParser:
     """The parser of all commands."""
+    from .commands import all_commands  # takes long enough that Ctrl-C may come meanwhile, which `main` sees
+
     parser = argparse.ArgumentParser(
         prog="pie",
         description="Programmable LLM serving: run small programs (inferlets) beside the model.",

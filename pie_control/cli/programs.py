@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Mapping, Sequence
 from hashlib import sha256
 from pathlib import Path
@@ -40,8 +41,10 @@ def find_program(reference: str, known: Sequence[Mapping[str, Any]]) -> Found:
     example = EXAMPLES / reference / f"{reference}.py"
     if example.is_file():
         return Found(example)
-    names = ", ".join(sorted(path.stem for path in EXAMPLES.glob("*/*.py") if path.stem == path.parent.name))
-    raise UnknownName(f"{reference!r} is not a file, a program of the server or an example (examples are: {names})")
+    examples = sorted(path.stem for path in EXAMPLES.glob("*/*.py") if path.stem == path.parent.name)
+    close = difflib.get_close_matches(reference, [*(name for each in known for name in each["names"]), *examples], 1)
+    advice = f"do you mean {close[0]}?" if close else f"examples are: {', '.join(examples)}"
+    raise UnknownName(f"{reference!r} is not a file, a program of the server or an example; {advice}")
 
 
 def refuse_missing_file(reference: str) -> None:

@@ -27,7 +27,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="FILE|FOLDER|NAME",
         help="a Python file, a folder or zip with main.py, a component, or the name of a program",
     )
-    parser.add_argument("arguments", nargs="*", metavar="ARGUMENT", help="arguments of the inferlet; options after --")
+    parser.add_argument(
+        "arguments", nargs="*", default=[], metavar="ARGUMENT", help="arguments of the inferlet; options after --"
+    )
     add_blobs(parser)
     add_server(parser)
 

@@ -82,7 +82,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="a Python file, a folder or zip with main.py, a component, a folder with Cargo.toml, a program of the "
         "server, or an example",
     )
-    parser.add_argument("arguments", nargs="*", metavar="ARGUMENT", help="arguments of the inferlet; options after --")
+    parser.add_argument(
+        "arguments", nargs="*", default=[], metavar="ARGUMENT", help="arguments of the inferlet; options after --"
+    )
     parser.add_argument("-i", "--interactive", action="store_true", help="send the lines of stdin to the inferlet")
     parser.add_argument(
         "--result", action="store_true", help="print the result alone to stdout, as JSON, and messages to stderr"

@@ -216,3 +216,11 @@ def test_without_tests_there_is_an_error(tmp_path: Path, capsys: pytest.CaptureF
     assert main(["test", str(tmp_path / "gone")]) == 2
     assert "there is no file or folder" in capsys.readouterr().err
     assert pie(tmp_path, "test", "--fake").returncode == 2
+
+
+def test_without_pytest_the_command_that_installs_it_is_told(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setitem(sys.modules, "pytest", None)
+    assert main(["test", str(tmp_path)]) == 2
+    assert f"needs pytest: {sys.executable} -m pip install pytest" in capsys.readouterr().err

@@ -73,6 +73,28 @@ def test_help_imports_nothing_heavy() -> None:
     assert heavy & set(out.splitlines()[-1].split()) == set()
 
 
+def test_ctrl_c_while_the_commands_load_prints_no_traceback() -> None:
+    code = """
+import importlib.abc, sys
+class Interrupt(importlib.abc.MetaPathFinder):
+    def find_spec(self, name, *_):
+        if name == "pie_control.cli.commands":
+            raise KeyboardInterrupt
+sys.meta_path.insert(0, Interrupt())
+from pie_control.cli.main import main
+sys.exit(main(["list"]))
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (130, "")
+
+
+def test_only_what_is_missing_is_asked_for(capsys: pytest.CaptureFixture[str]) -> None:
+    for command in ("run", "launch"):
+        with pytest.raises(SystemExit):
+            main([command])
+        assert "required: FILE|FOLDER|NAME\n" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("command", [command.NAME for command in all_commands()])
 def test_every_command_has_help_with_examples(command: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as caught:
@@ -373,6 +395,9 @@ def test_a_name_is_a_file_or_a_known_program_or_an_example(tmp_path: Path, monke
         find_program("missing.py", known)
     with pytest.raises(UnknownName, match=r"examples are: .*hello"):
         find_program(nameless["program"][:7], known)
+    for wrong, right in (("helo", "hello"), ("stroy", "story")):
+        with pytest.raises(UnknownName, match=f"'{wrong}' is not a file.*; do you mean {right}\\?$"):
+            find_program(wrong, known)
 
 
 def test_a_file_that_is_not_there_starts_no_server(
