@@ -16,7 +16,6 @@ from inferlet_sdk import traits
 from inferlet_sdk.addresses import Addresses, Pages, Slots
 from inferlet_sdk.errors import Exhausted, InvalidArgument, InvalidState, QuotaExceeded
 from inferlet_sdk.sequences.queues import MANY_CONTEXTS, Queues
-from inferlet_sdk.sequences.states.kept import KeptStates, Page, forget_kept
 
 PAGES_AHEAD = 4
 """Number of pages allocated at once while a context grows token by token."""
@@ -24,6 +23,21 @@ PAGES_AHEAD = 4
 
 MOST_MOVED = 1 << 16
 """Tokens that the host copies or moves in one call."""
+
+
+class Page:
+    """A page that contexts hold."""
+
+    __slots__ = ("address", "holders", "sealed")
+
+    def __init__(self, address: int, sealed: bool = False) -> None:
+        self.address = address
+        self.holders = 1
+        self.sealed = sealed  # exported or imported: nobody writes to it
+
+    @property
+    def is_shared(self) -> bool:
+        return self.holders > 1 or self.sealed
 
 
 _DROPPED = Page(-1)
@@ -38,7 +52,7 @@ class Part(NamedTuple):
     by: int
 
 
-class PageTable(KeptStates):
+class PageTable:
     """Pages of one context, in the order of its tokens.
 
     `context` and `output` are flat ranges for `forward`: all pages, and the pages for new tokens.
@@ -46,7 +60,8 @@ class PageTable(KeptStates):
 
     def __init__(self, queues: Queues) -> None:
         self._queues = queues
-        super().__init__(queues.info)
+        self._page_size = queues.info.page_size
+        self._pages: list[Page] = []
         self.dropped: list[tuple[int, int]] = []  # ranges of tokens, in order, apart from each other
         self._shared_end = 0  # tokens at a fork or import that ended within a page, as long as that page is shared
         self._ordinary: int | None = None  # while a decode run goes on: pages that were not reserved for it
@@ -134,7 +149,6 @@ class PageTable(KeptStates):
             own = self._pages[place + 1]
             source, target = (Pages((one.address, 1)).slots(self._page_size)[:rest] for one in (page, own))
             traits.copy_kvpage(queue, source, target)
-            page.copied(own, rest)
             self._release(queue, [page])
             del self._pages[place]
         self._shared_end = 0
@@ -144,6 +158,10 @@ class PageTable(KeptStates):
         end = Pages.of([one.address for one in self._pages[place:]])
         self.context, self.output = list((self.pages[:place] + end).ranges), list(end.ranges)
         self.capacity = len(self._pages) * self._page_size
+
+    def owns(self, tokens: int) -> bool:
+        """Whether the page with the last of the first `tokens` tokens is nobody else's."""
+        return not self._pages[(tokens - 1) // self._page_size].is_shared
 
     def join(self, queue: int, parts: Sequence[Part]) -> None:
         """Has the tokens of other tables behind each other; it is empty. Full pages are shared if a page begins there,
@@ -295,7 +313,6 @@ class PageTable(KeptStates):
             kept.append(self._copy(queue, behind[0], rest))
         within = rest if own and own[0] is behind[0] else 0
         _trim(queue, own, within)
-        forget_kept(own, within)
         self._pages, self._shared_end = kept + own, 0
         self._release(queue, shared)
         self._update()
@@ -304,7 +321,7 @@ class PageTable(KeptStates):
         copy = traits.alloc_kvpage(queue, 1)
         source = Pages.of([page.address]).slots(self._page_size)[:tokens]
         traits.copy_kvpage(queue, source, copy.slots(self._page_size)[:tokens])
-        return page.copied(Page(copy[0]), tokens)
+        return Page(copy[0])
 
     def close(self, queue: int) -> None:
         """Releases all pages."""

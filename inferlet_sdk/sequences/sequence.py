@@ -23,8 +23,7 @@ from inferlet_sdk.sequences.last_step import LastStep
 from inferlet_sdk.sequences.output_embed import OutputEmbed
 from inferlet_sdk.sequences.page_table import PageTable
 from inferlet_sdk.sequences.queues import KEPT_INPUTS, Queue, Queues
-from inferlet_sdk.sequences.states.kept import check_states
-from inferlet_sdk.sequences.states.outputs import KeptOutputs
+from inferlet_sdk.sequences.states.kept import KeptStates, check_states
 from inferlet_sdk.texts import common_length
 
 MAX_CHUNK = 2048
@@ -64,12 +63,11 @@ class TokenSequence:
         self.computed = 0
         self.output_of = 0
         self.drafted: int | None = None  # where the last draft began, as long as its states are there
-        self.held_state = 0  # behind so many tokens a state is kept for this sequence alone
         self.pages: PageTable = PageTable(queues)
+        self.states: KeptStates = KeptStates(self.pages)
         # What was dropped, how many tokens had keys then, and by how many positions those behind it moved up.
         self.drops: list[tuple[int, int, int, int]] = []
         self.output: OutputEmbed = OutputEmbed()
-        self.kept_outputs: KeptOutputs = KeptOutputs()
         self.last_step: LastStep | None = None  # that gave a distribution
         self.last_queue: Queue | None = None  # at the first use, and from then on
         self._own: Queue | None = None
@@ -155,7 +153,7 @@ class TokenSequence:
         parent.pages.fork_to(self.pages, self.computed)
         if self.tokens:
             parent.output.share_with(self.output)
-            parent.kept_outputs.share_with(self.kept_outputs)
+            parent.states.share_with(self.states)
 
     def fork(self) -> TokenSequence:
         """A sequence with the same tokens. Runs pending tokens first, so that they are computed once for both."""
@@ -194,7 +192,7 @@ class TokenSequence:
                 self.queues.give(self.last_queue)
             self.pages.close(queue)
             self.output.release(queue)
-            self.kept_outputs.close(queue)
+            self.states.close(queue)
         if self._own is not None:
             self._own.destroy()
         self.queues.leave()
@@ -273,16 +271,18 @@ class TokenSequence:
                     length = traits.find_state(queue, self.pages.pages, length)
                 self.pages.cut(queue, length)
                 self.computed = length
-                self.output_of = length if self.kept_outputs.take(queue, length, self.output) else 0
+                self.output_of = length if self.states.cut(queue, length, self.output) else 0
 
-    def keep_state(self) -> bool:
-        """Keeps the state behind the tokens that have keys, if the model has states. Whether it was not kept before."""
-        if not self.info.state_pages or not self.computed:
-            return False
-        if self.output_of == self.computed:
-            self.kept_outputs.keep(self.computed, self.output)
-        with self as queue:
-            return self.pages.keep_state(queue, self.computed)
+    def keep_state(self) -> None:
+        """Keeps the state behind the tokens that have keys, if the model has states. The sequence must be working."""
+        if self.info.state_pages and self.computed:
+            self.states.keep(self.queue, self.computed, self.output if self.output_of == self.computed else None)
+
+    def hold_state(self) -> None:
+        """Keeps the state behind the tokens that have keys until the next time, so that what comes can be dropped, if
+        the model has states. The sequence must be working."""
+        if self.info.state_pages and self.computed:
+            self.states.hold(self.queue, self.computed, self.output if self.output_of == self.computed else None)
 
     def let_go_drafted(self) -> None:
         """States that the last draft has left are given back, but for the one from which the last token runs, and the
@@ -291,7 +291,9 @@ class TokenSequence:
             if self.output_of != len(self.tokens):
                 self.rewind(len(self.tokens) - 1)
             with self as queue:
-                self.pages.let_go_within(queue, self.drafted + 1, self.computed)
+                pages, end = self.pages.pages, self.computed
+                while end > self.drafted and (end := traits.find_state(queue, pages, end - 1)) > self.drafted:
+                    traits.drop_state(queue, pages, end)
         self.drafted = None
 
     def keep_end(self) -> None:
@@ -300,19 +302,6 @@ class TokenSequence:
             with self:
                 self.flush()
                 self.keep_state()
-            if self.held_state == self.computed:
-                self.held_state = 0
-
-    def hold_state(self) -> None:
-        """Keeps the state behind the tokens that have keys, so that what comes can be dropped, and not the one of the
-        last time any more. Nothing to do without states. The sequence must be working."""
-        if self.held_state != self.computed:
-            if self.held_state:
-                self.pages.let_go(self.queue, self.held_state)
-                self.kept_outputs.let_go(self.queue, self.held_state)
-            self.held_state = 0
-        if self.keep_state():
-            self.held_state = self.computed
 
     def position(self, token: int) -> int:
         """Where a token that was not dropped is, which has keys."""

@@ -67,7 +67,8 @@ async def open_sequence(queues: Queues, adapter: str, name: str) -> TokenSequenc
             sequence.tokens = list(found.tokens)
             sequence.offset = found.positions[0]
             sequence.pages.adopt([found.pages], len(found.tokens))
-            sequence.pages.note_kept(len(found.tokens))
+            if sequence.info.state_pages:
+                sequence.states.note(len(found.tokens))
             sequence.computed = len(found.tokens)
             sequence.images.unseen = len(found.tokens)
             return sequence

@@ -67,11 +67,11 @@ def _run_with_states(sequence: TokenSequence, tokens: list[int], apart: str, par
         sequence.compute(end, ())
         traits.export_prefix(sequence.queue, sequence.pages.seal(0, end), tokens[:end], apart).cancel()
         if before:
-            sequence.pages.drop_state(sequence.queue, before)
+            traits.drop_state(sequence, sequence.pages.pages, before)
         before = end
     sequence.flush()
     if before:
-        sequence.pages.drop_state(sequence.queue, before)
+        traits.drop_state(sequence, sequence.pages.pages, before)
 
 
 def keep_pages(sequence: TokenSequence) -> None:

@@ -70,6 +70,29 @@ def test_truncate_goes_to_the_last_kept_state_and_runs_the_rest_again(host: Nati
             rows(host)
 
 
+@pytest.mark.parametrize("length", [22, 24])
+@pytest.mark.parametrize("keep_before_fork", [False, True])
+def test_what_is_kept_in_a_page_of_two_contexts_stays_in_both(
+    host: NativeHost, length: int, keep_before_fork: bool
+) -> None:
+    ctx = Context().fill(TEXT[:length])
+    if keep_before_fork:
+        ctx.keep()
+        ctx.fill([65])
+    child = ctx.fork()
+    run(ctx.flush())
+    rows(host)
+    for one in (ctx, child):
+        if not keep_before_fork:
+            one.keep()
+        for token in (66, 67, 68):
+            one.truncate(length).fill([token, 65])
+            assert run(one.sample()) == first(host.model, [*TEXT[:length], token, 65])
+            one.truncate(length)
+            run(one.generate_until(max_tokens=3, run_ahead=False))
+    assert rows(host) == 2 * 3 * (2 + 2)
+
+
 def test_a_generation_can_be_dropped_and_its_prompt_does_not_run_again(host: NativeHost) -> None:
     ctx = Context().fill(TEXT)
     expected = host.model.expected(TEXT, 6)

@@ -1,36 +1,14 @@
-"""Pages, and which states of texts are kept in them."""
+"""States of a text that are kept, so that the sequence can go back there. The host knows where states are
+(`traits.find_state`); here is which of them stay, and the outputs there."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
 from inferlet_sdk import traits
-from inferlet_sdk.addresses import Pages
 from inferlet_sdk.errors import Unsupported
+from inferlet_sdk.sequences.output_embed import OutputEmbed
+from inferlet_sdk.sequences.page_table import PageTable
+from inferlet_sdk.sequences.states.outputs import KeptOutputs
 from inferlet_sdk.traits.core import ModelInfo
-
-
-class Page:
-    """A page that contexts hold. `kept`: behind how many of its tokens states are kept; all contexts that hold it may
-    go on from there."""
-
-    __slots__ = ("address", "holders", "kept", "sealed")
-
-    def __init__(self, address: int, sealed: bool = False) -> None:
-        self.address = address
-        self.holders = 1
-        self.sealed = sealed  # exported or imported: nobody writes to it
-        self.kept: tuple[int, ...] = ()
-
-    def copied(self, copy: Page, tokens: int) -> Page:
-        """A copy of its first tokens. What is exported or imported is kept in copies, too."""
-        if self.sealed and tokens in self.kept:
-            copy.kept = (tokens,)
-        return copy
-
-    @property
-    def is_shared(self) -> bool:
-        return self.holders > 1 or self.sealed
 
 
 def check_states(info: ModelInfo, operation: str) -> None:
@@ -42,57 +20,63 @@ def check_states(info: ModelInfo, operation: str) -> None:
         )
 
 
-def forget_kept(pages: Iterable[Page], tokens: int) -> None:
-    """Pages were cut behind so many tokens of the first one."""
-    for place, page in enumerate(pages):
-        page.kept = tuple(one for one in page.kept if not place and one <= tokens)
-
-
 class KeptStates:
-    """The part of a table of pages that knows where states of its text are kept."""
+    """Those of one sequence. Each stays until the sequence is cut before it; the one that is held, until another one
+    is."""
 
-    def __init__(self, info: ModelInfo) -> None:
-        self._page_size = info.page_size
-        self._has_states = info.state_pages > 0
-        self._pages: list[Page] = []
-        self.context: list[int] = []
+    def __init__(self, pages: PageTable) -> None:
+        self._pages = pages
+        self._stay: set[int] = set()
+        self._held = 0
+        self._outputs = KeptOutputs()
 
-    def keep_state(self, queue: int, tokens: int) -> bool:
-        """Keeps the state behind the first `tokens` tokens, which are all that have keys. False if it was kept."""
-        page, behind = self._place(tokens)
-        if behind in page.kept:
-            return False
-        traits.keep_state(queue, Pages(self.context))
-        page.kept = *page.kept, behind
-        return True
+    def share_with(self, child: KeptStates) -> None:
+        """A child has them, too."""
+        child._stay = self._stay.copy()
+        self._outputs.share_with(child._outputs)
 
-    def let_go(self, queue: int, tokens: int) -> None:
-        """The state behind the first `tokens` tokens is not kept any more, unless others may go on from there."""
-        if tokens > len(self._pages) * self._page_size:
-            return
-        page, behind = self._place(tokens)
-        if behind in page.kept and not page.is_shared:
-            self.drop_state(queue, tokens)
-            page.kept = tuple(one for one in page.kept if one != behind)
+    def keep(self, queue: int, tokens: int, output: OutputEmbed | None) -> None:
+        """Keeps the state behind the first `tokens` tokens, which are all that have keys. `output`: that of the last of
+        them, if it is there."""
+        self._keep(queue, tokens, output)
+        self.note(tokens)
 
-    def drop_state(self, queue: int, tokens: int) -> None:
-        """Nothing goes on any more from behind the first `tokens` tokens, where a state is."""
-        traits.drop_state(queue, Pages(self.context), tokens)
+    def note(self, tokens: int) -> None:
+        """The state behind the first `tokens` tokens is kept."""
+        self._stay.add(tokens)
+        if self._held == tokens:
+            self._held = 0
 
-    def note_kept(self, tokens: int) -> None:
-        """The state behind the first `tokens` tokens came with its page, and is kept; if the model has any."""
-        if self._has_states:
-            page, behind = self._place(tokens)
-            page.kept = *page.kept, behind
+    def hold(self, queue: int, tokens: int, output: OutputEmbed | None) -> None:
+        """Does as `keep`, until the next time."""
+        if self._held not in (0, tokens):
+            self._let_go(queue, self._held)
+        self._keep(queue, tokens, output)
+        self._held = 0 if tokens in self._stay else tokens
 
-    def let_go_within(self, queue: int, first: int, end: int) -> None:
-        """States behind the first `first` tokens, or more, but before `end`, are given back, unless they are kept."""
-        while (found := traits.find_state(queue, Pages(self.context), end - 1)) >= max(first, 1):
-            page, behind = self._place(found)
-            if behind not in page.kept:
-                self.drop_state(queue, found)
-            end = found
+    def _keep(self, queue: int, tokens: int, output: OutputEmbed | None) -> None:
+        self._pages.own_end(queue)  # in the copy that it would become nothing is kept
+        traits.keep_state(queue, self._pages.pages)
+        if output is not None:
+            self._outputs.keep(tokens, output)
 
-    def _place(self, tokens: int) -> tuple[Page, int]:
-        place, rest = divmod(tokens - 1, self._page_size)
-        return self._pages[place], rest + 1
+    def _let_go(self, queue: int, tokens: int) -> None:
+        """Gives it back, unless others may go on from there."""
+        pages = self._pages
+        if pages.owns(tokens) and traits.find_state(queue, pages.pages, tokens) == tokens:
+            traits.drop_state(queue, pages.pages, tokens)
+        self._outputs.let_go(queue, tokens)
+
+    def cut(self, queue: int, tokens: int, output: OutputEmbed) -> bool:
+        """The sequence has the first `tokens` tokens from now on, behind which a state is. Whether it has the output of
+        the last of them, too: in `output`."""
+        self._stay = {one for one in self._stay if one <= tokens}
+        if self._held > tokens:
+            self._held = 0
+        if tokens in self._stay or tokens == self._held > 0:
+            traits.keep_state(queue, self._pages.pages)  # again: its page may be a copy
+        return self._outputs.take(queue, tokens, output)
+
+    def close(self, queue: int) -> None:
+        """Keeps no output. The states go with the pages."""
+        self._outputs.close(queue)
