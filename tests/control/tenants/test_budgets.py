@@ -7,7 +7,8 @@ from math import inf
 import pytest
 
 from pie_control.errors import RateLimited
-from pie_control.tenants.budgets import BURST_SECONDS, MINUTE, Budget, Recent, Spender
+from pie_control.tenants.allowance import BURST, HOUR, MINUTE, Allowance, Recent
+from pie_control.tenants.budgets import Budget, Spender
 from pie_control.tenants.meters import Meters, Usage
 from pie_control.tenants.pauses import LONGEST_SECONDS, Pauses
 from pie_control.tenants.tenant import Standing, Tenant
@@ -63,8 +64,28 @@ def test_who_was_idle_may_spend_at_once_and_goes_on_at_the_rate() -> None:
     one = Spender("tenant a", Budget(tokens_per_minute=6000))
     taken = spend_all(one, 20, 0.001, 1)
     first = sum(tokens for now, tokens in taken if now < 1.0)
-    assert first == pytest.approx(100 * (BURST_SECONDS + 1), abs=100)
-    assert sum(tokens for now, tokens in taken if 10 <= now < 15) == pytest.approx(500, rel=0.02)
+    assert first == pytest.approx(6000 * BURST + 100, abs=100)
+    assert sum(tokens for now, tokens in taken if 5 <= now < 15) == pytest.approx((1 - BURST) * 1000, rel=0.02)
+
+
+@pytest.mark.parametrize(("span", "limit", "step", "amount"), [(MINUTE, 6000, 0.01, 1), (HOUR, 360, 0.25, 0.5)])
+def test_what_runs_goes_on_evenly_and_never_stands_still(span: float, limit: int, step: float, amount: float) -> None:
+    """It spends whenever it may, for four spans, from idle on."""
+    one, now, taken = Allowance(0.0, span, least=amount), 0.0, [0.0] * 240  # by sixtieths of a span
+    one.use(limit)
+    while now < 4 * span:
+        while not one.is_spent(now):
+            one.spend(amount, now)
+            taken[int(now / span * 60)] += amount
+        now = max(now + step, one.ready_at(now))
+    even = limit / 60
+    assert taken[0] == pytest.approx((10 + 1) * even, rel=0.1)
+    assert min(taken[1:60]) >= 0.7 * even
+    assert max(taken[1:60]) <= even
+    assert min(taken[62:]) >= 0.9 * even
+    assert max(taken[62:]) <= 1.1 * even
+    assert max(sum(taken[begin : begin + 60]) for begin in range(181)) <= limit + amount
+    assert sum(taken[120:180]) == pytest.approx(limit, rel=0.02)
 
 
 def test_what_was_too_much_is_missing_later() -> None:
@@ -115,17 +136,17 @@ def test_beyond_its_processor_time_what_runs_has_turns_at_the_rate() -> None:
     meter, bob = meters.of(LAPTOP), meters.of(Standing(Tenant("bob")))
     pauses, used, now, first = Pauses(meters), 0.0, 0.0, 0.0
     payer = ("alice", "key_1")
-    while now < 4000.0:
+    while now < HOUR:
         if payer not in pauses.paused:
             meter.runs(0.25, now)
             bob.runs(0.25, now)
             used += 0.25
-            first = first or (now if used >= 360 else 0.0)
         pauses.look(now)
+        first = first or (now if pauses.paused else 0.0)
         now += 0.25
-    assert used == pytest.approx(360 + 4000 * 0.1, abs=1.0)
+    assert first == pytest.approx(360 * BURST / (1 - 0.1), abs=1.0), "nothing is slowed before"
+    assert used == pytest.approx(360, abs=1.0)
     assert pauses.paused.keys() == {payer} or not pauses.paused
-    assert first == 359.75, "nothing is slowed before"
 
 
 def test_pauses_are_told_once_and_end_with_the_budget() -> None:
@@ -135,16 +156,18 @@ def test_pauses_are_told_once_and_end_with_the_budget() -> None:
     pauses, payers = Pauses(meters), {("alice", ""), ("alice", "key_1")}
     assert pauses.look(0.0) == {}
     assert pauses.seconds(0.0) is None
-    meters.of(LAPTOP).runs(36.0, 0.0)  # of both
+    meters.of(LAPTOP).runs(6.0, 0.0)  # of both
     assert pauses.look(0.0) == dict.fromkeys(payers, True)
     assert pauses.look(50.0) == {}
     assert pauses.seconds(50.0) == LONGEST_SECONDS
-    assert pauses.seconds(100.0) == pytest.approx(0.05)
-    assert pauses.look(100.06) == dict.fromkeys(payers, False)
-    meters.of(LAPTOP).runs(36.0, 101.0)
-    assert pauses.look(101.0) == dict.fromkeys(payers, True)
+    until = max(pauses.paused.values())
+    assert 1.0 / 0.01 < until < 1.0 / 0.01 / (1 - BURST)
+    assert pauses.seconds(until - 0.05) == pytest.approx(0.05)
+    assert pauses.look(until + 0.01) == dict.fromkeys(payers, False)
+    meters.of(LAPTOP).runs(36.0, until + 1)
+    assert pauses.look(until + 1) == dict.fromkeys(payers, True)
     meters.use({})
-    assert pauses.look(102.0) == dict.fromkeys(payers, False)
+    assert pauses.look(until + 2) == dict.fromkeys(payers, False)
 
 
 def test_a_day_ends_and_the_next_one_begins() -> None:
