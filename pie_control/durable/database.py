@@ -182,10 +182,18 @@ def open_database(folder: Path) -> sqlite3.Connection:
     ConfigError."""
     path = folder / FILE
     try:
-        os.close(os.open(path, os.O_RDWR | os.O_CREAT, 0o600))
+        _make(path)
         return _ready(sqlite3.connect(path, timeout=BUSY_SECONDS, isolation_level=None, check_same_thread=False), path)
     except (OSError, sqlite3.Error) as error:
         raise unusable(path, error) from None
+
+
+def _make(path: Path) -> None:
+    """Makes the file, readable for this user only, if there is none. One that is there is not opened: closing it would
+    drop the locks on it of all connections of this process (POSIX), and another process that closes the file would
+    take this one for gone, and delete the journal of SQLite under it."""
+    with contextlib.suppress(FileExistsError):
+        os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600))
 
 
 def unusable(path: Path, error: Exception) -> ConfigError:

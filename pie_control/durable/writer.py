@@ -49,6 +49,7 @@ class Writer:
         self._database = database
         self._path = path
         self._identity = _identity(path)
+        self._sqlite_journal = path.with_name(f"{path.name}-wal")
         self._journal = journal
         self._collect = collect
         self._prepare = prepare
@@ -149,6 +150,8 @@ class Writer:
         try:
             if found not in (None, self._identity):
                 raise OSError(f"{self._path} was replaced by another file: stop the server before you do that")
+            if found and not self._sqlite_journal.exists():
+                raise OSError(f"{self._sqlite_journal} was removed: start the server again")
             commit(self._database, writes, number)  # a file that was removed is there as long as it is open
             writes = []
             if found is None:

@@ -6,6 +6,8 @@ import asyncio
 import os
 import shutil
 import sqlite3
+import subprocess
+import sys
 import time
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
@@ -227,6 +229,42 @@ def test_a_file_that_is_taken_away_is_written_anew_at_once(folder: Path, tmp_pat
     assert again._reader.execute("PRAGMA integrity_check").fetchone() == ("ok",)
     again.close()
     assert (folder / database.FILE).stat().st_mode & 0o777 == 0o600
+
+
+def test_other_processes_that_look_leave_what_the_server_writes(folder: Path, tmp_path: Path) -> None:
+    """Whoever closes a database last deletes the journal of SQLite, and must not take itself for the last one."""
+    makes = (
+        "import sys; from pathlib import Path; from pie_control.durable import database, keys\n"
+        "one = database.open_database(Path(sys.argv[1]))\n"
+        "keys.add_key(one, 'alice', sys.argv[2], sys.argv[2].encode(), '', (), None); one.close()"
+    )
+
+    async def run(state: State) -> None:
+        for key in ("first", "second"):
+            await end(state, replace(ENDED, number=launch(state)))
+            subprocess.run([sys.executable, "-c", makes, folder, key], check=True, timeout=HANG_SECONDS)
+            assert state.keys.look()
+            assert state.keys.find(key.encode()) is not None
+        assert state.trouble == ""
+        assert (folder / f"{database.FILE}-wal").exists()
+
+    during(opened(folder), run)
+    again = opened(folder)
+    assert [one.number for one in again.inferlets.newest(10)] == [1, 2]
+    again.close()
+
+
+def test_a_journal_of_sqlite_that_is_taken_away_is_told_of_and_our_own_has_the_rest(folder: Path) -> None:
+    async def run(state: State) -> None:
+        await end(state, replace(ENDED, number=launch(state)))
+        (folder / f"{database.FILE}-wal").unlink()
+        await end(state, replace(ENDED, number=launch(state)))
+        assert "state.sqlite3-wal was removed: start the server again" in state.trouble
+
+    during(opened(folder), run)
+    again = opened(folder)
+    assert [one.number for one in again.inferlets.newest(10)] == [1, 2]
+    again.close()
 
 
 def test_a_file_that_is_taken_away_is_missed_while_nothing_happens(
