@@ -12,6 +12,9 @@ from ..json_files import read_json
 
 SLOW_TOKENIZERS = ("tokenizer.model", "vocab.json", "vocab.txt", "spiece.model")
 
+MOST = (1 << 63) - 1
+"""The largest integer in a message."""
+
 
 @dataclass(frozen=True)
 class TokenizerFiles:
@@ -44,11 +47,10 @@ def _advice(folder: Path) -> str:
 
 def _tokenizer_config(folder: Path) -> dict[str, object]:
     """tokenizer_config.json, with the special tokens of special_tokens_map.json if it names none, and with the chat
-    template from the file where transformers would look for it."""
-    config: dict[str, object] = {
-        **_read_optional(folder / "special_tokens_map.json"),
-        **_read_optional(folder / "tokenizer_config.json"),
-    }
+    template from the file where transformers would look for it. Integers that no message can hold are left out:
+    transformers writes 10**30 as `model_max_length` where there is none."""
+    read = _read_optional(folder / "special_tokens_map.json") | _read_optional(folder / "tokenizer_config.json")
+    config = {key: value for key, value in read.items() if not isinstance(value, int) or -MOST <= value <= MOST}
     template = _chat_template(folder)
     return config if template is None else {**config, "chat_template": template}
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from pie_control.services.tokenizer import Tokenizer
@@ -58,6 +59,11 @@ def test_special_tokens_of_an_older_file(folder: Path) -> None:
     write(folder, "special_tokens_map.json", {"bos_token": "<a>", "eos_token": "<b>"})
     write(folder, "tokenizer_config.json", {"eos_token": "<c>"})
     assert read(folder).config == {"bos_token": "<a>", "eos_token": "<c>"}
+
+
+def test_what_transformers_writes_where_a_tokenizer_has_no_longest_text_is_left_out(folder: Path) -> None:
+    write(folder, "tokenizer_config.json", {"model_max_length": int(1e30), "eos_token": "<c>", "padding": 3})
+    assert msgspec.msgpack.decode(msgspec.msgpack.encode(read(folder).config)) == {"eos_token": "<c>", "padding": 3}
 
 
 @pytest.mark.parametrize(
