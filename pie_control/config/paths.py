@@ -21,6 +21,8 @@ NAMED_ADAPTER = re.compile(r"(?:([\w.-]+)/)?([\w.-]{1,64})=(.+)")
 
 SHIPPED = {"demo": "demo_model", "demo-reasoner": "demo_reasoner"}
 """Models of the package by their names, with their folders."""
+GGUF = ".gguf"
+"""Models of this format are left to the worker, which says what to take in their place."""
 NAMED_MODEL = re.compile(r"([\w.-]+)=(.+)")
 """A model with the name that it has in the API."""
 
@@ -61,9 +63,17 @@ def find_model(text: str) -> ModelPath:
     path = _shipped_model(SHIPPED[model]) if model in SHIPPED else Path(model).expanduser().resolve()
     if not path.exists() and HUB_ID.fullmatch(model):
         return ModelPath(name or model.rpartition("/")[2], model)  # the worker fetches it
-    if not (path / "config.json").is_file():
-        raise ConfigError(f"no model at {path}: a folder with config.json, tokenizer.json and *.safetensors is needed")
+    if not (path / "config.json").is_file() and path.suffix != GGUF and not any(path.glob("*" + GGUF)):
+        raise ConfigError(f"no model at {path}: {_what_instead(path)}")
     return ModelPath(name or (model if model in SHIPPED else path.name), str(path))
+
+
+def _what_instead(path: Path) -> str:
+    if path.is_file() and (path.parent / "config.json").is_file():
+        return f"that is a file of one; give its folder, {path.parent}"
+    if (path / "adapter_config.json").is_file():
+        return f"that is an adapter; give it with its model, as in --model MODEL --adapter {path.name}={path}"
+    return "a folder with config.json, tokenizer.json and *.safetensors is needed"
 
 
 def find_accounts(file: str) -> Accounts:

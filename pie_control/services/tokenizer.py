@@ -161,7 +161,10 @@ class Tokenizer:
 
     def _chat_template(self, *texts: str) -> ChatTemplate:
         if self._template is None:
-            raise Unsupported("this model has no chat template: write the prompt yourself")
+            raise Unsupported(
+                "this model has no chat template: write the prompt yourself, by `fill` or /v1/completions, "
+                "or put a chat_template.jinja into its folder"
+            )
         self._check_size(*texts)
         return self._template
 

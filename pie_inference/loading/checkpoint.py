@@ -17,6 +17,8 @@ from .quantized.scheme import Scheme
 
 SINGLE_FILE = "model.safetensors"
 INDEX_FILE = "model.safetensors.index.json"
+LFS_POINTER = b"version https://git-lfs"
+"""With it begins what stands in a file's place where Git LFS has not fetched it."""
 
 BARE = "embed_tokens.weight"
 """A tensor that shows a checkpoint without a head: with one, its name begins with `model.`."""
@@ -165,6 +167,18 @@ class Checkpoint:
         if path not in self._files:
             try:
                 self._files[path] = safe_open(path, framework="pt")
+            except FileNotFoundError as error:
+                raise CheckpointError(f"{path}: unreadable: {INDEX_FILE} names it, and it is not there") from error
             except (OSError, SafetensorError) as error:
-                raise CheckpointError(f"{path}: unreadable: {error}") from error
+                raise CheckpointError(f"{path}: unreadable: {error}; {_advice(path)}") from error
         return self._files[path]
+
+
+def _advice(path: Path) -> str:
+    """What to do about a file that is no safetensors."""
+    try:
+        with path.open("rb") as file:
+            is_pointer = file.read(len(LFS_POINTER)) == LFS_POINTER
+    except OSError:
+        return "let this user read it"
+    return "it is a pointer of Git LFS: `git lfs pull` gets the file" if is_pointer else "copy or download it again"

@@ -127,6 +127,22 @@ def test_pie_models_tells_of_checkpoints(folder: Path, tmp_path: Path, capsys: p
     assert "no model at" in capsys.readouterr().err
 
 
+def test_what_is_no_model_says_what_to_give(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    model, adapter, other = tmp_path / "model", tmp_path / "poet", tmp_path / "other"
+    for folder, name in ((model, "config.json"), (adapter, "adapter_config.json"), (other, "m-Q4_K_M.gguf")):
+        folder.mkdir()
+        (folder / name).write_text("{}")
+    assert main(["models", str(model / "config.json")]) == 2
+    assert f"that is a file of one; give its folder, {model}\n" in capsys.readouterr().err
+    assert main(["models", str(adapter)]) == 2
+    assert f"that is an adapter; give it with its model, as in --model MODEL --adapter poet={adapter}" in (
+        capsys.readouterr().err
+    )
+    for path in (other, other / "m-Q4_K_M.gguf"):
+        assert main(["models", str(path)]) == 1
+        assert "GGUF is not supported; take the original checkpoint in safetensors" in capsys.readouterr().out
+
+
 def test_pie_bench_model_measures(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
     assert main(["bench-model", str(folder), "--quick", "--json", "--device", "cpu", "--quantization", "int8"]) == 0
     out, err = capfd.readouterr()

@@ -57,7 +57,13 @@ def test_a_truncated_shard_is_named_before_weights_are_read(tmp_path: Path) -> N
     make_checkpoint(tmp_path, shards=2)
     path = tmp_path / "model-00002-of-00002.safetensors"
     path.write_bytes(path.read_bytes()[:-1])
-    with pytest.raises(CheckpointError, match=r"model-00002-of-00002.safetensors: unreadable"):
+    with pytest.raises(CheckpointError, match=r"00002-of-00002.safetensors: unreadable: .*; copy or download it again"):
+        Checkpoint(tmp_path)
+    path.write_bytes(b"version https://git-lfs.github.com/spec/v1\noid sha256:00\nsize 9\n")
+    with pytest.raises(CheckpointError, match="a pointer of Git LFS: `git lfs pull`"):
+        Checkpoint(tmp_path)
+    path.unlink()
+    with pytest.raises(CheckpointError, match=r"model.safetensors.index.json names it, and it is not there"):
         Checkpoint(tmp_path)
 
 
