@@ -61,6 +61,7 @@ class Keys:
     def __init__(self, reader: Reading) -> None:
         self._reader = reader
         self._version = -1
+        self._changed = False  # since the last look
         self._next_expiry = float("inf")
         self._next_complaint = 0.0
         self._by_digest: dict[bytes, KeyRecord] = {}
@@ -68,16 +69,21 @@ class Keys:
 
     def look(self) -> bool:
         """Whether one was made, was revoked or has expired since the last look."""
+        self._read()
+        changed, self._changed = self._changed, False
+        return changed
+
+    def _read(self) -> None:
+        """Reads all anew if they have changed."""
         now = time.time()
         try:
-            return self._look(now)
+            self._changed |= self._read_changes(now)
         except sqlite3.Error as error:
             if now >= self._next_complaint:
                 log.error("the keys cannot be read, so those that were read last count: %s", error)
                 self._next_complaint = now + COMPLAINT_SECONDS
-            return False
 
-    def _look(self, now: float) -> bool:
+    def _read_changes(self, now: float) -> bool:
         found = self._reader.execute("SELECT value FROM counters WHERE name = 'keys'").fetchone()
         version = found[0] if found else 0
         if version == self._version and now < self._next_expiry:
@@ -99,8 +105,10 @@ class Keys:
         return {one.id for one in self._by_digest.values() if one.is_valid(now)}
 
     def find(self, digest: bytes) -> KeyRecord | None:
-        """The key with this digest. The time that it takes says nothing about the keys that there are, since nobody
-        can choose a digest."""
+        """The key with this digest, also one that was made a moment ago. The time that it takes says nothing about the
+        keys that there are, since nobody can choose a digest."""
+        if digest not in self._by_digest:
+            self._read()
         return self._by_digest.get(digest)
 
 
