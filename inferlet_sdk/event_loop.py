@@ -14,7 +14,7 @@ from __future__ import annotations
 import asyncio
 import math
 import traceback
-from collections.abc import Awaitable, Coroutine, Generator, Sequence
+from collections.abc import Coroutine, Generator, Sequence
 from types import FrameType
 from typing import Any, NoReturn, TypeVar
 
@@ -129,11 +129,6 @@ class HostEventLoop(asyncio.BaseEventLoop):
     def _write_to_self(self) -> None:
         """Does nothing: there are no other threads to wake the loop."""
 
-    def create_task(self, coro: Any, **options: Any) -> asyncio.Task[Any]:
-        """Takes coroutines, and also what else can be awaited, such as the result of a call of the host."""
-        is_other = not asyncio.iscoroutine(coro) and hasattr(coro, "__await__")
-        return super().create_task(_awaited(coro) if is_other else coro, **options)
-
     def run_in_executor(self, *_: Any) -> NoReturn:  # type: ignore[override]
         raise RuntimeError("an inferlet has no threads: call the function directly instead of to_thread or an executor")
 
@@ -158,10 +153,6 @@ class HostEventLoop(asyncio.BaseEventLoop):
         self.close()
 
     _asyncgens: Any  # of BaseEventLoop
-
-
-async def _awaited(what: Awaitable[T]) -> T:
-    return await what
 
 
 def run(main: Coroutine[Any, Any, T]) -> T:

@@ -26,6 +26,7 @@ ADVICE: tuple[tuple[type[BaseException], str, str], ...] = (
     (TypeError, '(not "coroutine")', "a call of an `async def` was not awaited: write `await ...`"),
     (TypeError, "not coroutine", "a call of an `async def` was not awaited: write `await ...`"),
     (AttributeError, "'coroutine' object", "a call of an `async def` was not awaited: write `(await ...)`"),
+    (TypeError, "a coroutine was expected", "a call of the host is a task by `asyncio.ensure_future(...)`"),
     (TypeError, "object Context can't be used in 'await'", "this call needs no `await`: leave it out"),
     (TypeError, "object Generation can't be used in 'await'", "iterate with `async for`, or `await args.stream(...)`"),
     (TypeError, "'Context' object can't be awaited", "this call needs no `await`: leave it out"),

@@ -136,19 +136,6 @@ def test_tasks_left_over_are_cancelled(host: NativeHost) -> None:
     assert not host.futures
 
 
-def test_a_result_of_the_host_can_be_a_task(host: NativeHost) -> None:
-    async def main() -> list[object]:
-        waiting = asyncio.create_task(traits.sleep(0.01), name="pause")
-        async with asyncio.TaskGroup() as group:
-            group.create_task(traits.sleep(0.0))
-        with pytest.raises(TypeError, match="a coroutine was expected, got 7"):
-            asyncio.create_task(7)  # type: ignore[arg-type]
-        return [waiting.get_name(), waiting.done(), await waiting]
-
-    assert run(main()) == ["pause", False, None]
-    assert not host.futures
-
-
 def test_an_unhandled_error_of_a_task_is_printed(host: NativeHost, capsys: pytest.CaptureFixture[str]) -> None:
     async def bad() -> None:
         raise ValueError("lost")

@@ -28,6 +28,8 @@ MISTAKES: dict[str, tuple[str, str]] = {
         r"(?s)line 6, .*not iterable.*was not awaited: write `await"),
     "message not awaited": ("async def main(args):\n    Context(args.model).fill(args.receive())\n",
         r"(?s)line 5, .*in the call FilledContext\.fill\(text=<.*not a HostFuture that was not awaited: write `await"),
+    "a task of a call": ("async def main(args):\n    asyncio.create_task(args.receive())\n",
+        r"(?s)line 5, .*got <inferlet_sdk.futures.HostFuture.*a task by `asyncio.ensure_future\(\.\.\.\)`"),
     "await of what gives no future": ("async def main(args):\n    await Context(args.model).fill('Hi')\n",
         r"(?s)line 5, .*this call needs no `await`: leave it out"),
     "a number as text": ("async def main(args):\n    Context(args.model).fill(42)\n",
