@@ -60,20 +60,23 @@ def issue(
 
 def _run(space: AddressSpace, queue: int, way: Way, scores: bool, future: int) -> None:
     """Reads scores, or nothing."""
-    if way.tokens or way.positions:
-        inputs = embed_txt.check_lengths(way.tokens, way.positions, way.input_embeds)
-        embed_txt.check(space, queue, way.tokens, way.positions, inputs)
-        lists = way.context, inputs, way.positions, way.output_pages, way.output_embeds
-        found = plain.check(space, queue, *lists, way.adapter, way.mask)
-        if scores:
-            forward_with_scores.check_size(space, found)
-        space.check_command(queue, 2)
-        embed_txt.issue(space, queue, way.tokens, way.positions, way.input_embeds)
-    filled = way.context, way.input_embeds, way.output_pages, way.output_embeds
-    if scores:
-        forward_with_scores.issue(space, queue, *filled, future, adapter=way.adapter, mask=way.mask)
+    fills, filling = bool(way.tokens or way.positions), None
+    space.check_command(queue, 2 if fills else 1)
+    if fills:
+        positions, inputs = way.positions, embed_txt.check_lengths(way.tokens, way.positions, way.input_embeds)
+        filling = embed_txt.check(space, queue, way.tokens, positions, inputs)
     else:
-        plain.issue(space, queue, *filled, adapter=way.adapter, mask=way.mask)
+        inputs, positions = plain.filled(space, way.input_embeds)
+    lists = way.context, inputs, positions, way.output_pages, way.output_embeds
+    found = plain.check(space, queue, *lists, way.adapter, way.mask)
+    if scores:
+        forward_with_scores.check_size(space, found)
+    if filling is not None:
+        embed_txt.run(space, queue, inputs, positions, *filling)
+    if scores:
+        forward_with_scores.run(space, queue, found, future)
+    else:
+        plain.run(space, queue, found)
 
 
 def read_dist(space: AddressSpace, queue: int, way: Way, k: int, temperature: float, future: int) -> None:

@@ -40,11 +40,22 @@ def issue(
     ranges = check_lengths(tokens, positions, embeds)
     if not ranges:
         return
-    literal, references = check(space, queue, tokens, positions, ranges)
-    after = 0 if space.has_one_queue else space.hazards.of_writing(queue, ranges)
+    run(space, queue, ranges, positions, *check(space, queue, tokens, positions, ranges))
+
+
+def run(
+    space: AddressSpace,
+    queue: int,
+    embeds: tuple[Range, ...],
+    positions: Sequence[int],
+    tokens: Sequence[int],
+    references: Sequence[Reference],
+) -> None:
+    """Issues what nobody refuses; `tokens` and `references` are those that `check` gave."""
+    after = 0 if space.has_one_queue else space.hazards.of_writing(queue, embeds)
     seq = space.next_seq()
-    take_effect(space, queue, ranges, positions)
-    space.issue(EmbedCommand(space.owner, queue, seq, after, None, references, literal, ranges))
+    take_effect(space, queue, embeds, positions)
+    space.issue(EmbedCommand(space.owner, queue, seq, after, None, references, tokens, embeds))
 
 
 def check_lengths(tokens: Sequence[int], positions: Sequence[int], embeds: Sequence[int]) -> tuple[Range, ...]:

@@ -19,7 +19,6 @@ from pie_control.errors import InvalidArgument
 from pie_control.resources.address_space import AddressSpace
 from pie_inference.protocol import Forward, ForwardWithScores, ForwardWithScoresResult, Result
 
-from ..adapters import NO_ADAPTER
 from ..forward import plain
 from ..forward.batch import ForwardBatch, PassCommand
 from ..kind import Stage, define
@@ -42,23 +41,8 @@ class ScoresCommand(PassCommand, frozen=True):
     """It is not split: its scores are about all inputs."""
 
 
-def issue(
-    space: AddressSpace,
-    queue: int,
-    context: Sequence[int],
-    input_embeds: Sequence[int],
-    output_pages: Sequence[int],
-    output_embeds: Sequence[int],
-    future: int,
-    *,
-    adapter: int = NO_ADAPTER,
-    mask: Sequence[int] | None = None,
-) -> None:
-    """Raises as `forward`; InvalidArgument for more inputs than go into one batch, or too many pairs."""
-    space.check_command(queue)
-    inputs, positions = plain.filled(space, input_embeds)
-    found = plain.check(space, queue, context, inputs, positions, output_pages, output_embeds, adapter, mask)
-    check_size(space, found)
+def run(space: AddressSpace, queue: int, found: plain.Checked, future: int) -> None:
+    """Issues a forward that nobody refuses."""
     found = plain.bind_state(space, queue, found)
     command = ScoresCommand(
         space.owner, queue, space.next_seq(), found.after, future, (), *found._replace(whole=True)[1:]
@@ -68,7 +52,7 @@ def issue(
 
 
 def check_size(space: AddressSpace, found: plain.Checked) -> None:
-    """Raises InvalidArgument."""
+    """Raises InvalidArgument for more inputs than go into one batch, or too many pairs."""
     most, pairs = space.model.max_batch_tokens, found.size * (found.context.tokens + found.size)
     if found.size > most:
         raise InvalidArgument(f"{found.size} inputs are more than the {most} whose scores can be told at a time")
