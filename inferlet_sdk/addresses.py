@@ -17,9 +17,13 @@ class Addresses:
 
     def __init__(self, ranges: Iterable[int] = ()) -> None:
         flat = tuple(ranges)
+        if len(flat) == 2:  # most have one range
+            self.ranges: tuple[int, ...] = flat
+            self._length: int = flat[1]
+            return
         if len(flat) % 2:
             raise ValueError(f"ranges are pairs (first, length), but there are {len(flat)} numbers")
-        self.ranges: tuple[int, ...] = flat
+        self.ranges = flat
         self._length = sum(flat[1::2])
 
     @classmethod
@@ -47,11 +51,13 @@ class Addresses:
     def __getitem__(self, index: int | slice) -> int | Self:
         if isinstance(index, int):
             if self.ranges and 0 <= index < self.ranges[1]:
-                return self.ranges[0] + index  # most have one range
+                return self.ranges[0] + index
             return self._at(range(self._length)[index])
         start, stop, step = index.indices(self._length)
         if step != 1:
             return self.of(self._at(position) for position in range(start, stop, step))
+        if len(self.ranges) == 2:
+            return type(self)((self.ranges[0] + start, stop - start) if start < stop else ())
         return type(self)(self._cut(start, stop))
 
     def _at(self, position: int) -> int:

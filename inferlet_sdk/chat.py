@@ -13,7 +13,7 @@ from inferlet_sdk import traits
 from inferlet_sdk.context import Context
 from inferlet_sdk.errors import NotAllowed
 from inferlet_sdk.generation.generation import Generation
-from inferlet_sdk.generation.sampling import AnySampler, Greedy
+from inferlet_sdk.generation.sampling import GREEDY, AnySampler
 from inferlet_sdk.grammars.grammar import Grammar
 from inferlet_sdk.schemas.mismatch import SchemaMismatch, Truncated
 from inferlet_sdk.sequences.queues import Queues, queues_of
@@ -27,8 +27,6 @@ from inferlet_sdk.traits.arguments import whole, wrong
 LONGEST_RESULT = 20_000
 """Characters of what a tool gave that the model reads."""
 LONGEST_ERROR = 2000
-
-_GREEDY = Greedy()
 
 
 @dataclass(frozen=True)
@@ -166,7 +164,7 @@ class Tools:
         messages: str | Sequence[Mapping[str, Any]] = (),
         *,
         max_tokens: int | None = None,
-        sampler: AnySampler = _GREEDY,
+        sampler: AnySampler = GREEDY,
         rounds: int = 8,
         choice: str = AUTO,
         strict: bool = False,

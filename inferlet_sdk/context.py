@@ -16,7 +16,7 @@ from inferlet_sdk.filling.snapshots import restore, snapshot_of
 from inferlet_sdk.generation.drafting import Draft
 from inferlet_sdk.generation.generation import Generation, rules_of
 from inferlet_sdk.generation.kept import Kept, as_guide
-from inferlet_sdk.generation.sampling import AnySampler, Greedy, Sampler, as_sampler, seeded
+from inferlet_sdk.generation.sampling import GREEDY, AnySampler, Sampler, as_sampler, seeded
 from inferlet_sdk.generation.scoring import score_listed, score_tokens
 from inferlet_sdk.generation.stopping import StopConditions
 from inferlet_sdk.generation.token_source import sample_once
@@ -37,8 +37,6 @@ from inferlet_sdk.traits.arguments import text as checked_text
 from inferlet_sdk.traits.runs import TokenLogprobs
 
 T = TypeVar("T")
-
-_GREEDY = Greedy()
 
 
 class Context(FilledContext):
@@ -69,7 +67,7 @@ class Context(FilledContext):
         self,
         max_tokens: int | None = None,
         *,
-        sampler: AnySampler = _GREEDY,
+        sampler: AnySampler = GREEDY,
         stop: StopConditions = None,
         logprobs: int | None = None,
         draft: Draft | None = None,
@@ -97,7 +95,7 @@ class Context(FilledContext):
         stop: StopConditions = None,
         max_tokens: int | None = None,
         *,
-        sampler: AnySampler = _GREEDY,
+        sampler: AnySampler = GREEDY,
         draft: Draft | None = None,
         run_ahead: bool = True,
         include_stop: bool = False,
@@ -109,14 +107,14 @@ class Context(FilledContext):
 
     @overload
     async def generate_as(
-        self, kind: type[T], max_tokens: int | None = None, *, sampler: AnySampler = _GREEDY, attempts: int = 3
+        self, kind: type[T], max_tokens: int | None = None, *, sampler: AnySampler = GREEDY, attempts: int = 3
     ) -> T: ...
     @overload
     async def generate_as(
-        self, kind: object, max_tokens: int | None = None, *, sampler: AnySampler = _GREEDY, attempts: int = 3
+        self, kind: object, max_tokens: int | None = None, *, sampler: AnySampler = GREEDY, attempts: int = 3
     ) -> Any: ...
     async def generate_as(
-        self, kind: object, max_tokens: int | None = None, *, sampler: AnySampler = _GREEDY, attempts: int = 3
+        self, kind: object, max_tokens: int | None = None, *, sampler: AnySampler = GREEDY, attempts: int = 3
     ) -> Any:
         """A value of a type that the model writes as JSON: an instance of a dataclass, `list[int]`, `Literal["yes",
         "no"]`, or of any other annotation that `json_schema` takes. Afterwards the context holds its text.
@@ -127,7 +125,7 @@ class Context(FilledContext):
         sequence = self._settled("generate_as")
         return await generate_value(sequence, self.generate, kind, max_tokens, sampler, attempts)
 
-    async def sample(self, sampler: AnySampler = _GREEDY) -> int:
+    async def sample(self, sampler: AnySampler = GREEDY) -> int:
         """Samples the next token without appending it; `ctx.fill([token])` appends it."""
         return await sample_once(await self._ready("sample"), as_sampler(sampler))
 

@@ -153,20 +153,21 @@ class SeenImages:
         self.unseen = min(self.unseen, length)
         self.places = [one._replace(end=min(one.end, length)) for one in self.places if one.start < length]
 
+    def check_seen(self, model: ModelInfo, tokens: Sequence[int], start: int) -> None:
+        """Raises InvalidState if the tokens of the sequence from `start` on stand for a part of an image that is not
+        there."""
+        if start < self.unseen and model.image_token in tokens[: self.unseen - start]:
+            raise InvalidState(
+                "the context was opened from an export, and ends within an image that it does not have: truncate it to "
+                "what is before the image, and fill the image again"
+            )
+
     def embed(
         self, queue: int, model: ModelInfo, tokens: Sequence[int], start: int, offset: int, inputs: Embeds
     ) -> None:
         """Fills embeds with the tokens of the sequence from `start` on, some of which stand for what is seen in images.
         Token n is at position `offset` + n."""
         stop, seen = start + len(tokens), set()
-        if start < self.unseen and model.image_token in tokens[: self.unseen - start]:
-            raise InvalidState(
-                "the context was opened from an export, and ends within an image that it does not have: truncate it to "
-                "what is before the image, and fill the image again"
-            )
-        if not self.after(start):
-            traits.embed_txt(queue, tokens, range(start + offset, stop + offset), inputs)
-            return
         for image, first, end in self.places:
             begin, last = max(first, start), min(end, stop)
             if begin >= last:

@@ -102,10 +102,9 @@ class IssuedRun:
     def follow(self, detokenizer: int, following: Following, held: str, more: bool) -> None:
         """The tokens come at the end from now on. `held` is text before that was held back, `more`: further tokens may
         come after the run."""
-        options: dict[str, Any] = {"stop": following.stop, "send": following.send, "held": held, "more": more}
-        if following.frame:
-            options["frame"] = following.frame
-        call(bindings.fused.watch_run, self.number, detokenizer, json.dumps(options))
+        given: dict[str, Any] = {**following._asdict(), "held": held, "more": more}
+        options = {name: value for name, value in given.items() if value}
+        call(bindings.fused.watch_run, self.number, detokenizer, json.dumps(options) if options else "")
         self._followed = bool(following.stop)
 
     def try_take(self, detokenizer: int) -> tuple[list[int], list[str], bool] | None:

@@ -78,7 +78,7 @@ class DraftedTokens:
         if sampler.looks_back:
             raise ValueError("draft: a sampler with penalties cannot check a draft: leave one of them out")
         self._embeds = traits.alloc_emb(sequence.queue, 1)
-        self._handle = sampler.create()
+        self._sampler, self._handle = sampler, sampler.take(sequence.queues)
 
     async def next(self, left: int, held: str) -> Pieces:
         """At least one token, up to the first stop token. Raises Cancelled if another task closes the source
@@ -196,4 +196,4 @@ class DraftedTokens:
         if not sequence.closed:
             sequence.rewind(len(sequence.tokens))
             traits.dealloc_emb(sequence.queue, self._embeds)
-        traits.destroy_sampler(self._handle)
+        self._sampler.give(self._handle)

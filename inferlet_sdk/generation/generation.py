@@ -186,8 +186,7 @@ class Generation:
     def _begin(self) -> None:
         self._sequence.begin()
         try:
-            with self._sequence.queues.some() as queue:
-                self._detokenizer = traits.create_detokenizer(queue)
+            self._detokenizer = traits.create_detokenizer(self._sequence.queue)
             stop = sorted(self._rules.tokens)
             self._source = self._new_source(stop)
         except BaseException:

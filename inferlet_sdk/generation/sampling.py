@@ -13,6 +13,7 @@ from itertools import takewhile
 from math import inf, log2
 
 from inferlet_sdk import traits
+from inferlet_sdk.sequences.queues import Queues
 from inferlet_sdk.traits import Dist
 from inferlet_sdk.traits.arguments import number
 
@@ -57,6 +58,15 @@ class Sampler:
         options = {field.name: getattr(self, field.name) for field in fields(Sampler) if field.name not in _HERE}
         return traits.create_sampler(**options)
 
+    def take(self, queues: Queues) -> int:
+        """A sampler of the host, until `give`. The contexts of a model share the default one."""
+        return queues.greedy() if self == GREEDY else self.create()
+
+    def give(self, sampler: int) -> None:
+        """The sampler of the host is not used any more."""
+        if self != GREEDY:
+            traits.destroy_sampler(sampler)
+
     def recent(self, tokens: Sequence[int]) -> Sequence[int]:
         """Those tokens of a context at which the penalties look."""
         first = max(self.since, len(tokens) - self.window if self.window else 0)
@@ -72,6 +82,9 @@ class Greedy(Sampler):
     """Always the most probable token."""
 
     temperature: float = 0.0
+
+
+GREEDY = Greedy()
 
 
 def seeded(sampler: Sampler, count: int) -> list[Sampler]:

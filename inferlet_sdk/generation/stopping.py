@@ -149,6 +149,8 @@ class StopRules:
     ) -> StopRules:
         """Rules for `stop`; raises TypeError for a value that is not a condition."""
         conditions = [_condition(one) for one in _as_list(stop)]
+        if not conditions:
+            return StopRules(frozenset(model_stop_tokens), max_tokens, include_stop=include_stop)
         tokens = set() if any(isinstance(c, IgnoreStopTokens) for c in conditions) else set(model_stop_tokens)
         for condition in conditions:
             if isinstance(condition, StopTokens):

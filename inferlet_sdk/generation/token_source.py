@@ -72,7 +72,7 @@ class RunTokenSource:
         self._detokenizer = detokenizer
         self._stop = stop
         self._logprobs = logprobs
-        self._handle = sampler.create()
+        self._handle = sampler.take(sequence.queues)
         self._run: IssuedRun | None = None
         self._following: Following | None = None
         self._guide = guide
@@ -179,7 +179,7 @@ class RunTokenSource:
         self.cancel()
         if not self._sequence.closed:
             self._sequence.rewind(len(self._sequence.tokens))
-        traits.destroy_sampler(self._handle)
+        self._sampler.give(self._handle)
 
 
 class SampledTokens:
@@ -192,7 +192,7 @@ class SampledTokens:
         self._sampler = sampler
         self._detokenizer = detokenizer
         self._logprobs = logprobs
-        self._handle = sampler.create()
+        self._handle = sampler.take(sequence.queues)
         self._current: int | None = None
 
     async def next(self, left: int, held: str) -> Pieces:
@@ -242,7 +242,7 @@ class SampledTokens:
     def close(self) -> None:
         """Gives everything back."""
         self.cancel()
-        traits.destroy_sampler(self._handle)
+        self._sampler.give(self._handle)
 
 
 def _sample(sequence: TokenSequence, sampler: Sampler, handle: int, logprobs: int = 0) -> int:
@@ -268,11 +268,11 @@ async def sample_once(sequence: TokenSequence, sampler: Sampler | DistSampler) -
         if isinstance(sampler, DistSampler):
             return await _choose(sequence, sampler)
         sequence.flush()
-        handle = sampler.create()
+        handle = sampler.take(sequence.queues)
         try:
             return await TokenFuture(_sample(sequence, sampler, handle), bindings.core.await_number)
         finally:
-            traits.destroy_sampler(handle)
+            sampler.give(handle)
 
 
 class ChosenTokens:

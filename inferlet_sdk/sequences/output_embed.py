@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from inferlet_sdk import traits
 from inferlet_sdk.addresses import Embeds
+from inferlet_sdk.sequences.queues import Queue
 
 
 class _Shared:
@@ -38,22 +39,27 @@ class OutputEmbed:
         self._shared.holders += 1
         child._shared = self._shared
 
-    def take(self, queue: int, keep: bool = False) -> None:
+    def take(self, queue: Queue, keep: bool = False) -> None:
         """Has one of its own; with what the shared one holds, if `keep`."""
         shared = self._shared
         if shared is None:
             if not self.own:
-                self.own = list(traits.alloc_emb(queue).ranges)
+                self.own = queue.take_output()
         elif shared.holders == 1:
             self.own, self._shared = shared.embed, None
         else:
-            own = traits.alloc_emb(queue)
+            own = queue.take_output()
             if keep:
-                traits.copy_emb(queue, Embeds(shared.embed), own)
-            self.own, self._shared = list(own.ranges), None
+                traits.copy_emb(queue.number, Embeds(shared.embed), Embeds(own))
+            self.own, self._shared = own, None
             shared.holders -= 1
             if not shared.holders:  # the others were dropped meanwhile
-                traits.dealloc_emb(queue, Embeds(shared.embed))
+                traits.dealloc_emb(queue.number, Embeds(shared.embed))
+
+    def leave_to(self, queue: Queue) -> None:
+        """Leaves its own, if it has one, to the next context with the queue, which is idle."""
+        if self.own and not queue.output:
+            queue.output, self.own = self.own, []
 
     def replace(self, queue: int, embed: Embeds) -> None:
         """Owns this embed from now on, in place of the one it had."""

@@ -80,8 +80,15 @@ class PageTable:
             self.own_end(queue)
         missing = -(-tokens // self._page_size) - len(self._pages)
         if missing > 0:
-            self._pages += [Page(address) for address in self._allocate(queue, missing)]
-            self._update()
+            self._add(self._allocate(queue, missing))
+
+    def _add(self, pages: Pages) -> None:
+        """Has pages of its own behind the others; none of these is shared in a part."""
+        shared = self.output is not self.context
+        self._pages += [Page(address) for address in pages]
+        self.context = list((Pages(self.context) + pages).ranges)
+        self.output = list((Pages(self.output) + pages).ranges) if shared else self.context
+        self.capacity = len(self._pages) * self._page_size
 
     def _allocate(self, queue: int, missing: int) -> Pages:
         if missing < PAGES_AHEAD and self._queues.contexts <= MANY_CONTEXTS:
@@ -104,8 +111,7 @@ class PageTable:
             except (QuotaExceeded, Exhausted):
                 missing //= 2  # the run will be shorter
             else:
-                self._pages += [Page(address) for address in pages]
-                self._update()
+                self._add(pages)
                 break
         return self.capacity
 
@@ -147,7 +153,7 @@ class PageTable:
             if place + 1 == len(self._pages):
                 self._pages += [Page(address) for address in self._allocate(queue, 1)]
             own = self._pages[place + 1]
-            source, target = (Pages((one.address, 1)).slots(self._page_size)[:rest] for one in (page, own))
+            source, target = (Slots((one.address * self._page_size, rest)) for one in (page, own))
             traits.copy_kvpage(queue, source, target)
             self._release(queue, [page])
             del self._pages[place]
@@ -327,7 +333,7 @@ class PageTable:
         """Releases all pages."""
         pages, self._pages = self._pages, []
         self._release(queue, [page for page in pages if page is not _DROPPED])
-        self._update()
+        self.context, self.output, self.capacity = [], [], 0
 
     def _release(self, queue: int, pages: Iterable[Page]) -> None:
         unused = []

@@ -3,7 +3,8 @@
 A queue is a place in line, and an inferlet may have few (256 by default). A context needs one only while it works, so
 contexts take queues from here and give them back. As long as there are queues for all, each context has its own, and
 comes back to it. Beyond, those that work go round; only when all are in use do contexts share one, which is right, as a
-queue keeps the order of issue, but lets them run one behind the other.
+queue keeps the order of issue, but lets them run one behind the other. While a context lives, a few queues of those
+that were closed are kept with their embeds: many programs make a context for each call of the model.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from inferlet_sdk.addresses import Embeds
 from inferlet_sdk.errors import Exhausted, QuotaExceeded
 from inferlet_sdk.traits.core import ModelInfo
 
-KEPT_INPUTS = 16
+KEPT_INPUTS = 32
 """Tokens of a forward whose inputs a queue keeps for the next one. If many contexts run a few tokens each, embeds for
 each of them would be in use until all that was issued before has run.
 """
@@ -30,6 +31,8 @@ MANY_CONTEXTS = 128
 """Beyond this number contexts do not keep spare pages."""
 
 
+KEPT_QUEUES = 4
+"""Queues of closed contexts that are kept for the next ones."""
 DESTROYED = -1
 """Users of a queue that is not there any more."""
 PART_AHEAD = 4
@@ -39,15 +42,17 @@ PART_AHEAD = 4
 class Queue:
     """A queue and the embeds for the inputs of short forwards, which its users fill and read in turn.
 
-    `input` is the first of them, as a range: that of single tokens. `users` is the number of contexts that work with
-    it, or DESTROYED. `last_step`: the last step that gave a distribution, from which the next one can go on.
+    `input` is the first of them, as a range: that of single tokens. `output`: an output embed of a closed context, as a
+    range; empty if there is none. `users` is the number of contexts that work with it, or DESTROYED. `last_step`: the
+    last step that gave a distribution, from which the next one can go on.
     """
 
-    __slots__ = ("_embeds", "input", "last_step", "number", "users")
+    __slots__ = ("_embeds", "input", "last_step", "number", "output", "users")
 
     def __init__(self, number: int, embed: Embeds) -> None:
         self.number: int = number
         self.input: list[int] = list(embed.ranges)
+        self.output: list[int] = []
         self.users = 0
         self.last_step: object | None = None
         self._embeds = embed
@@ -59,10 +64,15 @@ class Queue:
             self._embeds += traits.alloc_emb(self.number, missing)
         return self._embeds[:count]
 
+    def take_output(self) -> list[int]:
+        """An output embed, as a range."""
+        output, self.output = self.output, []
+        return output or list(traits.alloc_emb(self.number).ranges)
+
     def destroy(self) -> None:
         """Gives all back to the host."""
         self.users = DESTROYED
-        traits.dealloc_emb(self.number, self._embeds)
+        traits.dealloc_emb(self.number, self._embeds + Embeds(self.output))
         traits.destroy_queue(self.number)
 
 
@@ -76,6 +86,8 @@ class Queues:
         self.contexts = 0
         self.scarce = False  # whether a context has found no queue that it could have for itself
         self._queues: dict[Queue, None] = {}  # once they are scarce, the one that was given back first comes first
+        self._kept: list[Queue] = []  # of closed contexts; another one may have taken it since, or it was destroyed
+        self._greedy = 0
         self._most: int | None = None
         self._most_pages: int | None = None
 
@@ -85,19 +97,28 @@ class Queues:
         """A context begins to live."""
         self.contexts += 1
 
-    def leave(self) -> None:
-        """A context ends; what the others cannot use is destroyed."""
+    def leave(self, queue: Queue | None = None) -> None:
+        """A context ends that has used a queue; of what the others cannot use, a few are kept."""
         self.contexts -= 1
-        while len(self._queues) > self.contexts and (idle := self._first_idle()) is not None:
+        if queue is not None and queue.users == 0:
+            self._kept.append(queue)
+        most = self.contexts + KEPT_QUEUES if self.contexts else 0
+        while len(self._queues) > most and (idle := self._first_idle()) is not None:
             self._destroy(idle)
+        if self._greedy and not self.contexts:
+            traits.destroy_sampler(self._greedy)
+            self._greedy = 0
 
     # ---- work ----
 
     def take(self, before: Queue | None) -> Queue:
-        """A queue to work with, until `give`: the one used before if it is idle, else a new one if there may be more,
-        else the one that has been idle longest, else the one with the fewest users.
+        """A queue to work with, until `give`: the one used before if it is idle, else one of a closed context, or a new
+        one if there may be more, else the one that has been idle longest, else the one with the fewest users.
         """
-        queue = before if before is not None and before.users == 0 else self._try_create() or self._least_used()
+        if before is not None and before.users == 0:
+            queue = before
+        else:
+            queue = self._try_kept() or self._try_create() or self._least_used()
         queue.users += 1
         return queue
 
@@ -141,6 +162,12 @@ class Queues:
         finally:
             self.leave()
 
+    def greedy(self) -> int:
+        """The sampler of the host that takes the most probable token, as long as contexts live."""
+        if not self._greedy:
+            self._greedy = traits.create_sampler(temperature=0.0)
+        return self._greedy
+
     def most_pages_ahead(self) -> int:
         """Pages that a context may reserve for a run: many contexts together should leave most of them to others."""
         if self.contexts <= FEW:
@@ -150,6 +177,12 @@ class Queues:
         return max(self._most_pages // (PART_AHEAD * self.contexts), 1)
 
     # ---- queues ----
+
+    def _try_kept(self) -> Queue | None:
+        while self._kept:
+            if (queue := self._kept.pop()).users == 0:
+                return queue
+        return None
 
     def _try_create(self) -> Queue | None:
         """None if there are enough; raises QuotaExceeded, Exhausted if there is none at all."""

@@ -22,9 +22,10 @@ from inferlet_sdk.images import Image, Seen, SeenImages
 from inferlet_sdk.sequences.last_step import LastStep
 from inferlet_sdk.sequences.output_embed import OutputEmbed
 from inferlet_sdk.sequences.page_table import PageTable
-from inferlet_sdk.sequences.queues import KEPT_INPUTS, Queue, Queues
+from inferlet_sdk.sequences.queues import DESTROYED, KEPT_INPUTS, Queue, Queues
 from inferlet_sdk.sequences.states.kept import KeptStates, check_states
 from inferlet_sdk.texts import common_length
+from inferlet_sdk.traits.forwarding import run
 
 MAX_CHUNK = 2048
 """Most tokens in one `forward`, which bounds the embeds that a long prompt needs. An `embed_txt` and the `forward`
@@ -179,23 +180,32 @@ class TokenSequence:
     def own_output(self) -> int:
         """The address of the output embed, after `flush`, which is nobody else's from now on. The sequence must be
         working."""
-        self.output.take(self.queue, keep=True)
+        self.output.take(self.busy_queue, keep=True)
         return self.output.own[0]
 
     def close(self) -> None:
         """Frees pages and output embed. Idempotent."""
         if self.closed:
             return
-        with self.queues.some() as queue:
-            self.closed = True
-            if self.uses and self.last_queue is not self._own:
-                self.queues.give(self.last_queue)
-            self.pages.close(queue)
-            self.output.release(queue)
-            self.states.close(queue)
+        queue = self.last_queue
+        if queue is None or queue.users == DESTROYED:
+            with self.queues.some() as number:
+                self._release(number)
+        else:
+            if self.uses and queue is not self._own:
+                self.queues.give(queue)
+            if queue.users == 0:
+                self.output.leave_to(queue)
+            self._release(queue.number)
         if self._own is not None:
             self._own.destroy()
-        self.queues.leave()
+        self.queues.leave(queue)
+
+    def _release(self, queue: int) -> None:
+        self.closed = True
+        self.pages.close(queue)
+        self.output.release(queue)
+        self.states.close(queue)
 
     # ---- running ----
 
@@ -213,7 +223,7 @@ class TokenSequence:
             return 0
         self.rewind(len(self.tokens) - 1)
         if not self.output.own:
-            self.output.take(self.queue)
+            self.output.take(self.busy_queue)
         return len(self.tokens) - self.computed
 
     @property
@@ -251,15 +261,22 @@ class TokenSequence:
     def run(self, tokens: Sequence[int], inputs: Embeds, outputs: Embeds, *, draft: bool = False) -> None:
         """Runs tokens and appends their keys and values. `draft`: some may not stay, so at a model with states each
         leaves one."""
-        start, stop = self.computed, self.computed + len(tokens)
-        self.pages.reserve(self.queue, stop)
-        self.images.embed(self.queue, self.info, tokens, start, self.offset, inputs)
-        pages = self.pages.pages, Pages(self.pages.output)
-        if draft and self.info.state_pages:
-            traits.forward_draft(self.queue, pages[0], inputs, pages[1], outputs, adapter=self.adapter)
+        queue, pages, start = self.queue, self.pages, self.computed
+        stop = start + len(tokens)
+        pages.reserve(queue, stop)
+        self.images.check_seen(self.info, tokens, start)
+        leaves_states = draft and self.info.state_pages > 0
+        filling: tuple[list[int], list[int]] = [], []
+        if self.images.after(start) or leaves_states:
+            self.images.embed(queue, self.info, tokens, start, self.offset, inputs)
+        else:
+            filling = list(tokens), list(range(start + self.offset, stop + self.offset))
+        if leaves_states:
+            traits.forward_draft(queue, pages.pages, inputs, Pages(pages.output), outputs, adapter=self.adapter)
             self.drafted = start
         else:
-            traits.forward(self.queue, pages[0], inputs, pages[1], outputs, adapter=self.adapter)
+            lists = pages.context, list(inputs.ranges), pages.output, list(outputs.ranges)
+            run(queue, *lists, *filling, adapter=self.adapter)
         self.computed = stop
 
     def rewind(self, length: int) -> None:

@@ -102,7 +102,7 @@ def step_and_sample(sequence: TokenSequence, token: int, sampler: int) -> int:
     """Runs one token or token reference, keeps its output and samples the next token there. Gives the future."""
     place, queue, pages = sequence.computed, sequence.busy_queue, sequence.pages
     if not sequence.output.own:
-        sequence.output.take(queue.number)
+        sequence.output.take(queue)
     if place >= pages.capacity:
         pages.reserve(queue.number, place + 1)
     filling = [token], [place + sequence.offset]

@@ -265,7 +265,11 @@ def test_a_single_sample_is_not_appended(host: NativeHost) -> None:
     token = run(ctx.sample())
     assert [token] == expected([97, 98, 99], 1)
     assert len(ctx) == 3
-    assert HostSampler not in map(type, host.handles)
+    run(ctx.sample(Sampler(seed=7)))
+    assert len(ctx) == 3
+    assert list(map(type, host.handles)) == [HostSampler]  # the default one, which all contexts use
+    ctx.close()
+    assert nothing_held(host)
 
 
 def test_next_dist_and_score_leave_the_context(host: NativeHost) -> None:

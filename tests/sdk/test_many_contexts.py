@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from inferlet_sdk import Context, Exhausted, IgnoreStopTokens, InvalidState, QuotaExceeded, gather, traits
 from inferlet_sdk.dropped import _dropped, give_back
 from inferlet_sdk.event_loop import run
+from inferlet_sdk.sequences.queues import KEPT_QUEUES
 from tests.helpers.native_host import NativeHost, expected, install, nothing_held
 
 
@@ -156,6 +157,41 @@ def test_a_context_that_finds_no_queue_can_be_closed_later() -> None:
     traits.destroy_queue(other)
     child.close()
     ctx.close()
+    assert nothing_held(host)
+
+
+def test_who_comes_after_a_closed_context_takes_what_its_queue_has() -> None:
+    host = install()
+    root = Context(share=False).fill("abcdef")
+
+    async def ask(token: int) -> bool:
+        async with root.fork().fill([token]) as call:
+            await call.generate_until(IgnoreStopTokens(), max_tokens=3)
+            return list(call.tokens) == [*b"abcdef", token, *expected([*b"abcdef", token], 3)]
+
+    assert run(ask(65))
+    calls = len(host.calls)
+    assert all(run(ask(66 + n)) for n in range(5))
+    made = host.calls[calls:]
+    assert {"create_queue", "create_sampler", "embed_txt"}.isdisjoint(made)
+    assert made.count("alloc") == made.count("dealloc") == 5, "pages alone"
+    root.close()
+    assert nothing_held(host)
+
+
+def test_of_the_queues_of_closed_contexts_a_few_are_kept() -> None:
+    host = install()
+    root = Context(share=False).fill("abcdef")
+
+    async def main() -> None:
+        forks = [root.fork().fill([65 + n]) for n in range(12)]
+        await gather(*(fork.generate_until(IgnoreStopTokens(), max_tokens=3) for fork in forks))
+        for fork in forks:
+            fork.close()
+
+    run(main())
+    assert len(host.queues) == 1 + KEPT_QUEUES
+    root.close()
     assert nothing_held(host)
 
 
