@@ -30,6 +30,7 @@ PieError
 ├── InferletEnded          an inferlet ended without a result: why (`InferletStatus`), its message or traceback
 ├── WorkerUnavailable      503: the worker did not start or died; tells what it said
 ├── HostUnavailable        503: an application host did not start; tells what it said
+├── StateUnavailable       503: what survives the server cannot be read; tells why
 └── ConfigError            the operator's fault: a wrong option or file; exit code 2
 """
 
@@ -169,6 +170,12 @@ class WorkerUnavailable(PieError):
 
 class HostUnavailable(PieError):
     """An application host did not start."""
+
+    status = 503
+
+
+class StateUnavailable(PieError):
+    """What survives the server cannot be read."""
 
     status = 503
 

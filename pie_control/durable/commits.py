@@ -11,29 +11,30 @@ log = logging.getLogger(__name__)
 
 Write = tuple[str, Sequence[object]]
 """A statement and its values."""
+OF_VALUES = (
+    *(sqlite3.IntegrityError, sqlite3.DataError, sqlite3.InterfaceError, sqlite3.ProgrammingError),
+    *(ValueError, OverflowError),
+)
+"""A value is at fault, which no table can hold. Other errors are of the file: it is full, damaged or gone."""
 
 
 class Reading(Protocol):
     """What reads: a connection, or what has one."""
 
-    def execute(self, statement: str, values: Sequence[Any] = ..., /) -> sqlite3.Cursor: ...
+    def execute(self, statement: str, values: Sequence[Any] = ..., /) -> Iterable[Any]: ...
 
 
 def commit(database: sqlite3.Connection, writes: Sequence[Write], number: int) -> None:
     """Commits all at once; where there is something that no table can hold, the others one by one. `number`: of the
-    last record of the journal that is among them or before. Raises sqlite3.OperationalError."""
+    last record of the journal that is among them or before. Raises sqlite3.Error if the file takes none."""
     last: Write = ("INSERT OR REPLACE INTO counters VALUES ('journal', ?)", (number,))
     try:
         _commit(database, [*writes, last])
-    except sqlite3.OperationalError:
-        raise
-    except (sqlite3.Error, ValueError):
+    except OF_VALUES:
         for one in (*writes, last):
             try:
                 _commit(database, [one])
-            except sqlite3.OperationalError:
-                raise
-            except (sqlite3.Error, ValueError) as error:
+            except OF_VALUES as error:
                 log.error("a change of the state cannot be written: %s", error)
 
 
@@ -51,7 +52,7 @@ def _commit(database: sqlite3.Connection, writes: Sequence[Write]) -> None:
 
 def catch_up(database: sqlite3.Connection, records: Iterable[tuple[int, list[Write]]]) -> int:
     """Commits what a journal has and the database not; returns the number of the last record. Raises
-    sqlite3.OperationalError."""
+    sqlite3.Error."""
     found = database.execute("SELECT value FROM counters WHERE name = 'journal'").fetchone()
     done: int = found[0] if found else 0
     left = [(number, writes) for number, writes in records if number > done]

@@ -196,6 +196,12 @@ def _make(path: Path) -> None:
         os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600))
 
 
+def check_exists(folder: Path) -> None:
+    """Raises ConfigError if there is no state in a folder."""
+    if not (folder / FILE).exists():
+        raise ConfigError(f"there is no state in {folder}: --state FOLDER says where it is")
+
+
 def unusable(path: Path, error: Exception) -> ConfigError:
     """What an operator is told whose state cannot be read or written."""
     return ConfigError(f"the state in {path} cannot be used: {error}; {_OTHERWISE}")
@@ -237,8 +243,7 @@ def _migrate(database: sqlite3.Connection, path: Path) -> None:
 def back_up(folder: Path, target: Path) -> None:
     """Writes all that the state has at one moment into a new file, also while a server uses it. Raises ConfigError."""
     path = folder.expanduser() / FILE
-    if not path.exists():
-        raise ConfigError(f"there is no state in {folder}: --state FOLDER says where it is")
+    check_exists(folder.expanduser())
     try:
         os.close(os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))  # an empty file is a database
     except FileExistsError:

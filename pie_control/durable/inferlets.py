@@ -98,9 +98,9 @@ class InferletRecords:
         self._writer = writer
         self._lines = lines
         self._reader = reader
-        (last,) = reader.execute("SELECT coalesce(max(number), 0) FROM inferlets").fetchone()
-        reserved = reader.execute("SELECT value FROM counters WHERE name = 'inferlets'").fetchone()
-        self._next: int = max(last + 1, reserved[0] if reserved else 1)
+        ((last,),) = reader.execute("SELECT coalesce(max(number), 0) FROM inferlets")
+        reserved = [value for (value,) in reader.execute("SELECT value FROM counters WHERE name = 'inferlets'")]
+        self._next: int = max(last + 1, *reserved, 1)
         self._reserved: int = self._next  # the first number that is not
         writer.put(
             (

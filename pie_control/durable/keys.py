@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from msgspec.structs import astuple
 
-from ..errors import ConfigError
+from ..errors import ConfigError, StateUnavailable
 from ..tenants.audit import HOUR, Deed, Times
 from ..tenants.budgets import NO_BUDGET, Budget
 from .accounts.audit import write_of
@@ -59,13 +59,14 @@ class Keys:
     thread."""
 
     def __init__(self, reader: Reading) -> None:
+        """Raises StateUnavailable."""
         self._reader = reader
         self._version = -1
         self._changed = False  # since the last look
         self._next_expiry = float("inf")
         self._next_complaint = 0.0
         self._by_digest: dict[bytes, KeyRecord] = {}
-        self.look()
+        self._read_changes(time.time())  # a server that cannot read its keys would be open to everybody
 
     def look(self) -> bool:
         """Whether one was made, was revoked or has expired since the last look."""
@@ -78,18 +79,18 @@ class Keys:
         now = time.time()
         try:
             self._changed |= self._read_changes(now)
-        except sqlite3.Error as error:
+        except StateUnavailable as error:
             if now >= self._next_complaint:
                 log.error("the keys cannot be read, so those that were read last count: %s", error)
                 self._next_complaint = now + COMPLAINT_SECONDS
 
     def _read_changes(self, now: float) -> bool:
-        found = self._reader.execute("SELECT value FROM counters WHERE name = 'keys'").fetchone()
-        version = found[0] if found else 0
+        found = self._reader.execute("SELECT value FROM counters WHERE name = 'keys'")
+        version = next((value for (value,) in found), 0)
         if version == self._version and now < self._next_expiry:
             return False
         self._version = version
-        rows = self._reader.execute(f"SELECT digest, {COLUMNS} FROM keys").fetchall()
+        rows = self._reader.execute(f"SELECT digest, {COLUMNS} FROM keys")
         self._by_digest = {digest: _record(row) for digest, *row in rows}
         coming = (one.expires for one in self._by_digest.values() if one.expires is not None and one.is_valid(now))
         self._next_expiry = min(coming, default=float("inf"))

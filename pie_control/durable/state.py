@@ -36,7 +36,7 @@ class State:
         self, folder: Path, days: float, most_bytes: int, responses: tuple[float, int] = (30.0, 64 << 20)
     ) -> None:
         """`days`, `most_bytes`: how long inferlets that have ended are kept, and how much of them; `responses`: the
-        same of stored answers of each tenant. Raises ConfigError."""
+        same of stored answers of each tenant. Raises ConfigError, StateUnavailable."""
         self._keep = days, most_bytes
         self._response_days = responses[0]
         self._next_look = 0.0
@@ -49,13 +49,13 @@ class State:
             database = open_database(folder)
             self._writer = Writer(database, folder / FILE, Journal(folder / JOURNAL), self._collect, self._prepare)
             self._reader = Reader(folder, self._writer)
+            self.keys = Keys(self._reader)
         except (OSError, sqlite3.Error) as error:
             self._lock.close()
             raise unusable(folder / JOURNAL, error) from None
         except BaseException:
             self._lock.close()
             raise
-        self.keys = Keys(self._reader)
         self.programs = ProgramRecords(self._writer, self._reader)
         self.responses = Responses(self._writer, self._reader, *responses)
         self.inferlets = InferletRecords(self._writer, self._lines, self._reader)
@@ -85,9 +85,12 @@ class State:
 
     @property
     def trouble(self) -> str:
-        """A sentence if nothing can be written now; empty if all is well."""
-        reason = self._writer.trouble
-        return f"the state cannot be written, so a restart may forget what ends now: {reason}" if reason else ""
+        """A sentence if it cannot be written or read now; empty if all is well."""
+        if reason := self._writer.trouble:
+            return f"the state cannot be written, so a restart may forget what ends now: {reason}"
+        if reason := self._reader.trouble:
+            return f"the state cannot be read, so not all that it has is found: {reason}"
+        return ""
 
     def close(self) -> None:
         """Writes what is left, and lets go of the folder. Idempotent."""

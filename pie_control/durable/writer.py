@@ -14,9 +14,9 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from ..errors import ConfigError
+from ..errors import ConfigError, StateUnavailable
 from .commits import Write, catch_up, commit
-from .database import open_database
+from .database import FILE, open_database
 from .journal import Journal
 
 log = logging.getLogger(__name__)
@@ -27,6 +27,8 @@ LOOK_SECONDS = 1.0
 """Between two looks whether the file is there."""
 RETRY_SECONDS = 5.0
 """Between two tries to write what could not be written."""
+TOLD_SECONDS = 60.0
+"""So long it is told that something could not be read."""
 MOST_KEPT = 20_000
 """Writes that are kept in memory meanwhile; the oldest go first."""
 
@@ -205,20 +207,33 @@ class Reader:
         self._folder = folder
         self._writer = writer
         self._files = writer.files
-        self._connections = [open_database(folder)]  # the last one is read; rows of others may be on their way
+        self._connection = open_database(folder)
+        self._reason = ""  # why the last read that failed did
+        self._failed_at = -TOLD_SECONDS
 
-    def execute(self, statement: str, values: Sequence[Any] = (), /) -> sqlite3.Cursor:
-        """The rows of a query. Raises sqlite3.Error."""
+    @property
+    def trouble(self) -> str:
+        """Why something could not be read in the last minute; empty: all could."""
+        return self._reason if time.monotonic() - self._failed_at < TOLD_SECONDS else ""
+
+    def execute(self, statement: str, values: Sequence[Any] = (), /) -> list[Any]:
+        """The rows of a query. Raises StateUnavailable."""
         files = self._writer.files
         if self._files != files:
             with contextlib.suppress(ConfigError):  # the file that is gone has what there was
-                self._connections.append(open_database(self._folder))
-                self._files = files
-        return self._connections[-1].execute(statement, values)
+                made = open_database(self._folder)
+                self._connection.close()
+                self._connection, self._files = made, files
+        try:
+            return self._connection.execute(statement, values).fetchall()
+        except sqlite3.Error as error:
+            if not self.trouble:
+                log.error("the state in %s cannot be read: %s", self._folder / FILE, error)
+            self._reason, self._failed_at = str(error), time.monotonic()
+            raise StateUnavailable(f"what survives the server cannot be read: {error}; tell its operator") from error
 
     def close(self) -> None:
-        for connection in self._connections:
-            connection.close()
+        self._connection.close()
 
 
 def _on_loop(loop: asyncio.AbstractEventLoop, then: Callable[[], None]) -> Callable[[], None]:

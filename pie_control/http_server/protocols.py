@@ -13,7 +13,7 @@ from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIO
 from pie_control.errors import Unauthorized
 
 from .connections import Connections, WatchedConnection
-from .failures import RETRIED, told
+from .failures import MESSAGES, RETRIED, anthropic, told
 from .messages import ErrorBody, encode
 
 TRY_AGAIN_LATER, POLICY_VIOLATION = 1013, 1008
@@ -141,7 +141,8 @@ class HttpProtocol(HttpToolsProtocol):
 
     def say_last(self, status: int, code: str, message: str) -> None:
         if self.cycle is None or self.cycle.response_complete or not self.cycle.response_started:
-            self.transport.write(_response(status, code, message))
+            path = "" if self.cycle is None else self.scope.get("path", "")
+            self.transport.write(_response(status, code, message, path))
             try:
                 self.transport.write_eof()  # closing would lose the answer, if more of the request is on its way
             except OSError:  # the client has gone
@@ -212,8 +213,10 @@ class SessionProtocol(WebSocketsSansIOProtocol):
         self.transport.close()
 
 
-def _response(status: int, code: str, message: str) -> bytes:
-    body = encode({"error": told(status, ErrorBody(code, message))})
+def _response(status: int, code: str, message: str, path: str) -> bytes:
+    """`path`: of the request, if its head has come."""
+    error = told(status, ErrorBody(code, message))
+    body = encode(anthropic(status, error) if path.startswith(MESSAGES) else {"error": error})
     head = (
         f"HTTP/1.1 {status} {PHRASES[status]}\r\ncontent-type: application/json\r\ncontent-length: {len(body)}\r\n"
         f"{'retry-after: 1' + chr(13) + chr(10) if status in RETRIED else ''}connection: close\r\n\r\n"

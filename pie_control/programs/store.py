@@ -118,8 +118,10 @@ def keeping() -> Iterator[None]:
     except OSError as error:
         if error.errno not in FULL:
             raise
-        logger.error("the cache folder takes no more files: %s", error)
-        raise StorageFull("the disk of the server takes no more: its operator can make room in --cache-dir") from None
+        logger.error("the disk takes no more programs: %s", error)
+        raise StorageFull(
+            "the disk of the server takes no more: its operator can make room in --cache-dir or --state"
+        ) from None
 
 
 def content_hash(data: bytes) -> str:

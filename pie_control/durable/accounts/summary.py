@@ -7,8 +7,7 @@ import sqlite3
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from ...errors import ConfigError
-from ..database import BUSY_SECONDS, FILE, holder, unusable
+from ..database import BUSY_SECONDS, FILE, check_exists, holder, unusable
 from ..journal import NAME as JOURNAL
 
 BOUNDS = ("state_seconds", "state_bytes", "response_seconds", "response_bytes")
@@ -49,8 +48,7 @@ class Summary:
 def summarize(folder: Path) -> Summary:
     """What there is now, also while a server uses it. Raises ConfigError."""
     path = folder / FILE
-    if not path.exists():
-        raise ConfigError(f"there is no state in {folder}: --state FOLDER says where it is")
+    check_exists(folder)
     names = (FILE, f"{FILE}-wal", JOURNAL)
     sizes = {name: (folder / name).stat().st_size for name in names if (folder / name).exists()}
     try:

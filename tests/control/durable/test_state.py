@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import shutil
 import sqlite3
@@ -19,7 +20,7 @@ from pie_control.durable import commits, database, inferlets, journal, writer
 from pie_control.durable.commits import Write
 from pie_control.durable.inferlets import LINES, LOST, NUMBERS, InferletRecord, KeptLine
 from pie_control.durable.state import State
-from pie_control.errors import ConfigError
+from pie_control.errors import ConfigError, StateUnavailable
 from tests.helpers.guard import HANG_SECONDS
 
 ENDED = InferletRecord(1, "alice", "ab" * 32, "story", 2, "i7", 1000.0, "finished", 1001.0, 0.5, '"done"', None)
@@ -226,7 +227,7 @@ def test_a_file_that_is_taken_away_is_written_anew_at_once(folder: Path, tmp_pat
     during(opened(folder), run)
     again = opened(folder)
     assert [one.number for one in again.inferlets.newest(10)] == [1, 2, 3, 4]
-    assert again._reader.execute("PRAGMA integrity_check").fetchone() == ("ok",)
+    assert again._reader.execute("PRAGMA integrity_check") == [("ok",)]
     again.close()
     assert (folder / database.FILE).stat().st_mode & 0o777 == 0o600
 
@@ -266,6 +267,48 @@ def test_a_journal_of_sqlite_that_is_taken_away_is_told_of_and_our_own_has_the_r
     again = opened(folder)
     assert [one.number for one in again.inferlets.newest(10)] == [1, 2]
     again.close()
+
+
+def damage(folder: Path, table: str) -> None:
+    """Overwrites the pages of a table in the file, which nobody has open."""
+    with contextlib.closing(sqlite3.connect(folder / database.FILE)) as one:
+        (root,) = one.execute("SELECT rootpage FROM sqlite_master WHERE name = ?", (table,)).fetchone()
+        (size,) = one.execute("PRAGMA page_size").fetchone()
+    with (folder / database.FILE).open("r+b") as file:
+        file.seek((root - 1) * size)
+        file.write(b"x" * size)
+
+
+def test_what_cannot_be_read_or_written_is_told_of_and_kept_in_the_journal(
+    folder: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    during(opened(folder), lambda state: end(state, replace(ENDED, number=launch(state))))
+    good = (folder / database.FILE).read_bytes()
+    damage(folder, "lines")
+
+    async def run(state: State) -> None:
+        with pytest.raises(StateUnavailable, match="cannot be read: database disk image is malformed"):
+            state.inferlets.lines(1)
+        assert f"the state in {folder / database.FILE} cannot be read: database disk image is malformed" in caplog.text
+        assert "the state cannot be" in state.trouble
+        number = launch(state)
+        state.inferlets.said(number, KeptLine(5.0, "stdout", "hello"))
+        await end(state, replace(ENDED, number=number))
+        assert "cannot be written" in state.trouble
+
+    during(opened(folder), run)
+    (folder / database.FILE).write_bytes(good)  # the operator has a copy
+    again = opened(folder)
+    assert [one.number for one in again.inferlets.newest(10)] == [1, 2]
+    assert [one.text for one in again.inferlets.lines(2)] == ["hello"]
+    again.close()
+
+
+def test_a_server_that_cannot_read_its_keys_does_not_start(folder: Path) -> None:
+    opened(folder).close()
+    damage(folder, "keys")
+    with pytest.raises(StateUnavailable, match="malformed"):
+        opened(folder)
 
 
 def test_a_file_that_is_taken_away_is_missed_while_nothing_happens(

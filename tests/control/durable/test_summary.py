@@ -45,6 +45,10 @@ def test_what_there_is_in_a_state(tmp_path: Path, capsys: pytest.CaptureFixture[
 def test_where_there_is_none(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["state", "--state", str(tmp_path)]) == 2
     assert "there is no state in" in capsys.readouterr().err
+    for action in (["list"], ["usage"], ["audit"], ["revoke", "laptop"]):
+        assert main(["keys", *action, "--state", str(tmp_path / "nowhere")]) == 2
+        assert "there is no state in" in capsys.readouterr().err
+    assert not (tmp_path / "nowhere").exists()
     (tmp_path / "state.sqlite3").write_bytes(b"no database, but long enough for a header" * 9)
     assert main(["state", "--state", str(tmp_path)]) == 2
     assert "cannot be used" in capsys.readouterr().err

@@ -109,6 +109,18 @@ def test_a_client_that_hangs_up_within_a_body_is_no_fault(path: str, caplog: pyt
         serve_async(test)
 
 
+@pytest.mark.usefixtures("impatient")
+def test_a_body_that_does_not_arrive_is_told_of_in_the_form_of_its_route() -> None:
+    async def test(url: str, _: FakeServerApi) -> None:
+        async with connection_to(url) as (reader, writer):
+            writer.write(HEAD.replace(b"/v1/programs", b"/v1/messages") + b"\r\n")
+            _head, _, body = (await reader.read()).partition(b"\r\n\r\n")
+            told = json.loads(body)
+            assert (told["type"], told["error"]["type"]) == ("error", "invalid_request_error")
+
+    serve_async(test)
+
+
 # ---- slow requests -------------------------------------------------------------------------------------------------
 
 

@@ -69,10 +69,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def execute(options: argparse.Namespace) -> int:
     """Does what the action says, in the state, which a server that runs looks at all the time."""
-    from pie_control.durable.database import open_database, own_folder, state_folder
+    from pie_control.durable.database import FILE, check_exists, open_database, own_folder, state_folder, unusable
     from pie_control.durable.keys import list_keys, revoke_key
 
-    database = open_database(own_folder(state_folder(options.state)))
+    folder = state_folder(options.state)
+    if options.action != "add":  # which may make the first key before the first server starts
+        check_exists(folder)
+    database = open_database(own_folder(folder))
     try:
         match options.action:
             case "add":
@@ -88,6 +91,8 @@ def execute(options: argparse.Namespace) -> int:
             case "revoke":
                 key = revoke_key(database, options.key)
                 write_line(f"the key {key.name} of {key.tenant} is revoked, and its sessions end")
+    except sqlite3.Error as error:
+        raise unusable(folder / FILE, error) from None
     finally:
         database.close()
     return 0
