@@ -17,6 +17,7 @@ from inferlet_sdk.errors import (
     Unsupported,
     WorkerFailed,
 )
+from inferlet_sdk.traits import set_result
 
 INVALID, SERVER = "invalid_request_error", "server_error"
 
@@ -79,7 +80,8 @@ Main = Callable[[Any], Awaitable[Any]]
 
 def served(main: Main) -> Main:
     """Marks the `main` of a served program: what it refuses becomes its result. Other exceptions are faults of the
-    program, and end it."""
+    program, and end it. An instance that ran out of memory serves no later launch, whatever was left unfinished in
+    it: the program ends within the call, rather than returning from it."""
 
     async def answer(args: Any) -> Any:
         try:
@@ -87,7 +89,9 @@ def served(main: Main) -> Main:
         except Refused as refused:
             return refused.value
         except MemoryError:
-            return Refused("the request is larger than the memory of one request: send less", code="too_large").value
+            message = "the request is larger than the memory of one request: send less"
+            set_result(Refused(message, code="too_large").value)
+            raise SystemExit from None
         except PieError as error:
             refused_for = refusal_of(error)
             if refused_for is None:

@@ -203,6 +203,32 @@ def test_one_that_fails_and_one_that_does_not_ask_for_it_are_not_used_again(gues
     on_server(guest_cache, body)
 
 
+HUNGRY = """
+from inferlet_sdk import inferlet
+from inferlet_sdk.served.errors import served
+runs = []
+
+@inferlet(reuse=True)
+@served
+async def main(args):
+    runs.append(1)
+    if len(runs) == 2:
+        bytearray(1 << 30)
+    return {"runs": len(runs)}
+"""
+
+
+def test_one_that_ran_out_of_memory_is_not_used_again(guest_cache: Path) -> None:
+    """A served program answers that the request is too large; pieces of the interpreter may have failed within."""
+
+    async def body(server: ServerApi) -> None:
+        first, refused, again = [await run(server, HUNGRY) for _ in range(3)]
+        assert (first, again) == ({"runs": 1}, {"runs": 1})
+        assert (refused["served_error"]["status"], refused["served_error"]["code"]) == (400, "too_large")
+
+    on_server(guest_cache, body)
+
+
 def test_garbage_of_one_launch_does_nothing_to_the_next(guest_cache: Path) -> None:
     async def body(server: ServerApi) -> None:
         (number,) = await run(server, LEAVES, {"leaves": "some"})

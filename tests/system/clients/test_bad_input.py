@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import socket
 from base64 import b64encode
@@ -14,7 +13,6 @@ from urllib.parse import urlsplit
 import httpx
 import pytest
 
-from inferlet_sdk.served.errors import served
 from tests.helpers.guard import HANG_SECONDS
 from tests.helpers.live_server import live_server
 
@@ -115,15 +113,6 @@ def test_tokens_that_are_none_are_told_by_their_field(client: httpx.Client) -> N
     for path, name in ((TEXT, "prompt"), ("/v1/embeddings", "input"), ("/detokenize", "tokens")):
         status, _, param = error_of(client.post(path, json={name: [999_999]}))
         assert (status, param) == (400, name), path
-
-
-def test_what_does_not_fit_the_memory_of_a_request_is_too_large() -> None:
-    @served
-    async def main(args: Any) -> Any:
-        raise MemoryError
-
-    error: Any = asyncio.run(main(None))["served_error"]  # type: ignore[arg-type]
-    assert (error["status"], error["code"]) == (400, "too_large")
 
 
 def test_what_is_not_there_is_named(client: httpx.Client) -> None:
