@@ -343,6 +343,7 @@ class Memory:
             "token_slots": self.tokens.usage(),
             "exports": len(self.exports),
             "export_pages": self.exports.own_pages(),
+            "page_size": self.page_size,
         }
 
     def check_integrity(self) -> None:

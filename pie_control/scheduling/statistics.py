@@ -37,6 +37,7 @@ class SchedulerStatistics:
     token_slots: PoolUsage
     exports: int = 0  # that can be imported
     export_pages: int = 0  # of the used ones, those that nothing but an export holds
+    page_size: int = 0  # tokens
     queues_held: int = 0  # that are ready, and whose tenant or key has spent its budget
 
 

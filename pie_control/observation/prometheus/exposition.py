@@ -40,7 +40,7 @@ def exposition(
         *_of_http(observer.http),
         *_of_served(observer.line()),
         *_of_budgets(budgets, now),
-        *other_names(observer.models, workers),
+        *other_names(observer.models, workers, observer.line().get("waiting", 0)),
     ]
     return generate_latest(_Fixed(families))
 

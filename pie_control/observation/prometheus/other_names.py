@@ -30,6 +30,7 @@ HISTOGRAMS = {
     "request_queue_time_seconds": ("queued", "From a launch to the first wave with a forward of it."),
     "request_prefill_time_seconds": ("prefill", "From this wave to the first generated token."),
     "request_decode_time_seconds": ("decode", "From the first generated token to the last one."),
+    "request_inference_time_seconds": ("inference", "From the first wave with a forward to the last generated token."),
     "request_prompt_tokens": ("prompt_length", "Prompt tokens of a request, cached ones included."),
     "request_generation_tokens": ("generated_length", "Generated tokens of a request."),
     "iteration_tokens_total": ("wave_tokens", "Input tokens in a wave."),
@@ -37,19 +38,25 @@ HISTOGRAMS = {
 
 
 def other_names(
-    models: Mapping[str, ModelRequests], workers: Mapping[str, Sequence[ReplicaStatistics]]
+    models: Mapping[str, ModelRequests], workers: Mapping[str, Sequence[ReplicaStatistics]], in_line: int
 ) -> Iterator[Metric]:
-    """Families whose names begin with `vllm:`."""
+    """Families whose names begin with `vllm:`. `in_line`: requests of served routes that wait for their turn; which
+    model they will use is not known yet, so they count at the first one."""
     engines: Engines = {(model, str(n)): one.scheduler for model, some in workers.items() for n, one in enumerate(some)}
     yield gauge("vllm:num_requests_running", "Sequences in waves.", ENGINE, _each(engines, _running))
-    yield gauge("vllm:num_requests_waiting", "Queues that wait.", ENGINE, _each(engines, _waiting))
+    waiting: dict[tuple[str, ...], float] = {}
     reasons: dict[tuple[str, ...], float] = {}
     for given, one in engines.items():
         ready = one.queues_ready + one.queues_starved
-        reasons[*given, "capacity"] = ready
-        reasons[*given, "deferred"] = max(0, one.queues_waiting - ready)
+        deferred = max(0, one.queues_waiting - ready)
+        reasons[*given, "capacity"], reasons[*given, "deferred"] = ready + in_line, deferred
+        waiting[given] = ready + in_line + deferred
+        in_line = 0
+    yield gauge("vllm:num_requests_waiting", "Queues and served requests that wait.", ENGINE, waiting)
     yield gauge("vllm:num_requests_waiting_by_reason", "Queues that wait, by reason.", [*ENGINE, "reason"], reasons)
     yield gauge("vllm:kv_cache_usage_perc", "Part of the pages in use.", ENGINE, _each(engines, _usage))
+    sizes = {(*given, str(one.page_size), str(one.pages.total)): 1 for given, one in engines.items()}
+    yield gauge("vllm:cache_config_info", "The pages of a worker.", [*ENGINE, "block_size", "num_gpu_blocks"], sizes)
     yield counter("vllm:num_preemptions", "Evictions.", ENGINE, _each(engines, lambda one: one.evictions))
     yield from _tokens(models)
     ended = {(model, reason): count for model, one in models.items() for reason, count in one.ended.items()}
@@ -64,10 +71,6 @@ def _each(engines: Engines, value: Callable[[SchedulerStatistics], float]) -> Va
 
 def _running(one: SchedulerStatistics) -> int:
     return one.runs + one.queues_in_flight
-
-
-def _waiting(one: SchedulerStatistics) -> int:
-    return one.queues_waiting
 
 
 def _usage(one: SchedulerStatistics) -> float:

@@ -20,7 +20,8 @@ from tests.helpers.servers import run, started
 from tests.helpers.tree import ROOT
 
 QUERIED = Path(__file__).with_name("vllm_overview.json")
-"""What vLLM's overview dashboard for Grafana queries, with the values of labels that it looks for. `up` is Prometheus's
+"""What vLLM's overview dashboard for Grafana queries, with the values of labels that it looks for, and two names that
+autoscalers and other dashboards read. `up` is Prometheus's
 own; caches of other servers and of images are left out, as the dashboard has no such lines where there are none."""
 
 OURS = ROOT / "docs" / "grafana.json"
