@@ -285,8 +285,15 @@ def test_who_may_not_look_at_the_server_sees_inferlets(told: dict[str, Any] | No
 
 def test_one_picture_where_stdout_is_no_terminal(capsys: pytest.CaptureFixture[str]) -> None:
     with serving_thread() as url:
-        assert main(["top", "--seconds", "0", "--server", url]) == 0
+        assert main(["top", "--seconds", "0.1", "--server", url]) == 0
     assert capsys.readouterr().out.startswith("0 inferlets run\n")
+
+
+@pytest.mark.parametrize("seconds", ["0", "-1", "nan", "inf", "x"])
+def test_pictures_come_no_faster_than_can_be_read(seconds: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["top", f"--seconds={seconds}"])
+    assert f"argument --seconds: a number of at least 0.1, not '{seconds}'" in capsys.readouterr().err
 
 
 # ---- pie serve, pie completion ---------------------------------------------------------------------------------------

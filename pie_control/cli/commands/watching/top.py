@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import contextlib
+import math
 import shutil
 import sys
 import time
@@ -32,6 +33,7 @@ INFERLETS = ("ID", "PROGRAM", "AGE", "CPU", "PAGES", "HOST", "WAITS FOR")
 MODELS = ("MODEL", "WORKER", "BUSY", "WAVES/s", "TOKENS/s", "WAITING", "PAGES", "KEPT", "STATES")
 KEYS = ("KEY", "INFERLETS", "CPU", "PAGES", "EMBEDS")
 HOSTS = ("HOST", "STATE", "CPU", "INFERLETS", "TURNS/s", "MEMORY")
+LEAST_SECONDS = 0.1
 MIB = 1 << 20
 
 
@@ -46,9 +48,16 @@ class Sample:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declares the options."""
-    parser.add_argument("--seconds", type=float, default=1.0, help="time between two pictures (default: 1)")
+    parser.add_argument("--seconds", type=_seconds, default=1.0, help="time between two pictures (default: 1)")
     parser.add_argument("--once", action="store_true", help="show one picture and end")
     add_server(parser)
+
+
+def _seconds(text: str) -> float:
+    with contextlib.suppress(ValueError):
+        if LEAST_SECONDS <= (seconds := float(text)) < math.inf:
+            return seconds
+    raise argparse.ArgumentTypeError(f"a number of at least {LEAST_SECONDS}, not {text!r}")
 
 
 def execute(options: argparse.Namespace) -> int:
