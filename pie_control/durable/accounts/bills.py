@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+import contextlib
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import astuple
 
+from ...errors import StateUnavailable
 from ...tenants.budgets import DAY
-from ...tenants.meters import NO_USAGE, Meters
+from ...tenants.meters import NO_USAGE, Meters, Usage
 from .usage import UsageRecord, UsageRecords, day_of
 
 
@@ -38,7 +40,14 @@ class Bills:
             self._day = today
             if self._used_keys is not None:
                 self._meters.forget_keys(self._used_keys())
-            self._meters.begin_day()
+            self._meters.begin_day(self._of_day(today))
+
+    def _of_day(self, day: int) -> Mapping[tuple[str, str], Usage]:
+        """What the state has of a day that begins: something, where the clock of the machine was set back."""
+        with contextlib.suppress(StateUnavailable):
+            if self._records is not None:
+                return self._records.of_day(day)
+        return {}
 
     def usage(self, days: int, tenant: str | None = None) -> list[UsageRecord]:
         """What was used in the last days, today included, oldest first: by a tenant, or by all. Of days before today it

@@ -17,6 +17,7 @@ from pie_control.durable.state import State
 from pie_control.tenants.budgets import DAY, Budget
 from pie_control.tenants.meters import Meters
 from pie_control.tenants.tenant import Standing, Tenant
+from tests.helpers.guard import HANG_SECONDS
 
 ALICE, LAPTOP = Standing(Tenant("alice")), Standing(Tenant("alice"), key="key_1")
 BOB = Standing(Tenant("bob"))
@@ -83,6 +84,23 @@ def test_what_was_used_before_a_restart_counts_for_the_day(tmp_path: Path) -> No
     second.bills.write()
     assert not second.meters.of(LAPTOP).over_today
     second.close()
+
+
+def test_a_clock_that_is_set_back_and_forth_forgets_nothing(tmp_path: Path) -> None:
+    server = Server(tmp_path / "state", FIRST * DAY)
+    server.meters.use({"bob": Budget(tokens_per_day=10)})
+    for tokens, days in ((6, 0), (1, -1), (5, 1), (2, -1)):
+        server.now += days * DAY
+        server.bills.write()
+        server.meters.of(BOB).computes(tokens, 0.0)
+        server.bills.write()
+        server.state.usage._writer.wait(HANG_SECONDS)
+    assert not server.meters.of(BOB).over_today
+    server.now += DAY
+    server.bills.write()
+    assert server.meters.of(BOB).over_today
+    assert [one.prompt_tokens for one in server.bills.usage(2)] == [3, 11]
+    server.close()
 
 
 def test_keys_that_are_not_used_any_more_are_forgotten_with_the_day(tmp_path: Path) -> None:
