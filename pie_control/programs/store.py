@@ -177,8 +177,9 @@ class ProgramStore:
             program = path.name[:64]
             self._compiled_sizes[program] = self._compiled_sizes.get(program, 0) + path.lstat().st_size
         owners = self._read_owners() if self._owners is None else self._take_over(self._owners)
-        for program in sorted(self._files.keys() - {each for shelf in owners.values() for each in shelf}):
-            owners.setdefault(DEFAULT_OWNER, {})[program] = Kept()  # nobody else claims it
+        if self._owners is None:  # what a state does not know is of a server with another one
+            for program in sorted(self._files.keys() - {each for shelf in owners.values() for each in shelf}):
+                owners.setdefault(DEFAULT_OWNER, {})[program] = Kept()  # nobody else claims it
         for owner, programs in owners.items():
             self._shelves[owner] = shelf = Shelf()
             for program, kept in programs.items():

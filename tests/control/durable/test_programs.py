@@ -42,6 +42,15 @@ def test_owners_of_a_folder_are_taken_over_once_and_kept_in_the_state(tmp_path: 
     state.close()
 
 
+def test_programs_of_another_state_over_the_same_cache_are_nobodys(tmp_path: Path) -> None:
+    state, store = opened(tmp_path)
+    put(store, SOURCE, "tool", "ada")
+    other = State(tmp_path / "other", 30.0, 1 << 30)
+    assert not [*ProgramStore(tmp_path / "cache", owners=other.programs).all()]
+    other.close()
+    state.close()
+
+
 def test_a_name_that_the_disk_does_not_take_is_not_given(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     state, store = opened(tmp_path)
     before = put(store, SOURCE, "name")
