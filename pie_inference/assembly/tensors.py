@@ -9,7 +9,7 @@ from torch import Tensor
 
 from ..device.ranks import Ranks
 from ..loading.checkpoint import Checkpoint
-from ..loading.weights import Block, Split, WeightLoader
+from ..loading.weights import WeightLoader
 from ..models.borrowed.config import BorrowedConfig
 from ..models.config import ModelConfig
 from ..models.registry import build_model
@@ -23,7 +23,7 @@ def check_tensors(model: ModelConfig, checkpoint: Checkpoint, dtype: torch.dtype
     """Builds a model of a family of Pie's own of the headers of its tensors alone. Models by transformers' code check
     theirs before they read one. Raises CheckpointError."""
     if not isinstance(model, BorrowedConfig):
-        build_model(model, _HeaderLoader(_Headers(checkpoint, dtype), _NoProducts(CPU, dtype), dtype, CPU, ranks))
+        build_model(model, WeightLoader(_Headers(checkpoint, dtype), _NoProducts(CPU, dtype), dtype, CPU, ranks))
 
 
 class _NoProducts(TorchOps):
@@ -31,14 +31,6 @@ class _NoProducts(TorchOps):
 
     def linear(self, parts: Sequence[Tensor], bias: Tensor | None) -> Linear:
         return lambda rows: rows
-
-
-class _HeaderLoader(WeightLoader):
-    """Gives a model the shapes of its tensors."""
-
-    def stacked(self, layers: Sequence[Sequence[Block]], ins: int, split: Split) -> Tensor:
-        parts = [[self._weight(block, ins, split) for block in blocks] for blocks in layers]
-        return _without_memory((len(parts), sum(map(len, parts[0])), parts[0][0].shape[1]), self.dtype)
 
 
 class _Headers:

@@ -23,6 +23,9 @@ struct LinearLayer {
 
 enum ScaleType { SCALES_BFLOAT16, SCALES_HALF, SCALES_FLOAT, SCALES_E4M3, SCALES_E8M0 };
 
+// Numbers of rows that it pays to prepare in a part of their own.
+static const int64_t NUMBERS_PER_PART = 1 << 15;
+
 // Rows [count][ins] of `stride` numbers, and what they become.
 template <class Number>
 struct Rows {
@@ -38,34 +41,22 @@ class LinearParts {
 
     static constexpr int64_t BUFFER_BYTES = 16 << 10;
     static constexpr int64_t ROW_BLOCK = 256;  // rows whose sums are kept
-    static constexpr int64_t NUMBERS_PER_PART = 1 << 15;
-    static constexpr int64_t WEIGHTS_PER_THREAD = 1 << 16;
 
-    LinearParts(const LinearLayer& layer, const Rows<Number>& rows, int64_t threads)
-        : layer_(layer), rows_(rows), form_(make_form(layer)) {
-        threads_ = std::min(threads, layer.outs * layer.ins / WEIGHTS_PER_THREAD + 1);
+    LinearParts(const LinearLayer& layer, const Form& form, const Rows<Number>& rows)
+        : layer_(layer), form_(form), rows_(rows) {
         groups_ = layer.group ? layer.ins / layer.group : 1;
         units_ = (layer.outs + UNIT - 1) / UNIT;
-    }
-
-    static Form make_form(const LinearLayer& layer) {
-        if constexpr (std::is_constructible_v<Form, const uint16_t*>) return Form(layer.codes);
-        else return Form();
     }
 
     const Number* row(int64_t n) const { return rows_.numbers + n * rows_.stride; }
 
     // Parts in which it pays to go through all rows.
-    int64_t preparing_parts() const { return std::min(rows_.count * layer_.ins / NUMBERS_PER_PART + 1, 4 * threads_); }
+    int64_t preparing_parts() const { return rows_.count * layer_.ins / NUMBERS_PER_PART + 1; }
 
-    void take_row_sums() {
-        static thread_local Memory memory;
-        memory.reset(rows_.count * groups_ * sizeof(float));
-        row_sums_ = memory.take<float>(rows_.count * groups_);
-    }
+    int64_t num_row_sums() const { return layer_.group ? rows_.count * groups_ : 0; }
 
     // Sums a row's numbers group by group.
-    void sum_groups(int64_t n) {
+    void sum_groups(int64_t n) const {
         for (int64_t g = 0; g < groups_; g++) row_sums_[n * groups_ + g] = sum(row(n) + g * layer_.group);
     }
 
@@ -177,8 +168,8 @@ class LinearParts {
     }
 
     const LinearLayer& layer_;
-    const Rows<Number>& rows_;
-    const Form form_;
-    int64_t threads_, groups_, units_;
+    const Form& form_;
+    const Rows<Number> rows_;
+    int64_t groups_, units_;
     float* row_sums_ = nullptr;  // [count][groups]
 };

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+from collections.abc import Callable, Sequence
 
 import torch
 import torch.nn.functional as F
@@ -24,7 +25,7 @@ class _LinearLayer(ctypes.Structure):
 
 
 class CpuLinear:
-    """A layer with packed weights; it is a `Linear`."""
+    """A layer with packed weights; it is a `Groupable`."""
 
     def __init__(
         self,
@@ -47,6 +48,8 @@ class CpuLinear:
         are padded to a multiple of `padding`."""
         a, n = ADDRESS, INTEGER
         self._kernel = library.kernel(f"linear_{form}", a, a, n, n, a, n)
+        self._kernel_of_all = library.kernel(f"linears_{form}", a, a, n, a, n, n, a, n)
+        self._kind = (form, shape, padding, group)
         self._outs, self._ins = shape
         self._padding = -self._ins % padding
         self._alignment = min(padding, 2)
@@ -68,9 +71,40 @@ class CpuLinear:
         )
         return output
 
+    def grouped(self, layers: Sequence[Callable[[Tensor], Tensor]]) -> CpuLinears | None:
+        """As `Groupable` says."""
+        own = [layer for layer in layers if isinstance(layer, CpuLinear) and layer._kind == self._kind]
+        return CpuLinears(own) if len(own) == len(layers) else None
+
     def _readable(self, rows: Tensor) -> Tensor:
         """Rows [M, ins] as the kernel can read them."""
         matrix = rows if rows.dim() == 2 else rows.reshape(-1, self._ins)
         if self._padding:
             return F.pad(matrix, (0, self._padding))
         return matrix if matrix.stride(1) == 1 and matrix.stride(0) % self._alignment == 0 else matrix.contiguous()
+
+
+class CpuLinears:
+    """Layers of one kind, each with rows of its own; it is a `GroupedLinear`."""
+
+    capturable = True
+
+    def __init__(self, layers: Sequence[CpuLinear]) -> None:
+        self._first, self._kept = layers[0], layers
+        self._layers = (_LinearLayer * len(layers))(*(layer._layer for layer in layers))
+        self._address = ctypes.addressof(self._layers)
+
+    def __call__(self, rows: Tensor, ends: Tensor) -> Tensor:
+        output = rows.new_empty(len(rows), self._first._outs)
+        matrix = self._first._readable(rows)
+        self._first._kernel_of_all(
+            self._address,
+            ends.data_ptr(),
+            len(self._layers),
+            matrix.data_ptr(),
+            matrix.stride(0),
+            len(matrix),
+            output.data_ptr(),
+            torch.get_num_threads(),
+        )
+        return output

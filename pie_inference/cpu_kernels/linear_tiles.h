@@ -1,4 +1,4 @@
-// Linear layers in the processor's tiles (`tiles.h`).
+// A linear layer in the processor's tiles (`tiles.h`).
 //
 // Up to a strip of rows is multiplied where it is, with units as they stream from memory. More rows are copied strip by
 // strip, tile by tile, and a block of two units stays in a cache for all strips. Forms that are not multiplied as they are
@@ -18,31 +18,48 @@ template <class Number, class Form>
 class LinearInTiles : LinearParts<Number, Form> {
     using Parts = LinearParts<Number, Form>;
     using typename Parts::Factor;
-    using Parts::layer_, Parts::rows_, Parts::threads_, Parts::units_;
+    using Parts::layer_, Parts::rows_, Parts::units_;
 
   public:
-    LinearInTiles(const LinearLayer& layer, const Rows<Number>& rows, int64_t threads)
-        : Parts(layer, rows, threads), cut_(rows.count) {
+    LinearInTiles(const LinearLayer& layer, const Form& form, const Rows<Number>& rows)
+        : Parts(layer, form, rows), cut_(rows.count) {
         blocks_ = (rows.count + Parts::ROW_BLOCK - 1) / Parts::ROW_BLOCK;
         units_at_once_ = cut_.strips > 1 ? 2 : 4;
         units_per_chunk_ = units_at_once_ * 4;
+        columns_ = (units_ + units_per_chunk_ - 1) / units_per_chunk_;
         const int64_t step = layer.group ? layer.group : TILE_FEATURES;
         features_at_once_ = cut_.strips > 1 ? std::max(MOST_FEATURES / step, INT64_C(1)) * step : layer.ins;
     }
 
-    void run() {
-        if (cut_.strips > 1 || layer_.group) prepare();
-        const int64_t columns = (units_ + units_per_chunk_ - 1) / units_per_chunk_;
-        parallel(threads_, blocks_ * columns, [&](int64_t chunk) {
-            const Range strips = share(cut_.strips, chunk / columns, blocks_);
-            const int64_t begin = chunk % columns * units_per_chunk_, end = std::min(begin + units_per_chunk_, units_);
-            const TileShapes shapes(cut_.rows);
-            const int64_t part_size = layer_.group ? 2 * cut_.rows * units_at_once_ * UNIT : 0;
-            this->write_chunk(rows_of(strips), strips.size() * cut_.rows, {begin, end}, part_size, buffer_bytes(),
-                              [&](float* sums, float* part, char* buffer) {
-                                  sum_features(strips, {begin, end}, sums, part, buffer);
-                              });
-        });
+    int64_t prepared_bytes() const { return Memory::bytes_of<char>(copied_bytes()) + Memory::bytes_of<float>(this->num_row_sums()); }
+
+    void take(Memory& memory) {
+        copies_ = memory.take<char>(copied_bytes());
+        this->row_sums_ = memory.take<float>(this->num_row_sums());
+    }
+
+    int64_t preparing_parts() const { return std::min(Parts::preparing_parts(), cut_.strips); }
+
+    // Copies a part of the strips and sums their rows group by group.
+    void prepare(int64_t part) const {
+        const Range rows = rows_of(share(cut_.strips, part, preparing_parts()));
+        for (int64_t row = rows.begin; row < rows.end; row++) {
+            if (layer_.group) this->sum_groups(row);
+            if (is_copied()) copy(this->row(row), copies_ + row / cut_.rows * strip_bytes() + row % cut_.rows * TILE_ROW);
+        }
+    }
+
+    int64_t chunks() const { return blocks_ * columns_; }
+
+    void run(int64_t chunk) const {
+        const Range strips = share(cut_.strips, chunk / columns_, blocks_);
+        const int64_t begin = chunk % columns_ * units_per_chunk_, end = std::min(begin + units_per_chunk_, units_);
+        const TileShapes shapes(cut_.rows);
+        const int64_t part_size = layer_.group ? 2 * cut_.rows * units_at_once_ * UNIT : 0;
+        this->write_chunk(rows_of(strips), strips.size() * cut_.rows, {begin, end}, part_size, buffer_bytes(),
+                          [&](float* sums, float* part, char* buffer) {
+                              sum_features(strips, {begin, end}, sums, part, buffer);
+                          });
     }
 
   private:
@@ -50,22 +67,9 @@ class LinearInTiles : LinearParts<Number, Form> {
     static constexpr int64_t FEW_STRIPS = 4;
     static constexpr int64_t MOST_FEATURES = 2048;  // of a block's rows, which stay in the second-level cache for a chunk
 
-    // Copies strips and sums their rows group by group.
-    void prepare() {
-        static thread_local Memory memory;
-        const bool copied = cut_.strips > 1;
-        memory.reset(copied ? cut_.strips * strip_bytes() : 0);
-        copies_ = copied ? memory.take<char>(cut_.strips * strip_bytes()) : nullptr;
-        this->take_row_sums();
-        const int64_t parts = std::min(this->preparing_parts(), cut_.strips);
-        parallel(threads_, parts, [&](int64_t part) {
-            const Range strips = share(cut_.strips, part, parts), rows = rows_of(strips);
-            for (int64_t row = rows.begin; row < rows.end; row++) {
-                if (layer_.group) this->sum_groups(row);
-                if (copied) copy(this->row(row), copies_ + row / cut_.rows * strip_bytes() + row % cut_.rows * TILE_ROW);
-            }
-        });
-    }
+    bool is_copied() const { return cut_.strips > 1; }
+
+    int64_t copied_bytes() const { return is_copied() ? cut_.strips * strip_bytes() : 0; }
 
     void copy(const Number* row, char* to) const {
         const char* from = (const char*)row;
@@ -91,7 +95,7 @@ class LinearInTiles : LinearParts<Number, Form> {
 
     Strips left(Range strips, int64_t feature) const {
         const int64_t offset = feature * (int64_t)sizeof(bfloat16), row_stride = rows_.stride * (int64_t)sizeof(bfloat16);
-        if (!copies_) return {(const char*)rows_.numbers + offset, 1, cut_.rows, 0, TILE_ROW, row_stride};
+        if (!is_copied()) return {(const char*)rows_.numbers + offset, 1, cut_.rows, 0, TILE_ROW, row_stride};
         const char* from = copies_ + strips.begin * strip_bytes() + offset * cut_.rows;
         return {from, strips.size(), cut_.rows, strip_bytes(), cut_.rows * TILE_ROW, TILE_ROW};
     }
@@ -128,7 +132,7 @@ class LinearInTiles : LinearParts<Number, Form> {
     }
 
     const Cut cut_;
-    int64_t blocks_, units_at_once_, units_per_chunk_, features_at_once_;
+    int64_t blocks_, columns_, units_at_once_, units_per_chunk_, features_at_once_;
     char* copies_ = nullptr;
 };
 

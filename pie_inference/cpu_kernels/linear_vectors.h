@@ -1,4 +1,4 @@
-// Linear layers in vectors.
+// A linear layer in vectors.
 //
 // With few rows, memory is the bound: weights are decoded while they are multiplied, as streams with prefetch. With more
 // rows, a block of a few units stays in a cache for all tiles of rows; forms that are not multiplied as they are stored are
@@ -11,26 +11,50 @@ template <class Number, class Form>
 class LinearInVectors : LinearParts<Number, Form> {
     using Parts = LinearParts<Number, Form>;
     using typename Parts::Factor;
-    using Parts::layer_, Parts::rows_, Parts::form_, Parts::threads_, Parts::units_;
+    using Parts::layer_, Parts::rows_, Parts::form_, Parts::units_;
 
   public:
-    LinearInVectors(const LinearLayer& layer, const Rows<Number>& rows, int64_t threads)
-        : Parts(layer, rows, threads), words_(layer.ins / PER_WORD<Factor>) {
+    LinearInVectors(const LinearLayer& layer, const Form& form, const Rows<Number>& rows)
+        : Parts(layer, form, rows), words_(layer.ins / PER_WORD<Factor>) {
         blocks_ = (rows.count + Parts::ROW_BLOCK - 1) / Parts::ROW_BLOCK;
         few_ = rows.count <= Form::MOST_DIRECT;
         units_per_chunk_ = few_ ? most_units<Form>((int)rows.count) : most_units<Plain<Factor>>(MOST_ROWS);
+        columns_ = (units_ + units_per_chunk_ - 1) / units_per_chunk_;
+        for (int64_t block = 0; block < blocks_; block++) tiles_ += tiles_of(block_rows(block).size());
     }
 
-    void run() {
-        if (COPIED || layer_.group) prepare();
-        const int64_t columns = (units_ + units_per_chunk_ - 1) / units_per_chunk_;
-        parallel(threads_, blocks_ * columns, [&](int64_t chunk) {
-            const int64_t first = chunk % columns * units_per_chunk_;
-            const Range rows = block_rows(chunk / columns), units = {first, std::min(first + units_per_chunk_, units_)};
-            const int64_t part_size = layer_.group ? rows.size() * units.size() * UNIT : 0;
-            this->write_chunk(rows, rows.size(), units, part_size, Parts::BUFFER_BYTES, [&](float* sums, float* part, char* buffer) {
-                sum_features(rows, units, sums, part, buffer);
-            });
+    int64_t prepared_bytes() const { return Memory::bytes_of<Word>(num_words()) + Memory::bytes_of<float>(this->num_row_sums()); }
+
+    void take(Memory& memory) {
+        copies_ = memory.take<Word>(num_words());
+        this->row_sums_ = memory.take<float>(this->num_row_sums());
+    }
+
+    int64_t preparing_parts() const { return std::min(Parts::preparing_parts(), tiles_); }
+
+    // Copies a part of the rows and sums them group by group, block by block.
+    void prepare(int64_t part) const {
+        const Range mine = share(tiles_, part, preparing_parts());
+        int64_t first = 0;
+        for (int64_t block = 0; block < blocks_; block++) {
+            const Range rows = block_rows(block);
+            const int64_t count = tiles_of(rows.size());
+            for (int64_t n = std::max(mine.begin - first, INT64_C(0)); n < std::min(mine.end - first, count); n++) {
+                const Range tile = share(rows.size(), n, count);
+                prepare_tile({rows.begin + tile.begin, rows.begin + tile.end});
+            }
+            first += count;
+        }
+    }
+
+    int64_t chunks() const { return blocks_ * columns_; }
+
+    void run(int64_t chunk) const {
+        const int64_t first = chunk % columns_ * units_per_chunk_;
+        const Range rows = block_rows(chunk / columns_), units = {first, std::min(first + units_per_chunk_, units_)};
+        const int64_t part_size = layer_.group ? rows.size() * units.size() * UNIT : 0;
+        this->write_chunk(rows, rows.size(), units, part_size, Parts::BUFFER_BYTES, [&](float* sums, float* part, char* buffer) {
+            sum_features(rows, units, sums, part, buffer);
         });
     }
 
@@ -40,33 +64,12 @@ class LinearInVectors : LinearParts<Number, Form> {
     static constexpr bool COPIED = !WITH_PAIRS;
     static constexpr int64_t CACHED_BYTES = WITH_PAIRS ? 256 << 10 : 16 << 10;  // of a block that is multiplied in place
 
-    // Copies rows and sums them group by group, block by block.
-    void prepare() {
-        static thread_local Memory memory;
-        memory.reset(COPIED ? rows_.count * words_ * 4 : 0);
-        copies_ = memory.take<Word>(COPIED ? rows_.count * words_ : 0);
-        this->take_row_sums();
-        int64_t tiles = 0;
-        for (int64_t block = 0; block < blocks_; block++) tiles += tiles_of(block_rows(block).size());
-        const int64_t parts = std::min(this->preparing_parts(), tiles);
-        parallel(threads_, parts, [&](int64_t part) {
-            Range mine = share(tiles, part, parts);
-            int64_t first = 0;
-            for (int64_t block = 0; block < blocks_; block++) {
-                Range rows = block_rows(block);
-                int64_t count = tiles_of(rows.size());
-                for (int64_t n = std::max(mine.begin - first, INT64_C(0)); n < std::min(mine.end - first, count); n++) {
-                    Range tile = share(rows.size(), n, count);
-                    prepare_tile({rows.begin + tile.begin, rows.begin + tile.end});
-                }
-                first += count;
-            }
-        });
-    }
+    // Of the copies.
+    int64_t num_words() const { return COPIED ? rows_.count * words_ : 0; }
 
     Range block_rows(int64_t block) const { return share(rows_.count, block, blocks_); }
 
-    void prepare_tile(Range tile) {
+    void prepare_tile(Range tile) const {
         for (int64_t row = tile.begin; row < tile.end; row++) {
             if (layer_.group) this->sum_groups(row);
             if (COPIED) copy(this->row(row), copies_ + tile.begin * words_ + row - tile.begin, tile.size());
@@ -120,7 +123,7 @@ class LinearInVectors : LinearParts<Number, Form> {
     }
 
     const int64_t words_;  // of a row
-    int64_t blocks_, units_per_chunk_;
+    int64_t blocks_, units_per_chunk_, columns_, tiles_ = 0;
     bool few_;
     Word* copies_ = nullptr;
 };

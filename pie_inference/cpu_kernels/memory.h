@@ -18,10 +18,16 @@ class Memory {
         bytes_ = (char*)std::aligned_alloc(4096, size_);
     }
 
+    // Of `count` objects, as `take` takes them.
+    template <class T>
+    static int64_t bytes_of(int64_t count) {
+        return (count * (int64_t)sizeof(T) + 63) / 64 * 64;
+    }
+
     template <class T>
     T* take(int64_t count) {
         T* taken = (T*)(bytes_ + used_);
-        used_ += (count * (int64_t)sizeof(T) + 63) / 64 * 64;
+        used_ += bytes_of<T>(count);
         return taken;
     }
 

@@ -207,13 +207,13 @@ class WeightLoader:
         self.adapted.all.append(layer)
         return layer
 
-    def stacked(self, layers: Sequence[Sequence[Block]], ins: int, split: Split) -> Tensor:
+    def stacked(self, layers: Sequence[Sequence[Block]], ins: int, split: Split | None) -> Tensor:
         """The weights of several layers, each as in `linear` without bias, as one tensor [layers, out_features,
         in_features] for products over all of them. They are never quantized. With split "inputs", the caller adds the
         ranks' results. Raises CheckpointError."""
         return torch.stack([self._stored(blocks, ins, split) for blocks in layers])
 
-    def _stored(self, blocks: Sequence[Block], ins: int, split: Split) -> Tensor:
+    def _stored(self, blocks: Sequence[Block], ins: int, split: Split | None) -> Tensor:
         parts = [self._weight(block, ins, split).to(self.device, self.dtype) for block in blocks]
         for part in parts:
             self._count(part, part.nbytes)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Literal, Protocol
+from typing import Literal, Protocol, runtime_checkable
 
 from torch import Tensor
 
@@ -17,6 +17,28 @@ Linear = Callable[[Tensor], Tensor]
 
 MakeLinear = Callable[[Sequence[Tensor], Tensor | None], Linear]
 """A function like `Ops.linear`."""
+
+
+class GroupedLinear(Protocol):
+    """Layers without a bias of equal sizes, such as those of the experts of a model, each for rows of its own."""
+
+    capturable: bool
+    """Whether a CUDA graph can record it."""
+
+    def __call__(self, rows: Tensor, ends: Tensor) -> Tensor:
+        """Rows [R, in_features], those of one layer behind those of the one before, to rows [R, out_features]. ends:
+        int32 [layers], where the rows of each layer end; the last one is R, which is at least 1."""
+
+
+@runtime_checkable
+class Groupable(Protocol):
+    """A `Linear` that knows how to be one product with others."""
+
+    def __call__(self, rows: Tensor) -> Tensor: ...
+
+    def grouped(self, layers: Sequence[Linear]) -> GroupedLinear | None:
+        """One product of all `layers`, of which it is the first; None if they are of several kinds."""
+
 
 Activation = Literal["silu", "gelu_tanh"]
 

@@ -38,7 +38,7 @@ def make_linear(weight: QuantizedWeight, bias: Tensor | None, library: Library |
     if library is not None:
         return cpu_linear.make_linear(library, weight, bias)
     if triton_linear.can_serve(weight.values.device, weight.format.kind):
-        return triton_linear.make_linear(weight, bias)
+        return triton_linear.TritonLinear(weight, bias)
     return torch_linear.make_linear(weight, bias)
 
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor
 
 from ..device import triton_support
-from ..ops.interface import Linear
-from .formats import QuantizedWeight
+from ..ops.interface import GroupedLinear, Linear
+from .formats import QuantizedWeight, stack
 from .names import Kind
 
 OUTS, INS = 64, 64
@@ -24,37 +26,67 @@ def can_serve(device: torch.device, kind: Kind) -> bool:
     return kind != "fp8" or torch.cuda.get_device_capability(device) >= FP8_CAPABILITY
 
 
-def make_linear(weight: QuantizedWeight, bias: Tensor | None) -> Linear:
-    """Makes a layer with this weight, on the weight's device."""
+class TritonLinear:
+    """A layer on the device of its weight; it is a `Groupable`."""
 
-    def linear(rows: Tensor) -> Tensor:
-        matrix = rows.reshape(-1, weight.columns).contiguous()
-        output = matrix.new_empty(len(matrix), weight.rows)
+    def __init__(self, weight: QuantizedWeight, bias: Tensor | None) -> None:
+        self._weight, self._bias = weight, bias
+
+    def __call__(self, rows: Tensor) -> Tensor:
+        matrix = rows.reshape(-1, self._weight.columns).contiguous()
+        output = matrix.new_empty(len(matrix), self._weight.rows)
         if len(matrix):
-            _launch(weight, bias, matrix, output)
-        return output.view(*rows.shape[:-1], weight.rows)
+            _launch(self._weight, self._bias, matrix, output)
+        return output.view(*rows.shape[:-1], self._weight.rows)
 
-    return linear
+    def grouped(self, layers: Sequence[Linear]) -> GroupedLinear | None:
+        own = [layer for layer in layers if isinstance(layer, TritonLinear) and layer._bias is None]
+        weights = [layer._weight for layer in own if layer._weight.is_like(self._weight)]
+        if len(weights) != len(layers) or len({weight.rows for weight in weights}) > 1:
+            return None
+        return _TritonLinears(stack(weights), len(weights))
 
 
-def _launch(weight: QuantizedWeight, bias: Tensor | None, matrix: Tensor, output: Tensor) -> None:
+class _TritonLinears:
+    """Layers whose weights are one below the other; a `GroupedLinear`."""
+
+    capturable = True
+
+    def __init__(self, weight: QuantizedWeight, count: int) -> None:
+        self._weight, self._count = weight, count
+
+    def __call__(self, rows: Tensor, ends: Tensor) -> Tensor:
+        matrix = rows.contiguous()
+        output = matrix.new_empty(len(matrix), self._weight.rows // self._count)
+        _launch(self._weight, None, matrix, output, ends)
+        return output
+
+
+def _launch(
+    weight: QuantizedWeight, bias: Tensor | None, matrix: Tensor, output: Tensor, ends: Tensor | None = None
+) -> None:
+    """`ends`: where the rows of each layer end, whose weights are one below the other; None: there is one layer."""
     from .triton_kernels import multiply_bytes, multiply_floats_of_4_bits, multiply_nibbles
 
-    count, sizes = len(matrix), (len(matrix), weight.rows, weight.columns)
-    block = min(MOST_ROWS, max(LEAST_ROWS, 1 << (count - 1).bit_length()))
-    grid = (-(-weight.rows // OUTS), -(-count // block))
-    given = output if bias is None else bias
+    count, outs = output.shape
+    layers = 1 if ends is None else len(ends)
+    block = min(MOST_ROWS, max(LEAST_ROWS, _power_of_two(-(-count // layers))))
+    most_blocks = -(-count // block) if ends is None else count // block + min(count, layers)
+    grid = (-(-outs // OUTS), most_blocks)
+    sizes = (count, outs, weight.columns, layers)
+    given, read = output if bias is None else bias, output if ends is None else ends
     shared = {"HAS_BIAS": bias is not None, "ROWS": block, "OUTS": OUTS}
+    shared["LAYERS"] = 0 if ends is None else _power_of_two(layers)
     group = weight.format.group or 0
     zeros = weight.scales if weight.zeros is None else weight.zeros
     if weight.format.kind == "int4":
         kind = 0 if weight.zeros is None else 2 if weight.zeros_taken else 1
-        tensors = (matrix, weight.values, weight.scales, zeros, given, output)
+        tensors = (matrix, read, weight.values, weight.scales, zeros, given, output)
         multiply_nibbles[grid](*tensors, *sizes, **shared, ZEROS=kind, GROUP=group, PAIRS=(group or INS) // 2)
     elif weight.format.kind == "fp4":
         scales, factors = weight.scales.view(torch.uint8), weight.row_factors
         multiply_floats_of_4_bits[grid](
-            *(matrix, weight.values, scales, scales if factors is None else factors, given, output),
+            *(matrix, read, weight.values, scales, scales if factors is None else factors, given, output),
             *sizes,
             **shared,
             HAS_FACTORS=factors is not None,
@@ -64,10 +96,15 @@ def _launch(weight: QuantizedWeight, bias: Tensor | None, matrix: Tensor, output
         )
     else:
         multiply_bytes[grid](
-            *(matrix, weight.values, weight.scales, zeros, given, output),
+            *(matrix, read, weight.values, weight.scales, zeros, given, output),
             *sizes,
             **shared,
             HAS_ZEROS=weight.zeros is not None,
             GROUP=group,
             INS=min(INS, group or INS),
         )
+
+
+def _power_of_two(number: int) -> int:
+    """The least one that is not below `number`."""
+    return 1 << (number - 1).bit_length()

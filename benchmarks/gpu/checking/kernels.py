@@ -147,21 +147,41 @@ def quantized_linears(setting: Setting) -> Checks:
             for rows in (1, 16, 100):
                 run = functools.partial(_quantized, name, dtype, rows, setting.device)
                 yield f"{name}, {_short(dtype)}, {rows} rows", run
+    for name in FORMATS:
+        yield f"{name}, layers of experts", functools.partial(_grouped, name, setting.device)
 
 
 def _quantized(name: str, dtype: torch.dtype, rows: int, device: torch.device) -> Errors:
     """Compares a quantized layer with the product with its dequantized weights."""
+    from pie_inference.quantization.choose import make_linear
     from pie_inference.quantization.formats import quantize
     from pie_inference.quantization.names import FORMATS
-    from pie_inference.quantization.torch_linear import make_linear
 
     generator = torch.Generator().manual_seed(0)
     parts = [torch.randn(64, 256, generator=generator) / 16 for _ in range(2)]
     inputs = torch.randn(rows, 256, generator=generator).to(dtype)
     stored = quantize(parts, FORMATS[name], dtype, device)
-    actual = make_linear(stored, None)(inputs.to(device))
+    actual = make_linear(stored, None, None)(inputs.to(device))
     exact = stored.dequantize(torch.float64).cpu()
     return compare(actual, inputs.double() @ exact.T, 2 * PRODUCT_ERROR[dtype])
+
+
+def _grouped(name: str, device: torch.device) -> Errors:
+    """Compares quantized layers that go together with the products with their dequantized weights."""
+    from pie_inference.layers.grouped import group
+    from pie_inference.quantization.choose import make_linear
+    from pie_inference.quantization.formats import quantize
+    from pie_inference.quantization.names import FORMATS
+
+    generator, counts = torch.Generator().manual_seed(0), (1, 0, 70, 16, 0)
+    inputs = torch.randn(sum(counts), 256, generator=generator).bfloat16()
+    parts = [torch.randn(128, 256, generator=generator) / 16 for _ in counts]
+    stored = [quantize([part], FORMATS[name], torch.bfloat16, device) for part in parts]
+    ends = torch.tensor(counts, device=device).cumsum(0).to(torch.int32)
+    actual = group([make_linear(each, None, None) for each in stored])(inputs.to(device), ends)
+    own = zip(torch.split(inputs.double(), list(counts)), stored, strict=True)
+    exact = torch.cat([rows @ each.dequantize(torch.float64).cpu().T for rows, each in own])
+    return compare(actual, exact, 2 * PRODUCT_ERROR[torch.bfloat16])
 
 
 def compare(actual: Tensor, expected: Tensor, allowed: float) -> Errors:

@@ -24,7 +24,7 @@ from .config import BorrowedConfig
 from .filling.weights import fill
 from .ours.take import find
 from .pages import Calls, Pages
-from .parts import can_group_experts, freeze_positions, hold_time_steps, take_norms
+from .parts import can_record_experts, freeze_positions, hold_time_steps, take_norms
 from .survey import Heads
 
 
@@ -34,7 +34,7 @@ class BorrowedModel:
     def __init__(self, config: BorrowedConfig, module: Any, weights: WeightLoader) -> None:
         self.config: ModelConfig = config
         self.vision: VisionTower | None = None
-        self.capturable = not config.survey.no_graphs and can_group_experts(module, weights)
+        self.capturable = not config.survey.no_graphs and can_record_experts(module, weights)
         self._calls, self._states = Calls(config.survey, weights.ranks), weights.states
         self._slots: SlotCache | None = None
         if config.survey.state:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Sequence
-from itertools import pairwise
 from typing import Any
 
 import torch
@@ -12,9 +10,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from ...layers.moe import has_grouped_product
+from ...layers.grouped import has_grouped_product
 from ...loading.weights import WeightLoader
-from ...ops.interface import Linear, Ops
+from ...ops.interface import GroupedLinear, Ops
 
 
 class OwnNorm(nn.Module):
@@ -146,73 +144,86 @@ def is_transposed(module: Any) -> bool:
     return bool(getattr(module, "is_transposed", True))
 
 
-def can_group_experts(model: Any, weights: WeightLoader) -> bool:
-    """Whether the experts of all layers, if there are any, run without the host."""
-    experts = experts_of(model).values()
-    if weights.quantized:
-        return not experts
-    sizes = {tuple(module.get_parameter(name).shape[1:]) for module in experts for name in stacks_of(module)}
-    return all(has_grouped_product(weights, *each) for each in sizes)
+def takes_experts(weights: WeightLoader) -> bool:
+    """Whether experts become products of ours: elsewhere those of transformers' code are as fast."""
+    return weights.quantized or weights.device.type == "cpu"
 
 
-def take_experts(module: Any, layers: Sequence[Sequence[Linear]]) -> None:
-    """Makes the experts of a module run one after the other by `layers`: the first ones of each expert, and the second
-    ones. What is between them stays transformers' own."""
+def can_record_experts(model: Any, weights: WeightLoader) -> bool:
+    """Whether a CUDA graph can record the experts of all layers, if there are any."""
+    experts = experts_of(model) | (batched_experts_of(model) if takes_experts(weights) else {})
+    return all(_can_record(module, weights) for module in experts.values())
+
+
+def _can_record(module: Any, weights: WeightLoader) -> bool:
+    if hasattr(module, "own"):
+        return bool(module.own.capturable)
+    sizes = (module.get_parameter(name).shape[1:] for name in stacks_of(module))
+    return all(has_grouped_product(weights.device, weights.dtype, each) for each in sizes)
+
+
+def take_experts(module: Any, weights: WeightLoader, first: GroupedLinear, second: GroupedLinear) -> None:
+    """Makes the experts of a module run by products of all: their first layers, and their second ones. What is between
+    them stays transformers' own."""
+    count = len(module.get_parameter(stacks_of(module)[0]))
     for name in stacks_of(module):
         del module._parameters[name]
     kind = _Experts if hasattr(module, "_is_expert_parallel") else _BatchedExperts
-    module.forward = kind(module, *layers)
+    module.own = kind(module, first, second, torch.arange(count, device=weights.device), weights.dtype)
+    module.forward = module.own
 
 
 class _BatchedExperts:
     """The forward of a module whose experts each get all tokens: rows of zeros, if they were not chosen."""
 
-    def __init__(self, module: Any, first: Sequence[Linear], second: Sequence[Linear]) -> None:
-        self._module, self._first, self._second = module, first, second
+    capturable = False  # the host must know how many rows are others
+
+    def __init__(
+        self, module: Any, first: GroupedLinear, second: GroupedLinear, every: Tensor, dtype: torch.dtype
+    ) -> None:
+        self._module, self._first, self._second, self._every, self._dtype = module, first, second, every, dtype
 
     def __call__(self, hidden: Tensor) -> Tensor:
         """hidden: [experts * T, hidden_size], those of each expert one behind the other; so is what it returns."""
-        hidden = hidden.view(len(self._first), -1, hidden.shape[-1])
+        chosen = hidden.any(-1).nonzero()[:, 0]
         found = torch.zeros_like(hidden)
-        for expert, chosen in enumerate(hidden.any(-1)):
-            if len(rows := chosen.nonzero()[:, 0]):
-                gate, up = self._first[expert](hidden[expert, rows]).chunk(2, -1)
-                found[expert, rows] = self._second[expert](up * self._module.act_fn(gate))
-        return found.flatten(0, 1)
+        if len(chosen):
+            count = len(hidden) // len(self._every)
+            ends = torch.searchsorted(chosen, (self._every + 1) * count, out_int32=True)
+            gate, up = self._first(hidden[chosen].to(self._dtype), ends).chunk(2, -1)
+            found[chosen] = self._second(up * self._module.act_fn(gate), ends).to(found.dtype)
+        return found
 
 
 class _Experts:
     """The forward of a module with experts, as transformers' `grouped_mm_experts_forward` has it."""
 
-    def __init__(self, module: Any, first: Sequence[Linear], second: Sequence[Linear]) -> None:
-        self._module, self._first, self._second = module, first, second
+    def __init__(
+        self, module: Any, first: GroupedLinear, second: GroupedLinear, every: Tensor, dtype: torch.dtype
+    ) -> None:
+        self._module, self._first, self._second, self._every, self._dtype = module, first, second, every, dtype
+        self.capturable = first.capturable and second.capturable
 
     def __call__(self, hidden: Tensor, chosen: Tensor, shares: Tensor) -> Tensor:
         """hidden: [T, hidden_size]; chosen experts and their shares: [T, experts of a token]. Returns the weighted sums
         over the chosen experts [T, hidden_size]."""
-        count = chosen.shape[1]
+        module, count = self._module, chosen.shape[1]
         experts, order = chosen.reshape(-1).sort(stable=True)
-        ends = torch.bincount(experts, minlength=len(self._first)).cumsum(0).tolist()[: len(self._first)]
-        rows, shares = hidden[order // count], shares.reshape(-1, 1)[order]
-        found = torch.zeros_like(rows)  # rows without an expert stay so
-        for expert, (begin, end) in enumerate(pairwise([0, *ends])):
-            if begin < end:
-                found[begin:end] = self._run(expert, rows[begin:end])
-        if self._module.has_post_expert_norm:
-            found = self._module.post_expert_norm(found)
-        weighted = found * shares
+        ends = torch.searchsorted(experts, self._every, right=True, out_int32=True)
+        first, second = stacks_of(module)
+        inner = self._biased(first, experts, self._first(hidden[order // count].to(self._dtype), ends))
+        inner = module._apply_gate(inner) if module.has_gate else module.act_fn(inner)
+        found = self._biased(second, experts, self._second(inner.to(self._dtype), ends))
+        if module.has_post_expert_norm:
+            found = module.post_expert_norm(found)
+        weighted = found * shares.reshape(-1, 1)[order]
         weighted = torch.empty_like(weighted).index_copy_(0, order, weighted)
         return weighted.view(len(hidden), count, -1).sum(1).to(hidden.dtype)
 
-    def _run(self, expert: int, rows: Tensor) -> Tensor:
-        module, (first, second) = self._module, stacks_of(self._module)
-        inner = self._biased(first, expert, self._first[expert](rows))
-        inner = module._apply_gate(inner) if module.has_gate else module.act_fn(inner)
-        return self._biased(second, expert, self._second[expert](inner))
-
-    def _biased(self, name: str, expert: int, rows: Tensor) -> Tensor:
+    def _biased(self, name: str, experts: Tensor, rows: Tensor) -> Tensor:
+        """Rows with the biases of their experts."""
         module = self._module
-        return rows + module.get_parameter(f"{name}_bias")[expert] if module.has_bias else rows
+        return rows + module.get_parameter(f"{name}_bias")[experts] if module.has_bias else rows
 
 
 class _HeldSteps(nn.Module):

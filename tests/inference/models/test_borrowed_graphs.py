@@ -77,9 +77,9 @@ def test_the_model_says_why_no_graph_records_it(model: tuple[str, dict[str, Any]
 
 
 def test_experts_that_read_on_the_host_are_not_recorded(tmp_path: Path) -> None:
-    """There is no real kernel for all experts on a CPU."""
+    """Plain torch has no kernel for all experts on a CPU."""
     save_reference(tmp_path, MODELS["qwen2 moe"][0], **MODELS["qwen2 moe"][1])
-    config = WorkerConfig(tmp_path, "model", pages=64, embeds=512)
+    config = WorkerConfig(tmp_path, "model", pages=64, embeds=512, kernels="torch")
     assert "no CUDA graphs" not in read_model(config).config.code
     assert not Worker(config)._served.model.capturable
 

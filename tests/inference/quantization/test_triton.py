@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 import torch
 
+from pie_inference.layers.grouped import OneByOne, group
 from pie_inference.quantization import triton_linear
-from pie_inference.quantization.formats import quantize
+from pie_inference.quantization.formats import QuantizedWeight, quantize
 from pie_inference.quantization.names import FORMATS
 from testing.quantized_weights import FP4, all_fp4, random_fp4, random_integers
 from testing.triton_interpreter import Interpreter
@@ -21,18 +22,22 @@ INTEGERS = {
 """Forms that only checkpoints have, with zeros that are taken."""
 
 
+def random_weight(name: str, outs: int, ins: int, dtype: torch.dtype) -> QuantizedWeight:
+    if name in FP4:
+        return random_fp4(name, outs, ins)
+    if name in INTEGERS:
+        return random_integers(*INTEGERS[name], outs, ins)
+    weight = torch.randn(outs, ins, generator=torch.Generator().manual_seed(0))
+    return quantize([weight], FORMATS[name], dtype, CPU)
+
+
 def solve(name: str, dtype: str, outs: int, ins: int, counts: tuple[int, ...], biased: bool) -> list[float]:
     """Relative errors."""
-    generator = torch.Generator().manual_seed(0)
+    generator = torch.Generator().manual_seed(1)
     number = getattr(torch, dtype)
-    if name in FP4:
-        weight = random_fp4(name, outs, ins)
-    elif name in INTEGERS:
-        weight = random_integers(*INTEGERS[name], outs, ins)
-    else:
-        weight = quantize([torch.randn(outs, ins, generator=generator)], FORMATS[name], number, CPU)
+    weight = random_weight(name, outs, ins, number)
     bias = torch.randn(outs, generator=generator).to(number) if biased else None
-    layer = triton_linear.make_linear(weight, bias)
+    layer = triton_linear.TritonLinear(weight, bias)
     errors = []
     for count in counts:
         rows = torch.randn(count, ins, generator=generator).to(number)
@@ -75,9 +80,32 @@ def test_numbers_of_4_bits_and_their_scales_are_exact(kind: str, interpreter: In
 
 def multiply_by_one(kind: str) -> None:
     weight = all_fp4(kind)
-    found = triton_linear.make_linear(weight, None)(torch.eye(32))
+    found = triton_linear.TritonLinear(weight, None)(torch.eye(32))
     assert torch.equal(found.T, weight.dequantize(torch.float32))
 
 
 def test_fp8_layers(interpreter: Interpreter) -> None:
     assert max(interpreter.call(solve, "fp8", "float32", 70, 128, (3,), True)) < 1e-6
+
+
+@pytest.mark.parametrize("name", ["int8", "int4-32", "fp8", *FP4, *INTEGERS])
+def test_all_layers_multiply_as_each_alone(name: str, interpreter: Interpreter) -> None:
+    interpreter.call(multiply_all, name)
+
+
+def multiply_all(name: str) -> None:
+    outs, ins, counts = 70, 64 if name in ("int4-32", *FP4) else 128, (1, 0, 18, 0, 3)
+    whole = random_weight(name, outs * len(counts), ins, torch.float32)
+    layers = [triton_linear.TritonLinear(whole.narrowed(0, n * outs, outs), None) for n in range(len(counts))]
+    together = group(layers)
+    assert together.capturable
+    rows = torch.randn(sum(counts), ins, generator=torch.Generator().manual_seed(1))
+    for shift in range(len(counts)):  # also with no row at either end
+        ends = torch.tensor(counts).roll(shift).cumsum(0).to(torch.int32)
+        torch.testing.assert_close(together(rows, ends), OneByOne(layers)(rows, ends), rtol=1e-5, atol=1e-4)
+
+
+def test_layers_of_several_sizes_run_one_by_one() -> None:
+    weight = random_weight("int8", 40, 64, torch.float32)
+    parts = [weight.narrowed(0, 0, 16), weight.narrowed(0, 16, 24)]
+    assert isinstance(group([triton_linear.TritonLinear(part, None) for part in parts]), OneByOne)

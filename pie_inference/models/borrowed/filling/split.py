@@ -13,8 +13,9 @@ import torch
 from torch import Tensor, nn
 
 from ....device.ranks import Ranks, share
+from ....layers.grouped import make_grouped
 from ....loading.weights import Block, Split, WeightLoader
-from ....ops.interface import Linear
+from ....ops.interface import GroupedLinear, Linear
 from ..parts import experts_of, has_halves, is_transposed, stacks_of
 
 Experts = tuple[list[list[Block]], int]
@@ -158,17 +159,16 @@ class Splits:
 
         return own_share
 
-    def experts(self, weights: WeightLoader, name: str, first: Experts, second: Experts) -> list[list[Linear]]:
-        """One layer for each expert, twice. They see other rows than those of the batch, so they take no adapters."""
+    def experts(
+        self, weights: WeightLoader, name: str, first: Experts, second: Experts
+    ) -> tuple[GroupedLinear, GroupedLinear]:
+        """The first layers of all experts, and their second ones."""
         (outer, ins), (inner, width) = first, second
         if self._plan.get(name) != EXPERTS:
-            return [[weights.linear(own, each, adaptable=False) for own in blocks] for blocks, each in (first, second)]
+            return make_grouped(weights, outer, ins), make_grouped(weights, inner, width)
         if has_halves(self._model.get_submodule(name)):
             outer = [_halves(own) for own in outer]
-        return [
-            [weights.linear(own, ins, split="outputs", adaptable=False) for own in outer],
-            [weights.linear(own, width, split="inputs", add_up=False, adaptable=False) for own in inner],
-        ]
+        return make_grouped(weights, outer, ins, "outputs"), make_grouped(weights, inner, width, "inputs")
 
     def add_up_experts(self) -> None:
         """Makes experts that are split add up what ranks find. Call it once they have their weights."""

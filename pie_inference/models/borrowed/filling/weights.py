@@ -23,7 +23,7 @@ from ....ops.interface import Linear
 from ..base import base_of
 from ..code import first_line
 from ..ours.take import Joined, OwnModule
-from ..parts import batched_experts_of, experts_of, is_transposed, stacks_of, take_experts
+from ..parts import batched_experts_of, experts_of, is_transposed, stacks_of, take_experts, takes_experts
 from .split import Splits
 
 Sources = list[tuple[str, str]]
@@ -266,7 +266,7 @@ def fill(
     """Gives a module that is on `meta` its weights. `irregular`, `whole`: as in `Survey`. Returns the products of
     linear layers that are one in `ours`, where nothing speaks against it. Raises CheckpointError."""
     renamed = weights.read_through(lambda stored, as_stored: Renamed(model, stored, as_stored))
-    experts = experts_of(model) | batched_experts_of(model) if weights.quantized else {}
+    experts = experts_of(model) | batched_experts_of(model) if takes_experts(weights) else {}
     tied: Mapping[str, str] = getattr(model, "all_tied_weights_keys", {})
     head, linear = model.get_output_embeddings(), {}
     split = Splits(model, weights.ranks, whole)
@@ -307,7 +307,7 @@ def fill(
         model.set_submodule(name, model.get_submodule(source))
     for name, module in experts.items():
         first, second = (renamed.experts(f"{name}.{part}") for part in stacks_of(module))
-        take_experts(module, split.experts(weights, name, first, second))
+        take_experts(module, weights, *split.experts(weights, name, first, second))
     split.add_up_experts()
     _compute_buffers(model, weights.device)
     return products
