@@ -12,7 +12,7 @@ the bound.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields
 
 import numpy as np
@@ -20,6 +20,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from ..cpu_kernels.masks import MostProbable
 from ..device.tensors import upload
 from ..errors import BatchError
 
@@ -34,6 +35,8 @@ MOST_NEAR = 1 << 17
 
 Integers = NDArray[np.int64]
 Floats = NDArray[np.float64]
+Mask = tuple[Integers, NDArray[np.uint8]]
+"""Rows, in order and none twice, and the bits of the tokens that may come there [len(rows), ceil(vocab / 8)]."""
 
 
 @dataclass(frozen=True)
@@ -106,10 +109,7 @@ def forbid_(logits: Tensor, rows: Tensor, allowed: NDArray[np.uint8]) -> None:
 
     Raises BatchError if a row would have no token left.
     """
-    allowed = allowed[:, : -(-logits.shape[1] // 8)]
-    last = allowed[:, -1] & (0xFF >> (-logits.shape[1] % 8))
-    if not (allowed[:, :-1].any(1) | (last != 0)).all():
-        raise BatchError("the mask allows no token of the vocabulary")
+    allowed = _tokens_left(allowed, logits.shape[1])
     if logits.device.type == "cpu":
         _forbid_on_cpu(logits.numpy(), rows.numpy(), allowed)
         return
@@ -118,6 +118,15 @@ def forbid_(logits: Tensor, rows: Tensor, allowed: NDArray[np.uint8]) -> None:
         logits.masked_fill_(forbidden, -torch.inf)
     else:
         logits[rows] = logits[rows].masked_fill_(forbidden, -torch.inf)
+
+
+def _tokens_left(allowed: NDArray[np.uint8], vocab_size: int) -> NDArray[np.uint8]:
+    """The bits of the vocabulary's tokens; raises BatchError if a row has none."""
+    allowed = allowed[:, : -(-vocab_size // 8)]
+    last = allowed[:, -1] & (0xFF >> (-vocab_size % 8))
+    if not (allowed[:, :-1].any(1) | (last != 0)).all():
+        raise BatchError("the mask allows no token of the vocabulary")
+    return allowed
 
 
 def _forbid_on_cpu(logits: NDArray[np.float32], rows: Integers, allowed: NDArray[np.uint8]) -> None:
@@ -162,15 +171,43 @@ def most_probable(logits: Tensor) -> Tensor:
     return torch.from_numpy(logits.numpy().argmax(-1)) if logits.device.type == "cpu" else logits.argmax(-1)
 
 
-def choose(logits: Tensor, choice: Choice) -> Tensor:
-    """One token for each row, int64 [N]. Does not wait for a GPU."""
-    tokens = most_probable(logits)
+def choose(logits: Tensor, choice: Choice, masks: Sequence[Mask] = (), kernel: MostProbable | None = None) -> Tensor:
+    """One token for each row, int64 [N]. Does not wait for a GPU. No row is in two of `masks`. The logits of tokens
+    that may not come change, or are not read, where the `kernel` finds the token of a greedy row.
+
+    Raises BatchError if a row would have no token left.
+    """
+    tokens = None
+    if masks and kernel is not None:
+        tokens, masks = _find_greedy(logits, choice, masks, kernel)
+    for rows, allowed in masks:
+        forbid_(logits, upload(torch.from_numpy(rows), logits.device), allowed)
+    if tokens is None:
+        tokens = most_probable(logits)
     typical = choice.typical_p < 1
     for rows, width in _by_width(choice, logits.shape[1], can_look=logits.device.type == "cpu"):
         draw = _draw_typical if typical[rows[0]] else _draw
         index = upload(torch.from_numpy(rows), logits.device)
         tokens[index] = draw(logits[index], _to_device(choice[rows], logits.device), width)
     return tokens
+
+
+def _find_greedy(
+    logits: Tensor, choice: Choice, masks: Sequence[Mask], kernel: MostProbable
+) -> tuple[Tensor, list[Mask]]:
+    """The tokens of greedy rows, int64 [N], and the masks of the others."""
+    tokens, left, others = torch.zeros(len(logits), dtype=torch.int64), choice.temperature == 0, list[Mask]()
+    for rows, allowed in masks:
+        greedy = choice.temperature[rows] == 0
+        if greedy.any():
+            found = kernel(logits, rows[greedy], _tokens_left(allowed[greedy], logits.shape[1]))
+            tokens[torch.from_numpy(rows[greedy])] = found
+        if not greedy.all():
+            others.append((rows[~greedy], allowed[~greedy]))
+        left[rows] = False
+    for row in np.flatnonzero(left).tolist():
+        tokens[row] = most_probable(logits[row : row + 1])[0]
+    return tokens, others
 
 
 def _by_width(choice: Choice, vocab_size: int, can_look: bool) -> Iterator[tuple[Integers, int]]:

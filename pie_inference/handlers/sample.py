@@ -29,10 +29,11 @@ def sample(served: ServedModel, batch: Sample) -> PendingResult:
         _penalize(served, batch, logits)
     if batch.bias_indptr is not None:
         bias_rows(batch, logits, np.arange(len(batch.embeds)))
+    step = _follow_grammars(served, batch) if batch.matchers is not None else None
+    masks = [] if step is None or not len(step.rows) else [(step.rows, step.allowed)]
     if (batch.allowed_rows >= 0).any():
-        _forbid(batch, logits)
-    step = _follow_grammars(served, batch, logits) if batch.matchers is not None else None
-    tokens = sampling.choose(logits, choice_of(batch))
+        masks.append(_own_mask(batch, masks))
+    tokens = sampling.choose(logits, choice_of(batch), masks, served.most_probable)
     tokens = served.ranks.broadcast(tokens)  # devices may differ in the last bit of a sum
     served.tokens[slots] = tokens
     host = download(tokens.to(torch.int32))
@@ -48,15 +49,10 @@ def sample(served: ServedModel, batch: Sample) -> PendingResult:
     return PendingResult(build, tuple(step.faults.items()))
 
 
-def _follow_grammars(served: ServedModel, batch: Sample, logits: Tensor) -> MatcherStep | None:
-    """Forbids what grammars do not allow. The forward has been launched before, so a device computes meanwhile. None on
-    ranks that get the tokens of the leader."""
-    if served.constraints is None:
-        return None
-    step = served.constraints.step(batch)
-    if len(step.rows):
-        sampling.forbid_(logits, upload(torch.from_numpy(step.rows), logits.device), step.allowed)
-    return step
+def _follow_grammars(served: ServedModel, batch: Sample) -> MatcherStep | None:
+    """What grammars allow. The forward has been launched before, so a device computes meanwhile. None on ranks that get
+    the tokens of the leader."""
+    return None if served.constraints is None else served.constraints.step(batch)
 
 
 def _reader(host: Tensor, end: Marker | None) -> Callable[[], Sequence[int]]:
@@ -81,7 +77,10 @@ def _penalize(served: ServedModel, batch: Sample, logits: Tensor) -> None:
     sampling.penalize_(logits, upload(torch.from_numpy(rows), logits.device), recent, *strengths)
 
 
-def _forbid(batch: Sample, logits: Tensor) -> None:
-    rows = np.flatnonzero(batch.allowed_rows >= 0)
-    allowed = batch.allowed[batch.allowed_rows[rows]].astype(np.uint8)
-    sampling.forbid_(logits, upload(torch.from_numpy(rows), logits.device), allowed)
+def _own_mask(batch: Sample, masks: Sequence[sampling.Mask]) -> sampling.Mask:
+    """The mask of rows that bring their own, but for those of `masks`, in which it is."""
+    left = batch.allowed_rows >= 0
+    for rows, _ in masks:
+        left[rows] = False
+    rows = np.flatnonzero(left)
+    return rows, batch.allowed[batch.allowed_rows[rows]].astype(np.uint8)

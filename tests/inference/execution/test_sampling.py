@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -11,12 +12,15 @@ import numpy as np
 import pytest
 import torch
 
+from pie_inference.cpu_kernels.library import find_library
+from pie_inference.cpu_kernels.masks import MostProbable
 from pie_inference.errors import BatchError
 from pie_inference.execution import sampling
 from pie_inference.execution.sampling import Choice
 from pie_inference.execution.served_model import ServedModel
 from pie_inference.handlers import sample
 from testing.worker_batches import ints, sample_batch
+from tests.helpers.kernels import needs_kernels
 
 VOCAB = 3000
 
@@ -196,6 +200,28 @@ def test_only_what_is_forbidden_changes(rows: list[int], near: int, monkeypatch:
     sampling.forbid_(logits, torch.tensor(rows), np.packbits(may, axis=1, bitorder="little"))
     before[rows] = before[rows].masked_fill(torch.from_numpy(~may), -torch.inf)
     assert torch.equal(logits, before)
+
+
+@needs_kernels
+@pytest.mark.parametrize("size", [3000, 64, 7, 130])
+@pytest.mark.parametrize("density", [0.0, 0.02, 0.9, 1.0])
+def test_the_kernel_finds_the_tokens_that_a_mask_leaves(size: int, density: float, kernel_cache: Path) -> None:
+    library = find_library("own", kernel_cache, torch.device("cpu"))
+    assert library is not None
+    random = np.random.default_rng(size)
+    logits = torch.from_numpy(random.integers(-9, 9, (12, size)).astype(np.float32))  # many are equal
+    logits[3] = -torch.inf
+    may = random.random((8, size)) < density
+    may[np.arange(8), random.integers(0, size, 8)] = True
+    rows, own = np.array([0, 1, 3, 5, 6]), np.array([2, 7, 10])
+    packed = np.packbits(may, axis=1, bitorder="little")
+    packed[:, -1] |= 0xFF << (size - 1) % 8 + 1 & 0xFF  # bits behind the vocabulary are no tokens
+    chosen = choice(12, temperature=[0.0] * 5 + [1.0] * 3 + [0.0] * 4, uniform=np.linspace(0, 0.99, 12))
+    masks = [(rows, packed[:5]), (own, packed[5:])]
+    expected = sampling.choose(logits.clone(), chosen, masks)
+    expected[3] = int(may[2].argmax())  # the first that may come
+    found = sampling.choose(logits, chosen, masks, MostProbable(library))
+    assert torch.equal(found, expected)
 
 
 def test_a_mask_without_tokens_is_refused() -> None:
