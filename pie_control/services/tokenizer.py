@@ -10,7 +10,7 @@ import base64
 import codecs
 import re
 from collections.abc import Mapping, Sequence
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import Any
 
 from tokenizers.decoders import ByteLevel
@@ -27,6 +27,8 @@ SHORT_TEXT = 1000
 """Characters that take less than about a millisecond, so that everything else may wait for them."""
 SHORT_TOKENS = 250
 """Tokens that take less than about a millisecond."""
+REMEMBERED_TOKENS = 1 << 14
+"""Tokens whose bytes are known: a model writes few of its tokens again and again."""
 LONGEST_CHARACTER = 4
 """Tokens, if each is a byte."""
 BYTE_TOKEN = re.compile(r"<0x([0-9A-F]{2})>")
@@ -76,6 +78,8 @@ class Tokenizer:
         self._added = self.inner.get_added_tokens_decoder()
         self._plain_text = PlainText(data, self._added, source or "", self._most)
         self.is_byte_level = isinstance(self.inner.decoder, ByteLevel)
+        self.printed_bytes = lru_cache(REMEMBERED_TOKENS)(self._printed_bytes)
+        """Bytes that a token adds to text: none if it is special."""
 
     @property
     def has_chat_template(self) -> bool:
@@ -134,8 +138,7 @@ class Tokenizer:
         byte = BYTE_TOKEN.fullmatch(written)
         return bytes([int(byte[1], 16)]) if byte else written.replace("▁", " ").encode()  # as SentencePiece writes them
 
-    def printed_bytes(self, token: int) -> bytes:
-        """Bytes that a token adds to text: none if it is special."""
+    def _printed_bytes(self, token: int) -> bytes:
         added = self._added.get(token)
         return b"" if added is not None and added.special else self._bytes_of(token)
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Collection, Sequence
-from typing import Any, NamedTuple, Protocol, runtime_checkable
+from typing import Any, NamedTuple
 
 from ...calls.scores import Scores
 from ...errors import InvalidState
@@ -25,14 +25,6 @@ THE_MODEL, A_TIME, A_JOB = "the model", "a time to pass", "work that the server 
 
 RunAside = Callable[[Callable[[], Any], Callable[[], None]], Job]
 """Calls the first function on another thread, then the second one on this thread."""
-
-
-@runtime_checkable
-class Returnable(Protocol):
-    """A value that is not lost if nobody takes it from its future."""
-
-    def not_taken(self) -> None:
-        """The future is given up."""
 
 
 class _ForFutures(NamedTuple):
@@ -101,14 +93,14 @@ class Waits:
         self.begin(future, timer.cancel, A_TIME)
 
     def cancel(self, future: int) -> None:
-        """Cancels a future, and ends what goes on behind it. What it holds is given back: the next receiver gets a
-        message."""
+        """Cancels a future, and ends what goes on behind it. A value with `not_taken` hears that nobody takes it: the
+        next receiver gets a message."""
         value = self.futures.cancel(future)
         if found := self._under_way.pop(future, None):
             stop, _ = found
             stop()
-        elif isinstance(value, Returnable):
-            value.not_taken()
+        elif (not_taken := getattr(value, "not_taken", None)) is not None:
+            not_taken()
 
     # ---- decode runs ----
 
