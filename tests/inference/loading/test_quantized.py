@@ -70,6 +70,17 @@ def test_a_model_equals_the_one_with_plain_weights(scheme: str, tmp_path: Path) 
     assert nbytes < 0.4 * plain_bytes
 
 
+@pytest.mark.parametrize(
+    ("scheme", "kept"), [("gptq-4-128", False), ("gptq-8-rows", False), ("gptq-8-128-asymmetric", True)]
+)
+def test_zeros_of_a_symmetric_file_take_no_memory(scheme: str, kept: bool, tmp_path: Path) -> None:
+    quantized, _ = make(tmp_path, scheme)
+    checkpoint = Checkpoint(quantized, read_scheme(json.loads((quantized / "config.json").read_text())))
+    assert checkpoint.scheme is not None
+    weight = checkpoint.scheme.read(checkpoint, UP, 384, 256).weight
+    assert (weight.zeros is not None) == weight.zeros_taken == kept
+
+
 def test_experts_of_mxfp4_are_read_out_of_one_tensor(tmp_path: Path) -> None:
     experts, outs, groups, module = 3, 8, 5, "experts.gate_up_proj"
     generator = torch.Generator().manual_seed(0)

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from ....errors import CheckpointError
-from ....quantization.formats import QuantizedWeight
+from ....quantization.formats import INT4_MIDDLE, QuantizedWeight
 from ..scheme import (
     FLOATING,
     GROUPS,
@@ -55,7 +55,8 @@ class Gptq:
         if order is not None:
             values = values[:, order]
         integers, taken = stored_integers(values, self._bits), stored_zeros(zeros.t(), self._bits)
-        weight = QuantizedWeight(format, integers, scales.t().contiguous(), taken, True)
+        plain = bool((taken == (INT4_MIDDLE if self._bits == 4 else 0)).all())  # as in all symmetric files
+        weight = QuantizedWeight(format, integers, scales.t().contiguous(), None if plain else taken, not plain)
         return StoredWeight(weight, order)
 
     def _order(self, tensors: Tensors, module: str, columns: int) -> Tensor | None:
