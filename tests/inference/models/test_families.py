@@ -96,7 +96,8 @@ def test_bfloat16_is_as_near_to_float32_as_the_reference_is(oracle: Oracle) -> N
         [result] = Driver(worker.run, "model").logprobs(Extend(Keys(), tokens), vocab_size=VOCAB)
         ours.append(deviations(result, truth))
         theirs.append(deviations(log_probabilities(reference, tokens), truth))
-    slack = 1.2 if oracle.worker._served.model.capturable else 1.5
+    chooses = any("experts" in key for key in json.loads((oracle.folder / "config.json").read_text()))
+    slack = 1.5 if chooses else 1.2
     assert np.median(ours) < slack * np.median(theirs)
 
 
