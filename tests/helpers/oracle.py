@@ -10,8 +10,9 @@ import numpy as np
 import torch
 
 from pie_inference.config import WorkerConfig
+from pie_inference.protocol import ShiftKvpage
 from pie_inference.serving.worker import Worker
-from testing.worker_batches import Driver, Extend, Keys
+from testing.worker_batches import Driver, Extend, Keys, copy_batch, indptr, ints
 
 VOCAB = 272
 
@@ -72,6 +73,44 @@ def random_tokens(count: int, seed: int = 0) -> list[int]:
 
 def assert_close(actual: np.ndarray, expected: np.ndarray) -> None:
     np.testing.assert_allclose(actual, expected, rtol=1e-4, atol=1e-4)
+
+
+def assert_decodes(oracle: Oracle, prompt: int = 95, more: int = 5) -> None:
+    """A prompt of so many tokens, and `more` one by one behind it."""
+    tokens, keys, driver = random_tokens(prompt + more), Keys(), oracle.driver()
+    expected = oracle.expected(tokens)
+    [prefill] = driver.logprobs(Extend(keys, tokens[:prompt]), vocab_size=VOCAB)
+    assert_close(prefill, expected[:prompt])
+    for n in range(prompt, prompt + more):
+        [decode] = driver.logprobs(Extend(keys, tokens[n : n + 1]), vocab_size=VOCAB)
+        assert_close(decode, expected[n : n + 1])
+
+
+def assert_forks_share_pages(oracle: Oracle) -> None:
+    """A fork within a page: one branch goes on in the page, the other in a copy of its slots."""
+    driver, trunk, prompt = oracle.driver(), Keys(), random_tokens(40, 3)
+    driver.logprobs(Extend(trunk, prompt), vocab_size=VOCAB)
+    branches = [trunk, trunk.fork()]
+    source, branches[1].slots = branches[1].slots[32:], branches[1].slots[:32]
+    driver.run(copy_batch(ints(source), ints(driver.add_slots(branches[1], 8))))
+    texts = [random_tokens(9, 20 + n) for n in range(2)]
+    for part in (slice(0, 8), slice(8, 9)):
+        steps = [Extend(branch, text[part]) for branch, text in zip(branches, texts, strict=True)]
+        results = driver.logprobs(*steps, vocab_size=VOCAB)
+    for result, text in zip(results, texts, strict=True):
+        assert_close(result, oracle.expected(prompt + text)[-1:])
+
+
+def assert_keys_move(oracle: Oracle) -> None:
+    """50 tokens that were run at positions from 23 on, and are moved to the beginning."""
+    assert not oracle.worker.describe()[0].fixed_positions
+    tokens, keys, driver = random_tokens(60, 5), Keys(), oracle.driver()
+    keys.position = 23
+    driver.logprobs(Extend(keys, tokens[:50]), vocab_size=VOCAB)
+    driver.run(ShiftKvpage(ints(keys.slots), ints(range(50)), indptr([50])))
+    keys.position = 50
+    [result] = driver.logprobs(Extend(keys, tokens[50:]), vocab_size=VOCAB)
+    assert_close(result, oracle.expected(tokens)[50:])
 
 
 def assert_ragged_batch_equals(oracle: Oracle, before: Sequence[int], new: Sequence[int]) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import random
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -448,6 +449,25 @@ class World:
         while self.sent:
             waves += self.turn(self.run()).waves
         return waves
+
+    def some_turns(self, choice: random.Random) -> None:
+        """Some turns, or none; not all waves are answered."""
+        for _ in range(choice.choice([0, 0, 1, 2, 3])):
+            self.now += 1.0
+            self.turn(quiet=choice.random() < 0.6)
+            if self.sent and choice.random() < 0.5:
+                self.answer()
+
+    def finish(self) -> None:
+        """Runs until nothing moves any more, and tells everybody."""
+        for _ in range(5000):
+            self.now += 10.0
+            turn = self.turn()
+            if self.sent:
+                self.answer()
+            elif not turn.waves and turn.deadline is None:
+                break
+        self.tell()
 
 
 def _granted(holdings: Holdings, command: Bind) -> bool:

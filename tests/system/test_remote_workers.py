@@ -29,8 +29,8 @@ from tests.helpers.remote_workers import (
 from tests.helpers.servers import Listener, launch, run, started
 from tests.helpers.tiers import corpus
 from tests.helpers.tree import ROOT
-from tests.system.test_exports import EXPORT, IMPORT, until_equal
-from tests.system.test_killed_worker import DECODE
+from tests.system.test_exports import EXPORT
+from tests.system.test_killed_worker import DECODE, serves_anew
 from tests.system.test_survival import WAIT
 
 PACED = ("--worker", "paced:1ms", "--model")
@@ -95,15 +95,6 @@ def test_a_worker_is_killed_and_cut_off_and_serves_again(
 
     with remote_worker(*arguments) as first:
         asyncio.run(check(first))
-
-
-async def serves_anew(server: ServerApi) -> list[int]:
-    """What an importer is told; leaves nothing there."""
-    expected, _ = await run(server, EXPORT)
-    tokens, *_ = await run(server, IMPORT)
-    assert tokens == expected
-    await until_equal(server, [(0, 0)])
-    return list(expected)
 
 
 @pytest.mark.parametrize("hosts", [0, 2])

@@ -27,26 +27,9 @@ POLICIES: list[DispatchPolicy] = [
 ]
 
 
-def pump(world: World, choice: random.Random) -> None:
-    """Some turns, or none."""
-    for _ in range(choice.choice([0, 0, 1, 2, 3])):
-        world.now += 1.0
-        world.turn(quiet=choice.random() < 0.6)
-        if world.sent and choice.random() < 0.6:
-            world.answer()
-
-
 def finish(world: World) -> None:
-    """Runs until nothing moves any more."""
     world.lateness = lambda: 0
-    for _ in range(5000):
-        world.now += 10.0
-        turn = world.turn()
-        if world.sent:
-            world.answer()
-        elif not turn.waves and turn.deadline is None:
-            break
-    world.tell()
+    world.finish()
 
 
 def play(world: World, authors: list[Author], choice: random.Random, steps: int) -> None:
@@ -58,7 +41,7 @@ def play(world: World, authors: list[Author], choice: random.Random, steps: int)
             except CallError:  # there is not so much memory at all: the program ends
                 author.gone = True
                 world.close(author.inferlet)
-        pump(world, choice)
+        world.some_turns(choice)
 
 
 @settings(max_examples=60, deadline=None)

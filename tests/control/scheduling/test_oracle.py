@@ -245,34 +245,13 @@ def test_calls_mean_the_same_whatever_is_batched_evicted_or_waits(seed: int, lat
         if alive := [one for one in programs if one.inferlet.owner in world.inferlets]:
             with suppress(IndexError, ValueError):  # nothing to choose from
                 choice.choice(alive).step()
-        _pump(world, choice)
-    _finish(world)
+        world.some_turns(choice)
+    world.finish()
     _end_those_who_are_waited_for(world, programs)
     for program in programs:
         ending = program.inferlet.ending
         assert ending is None or ending.reason is Reason.EVICTED
         program.check(complete=ending is None and not program.inferlet.space.ended)
-
-
-def _pump(world: World, choice: random.Random) -> None:
-    """Some turns, or none."""
-    for _ in range(choice.choice([0, 0, 1, 2, 3])):
-        world.now += 1.0
-        world.turn(quiet=choice.random() < 0.6)
-        if world.sent and choice.random() < 0.5:
-            world.answer()
-
-
-def _finish(world: World) -> None:
-    """Runs until nothing moves any more."""
-    for _ in range(5000):
-        world.now += 10.0
-        turn = world.turn()
-        if world.sent:
-            world.answer()
-        elif not turn.waves and turn.deadline is None:
-            break
-    world.tell()
 
 
 def _end_those_who_are_waited_for(world: World, programs: Sequence[Program]) -> None:
@@ -287,7 +266,7 @@ def _end_those_who_are_waited_for(world: World, programs: Sequence[Program]) -> 
     assert interactive, "batch jobs wait for each other"
     for inferlet in interactive:
         world.close(inferlet)
-    _finish(world)
+    world.finish()
     assert not any(one.space.waiting for one in stuck if one.ending is None), "a batch job waits for nobody"
     for inferlet in interactive:
         assert set(inferlet.answers) == inferlet.accepted, "an interactive inferlet was not served before it was closed"

@@ -22,12 +22,20 @@ from pie_inference.config import WorkerConfig
 from pie_inference.errors import CheckpointError, ConfigError
 from pie_inference.models.borrowed import config as borrowed
 from pie_inference.models.borrowed.survey import Heads
-from pie_inference.protocol import CopyEmb, EmbedTxt, ForwardWithScores, ForwardWithScoresResult, ShiftKvpage
+from pie_inference.protocol import CopyEmb, EmbedTxt, ForwardWithScores, ForwardWithScoresResult
 from pie_inference.serving.worker import Worker
 from testing.checkpoints import make_checkpoint
-from testing.worker_batches import Extend, Keys, copy_batch, indptr, ints
+from testing.worker_batches import Extend, Keys, ints
 from tests.helpers.families import WINDOW, save_reference
-from tests.helpers.oracle import VOCAB, Oracle, assert_close, assert_ragged_batch_equals, random_tokens
+from tests.helpers.oracle import (
+    VOCAB,
+    Oracle,
+    assert_close,
+    assert_forks_share_pages,
+    assert_keys_move,
+    assert_ragged_batch_equals,
+    random_tokens,
+)
 
 BY_TOKEN: dict[str, Any] = {
     "head_dim": 16,
@@ -87,17 +95,7 @@ def test_batches_of_texts(oracle: Oracle) -> None:
 
 
 def test_forks_share_pages(oracle: Oracle) -> None:
-    driver, trunk, prompt = oracle.driver(), Keys(), random_tokens(40, 3)
-    driver.logprobs(Extend(trunk, prompt), vocab_size=VOCAB)
-    branches = [trunk, trunk.fork()]
-    source, branches[1].slots = branches[1].slots[32:], branches[1].slots[:32]
-    driver.run(copy_batch(ints(source), ints(driver.add_slots(branches[1], 8))))
-    texts = [random_tokens(9, 20 + n) for n in range(2)]
-    for part in (slice(0, 8), slice(8, 9)):
-        steps = [Extend(branch, text[part]) for branch, text in zip(branches, texts, strict=True)]
-        results = driver.logprobs(*steps, vocab_size=VOCAB)
-    for result, text in zip(results, texts, strict=True):
-        assert_close(result, oracle.expected(prompt + text)[-1:])
+    assert_forks_share_pages(oracle)
 
 
 @pytest.mark.parametrize("oracle", ["gemma4", "gemma4 moe", "gemma3n"], indirect=True)
@@ -140,17 +138,6 @@ def test_keys_that_are_moved(oracle: Oracle) -> None:
 
 def test_keys_of_layers_without_positions_stay_as_they_are(tmp_path: Path) -> None:
     assert_keys_move(Oracle(tmp_path, save_reference(tmp_path, LLAMA[0], **LLAMA[1])))
-
-
-def assert_keys_move(oracle: Oracle) -> None:
-    assert not oracle.worker.describe()[0].fixed_positions
-    tokens, keys, driver = random_tokens(60, 5), Keys(), oracle.driver()
-    keys.position = 23
-    driver.logprobs(Extend(keys, tokens[:50]), vocab_size=VOCAB)
-    driver.run(ShiftKvpage(ints(keys.slots), ints(range(50)), indptr([50])))
-    keys.position = 50
-    [result] = driver.logprobs(Extend(keys, tokens[50:]), vocab_size=VOCAB)
-    assert_close(result, oracle.expected(tokens)[50:])
 
 
 @pytest.mark.parametrize("oracle", ["cohere", "gpt2"], indirect=True)

@@ -11,14 +11,17 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from pie_inference.config import WorkerConfig
-from pie_inference.protocol import GetEmbedding, GetEmbeddingResult, ShiftKvpage
+from pie_inference.protocol import GetEmbedding, GetEmbeddingResult
 from pie_inference.serving.worker import Worker
-from testing.worker_batches import Driver, Extend, Keys, copy_batch, indptr, ints
+from testing.worker_batches import Driver, Extend, Keys, ints
 from tests.helpers.families import FAMILIES, save_reference
 from tests.helpers.oracle import (
     VOCAB,
     Oracle,
     assert_close,
+    assert_decodes,
+    assert_forks_share_pages,
+    assert_keys_move,
     assert_ragged_batch_equals,
     load_reference,
     log_probabilities,
@@ -34,13 +37,7 @@ def oracle(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
 
 
 def test_prefill_and_decode(oracle: Oracle) -> None:
-    tokens, keys, driver = random_tokens(100), Keys(), oracle.driver()
-    expected = oracle.expected(tokens)
-    [prefill] = driver.logprobs(Extend(keys, tokens[:95]), vocab_size=VOCAB)
-    assert_close(prefill, expected[:95])
-    for n in range(95, 100):
-        [decode] = driver.logprobs(Extend(keys, tokens[n : n + 1]), vocab_size=VOCAB)
-        assert_close(decode, expected[n : n + 1])
+    assert_decodes(oracle)
 
 
 def test_ragged_batches(oracle: Oracle) -> None:
@@ -48,27 +45,11 @@ def test_ragged_batches(oracle: Oracle) -> None:
 
 
 def test_forks_share_pages(oracle: Oracle) -> None:
-    driver, trunk, prompt = oracle.driver(), Keys(), random_tokens(40, 3)
-    driver.logprobs(Extend(trunk, prompt), vocab_size=VOCAB)
-    branches = [trunk, trunk.fork()]
-    source, branches[1].slots = branches[1].slots[32:], branches[1].slots[:32]
-    driver.run(copy_batch(ints(source), ints(driver.add_slots(branches[1], 8))))
-    texts = [random_tokens(9, 20 + n) for n in range(2)]
-    for part in (slice(0, 8), slice(8, 9)):
-        steps = [Extend(branch, text[part]) for branch, text in zip(branches, texts, strict=True)]
-        results = driver.logprobs(*steps, vocab_size=VOCAB)
-    for result, text in zip(results, texts, strict=True):
-        assert_close(result, oracle.expected(prompt + text)[-1:])
+    assert_forks_share_pages(oracle)
 
 
 def test_moved_tokens_are_at_their_new_positions(oracle: Oracle) -> None:
-    tokens, keys, driver = random_tokens(60, 5), Keys(), oracle.driver()
-    keys.position = 23
-    driver.logprobs(Extend(keys, tokens[:50]), vocab_size=VOCAB)
-    driver.run(ShiftKvpage(ints(keys.slots), ints(range(50)), indptr([50])))
-    keys.position = 50
-    [result] = driver.logprobs(Extend(keys, tokens[50:]), vocab_size=VOCAB)
-    assert_close(result, oracle.expected(tokens)[50:])
+    assert_keys_move(oracle)
 
 
 def test_float64_is_float64_everywhere(oracle: Oracle) -> None:

@@ -15,7 +15,14 @@ from pie_inference.protocol import Forward, GetLogprobs, GetLogprobsResult, Shif
 from pie_inference.serving.worker import Worker
 from testing.checkpoints import make_checkpoint
 from testing.worker_batches import Driver, Extend, Keys, copy_batch, embed_batch, indptr, ints
-from tests.helpers.oracle import VOCAB, Oracle, assert_close, assert_ragged_batch_equals, random_tokens
+from tests.helpers.oracle import (
+    VOCAB,
+    Oracle,
+    assert_close,
+    assert_decodes,
+    assert_ragged_batch_equals,
+    random_tokens,
+)
 
 LLAMA3 = {
     "rope_type": "llama3",
@@ -49,14 +56,7 @@ def oracle(tmp_path_factory: pytest.TempPathFactory) -> Oracle:
 
 @pytest.mark.parametrize("name", SHAPES)
 def test_prefill_and_decode_equal_the_reference(name: str, tmp_path: Path) -> None:
-    oracle = Oracle.of(make_checkpoint(tmp_path, **SHAPES[name]))
-    tokens, keys, driver = random_tokens(150), Keys(), oracle.driver()
-    expected = oracle.expected(tokens)
-    [prefill] = driver.logprobs(Extend(keys, tokens[:147]), vocab_size=VOCAB)
-    assert_close(prefill, expected[:147])
-    for n in range(147, 150):
-        [decode] = driver.logprobs(Extend(keys, tokens[n : n + 1]), vocab_size=VOCAB)
-        assert_close(decode, expected[n : n + 1])
+    assert_decodes(Oracle.of(make_checkpoint(tmp_path, **SHAPES[name])), 147, 3)
 
 
 @pytest.mark.parametrize("cuts", [(1, 2), (16, 17), (64, 65), (5, 100), (128, 129)])
