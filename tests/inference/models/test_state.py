@@ -10,7 +10,6 @@ import msgspec
 import numpy as np
 import pytest
 import torch
-import transformers
 from safetensors.torch import load_file, save_file
 
 from pie_inference.config import WorkerConfig
@@ -26,6 +25,7 @@ from tests.helpers.oracle import (
     VOCAB,
     Oracle,
     assert_close,
+    assert_decodes,
     assert_ragged_batch_equals,
     load_reference,
     log_probabilities,
@@ -73,13 +73,7 @@ def oracle(request: pytest.FixtureRequest, tmp_path: Path) -> StateOracle:
 
 
 def test_prefill_and_decode(oracle: StateOracle) -> None:
-    tokens, keys, driver = random_tokens(100), Keys(), oracle.driver()
-    expected = oracle.expected(tokens)
-    [prefill] = driver.logprobs(Extend(keys, tokens[:95]), vocab_size=VOCAB)
-    assert_close(prefill, expected[:95])
-    for n in range(95, 100):
-        [decode] = driver.logprobs(Extend(keys, tokens[n : n + 1]), vocab_size=VOCAB)
-        assert_close(decode, expected[n : n + 1])
+    assert_decodes(oracle)
 
 
 def test_ragged_batches(oracle: StateOracle) -> None:
@@ -108,16 +102,16 @@ def test_a_swap_without_states_fails_alone(oracle: StateOracle) -> None:
 
 
 def test_bfloat16_is_as_near_to_float32_as_the_reference_is(oracle: StateOracle) -> None:
+    """Within a fifth."""
     reference = load_reference(oracle.folder, torch.bfloat16)
     rounded = StateOracle(oracle.folder, oracle.reference, dtype="bfloat16")
     ours, theirs = [], []
-    for tokens in (random_tokens(100, seed) for seed in (8, 9, 10)):
+    for tokens in (random_tokens(400, seed) for seed in (8, 9, 10)):
         truth = oracle.expected(tokens)
         [result] = rounded.driver().logprobs(Extend(Keys(), tokens), vocab_size=VOCAB)
         ours.append(np.square(result - truth).mean(-1))
         theirs.append(np.square(log_probabilities(reference, tokens) - truth).mean(-1))
-    slack = 1.2 if isinstance(oracle.reference, transformers.Qwen3_5ForCausalLM) else 1.5
-    assert np.median(ours) < slack**2 * np.median(theirs)
+    assert np.median(ours) < 1.2**2 * np.median(theirs)
 
 
 def test_a_state_is_the_same_number_however_a_text_is_cut(oracle: StateOracle) -> None:
