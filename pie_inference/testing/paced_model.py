@@ -86,40 +86,44 @@ def spread(values: Array) -> Hashes:
     return z ^ (z >> np.uint64(27))
 
 
+def _describe(name: str, options: WorkerOptions) -> ModelDescription:
+    sizes = {key: size if (size := getattr(options, key)) is not None else DEFAULTS[key] for key in DEFAULTS}
+    return ModelDescription(
+        name=name,
+        architecture="PacedModel",
+        calls=(*BATCHES, *EXTENSIONS),
+        dtype="none",
+        device="paced",
+        vocab_size=VOCAB,
+        hidden_size=1,
+        max_context=sizes["max_context"],
+        page_size=options.page_size,
+        num_pages=sizes["pages"],
+        num_host_pages=options.host_pages,
+        num_embeds=sizes["embeds"],
+        num_token_slots=options.token_slots,
+        max_batch_tokens=options.max_batch_tokens,
+        max_batch_rows=options.max_batch_rows,
+        max_dist=VOCAB,
+        max_swap_pages=min(MOST_SWAP_PAGES, options.host_pages),
+        stop_tokens=(byte_tokenizer.END,),
+        tokenizer=byte_tokenizer.tokenizer_json(),
+        tokenizer_config=byte_tokenizer.tokenizer_config(),
+        page_bytes=0,
+        weight_bytes=0,
+        vision=VISION,
+    )
+
+
 class PacedModel:
     """Runs waves; `options` says how large its pools and batches are."""
 
     def __init__(self, name: str, pace: Pace, options: WorkerOptions) -> None:
         self._pace = pace
-        sizes = {key: size if (size := getattr(options, key)) is not None else DEFAULTS[key] for key in DEFAULTS}
-        self._description = ModelDescription(
-            name=name,
-            architecture="PacedModel",
-            calls=(*BATCHES, *EXTENSIONS),
-            dtype="none",
-            device="paced",
-            vocab_size=VOCAB,
-            hidden_size=1,
-            max_context=sizes["max_context"],
-            page_size=options.page_size,
-            num_pages=sizes["pages"],
-            num_host_pages=options.host_pages,
-            num_embeds=sizes["embeds"],
-            num_token_slots=options.token_slots,
-            max_batch_tokens=options.max_batch_tokens,
-            max_batch_rows=options.max_batch_rows,
-            max_dist=VOCAB,
-            max_swap_pages=min(MOST_SWAP_PAGES, options.host_pages),
-            stop_tokens=(byte_tokenizer.END,),
-            tokenizer=byte_tokenizer.tokenizer_json(),
-            tokenizer_config=byte_tokenizer.tokenizer_config(),
-            page_bytes=0,
-            weight_bytes=0,
-            vision=VISION,
-        )
+        self._description = _describe(name, options)
         self._constraints = Constraints(self._description.tokenizer, VOCAB, (byte_tokenizer.END,))
         self._faults: list[tuple[int, Fault]] = []
-        self._embeds = np.zeros(sizes["embeds"], np.uint64)
+        self._embeds = np.zeros(self._description.num_embeds, np.uint64)
         self._tokens = np.zeros(options.token_slots, np.int32)
         self._tiles = TileRunner()
         self._handlers: dict[type[Batch], Callable[[Any], Result | None]] = {

@@ -7,7 +7,7 @@ import asyncio
 import builtins
 import importlib
 from collections import ChainMap
-from collections.abc import Iterator, MutableMapping
+from collections.abc import Callable, Iterator, MutableMapping
 from typing import Any
 
 from inferlet_sdk.generation.generation import Generation
@@ -20,6 +20,8 @@ Names = MutableMapping[str, Value | None]
 Told = tuple[Any, str, str]
 """A node, a message and advice."""
 Function = ast.FunctionDef | ast.AsyncFunctionDef
+Bind = Callable[[str, Value | None], None]
+"""Notes what a name is from here on."""
 
 MODULES = ("asyncio", "time", "threading", "subprocess", "socket", "concurrent.futures", "urllib", "urllib.request")
 BLOCKING = {
@@ -95,6 +97,22 @@ class Walk:
             bound.setdefault(name, []).append(value)
             names[name] = value
 
+        self._own(node, names, bind, function, deep)
+        if isinstance(node, Function | ast.ClassDef):
+            return
+        for field in ("body", "orelse", "finalbody"):
+            for each in getattr(node, field, []):
+                self._statement(each, names, bound, function, deep)
+        for handler in [*getattr(node, "handlers", []), *getattr(node, "cases", [])]:
+            for each in ast.walk(handler):
+                if isinstance(each, ast.MatchAs | ast.MatchStar | ast.ExceptHandler) and each.name:
+                    bind(each.name, None)
+            for each in handler.body:
+                self._statement(each, names, bound, function, deep)
+
+    def _own(self, node: ast.stmt, names: Names, bind: Bind, function: Function | None, deep: bool) -> None:
+        """A statement without those within it."""
+
         def bind_target(target: ast.expr, value: Value | None) -> None:
             if isinstance(target, ast.Name):
                 bind(target.id, value)
@@ -140,17 +158,6 @@ class Walk:
                 self._returned(expression, self.infer(expression, names, function), function)
             case _:
                 self._parts(node, names, function)
-        if isinstance(node, Function | ast.ClassDef):
-            return
-        for field in ("body", "orelse", "finalbody"):
-            for each in getattr(node, field, []):
-                self._statement(each, names, bound, function, deep)
-        for handler in [*getattr(node, "handlers", []), *getattr(node, "cases", [])]:
-            for each in ast.walk(handler):
-                if isinstance(each, ast.MatchAs | ast.MatchStar | ast.ExceptHandler) and each.name:
-                    bind(each.name, None)
-            for each in handler.body:
-                self._statement(each, names, bound, function, deep)
 
     def _parts(self, node: ast.AST, names: Names, function: Function | None) -> None:
         """Expressions of a statement, or of an expression."""
@@ -160,7 +167,7 @@ class Walk:
             elif not isinstance(child, ast.stmt | ast.ExceptHandler | ast.match_case):
                 self._parts(child, names, function)
 
-    def _import(self, node: ast.Import | ast.ImportFrom, bind: Any) -> None:
+    def _import(self, node: ast.Import | ast.ImportFrom, bind: Bind) -> None:
         for alias in node.names:
             if isinstance(node, ast.Import):
                 module = _module(alias.name if alias.asname else alias.name.partition(".")[0])
@@ -180,7 +187,7 @@ class Walk:
                     for name in getattr(module, "__all__", ()):
                         bind(name, Value("object", getattr(module, name)))
 
-    def _function(self, node: Function, names: Names, bind: Any, deep: bool) -> None:
+    def _function(self, node: Function, names: Names, bind: Bind, deep: bool) -> None:
         bare = [one.func if isinstance(one, ast.Call) else one for one in node.decorator_list]
         marks = [self.infer(one, names, None) for one in bare]
         is_marked = any(one is not None and getattr(one.of, "__name__", "") == "inferlet" for one in marks)
