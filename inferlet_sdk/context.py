@@ -218,9 +218,9 @@ class Context(FilledContext):
         sequence.keep_end()
 
     async def pin(self, seconds: int, count: int | None = None) -> int:
-        """As `keep`, and the keys of its first `count` tokens, or of all, stay for some seconds, at most a day, even
-        when memory is short. How many of these tokens: none of a short text, and fewer than all, if the tenant would
-        have pinned more than a quarter of the memory that it may use."""
+        """Does as `keep`, and the keys of its first `count` tokens, or of all, stay for some seconds, at most a day,
+        even when memory is short. Returns how many of these tokens stay: none of a short text, and fewer than all if
+        the tenant would have pinned more than a quarter of the memory that it may use."""
         sequence = self._settled("pin")
         return await pin_pages(sequence, seconds, len(sequence.tokens) if count is None else whole(count, "count"))
 

@@ -78,14 +78,14 @@ class TenantApi:
         self._bound_programs()
 
     def of_key(self, key: str, may_send: bool, most: int | None) -> TenantApi:
-        """The same for a client that shows a key. `may_send`: whether its inferlets may send requests to other
+        """This API for a client that shows a key. `may_send`: whether its inferlets may send requests to other
         servers; `most`: how many may run at a time."""
         limited = copy.copy(self)
         limited.standing = replace(self.standing, may_send=may_send, key=key, key_inferlets=most)
         return limited
 
     def of_priority(self, priority: int) -> TenantApi:
-        """The same for what goes earlier (below 0) or later (above 0) than others of this tenant."""
+        """This API for what goes earlier (below 0) or later (above 0) than others of this tenant."""
         ordered = copy.copy(self)
         ordered.standing = replace(self.standing, priority=priority)
         return ordered

@@ -34,7 +34,7 @@ async def score_tokens(sequence: TokenSequence, tokens: Sequence[int]) -> list[f
 
 
 async def score_listed(sequence: TokenSequence, tokens: Sequence[int], alternatives: int) -> list[TokenLogprobs]:
-    """As `score_tokens`, each with the most probable tokens in its place."""
+    """Scores as `score_tokens` does, each token with the most probable tokens in its place."""
 
     def read(queue: int, outputs: Embeds, scored: Sequence[int]) -> Awaitable[list[TokenLogprobs]]:
         return logprobs_at(queue, outputs, scored, alternatives)

@@ -74,7 +74,7 @@ class Parameter:
 
     @property
     def type(self) -> str:
-        """As usage shows it."""
+        """The type as the usage text shows it."""
         plain = _plain(self.of_words)
         if isinstance(plain, OneValue):
             return "|".join(str(value) for value, _ in plain.values)

@@ -53,7 +53,7 @@ def _plain(value: Any) -> Any:
 
 
 def _in_order(items: list[Any]) -> list[Any]:
-    """The same set gives the same text."""
+    """Sorts what can be sorted, so that the same set gives the same text."""
     try:
         return sorted(items)
     except TypeError:

@@ -24,7 +24,7 @@ class Earlier:
     """What was said before a request, oldest first."""
 
     turns: Sequence[Mapping[str, Any]] = ()
-    """Of each: `input`, as the program has stored it, and `body`, its answer."""
+    """Each has its `input`, as the program has stored it, and its answer as `body`."""
     blobs: Mapping[str, Blob] = field(default_factory=dict)
     """The images in it, by the names that those of a request have."""
 

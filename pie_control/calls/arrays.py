@@ -25,7 +25,7 @@ def ends_of(lengths: Iterable[int]) -> NDArray[np.int32]:
 
 
 def offsets(lengths: NDArray[np.int32]) -> NDArray[np.int32]:
-    """The same of an array."""
+    """Offsets of ragged rows, as `ends_of` gives them, of an array of lengths."""
     ends = np.zeros(len(lengths) + 1, np.int32)
     lengths.cumsum(out=ends[1:])
     return ends

@@ -19,7 +19,7 @@ from pie_control.registry.registry import Registry
 
 from .deltas import About, Delta, Deltas, Now
 from .sections import host_section, tenant_section, worker_section
-from .waves import Answered, WaveWatch
+from .waves import Answered, RecentWaves
 
 MOST_INFERLETS = 1000
 """Inferlets that a viewer is shown: those that run, oldest first, then those that ended, newest first."""
@@ -34,7 +34,7 @@ SLOW, SLOWER = 4, 8
 
 
 Line = Callable[[], Sequence[Mapping[str, Any]]]
-"""Of each `tenant` with requests: how many are `served`, how many wait, and for how long the first one of them has."""
+"""Tells for each `tenant` with requests how many are `served`, how many wait, and how long the first has waited."""
 
 
 class Dashboard:
@@ -44,7 +44,7 @@ class Dashboard:
         self.registry = registry
         self.hosts = hosts
         self.models = models
-        self.watch = WaveWatch(models)
+        self.watch = RecentWaves(models)
         self.tenants: Counter[str] = Counter()  # tokens run since the first viewer came
         self._counted: Counter[Owner] = Counter()  # of these, by inferlet
         self._viewers = 0

@@ -54,7 +54,7 @@ class Answered:
         return WaveRow(self.model, self.worker, self.begin, seconds, self.wave.tokens, total, commands)
 
 
-class WaveWatch:
+class RecentWaves:
     """All waves of all models. Belongs to the thread of the control loop."""
 
     def __init__(self, models: Mapping[str, Model]) -> None:
@@ -63,7 +63,7 @@ class WaveWatch:
         self._watched: dict[Replica, _WatchedCounts] = {}
         self.waves: deque[Answered] = deque(maxlen=KEPT)
         self.number = 0
-        """Of the last wave."""
+        """The number of the last wave."""
         self.run: Counter[Owner] = Counter()
         self.generated: Counter[Owner] = Counter()
         """Tokens by inferlet, since the first viewer came."""

@@ -17,7 +17,7 @@ NAME = "journal"
 HEAD = struct.Struct("<II")
 """Before each record: its length and its CRC-32."""
 MOST_BYTES = 64 << 20
-"""Of the file, while nothing can be committed."""
+"""The file has at most so many, while nothing can be committed."""
 CLEAR_BYTES = 1 << 20
 """From this size on it is emptied when all of it is committed."""
 

@@ -24,7 +24,7 @@ from .writer import Reader, Writer
 NONE = "none"
 """Stands for no folder: nothing outlives the server but its programs."""
 MOST = 2**62
-"""Of a number in a table, as good as no bound."""
+"""The largest number in a table, as good as no bound."""
 FORGET_SECONDS = 3600.0
 """Between two looks for what is too old or too much."""
 

@@ -230,7 +230,7 @@ class Replica:
 
     @property
     def scheduler(self) -> Scheduler | None:
-        """That of the worker, while one serves: the next worker gets another one."""
+        """The scheduler of the worker, while one serves: the next worker gets another one."""
         return self._scheduler if self.life.serves else None
 
     def statistics(self) -> SchedulerStatistics:

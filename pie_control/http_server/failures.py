@@ -27,7 +27,7 @@ HTTP_CODES = {403: "forbidden", 404: "not-found", 405: "method-not-allowed", 413
 TYPES = {401: "authentication_error", 403: "permission_error", 429: "rate_limit_error"}
 """Classes of errors as OpenAI's API calls them; of others, `invalid_request_error` or `server_error`."""
 ANTHROPIC_TYPES = {404: "not_found_error", 413: "request_too_large", 500: "api_error", 503: "overloaded_error"}
-"""Of Anthropic's API, where they are others."""
+"""The types of Anthropic's API where they differ from those of OpenAI's."""
 MESSAGES = "/v1/messages"
 """Where its routes begin."""
 METHODS = ("DELETE", "GET", "HEAD", "PATCH", "POST", "PUT")

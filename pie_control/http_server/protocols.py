@@ -30,7 +30,7 @@ MALFORMED = (
     "Transfer-Encoding, of which a request has one, not both"
 )
 MAX_HEAD_BYTES = 64 << 10
-"""Of a request: its line and its headers."""
+"""The line and the headers of a request have at most so many together."""
 MAX_REASON_BYTES = 123
 """The frame that closes a WebSocket has room for so many (RFC 6455)."""
 

@@ -144,7 +144,7 @@ class HttpServer:
                 self._connections.check(self._callers.objection)
 
     def _bound_connections(self) -> None:
-        """As far as there are descriptors, now that all processes of the server run."""
+        """Allows as many as there are descriptors for, now that all processes of the server run."""
         most, wanted = self._connections.most, self._connections.most + self._connections.most_refused
         room = room_for_connections(wanted)
         if room < wanted:

@@ -23,7 +23,7 @@ from .tiling import BadImage, check_size, tiling_of
 PLACES = 3
 """Images that are decoded at a time: two of a tenant, one of an inferlet."""
 SECONDS = 5
-"""Of processor time for one image: twice what the largest photo takes."""
+"""One image has so much processor time: twice what the largest photo takes."""
 PATIENCE = 100
 """Seconds by the clock for one image: the processes yield the processors to the server."""
 OVER_TIME = -getattr(signal, "SIGXCPU", sys.maxsize)

@@ -37,18 +37,18 @@ SHORT_SECONDS = (
     *(0.0005, 0.001, 0.0025, 0.005, 0.01, 0.015, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.5, 0.75),
     *(1.0, 2.5, 5.0, 10.0, 40.0),
 )
-"""Of what lasts as long as a token."""
+"""Bounds for what lasts as long as a token."""
 FIRST_SECONDS = (
     *(0.001, 0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.25, 0.5, 0.75),
     *(1.0, 2.5, 5.0, 7.5, 10.0, 20.0, 40.0, 80.0, 160.0, 640.0),
 )
-"""Of what lasts as long as a prompt."""
+"""Bounds for what lasts as long as a prompt."""
 LONG_SECONDS = (
     *(0.025, 0.1, 0.3, 0.5, 0.8, 1.0, 1.5, 2.5, 5.0, 10.0, 15.0, 20.0, 30.0, 45.0),
     *(60.0, 120.0, 240.0, 480.0, 960.0, 1920.0, 7680.0),
 )
-"""Of what lasts as long as an inferlet."""
+"""Bounds for what lasts as long as an inferlet."""
 SIZES = tuple(float(1 << power) for power in range(15))
-"""Of commands in a batch, and of tokens in a wave."""
+"""Bounds for numbers of commands in a batch, and of tokens in a wave."""
 LENGTHS = tuple(float(one * 10**power) for power in range(6) for one in (1, 2, 5))
-"""Of texts, in tokens."""
+"""Bounds for texts, in tokens."""

@@ -44,7 +44,7 @@ ENDS = ("stop", "abort", "error")
 
 @dataclass(slots=True)
 class Tokens:
-    """Of a tenant at a model."""
+    """The tokens of a tenant at a model."""
 
     prompt: int = 0
     cached: int = 0

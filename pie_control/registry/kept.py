@@ -14,7 +14,7 @@ from ..tenants.tenant import Standing, Tenant
 from .entry import Entry
 
 
-class Keeper:
+class RecordKeeper:
     """Writes what happens to inferlets, and makes entries of those that ended under a server before."""
 
     def __init__(self, records: InferletRecords, limits: InferletLimits) -> None:

@@ -18,7 +18,7 @@ from ..inferlets.lifecycle import ENDINGS, Status
 from ..programs.store import Program
 from ..tenants.tenant import DEFAULT_STANDING, DEFAULT_TENANT, Standing, Tenant
 from .entry import Entry
-from .kept import Keeper
+from .kept import RecordKeeper
 
 KEPT_ENDED = 1000
 """Number of ended inferlets that clients can still ask about."""
@@ -44,7 +44,7 @@ class Registry:
     def __init__(self, limits: InferletLimits, max_inferlets: int, records: InferletRecords | None = None) -> None:
         """`records`: what survives the server. Then an inferlet has ended when that is written, and those that ended
         under a server before are there."""
-        self._keeper = Keeper(records, limits) if records is not None else None
+        self._keeper = RecordKeeper(records, limits) if records is not None else None
         self._limits = limits
         self._max_inferlets = max_inferlets
         self._running: dict[int, Entry] = {}

@@ -138,7 +138,7 @@ class AddressSpace:
         self.ledger.check(*charged(self.model, resource, count))
 
     def check_import(self, pages: int) -> None:
-        """As `check_allocation`, of pages and the state that comes with them at a model with states."""
+        """Checks as `check_allocation` does, of pages and the state that comes with them at a model with states."""
         self.check_allocation(PAGES, pages)
         if self.model.num_states:
             self.check_allocation(STATES, 1)

@@ -235,7 +235,7 @@ def _may_wait(one: Waiting, blocked: int) -> bool:
 
 
 @dataclass(slots=True, eq=False)
-class Request:
+class MemoryRequest:
     """An allocation that found too little room and waits in line. `rank`: the smaller goes first."""
 
     owner: Owner
@@ -255,7 +255,7 @@ class Holdings:
     created: float  # seconds
     freed: Returns  # not taken back yet: waiting commands may use it
     standing: Standing = DEFAULT_STANDING
-    requests: dict[int, Request] = field(default_factory=dict)  # by the number of the command
+    requests: dict[int, MemoryRequest] = field(default_factory=dict)  # by the number of the command
     pages: Binding = field(default_factory=Binding)
     embeds: Binding = field(default_factory=Binding)
     states: Binding = field(default_factory=Binding)

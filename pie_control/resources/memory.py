@@ -27,7 +27,7 @@ from pie_inference.protocol import ModelDescription
 
 from .contention import Action, ContentionPolicy, Holder, Shed, Shortage
 from .exports.exports import Exports
-from .holdings import UNBOUND, Block, Holdings, Request, Returns
+from .holdings import UNBOUND, Block, Holdings, MemoryRequest, Returns
 from .kinds import EMBEDS, PAGES, RESOURCES, STATES, Resource, charged
 from .pool import Pool, PoolUsage
 from .ranges import Range
@@ -90,7 +90,7 @@ class Memory:
         self.page_size = model.page_size
         self._policy = contention
         self._holdings: dict[Owner, Holdings] = {}
-        self._lines: dict[Resource, list[Request]] = {resource: [] for resource in RESOURCES}  # by rank
+        self._lines: dict[Resource, list[MemoryRequest]] = {resource: [] for resource in RESOURCES}  # by rank
         self._changes = dict.fromkeys(RESOURCES, 0)  # of what a policy looks at
         self._resolved = dict.fromkeys(RESOURCES, 0)  # the changes that the last answer of the policy knew
         self._quarantine: int | None = None  # the wave to wait for; None: nothing is in flight or under formation
@@ -146,7 +146,7 @@ class Memory:
         if command.count <= self.pools[resource].free and not (line and line[0].rank < rank):
             self._bind(holdings, resource, command.first, command.count)
             return True
-        request = Request(holdings.owner, rank, resource, command.first, command.count, now)
+        request = MemoryRequest(holdings.owner, rank, resource, command.first, command.count, now)
         holdings.requests[command.seq] = request
         insort(line, request, key=_rank)
         self._changes[resource] += 1
@@ -170,7 +170,7 @@ class Memory:
             self._leave_line(request)
             self._changes[request.resource] += 1
 
-    def _leave_line(self, request: Request) -> None:
+    def _leave_line(self, request: MemoryRequest) -> None:
         line = self._lines[request.resource]
         del line[bisect_left(line, request.rank, key=_rank)]
 
@@ -263,7 +263,7 @@ class Memory:
         return None
 
     def _holders(self, resource: Resource, coming: dict[Owner, int]) -> Sequence[Holder]:
-        waiting: dict[Owner, list[Request]] = {}
+        waiting: dict[Owner, list[MemoryRequest]] = {}
         for request in self._lines[resource]:
             waiting.setdefault(request.owner, []).append(request)
         shared = self._held_by_older(resource) if self._shares and resource is not EMBEDS else {}
@@ -364,7 +364,7 @@ class Memory:
         self.exports.check_integrity()
 
 
-def _holder(holdings: Holdings, held: int, requests: Sequence[Request]) -> Holder:
+def _holder(holdings: Holdings, held: int, requests: Sequence[MemoryRequest]) -> Holder:
     """What a policy sees of an inferlet; `requests` are those of its queues that wait."""
     waits_for = sum(one.count for one in requests)
     waits_since = min((one.since for one in requests), default=None)

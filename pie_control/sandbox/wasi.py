@@ -40,7 +40,7 @@ MAX_WRITE = 4096
 MAX_POLLED = 1024
 """Pollables of one call of `poll`."""
 ACCESS_DENIED = "access-denied"
-"""Of the error codes of wasi:sockets."""
+"""One of the error codes of wasi:sockets."""
 
 
 class WasiState:

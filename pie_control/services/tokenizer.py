@@ -21,8 +21,8 @@ from .chat_template import ChatTemplate, Conversation, parse_conversation, parse
 from .plain_text import MARK, PlainText, encode, load_tokenizer
 
 CHARACTERS = 8
-"""Of a text, for each token that one may have: more stand for none. To tokenize a million takes a thread up to two
-seconds."""
+"""A text has at most so many for each token that it may have: more stand for none. To tokenize a million takes a
+thread up to two seconds."""
 SHORT_TEXT = 1000
 """Characters that take less than about a millisecond, so that everything else may wait for them."""
 SHORT_TOKENS = 250

@@ -18,7 +18,7 @@ TORCH_DTYPES = {"int32": torch.int32, "int64": torch.int64, "uint8": torch.uint8
 
 
 @dataclass(frozen=True)
-class Place:
+class ArrayPlace:
     """The place of an array in the buffer."""
 
     offset: int  # bytes
@@ -29,12 +29,12 @@ class Place:
 class PackedUpload:
     """A buffer on the device for named arrays. Its tensors never move, so a CUDA graph may hold them."""
 
-    def __init__(self, places: Mapping[str, Place], num_bytes: int, device: torch.device) -> None:
+    def __init__(self, places: Mapping[str, ArrayPlace], num_bytes: int, device: torch.device) -> None:
         self._places = places
         self._buffer = torch.empty(num_bytes, dtype=torch.uint8, device=device)
         self.tensors = {name: self._view(place) for name, place in places.items()}
 
-    def _view(self, place: Place) -> Tensor:
+    def _view(self, place: ArrayPlace) -> Tensor:
         end = place.offset + place.capacity * place.dtype.itemsize
         return self._buffer[place.offset : end].view(TORCH_DTYPES[place.dtype.name])
 
@@ -59,7 +59,7 @@ def make_room(sizes: Mapping[str, tuple[str, int]], device: torch.device) -> Pac
     places, end = {}, 0
     for name, (kind, capacity) in sizes.items():
         dtype = np.dtype(kind)
-        places[name] = Place(end, dtype, capacity)
+        places[name] = ArrayPlace(end, dtype, capacity)
         end += -(-capacity * dtype.itemsize // ALIGNMENT) * ALIGNMENT
     return PackedUpload(places, end, device)
 

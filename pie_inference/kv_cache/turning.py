@@ -8,7 +8,7 @@ from torch import Tensor
 from ..ops.interface import Rotation
 
 WORK_BYTES = 12
-"""Of a number of a key in `Turn`, and of a copy of it: at most, but for those of float64."""
+"""A number of a key takes at most so many in `Turn`, with its copy; only those of float64 take more."""
 
 
 class Turn:

@@ -96,7 +96,7 @@ class ModelConfig:
 
     @property
     def code(self) -> str:
-        """Whose code runs it, and how that is known to be exact."""
+        """Says whose code runs it, and how that is known to be exact."""
         return "Pie's own"
 
     @property

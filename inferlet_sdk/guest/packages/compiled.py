@@ -52,7 +52,7 @@ def compile_for_host(name: str) -> None:
 
 
 def _joined(pieces: Iterable[str]) -> Iterator[str]:
-    """The same text in pieces of PIECE, but for the last."""
+    """Cuts a text anew, into pieces of PIECE; the last may be shorter."""
     waiting = io.StringIO()
     for piece in pieces:
         for begin in range(0, len(piece), PIECE):

@@ -50,7 +50,7 @@ class Place:
 
     @classmethod
     def of_launch(cls) -> Place:
-        """As the environment of the inferlet tells it; the default model if it names none."""
+        """The place that the environment of the inferlet tells; the default model if it names none."""
         told = get_env()
         model = told.get("model") or available_models()[0]
         return cls(
@@ -79,7 +79,7 @@ class Wanted:
     logprobs: int | None = None
     """Alternatives of each token; None: no log-probabilities."""
     prompt_logprobs: int | None = None
-    """As `logprobs`, of the tokens of the prompt."""
+    """The same number as `logprobs`, for the tokens of the prompt."""
     grammar: Grammar | None = None
     kept_by: str = ""
     """The field that the grammar comes from."""

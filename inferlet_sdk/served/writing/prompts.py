@@ -44,7 +44,7 @@ class Echo:
 
     @classmethod
     async def of(cls, ctx: Context, place: Place, alternatives: int | None) -> Echo:
-        """Of a context that has the prompt; `alternatives`: of each token, None for no log-probabilities."""
+        """The echo of the prompt that a context has; `alternatives`: of each token, None for no log-probabilities."""
         tokens = ctx.tokens
         if alternatives is None:
             return cls(ctx.text, tokens)

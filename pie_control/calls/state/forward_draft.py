@@ -28,8 +28,9 @@ def issue(
     output_embeds: Sequence[int],
     adapter: str,
 ) -> None:
-    """As `forward` with inputs that are filled. Raises InvalidArgument (no input, too many, no output pages), NotFound,
-    InvalidState (embed never filled, no free slot), QuotaExceeded and Exhausted (no state for the last token)."""
+    """Runs as `forward` with inputs that are filled. Raises InvalidArgument (no input, too many, no output pages),
+    NotFound, InvalidState (embed never filled, no free slot), QuotaExceeded and Exhausted (no state for the last
+    token)."""
     space.check_command(queue)
     number = find_adapter(space, adapter) if adapter else NO_ADAPTER
     inputs, positions = plain.filled(space, input_embeds)

@@ -37,7 +37,7 @@ class UsageRecords:
         self._reader = reader
 
     def write(self, day: int, some: Iterable[tuple[str, str, Usage]]) -> None:
-        """Of a day since the epoch, by tenant and key: all that was used in it so far."""
+        """Writes all that each tenant and key has used so far on a day, which is counted since the epoch."""
         writes: list[Write] = [
             (
                 "INSERT OR REPLACE INTO usage VALUES (?, ?, ?, ?, ?, ?, ?)",

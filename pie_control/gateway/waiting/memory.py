@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Protocol
 
 SPARE = 0.1
-"""Of the KV pages: what is served will need more than it has now."""
+"""This part of the KV pages is left: what is served will need more than it has now."""
 LOOK_SECONDS = 0.05
 """What a look has found counts for so long: it may have to count the pages of all exports."""
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 CALM = 2
-"""So many ends of each place without an eviction, and there are more places again."""
+"""After so many ends of each place without an eviction there are more places again."""
 
 
 class Places:
-    """As many as survive an eviction, and more again while there is none: first one, then twice as many each time."""
+    """The places for requests: as many as survive an eviction. While there is none there are more again, first one,
+    then twice as many each time."""
 
     def __init__(self, most: int) -> None:
         self.count = most

@@ -30,7 +30,7 @@ class Waiter:
 
 
 class Shares:
-    """Whose turn it is: the tenant that has had least for its weight goes first. Nobody saves credit while idle."""
+    """Says whose turn it is: the tenant that has had least for its weight. Nobody saves credit while idle."""
 
     def __init__(self) -> None:
         self._now = 0.0  # in requests of a tenant of weight 1

@@ -26,5 +26,5 @@ def rate_limit_headers(meter: Meter, path: str, now: float, wall: float) -> Head
 
 
 def _duration(limit: Limit) -> str:
-    """As OpenAI writes it: 1.25s, 0s."""
+    """The time until the limit is full again, as OpenAI writes it: 1.25s, 0s."""
     return f"{round(limit.reset_seconds, 3):g}s"

@@ -19,7 +19,7 @@ from ..futures import FutureTable
 from ..runs import Watch
 
 MOST_NAMED, MOST_BYTES = 3, 200
-"""Of what an inferlet waits for, a list tells so many different things, each in so many bytes."""
+"""A list tells so many different things that an inferlet waits for, each in so many bytes."""
 
 THE_MODEL, A_TIME, A_JOB = "the model", "a time to pass", "work that the server does for it"
 

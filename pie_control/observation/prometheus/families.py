@@ -39,5 +39,5 @@ def histogram(name: str, text: str, labels: Sequence[str], values: Mapping[Any, 
 
 
 def _text(bound: float) -> str:
-    """As clients of Prometheus write it: `1.0`, `+Inf`."""
+    """A bound as clients of Prometheus write it: `1.0`, `+Inf`."""
     return "+Inf" if bound == inf else str(bound)

@@ -1,4 +1,4 @@
-"""The same under the names of vLLM, where the meaning is the same, so that dashboards made for it show this server.
+"""Metrics under the names of vLLM, where the meaning is the same, so that dashboards made for it show this server.
 
 A request is an inferlet that has generated a token at the model (requests.py). Where vLLM would preempt a request and
 compute it again later, an inferlet is ended; so preemptions are evictions. Nothing comes from other caches than ours.

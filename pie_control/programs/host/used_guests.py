@@ -20,7 +20,7 @@ has not rehearsed."""
 
 
 class User(NamedTuple):
-    """Whose instances are alike. `program`: a hash."""
+    """Who has used an instance; those of equal users are alike. `program`: a hash."""
 
     tenant: str
     program: str

@@ -156,7 +156,8 @@ class StateTable:
         self._at[last_slot(own)] = State(address, read, False, stamp, stamp, draft=draft, sure=sure)
 
     def bound(self, first: int, asked: int, count: int) -> tuple[Range, ...]:
-        """Of the addresses that a draft asked for, the first `count` have memory. Those that must be given back."""
+        """Notes that the first `count` addresses that a draft asked for have memory. Returns those that must be given
+        back."""
         for slot, one in self._at.items():
             if first <= one.address < first + count:
                 self._at[slot] = one._replace(sure=True)

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 KEPT_SECONDS = 4.0
 """Less than the five seconds after which many servers close an idle connection."""
 MOST_KEPT = 64
-"""Of all tenants of a host; each is a socket."""
+"""All tenants of a host have so many together; each is a socket."""
 OF_CONNECTIONS = ("negotiate", "ntlm")
 """Schemes of authorization that hold for a connection and not for a request."""
 
@@ -38,7 +38,7 @@ class Sender(NamedTuple):
 
 
 class KeptConnections:
-    """Of a host. Belongs to the thread of one event loop."""
+    """The connections that a host keeps. They belong to the thread of one event loop."""
 
     def __init__(self) -> None:
         self._kept: dict[httpcore.AsyncHTTPConnection, tuple[Key, asyncio.TimerHandle]] = {}  # idle longest: first

@@ -1,4 +1,4 @@
-"""Which trace something belongs to, as W3C's header `traceparent` says it."""
+"""Says which trace something belongs to, as W3C's header `traceparent` says it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ HEADER = "traceparent"
 FORM = re.compile(r"00-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}", re.ASCII)
 
 TRACEPARENT: ContextVar[str] = ContextVar("traceparent", default="")
-"""That of the request or session in whose context something happens; "": it has none."""
+"""The header of the request or session in whose context something happens; "": it has none."""
 
 
 def checked(text: str) -> str:

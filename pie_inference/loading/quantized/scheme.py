@@ -61,7 +61,7 @@ class Scheme(Protocol):
     """One scheme, with the parameters of a config.json."""
 
     name: str
-    """As `pie models` shows it."""
+    """The name that `pie models` shows."""
 
     scales: Sequence[str]
     """What the names of scales end with. Each quantized module has all of them."""

@@ -12,7 +12,7 @@ from inferlet_sdk.traits import get_model_info
 
 MOST_INPUTS = 2048
 MOST_NUMBERS = {"float": 180_000, "base64": 690_000}
-"""Of all vectors together: an answer has up to 4 MiB."""
+"""All vectors of an answer have at most so many together: it has up to 4 MiB."""
 
 
 @inferlet(reuse=True)
