@@ -277,6 +277,22 @@ def test_the_next_turn_of_a_conversation_runs_only_what_is_new(reply_tokens: int
     assert traits.usage().pages == 0
 
 
+def test_the_next_turn_behind_a_stop_string_runs_only_what_is_new() -> None:
+    install(states=64, max_context=2048)
+    messages, found, lengths = [{"role": "user", "content": "the river and the sea " * 20}], 0, list[int]()
+    sampler = Sampler(temperature=0, logit_bias=dict.fromkeys(ALONE, 1000.0))
+    for _ in range(3):
+        ctx = Context().fill_chat(messages)
+        reply = run(ctx.generate_until([IgnoreStopTokens(), "qqqx"], max_tokens=80, sampler=sampler))
+        lengths.append(len(reply))
+        assert ctx.found == found
+        ctx.keep()
+        found = len(ctx) - 1
+        messages += [{"role": "assistant", "content": reply}, {"role": "user", "content": "why?"}]
+        ctx.close()
+    assert lengths[-1] < 80
+
+
 def test_a_kept_text_goes_on_in_its_own_pages() -> None:
     host = install(states=64, max_context=1024)
     ctx = Context().fill(LONG[:278])
