@@ -1,5 +1,7 @@
 """What features.rs does, by the Python SDK."""
 
+import json
+
 from inferlet_sdk import Context, Dist, Greedy, IgnoreStopTokens, PromptLookup, Sampler, gather, inferlet
 
 PROMPT = "Once upon a time, there was a"
@@ -11,7 +13,9 @@ SCHEMA = {
 
 
 @inferlet
-async def main(args, what: str):
+async def main(args, what: str, acts: str = ""):
+    if acts:
+        return await do(acts, args.model)
     ctx = Context(args.model).fill(PROMPT)
     return await FEATURES[what](args, ctx)
 
@@ -100,6 +104,55 @@ async def stepped(_, ctx):
 
 async def together(_, ctx):
     return await gather(*(fork.generate_until(max_tokens=6) for fork in [ctx.fork() for _ in range(12)]))
+
+
+async def do(acts, model):
+    contexts, found, greedy, no_stop = [], [], Sampler(temperature=0), IgnoreStopTokens()
+    for name, place, tokens, texts in json.loads(acts):
+        if name == "new":
+            contexts.append(Context(model))
+            continue
+        ctx = contexts[place]
+        if name == "fill":
+            ctx.fill(tokens)
+        elif name == "texts":
+            for text in texts:
+                ctx.fill(text)
+        elif name == "chat":
+            ctx.fill_chat([{"role": role, "content": text} for role, text in zip(texts[::2], texts[1::2], strict=True)])
+        elif name == "fork":
+            contexts.append(ctx.fork())
+        elif name == "truncate":
+            ctx.truncate(tokens[0])
+        elif name == "keep":
+            ctx.keep()
+        elif name == "close":
+            await ctx.flush()
+            contexts.pop(place).close()
+        elif name == "score":
+            await ctx.score(tokens)
+        elif name == "export":
+            await ctx.export(texts[0])
+            contexts.append(await Context.open(texts[0], model))
+        elif name == "sample":
+            found.append(await ctx.sample(greedy))
+        elif name == "generate":
+            found.append(
+                await ctx.generate_until([no_stop, *texts], max_tokens=tokens[0], sampler=greedy, run_ahead=False)
+            )
+        elif name == "draft":
+            begin = len(ctx.tokens)
+
+            def half_right(everything, right=tokens, begin=begin):
+                done = len(everything) - begin
+                return [*right[done : done + 2], *[token ^ 1 for token in right[done + 2 : done + 4]]]
+
+            found.append(
+                await ctx.generate_until(
+                    [no_stop, *texts], max_tokens=len(tokens), sampler=greedy, draft=half_right, run_ahead=False
+                )
+            )
+    return found
 
 
 FEATURES = {

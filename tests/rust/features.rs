@@ -117,6 +117,7 @@ async fn main(args: Args) -> Result<Json> {
             }
             Ok(list([Json::List(chosen), ctx.text()?.into()]))
         }
+        "acts" => acts(&args.required::<String>("acts")?, args.model()).await,
         "talk" => {
             let topic = subscribe("features")?;
             let listeners = broadcast("features", "\"hello\"\n\u{1f41d}").await?;
@@ -148,6 +149,62 @@ async fn main(args: Args) -> Result<Json> {
         "stuck" => std::future::pending().await,
         other => Err(Error::new(format!("unknown: {}", other))),
     }
+}
+
+/// Does what a list of acts says: the name of each, the number of its context, tokens and texts. All that was sampled.
+async fn acts(text: &str, model: String) -> Result<Json> {
+    let (mut contexts, mut found) = (Vec::<Context>::new(), Vec::new());
+    for act in Json::parse(text)?.items() {
+        let [name, place, numbers, texts] = <&[Json; 4]>::try_from(act.items()).map_err(|_| "an act has four parts")?;
+        let place = place.as_i64().ok_or("no number")? as usize;
+        let tokens: Vec<u32> = numbers.items().iter().filter_map(Json::as_i64).map(|one| one as u32).collect();
+        let texts: Vec<&str> = texts.items().iter().filter_map(Json::as_str).collect();
+        if name.as_str() == Some("new") {
+            contexts.push(Context::new(&model)?);
+            continue;
+        }
+        let ctx = &mut contexts[place];
+        match name.as_str().unwrap_or_default() {
+            "fill" => drop(ctx.fill_tokens(&tokens)?),
+            "texts" => texts.iter().for_each(|text| drop(ctx.fill(*text))),
+            "chat" => {
+                let message = |pair: &[&str]| Json::object([("role", pair[0].into()), ("content", pair[1].into())]);
+                ctx.chat_with(texts.chunks(2).map(message).collect(), None)?;
+            }
+            "fork" => {
+                let child = ctx.fork()?;
+                contexts.push(child);
+            }
+            "truncate" => drop(ctx.truncate(tokens[0] as usize)?),
+            "keep" => drop(ctx.keep()?),
+            "close" => {
+                ctx.flush().await?;
+                contexts.remove(place);
+            }
+            "score" => drop(ctx.score(&tokens).await?),
+            "export" => {
+                ctx.export(texts[0]).await?;
+                contexts.push(Context::open(texts[0], &model, "").await?);
+            }
+            "sample" => found.push(ctx.sample(&Sampler::greedy()).await?.into()),
+            "generate" => {
+                let generation = ctx.generate(tokens[0] as usize).ignore_stop_tokens().step_by_step();
+                found.push(texts.iter().fold(generation, |all, text| all.stop(*text)).text().await?.into());
+            }
+            "draft" => {
+                let (begin, right) = (ctx.tokens()?.len(), tokens.clone());
+                let half_right = move |all: &[u32]| {
+                    let (done, next) = (all.len() - begin, |token: &u32| *token ^ 1);
+                    let wrong = right.iter().skip(done + 2).take(2).map(next);
+                    right.iter().skip(done).take(2).copied().chain(wrong).collect()
+                };
+                let generation = ctx.generate(tokens.len()).ignore_stop_tokens().draft(half_right);
+                found.push(texts.iter().fold(generation, |all, text| all.stop(*text)).text().await?.into());
+            }
+            other => return Err(Error::new(format!("unknown: {}", other))),
+        }
+    }
+    Ok(Json::List(found))
 }
 
 fn list<const N: usize>(items: [Json; N]) -> Json {

@@ -3,7 +3,7 @@
 //! A chat template renders whole conversations, and it decides what stands between two messages. So each turn renders
 //! all messages again and keeps the longest common token prefix. Then the context holds exactly the rendered tokens.
 
-use super::sequence::Sequence;
+use super::sequence::{common_length, Sequence};
 use crate::error::Result;
 use crate::json::Json;
 use crate::raw;
@@ -16,6 +16,10 @@ pub(crate) struct Conversation {
     end: usize,           // tokens up to the last `add`
     pub tools: Vec<Json>, // declarations that the template tells the model of
     pub system: String,   // what the system message says of tools
+}
+
+fn is_of_system(message: &Json) -> bool {
+    message.get("role").and_then(Json::as_str) == Some("system")
 }
 
 pub(crate) fn message(role: &str, content: &str) -> Json {
@@ -32,12 +36,19 @@ impl Conversation {
             None => self.reply(sequence)?,
         });
         messages.extend(new);
-        let shown = Json::List(self.shown(&messages));
+        let shown = self.shown(&messages);
         let tools = if self.tools.is_empty() { String::new() } else { Json::List(self.tools.clone()).to_string() };
-        let rendered = raw::tokenize::tokenize_chat(sequence.model.some_queue()?, &shown.to_string(), &tools, true)?;
-        let common = sequence.tokens[start..].iter().zip(&rendered).take_while(|(one, other)| one == other).count();
+        let queue = sequence.model.some_queue()?;
+        let rendered = raw::tokenize::tokenize_chat(queue, &Json::List(shown.clone()).to_string(), &tools, true)?;
+        let common = common_length(&sequence.tokens[start..], &rendered);
         sequence.truncate(start + common)?;
-        sequence.tokens.extend_from_slice(&rendered[common..]);
+        let mut parts = Vec::new();
+        let has_system = common == 0 && shown.len() > 1 && is_of_system(&shown[0]);
+        if has_system && sequence.notes_ends(rendered.len()) {
+            let system = Json::List(shown[..1].to_vec()).to_string(); // not all templates take it alone
+            parts.extend(raw::tokenize::tokenize_chat(queue, &system, &tools, false));
+        }
+        sequence.append_parts(&rendered[common..], &parts);
         self.messages = messages;
         self.start = Some(start);
         self.end = sequence.tokens.len();
@@ -49,7 +60,7 @@ impl Conversation {
         if self.system.is_empty() {
             return messages.to_vec();
         }
-        let first = messages.first().filter(|one| one.get("role").and_then(Json::as_str) == Some("system"));
+        let first = messages.first().filter(|one| is_of_system(one));
         match first.and_then(|one| one.get("content")).and_then(Json::as_str) {
             Some(content) => {
                 let first = message("system", &format!("{}\n{}", content, self.system));

@@ -45,7 +45,7 @@ impl Context {
     }
 
     /// Keeps the keys of its prompt to itself. Otherwise those of a long one are shared: inferlets of the same user whose
-    /// prompts begin alike do not run its beginning again, unless the model keeps a state of each text.
+    /// prompts begin alike do not run its beginning again.
     pub fn keep_apart(&mut self) -> &mut Self {
         self.sequence.shares = false;
         self
@@ -72,7 +72,7 @@ impl Context {
     /// Appends tokens.
     pub fn fill_tokens(&mut self, tokens: &[u32]) -> Result<&mut Self> {
         self.take_noted()?;
-        self.sequence.tokens.extend_from_slice(tokens);
+        self.sequence.append(tokens);
         Ok(self)
     }
 
@@ -117,33 +117,23 @@ impl Context {
         self
     }
 
-    /// All texts are one piece, unless there are special tokens in them and not all are read alike.
     fn take_noted(&mut self) -> Result<()> {
         if self.noted.is_empty() {
             return Ok(());
         }
         let noted = std::mem::take(&mut self.noted);
-        let text: String = noted.iter().map(|(text, _)| text.as_str()).collect();
-        let special = noted[0].1;
-        let tokens = self.sequence.model.tokenize(&text, special)?;
-        if noted.iter().all(|(_, one)| *one == special) || tokens == self.sequence.model.tokenize(&text, !special)? {
-            self.sequence.tokens.extend(tokens);
-            return Ok(());
+        let tokens = tokens_of(self.model(), &noted)?;
+        let mut parts = Vec::new();
+        if noted.len() > 1 && self.sequence.notes_ends(tokens.len()) {
+            parts = vec![tokens_of(self.model(), &noted[..1])?, tokens_of(self.model(), &noted[..noted.len() - 1])?];
         }
-        let mut place = 0;
-        while place < noted.len() {
-            let count = noted[place..].iter().take_while(|(_, one)| *one == noted[place].1).count();
-            let text: String = noted[place..place + count].iter().map(|(text, _)| text.as_str()).collect();
-            let tokens = self.sequence.model.tokenize(&text, noted[place].1)?;
-            self.sequence.tokens.extend(tokens);
-            place += count;
-        }
+        self.sequence.append_parts(&tokens, &parts);
         Ok(())
     }
 
     pub(crate) async fn settle(&mut self) -> Result<()> {
         self.take_noted()?;
-        sharing::share_prefix(&mut self.sequence).await
+        sharing::prefixes::share_prefix(&mut self.sequence).await
     }
 
     // ---- what it holds ----
@@ -186,14 +176,8 @@ impl Context {
     /// Samples the next token without appending it.
     pub async fn sample(&mut self, sampler: &Sampler) -> Result<u32> {
         self.settle().await?;
-        let sequence = &mut self.sequence;
-        sequence.flush()?;
         let handle = sampler.create()?;
-        let begin =
-            sequence.tokens.len() - if sampler.looks_back() { sampler.window.min(sequence.tokens.len()) } else { 0 };
-        let recent = &sequence.tokens[begin..];
-        let number = raw::fused::sample(sequence.queue.number, sequence.output(), handle.0, recent, "", 0)?;
-        HostFuture::new(number, raw::core::await_number).await
+        self.sequence.sample(sampler, handle.0)?.await
     }
 
     /// Runs the filled text and waits until that is done. Otherwise the next call that needs an output runs it.
@@ -254,4 +238,23 @@ impl Context {
         }
         Ok(self)
     }
+}
+
+/// Tokens of texts one behind the other. All are one piece, unless there are special tokens in them and not all are read
+/// alike: then what is plain is tokenized apart.
+fn tokens_of(model: &Model, noted: &[(String, bool)]) -> Result<Vec<u32>> {
+    let text: String = noted.iter().map(|(text, _)| text.as_str()).collect();
+    let special = noted[0].1;
+    let tokens = model.tokenize(&text, special)?;
+    if noted.iter().all(|(_, one)| *one == special) || tokens == model.tokenize(&text, !special)? {
+        return Ok(tokens);
+    }
+    let (mut found, mut rest) = (Vec::new(), noted);
+    while let Some((_, special)) = rest.first() {
+        let count = rest.iter().take_while(|(_, one)| one == special).count();
+        let text: String = rest[..count].iter().map(|(text, _)| text.as_str()).collect();
+        found.extend(model.tokenize(&text, *special)?);
+        rest = &rest[count..];
+    }
+    Ok(found)
 }

@@ -1,7 +1,8 @@
 //! Speculative generation: a function of the program guesses the next tokens, and the worker checks them all at once.
 //!
 //! A step runs the last token and the draft behind it, and `verify` says how many tokens of the draft the sampler would
-//! have chosen, and the token behind them. They are exactly the tokens that sampling one by one gives.
+//! have chosen, and the token behind them. They are exactly the tokens that sampling one by one gives. At a model with
+//! states it leaves one behind each token, and goes on from that of the last one that was right.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -67,13 +68,14 @@ impl Drafted {
     /// At least one token, up to the first stop token.
     pub async fn next(&mut self, sequence: &mut Sequence, detokenizer: u32, left: usize) -> Result<Pieces> {
         let length = sequence.tokens.len();
-        sequence.rewind(length - 1)?;
+        if sequence.output_of != length {
+            sequence.rewind(length - 1)?;
+        }
         let room = sequence.model.max_context.saturating_sub(sequence.position(length));
         let most = (left - 1).min(MOST_DRAFTED).min(room);
         let mut tokens = if most > 0 { self.draft.guess(&sequence.tokens).await? } else { Vec::new() };
         tokens.truncate(most);
         sequence.compute(length - 1, &[])?;
-        sequence.hold_state()?;
         let (accepted, next) = self.check(sequence, &tokens).await?;
         sequence.rewind(length + accepted)?;
         tokens.truncate(accepted);
@@ -92,10 +94,19 @@ impl Drafted {
             let first = raw::allocate::alloc(queue, Memory::Emb, missing)?;
             self.embeds.extend(first..first + missing);
         }
-        let inputs = ranges(self.embeds[..count].iter().copied());
-        let outputs = ranges(self.embeds[count..2 * count].iter().copied());
+        let mut outputs = self.embeds[count..2 * count].to_vec();
+        let done = usize::from(sequence.computed == sequence.tokens.len()); // the output of the last token is there
+        if done > 0 {
+            outputs[0] = sequence.output();
+        }
         let last = *sequence.tokens.last().expect("it is not empty");
-        sequence.run_beyond(&[&[last], draft].concat(), &inputs, &outputs)?;
+        let tokens = &[&[last], draft].concat()[done..];
+        if !tokens.is_empty() {
+            let inputs = ranges(self.embeds[done..count].iter().copied());
+            sequence.run_draft(tokens, &inputs, &ranges(outputs[done..].iter().copied()))?;
+        }
+        sequence.output_of = 0;
+        let outputs = ranges(outputs.into_iter());
         let number = raw::fused::verify(queue, &outputs, draft, self.handle.0)?;
         let (accepted, next) = HostFuture::new(number, raw::fused::await_verified).await?;
         Ok((accepted as usize, next))

@@ -62,6 +62,7 @@ struct State {
 
 enum Source {
     Runs(Runs),
+    Sampled(Sampler, Handle),
     Drafted(Drafted),
     Chosen(Choose),
 }
@@ -244,7 +245,7 @@ impl<'a> Generation<'a> {
         let room = sequence.model.max_context - used;
         self.left = options.max_tokens.map_or(room, |most| most.min(room));
         self.start = sequence.tokens.len();
-        if sequence.model.has_states && options.draft.is_none() {
+        if sequence.model.has_states && self.left > 0 {
             sequence.flush()?;
             sequence.hold_state()?; // what comes can be dropped
         }
@@ -264,6 +265,9 @@ impl<'a> Generation<'a> {
         };
         let source = match (options.choose.take(), options.draft.take()) {
             (Some(_), Some(_)) => return Err(Error::invalid("draft: drafts need a sampler of the host")),
+            (None, None) if !options.run_ahead && matcher.is_none() => {
+                Source::Sampled(options.sampler.clone(), options.sampler.create()?)
+            }
             (None, None) => {
                 let most = if options.run_ahead { usize::MAX } else { 1 };
                 Source::Runs(Runs::new(options.sampler.clone(), stops.clone(), most, matcher)?)
@@ -289,12 +293,15 @@ impl<'a> Generation<'a> {
                 let held = state.filter.as_ref().map_or("", TextFilter::held);
                 runs.next(sequence, detokenizer, self.start, left, held).await
             }
+            Source::Sampled(sampler, handle) => {
+                let token = sequence.sample(sampler, handle.0)?.await?;
+                Pieces::one(token, detokenizer)
+            }
             Source::Drafted(drafted) => drafted.next(sequence, detokenizer, left).await,
             Source::Chosen(choose) => {
                 let dist = sequence.next_dist(choose.k, choose.temperature).await?;
                 let token = (choose.choose)(&dist);
-                let text = raw::tokenize::push_tokens(detokenizer, &[token])?;
-                Ok(Pieces { tokens: vec![token], texts: vec![text], complete: false })
+                Pieces::one(token, detokenizer)
             }
         }
     }
@@ -345,7 +352,7 @@ impl<'a> Generation<'a> {
                 sequence.rewind(sequence.tokens.len())?;
             }
             Source::Drafted(drafted) => drafted.close(sequence)?,
-            Source::Chosen(_) => {}
+            Source::Sampled(..) | Source::Chosen(_) => {}
         }
         let mut rest = String::new();
         if let Some(filter) = &mut state.filter {
@@ -355,10 +362,11 @@ impl<'a> Generation<'a> {
                 sequence.truncate(self.start + count)?;
                 if !part.is_empty() {
                     let tokens = sequence.model.tokenize(part, false)?;
-                    sequence.tokens.extend(tokens);
+                    sequence.append(&tokens);
                 }
             }
         }
+        sequence.let_go_drafted()?;
         Ok(rest)
     }
 }

@@ -30,6 +30,13 @@ pub(crate) struct Pieces {
     pub complete: bool,
 }
 
+impl Pieces {
+    pub fn one(token: u32, detokenizer: u32) -> Result<Self> {
+        let text = raw::tokenize::push_tokens(detokenizer, &[token])?;
+        Ok(Pieces { tokens: vec![token], texts: vec![text], complete: false })
+    }
+}
+
 /// Tokens from a sampler on the worker, by decode runs.
 pub(crate) struct Runs {
     sampler: Sampler,
@@ -186,8 +193,7 @@ impl Runs {
             options.push(("adapter", Json::from(sequence.adapter.as_str())));
         }
         if self.sampler.looks_back() {
-            let begin = sequence.tokens.len().saturating_sub(self.sampler.window);
-            let recent = sequence.tokens[begin..].iter().map(|token| Json::from(*token)).collect();
+            let recent = self.sampler.recent(&sequence.tokens).iter().map(|token| Json::from(*token)).collect();
             options.push(("recent", Json::List(recent)));
             options.push(("window", Json::from(self.sampler.window)));
         }

@@ -61,6 +61,11 @@ impl Sampler {
         (self.repetition_penalty, self.frequency_penalty, self.presence_penalty) != (1.0, 0.0, 0.0)
     }
 
+    /// What of these tokens penalties count.
+    pub(crate) fn recent<'a>(&self, tokens: &'a [u32]) -> &'a [u32] {
+        &tokens[tokens.len() - if self.looks_back() { self.window.min(tokens.len()) } else { 0 }..]
+    }
+
     pub(crate) fn create(&self) -> Result<Handle> {
         let bias = self.logit_bias.iter().map(|(token, bias)| (token.to_string(), Json::Float(*bias)));
         let mut config = vec![

@@ -1,7 +1,9 @@
 //! Contexts behind each other, contexts that are exported under a name, and prompts that begin alike.
 
+pub(super) mod prefixes;
+
 use crate::base64::{decode_numbers, encode_numbers};
-use crate::context::model::{ranges, Model};
+use crate::context::model::Model;
 use crate::context::sequence::Sequence;
 use crate::context::Context;
 use crate::error::{Code, Error, Result};
@@ -17,41 +19,25 @@ fn full_name(name: &str, adapter: &str) -> String {
     format!("{} (adapter {})", name, adapter)
 }
 
-/// Least tokens of a prompt that is shared: what is shorter runs faster than it is found.
-const LEAST_SHARED: usize = 256;
-
-/// Takes over what other inferlets of the user have of a long prompt's keys, in full pages, or runs the prompt and offers
-/// its pages to them. Does nothing to a sequence that has keys.
-pub(super) async fn share_prefix(sequence: &mut Sequence) -> Result<()> {
-    let is_long = sequence.tokens.len() >= LEAST_SHARED;
-    if !is_long || sequence.computed > 0 || !sequence.shares || sequence.offset != 0 || sequence.model.has_states {
-        return Ok(());
-    }
-    let (queue, size) = (sequence.queue.number, sequence.model.page_size);
-    let length = (sequence.tokens.len() - 1) / size * size;
-    let tokens = encode_numbers(&sequence.tokens[..length]);
-    let number = raw::exports::import_prefix(queue, &tokens, &sequence.adapter)?;
-    // An error: there is no room for what was found.
-    let (first, count) = HostFuture::new(number, raw::exports::await_prefix).await.unwrap_or((0, 0));
-    if count > 0 {
-        sequence.pages.adopt(first, count);
-        sequence.computed = count as usize * size;
-    }
-    if sequence.computed < length {
-        sequence.flush()?;
-        let pages = sequence.pages.sealed(queue, length)?;
-        let addresses = ranges(pages.iter().map(|page| page.address));
-        let offered = raw::exports::export_prefix(queue, &addresses, &tokens, &sequence.adapter)?;
-        raw::core::cancel(offered)?; // nobody waits for it
-    }
-    Ok(())
-}
-
 fn wrong_state(message: &str) -> Error {
     Error::with(Code::InvalidState, message)
 }
 
 impl Context {
+    /// Shares the keys of what it holds, generated text included, as those of long prompts are: a context that is
+    /// filled with the same tokens does not compute them again. They are there, in whole pages, as long as memory is not
+    /// needed for something else. Nothing is waited for; short texts are left alone.
+    ///
+    /// At a model that keeps a state of each text, the state is kept here, too, until the context is cut before it or
+    /// dropped: `truncate` to this length, and what is filled then, runs nothing again. Others go on from the last token
+    /// that has run: all of them, or all but the last one that was generated.
+    pub fn keep(&mut self) -> Result<&mut Self> {
+        self.take_noted()?;
+        prefixes::keep_pages(&mut self.sequence)?;
+        self.sequence.keep_end()?;
+        Ok(self)
+    }
+
     /// Keeps its tokens and keys under a name, for `Context::open` in any inferlet of the same user, after this one has
     /// ended, too: as long as memory is not needed for something else. An older export of this name makes room.
     pub async fn export(&mut self, name: &str) -> Result<()> {
@@ -61,9 +47,11 @@ impl Context {
             return Err(wrong_state("export: tokens of the context were dropped, and exports have all tokens"));
         }
         sequence.flush()?;
-        let queue = sequence.queue.number;
-        let pages = sequence.pages.sealed(queue, sequence.tokens.len())?;
-        let addresses = ranges(pages.iter().map(|page| page.address));
+        sequence.keep_state()?;
+        let (queue, length) = (sequence.queue.number, sequence.tokens.len());
+        let rest = sequence.pages.copy_rest(queue, length)?;
+        let mut addresses = sequence.pages.seal(length - length % sequence.model.page_size);
+        addresses.extend(rest.iter().flat_map(|page| [page.address, 1]));
         let tokens = encode_numbers(&sequence.tokens);
         let number = raw::exports::export_kvpage(queue, &full_name(name, &sequence.adapter), &addresses, &tokens)?;
         HostFuture::new(number, raw::core::await_number).await.map(|_| ())
@@ -89,7 +77,9 @@ impl Context {
         sequence.offset = positions[0] as isize;
         sequence.computed = tokens.len();
         sequence.tokens = tokens;
-        if !sequence.model.has_states {
+        if sequence.model.has_states {
+            sequence.note_kept();
+        } else {
             sequence.rewind(sequence.tokens.len() - 1)?; // its output is not exported
         }
         Ok(Context::of(sequence))

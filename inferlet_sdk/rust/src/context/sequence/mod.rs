@@ -4,18 +4,23 @@
 //! embed holds the output of token `output_of - 1`. Token n is at position `offset` + n if
 //! nothing behind it was dropped, as is every token that will run.
 
+mod states;
+mod stepping;
+
 use std::rc::Rc;
 
 use super::model::{Held, Model, Queue, KEPT_INPUTS};
 use super::pages::Pages;
 use crate::error::{Code, Error, Result};
-use crate::generation::dist::{await_dist, dist_of, Dist};
 use crate::raw;
 use crate::raw::allocate::Memory;
-use crate::task::{is_alone, HostFuture};
+use states::KeptStates;
+use stepping::LastStep;
 
 /// Most tokens in one forward, which bounds the embeds that a long prompt needs.
 const MAX_CHUNK: usize = 2048;
+/// Least tokens of a prompt that is shared: what is shorter runs faster than it is found.
+pub(super) const LEAST_SHARED: usize = 256;
 /// A longer prompt is not run with fewer embeds than this: it would take very many calls.
 const LEAST_CHUNK: usize = 32;
 
@@ -27,26 +32,14 @@ pub(crate) struct Sequence {
     pub offset: isize,
     pub shares: bool, // whether other inferlets of the user may use the keys of its prompt
     pub computed: usize,
-    kept: usize, // behind so many tokens a state is kept, at a model with states
+    pub ends: Vec<usize>, // of the first parts of its prompt, in tokens; others may go on from there
     pub output_of: usize,
     pub pages: Pages,
     gaps: Vec<(usize, usize)>, // first tokens of what was dropped, and by how many positions those behind moved up
     output: Option<Rc<Held>>,
+    states: KeptStates,
     last_step: Option<LastStep>,
 }
-
-/// The step that gave the last distribution: what has to be the same for the next one to go on from it.
-#[derive(PartialEq)]
-struct LastStep {
-    stop: usize,
-    pages: usize,
-    output: u32,
-    k: usize,
-    temperature: f32,
-}
-
-/// Numbers of a list of pages with which a step can be gone on from.
-const SHORT: usize = 64;
 
 impl Sequence {
     pub fn new(model: Rc<Model>, adapter: &str) -> Result<Self> {
@@ -57,11 +50,12 @@ impl Sequence {
             offset: 0,
             shares: true,
             computed: 0,
-            kept: 0,
+            ends: Vec::new(),
             output_of: 0,
             pages: Pages::new(model.clone()),
             gaps: Vec::new(),
             output: None,
+            states: KeptStates::default(),
             last_step: None,
             model,
         })
@@ -78,9 +72,7 @@ impl Sequence {
             self.flush()?;
         }
         if self.computed % self.model.page_size == 0 {
-            self.hold_state()?;
-        } else if self.kept > self.computed / self.model.page_size * self.model.page_size {
-            self.kept = 0; // its page is shared from now on
+            self.keep_state()?;
         }
         Ok(Sequence {
             model: self.model.clone(),
@@ -90,11 +82,12 @@ impl Sequence {
             offset: self.offset,
             shares: self.shares,
             computed: self.computed,
-            kept: if self.kept % self.model.page_size == 0 { self.kept } else { 0 },
+            ends: self.ends.clone(),
             output_of: self.output_of,
             pages: self.pages.fork(self.computed),
             gaps: self.gaps.clone(),
             output: self.output.clone(),
+            states: self.states.of_fork(),
             last_step: None,
         })
     }
@@ -141,16 +134,17 @@ impl Sequence {
     /// Runs pending tokens up to `end`; the last outputs go to `outputs` (ranges).
     pub fn compute(&mut self, end: usize, outputs: &[u32]) -> Result<()> {
         while self.computed < end {
-            let count = end - self.computed;
+            let (start, count) = (self.computed, end - self.computed);
             if count <= KEPT_INPUTS {
                 let inputs = self.queue.inputs(count)?;
-                self.forward(count, &inputs, outputs, 0, 0, 0.0)?;
+                let tokens = self.tokens[start..end].to_vec();
+                self.forward(&tokens, &inputs, outputs, 0, 0, 0.0)?;
                 continue;
             }
             let (first, count) = self.allocate_inputs(count.min(MAX_CHUNK))?;
             let inputs = [first, count as u32];
-            let is_last = self.computed + count == end;
-            self.forward(count, &inputs, if is_last { outputs } else { &[] }, 0, 0, 0.0)?;
+            let tokens = self.tokens[start..start + count].to_vec();
+            self.forward(&tokens, &inputs, if start + count == end { outputs } else { &[] }, 0, 0, 0.0)?;
             raw::allocate::dealloc(self.queue.number, Memory::Emb, &inputs)?;
         }
         Ok(())
@@ -168,21 +162,17 @@ impl Sequence {
         }
     }
 
-    /// Runs the next `count` tokens and appends their keys and values. The rest is that of the raw call.
-    fn forward(
+    /// Runs tokens and appends their keys and values. The rest is that of the raw call.
+    pub fn forward(
         &mut self,
-        count: usize,
+        tokens: &[u32],
         inputs: &[u32],
         outputs: &[u32],
         sampler: u32,
         k: u32,
         temperature: f32,
     ) -> Result<u32> {
-        let (start, stop) = (self.computed, self.computed + count);
-        self.pages.reserve(self.queue.number, start, stop)?;
-        let positions: Vec<u32> = (start..stop).map(|token| self.position(token) as u32).collect();
-        let output = self.pages.output(start);
-        let tokens = &self.tokens[start..stop];
+        let (positions, output) = self.room_for(tokens.len())?;
         let context = self.pages.context();
         let queue = self.queue.number;
         let number = raw::forward::forward(
@@ -200,105 +190,57 @@ impl Sequence {
             temperature,
             false,
         )?;
-        self.computed = stop;
-        self.queue.last_step.set(u32::MAX);
+        self.have_run(tokens.len());
         Ok(number)
     }
 
-    /// Runs tokens that are not in the sequence behind those that are, with an output for each; `compute` has run all.
-    pub fn run_beyond(&mut self, tokens: &[u32], inputs: &[u32], outputs: &[u32]) -> Result<()> {
-        let length = self.tokens.len();
-        self.tokens.truncate(self.computed);
-        self.tokens.extend_from_slice(tokens);
-        let done = self.forward(tokens.len(), inputs, outputs, 0, 0, 0.0);
-        self.tokens.truncate(length);
-        self.output_of = 0;
-        done.map(|_| ())
+    /// The positions of the next `count` tokens, and the pages for them.
+    fn room_for(&mut self, count: usize) -> Result<(Vec<u32>, Vec<u32>)> {
+        let (start, stop) = (self.computed, self.computed + count);
+        self.pages.reserve(self.queue.number, start, stop)?;
+        let positions = (start..stop).map(|token| self.position(token) as u32).collect();
+        Ok((positions, self.pages.output(start)))
     }
 
-    /// The distribution of the next token. A few pending tokens run in the same call.
-    pub async fn next_dist(&mut self, k: usize, temperature: f32) -> Result<Dist> {
-        if let Some(dist) = self.go_on(k, temperature) {
-            return dist;
-        }
-        let pending = self.pending()?;
-        let number = if pending == 0 || pending > KEPT_INPUTS {
-            self.flush()?;
-            raw::output_text::get_next_dist(self.queue.number, &[self.output(), 1], k as u32, temperature)?
-        } else {
-            let output = self.own_output(false)?;
-            let inputs = self.queue.inputs(pending)?;
-            let number = self.forward(pending, &inputs, &[output, 1], 0, k as u32, temperature)?;
-            self.output_of = self.computed;
-            self.note_step(k, temperature);
-            number
-        };
-        HostFuture::new(number, await_dist).await
+    fn have_run(&mut self, count: usize) {
+        self.computed += count;
+        self.queue.last_step.set(u32::MAX);
     }
 
-    /// The distribution after one token more than the last step had, if nothing else goes on in the program: one call
-    /// with two numbers.
-    fn go_on(&mut self, k: usize, temperature: f32) -> Option<Result<Dist>> {
-        let (start, output) = (self.computed, self.output());
-        let pages = self.pages.room_behind(start)?;
-        let wanted = LastStep { stop: start, pages, output, k, temperature };
-        let goes_on = self.last_step.as_ref() == Some(&wanted)
-            && self.tokens.len() == start + 1
-            && self.queue.last_step.get() == output
-            && self.output.as_ref().map_or(false, Held::is_writable)
-            && is_alone();
-        if !goes_on {
-            return None;
-        }
-        let found = raw::fused::continue_with_dist(self.queue.number, self.tokens[start]);
-        self.computed = start + 1;
-        if found.is_err() {
-            self.last_step = None;
-            let _ = self.rewind(start); // nobody knows whether the token has run
-        } else {
-            self.output_of = self.computed;
-            self.last_step = Some(LastStep { stop: self.computed, ..wanted });
-        }
-        Some(found.map(dist_of))
-    }
-
-    fn note_step(&mut self, k: usize, temperature: f32) {
-        let (stop, output) = (self.computed, self.output());
-        let is_short = self.pages.context().len() <= SHORT;
-        self.last_step = self.pages.room_behind(stop).filter(|_| is_short).map(|pages| {
-            self.queue.last_step.set(output);
-            LastStep { stop, pages, output, k, temperature }
-        });
-    }
-
-    /// Drops keys and values after the first `length` tokens; at a model with states, after those where one is kept.
+    /// Drops keys and values after the first `length` tokens; at a model with states, after the last one of them where
+    /// a state is.
     pub fn rewind(&mut self, mut length: usize) -> Result<()> {
         if self.computed > length {
             if self.model.has_states {
-                self.kept = if self.kept > length { 0 } else { self.kept };
-                length = self.kept;
+                length = self.find_state(length)?;
             }
             self.pages.cut(self.queue.number, length)?;
             self.computed = length;
-            self.output_of = 0;
+            self.output_of = if self.cut_states()? { length } else { 0 };
             self.last_step = None;
         }
         Ok(())
     }
 
-    /// Keeps the state behind the tokens that have keys, so that what comes can be dropped, and not the one of the last
-    /// time any more, unless others may go on from there. Nothing to do without states.
-    pub fn hold_state(&mut self) -> Result<()> {
-        if !self.model.has_states || self.computed == 0 || self.kept == self.computed {
-            return Ok(());
+    /// Appends tokens.
+    pub fn append(&mut self, tokens: &[u32]) {
+        self.append_parts(tokens, &[]);
+    }
+
+    /// Appends tokens; `parts`: what first parts of them alone are.
+    pub fn append_parts(&mut self, tokens: &[u32], parts: &[Vec<u32>]) {
+        if self.notes_ends(tokens.len()) {
+            let start = self.tokens.len();
+            self.ends.extend((start > 0).then(|| start));
+            self.ends.extend(parts.iter().map(|part| start + common_length(part, tokens)));
         }
-        let queue = self.queue.number;
-        if self.kept > 0 && self.pages.owns_end(self.kept) {
-            raw::state::drop_state(queue, self.pages.context(), self.kept as u32)?;
-        }
-        raw::state::keep_state(queue, self.pages.context())?;
-        self.kept = self.computed;
-        Ok(())
+        self.tokens.extend_from_slice(tokens);
+    }
+
+    /// Whether, with so many tokens more, parts of its prompt matter: at models with states others can go on where those
+    /// of a long one end.
+    pub fn notes_ends(&self, more: usize) -> bool {
+        self.model.has_states && self.computed == 0 && self.tokens.len() + more >= LEAST_SHARED
     }
 
     /// Keeps the first `length` tokens.
@@ -307,6 +249,7 @@ impl Sequence {
         self.offset +=
             self.gaps.iter().filter(|(start, _)| *start >= length).map(|(_, gap)| *gap as isize).sum::<isize>();
         self.gaps.retain(|(start, _)| *start < length);
+        self.ends.retain(|end| *end <= length);
         self.rewind(length)
     }
 
@@ -327,7 +270,13 @@ impl Sequence {
 impl Drop for Sequence {
     fn drop(&mut self) {
         self.output = None;
+        self.states = KeptStates::default();
         self.pages = Pages::new(self.model.clone());
         self.model.give_back();
     }
+}
+
+/// How many first tokens two texts have in common.
+pub(super) fn common_length(one: &[u32], other: &[u32]) -> usize {
+    one.iter().zip(other).take_while(|(left, right)| left == right).count()
 }

@@ -3,6 +3,8 @@
 //! Token n is in page n / page size; where all tokens of a page were dropped there is none, but it keeps its place.
 //! Nobody writes to a page with several holders: who needs room in it gets a copy.
 
+mod dropping;
+
 use std::rc::Rc;
 
 use super::model::{ranges, Held, Model};
@@ -112,9 +114,8 @@ impl Pages {
     }
 
     /// Whether the page with the last of the first `tokens` tokens is nobody else's.
-    pub fn owns_end(&self, tokens: usize) -> bool {
-        let page = self.pages.get((tokens - 1) / self.model.page_size);
-        page.and_then(Option::as_ref).map_or(false, Held::is_writable)
+    pub fn owns(&self, tokens: usize) -> bool {
+        self.pages[(tokens - 1) / self.model.page_size].as_ref().map_or(false, Held::is_writable)
     }
 
     /// Keeps the first `tokens` tokens. Pages of its own stay for new tokens.
@@ -144,88 +145,6 @@ impl Pages {
         Ok(())
     }
 
-    /// Hides the tokens `start` .. `stop` of the first `computed`, which have keys, from what comes, and gives back the
-    /// pages that hold no others. With `close_gap` those behind move up; by how many positions they do.
-    pub fn drop_tokens(
-        &mut self,
-        queue: u32,
-        start: usize,
-        stop: usize,
-        computed: usize,
-        close_gap: bool,
-    ) -> Result<usize> {
-        let size = self.model.page_size;
-        let before = count(&self.dropped);
-        let mut dropped = self.dropped.clone();
-        dropped.push((start, stop));
-        let dropped = merged(dropped);
-        let gap = if close_gap { count(&dropped) - before } else { 0 };
-        let behind = dropped.iter().find(|(begin, end)| *begin <= start && start < *end).map_or(stop, |(_, end)| *end);
-        if gap > 0 {
-            self.own(queue, behind, computed)?;
-        }
-        self.dropped = dropped;
-        for place in start / size..=(stop - 1) / size {
-            let hidden = self.hidden(place);
-            let page = match self.pages[place].take() {
-                Some(page) => page,
-                None => continue,
-            };
-            if hidden == [(0, size)] {
-                continue;
-            }
-            let page = if page.is_writable() { page } else { self.copy(queue, &page, size)? };
-            hide(queue, &page, &hidden)?;
-            self.pages[place] = Some(page);
-        }
-        self.context = None;
-        if gap > 0 {
-            self.shift(queue, behind, computed, -(gap as i32))?;
-        }
-        Ok(gap)
-    }
-
-    /// The ranges of slots in the page at a place whose tokens were dropped.
-    fn hidden(&self, place: usize) -> Vec<(usize, usize)> {
-        let begin = place * self.model.page_size;
-        let end = begin + self.model.page_size;
-        let near = self.dropped.iter().filter(|(start, stop)| *start < end && begin < *stop);
-        near.map(|(start, stop)| ((*start).max(begin) - begin, (*stop).min(end) - begin)).collect()
-    }
-
-    /// Has the pages of the tokens `start` .. `stop`, the last ones with keys, for itself: copies of shared ones.
-    fn own(&mut self, queue: u32, start: usize, stop: usize) -> Result<()> {
-        let size = self.model.page_size;
-        for place in start / size..self.pages_of(stop) {
-            let page = self.pages[place].take().expect("nothing behind was dropped");
-            let tokens = size.min(stop - place * size);
-            let page = if page.is_writable() { page } else { self.copy(queue, &page, tokens)? };
-            self.pages[place] = Some(page);
-        }
-        self.context = None;
-        Ok(())
-    }
-
-    /// Moves the tokens `start` .. `stop`, the last ones with keys, whose pages are its own, to other positions.
-    fn shift(&mut self, queue: u32, start: usize, stop: usize, by: i32) -> Result<()> {
-        if start >= stop {
-            return Ok(());
-        }
-        let size = self.model.page_size;
-        let (place, stay) = (start / size, start % size);
-        let head = self.pages[place].clone().filter(|_| stay > 0);
-        if let Some(head) = &head {
-            hide(queue, head, &merged([&[(0, stay)], &self.hidden(place)[..]].concat()))?;
-            // those that stay
-        }
-        let pages: Vec<u32> =
-            self.pages[place..self.pages_of(stop)].iter().flatten().map(|page| page.address).collect();
-        for some in pages.chunks((MOST_MOVED / size).max(1)) {
-            raw::forward::shift_kvpage(queue, &ranges(some.iter().copied()), by)?;
-        }
-        head.map_or(Ok(()), |head| hide(queue, &head, &self.hidden(place)))
-    }
-
     /// Puts the first `count` tokens of another table, of which none was dropped, behind the `tokens` that are here,
     /// moved by `by` positions: its full pages are shared if a page begins there and nothing moves, and copied
     /// otherwise.
@@ -253,17 +172,20 @@ impl Pages {
         Ok(())
     }
 
-    /// The pages of the first `tokens` tokens, for an export: full ones are sealed, and the last one is a copy, if it
-    /// is not full.
-    pub fn sealed(&mut self, queue: u32, tokens: usize) -> Result<Vec<Rc<Held>>> {
+    /// The pages of the first `tokens` tokens, as ranges; from now on nobody writes to them.
+    pub fn seal(&self, tokens: usize) -> Vec<u32> {
+        let sealed = self.pages[..self.pages_of(tokens)].iter().flatten();
+        ranges(sealed.inspect(|page| page.is_sealed.set(true)).map(|page| page.address))
+    }
+
+    /// A copy of the page with the last of the first `tokens` tokens, if they do not fill it.
+    pub fn copy_rest(&self, queue: u32, tokens: usize) -> Result<Option<Rc<Held>>> {
         let (full, rest) = (tokens / self.model.page_size, tokens % self.model.page_size);
-        let mut found: Vec<Rc<Held>> = self.pages[..full].iter().flatten().cloned().collect();
-        found.iter().for_each(|page| page.is_sealed.set(true));
-        if rest > 0 {
-            let last = self.pages[full].clone().expect("it has tokens");
-            found.push(self.copy(queue, &last, rest)?);
+        if rest == 0 {
+            return Ok(None);
         }
-        Ok(found)
+        let last = self.pages[full].as_ref().expect("it has tokens");
+        self.copy(queue, last, rest).map(Some)
     }
 
     /// Has pages that were imported; it is empty.
@@ -275,7 +197,7 @@ impl Pages {
     }
 
     /// Has the page with the last of the first `tokens` tokens for itself: a copy, if others hold it.
-    fn own_end(&mut self, queue: u32, tokens: usize) -> Result<()> {
+    pub fn own_end(&mut self, queue: u32, tokens: usize) -> Result<()> {
         let (place, rest) = (tokens / self.model.page_size, tokens % self.model.page_size);
         if rest == 0 {
             return Ok(());
@@ -310,29 +232,6 @@ impl Pages {
         self.pages.extend(pages.into_iter().map(Some));
         self.context = None;
     }
-}
-
-/// Hides the tokens in these ranges of slots, and shows all others of the page.
-fn hide(queue: u32, page: &Held, hidden: &[(usize, usize)]) -> Result<()> {
-    let slots: Vec<u32> = hidden.iter().flat_map(|(start, stop)| [*start as u32, (stop - start) as u32]).collect();
-    raw::forward::mask_kvpage(queue, &[page.address, 1], &slots)
-}
-
-fn count(ranges: &[(usize, usize)]) -> usize {
-    ranges.iter().map(|(start, stop)| stop - start).sum()
-}
-
-/// The ranges in order, those that touch in one.
-fn merged(mut ranges: Vec<(usize, usize)>) -> Vec<(usize, usize)> {
-    ranges.sort_unstable();
-    let mut found: Vec<(usize, usize)> = Vec::new();
-    for (start, stop) in ranges {
-        match found.last_mut() {
-            Some(last) if start <= last.1 => last.1 = last.1.max(stop),
-            _ => found.push((start, stop)),
-        }
-    }
-    found
 }
 
 /// What of the ranges is below `end`.

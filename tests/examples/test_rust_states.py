@@ -1,0 +1,150 @@
+"""Contexts in Rust at a model that keeps states: they do what those in Python do, and run as many tokens."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import random
+from pathlib import Path
+from typing import Any
+from zlib import crc32
+
+from pie_control.testing.in_process import InProcessClient
+from tests.examples.test_rust_programs import FOLDER, features, result
+from tests.helpers.guard import HANG_SECONDS
+from tests.helpers.scripted_model import ScriptedModel, State
+from tests.helpers.servers import Listener, started
+
+Act = tuple[str, int, list[int], list[str]]
+TEXT = list(range(97, 123))
+ALWAYS, SMALL, FEW = ("truncate", "keep", "close", "score", "sample"), ("fill", "generate", "draft"), ("fork", "export")
+RIVER = "the river and the sea " * 20
+
+
+def next_token(state: State) -> int:
+    """A letter that depends on all that is seen."""
+    return 97 + crc32(repr(state).encode()) % 26
+
+
+def model_with_states(states: int = 64) -> ScriptedModel:
+    return ScriptedModel(next_token, name="toy", states=states, page_size=4, num_pages=2000, max_context=1024)
+
+
+async def outcomes(cache: Path, program: tuple[bytes, str], runs: list[list[Act]], states: int) -> list[Any]:
+    """What programs of these acts give, one after the other, each with the number of tokens that ran for it."""
+    model, found = model_with_states(states), []
+    async with started(cache, InProcessClient(model), warm_pool=0) as server:
+        info = await server.upload(*program)
+        for acts in runs:
+            listener = Listener()
+            await server.launch(info.program, ["what=acts", f"acts={json.dumps(acts)}"], listener=listener)
+            async with asyncio.timeout(HANG_SECONDS):
+                found.append((result(await listener.ended), model.rows))
+            model.rows = 0
+        async with asyncio.timeout(HANG_SECONDS):
+            while (left := server.statistics().models["toy"][0].scheduler).pages.used != left.export_pages:
+                await asyncio.sleep(0.01)
+    return found
+
+
+def both(cache: Path, runs: list[list[Act]], states: int = 64) -> list[Any]:
+    """What the programs give in Rust, which is what they give in Python."""
+    python = (FOLDER / "features.py").read_bytes(), "features.py"
+    rust, other = (asyncio.run(outcomes(cache, one, runs, states)) for one in (features(), python))
+    assert rust == other
+    return rust
+
+
+def random_acts(seed: int) -> tuple[list[Act], list[int | str]]:
+    """Acts, and what they give."""
+    pick, model = random.Random(seed), model_with_states()
+    acts: list[Act] = [("new", 0, [], []), ("fill", 0, TEXT[:5], [])]
+    texts, found = [TEXT[:5]], list[int | str]()
+    for number in range(60):
+        place, some = pick.randrange(len(texts)), pick.choices(TEXT, k=pick.randint(1, 9))
+        tokens, given, strings = texts[place], list[int](), list[str]()
+        name = pick.choice(ALWAYS + (SMALL if len(tokens) < 100 else ()) + (FEW if len(texts) < 8 else ()))
+        if name in FEW:
+            texts.append(tokens.copy())
+            strings = [f"{seed} {number}"]
+        elif name == "truncate":
+            given = [pick.randint(1, len(tokens))]
+            del tokens[given[0] :]
+        elif name == "close" and len(texts) > 1:
+            del texts[place]
+        elif name == "close":
+            continue
+        elif name == "score":
+            given = some
+        elif name == "fill":
+            tokens += (given := some)
+        elif name == "sample":
+            found += model.expected(tokens, 1)
+        elif name in ("generate", "draft"):
+            more = model.expected(tokens, len(some))
+            given, text = [len(more)] if name == "generate" else more, "".join(map(chr, more))
+            if pick.random() < 0.4:
+                strings = [pick.choice(text)]
+                text = text[: text.index(strings[0])]
+            found.append(text)
+            tokens += map(ord, text)
+        acts.append((name, place, given, strings))
+    return [*acts, *(("sample", place, [], []) for place in range(len(texts)))], [
+        *found,
+        *(model.expected(tokens, 1)[0] for tokens in texts),
+    ]
+
+
+def test_random_programs(guest_cache: Path) -> None:
+    runs = [random_acts(seed) for seed in range(20)]
+    done = both(guest_cache, [acts for acts, _ in runs], states=400)
+    assert [found for found, _ in done] == [found for _, found in runs]
+
+
+def prompt(*parts: str) -> list[Act]:
+    """A context with a prompt of these parts."""
+    return [("new", 0, [], []), ("texts", 0, [], list(parts)), ("sample", 0, [], [])]
+
+
+def test_prompts_are_shared_where_states_are(guest_cache: Path) -> None:
+    first, second = "the river and the sea " * 20, "a hill or a mill " * 20
+    runs = [prompt(first, second, "ZZ"), prompt(first, "QQ"), prompt(first, second, "YY")]
+    runs += [prompt(f"{second}{first}{tail * 40}") for tail in "abc"]
+    ran = [tokens for _, tokens in both(guest_cache, runs)]
+    assert ran[1] < 10
+    assert ran[2] < 10
+    assert ran[3] > 300
+    assert ran[4] > 300
+    assert ran[5] < 60, "a state was left where the second one had parted from the first"
+
+
+def test_conversations_share_their_system_message_and_what_was_said(guest_cache: Path) -> None:
+    runs, system = list[list[Act]](), ["system", "the river and the sea " * 20]
+    for question in ("who?", "where is it?"):
+        turn: list[Act] = [("new", 0, [], []), ("chat", 0, [], [*system, "user", question])]
+        turn += [("generate", 0, [80], []), ("keep", 0, [], []), ("score", 0, TEXT, [])]
+        runs += [turn, [*turn, ("chat", 0, [], ["user", "why?"]), ("sample", 0, [], [])]]
+    done = both(guest_cache, runs)
+    ran = [tokens for _, tokens in done]
+    assert ran[0] > 400
+    assert max(ran[1:]) < 200
+    reply = done[-1][0][0]
+    cut: list[Act] = [*turn[:2], ("generate", 0, [80], [reply[60:62]]), ("keep", 0, [], []), ("score", 0, TEXT, [])]
+    said = [*system, "user", question, "assistant", reply[:60], "user", "why?"]
+    (*_, (_, ran_before), (_, ran_behind)) = both(
+        guest_cache, [turn, cut, [("new", 0, [], []), ("chat", 0, [], said), ("sample", 0, [], [])]]
+    )
+    assert ran_behind < 50 < ran_before
+
+
+def test_a_draft_keeps_to_the_states_that_there_are(guest_cache: Path) -> None:
+    text = model_with_states().expected(TEXT, 9)
+    drafted: list[Act] = [("new", 0, [], []), ("fill", 0, TEXT, []), ("draft", 0, text, [])]
+    twice: list[Act] = [*drafted, ("truncate", 0, [len(TEXT)], []), ("draft", 0, text, [])]
+    enough, few = (both(guest_cache, [drafted, twice], states) for states in (64, 2))
+    assert enough == [
+        (["".join(map(chr, text))], 26 + 4 + 5 + 3),
+        (["".join(map(chr, text))] * 2, 26 + 2 * (4 + 5 + 3)),
+    ]
+    assert [found for found, _ in few] == [found for found, _ in enough]
+    assert few[0][1] > enough[0][1]
