@@ -93,7 +93,7 @@ class Accounts:
 
     @property
     def budgets(self) -> dict[str, Budget]:
-        """That of each tenant, by its name."""
+        """The budget of each tenant, by its name."""
         return {account.standing.tenant.name: account.budget for account in self}
 
 

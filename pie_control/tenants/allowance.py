@@ -22,7 +22,7 @@ from typing import Generic, TypeVar
 
 MINUTE, HOUR = 60.0, 3600.0
 SLOTS = 240
-"""Of a span. What was spent within one is forgotten at the same time, a span after its end."""
+"""A span has so many slots. What was spent within one is forgotten at the same time, a span after its end."""
 BURST = 1 / 6
 QUANTUM_SECONDS = 0.05
 LEAST_WAIT = 0.001

@@ -56,7 +56,7 @@ class Meter:
         self.paced = any(one.budget.cpu_seconds_per_hour is not None for one in self.spenders)
 
     def begins_day(self, usage: Usage) -> None:
-        """That was spent in the day that there is."""
+        """Takes what was spent before in the day that has begun."""
         self.usage = usage
 
     # ---- of waves ----
@@ -87,7 +87,7 @@ class Meter:
 
     @property
     def over_today(self) -> str:
-        """Whose budget of the day is spent, as a sentence; empty: nobody's."""
+        """Says whose budget of the day is spent, as a sentence; empty: nobody's."""
         for one in self.spenders:
             if one.is_over_today:
                 return f"{one.name} has spent its {one.budget.tokens_per_day} tokens of today (UTC)"

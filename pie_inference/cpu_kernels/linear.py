@@ -72,7 +72,7 @@ class CpuLinear:
         return output
 
     def grouped(self, layers: Sequence[Callable[[Tensor], Tensor]]) -> CpuLinears | None:
-        """As `Groupable` says."""
+        """One product of these layers, if all are of this kind (`Groupable`)."""
         own = [layer for layer in layers if isinstance(layer, CpuLinear) and layer._kind == self._kind]
         return CpuLinears(own) if len(own) == len(layers) else None
 

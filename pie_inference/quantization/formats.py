@@ -121,7 +121,7 @@ class QuantizedWeight:
         )
 
     def to(self, device: torch.device) -> QuantizedWeight:
-        """The same on `device`."""
+        """This weight on `device`."""
         return self._with(lambda numbers, _: numbers.to(device))
 
 
