@@ -73,7 +73,11 @@ def _what_instead(path: Path) -> str:
         return f"that is a file of one; give its folder, {path.parent}"
     if (path / "adapter_config.json").is_file():
         return f"that is an adapter; give it with its model, as in --model MODEL --adapter {path.name}={path}"
-    return "a folder with config.json, tokenizer.json and *.safetensors is needed"
+    own = " or ".join(SHIPPED)
+    return (
+        "a folder with config.json, tokenizer.json and *.safetensors is needed, an id of the hub as in "
+        f"--model Qwen/Qwen3-0.6B, {own}"
+    )
 
 
 def find_accounts(file: str) -> Accounts:
