@@ -160,10 +160,11 @@ class Vocabulary:
     def text_logprobs(
         self, tokens: Sequence[int], scores: Sequence[TokenLogprobs | None], start: int
     ) -> dict[str, Any]:
-        """In the form of completions: the first token of a prompt has none. `start`: characters before the tokens."""
+        """In the form of completions: the first token of a prompt has none. `start`: characters before the tokens,
+        below 0 if that many characters of the first ones are not in the text."""
         offsets = []
         for token in tokens:
-            offsets.append(start)
+            offsets.append(max(0, start))
             start += self.size(token)
         return {
             "tokens": [self.text(token) for token in tokens],

@@ -24,6 +24,8 @@ class CompletionRequest:
     place: Place
     prompts: Sequence[Prompt]
     echo: bool
+    begins: bool
+    """Whether the tokens with which texts for the model begin stand before a text."""
 
     @classmethod
     def read(cls, fields: Fields, place: Place) -> CompletionRequest:
@@ -41,12 +43,17 @@ class CompletionRequest:
         for one in prompts:
             if not isinstance(one, str):
                 check_known(one, "prompt", place.model)
-        return cls(wanted, place, prompts, echo)
+        return cls(wanted, place, prompts, echo, fields.flag("add_special_tokens", default=True))
 
     def fill(self, ctx: Context, prompt: Prompt) -> Context:
         """Fills a context with a prompt, and gives it. An empty one is the token with which texts begin."""
         with of_field("prompt"):
-            return ctx.fill((prompt or ctx.model.bos_text or "") if isinstance(prompt, str) else prompt)
+            if not isinstance(prompt, str):
+                return ctx.fill(prompt)
+            first = ctx.model.bos_text or ""
+            if self.begins and ctx.model.begin_tokens and not (first and prompt.startswith(first)):
+                return ctx.fill(ctx.model.begin_tokens).fill(prompt)
+            return ctx.fill(prompt or first)
 
 
 def _prompts(fields: Fields) -> list[Prompt]:

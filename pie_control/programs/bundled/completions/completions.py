@@ -66,7 +66,8 @@ async def choice_of(answer: Answer, vocabulary: Vocabulary | None, echo: Echo, i
     choice = {"index": answer.number, "text": text, "finish_reason": answer.finish_reason, "logprobs": None}
     if vocabulary is not None:
         tokens, scores = (echo.tokens, echo.scores) if is_shown else ((), ())
-        choice["logprobs"] = vocabulary.text_logprobs([*tokens, *part.tokens], [*scores, *part.logprobs], 0)
+        unseen = sum(map(vocabulary.size, tokens)) - len(echo.text) if is_shown else 0  # what the prompt begins with
+        choice["logprobs"] = vocabulary.text_logprobs([*tokens, *part.tokens], [*scores, *part.logprobs], -unseen)
     if answer.wanted.token_ids:
         choice |= {"prompt_token_ids": list(echo.tokens), "token_ids": list(part.tokens)}
     return choice

@@ -27,7 +27,8 @@ def own(server: NativeServer) -> Any:
     """What a program of the SDK answers."""
 
     async def main(args: Args) -> dict[str, Any]:
-        ctx = Context(args.model).fill(BEGIN)
+        ctx = Context(args.model)
+        ctx.fill(ctx.model.begin_tokens).fill(BEGIN)
         prompt, before = ctx.tokens, ctx.fork()
         scores = await Context(args.model).fill(prompt[:1]).score(prompt[1:])
         generation = before.generate(12)
@@ -88,12 +89,25 @@ def test_prompts_in_every_form(ask: Ask, own: Any) -> None:
     assert len(ask(prompt=BEGIN, temperature=0).body["choices"][0]["text"]) > len(own["text"])  # 16 tokens
 
 
+def test_texts_begin_as_the_tokenizer_says(ask: Ask, own: Any, server: NativeServer) -> None:
+    def prompt(text: object, **fields: Any) -> list[int]:
+        served = ask(prompt=text, max_tokens=1, return_token_ids=True, **fields)
+        tokens: list[int] = served.body["choices"][0]["prompt_token_ids"]
+        return tokens
+
+    assert prompt(BEGIN) == own["prompt"] == asking(server, "tokens", route="/tokenize")(prompt=BEGIN).body["tokens"]
+    assert prompt(BEGIN, add_special_tokens=False) == prompt(own["prompt"][1:]) == own["prompt"][1:]
+    assert prompt(f"<|begin|>{BEGIN}") == own["prompt"]  # not twice
+    assert ask(prompt=BEGIN, add_special_tokens=1).error["param"] == "add_special_tokens"
+
+
 def test_echo(ask: Ask, own: Any) -> None:
     assert ask(prompt=BEGIN, **GREEDY, echo=True).text == BEGIN + own["text"]
     choice = ask(prompt=BEGIN, **GREEDY, echo=True, logprobs=2, return_token_ids=True).body["choices"][0]
     told, tokens = choice["logprobs"], [*own["prompt"], *own["tokens"]]
     assert choice["prompt_token_ids"] + choice["token_ids"] == tokens
-    assert "".join(told["tokens"]) == BEGIN + own["text"]
+    assert "".join(told["tokens"]) == "<|begin|>" + BEGIN + own["text"]
+    assert told["text_offset"][:2] == [0, 0]
     assert told["token_logprobs"][0] is told["top_logprobs"][0] is None
     scores = told["token_logprobs"][1 : len(own["prompt"])]
     assert all(isclose(one, other, abs_tol=2e-2) for one, other in zip(scores, own["scores"], strict=True))
