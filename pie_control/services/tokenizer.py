@@ -36,12 +36,13 @@ REPLACEMENT = "\ufffd"
 
 
 class Detokenizer:
-    """Turns a stream of tokens to text, never half a character. Time is linear in the tokens, whatever they are."""
+    """Turns a stream of tokens to text, never half a character. Time is linear in the tokens, whatever they are. The
+    text goes on behind another one, as a generation does: it keeps a space with which it begins."""
 
     def __init__(self, tokenizer: Tokenizer) -> None:
         self._tokenizer = tokenizer
         self._bytes = codecs.getincrementaldecoder("utf-8")("replace")
-        self._context: list[int] = []
+        self._context = tokenizer.word
         self._pending: list[int] = []
 
     def push(self, tokens: Sequence[int]) -> str:
@@ -52,13 +53,14 @@ class Detokenizer:
         return "".join(map(self._push_one, tokens))
 
     def _push_one(self, token: int) -> str:
-        """For decoders that look at neighbours: decodes behind the tokens of the piece before, and leaves that out."""
+        """For decoders that look at neighbours: decodes behind a word, which is never left without its space, and the
+        tokens of the piece before, and leaves these out."""
         self._pending.append(token)
         before = self._tokenizer.decode(self._context)
         text = self._tokenizer.decode([*self._context, *self._pending])
         if text.endswith(REPLACEMENT) and len(self._pending) < LONGEST_CHARACTER:
             return ""
-        self._context, self._pending = self._pending, []
+        self._context, self._pending = [*self._tokenizer.word, *self._pending], []
         return text[len(before) :]
 
 
@@ -114,6 +116,14 @@ class Tokenizer:
         self.check(tokens)
         texts: list[str] = self.inner.decode_batch([tokens], skip_special_tokens=True)  # lets go of the GIL
         return texts[0]
+
+    @cached_property
+    def word(self) -> list[int]:
+        """A token that is a letter or more, alone; none if no token is. Decoders take away the space with which a text
+        begins, so something has to stand before what shall keep it."""
+        known = (token for token in range(self._vocab_size) if token not in self._added)
+        plain = (token for token in known if not BYTE_TOKEN.fullmatch(self.inner.id_to_token(token) or ""))
+        return next(([token] for token in plain if self.decode([token]).isalpha()), [])
 
     @property
     def has_vocabulary(self) -> bool:
