@@ -178,6 +178,8 @@ class ModelRequests:
             if name not in self.batch_commands:
                 self.batch_commands[name] = Histogram(SIZES)
             self.batch_commands[name].observe(batch.count)
+            if not batch.commands:  # steps of decode runs alone, as in most waves: their sizes need not be worked out
+                continue
             for command, size in zip(batch.commands, batch.sizes(), strict=False):
                 if request := self._request(command.owner):
                     request.scheduled = request.scheduled or now
