@@ -60,6 +60,12 @@ class JoinedHead:
             self._is_written = True
             self._transport.write(self._head + more)
 
+    @property
+    def begins_events(self) -> bool:
+        """Whether it is that of a stream of events, in chunks."""
+        head = self._head.lower()
+        return b"\r\ncontent-type: text/event-stream" in head and b"\r\ntransfer-encoding: chunked" in head
+
     def is_closing(self) -> bool:
         return self._transport.is_closing()
 
@@ -140,14 +146,17 @@ class HttpProtocol(HttpToolsProtocol):
         return None if self.cycle is None or self.cycle.response_complete else cast("Scope", self.scope)
 
     def say_last(self, status: int, code: str, message: str) -> None:
+        path = "" if self.cycle is None else self.scope.get("path", "")
         if self.cycle is None or self.cycle.response_complete or not self.cycle.response_started:
-            path = "" if self.cycle is None else self.scope.get("path", "")
             self.transport.write(_response(status, code, message, path))
             try:
                 self.transport.write_eof()  # closing would lose the answer, if more of the request is on its way
             except OSError:  # the client has gone
                 self.transport.abort()
         else:
+            if cast("JoinedHead", self.cycle.transport).begins_events:
+                event = b"event: error\ndata: " + _body(status, code, message, path) + b"\n\n"
+                self.transport.write(b"%x\r\n%b\r\n" % (len(event), event))  # no last chunk: the stream is cut
             self.transport.close()
 
 
@@ -213,10 +222,14 @@ class SessionProtocol(WebSocketsSansIOProtocol):
         self.transport.close()
 
 
-def _response(status: int, code: str, message: str, path: str) -> bytes:
-    """`path`: of the request, if its head has come."""
+def _body(status: int, code: str, message: str, path: str) -> bytes:
+    """The JSON of an error. `path`: of the request, if its head has come."""
     error = told(status, ErrorBody(code, message))
-    body = encode(anthropic(status, error) if path.startswith(MESSAGES) else {"error": error})
+    return encode(anthropic(status, error) if path.startswith(MESSAGES) else {"error": error})
+
+
+def _response(status: int, code: str, message: str, path: str) -> bytes:
+    body = _body(status, code, message, path)
     head = (
         f"HTTP/1.1 {status} {PHRASES[status]}\r\ncontent-type: application/json\r\ncontent-length: {len(body)}\r\n"
         f"{'retry-after: 1' + chr(13) + chr(10) if status in RETRIED else ''}connection: close\r\n\r\n"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import logging
 import os
 import signal
@@ -144,9 +145,13 @@ def test_what_is_under_way_ends_when_its_token_is_removed(tmp_path: Path) -> Non
                     server.use(one)
                     with pytest.raises(Unauthorized, match=r"is no tenant's any more: ask the operator"):
                         await ends.result()
-                    with pytest.raises(httpx.RemoteProtocolError):
-                        async for _ in events.aiter_bytes():
-                            pass
+                    told = bytearray()
+                    with pytest.raises(httpx.RemoteProtocolError):  # it was cut
+                        await read_all(events, told)
+                    event, _, data = told[told.index(b"event: error") :].partition(b"\ndata: ")
+                    assert json.loads(data)["error"]["type"] == "authentication_error"
+                    assert bytes(event) == b"event: error"
+                    assert data.endswith(b"\n\n")
                 with pytest.raises(Unauthorized):
                     await bob.launch("echo")
                 await stays.send("goes on")
@@ -159,6 +164,11 @@ def test_what_is_under_way_ends_when_its_token_is_removed(tmp_path: Path) -> Non
             await server.close()
 
     asyncio.run(check())
+
+
+async def read_all(answer: httpx.Response, told: bytearray) -> None:
+    async for part in answer.aiter_bytes():
+        told += part
 
 
 def test_a_key_has_a_budget_of_its_own_and_what_it_launches_bears_its_id(tmp_path: Path) -> None:
