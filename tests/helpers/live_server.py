@@ -35,7 +35,7 @@ def live_server(cache_dir: Path, **options: object) -> Iterator[str]:
             await api.close()
             await server.close()
 
-    thread = threading.Thread(target=lambda: asyncio.run(serve()))
+    thread = threading.Thread(target=lambda: asyncio.run(serve()), daemon=True)  # one that is late is not waited for
     thread.start()
     try:
         assert ready.wait(HANG_SECONDS)
@@ -43,4 +43,4 @@ def live_server(cache_dir: Path, **options: object) -> Iterator[str]:
     finally:
         if found:
             found[1].call_soon_threadsafe(found[2].set)
-        thread.join()
+            thread.join()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import logging
 from typing import Any
 
@@ -193,19 +194,28 @@ def test_a_budget_of_the_day_that_ends_within_an_answer(program: str) -> None:
     async def test(url: str, runtime: FakeServerApi) -> None:
         runtime.meters.use({"default": Budget(tokens_per_day=7)})
         async with http(url) as client:
-            body = {"model": f"+{program}", "stream": program == "tick"}
-            request = asyncio.create_task(client.post(CHAT, json=body))
-            while not runtime.inferlets():
+            streamed, begun = program == "tick", asyncio.Event()
+
+            async def ask() -> tuple[httpx.Response, str]:
+                async with client.stream("POST", CHAT, json={"model": f"+{program}", "stream": streamed}) as answer:
+                    text = ""
+                    async for part in answer.aiter_text():
+                        text += part
+                        begun.set()
+                    return answer, text
+
+            request = asyncio.create_task(ask())
+            while not (begun.is_set() if streamed else runtime.inferlets()):
                 await asyncio.sleep(0.005)
             runtime.meter.generates(7, 0.0)
             runtime.inferlet("i1").end("exceeded", None, "quota-exceeded")
-            answer = await request
-            if program == "tick":  # the stream has begun
-                error = answer.text.split("\n\n")[-3]
+            answer, text = await request
+            if streamed:
+                error = text.split("\n\n")[-3]
                 assert '"code":"rate-limited"' in error
                 assert "7 tokens of today" in error
             else:
-                assert (answer.status_code, answer.json()["error"]["code"]) == (429, "rate-limited")
+                assert (answer.status_code, json.loads(text)["error"]["code"]) == (429, "rate-limited")
                 assert answer.headers["retry-after"] == "3600"
 
     serve_async(test)
