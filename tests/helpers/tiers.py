@@ -37,6 +37,7 @@ HEAVY = (
     "os.fork",
     "peft",
     "subprocess",
+    "torch._dynamo",
     "torch.optim",
     "transformers",
     "triton",

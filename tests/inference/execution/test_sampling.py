@@ -169,6 +169,8 @@ def test_penalties_are_those_of_each_row_alone() -> None:
 
 def test_penalties_on_tokens_that_are_still_on_the_device_read_nothing_back() -> None:
     """A device without memory: what would wait for numbers fails."""
+    from torch import _dynamo  # noqa: F401  operations on this device import it
+
     none = torch.device("meta")
     tokens = torch.empty(8, dtype=torch.int64, device=none)
     served: Any = SimpleNamespace(tokens=tokens, device=none, description=SimpleNamespace(vocab_size=VOCAB))
