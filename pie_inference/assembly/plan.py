@@ -16,7 +16,7 @@ from ..config import WorkerConfig
 from ..cpu_kernels.library import Library, find_library
 from ..cpu_kernels.ways import Way
 from ..device.machine import choose_device, choose_dtype, free_bytes_of_rank
-from ..device.ranks import Ranks, share
+from ..device.ranks import Ranks
 from ..device.threads import default_threads, threads_of_rank
 from ..errors import ConfigError
 from ..json_files import check_depth, read_json
@@ -144,8 +144,7 @@ def make_plan(config: WorkerConfig, files: ModelFiles, ranks: Ranks) -> ServingP
     the files or this machine. All ranks call it together."""
     model, checkpoint = files.config, files.checkpoint
     tokenizer = read_tokenizer_files(checkpoint.folder, files.raw_config)
-    kv_heads = share(ranks, model.num_kv_heads, "key-value heads")
-    num_heads = share(ranks, model.num_heads, "attention heads")
+    num_heads, kv_heads = model.heads_of(ranks)
     device = choose_device(config.device, ranks.rank, ranks.size)
     library = _find_library(config, device)
     quantized = config.quantization != "none" or checkpoint.scheme is not None

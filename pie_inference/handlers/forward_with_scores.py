@@ -17,7 +17,8 @@ from ..protocol import Array, Forward, ForwardWithScores, ForwardWithScoresResul
 
 def forward_with_scores(served: ServedModel, batch: ForwardWithScores) -> PendingResult:
     config = served.model.config
-    attention = ScoringAttention(served.cache, config.num_heads // served.ranks.size, config.attention, served.ranks)
+    num_heads, _ = config.heads_of(served.ranks)
+    attention = ScoringAttention(served.cache, num_heads, config.attention, served.ranks)
     direct = DirectExecutor(served.model, attention, served.embeds)
     executor = PiecewiseExecutor(direct, served.model, served.cache, served.embeds, served.adapters, served.states)
     ends, device = _ends(batch), served.device

@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Self
 
 from ..attention.interface import AttentionSpec
+from ..device.ranks import Ranks, share
 from ..errors import CheckpointError
 from ..layers.rotary import RopeConfig
 from ..layers.shape import AttentionShape
@@ -107,6 +108,11 @@ class ModelConfig:
             if rope not in found:
                 found.append(rope)
         return found
+
+    def heads_of(self, ranks: Ranks) -> tuple[int, int]:
+        """The attention heads and the key-value heads of one rank. Raises CheckpointError if ranks do not divide
+        them."""
+        return share(ranks, self.num_heads, "attention heads"), share(ranks, self.num_kv_heads, "key-value heads")
 
     @property
     def heads(self) -> AttentionShape:

@@ -19,18 +19,19 @@ from .interface import Recurrences, Runs
 
 @dataclass(frozen=True)
 class StateShape:
-    """What a slot holds: the states of `layers` layers, each as `numbers` numbers."""
+    """What a slot holds: the states of `layers` layers, each as `numbers` numbers. `whole`: each rank has all of it."""
 
     layers: int
     numbers: int
+    whole: bool = False
 
     def nbytes(self, dtype: torch.dtype) -> int:
         """Memory of a slot, for a model in `dtype`."""
         return self.layers * self.numbers * state_dtype(dtype).itemsize
 
     def shared_by(self, ranks: Ranks) -> StateShape:
-        """The part of one rank. Every number belongs to a head, and ranks share the heads."""
-        return StateShape(self.layers, self.numbers // ranks.size)
+        """The part of one rank. Every number belongs to a head, and ranks share the heads, unless it is whole."""
+        return self if self.whole else StateShape(self.layers, self.numbers // ranks.size)
 
 
 def state_dtype(dtype: torch.dtype) -> torch.dtype:

@@ -109,12 +109,18 @@ SEEING = _words("""
 """)
 """Types of more than text whose text is exact."""
 
-WITHOUT_PLAN = _words("""
-    bert bert-generation camembert ctrl data2vec-text ernie fuyu gpt-sw3 gpt2 gpt_bigcode gpt_neox_japanese persimmon
-    roberta roberta-prelayernorm roc_bert xlm-roberta xlm-roberta-xl xmod
+WITH_STATE = _words("""
+    bailing_hybrid bamba falcon_h1 falcon_mamba granitemoehybrid jamba kimi_linear lfm2 lfm2_moe
+    lfm3 mamba mamba2 minimax nemotron_h olmo_hybrid qwen3_5 qwen3_5_moe qwen3_5_moe_text qwen3_5_text
+    qwen3_next zamba zamba2 zaya
 """)
-"""Types that ranks cannot share, as neither transformers nor the names of layers say how; and those with a state are
-not shared."""
+"""Types among these whose layers keep a state."""
+
+ONE_RANK = {
+    "other modules than linear layers": ["gpt-sw3", "gpt2"],
+    "1 key-value heads cannot be split": ["gpt_bigcode"],
+}
+"""Types that ranks cannot share, by what the reason says."""
 
 WITHOUT_GRAPHS = {
     "copies numbers from the host": ["gemma3n", "gemma3n_text"],

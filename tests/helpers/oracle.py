@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from threading import Lock
 from typing import Any
 
 import numpy as np
@@ -23,9 +24,10 @@ class Oracle:
     def __init__(self, folder: Path, reference: Any, **options: Any) -> None:
         self.folder = folder
         self.reference = reference.eval()
-        self.worker = Worker(
-            WorkerConfig(folder, "model", **{"dtype": "float32", "pages": 256, "embeds": 2048, **options})
-        )
+        self._one_at_a_time = Lock()  # a forward of transformers may change its module for a while
+        defaults: dict[str, Any] = {"dtype": "float32", "pages": 256, "embeds": 2048}
+        self.config = WorkerConfig(folder, "model", **defaults | options)
+        self.worker = Worker(self.config)
 
     @classmethod
     def of(cls, folder: Path) -> Oracle:
@@ -43,7 +45,7 @@ class Oracle:
         if visible is not None:
             hidden = torch.from_numpy(~visible)
             mask = torch.zeros(1, 1, *visible.shape).masked_fill_(hidden, torch.finfo(torch.float32).min)
-        with torch.inference_mode():
+        with self._one_at_a_time, torch.inference_mode():
             output = self.reference(
                 torch.tensor([list(tokens)]),
                 attention_mask=mask,

@@ -17,6 +17,7 @@ from typing import Any
 import msgspec
 import torch
 
+from ...device.ranks import Ranks, share
 from ...errors import CheckpointError, ConfigError
 from ...options.cache_files import NotPrivate, private_folder, read_own_file, write_atomically
 from ...recurrence.batches import Cut
@@ -37,13 +38,20 @@ class BorrowedConfig(ModelConfig):
     @property
     def state(self) -> StateShape | None:
         numbers = self.survey.state_numbers
-        return StateShape(1, numbers) if numbers else None
+        return StateShape(1, numbers, whole=True) if numbers else None
 
     @property
     def cut(self) -> Cut:
         if not self.survey.state:
             return "none"
         return "tokens" if self.survey.forgets else "texts"
+
+    def heads_of(self, ranks: Ranks) -> tuple[int, int]:
+        if not self.survey.attentions:  # each rank has pages all the same, which nothing reads
+            return self.num_heads, self.num_kv_heads
+        for heads in self.survey.attentions:
+            share(ranks, heads.num_kv_heads, "key-value heads")
+        return super().heads_of(ranks)
 
     @property
     def fixed_positions(self) -> str:

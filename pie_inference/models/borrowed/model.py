@@ -10,7 +10,6 @@ import torch
 from torch import Tensor
 
 from ...attention.interface import AttentionPlan
-from ...device.ranks import share
 from ...errors import ConfigError
 from ...layers.rotary import rotation
 from ...loading.weights import WeightLoader
@@ -94,9 +93,7 @@ def build(config: BorrowedConfig, weights: WeightLoader) -> BorrowedModel:
             f"--tensor-parallel: {config.architecture} by transformers' code runs on one rank only: "
             f"{config.survey.one_rank}; leave the option out"
         )
-    for heads in config.survey.attentions:
-        share(weights.ranks, heads.num_heads, "attention heads")
-        share(weights.ranks, heads.num_kv_heads, "key-value heads")
+    config.heads_of(weights.ranks)
     with _filling:
         module = make(read(config.raw, config.architecture), weights.dtype, "meta")
         ours = find(module)

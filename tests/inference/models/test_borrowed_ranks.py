@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import copy
 import json
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 import pytest
 import torch
@@ -15,14 +17,24 @@ from pie_inference.config import WorkerConfig
 from pie_inference.device.ranks import Ranks, SingleRank, run_ranks
 from pie_inference.errors import CheckpointError, ConfigError
 from pie_inference.models.borrowed.filling import split
-from pie_inference.protocol import LoadAdapter
+from pie_inference.protocol import ForwardWithScores, ForwardWithScoresResult, LoadAdapter
 from pie_inference.serving.worker import Worker
 from pie_inference.tensor_parallel.group import WorkerGroup
 from testing.worker_batches import Driver, Extend, Keys
+from tests.helpers.borrowed import WITH_STATE, save_small
 from tests.helpers.families import WINDOW, save_reference
-from tests.helpers.oracle import VOCAB, Oracle, assert_close, random_tokens
+from tests.helpers.oracle import VOCAB, Oracle, assert_close, assert_ragged_batch_equals, random_tokens
+from tests.helpers.states import (
+    StateOracle,
+    assert_goes_on_from_the_host,
+    assert_goes_on_within_drafts,
+    assert_pages_are_shared_and_copied,
+    in_first_pages,
+)
+from tests.helpers.tiers import corpus
 from tests.inference.models.test_borrowed import MODELS
-from tests.inference.models.test_borrowed_calls import put_adapter
+from tests.inference.models.test_borrowed_calls import OPTIONS, put_adapter
+from tests.inference.models.test_borrowed_state import MODELS as STATEFUL
 
 SHARED: dict[str, tuple[str, dict[str, Any]]] = {
     **{name: MODELS[name] for name in ("olmo3", "cohere", "starcoder2", "glm4", "qwen2 moe", "gemma4", "gemma3n")},
@@ -38,6 +50,7 @@ SHARED: dict[str, tuple[str, dict[str, Any]]] = {
     ),
     "a plan by usual names": ("StableLmForCausalLM", {"use_qkv_bias": True}),
     "experts by usual names": MODELS["gpt oss"],
+    "layers that nobody names": ("PersimmonForCausalLM", {"intermediate_size": 96}),
     "a vocabulary that is not divided": ("ArceeForCausalLM", {"vocab_size": 273}),
 }
 TEXTS = [random_tokens(length, length) for length in (40, 3, 17)]
@@ -74,7 +87,10 @@ def test_two_ranks_compute_what_one_does(name: str, tmp_path: Path) -> None:
     assert held[0] // 2 < 0.85 * oracle.worker.describe()[0].weight_bytes
 
 
-@pytest.mark.parametrize("name", ["olmo3", "starcoder2", "qwen2 moe", "experts by usual names", "stacked"])
+QUANTIZED = ["olmo3", "starcoder2", "qwen2 moe", "experts by usual names", "stacked", "layers that nobody names"]
+
+
+@pytest.mark.parametrize("name", QUANTIZED)
 def test_two_ranks_with_quantized_weights(name: str, tmp_path: Path) -> None:
     """Scales of a layer that is split by its inputs are those of fewer numbers, so results are not the same."""
     exact = Oracle(tmp_path, save_reference(tmp_path, SHARED[name][0], **SHARED[name][1]))
@@ -85,7 +101,7 @@ def test_two_ranks_with_quantized_weights(name: str, tmp_path: Path) -> None:
     assert 0 < np.abs(first - expected).mean() < 1.2 * error
 
 
-@pytest.mark.parametrize("name", ["olmo3", "cohere", "qwen2 moe"])
+@pytest.mark.parametrize("name", ["olmo3", "cohere", "qwen2 moe", "layers that nobody names"])
 def test_two_ranks_with_an_adapter(name: str, tmp_path: Path) -> None:
     oracle = Oracle(tmp_path, save_reference(tmp_path, SHARED[name][0], **SHARED[name][1]))
     assert put_adapter(oracle, tmp_path / "adapter")
@@ -102,22 +118,60 @@ def test_two_ranks_with_an_adapter(name: str, tmp_path: Path) -> None:
         assert_close(together, alone)
 
 
+def assert_keeps_states(oracle: StateOracle) -> None:
+    """Batches, forks, copies, exports, drafts and the host, against transformers' forward."""
+    assert_ragged_batch_equals(oracle, before=[0, 0, 3, 20, 25], new=[40, 1, 1, 6, 1])
+    assert_pages_are_shared_and_copied(oracle)
+    assert_goes_on_within_drafts(oracle)
+    assert_goes_on_from_the_host(oracle)
+
+
+def scores_of(oracle: StateOracle) -> np.ndarray:
+    """How much attention each token of a text gets."""
+    driver = oracle.driver()
+    embed, forward = driver.forward_batch([Extend(Keys(), TEXTS[0])])
+    asked = ForwardWithScores(**msgspec.structs.asdict(in_first_pages(forward)))
+    return driver.ask(ForwardWithScoresResult, embed, asked).scores
+
+
+def on_ranks(size: int, oracle: StateOracle) -> list[int]:
+    """Has ranks do all that. How many bytes of weights they have together."""
+    scores = scores_of(oracle)
+
+    def run(ranks: Ranks) -> int:
+        own = copy.copy(oracle)
+        own.worker = Worker(own.config, ranks)
+        assert_keeps_states(own)
+        assert_close(scores_of(own), scores)
+        return own.worker.describe()[0].weight_bytes
+
+    return run_ranks(size, run)
+
+
+@pytest.mark.parametrize("kind", corpus(WITH_STATE, lambda kind: kind == "lfm2"))
+def test_two_ranks_keep_states(kind: str, tmp_path: Path) -> None:
+    oracle = StateOracle(tmp_path, save_small(kind, tmp_path), **OPTIONS)
+    assert max(on_ranks(2, oracle)) // 2 < 0.85 * oracle.worker.describe()[0].weight_bytes
+
+
+@pytest.mark.parametrize("name", corpus(STATEFUL, lambda _: True))
+def test_four_ranks_keep_states(name: str, tmp_path: Path) -> None:
+    architecture, settings = STATEFUL[name]
+    reference = save_reference(tmp_path, architecture, **settings | {"num_key_value_heads": 4})
+    on_ranks(4, StateOracle(tmp_path, reference, host_pages=8))
+
+
 class Two(SingleRank):
     """The first of two ranks, without the other."""
 
     size = 2
 
 
-@pytest.mark.parametrize(
-    ("model", "reason"),
-    [
-        (MODELS["gpt2"], "transformers has no plan of how to split it"),
-        (("Lfm2ForCausalLM", {"layer_types": ["conv", "full_attention"]}), "its layers keep a state"),
-    ],
-)
-def test_models_for_one_rank(model: tuple[str, dict[str, Any]], reason: str, tmp_path: Path) -> None:
-    save_reference(tmp_path, model[0], **model[1])
-    with pytest.raises(ConfigError, match=f"--tensor-parallel: {model[0]} .* one rank only: {reason}.*; leave"):
+def test_models_for_one_rank(tmp_path: Path) -> None:
+    architecture, settings = MODELS["gpt2"]
+    save_reference(tmp_path, architecture, **settings)
+    reason = "its layers multiply by other modules than linear layers"
+    with pytest.raises(ConfigError, match=f"--tensor-parallel: {architecture} .* one rank only: {reason}; leave"):
         Worker(WorkerConfig(tmp_path, "model", pages=64, embeds=512), Two())
 
 
@@ -136,8 +190,10 @@ def test_a_split_that_gives_other_numbers_is_found(tmp_path: Path, monkeypatch: 
     assert "one rank only: split in two, the logits" in code
 
 
-def test_heads_that_cannot_be_shared_are_named(tmp_path: Path) -> None:
-    save_reference(tmp_path, SHARED["olmo3"][0], **{**SHARED["olmo3"][1], "num_key_value_heads": 1})
+@pytest.mark.parametrize("model", [SHARED["olmo3"], STATEFUL["lfm2"]])
+def test_heads_that_cannot_be_shared_are_named(model: tuple[str, dict[str, Any]], tmp_path: Path) -> None:
+    architecture, settings = model
+    save_reference(tmp_path, architecture, **settings | {"num_key_value_heads": 1})
     with pytest.raises(CheckpointError, match="1 key-value heads cannot be split over 2 ranks"):
         Worker(WorkerConfig(tmp_path, "model", pages=64, embeds=512), Two())
     assert json.loads((tmp_path / "config.json").read_text())["num_key_value_heads"] == 1

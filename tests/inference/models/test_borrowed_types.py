@@ -9,14 +9,15 @@ from pie_inference.errors import CheckpointError
 from pie_inference.loading.weight_sizes import TOWERS
 from pie_inference.models.borrowed.config import BorrowedConfig, read_borrowed, version
 from tests.helpers.borrowed import (
+    ONE_RANK,
     REFUSED,
     SEEING,
     SEEING_REFUSED,
     SERVED,
     SETTINGS,
     TESTED,
+    WITH_STATE,
     WITHOUT_GRAPHS,
-    WITHOUT_PLAN,
 )
 from tests.helpers.tiers import corpus
 from tests.helpers.tree import ROOT
@@ -34,6 +35,7 @@ def test_a_type_is_exact_or_refused(told: tuple[str, str]) -> None:
     if not reason:
         found = read_borrowed(raw, MODEL_FOR_CAUSAL_LM_MAPPING_NAMES[kind], None)
         assert_told(kind, found)
+        assert bool(found.state) == (kind in WITH_STATE)
         return
     with pytest.raises(CheckpointError, match=reason):
         read_borrowed(raw, MODEL_FOR_CAUSAL_LM_MAPPING_NAMES[kind], None)
@@ -66,15 +68,14 @@ def test_a_type_of_more_than_text_is_refused(told: tuple[str, str]) -> None:
 def assert_told(kind: str, found: BorrowedConfig) -> None:
     """It is exact, and ranks and graphs serve it as the documentation says."""
     assert found.difference < (5e-4 if found.state else 1e-4)
-    reason = "keep a state" if found.state else "has no plan" if kind in WITHOUT_PLAN else ""
-    assert reason in found.survey.one_rank
-    assert bool(reason) == bool(found.survey.one_rank)
-    reasons = [why for why, kinds in WITHOUT_GRAPHS.items() if kind in kinds]
-    reason = "with a state" if found.state else next(iter(reasons), "")
-    assert reason in found.survey.no_graphs
-    assert bool(reason) == bool(found.survey.no_graphs)
+    without_graphs = {"with a state": [kind] if found.state else [], **WITHOUT_GRAPHS}
+    for known, said in ((ONE_RANK, found.survey.one_rank), (without_graphs, found.survey.no_graphs)):
+        reason = next((why for why, kinds in known.items() if kind in kinds), "")
+        assert reason in said
+        assert bool(reason) == bool(said)
 
 
+FOR_ONE_RANK = [kind for kinds in ONE_RANK.values() for kind in kinds]
 GRAPHLESS = [kind for kinds in WITHOUT_GRAPHS.values() for kind in kinds]
 
 
@@ -106,7 +107,7 @@ def test_every_type_is_told() -> None:
     assert seeing.split(", ") == SEEING
     refused = " ".join(told.split("Refused of them are")[1].split("\n\n")[0].split())
     assert all(kind in refused for kind, _ in REFUSALS)
-    for kinds, mark in ((WITHOUT_PLAN, "neither a plan nor such names:"), (GRAPHLESS, "for other reasons:")):
+    for kinds, mark in ((FOR_ONE_RANK, "on one rank only:"), (GRAPHLESS, "for other reasons:")):
         listed = " ".join(told.split(mark)[1].split(".\n")[0].split())
         assert sorted(listed.split(", ")) == sorted(kinds)
     known = {kind for kind, _ in TYPES} | {"gemma4_assistant"}  # whose default configuration cannot be made

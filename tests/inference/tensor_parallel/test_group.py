@@ -8,8 +8,9 @@ import signal
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import psutil
 import pytest
@@ -28,8 +29,10 @@ from tests.helpers.families import FAMILIES, save_reference
 from tests.helpers.guard import HANG_SECONDS
 from tests.helpers.oracle import Oracle, assert_close
 from tests.helpers.servers import launch, run, started
+from tests.helpers.states import StateOracle
 from tests.inference.models.test_borrowed_calls import put_adapter
-from tests.inference.models.test_borrowed_ranks import SHARED, logprobs
+from tests.inference.models.test_borrowed_ranks import SHARED, assert_keeps_states, logprobs
+from tests.inference.models.test_borrowed_state import MODELS as STATEFUL
 
 PROMPT = range(5, 45)
 
@@ -70,6 +73,14 @@ def test_models_by_transformers_code_run_on_ranks(name: str, tmp_path: Path) -> 
         assert "follower" in " ".join(psutil.Process(pid).cmdline())
         found = logprobs(group, [1, -1, 1])
     assert_close(found, logprobs(oracle.worker, [1, -1, 1]))
+
+
+def test_a_model_with_a_state_by_transformers_code_runs_on_ranks(tmp_path: Path) -> None:
+    architecture, settings = STATEFUL["bamba"]
+    oracle = StateOracle(tmp_path, save_reference(tmp_path, architecture, **settings), host_pages=8)
+    with WorkerGroup(replace(oracle.config, tensor_parallel=2), Worker) as group:
+        oracle.worker = cast(Worker, group)
+        assert_keeps_states(oracle)
 
 
 def test_a_group_that_loses_a_rank_tells_how(tmp_path: Path) -> None:

@@ -1,11 +1,13 @@
 """How ranks share a model of transformers: by the plan that transformers has for it (`tp_plan`), which gives linear
 layers, experts and parameters a style each. A model without a plan is shared by the usual names of its linear layers;
-the proof finds out if these mean something else."""
+the proof finds out if these mean something else. Linear layers that neither names are split by their outputs, which are
+gathered: so it is with those around a state, which is whole on each rank, as is the code that goes on from it."""
 
 from __future__ import annotations
 
+import inspect
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -52,6 +54,10 @@ USUAL: Mapping[str, str] = {
     **dict.fromkeys(("o_proj", "out_proj", "down_proj", "fc2"), "rowwise"),
 }
 """The styles of linear layers in most plans, by the last part of their names."""
+GATHERED = "colwise_gather_output"
+"""The style of linear layers that nothing else is known of: no code can tell it from a layer that is not split."""
+KEEPING = {"update_conv_state", "update_recurrent_state", "set_linear_cache"}
+"""Methods of caches by which code keeps the state of a text."""
 EXPERTS = "moe_tp_experts"
 WHOLE = {
     "embedding_colwise",
@@ -66,20 +72,41 @@ WHOLE = {
 
 def plan_of(model: Any) -> dict[str, str]:
     """The style of each module and parameter that the plan of transformers names; if that names none inside of layers,
-    of those with usual names."""
+    of those with usual names. Empty: nothing in layers can be split."""
     plan = getattr(model, "_tp_plan", None) or {}
     modules, head = dict(model.named_modules()), model.get_output_embeddings()
     names = [*modules, *(name for name, _ in model.named_parameters())]
     general = {name: re.sub(r"\.\d+(?=\.|$)", ".*", name) for name in names}
     told = {name: plan[pattern] for name, pattern in general.items() if pattern in plan}
-    if any(style not in WHOLE and modules.get(name) is not head for name, style in told.items()):
-        return told
-    linear = [name for name, module in modules.items() if isinstance(module, nn.Linear)]
-    usual = {name: USUAL[last] for name in linear if (last := name.rpartition(".")[2]) in USUAL}
-    if usual:
+    linear = {name: module for name, module in modules.items() if isinstance(module, nn.Linear)}
+
+    def splits_layers(plan: Mapping[str, str]) -> bool:
+        return any(style not in WHOLE and modules.get(name) is not head for name, style in plan.items())
+
+    if not splits_layers(told):
+        told = _usual(model, linear) | told
+    least = model.get_input_embeddings().embedding_dim / 4  # gathering would take longer than what it saves
+    large = {name for name, layer in linear.items() if min(layer.in_features, layer.out_features) >= least}
+    plan = dict.fromkeys(large, GATHERED) | told
+    return plan if splits_layers(plan) else {}
+
+
+def _usual(model: Any, linear: Iterable[str]) -> dict[str, str]:
+    """A plan by the usual names of linear layers, but for those of modules that keep a state."""
+    keeping = tuple(f"{name}." for name, module in model.named_modules() if _keeps_state(module))
+    plan = {
+        name: USUAL[last]
+        for name in linear
+        if (last := name.rpartition(".")[2]) in USUAL and not name.startswith(keeping)
+    }
+    if plan:
         for name, module in experts_of(model).items():
-            usual |= _usual_experts(name, module)
-    return usual
+            plan |= _usual_experts(name, module)
+    return plan
+
+
+def _keeps_state(module: Any) -> bool:
+    return not KEEPING.isdisjoint(inspect.unwrap(type(module).forward).__code__.co_names)
 
 
 def _usual_experts(name: str, module: Any) -> dict[str, str]:
@@ -107,7 +134,7 @@ def why_one_rank(model: Any) -> str:
         if style not in known | WHOLE:
             return f"transformers' plan says {style!r} for {name}, which Pie does not know"
     if not plan:
-        return "transformers has no plan of how to split it (tp_plan), and its layers have no usual names"
+        return "its layers multiply by other modules than linear layers"
     return ""
 
 

@@ -68,7 +68,7 @@ def survey(config: Any, small: bool = False) -> Survey:
         fixed_positions=why_fixed(model, found, bool(following)),
         by_token=asks_for_tokens(base_of(model)),
         no_graphs=_why_no_graphs(found, state, reads),
-        one_rank="its layers keep a state of the text before" if state else why_one_rank(model),
+        one_rank=why_one_rank(model),
     )
 
 

@@ -86,12 +86,13 @@ def _proved(values: Mapping[str, Any], architecture: str) -> tuple[Survey, float
     def built(survey: Survey, ranks: Ranks) -> tuple[BorrowedModel, States]:
         stored = _InMemory(reference.state_dict())
         weights = WeightLoader(stored, TorchOps(CPU, torch.float32), torch.float32, CPU, ranks)
-        return build(borrowed_config(values, architecture, survey, 0.0), weights), weights.states
+        model = build(borrowed_config(values, architecture, survey, 0.0), weights)
+        if model.config.state is not None:
+            weights.states.allocate(NUM_PAGES, model.config.state.shared_by(ranks))
+        return model, weights.states
 
     def difference(survey: Survey) -> tuple[Survey, float]:
         model, states = built(survey, SingleRank())
-        if model.config.state is not None:
-            states.allocate(NUM_PAGES, model.config.state)
         worst = _difference(model, states, alone)
         if not model.config.fixed_positions and not _moved(_Pages(model, states), alone) <= TOLERANCE:
             survey = msgspec.structs.replace(survey, fixed_positions=FIXED)
@@ -99,7 +100,7 @@ def _proved(values: Mapping[str, Any], architecture: str) -> tuple[Survey, float
         def chunks(whole: bool, ranks: Ranks) -> float:
             return _chunks(_Pages(*built(msgspec.structs.replace(survey, whole=whole), ranks), ranks), alone)
 
-        return survey if survey.one_rank else shared(survey, chunks, TOLERANCE), worst
+        return survey if survey.one_rank else shared(survey, chunks, _tolerance(states)), worst
 
     try:
         return difference(found)
@@ -124,6 +125,11 @@ def _told(reference: Any, tokens: Tensor) -> Tensor:
     return logits
 
 
+def _tolerance(states: States) -> float:
+    """How large a difference of a logit may be."""
+    return STATE_TOLERANCE if states.slots else TOLERANCE
+
+
 class _Differs(CheckpointError):
     """A model is not exact over pages."""
 
@@ -133,7 +139,7 @@ def _difference(model: BorrowedModel, states: States, alone: Alone) -> float:
     worst = 0.0
     for name, program in (PROGRAMS | STATE_PROGRAMS if states.slots else PROGRAMS).items():
         difference = program(_Pages(model, states), alone)
-        if not difference <= (STATE_TOLERANCE if states.slots else TOLERANCE):
+        if not difference <= _tolerance(states):
             raise _Differs(
                 f"config.json: {model.config.architecture} is not supported: over pages its logits differ by "
                 f"{difference:.1e} from those of transformers in {name}"
@@ -198,12 +204,13 @@ class _Pages:
     """A model with pages of its own."""
 
     def __init__(self, model: BorrowedModel, states: States, ranks: Ranks | None = None) -> None:
-        config, size = model.config, 1 if ranks is None else ranks.size
+        config = model.config
+        num_heads, kv_heads = config.heads_of(ranks or SingleRank())
         self._states, self._used_states = states, 0
-        shape = KvShape(len(config.attention), config.num_kv_heads // size, config.head_dim, PAGE_SIZE, torch.float32)
+        shape = KvShape(len(config.attention), kv_heads, config.head_dim, PAGE_SIZE, torch.float32)
         self._model, self._used = model, 0
         self._cache = KvCache(shape, NUM_PAGES, CPU)
-        self._attention = TorchAttention(self._cache, config.num_heads // size, config.attention)
+        self._attention = TorchAttention(self._cache, num_heads, config.attention)
 
     def run(self, *parts: tuple[_Text, Tokens], each: bool = False) -> list[Tensor]:
         """Appends tokens to texts; the logits at each of them. `each`: a state is left behind each of them."""
