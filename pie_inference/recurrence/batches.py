@@ -14,9 +14,9 @@ from ..errors import BatchError
 from ..protocol import Array, Forward, check_indptr
 from .interface import NONE, Runs
 
-Cut = Literal["none", "texts", "tokens"]
+Cut = Literal["none", "texts"]
 """How a batch is cut for a model. `texts`: in a piece there is one text, or one row of each, and states are left
-behind last rows only. `tokens`: besides, a text goes on from a state by one row a piece."""
+behind last rows only."""
 
 
 class Piece(NamedTuple):
@@ -75,7 +75,7 @@ def pieces_of(batch: Forward, cut: Cut) -> Iterator[Piece]:
     if cut == "none" or reads is None or writes is None or counts.max(initial=0) <= 1:
         yield Piece(batch, range(len(counts)))
         return
-    parts = [_parts(batch, reads, writes, n, cut) for n in range(len(counts))]
+    parts = [_parts(batch, reads, writes, n) for n in range(len(counts))]
     if len(parts) == 1 == len(parts[0]):
         yield Piece(batch, (0,))
         return
@@ -91,18 +91,15 @@ def pieces_of(batch: Forward, cut: Cut) -> Iterator[Piece]:
                 yield _piece(batch, [part])
 
 
-def _parts(batch: Forward, reads: Array, writes: Array, n: int, cut: Cut) -> list[_Part]:
+def _parts(batch: Forward, reads: Array, writes: Array, n: int) -> list[_Part]:
     """The parts of a sequence, each of which leaves a state that the next one begins with."""
     first, end, begins = int(batch.q_indptr[n]), int(batch.q_indptr[n + 1]), int(reads[n])
     ends = (np.flatnonzero(writes[first : end - 1] != NONE) + first + 1).tolist()
     parts = []
     for last in (*ends, end):
-        leaves, by_row = int(writes[last - 1]), cut == "tokens" and begins != NONE
-        if by_row and leaves == NONE and last - first > 1:
-            raise BatchError("the model goes on from a state by one token: more of them need a slot for the next state")
-        for stop in range(first + 1, last + 1) if by_row else (last,):
-            parts.append(_Part(n, first, stop, begins, leaves))
-            first, begins = stop, leaves
+        leaves = int(writes[last - 1])
+        parts.append(_Part(n, first, last, begins, leaves))
+        first, begins = last, leaves
     return parts
 
 

@@ -42,9 +42,7 @@ class BorrowedConfig(ModelConfig):
 
     @property
     def cut(self) -> Cut:
-        if not self.survey.state:
-            return "none"
-        return "tokens" if self.survey.forgets else "texts"
+        return "texts" if self.survey.state else "none"
 
     def heads_of(self, ranks: Ranks) -> tuple[int, int]:
         if not self.survey.attentions:  # each rank has pages all the same, which nothing reads

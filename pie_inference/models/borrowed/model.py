@@ -17,7 +17,7 @@ from ...ops.interface import Rotation
 from ..config import ModelConfig
 from ..vision import VisionTower
 from .base import Head, base_of, run
-from .cache import SlotCache
+from .cache import SlotCache, begin_scans_with_states
 from .code import attending, make, read
 from .config import BorrowedConfig
 from .filling.weights import fill
@@ -100,6 +100,7 @@ def build(config: BorrowedConfig, weights: WeightLoader) -> BorrowedModel:
         products = fill(module, weights, config.survey.irregular, ours.modules, config.survey.whole)
     take_norms(module, weights.ops)
     hold_time_steps(module)
+    begin_scans_with_states(module)
     freeze_positions(module, config.max_context, weights.device)
     ours.take(module, products, weights.ops)
     return BorrowedModel(config, module, weights)

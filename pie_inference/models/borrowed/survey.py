@@ -54,7 +54,6 @@ class Survey(msgspec.Struct, frozen=True):
     no_graphs: str = ""  # why a CUDA graph cannot record its decode steps; "": it can
     one_rank: str = ""  # why ranks cannot share the model; "": they can
     whole: bool = False  # whether code must see all features on each rank, though transformers' plan splits them
-    forgets: bool = False  # whether its code loses the state of a text that goes on by several tokens
 
     @property
     def state_numbers(self) -> int:

@@ -5,7 +5,6 @@ gathered: so it is with those around a state, which is whole on each rank, as is
 
 from __future__ import annotations
 
-import inspect
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -18,6 +17,7 @@ from ....device.ranks import Ranks, share
 from ....layers.grouped import make_grouped
 from ....loading.weights import Block, Split, WeightLoader
 from ....ops.interface import GroupedLinear, Linear
+from ..cache import keeps_state
 from ..parts import experts_of, has_halves, is_transposed, stacks_of
 
 Experts = tuple[list[list[Block]], int]
@@ -56,8 +56,6 @@ USUAL: Mapping[str, str] = {
 """The styles of linear layers in most plans, by the last part of their names."""
 GATHERED = "colwise_gather_output"
 """The style of linear layers that nothing else is known of: no code can tell it from a layer that is not split."""
-KEEPING = {"update_conv_state", "update_recurrent_state", "set_linear_cache"}
-"""Methods of caches by which code keeps the state of a text."""
 EXPERTS = "moe_tp_experts"
 WHOLE = {
     "embedding_colwise",
@@ -93,7 +91,7 @@ def plan_of(model: Any) -> dict[str, str]:
 
 def _usual(model: Any, linear: Iterable[str]) -> dict[str, str]:
     """A plan by the usual names of linear layers, but for those of modules that keep a state."""
-    keeping = tuple(f"{name}." for name, module in model.named_modules() if _keeps_state(module))
+    keeping = tuple(f"{name}." for name, module in model.named_modules() if keeps_state(module))
     plan = {
         name: USUAL[last]
         for name in linear
@@ -103,10 +101,6 @@ def _usual(model: Any, linear: Iterable[str]) -> dict[str, str]:
         for name, module in experts_of(model).items():
             plan |= _usual_experts(name, module)
     return plan
-
-
-def _keeps_state(module: Any) -> bool:
-    return not KEEPING.isdisjoint(inspect.unwrap(type(module).forward).__code__.co_names)
 
 
 def _usual_experts(name: str, module: Any) -> dict[str, str]:

@@ -54,7 +54,7 @@ def prove(raw: Mapping[str, Any], architecture: str) -> Proof:
             torch.manual_seed(0)  # some parameters are random where code of transformers begins
             proved, difference = _proved(values, class_of(config).__name__)
         fixed = found.fixed_positions or proved.fixed_positions
-        names = ("forgets", "no_graphs", "one_rank", "whole")
+        names = ("no_graphs", "one_rank", "whole")
         told = {name: getattr(found, name) or getattr(proved, name) for name in names}
         return Proof("", msgspec.structs.replace(found, fixed_positions=fixed, **told), difference)
     except CheckpointError as error:
@@ -91,26 +91,15 @@ def _proved(values: Mapping[str, Any], architecture: str) -> tuple[Survey, float
             weights.states.allocate(NUM_PAGES, model.config.state.shared_by(ranks))
         return model, weights.states
 
-    def difference(survey: Survey) -> tuple[Survey, float]:
-        model, states = built(survey, SingleRank())
-        worst = _difference(model, states, alone)
-        if not model.config.fixed_positions and not _moved(_Pages(model, states), alone) <= TOLERANCE:
-            survey = msgspec.structs.replace(survey, fixed_positions=FIXED)
+    model, states = built(found, SingleRank())
+    worst = _difference(model, states, alone)
+    if not model.config.fixed_positions and not _moved(_Pages(model, states), alone) <= TOLERANCE:
+        found = msgspec.structs.replace(found, fixed_positions=FIXED)
 
-        def chunks(whole: bool, ranks: Ranks) -> float:
-            return _chunks(_Pages(*built(msgspec.structs.replace(survey, whole=whole), ranks), ranks), alone)
+    def chunks(whole: bool, ranks: Ranks) -> float:
+        return _chunks(_Pages(*built(msgspec.structs.replace(found, whole=whole), ranks), ranks), alone)
 
-        return survey if survey.one_rank else shared(survey, chunks, _tolerance(states)), worst
-
-    try:
-        return difference(found)
-    except _Differs:
-        if not found.state:
-            raise
-    try:
-        return difference(msgspec.structs.replace(found, forgets=True))
-    except _Differs:
-        return difference(found)
+    return found if found.one_rank else shared(found, chunks, _tolerance(states)), worst
 
 
 def _told(reference: Any, tokens: Tensor) -> Tensor:
@@ -130,17 +119,13 @@ def _tolerance(states: States) -> float:
     return STATE_TOLERANCE if states.slots else TOLERANCE
 
 
-class _Differs(CheckpointError):
-    """A model is not exact over pages."""
-
-
 def _difference(model: BorrowedModel, states: States, alone: Alone) -> float:
-    """The largest difference of a logit. Raises _Differs for one that is too large."""
+    """The largest difference of a logit. Raises CheckpointError for one that is too large."""
     worst = 0.0
     for name, program in (PROGRAMS | STATE_PROGRAMS if states.slots else PROGRAMS).items():
         difference = program(_Pages(model, states), alone)
         if not difference <= _tolerance(states):
-            raise _Differs(
+            raise CheckpointError(
                 f"config.json: {model.config.architecture} is not supported: over pages its logits differ by "
                 f"{difference:.1e} from those of transformers in {name}"
             )
