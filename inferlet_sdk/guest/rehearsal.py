@@ -72,7 +72,7 @@ def _host() -> Any:
         "max_context": 1000, "max_batch_tokens": 512, "max_dist": 256, "stop_tokens": [0],
         "bos_text": None, "eos_text": None,
         "has_chat_template": False, "image_token": None, "moves_tokens": True,
-        "begin_tokens": [], "end_tokens": [], "pooling": "", "state_pages": 0,
+        "begin_tokens": [], "end_tokens": [], "pooling": "", "sampling": {}, "state_pages": 0,
     }  # fmt: skip
     core = SimpleNamespace(
         get_arg=list, get_env=list, send=nothing, receive=number, set_result=nothing,

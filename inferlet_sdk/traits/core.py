@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import time
-from collections.abc import Awaitable, Generator, Iterable, Sequence
+from collections.abc import Awaitable, Generator, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, Literal, TypeVar
@@ -83,6 +83,7 @@ class ModelInfo:
     begin_tokens: tuple[int, ...]  # stand before a text that is for the model as a whole; `tokenize` adds none
     end_tokens: tuple[int, ...]  # stand behind it
     state_pages: int  # pages that the state of a text counts as; 0: the model keeps keys and values alone
+    sampling: Mapping[str, float]  # what its authors advise, by names of `Sampler`; what they leave out is not there
     pooling: str  # how states become the vector of a text, "last" or "mean"; "": the model was not made for embeddings
 
 

@@ -33,6 +33,7 @@ MODEL_INFO = (
     "max_dist",
     "stop_tokens",
     "pooling",
+    "sampling",
 )
 """What an inferlet is told of a model as its worker says it."""
 

@@ -156,4 +156,5 @@ def _describe(
         state_bytes=size * plan.state_bytes,
         num_host_states=host_states.slots,
         pooling=read_pooling(plan.checkpoint.folder),
+        sampling=plan.tokenizer.sampling,
     )

@@ -1,4 +1,5 @@
-"""Reads the tokenizer files of a model folder. It does not interpret them: the control layer tokenizes."""
+"""Reads the tokenizer files of a model folder, and what generation_config.json says. It does not interpret them: the
+control layer tokenizes, and programs sample."""
 
 from __future__ import annotations
 
@@ -14,6 +15,16 @@ SLOW_TOKENIZERS = ("tokenizer.model", "vocab.json", "vocab.txt", "spiece.model")
 
 MOST = (1 << 63) - 1
 """The largest integer in a message."""
+GENERATION = "generation_config.json"
+SAMPLING: Mapping[str, tuple[float, float]] = {
+    "temperature": (0, 100),
+    "top_k": (0, MOST),
+    "top_p": (1e-6, 1),
+    "min_p": (0, 1),
+    "typical_p": (1e-6, 1),
+    "repetition_penalty": (1e-3, 1e3),
+}
+"""How a checkpoint may want to be sampled: names as in transformers and in samplers; least and most of each."""
 
 
 @dataclass(frozen=True)
@@ -23,6 +34,7 @@ class TokenizerFiles:
     tokenizer: bytes
     config: dict[str, object]
     stop_tokens: tuple[int, ...]
+    sampling: dict[str, float]
 
 
 def read_tokenizer_files(folder: Path, config: Mapping[str, Any]) -> TokenizerFiles:
@@ -33,7 +45,9 @@ def read_tokenizer_files(folder: Path, config: Mapping[str, Any]) -> TokenizerFi
         tokenizer = path.read_bytes()
     except OSError as error:
         raise CheckpointError(f"{path}: unreadable ({error.strerror}); {_advice(folder)}") from error
-    return TokenizerFiles(tokenizer, _tokenizer_config(folder), _stop_tokens(folder, config))
+    generation = _read_optional(folder / GENERATION)
+    stop_tokens = _stop_tokens(folder, generation, config)
+    return TokenizerFiles(tokenizer, _tokenizer_config(folder), stop_tokens, _sampling(folder / GENERATION, generation))
 
 
 def _advice(folder: Path) -> str:
@@ -65,16 +79,27 @@ def _chat_template(folder: Path) -> object | None:
         raise CheckpointError(f"{folder / 'chat_template.jinja'}: unreadable: {error}") from error
 
 
-def _stop_tokens(folder: Path, config: Mapping[str, Any]) -> tuple[int, ...]:
+def _stop_tokens(folder: Path, generation: Mapping[str, Any], config: Mapping[str, Any]) -> tuple[int, ...]:
     """`eos_token_id` of generation_config.json, else of config.json; it may be a number, a list or missing."""
-    generation = folder / "generation_config.json"
-    tokens = _read_optional(generation).get("eos_token_id")
+    tokens = generation.get("eos_token_id")
     if tokens is None:
         tokens = config.get("eos_token_id")
     found = tokens if isinstance(tokens, list) else [] if tokens is None else [tokens]
     if not all(isinstance(token, int) for token in found):
         raise CheckpointError(f"{folder}: eos_token_id {tokens!r} is neither a token id nor a list of token ids")
     return tuple(found)
+
+
+def _sampling(path: Path, generation: Mapping[str, Any]) -> dict[str, float]:
+    """What generation_config.json says of sampling, whatever it says of `do_sample`, as vLLM takes it."""
+    found = {name: generation[name] for name in SAMPLING if generation.get(name) is not None}
+    for name, value in found.items():
+        least, most = SAMPLING[name]
+        kinds, told = (int, "a whole number") if name == "top_k" else (int | float, "a number")
+        if isinstance(value, bool) or not isinstance(value, kinds) or not least <= value <= most:
+            wanted = f"expected {told} from {least:g} to {most:g}"
+            raise CheckpointError(f"{path}: {name} is {value!r}, {wanted}: mend it, or take it out")
+    return found
 
 
 def _read_optional(path: Path) -> dict[str, Any]:

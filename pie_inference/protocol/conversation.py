@@ -127,6 +127,7 @@ class ModelDescription(Message, frozen=True):
     state_bytes: int = 0  # memory of one state, all ranks
     num_host_states: int = 0  # slots for states in the host's memory, which go there with the pages that they hang on
     pooling: str = ""  # how states become the vector of a text: "last" or "mean"; "": it was not made for embeddings
+    sampling: dict[str, int | float] = msgspec.field(default_factory=dict)  # what its authors advise: temperature, ...
 
     @property
     def scratch_pages(self) -> int:

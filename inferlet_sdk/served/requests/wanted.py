@@ -163,9 +163,11 @@ def _min_tokens(fields: Fields, max_tokens: int | None) -> int:
 
 
 def _sampler(fields: Fields, model: str) -> Sampler:
-    repetition = fields.number("repetition_penalty", 1e-3, 1e3, 1.0)
+    advised = get_model_info(model).sampling
     presence = fields.number("presence_penalty", -2, 2, 0.0)
     frequency = fields.number("frequency_penalty", -2, 2, 0.0)
+    usual = 1.0 if presence or frequency else advised.get("repetition_penalty", 1.0)
+    repetition = fields.number("repetition_penalty", 1e-3, 1e3, usual)
     if repetition != 1 and (presence or frequency):
         reason = "looks at the prompt, too, so it does not go with presence_penalty and frequency_penalty"
         raise fields.refuse("repetition_penalty", reason)
@@ -173,11 +175,11 @@ def _sampler(fields: Fields, model: str) -> Sampler:
     if seed is not None and type(seed) is not int:
         raise fields.wrong("seed", "a whole number")
     return Sampler(
-        temperature=fields.number("temperature", 0, 100, 1.0),
-        top_k=max(fields.whole("top_k", -1), 0),
-        top_p=max(fields.number("top_p", 0, 1, 1.0), LEAST_P),
-        min_p=fields.number("min_p", 0, 1, 0.0),
-        typical_p=fields.number("typical_p", LEAST_P, 1, 1.0),
+        temperature=fields.number("temperature", 0, 100, advised.get("temperature", 1.0)),
+        top_k=max(fields.whole("top_k", -1, default=int(advised.get("top_k", 0))), 0),
+        top_p=max(fields.number("top_p", 0, 1, advised.get("top_p", 1.0)), LEAST_P),
+        min_p=fields.number("min_p", 0, 1, advised.get("min_p", 0.0)),
+        typical_p=fields.number("typical_p", LEAST_P, 1, advised.get("typical_p", 1.0)),
         repetition_penalty=repetition,
         presence_penalty=presence,
         frequency_penalty=frequency,

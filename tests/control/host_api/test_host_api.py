@@ -213,6 +213,7 @@ def test_information_is_that_of_model_and_limits(guest_cache: Path) -> None:
             "begin_tokens": [],
             "end_tokens": [],
             "pooling": "",
+            "sampling": {},
             "state_pages": 0,
         }
         assert {trait["name"]: trait["functions"] for trait in traits} == {

@@ -74,6 +74,30 @@ def test_stop_tokens(generation: dict[str, object], tokens: tuple[int, ...], fol
     assert read(folder).stop_tokens == tokens
 
 
+def test_how_its_authors_sample(folder: Path) -> None:
+    assert read(folder).sampling == {}
+    advised = {"temperature": 0.6, "top_k": 20, "top_p": 1, "repetition_penalty": 1.05}
+    write(folder, "generation_config.json", {**advised, "min_p": None, "do_sample": False, "max_new_tokens": 7})
+    assert read(folder).sampling == advised
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "expected"),
+    [
+        ("temperature", "hot", "a number from 0 to 100"),
+        ("temperature", True, "a number from 0 to 100"),
+        ("top_k", 2.5, "a whole number from 0 to"),
+        ("top_p", 0, "a number from 1e-06 to 1"),
+        ("min_p", float("nan"), "a number from 0 to 1"),
+        ("repetition_penalty", -1, "a number from 0.001 to 1000"),
+    ],
+)
+def test_advice_that_no_sampler_takes_is_refused(name: str, value: object, expected: str, folder: Path) -> None:
+    write(folder, "generation_config.json", {name: value})
+    with pytest.raises(CheckpointError, match=rf"generation_config.json: {name} is .*, expected {expected}"):
+        read(folder)
+
+
 @pytest.mark.parametrize(
     ("files", "message"),
     [

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from inferlet_sdk import Args, Context
+from inferlet_sdk.served.requests import wanted
+from inferlet_sdk.traits.core import get_model_info
 from pie_control.authoring.native.program import Source
 from pie_control.authoring.native.server import NativeServer
 from tests.control.programs.bundled.launching import BUNDLED, Ask, Served, asking
@@ -97,6 +100,19 @@ def test_how_long_it_is(ask: Ask, fields: dict[str, Any], finish_reason: str | N
     assert finish_reason in (None, body["choices"][0]["finish_reason"])
     written = body["usage"]["completion_tokens"]
     assert written == tokens or (isinstance(tokens, range) and written in tokens)
+
+
+def test_what_a_model_advises_is_the_default(ask: Ask, own: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    advised = {"temperature": 1e-3, "top_k": 1, "top_p": 0.5, "min_p": 0.1, "typical_p": 0.9, "repetition_penalty": 1.0}
+    free = {"messages": ASKED, "max_tokens": 40, "ignore_eos": True, "seed": 4}
+    hot = {"temperature": 1.5, "top_k": 0, "top_p": 1, "min_p": 0, "typical_p": 1}
+    wild = ask(**free, **hot).text
+    monkeypatch.setattr(wanted, "get_model_info", lambda name: replace(get_model_info(name), sampling=advised))
+    assert ask(messages=ASKED, max_tokens=40).text == own["text"] != wild
+    assert ask(**free, **hot).text == wild, "a request has the last word"
+    advised["repetition_penalty"] = 1.5
+    assert ask(messages=ASKED, max_tokens=40).text != own["text"]
+    assert ask(messages=ASKED, max_tokens=40, presence_penalty=1e-9).text == own["text"], "there is one kind of penalty"
 
 
 def test_stop_strings_and_tokens(ask: Ask, own: Any) -> None:
