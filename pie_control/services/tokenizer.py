@@ -42,7 +42,7 @@ class Detokenizer:
     def __init__(self, tokenizer: Tokenizer) -> None:
         self._tokenizer = tokenizer
         self._bytes = codecs.getincrementaldecoder("utf-8")("replace")
-        self._context = tokenizer.word
+        self._context: list[int] = []
         self._pending: list[int] = []
 
     def push(self, tokens: Sequence[int]) -> str:
@@ -56,11 +56,12 @@ class Detokenizer:
         """For decoders that look at neighbours: decodes behind a word, which is never left without its space, and the
         tokens of the piece before, and leaves these out."""
         self._pending.append(token)
-        before = self._tokenizer.decode(self._context)
-        text = self._tokenizer.decode([*self._context, *self._pending])
+        context = [*self._tokenizer.word, *self._context]
+        before = self._tokenizer.decode(context)
+        text = self._tokenizer.decode([*context, *self._pending])
         if text.endswith(REPLACEMENT) and len(self._pending) < LONGEST_CHARACTER:
             return ""
-        self._context, self._pending = [*self._tokenizer.word, *self._pending], []
+        self._context, self._pending = self._pending, []
         return text[len(before) :]
 
 
