@@ -327,7 +327,8 @@ pub mod core {
     /// (list of tokens after which generation ends), `bos_text` and `eos_text` (of the special tokens; null: none), `has_chat_template`,
     /// `image_token` (that stands for what is seen in an image; null: the model takes no images), `moves_tokens` (whether `shift-kvpage` can
     /// do so), `begin_tokens` and `end_tokens` (that stand before and behind a text which is for the model as a whole, and which `tokenize`
-    /// does not add), `state_pages` (pages that the state of a text counts as; 0: the model keeps none, as `state` says), `pooling` (how hidden states become the vector of a text, for `get-embedding`; empty: the model was not made for that), `adapters` (names of the LoRA adapters that it has now, for `forward` and `decode`: the operator may drop them at any time;
+    /// does not add), `state_pages` (pages that the state of a text counts as; 0: the model keeps none, as `state` says), `pooling` (how hidden states become the vector of a text, for `get-embedding`; empty: the model was not made for that),
+    /// `sampling` (an object of `temperature`, `top_k`, `top_p`, `min_p`, `typical_p` and `repetition_penalty`, as the model's authors advise; what they leave out is not there), `adapters` (names of the LoRA adapters that it has now, for `forward` and `decode`: the operator may drop them at any time;
     /// empty where there can be none), and `traits`, what it implements: a list of objects with `name`, `version` (of its functions: that of
     /// this package), `functions` (names as here) and `supertraits` (names). Later versions may add keys: ignore those that you do not know.
     pub fn get_model_info(model: &str) -> Result<String, Error> {
