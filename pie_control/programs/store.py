@@ -172,10 +172,10 @@ class ProgramStore:
         for path in sorted(self._folder.iterdir()):
             if path.suffix in SUFFIXES and len(path.stem) == 64:
                 self._files[path.stem] = path
-                self._sizes[path.stem] = path.lstat().st_size
+                self._sizes[path.stem] = _size(path)
         for path in self.compiled.iterdir():
             program = path.name[:64]
-            self._compiled_sizes[program] = self._compiled_sizes.get(program, 0) + path.lstat().st_size
+            self._compiled_sizes[program] = self._compiled_sizes.get(program, 0) + _size(path)
         owners = self._read_owners() if self._owners is None else self._take_over(self._owners)
         if self._owners is None:  # what a state does not know is of a server with another one
             for program in sorted(self._files.keys() - {each for shelf in owners.values() for each in shelf}):
@@ -360,7 +360,7 @@ class ProgramStore:
 
     def count_compiled(self, program: str) -> None:
         """Counts the files that were compiled of a program."""
-        self._compiled_sizes[program] = sum(path.stat().st_size for path in self.compiled.glob(f"{program}-*"))
+        self._compiled_sizes[program] = sum(map(_size, self.compiled.glob(f"{program}-*")))
 
     def _bytes(self, program: str) -> int:
         return self._sizes[program] + self._compiled_sizes.get(program, 0)
@@ -372,6 +372,13 @@ class ProgramStore:
         path, kept = self._files[hash_], self._shelf(owner)[hash_]
         name = kept.names[-1] if kept.names else ""
         return Program(hash_, name, kept.file, SUFFIXES[path.suffix], self._sizes[hash_], path, owner)
+
+
+def _size(path: Path) -> int:
+    """The bytes of a file; 0: another server that shares the folder has removed it meanwhile."""
+    with contextlib.suppress(FileNotFoundError):
+        return path.lstat().st_size
+    return 0
 
 
 def _owners(value: Any) -> dict[str, dict[str, Kept]]:

@@ -247,6 +247,28 @@ def test_processes_that_share_a_folder_keep_each_other_s_names(tmp_path: Path) -
     assert after.get(first.program).title == first.program[:12]
 
 
+def test_files_that_another_process_removes_meanwhile_count_for_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = ProgramStore(tmp_path)
+    digest = put(store, SOURCE).program
+    compiled = store.compiled / f"{digest}-1.cwasm"
+    compiled.write_bytes(bytes(1000))
+    lstat = Path.lstat
+
+    def removed_before(path: Path) -> os.stat_result:
+        if path.suffix == ".cwasm":
+            path.unlink(missing_ok=True)
+        return lstat(path)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "lstat", removed_before)
+        again = ProgramStore(tmp_path)
+        again.count_compiled(digest)
+    assert not compiled.exists()
+    assert again.get(digest).hash == digest
+
+
 @pytest.mark.parametrize(
     "text",
     [
