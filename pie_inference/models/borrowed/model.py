@@ -17,10 +17,11 @@ from ...ops.interface import Rotation
 from ..config import ModelConfig
 from ..vision import VisionTower
 from .base import Head, base_of, run
-from .cache import SlotCache, begin_scans_with_states
+from .cache import SlotCache
 from .code import attending, make, read
 from .config import BorrowedConfig
 from .filling.weights import fill
+from .ours.scans import begin_scans_with_states
 from .ours.take import find
 from .pages import Calls, Pages
 from .parts import can_record_experts, freeze_positions, hold_time_steps, take_norms

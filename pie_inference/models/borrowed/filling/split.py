@@ -17,7 +17,7 @@ from ....device.ranks import Ranks, share
 from ....layers.grouped import make_grouped
 from ....loading.weights import Block, Split, WeightLoader
 from ....ops.interface import GroupedLinear, Linear
-from ..cache import keeps_state
+from ..ours.scans import keeps_state
 from ..parts import experts_of, has_halves, is_transposed, stacks_of
 
 Experts = tuple[list[list[Block]], int]
