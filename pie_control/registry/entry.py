@@ -25,8 +25,8 @@ class InferletInfo:
     """The state of an inferlet, for clients. Times are seconds since the epoch. `host`: number of the application host
     that runs it, 0: the control process. What it uses is as its host told last, a moment ago at most. `parent`: id of
     the inferlet that has launched it; None: a client has. `key`: id of the key that has launched it, or its parent;
-    empty: none has. `waits_for`: what it waits for, and since when; None: it
-    computes, or its host was not asked, as lists and look-ups do."""
+    empty: none has. `waits_for`: what it waits for, and since when; None: it computes, or its host was not asked, as
+    lists and look-ups do."""
 
     id: str
     program: str
@@ -87,7 +87,7 @@ class Entry:
 
     def info(self, wait: InferletWait | None = None) -> InferletInfo:
         """`wait`: what its host has just said that it waits for."""
-        waits = wait if wait and wait.what and self.status is Status.RUNNING else None
+        waits = wait if wait and wait.what and self.status not in ENDINGS else None
         return InferletInfo(
             id=self.id,
             program=self.program.hash,

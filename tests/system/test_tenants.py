@@ -361,7 +361,8 @@ def test_what_runs_beyond_its_processor_time_waits_and_goes_on_with_a_larger_bud
                         await asyncio.sleep(0.05)
                     other = await bob.launch(await bob.upload(WHO))
                     assert await result(alice, WHO) == "alice"
-                    assert (await bob.inferlet(other.id))["status"] == "created", "it has no turn"
+                    waiting = await bob.inferlet(other.id)
+                    assert (waiting["status"], waiting["waits_for"]) == ("created", PAUSED)
                     await asyncio.sleep(2.5)  # it is not idle
                     assert (await bob.inferlet(running.id))["status"] == "running"
                     server.use(read_accounts(written(tmp_path, TENANTS)))
