@@ -7,10 +7,11 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from ..errors import Overloaded, UnknownName
+from ..programs.store import SERVER
 from ..server_api import ServerApi
 from .images import images_of
 from .line import WaitingLine
-from .programs import OWNER, RoutePrograms
+from .programs import RoutePrograms
 from .refusal import Refused
 from .request import ServedRequest, Target, find_target, unknown_model
 from .stored.store import StoredAnswers
@@ -57,7 +58,7 @@ class Gateway:
         target = find_target(request.model, self.models())
         program, owner = target.program, ""
         if not program:
-            program, owner = await self._programs.find(request.route), OWNER
+            program, owner = await self._programs.find(request.route), SERVER
         environment = {
             "route": request.route,
             "request_id": request.id,

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Mapping
 from pathlib import Path
 
+from ..programs.store import SERVER
 from ..server_api import ServerApi
 from ..tenants.tenant import Standing, Tenant
 
@@ -22,8 +23,6 @@ ROUTES = {
     "/detokenize": "tokens",
 }
 """The program of each route."""
-OWNER = "bundled programs"
-"""Keeps them in the store. No tenant of the file can have a name with a space."""
 
 
 class RoutePrograms:
@@ -36,7 +35,7 @@ class RoutePrograms:
         self._uploads: dict[str, asyncio.Task[str]] = {}
 
     async def find(self, route: str) -> str:
-        """The hash of the program of a route, which OWNER keeps. Raises what `TenantApi.upload` does."""
+        """The hash of the program of a route, which SERVER keeps. Raises what `TenantApi.upload` does."""
         name = ROUTES[route]
         if name not in self._uploads:
             self._uploads[name] = asyncio.create_task(self._upload(name))
@@ -51,5 +50,5 @@ class RoutePrograms:
     async def _upload(self, name: str) -> str:
         path = FOLDER / name / f"{name}.py"
         data = self._own[name] if name in self._own else await asyncio.to_thread(path.read_bytes)
-        owner = self._server.of(Standing(Tenant(OWNER)))
+        owner = self._server.of(Standing(Tenant(SERVER)))
         return (await owner.upload(data, name, path.name)).program

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 from ..errors import BadRequest, UnknownName
 
@@ -112,3 +113,21 @@ class Shelf:
         if len(matches) > 1:
             raise BadRequest(f"{len(matches)} programs have hashes that begin with {reference!r}: give more characters")
         return matches[0]
+
+
+def owners_of(value: Any) -> dict[str, dict[str, Kept]]:
+    """The content of owners.json; raises AttributeError, TypeError or ValueError for anything else."""
+    return {
+        str(owner): {str(program): _kept(kept) for program, kept in programs.items()}
+        for owner, programs in value.items()
+    }
+
+
+def _kept(value: Any) -> Kept:
+    if isinstance(value, list):  # as it was written before there were files and dates
+        value = {"names": value}
+    kept = Kept(**value)
+    if not all(isinstance(text, str) for text in (*kept.names, kept.file)):
+        raise TypeError("a name is a text")
+    kept.uploaded = float(kept.uploaded)
+    return kept

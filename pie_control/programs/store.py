@@ -28,7 +28,7 @@ from pie_inference.options.cache_files import NotPrivate, private_folder, read_o
 
 from ..errors import BadProgram, ConfigError, StorageFull
 from ..tenants.tenant import DEFAULT_TENANT
-from .shelf import Kept, Shelf, check_label, check_name
+from .shelf import Kept, Shelf, check_label, check_name, owners_of
 
 logger = logging.getLogger(__name__)
 
@@ -40,6 +40,9 @@ Kind = Literal["python", "package", "component"]
 SUFFIXES: dict[str, Kind] = {".py": "python", ".zip": "package", ".wasm": "component"}
 SUFFIX_OF = {kind: suffix for suffix, kind in SUFFIXES.items()}
 DEFAULT_OWNER = DEFAULT_TENANT.name
+SERVER = "bundled programs"
+"""Owns what the server itself has at each start anew: it is kept in memory, so no disk has to take it. No tenant of the
+file can have a name with a space."""
 FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EFBIG, errno.EACCES, errno.EPERM, errno.EIO})
 """What the system says where nothing can be written, or not so much."""
 
@@ -161,6 +164,7 @@ class ProgramStore:
         self._owners = owners
         self._files: dict[str, Path] = {}
         self._sizes: dict[str, int] = {}  # of the files
+        self._contents: dict[str, bytes] = {}  # of programs of the server itself
         self._compiled_sizes: dict[str, int] = {}
         self._shelves: dict[str, Shelf] = {}
         self._arriving: Counter[str] = Counter()
@@ -181,6 +185,8 @@ class ProgramStore:
             for program in sorted(self._files.keys() - {each for shelf in owners.values() for each in shelf}):
                 owners.setdefault(DEFAULT_OWNER, {})[program] = Kept()  # nobody else claims it
         for owner, programs in owners.items():
+            if owner == SERVER:  # as versions before wrote it
+                continue
             self._shelves[owner] = shelf = Shelf()
             for program, kept in programs.items():
                 for name in ("", *kept.names):
@@ -189,7 +195,7 @@ class ProgramStore:
 
     def _take_over(self, state: Owners) -> dict[str, dict[str, Kept]]:
         """What the state has, and what a server without one has left in owners.json, which is moved."""
-        owners = _owners(state.read())
+        owners = owners_of(state.read())
         for owner, programs in self._read_owners().items():
             mine = owners.setdefault(owner, {})
             taken = {name for kept in mine.values() for name in kept.names}
@@ -204,7 +210,7 @@ class ProgramStore:
     def _read_owners(self) -> dict[str, dict[str, Kept]]:
         path = self._folder / "owners.json"
         try:
-            return _owners(json.loads(read_own_file(path)))
+            return owners_of(json.loads(read_own_file(path)))
         except FileNotFoundError:
             return {}
         except (OSError, ValueError, AttributeError, TypeError, RecursionError) as error:
@@ -214,6 +220,8 @@ class ProgramStore:
     def _write_owner(self, owner: str, program: str) -> None:
         """Writes what changed of a program; without a state, another process may have changed others."""
         shelf = self._shelf(owner)
+        if owner == SERVER:
+            return None
         if self._owners is not None:
             return self._owners.write(owner, {one: asdict(shelf[one]) for one in shelf.programs})
         owners = self._read_owners()
@@ -231,6 +239,8 @@ class ProgramStore:
     def try_read(self, program: Program) -> bytes | None:
         """The content of a stored program; None if it is damaged, or was deleted by another process. A large one takes
         time: call this in a thread."""
+        if program.hash in self._contents:
+            return self._contents[program.hash]
         try:
             data = read_own_file(program.path)
         except OSError as error:
@@ -244,7 +254,10 @@ class ProgramStore:
     def write(self, program: Program, data: bytes) -> None:
         """Writes a program that `describe` returned; `enter` makes it known. A large one takes time: call this in a
         thread."""
-        write_atomically(program.path, data)
+        if program.owner == SERVER:
+            self._contents[program.hash] = data
+        else:
+            write_atomically(program.path, data)
 
     # ---- what tenants keep ----
 
@@ -270,6 +283,8 @@ class ProgramStore:
 
     def check_room(self, program: Program) -> None:
         """Raises StorageFull if its owner cannot keep another program, or this one."""
+        if program.owner == SERVER:
+            return
         shelf, most = self._shelf(program.owner), self._own_limits.get(program.owner, self._limits)
         kept = sum(map(self._bytes, shelf.programs))
         more = 0 if program.hash in shelf else program.size + self._compiled_sizes.get(program.hash, 0)
@@ -350,7 +365,7 @@ class ProgramStore:
             return False
         for path in (program.path, *self.compiled.glob(f"{program.hash}-*")):
             remove(path)
-        for known in (self._files, self._sizes, self._compiled_sizes):
+        for known in (self._files, self._sizes, self._compiled_sizes, self._contents):
             known.pop(program.hash, None)
         return True
 
@@ -379,21 +394,3 @@ def _size(path: Path) -> int:
     with contextlib.suppress(FileNotFoundError):
         return path.lstat().st_size
     return 0
-
-
-def _owners(value: Any) -> dict[str, dict[str, Kept]]:
-    """The content of owners.json; raises AttributeError, TypeError or ValueError for anything else."""
-    return {
-        str(owner): {str(program): _kept(kept) for program, kept in programs.items()}
-        for owner, programs in value.items()
-    }
-
-
-def _kept(value: Any) -> Kept:
-    if isinstance(value, list):  # as it was written before there were files and dates
-        value = {"names": value}
-    kept = Kept(**value)
-    if not all(isinstance(text, str) for text in (*kept.names, kept.file)):
-        raise TypeError("a name is a text")
-    kept.uploaded = float(kept.uploaded)
-    return kept

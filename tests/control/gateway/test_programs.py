@@ -10,7 +10,8 @@ import pytest
 
 from pie_control.cli.commands.serve import read_programs
 from pie_control.errors import BadProgram, ConfigError
-from pie_control.gateway.programs import FOLDER, OWNER, ROUTES, RoutePrograms
+from pie_control.gateway.programs import FOLDER, ROUTES, RoutePrograms
+from pie_control.programs.store import SERVER
 from pie_control.server_api import ServerApi
 from tests.helpers.fake_server_api import FakeServerApi
 
@@ -24,9 +25,9 @@ def test_a_program_is_uploaded_once() -> None:
         server = FakeServerApi()
         programs = RoutePrograms(cast(ServerApi, server), {"completions": b"x = 1"})
         found = await asyncio.gather(*(programs.find("/v1/completions") for _ in range(3)))
-        (kept,) = [one for one in server.tenants[OWNER].programs() if one.name == "completions"]
+        (kept,) = [one for one in server.tenants[SERVER].programs() if one.name == "completions"]
         assert found == [kept.program] * 3
-        assert server.tenants[OWNER].uploads == 1
+        assert server.tenants[SERVER].uploads == 1
         assert await programs.find("/v1/chat/completions") not in found
 
     asyncio.run(test())

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from pie_control.errors import BadProgram, BadRequest, ConfigError, StorageFull, UnknownName
-from pie_control.programs.store import Program, ProgramInfo, ProgramStore, StoreLimits, kind_of
+from pie_control.programs.store import SERVER, Program, ProgramInfo, ProgramStore, StoreLimits, kind_of
 
 SOURCE = "async def main(args):\n    return 'ü'\n".encode()
 COMPONENT = b"\0asm\x0d\x00\x01\x00" + bytes(100)
@@ -359,6 +359,22 @@ def test_names_that_cannot_be_written_are_not_given(tmp_path: Path, monkeypatch:
     assert store.get("name").hash == before.program
     assert [each.hash for each in store.all()] == [before.program]
     assert put(store, SOURCE + b"# other", "name").replaced == before.program
+
+
+def test_programs_of_the_server_itself_need_no_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = ProgramStore(tmp_path, StoreLimits(programs=1))
+
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "no space left on device")
+
+    monkeypatch.setattr("os.replace", full)
+    monkeypatch.setattr("tempfile.mkstemp", full)
+    for name in ("one", "two"):
+        data = SOURCE + name.encode()
+        put(store, data, name, SERVER)
+        assert read(store, name, SERVER) == data
+    assert list(store.all()) == []
+    assert list(ProgramStore(tmp_path).all(SERVER)) == []  # they are put anew by each server
 
 
 def test_a_failed_write_leaves_no_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
