@@ -177,13 +177,14 @@ def is_held(folder: Path, file: BufferedRandom) -> bool:
         return False
 
 
-def open_database(folder: Path) -> sqlite3.Connection:
-    """A connection that may write, for one thread at a time; the tables are those of this version. Raises
-    ConfigError."""
+def open_database(folder: Path, to_read: bool = False) -> sqlite3.Connection:
+    """A connection that may write, for one thread at a time; the tables are those of this version. `to_read`: the file
+    need not be one that can be written now, unless its tables are older. Raises ConfigError."""
     path = folder / FILE
     try:
         _make(path)
-        return _ready(sqlite3.connect(path, timeout=BUSY_SECONDS, isolation_level=None, check_same_thread=False), path)
+        connection = sqlite3.connect(path, timeout=BUSY_SECONDS, isolation_level=None, check_same_thread=False)
+        return _ready(connection, path, to_read)
     except (OSError, sqlite3.Error) as error:
         raise unusable(path, error) from None
 
@@ -198,8 +199,12 @@ def _make(path: Path) -> None:
 
 def check_exists(folder: Path) -> None:
     """Raises ConfigError if there is no state in a folder."""
-    if not (folder / FILE).exists():
-        raise ConfigError(f"there is no state in {folder}: --state FOLDER says where it is")
+    try:
+        (folder / FILE).stat()
+    except FileNotFoundError:
+        raise ConfigError(f"there is no state in {folder}: --state FOLDER says where it is") from None
+    except OSError as error:
+        raise unusable(folder / FILE, error) from None
 
 
 def unusable(path: Path, error: Exception) -> ConfigError:
@@ -212,21 +217,27 @@ def database_in_memory() -> sqlite3.Connection:
     return _ready(sqlite3.connect(":memory:", isolation_level=None, check_same_thread=False), Path(":memory:"))
 
 
-def _ready(database: sqlite3.Connection, path: Path) -> sqlite3.Connection:
+def _ready(database: sqlite3.Connection, path: Path, to_read: bool = False) -> sqlite3.Connection:
     """The connection, once its tables are those of this version; it is closed if they cannot be."""
     try:
         database.execute("PRAGMA journal_mode = WAL")
         database.execute("PRAGMA synchronous = NORMAL")
-        _migrate(database, path)
+        if not to_read or _version(database) != len(MIGRATIONS):
+            _migrate(database, path)
     except BaseException:
         database.close()
         raise
     return database
 
 
+def _version(database: sqlite3.Connection) -> int:
+    found: tuple[int] = database.execute("PRAGMA user_version").fetchone()
+    return found[0]
+
+
 def _migrate(database: sqlite3.Connection, path: Path) -> None:
     database.execute("BEGIN IMMEDIATE")  # which also finds out whether the file can be written
-    (version,) = database.execute("PRAGMA user_version").fetchone()
+    version = _version(database)
     if version > len(MIGRATIONS):
         database.execute("ROLLBACK")
         raise ConfigError(

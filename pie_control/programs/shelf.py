@@ -8,8 +8,9 @@ one; and a beginning must be unique.
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, Protocol
 
 from ..errors import BadRequest, UnknownName
 
@@ -113,6 +114,16 @@ class Shelf:
         if len(matches) > 1:
             raise BadRequest(f"{len(matches)} programs have hashes that begin with {reference!r}: give more characters")
         return matches[0]
+
+
+class Owners(Protocol):
+    """Where a server with a state keeps what is in owners.json otherwise."""
+
+    def read(self) -> Mapping[str, Mapping[str, Any]]:
+        """What each owner keeps, by hash."""
+
+    def write(self, owner: str, programs: Mapping[str, Any]) -> None:
+        """What an owner keeps from now on. Raises OSError."""
 
 
 def owners_of(value: Any) -> dict[str, dict[str, Kept]]:

@@ -19,16 +19,16 @@ import logging
 import os
 import time
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any, Literal, Protocol
+from typing import Literal
 
 from pie_inference.options.cache_files import NotPrivate, private_folder, read_own_file, remove, write_atomically
 
 from ..errors import BadProgram, ConfigError, StorageFull
 from ..tenants.tenant import DEFAULT_TENANT
-from .shelf import Kept, Shelf, check_label, check_name, owners_of
+from .shelf import Kept, Owners, Shelf, check_label, check_name, owners_of
 
 logger = logging.getLogger(__name__)
 
@@ -132,16 +132,6 @@ def content_hash(data: bytes) -> str:
     return hashlib.sha256(data).hexdigest()
 
 
-class Owners(Protocol):
-    """Where a server with a state keeps what is in owners.json otherwise."""
-
-    def read(self) -> Mapping[str, Mapping[str, Any]]:
-        """What each owner keeps, by hash."""
-
-    def write(self, owner: str, programs: Mapping[str, Any]) -> None:
-        """What an owner keeps from now on. Raises OSError."""
-
-
 class ProgramStore:
     """Uploaded programs, by tenant. In memory are only their names and sizes.
 
@@ -184,9 +174,8 @@ class ProgramStore:
         if self._owners is None:  # what a state does not know is of a server with another one
             for program in sorted(self._files.keys() - {each for shelf in owners.values() for each in shelf}):
                 owners.setdefault(DEFAULT_OWNER, {})[program] = Kept()  # nobody else claims it
+        owners.pop(SERVER, None)  # as versions before wrote it
         for owner, programs in owners.items():
-            if owner == SERVER:  # as versions before wrote it
-                continue
             self._shelves[owner] = shelf = Shelf()
             for program, kept in programs.items():
                 for name in ("", *kept.names):
@@ -345,10 +334,19 @@ class ProgramStore:
         return (self._program(hash_, owner) for hash_ in self._shelf(owner).programs)
 
     def remove(self, program: Program) -> bool:
-        """Deletes a program of a tenant, and its files unless another tenant keeps it too; whether they are gone."""
-        self._shelf(program.owner).remove(program.hash)
+        """Deletes a program of a tenant, and its files unless another tenant keeps it too; whether they are gone.
+        Raises OSError if a restart would find it again."""
+        shelf = self._shelf(program.owner)
+        before, size = shelf.copy(), self._sizes[program.hash]
+        shelf.remove(program.hash)
         gone = self.drop_if_unknown(program)  # which makes room for what is written then
-        self._write_owner(program.owner, program.hash)
+        try:
+            self._write_owner(program.owner, program.hash)
+        except OSError:
+            if program.path.exists():
+                self._shelves[program.owner] = before
+                self._files[program.hash], self._sizes[program.hash] = program.path, size
+                raise
         return gone
 
     def forget(self, program: Program) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import os
 import shutil
 import sqlite3
@@ -230,6 +231,26 @@ def test_a_file_that_is_taken_away_is_written_anew_at_once(folder: Path, tmp_pat
     assert again._reader.execute("PRAGMA integrity_check") == [("ok",)]
     again.close()
     assert (folder / database.FILE).stat().st_mode & 0o777 == 0o600
+
+
+def test_a_file_that_cannot_be_written_now_can_be_read(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(database, "BUSY_SECONDS", 0.0)
+    with contextlib.closing(database.open_database(database.own_folder(folder))) as writing:
+        writing.execute("BEGIN IMMEDIATE")
+        with pytest.raises(ConfigError, match="locked"):
+            database.open_database(folder)
+        with contextlib.closing(database.open_database(folder, to_read=True)) as reading:
+            assert reading.execute("SELECT count(*) FROM keys").fetchone() == (0,)
+
+
+def test_a_folder_that_cannot_be_looked_at_is_told(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(*_: object, **__: object) -> None:
+        raise OSError(errno.EIO, "input/output error")
+
+    monkeypatch.setattr(Path, "stat", broken)
+    with pytest.raises(ConfigError, match=r"cannot be used: .*input/output error"):
+        database.check_exists(folder)
+    monkeypatch.undo()
 
 
 def test_other_processes_that_look_leave_what_the_server_writes(folder: Path, tmp_path: Path) -> None:

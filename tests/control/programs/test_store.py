@@ -361,6 +361,31 @@ def test_names_that_cannot_be_written_are_not_given(tmp_path: Path, monkeypatch:
     assert put(store, SOURCE + b"# other", "name").replaced == before.program
 
 
+def test_a_deletion_that_cannot_be_written_is_one_if_the_files_are_gone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = ProgramStore(tmp_path)
+    put(store, SOURCE, "shared")
+    put(store, SOURCE, owner="alice")
+    put(store, SOURCE + b"# own", "own")
+
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "no space left on device")
+
+    with monkeypatch.context() as patched:
+        patched.setattr("os.replace", full)
+        store.remove(store.get("own"))
+        with pytest.raises(OSError, match="no space"):
+            store.remove(store.get("shared"))
+        patched.setattr("pie_control.programs.store.remove", lambda _: None)  # as where the folder is read only
+        with pytest.raises(OSError, match="no space"):
+            store.remove(store.get(hashlib.sha256(SOURCE).hexdigest(), "alice"))
+    for known in (store, ProgramStore(tmp_path)):
+        assert [each.name for each in known.all()] == ["shared"]
+        assert read(known, "shared") == SOURCE
+        assert [each.hash for each in known.all("alice")] == [hashlib.sha256(SOURCE).hexdigest()]
+
+
 def test_programs_of_the_server_itself_need_no_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     store = ProgramStore(tmp_path, StoreLimits(programs=1))
 

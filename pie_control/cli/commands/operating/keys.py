@@ -75,7 +75,7 @@ def execute(options: argparse.Namespace) -> int:
     folder = state_folder(options.state)
     if options.action != "add":  # which may make the first key before the first server starts
         check_exists(folder)
-    database = open_database(own_folder(folder))
+    database = open_database(own_folder(folder), to_read=options.action not in ("add", "revoke"))
     try:
         match options.action:
             case "add":
