@@ -289,6 +289,28 @@ def test_one_picture_where_stdout_is_no_terminal(capsys: pytest.CaptureFixture[s
     assert capsys.readouterr().out.startswith("0 inferlets run\n")
 
 
+def test_numbers_are_those_of_the_picture() -> None:
+    told = top.measured(sample(10.0, 100, 4.0, key="k1"), sample(12.0, 300, 5.0, key="k1"))
+    (model,), (host,) = told["models"], told["hosts"]
+    assert told["seconds"] == 2.0
+    assert told["outages"] == ["a line"]
+    assert [model[name] for name in ("model", "worker", "busy", "waves", "tokens")] == ["demo", 1, 0.5, 25.0, 100.0]
+    assert [host[name] for name in ("host", "busy", "turns", "memory_bytes")] == [1, 0.5, 100.0, 1 << 20]
+    assert [(one["id"], one["busy"], one["cpu_seconds"]) for one in told["inferlets"]] == [
+        ("i2", 0.5, 5.0),
+        ("i1", 0.0, 1.0),
+    ]
+    assert {"key": "k1", "inferlets": 1, "busy": 0.5, "pages": 5, "embeds": 7} in told["keys"]
+    unseen = top.measured(Sample(1.0, (), None), Sample(2.0, (), None))
+    assert (unseen["models"], unseen["hosts"], unseen["inferlets"]) == ([], [], [])
+
+
+def test_one_picture_as_json(capsys: pytest.CaptureFixture[str]) -> None:
+    with serving_thread() as url:
+        assert main(["top", "--json", "--seconds", "0.1", "--server", url]) == 0
+    assert json.loads(capsys.readouterr().out)["inferlets"] == []
+
+
 @pytest.mark.parametrize("seconds", ["0", "-1", "nan", "inf", "x"])
 def test_pictures_come_no_faster_than_can_be_read(seconds: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
