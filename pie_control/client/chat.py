@@ -16,8 +16,14 @@ if TYPE_CHECKING:
 
 DATA = "data:"
 DONE = "[DONE]"
+TOO_LONG = "context_length_exceeded"
+"""The code of OpenAI's API."""
 BETWEEN_PIECES = 300.0
 """Seconds after which a server that sends nothing is given up."""
+
+
+class ConversationTooLong(BadRequest):
+    """The messages have more tokens than the model takes."""
 
 
 class ChatClient:
@@ -29,6 +35,8 @@ class ChatClient:
 
     def __init__(self, server: str, token: str | None = None) -> None:
         self.server = server.rstrip("/")
+        self.was_cut = False
+        """Whether the last answer ended as it had as many tokens as it may, or as the model takes."""
         self._headers = {"Authorization": f"Bearer {token}"} if token else {}
 
     async def models(self) -> list[str]:
@@ -42,7 +50,8 @@ class ChatClient:
 
     async def answer(self, request: Mapping[str, Any]) -> AsyncGenerator[str, None]:
         """The pieces of the answer's text as they come; whoever closes this stops the generation. `request` has the
-        fields of the route, without `stream`."""
+        fields of the route, without `stream`. Raises ConversationTooLong, too."""
+        self.was_cut = False
         async with self._response("POST", "/v1/chat/completions", json={**request, "stream": True}) as response:
             async for line in response.aiter_lines():
                 data = line.removeprefix(DATA).strip()
@@ -50,7 +59,9 @@ class ChatClient:
                     continue
                 if data == DONE:
                     return
-                yield _piece(data)
+                piece, finish = _piece(data)
+                self.was_cut |= finish == "length"
+                yield piece
             raise ServerUnavailable(f"the answer of {self.server} broke off")
 
     @contextlib.asynccontextmanager
@@ -65,7 +76,7 @@ class ChatClient:
                 http.stream(method, f"{self.server}{path}", **options) as response,
             ):
                 if response.is_error:
-                    raise BadRequest(_message(await response.aread(), response.status_code, path))
+                    raise _refusal(await response.aread(), response.status_code, path)
                 yield response
         except (httpx.HTTPError, httpx.InvalidURL) as error:
             why = str(error) or repr(error)
@@ -74,20 +85,24 @@ class ChatClient:
             ) from None
 
 
-def _piece(data: str) -> str:
-    """The text of one event; "" where it has none."""
+def _piece(data: str) -> tuple[str, str]:
+    """The text of one event, and why the answer ends with it; "" where it has none."""
     try:
         event = json.loads(data)
         if "error" not in event:
-            return "".join(choice["delta"].get("content") or "" for choice in event["choices"])
+            choices = event["choices"]
+            text = "".join(choice["delta"].get("content") or "" for choice in choices)
+            return text, "".join(choice.get("finish_reason") or "" for choice in choices)
         message = str(event["error"]["message"])
     except (ValueError, LookupError, TypeError, AttributeError):
         message = f"this is no piece of a chat completion: {data[:200]}"
     raise PieError(message)
 
 
-def _message(content: bytes, status: int, path: str) -> str:
+def _refusal(content: bytes, status: int, path: str) -> BadRequest:
     try:
-        return str(json.loads(content)["error"]["message"])
-    except (ValueError, LookupError, TypeError):
-        return f"the server answered with status {status}: does it have {path}?"
+        error = json.loads(content)["error"]
+        kind = ConversationTooLong if error.get("code") == TOO_LONG else BadRequest
+        return kind(str(error["message"]))
+    except (ValueError, LookupError, TypeError, AttributeError):
+        return BadRequest(f"the server answered with status {status}: does it have {path}?")

@@ -54,6 +54,12 @@ class _Handler(BaseHTTPRequestHandler):
         match "refuse" if fails else request["messages"][-1]["content"]:
             case "refuse":
                 self._answer(400, json.dumps({"error": {"message": "no such model"}}))
+            case "too long":
+                error = {"message": "3000 tokens", "code": "context_length_exceeded"}
+                self._answer(400, json.dumps({"error": error}))
+            case "cut":
+                end = {"choices": [{"delta": {}, "finish_reason": "length"}]}
+                self._answer(200, f"{_event('half')}data: {json.dumps(end)}\n\ndata: [DONE]\n\n")
             case "break":
                 self._answer(200, _event("half"))
             case "fail":
@@ -153,6 +159,18 @@ def test_an_answer_that_fails_is_told_and_leaves_the_conversation(
     code, requests = chat(talker, [message, "one"], monkeypatch)
     assert code == 0
     assert requests[-1]["messages"] == [{"role": "user", "content": "one"}]
+
+
+def test_a_conversation_without_room_says_what_to_do(
+    talker: Talker, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    lines = ["too long", "cut", "too long", "/clear", "one"]
+    code, _ = chat(talker, lines, monkeypatch, "--max-tokens", "9")
+    alone, cut, longer, *more = capsys.readouterr().err.splitlines()
+    assert alone == "pie: 3000 tokens: say it in fewer words"
+    assert cut == "pie: the answer was cut off: --max-tokens 9, or the model's context is full (/clear begins anew)"
+    assert longer == "pie: 3000 tokens: /clear begins anew"
+    assert (code, more) == (0, [])
 
 
 def test_another_answer_that_fails_leaves_the_first_one(talker: Talker, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -135,11 +135,25 @@ class _Conversation:
         except PieError as error:
             if pieces:
                 write_line("")
-            write_line(f"pie: {error}", sys.stderr)
+            write_line(f"pie: {error}{self._way_out(error)}", sys.stderr)
             return False
         write_line("" if whole else " ... (stopped)")
+        if whole and self.client.was_cut:
+            write_line(f"pie: the answer was cut off: {self._room}", sys.stderr)
         self._said = [*said, {"role": "assistant", "content": "".join(pieces)}]
         return True
+
+    def _way_out(self, error: PieError) -> str:
+        from pie_control.client.chat import ConversationTooLong
+
+        if not isinstance(error, ConversationTooLong):
+            return ""
+        return ": /clear begins anew" if self._said else ": say it in fewer words"
+
+    @property
+    def _room(self) -> str:
+        most = f"--max-tokens {self._options['max_tokens']}"
+        return f"{most}, or the model's context is full (/clear begins anew)"
 
 
 @contextlib.asynccontextmanager
