@@ -13,8 +13,6 @@ from typing import Any
 from pie_control.errors import PieError
 from pie_inference.options import add_arguments, option_fields, to_arguments
 
-UNITS = ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
-
 
 def add_model_settings(parser: argparse.ArgumentParser) -> None:
     """Adds the options that say how to serve a model."""
@@ -36,14 +34,6 @@ def inspect(what: str, options: argparse.Namespace, models: Sequence[str], more:
     if done.returncode:
         raise PieError(f"the model could not be inspected (status {done.returncode})")
     return json.loads(done.stdout)
-
-
-def amount(number: float, unit: str = "") -> str:
-    """A number with three digits and a unit prefix: 1.24 GB."""
-    for size, prefix in UNITS:
-        if abs(number) >= size:
-            return f"{number / size:.3g} {prefix}{unit}"
-    return f"{number:.3g} {unit}".rstrip()
 
 
 def count(number: int, noun: str) -> str:

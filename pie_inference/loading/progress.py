@@ -12,11 +12,12 @@ import time
 from collections.abc import Callable
 from typing import TextIO
 
+from ..amounts import amount
+
 PATIENCE_SECONDS = 1.0
 INTERVAL_SECONDS = 0.25
 LINE_SECONDS = 10.0
 """Between two lines about the progress, where stderr is no terminal."""
-GB = 1e9
 
 
 class LoadProgress:
@@ -38,18 +39,19 @@ class LoadProgress:
             self._next = now + INTERVAL_SECONDS
             self._shown = True
             share = min(1.0, self._done / max(self._total, 1))
-            left = f"loading weights: {share:4.0%}, {self._done / GB:.1f} of {self._total / GB:.1f} GB"
-            self._write(f"{left}, {self._rate(now):.1f} GB/s\r")
+            of = f"{amount(self._done, 'B')} of {amount(self._total, 'B')}"
+            self._write(f"loading weights: {share:4.0%}, {of}, {amount(self._rate(now), 'B/s')}\r")
 
     def finish(self) -> None:
         """Ends the line, if there is one."""
         if self._shown:
             now = time.monotonic()
             seconds = now - self._started
-            self._write(f"loaded weights: {self._done / GB:.1f} GB in {seconds:.1f} s, {self._rate(now):.1f} GB/s\n")
+            done = f"{amount(self._done, 'B')} in {seconds:.1f} s, {amount(self._rate(now), 'B/s')}"
+            self._write(f"loaded weights: {done}\n")
 
     def _rate(self, now: float) -> float:
-        return self._done / GB / max(now - self._started, 1e-9)
+        return self._done / max(now - self._started, 1e-9)
 
     def _write(self, text: str) -> None:
         self._stream.write(text)

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 
 import torch
 
+from ..amounts import amount
 from ..errors import ConfigError
 from ..quantization.names import FORMATS, HEAD_FORMAT, Format
 from .checkpoint import SPARE, Checkpoint, StoredTensor
@@ -46,8 +47,6 @@ HEADROOM = 1 << 29
 """Memory that a worker needs beside the weights: its code, intermediate results, a small KV cache."""
 SMALL_HEADROOM = 1 << 26
 """A small model needs less: this, plus as much as its weights."""
-
-GB = 1e9
 
 
 @dataclass(frozen=True)
@@ -142,8 +141,8 @@ def check_fit(checkpoint: Checkpoint, dtype: torch.dtype, quantization: str, fre
         return
     form = str(dtype)[6:] if quantization == "none" else quantization
     raise ConfigError(
-        f"{checkpoint.folder}: the weights need {needed / GB:.1f} GB of memory in {form}, "
-        f"and {free / GB:.1f} GB are free; {_advice(checkpoint, free * ranks)}"
+        f"{checkpoint.folder}: the weights need {amount(needed, 'B')} of memory in {form}, "
+        f"and {amount(free, 'B')} are free; {_advice(checkpoint, free * ranks)}"
     )
 
 
@@ -155,7 +154,7 @@ def _advice(checkpoint: Checkpoint, free: int) -> str:
     fitting = [size for size in sizes(checkpoint) if size.nbytes + _headroom(size.nbytes) <= free]
     if not fitting:
         return "they would not fit in any form"
-    return "these would fit: " + ", ".join(f"{_option(size)} ({size.nbytes / GB:.1f} GB)" for size in fitting)
+    return "these would fit: " + ", ".join(f"{_option(size)} ({amount(size.nbytes, 'B')})" for size in fitting)
 
 
 def _option(size: WeightSize) -> str:

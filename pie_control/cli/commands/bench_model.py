@@ -7,7 +7,9 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from ..inspection import add_model_settings, amount, count, inspect
+from pie_inference.amounts import amount
+
+from ..inspection import add_model_settings, count, inspect
 from ..tables import format_table
 from ..terminal import write_line
 

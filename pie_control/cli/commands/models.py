@@ -7,7 +7,9 @@ import json
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from ..inspection import add_model_settings, amount, count, inspect
+from pie_inference.amounts import amount
+
+from ..inspection import add_model_settings, count, inspect
 from ..server_options import DEFAULT_SERVER, add_server, server_of, token_of
 from ..tables import format_table
 from ..terminal import write_line

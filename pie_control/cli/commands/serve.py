@@ -13,8 +13,8 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from pie_control.errors import ConfigError
+from pie_inference.amounts import amount
 
-from ..inspection import amount
 from ..patience import explaining_slow_start
 from ..server_options import add_settings, config_of
 from ..terminal import log_to_stderr, write_line

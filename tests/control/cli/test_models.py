@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 import torch
 
-from pie_control.cli.inspection import amount
 from pie_control.cli.main import main
+from pie_inference.amounts import amount
 from pie_inference.config import WorkerConfig
 from pie_inference.errors import CheckpointError
 from pie_inference.inspection import rates

@@ -150,7 +150,7 @@ def test_weights_that_do_not_fit_are_refused_with_what_would(tmp_path: Path) -> 
     by_form = {(size.dtype, size.quantization): size.nbytes for size in sizes(checkpoint)}
     free = SMALL_HEADROOM + by_form["bfloat16", "none"] + by_form["bfloat16", "int8"]
     check_fit(checkpoint, torch.bfloat16, "int8", free)
-    message = r"in bfloat16, and 0.2 GB are free; these would fit: .*--quantization int8 \(0.0 GB\), .*int4"
+    message = r"in bfloat16, and \d{3} MB are free; these would fit: .*--quantization int8 \([\d.]+ MB\), .*int4"
     with pytest.raises(ConfigError, match=message):
         check_fit(checkpoint, torch.bfloat16, "none", free)
     check_fit(checkpoint, torch.bfloat16, "none", free, ranks=2)
@@ -189,7 +189,17 @@ def test_slow_loading_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
         told.advance(2_000_000_000)
     told.finish()
     assert stream.getvalue() == (
-        "loading weights:  50%, 4.0 of 8.0 GB, 2.0 GB/s\r"
-        "loading weights: 100%, 8.0 of 8.0 GB, 2.0 GB/s\r"
-        "loaded weights: 8.0 GB in 4.0 s, 2.0 GB/s\n"
+        "loading weights:  50%, 4 GB of 8 GB, 2 GB/s\r"
+        "loading weights: 100%, 8 GB of 8 GB, 2 GB/s\r"
+        "loaded weights: 8 GB in 4.0 s, 2 GB/s\n"
     )
+
+
+def test_what_is_small_is_told_in_small_units(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [0.0]
+    monkeypatch.setattr(time, "monotonic", lambda: now[0])
+    stream = io.StringIO()
+    told = LoadProgress(19_900_000, stream)
+    now[0] = 2.0
+    told.advance(10_000_000)
+    assert stream.getvalue() == "loading weights:  50%, 10 MB of 19.9 MB, 5 MB/s\r"
