@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -59,22 +60,19 @@ class CpuLinear:
         self._address = ctypes.addressof(self._layer)
 
     def __call__(self, rows: Tensor) -> Tensor:
-        output = rows.new_empty(*rows.shape[:-1], self._outs)
-        matrix = self._readable(rows)
-        self._kernel(
-            self._address,
-            matrix.data_ptr(),
-            matrix.stride(0),
-            len(matrix),
-            output.data_ptr(),
-            torch.get_num_threads(),
-        )
-        return output
+        return self._product(self._kernel, rows, self._address)
 
     def grouped(self, layers: Sequence[Callable[[Tensor], Tensor]]) -> CpuLinears | None:
         """One product of these layers, if all are of this kind (`Groupable`)."""
         own = [layer for layer in layers if isinstance(layer, CpuLinear) and layer._kind == self._kind]
         return CpuLinears(own) if len(own) == len(layers) else None
+
+    def _product(self, kernel: Callable[..., Any], rows: Tensor, *layers: int) -> Tensor:
+        """Rows [..., ins] times what `layers` tells the kernel, as [..., outs]."""
+        output = rows.new_empty(*rows.shape[:-1], self._outs)
+        matrix = self._readable(rows)
+        kernel(*layers, matrix.data_ptr(), matrix.stride(0), len(matrix), output.data_ptr(), torch.get_num_threads())
+        return output
 
     def _readable(self, rows: Tensor) -> Tensor:
         """Rows [M, ins] as the kernel can read them."""
@@ -95,16 +93,5 @@ class CpuLinears:
         self._address = ctypes.addressof(self._layers)
 
     def __call__(self, rows: Tensor, ends: Tensor) -> Tensor:
-        output = rows.new_empty(len(rows), self._first._outs)
-        matrix = self._first._readable(rows)
-        self._first._kernel_of_all(
-            self._address,
-            ends.data_ptr(),
-            len(self._layers),
-            matrix.data_ptr(),
-            matrix.stride(0),
-            len(matrix),
-            output.data_ptr(),
-            torch.get_num_threads(),
-        )
-        return output
+        first = self._first
+        return first._product(first._kernel_of_all, rows, self._address, ends.data_ptr(), len(self._layers))
