@@ -4,37 +4,43 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AsyncExitStack
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from benchmarks.support.server import serving
 from examples import checks, page
 from examples.checks import Measure
 from inferlet_sdk import traits
 from pie_control.calls import CALLS
 from pie_control.client import Client
 from tests.helpers.guard import HANG_SECONDS
+from tests.helpers.live_server import live_server
 from tests.helpers.tiers import WHOLE
+
+MODELS = ("demo", "demo-reasoner")
 
 
 @pytest.fixture(scope="module")
-def run_check() -> Iterator[Callable[[str], Sequence[Measure]]]:
-    """Runs a check on a server with its models, which lasts for all checks with the same ones."""
-    servers, urls = AsyncExitStack(), dict[str, str]()
+def run_check(guest_cache: Path) -> Iterator[Callable[[str], Sequence[Measure]]]:
+    """Runs a check on a server with its models and the others, which lasts for all checks with the same first one."""
+    servers, urls = ExitStack(), dict[str, str]()
 
-    async def check(name: str) -> Sequence[Measure]:
-        settings = checks.settings(name)
-        if (key := str(settings)) not in urls:
-            urls[key] = (await servers.enter_async_context(serving(**settings))).url
-        async with asyncio.timeout(HANG_SECONDS), Client(urls[key]) as client:
+    async def check(name: str, url: str) -> Sequence[Measure]:
+        async with asyncio.timeout(HANG_SECONDS), Client(url) as client:
             return await checks.run(name, client, checks.load(name).LEAST)
 
-    with asyncio.Runner() as runner:
-        yield lambda name: runner.run(check(name))
-        runner.run(servers.aclose())
+    def run(name: str) -> Sequence[Measure]:
+        settings = checks.settings(name)
+        first = settings["model"][0]
+        if first not in urls:
+            settings["model"] = sorted(MODELS, key=lambda model: model != first)
+            urls[first] = servers.enter_context(live_server(guest_cache, **settings))
+        return asyncio.run(check(name, urls[first]))
+
+    with servers:
+        yield run
 
 
 def for_each_call() -> list[Any]:
