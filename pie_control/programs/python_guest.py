@@ -7,6 +7,7 @@ build.
 from __future__ import annotations
 
 import asyncio
+import functools
 import hashlib
 import importlib.util
 import subprocess
@@ -41,8 +42,10 @@ def _fingerprint(folder: Path) -> str:
     return digest.hexdigest()
 
 
+@functools.cache
 def guest_hash() -> str:
-    """Hash of the guest's sources; it names the files of the guest and of its compiled form."""
+    """Hash of the guest's sources, as they were when this process asked first. It names the files of the guest and of
+    its compiled form."""
     return _fingerprint(sdk_folder())
 
 

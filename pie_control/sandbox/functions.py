@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -69,14 +69,17 @@ def _record_fault(error: BaseException) -> int:
     return pointer
 
 
-def _argument_readers(function: component.FuncType, most: Mapping[str, int]) -> Callable[[int, int], list[Any]]:
+Parameters = Sequence[tuple[str, Any]]
+"""Names and types: wasmtime makes them anew for whoever asks a function's type."""
+
+
+def _argument_readers(parameters: Parameters, most: Mapping[str, int]) -> Callable[[int, int], list[Any]]:
     """A function of a store's context and the address of the arguments. It raises InvalidArgument before it converts
     what is too long."""
-    kinds = [kind for _, kind in function.params]
-    resources = any(map(_holds_resources, kinds))
+    resources = any(_holds_resources(kind) for _, kind in parameters)
     reads = [
         (_bounded(_reader_of_store(kind) if resources else reader(kind), name, kind, most.get(name)), i * SIZE)
-        for i, (name, kind) in enumerate(function.params)
+        for i, (name, kind) in enumerate(parameters)
     ]
     if resources:
         return lambda context, args: [read(context, args + offset) for read, offset in reads]
@@ -133,31 +136,30 @@ def _is_call_error(kind: Any) -> bool:
     )
 
 
-def _result_writer(function: component.FuncType) -> Callable[[int, Any], None] | None:
-    kind = function.result
+Write = Callable[[int, Any], None]
+Refuse = Callable[[int, CallError], None]
+
+
+def _writers(kind: Any, tells_errors: bool) -> tuple[Write | None, Refuse | None]:
+    """What write the value of a function with this result, and an error; None: there is none, or it knows no error, so
+    that one ends the guest."""
     if kind is None:
-        return None
+        return None, None
     write = writer(kind)
-    if not _is_call_error(kind):
-        return write
-    return lambda address, value: write(address, Result(True, value))
-
-
-def _error_writer(function: component.FuncType) -> Callable[[int, CallError], None] | None:
-    """None: the function's type knows no error, so that it ends the guest."""
-    kind: Any = function.result
-    if not _is_call_error(kind):
-        return None
-    write = writer(kind)
-    return lambda address, error: write(address, Result(False, (error.code, _message(error))))
+    if not tells_errors:
+        return write, None
+    return (
+        lambda address, value: write(address, Result(True, value)),
+        lambda address, error: write(address, Result(False, (error.code, _message(error)))),
+    )
 
 
 def _message(error: CallError) -> str:
     return cut_middle(str(error), MAX_ERROR_BYTES)
 
 
-def _python_way(implementation: HostFunction, function: component.FuncType) -> PythonWay:
-    write, refuse = _result_writer(function), _error_writer(function)
+def _python_way(implementation: HostFunction, parameters: Parameters, result: Any, tells_errors: bool) -> PythonWay:
+    write, refuse = _writers(result, tells_errors)
 
     def fail(results: int, error: BaseException) -> int:
         try:
@@ -170,7 +172,7 @@ def _python_way(implementation: HostFunction, function: component.FuncType) -> P
         except BaseException as another:
             return _record_fault(another)
 
-    read, call = _argument_readers(function, implementation.most), implementation.call
+    read, call = _argument_readers(parameters, implementation.most), implementation.call
     whole = (_suspending if implementation.suspends else _returning)(read, call, write, refuse, fail)
     return PythonWay(whole, write, refuse, fail)
 
@@ -233,16 +235,13 @@ def _async_callback(whole: Callable[[int, int, int, int, int], None]) -> Any:
 
 
 def _compiled(
-    crossings: Crossings, implementation: HostFunction, function: component.FuncType, python: PythonWay
+    crossings: Crossings, implementation: HostFunction, parameters: Parameters, result: Any, python: PythonWay
 ) -> Crossing | None:
-    result: Any = function.result
-    if isinstance(result, wt.ResultType) and not _is_call_error(result):
-        return None
     most = implementation.most
     return crossings.crossing(
-        [kind for _, kind in function.params],
+        [kind for _, kind in parameters],
         result,
-        [_bound(kind, most.get(name)) or most.get(name, 0) for name, kind in function.params],
+        [_bound(kind, most.get(name)) or most.get(name, 0) for name, kind in parameters],
         implementation,
         python,
     )
@@ -269,8 +268,12 @@ def add_function(
 ) -> Any:
     """Defines a host function in a linker's instance, the compiled way if there is one. The returned object must
     outlive the linker."""
-    python = _python_way(implementation, function)
-    crossing = _compiled(crossings, implementation, function, python) if crossings else None
+    parameters, result = function.params, function.result
+    tells_errors = _is_call_error(result)
+    python = _python_way(implementation, parameters, result, tells_errors)
+    crossing = None
+    if crossings and (tells_errors or not isinstance(result, wt.ResultType)):
+        crossing = _compiled(crossings, implementation, parameters, result, python)
     if implementation.suspends:
         return _add(instance, name, crossing or _in_python(_async_callback(python.whole)), _add_async)
     return _add(instance, name, crossing or _in_python(_sync_callback(python.whole)), _add_sync)

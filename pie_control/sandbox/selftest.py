@@ -51,9 +51,17 @@ _ECHO = f"""
 
 
 def self_test(engine: wasmtime.Engine, crossings: Crossings | None = None) -> None:
-    """Raises LinkError if raw and public conversion of values disagree; the raw one is the compiled way if given."""
-    heard: list[Any] = []
+    """Raises LinkError if raw and public conversion of values disagree: the raw one of Python, and the compiled one."""
     echo = component.Component(engine, _ECHO)
+    linker, _kept = _tested(engine, echo, None)
+    if crossings is not None:
+        _tested(engine, echo, crossings)
+    copy_bound.use(_bound_that_works(engine, linker, echo))
+
+
+def _tested(engine: wasmtime.Engine, echo: component.Component, way: Crossings | None) -> tuple[component.Linker, Any]:
+    """A linker with the host's function, and what must outlive it."""
+    heard: list[Any] = []
 
     def answer(_owner: Any, number: int, numbers: list[int], text: str) -> tuple[list[int], str]:
         heard.append((number, numbers, text))
@@ -64,13 +72,12 @@ def self_test(engine: wasmtime.Engine, crossings: Crossings | None = None) -> No
     linker = component.Linker(engine)
     interface: Any = echo.type.imports(engine)["host"].ty
     with linker.root() as root, root.add_instance("host") as host:
-        kept = add_function(host, "echo", HostFunction(answer), interface.exports(engine)["echo"].ty, crossings)
+        kept = add_function(host, "echo", HostFunction(answer), interface.exports(engine)["echo"].ty, way)
     for number in (7, 0):
         returned = run_guest_of(engine, linker, echo, "go", number, NUMBERS, TEXT)
         if heard.pop() != (number, NUMBERS, TEXT) or not _matches(returned, number):
             raise LinkError("raw and public conversion of WebAssembly values disagree: please report this")
-    copy_bound.use(_bound_that_works(engine, linker, echo))
-    del kept
+    return linker, kept
 
 
 def _bound_that_works(engine: wasmtime.Engine, linker: component.Linker, echo: component.Component) -> int | None:

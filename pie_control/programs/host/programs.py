@@ -62,8 +62,7 @@ class HostPrograms:
             if self._crossings is not None:
                 engine = address_of(self._engine)
                 self._ticker.tick = self._crossings.ticks(engine, TICK_SECONDS, TICKS_AT_ONCE)
-            for way in {None, self._crossings}:
-                self_test(self._engine, way)
+            self_test(self._engine, self._crossings)
             linked = self._check_and_link(component)
         except (LinkError, ContractError) as error:
             raise ConfigError(f"the Python guest does not fit this server: {error}") from error
