@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -228,6 +228,11 @@ class ServerApi(TenantApi):
         """What a tenant can do; it keeps the blobs of the tenant, so there is one for each."""
         shared = self._library, self._registry, self._hosts, self._models, self.meters, self.audit
         return TenantApi(self.config, *shared, standing)
+
+    def tell_tenants(self, names: Iterable[str]) -> None:
+        """Keeps in the state, where there is one, whom the server serves from now on."""
+        if self._state is not None:
+            self._state.tell_tenants(names)
 
     def read_audit(self, most: int) -> list[AuditRecord]:
         """The last that is known of who did what, oldest first. Raises UnknownName."""

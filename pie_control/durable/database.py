@@ -98,6 +98,9 @@ MIGRATIONS = (
     DROP INDEX responses_by_size;
     CREATE INDEX responses_by_size ON responses (tenant, id, ended, size);
     """,
+    """
+    CREATE TABLE tenants (name TEXT PRIMARY KEY) STRICT, WITHOUT ROWID;
+    """,
 )
 """What makes each version of the schema of the one before. `PRAGMA user_version` counts those that a file has had. A
 statement ends with its line."""

@@ -136,6 +136,11 @@ def add_key(
     return record
 
 
+def list_tenants(database: sqlite3.Connection) -> list[str]:
+    """Those that the last server of the state served, by name; empty: there was none."""
+    return [name for (name,) in database.execute("SELECT name FROM tenants ORDER BY name")]
+
+
 def list_keys(database: sqlite3.Connection) -> list[KeyRecord]:
     """All that were made, oldest first."""
     return [_record(row) for row in database.execute(f"SELECT {COLUMNS} FROM keys ORDER BY created")]

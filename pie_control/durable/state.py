@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sqlite3
 import time
+from collections.abc import Iterable
 from pathlib import Path
 
 from ..tenants.audit import AuditTrail
@@ -78,6 +79,10 @@ class State:
         self._next_look = time.monotonic() + FORGET_SECONDS
         forgets = write_that_forgets(time.time()), forgets_responses(self._response_days)
         return [*lines, *writes_that_forget(*self._keep), *forgets]
+
+    def tell_tenants(self, names: Iterable[str]) -> None:
+        """Keeps whom the server serves from now on: who makes keys may see whether there is such a tenant."""
+        self._writer.put(("DELETE FROM tenants", ()), *(("INSERT INTO tenants VALUES (?)", (name,)) for name in names))
 
     def read_audit(self, most: int) -> list[AuditRecord]:
         """The last that is known of who did what, oldest first."""

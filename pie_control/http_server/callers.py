@@ -81,6 +81,7 @@ class Callers:
         self._default = Caller(server, TokenGrant(DEFAULT_STANDING, may_load_adapters=True, may_see_all=True))
         self._apis: dict[str, TenantApi] = {}
         self._known: dict[tuple[str, frozenset[str], str], Caller] = {}  # by tenant, capabilities, key
+        self._tell()
 
     @property
     def ask(self) -> bool:
@@ -95,6 +96,11 @@ class Callers:
         self._server.meters.use(accounts.budgets)
         for account in accounts:
             self._update(account)
+        self._tell()
+
+    def _tell(self) -> None:
+        tenants = (DEFAULT_STANDING.tenant,) if self._accounts is None else self._accounts.tenants
+        self._server.tell_tenants({tenant.name for tenant in tenants})
 
     def of(self, headers: Headers) -> Caller:
         """Who sends a request; raises Unauthorized."""

@@ -11,7 +11,7 @@ import hashlib
 import itertools
 import threading
 import time
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, cast
 
@@ -73,6 +73,7 @@ class FakeServerApi:
         self.priorities: list[int] = []  # of requests, if not 0
         self._ids = ids or itertools.count(1)  # of the inferlets of all tenants
         self.uploads = 0
+        self.tenants_told: list[str] = []
         self.adapters = FakeAdapters()
         self.responses = AtOnce.responses(30.0, 1 << 20)
         self.standing = DEFAULT_STANDING
@@ -135,6 +136,9 @@ class FakeServerApi:
 
     def note(self, action: str, subject: str) -> None:
         self.audit.note(self.standing.tenant.name, "", action, subject)
+
+    def tell_tenants(self, names: Iterable[str]) -> None:
+        self.tenants_told = sorted(names)
 
     def read_audit(self, most: int) -> list[AuditRecord]:
         return [AuditRecord(1.0, 2.0, 3, "alice", "", "upload", "hello")][:most]

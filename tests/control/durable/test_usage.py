@@ -167,6 +167,28 @@ def test_a_key_has_its_budget(tmp_path: Path, capsys: pytest.CaptureFixture[str]
         assert "a whole number of at least 1" in capsys.readouterr().err
 
 
+def test_a_key_is_for_a_tenant_that_the_server_has(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    def add(tenant: str, *more: str) -> int:
+        return main(["keys", "add", tenant, "--name", "tool", "--state", str(tmp_path / "state"), *more])
+
+    assert add("alice") == 0  # no server has told whom it serves
+    assert "needs a tenant alice" in capsys.readouterr().err
+    assert add("default") == 0
+    assert capsys.readouterr().err == ""
+    for names in (["old"], ["bob", *(f"tenant{number:02}" for number in range(30))]):
+        state = State(tmp_path / "state", 1e6, 1 << 30)
+        state.tell_tenants(names)
+        state.close()
+    assert add("bob") == 0
+    for missing in ("alice", "old", "default"):
+        assert add(missing) == 2
+        told = capsys.readouterr().err
+        assert f"no tenant '{missing}'" in told
+        assert "it has bob, tenant00" in told
+        assert "and 11 more" in told
+        assert add(missing, "--new") == 0
+
+
 def test_usage_is_told_on_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     server = Server(tmp_path / "state", time.time())
     server.meters.of(LAPTOP).requests(0.0)

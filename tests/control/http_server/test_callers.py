@@ -25,7 +25,7 @@ from pie_control.http_server.callers import Callers
 from pie_control.http_server.listening import bind
 from pie_control.http_server.server import HttpServer
 from pie_control.server_api import ServerApi
-from pie_control.tenants.accounts import Accounts
+from pie_control.tenants.accounts import Accounts, read_accounts
 from pie_control.tenants.budgets import Budget
 from pie_control.tenants.keys import digest_of, make_key
 from pie_control.tenants.tenant import Standing
@@ -196,6 +196,17 @@ def test_a_key_has_a_budget_of_its_own_and_what_it_launches_bears_its_id(tmp_pat
     assert known not in callers._known.values()
     assert len(server.tenants["default"].keys_shown) == 2
     database.close()
+
+
+def test_the_state_hears_which_tenants_there_are(tmp_path: Path) -> None:
+    server = FakeServerApi()
+    callers = Callers(cast(ServerApi, server), None)
+    assert server.tenants_told == ["default"]
+    file = tmp_path / "tenants.toml"
+    file.write_text("".join(f'[tenants.{name}]\ntokens = ["{name * 9}"]\n' for name in ("bob", "alice")))
+    file.chmod(0o600)
+    callers.use(read_accounts(file))
+    assert server.tenants_told == ["alice", "bob"]
 
 
 def test_refusals_and_what_an_admin_did_are_noted(tmp_path: Path) -> None:

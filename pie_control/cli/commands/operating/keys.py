@@ -5,7 +5,9 @@ from __future__ import annotations
 import argparse
 import json
 import sqlite3
+import sys
 import time
+from collections.abc import Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING
 
@@ -30,6 +32,8 @@ COLUMNS = ("ID", "TENANT", "NAME", "ENDS WITH", "MAY", "CREATED", "EXPIRES", "ST
 USAGE = ("DAY", "TENANT", "KEY", "REQUESTS", "PROMPT TOKENS", "GENERATED TOKENS", "PROCESSOR SECONDS")
 AUDIT = ("FIRST", "LAST", "COUNT", "TENANT", "KEY", "ACTION", "SUBJECT")
 BUDGETS = ("requests-per-minute", "tokens-per-minute", "tokens-per-day", "cpu-seconds-per-hour")
+MOST_NAMES = 20
+"""Tenants that an error names."""
 MOST = 1 << 53
 """What a budget may be."""
 
@@ -38,7 +42,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declares the options."""
     actions = parser.add_subparsers(metavar="ACTION", required=True, dest="action")
     add = actions.add_parser("add", help="make a key, which is shown once", allow_abbrev=False)
-    add.add_argument("tenant", metavar="TENANT", help="of the file of tenants; without one: default")
+    add.add_argument("tenant", metavar="TENANT", help="of the server's file of tenants; without one: default")
+    add.add_argument("--new", action="store_true", help="also for a tenant that the server does not have yet")
     add.add_argument("--name", required=True, help="what the key is called in lists")
     add.add_argument("--expires", metavar="TIME", help="as 90d, 12h or 30m from now (default: never)")
     add.add_argument(
@@ -99,7 +104,7 @@ def execute(options: argparse.Namespace) -> int:
 
 
 def _add(options: argparse.Namespace, database: sqlite3.Connection) -> str:
-    from pie_control.durable.keys import add_key
+    from pie_control.durable.keys import add_key, list_tenants
     from pie_control.errors import ConfigError
     from pie_control.tenants.accounts import NAME as TENANT_NAME
     from pie_control.tenants.budgets import Budget
@@ -109,6 +114,7 @@ def _add(options: argparse.Namespace, database: sqlite3.Connection) -> str:
         raise ConfigError("the name of a tenant has 1 to 64 letters, digits and . _ -")
     if not (0 < len(options.name) <= 64 and options.name.isprintable()):
         raise ConfigError("the name of a key has 1 to 64 printable characters")
+    _check_tenant(options, list_tenants(database))
     may = read_capabilities(options.may)
     expires = time.time() + read_lasting(options.expires) if options.expires else None
     key = make_key()
@@ -117,6 +123,24 @@ def _add(options: argparse.Namespace, database: sqlite3.Connection) -> str:
         database, options.tenant, options.name, digest_of(key), key[-4:], may, expires, budget, options.max_inferlets
     )
     return key
+
+
+def _check_tenant(options: argparse.Namespace, known: Sequence[str]) -> None:
+    """Raises ConfigError for a tenant that the server of the state does not have; `known`: those that it has."""
+    from pie_control.errors import ConfigError
+    from pie_control.tenants.tenant import DEFAULT_TENANT
+
+    tenant = options.tenant
+    if options.new or tenant in (known or (DEFAULT_TENANT.name,)):
+        return None
+    if not known:
+        told = f"pie: no server has used this state yet: its file of tenants (--tenants) needs a tenant {tenant}"
+        return write_line(told, sys.stderr)
+    names = ", ".join(known[:MOST_NAMES]) + (f" and {len(known) - MOST_NAMES} more" if known[MOST_NAMES:] else "")
+    raise ConfigError(
+        f"the server of this state has no tenant {tenant!r}, so nobody could use the key; it has {names}. Add the "
+        "tenant to its file of tenants (--tenants) first, or give --new"
+    )
 
 
 def _usage(options: argparse.Namespace, database: sqlite3.Connection) -> str:
