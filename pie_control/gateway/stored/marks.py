@@ -13,9 +13,9 @@ Id = Annotated[str, Meta(min_length=1, max_length=256)]
 
 
 class Fetch(msgspec.Struct):
-    """It wants the stored answer of this identifier, and those before it."""
+    """It wants the stored answer of this identifier, which a client gives, and those before it."""
 
-    id: Id
+    id: str
 
 
 class Store(msgspec.Struct):

@@ -19,6 +19,8 @@ MADE = ResponseRecord("alice", "r1", "i1", "/v1/responses", "1", 1.0, None, Fals
 def test_marks_are_read_and_the_words_of_a_model_are_not() -> None:
     fetch = read_mark('{"served_fetch": {"id": "r1"}}')
     assert fetch == Fetch("r1")
+    for unknown in ("", "z" * 100_000):  # whoever asks for it waits for an answer
+        assert read_mark(f'{{"served_fetch": {{"id": "{unknown}"}}}}') == Fetch(unknown)
     store = read_mark('{"served_store": {"id": "r1", "body": {"status": "in_progress"}, "input": ["x"]}}')
     assert isinstance(store, Store)
     assert (bytes(store.body), bytes(store.input)) == (b'{"status": "in_progress"}', b'["x"]')
