@@ -26,13 +26,14 @@ def chat_fields(fields: Fields, is_count: bool = False) -> Fields:
     matters. Raises Refused, by Anthropic's names."""
     fields.allow_only("service_tier", ("auto", "standard_only"), "there is one tier")
     fields.allow_only("prompt_logprobs", (), "is not served here: /v1/chat/completions has it")
+    fields.allow_only("n", (1,), "there is one answer")
     for name in ("container", "mcp_servers", "context_management"):
         fields.allow_only(name, ([], {}), "is not served")
     if not is_count and "max_tokens" not in fields:
         raise fields.wrong("max_tokens", "a whole number of at least 1")
     chat: dict[str, Any] = {name: value for name, value in fields.values.items() if name not in _TRANSLATED}
     chat["max_tokens"] = fields.whole("max_tokens", 1, default=1)
-    chat["stop"] = fields.texts("stop_sequences")
+    chat["stop"] = [*fields.texts("stop_sequences"), *fields.texts("stop")]
     chat["messages"] = [*_system(fields), *(one for given in _messages(fields) for one in _message(given))]
     chat |= _tools(fields)
     thinking = fields.object("thinking")
@@ -140,11 +141,13 @@ def _tools(fields: Fields) -> dict[str, Any]:
         described: dict[str, Any] = {"name": one.text("name"), "description": one.text("description")}
         described |= {"parameters": one.object("input_schema").values, "strict": one.flag("strict")}
         tools.append({"type": "function", "function": described})
-    if not tools:
-        return {}
-    names = [one["function"]["name"] for one in tools]
     choice = fields.object("tool_choice")
     kind = choice.one_of("type", (*_CHOICES, "tool"), "auto")
+    if not tools:
+        if kind in ("any", "tool"):
+            raise fields.refuse("tool_choice", "goes with tools")
+        return {}
+    names = [one["function"]["name"] for one in tools]
     named = {"type": "function", "function": {"name": choice.text("name")}}
     if kind == "tool" and choice.text("name") not in names:
         raise choice.wrong("name", "the name of one of the tools")
@@ -152,10 +155,11 @@ def _tools(fields: Fields) -> dict[str, Any]:
     return {"tools": tools, "tool_choice": chosen, "parallel_tool_calls": not choice.flag("disable_parallel_tool_use")}
 
 
-def renamed(refused: Refused) -> Refused:
-    """A refusal that calls fields as Anthropic does."""
-    name = _NAMES.get(refused.param or "")
-    if name is None:
+def renamed(refused: Refused, fields: Fields) -> Refused:
+    """A refusal that calls the fields of a request as Anthropic does, but for those that it has by the other name."""
+    param = refused.param or ""
+    name = _NAMES.get(param)
+    if name is None or param in fields:
         return refused
     message = refused.message.replace(str(refused.param), name, 1)
     return Refused(message, name, status=refused.status, code=refused.code)

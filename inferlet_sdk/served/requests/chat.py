@@ -138,7 +138,7 @@ def _logprobs(fields: Fields) -> int | None:
 
 
 def _tool_use(fields: Fields, declared: Sequence[Mapping[str, Any]], dialect: Dialect | None) -> ToolUse | None:
-    choice = fields.get("tool_choice")
+    choice, several = fields.get("tool_choice"), fields.flag("parallel_tool_calls", True)
     if isinstance(choice, dict):
         given = fields.object("tool_choice")
         named = given.object("function").text("name") or given.text("name")
@@ -151,7 +151,7 @@ def _tool_use(fields: Fields, declared: Sequence[Mapping[str, Any]], dialect: Di
             raise fields.refuse("tool_choice", "goes with tools")
     if not declared or dialect is None or choice == NONE:
         return None
-    return ToolUse(declared, dialect, choice, fields.flag("parallel_tool_calls", True))
+    return ToolUse(declared, dialect, choice, several)
 
 
 def _grammar(fields: Fields, place: Place, tools: ToolUse, strict: bool, answer: Grammar | None) -> Grammar | None:

@@ -31,7 +31,8 @@ class CompletionRequest:
     def read(cls, fields: Fields, place: Place) -> CompletionRequest:
         """Reads and checks all fields. Raises Refused."""
         echo = fields.flag("echo")
-        most = fields.whole("max_tokens", 0 if echo else 1, default=USUAL_TOKENS)
+        bound = "max_completion_tokens" if "max_completion_tokens" in fields else "max_tokens"
+        most = fields.whole(bound, 0 if echo else 1, default=USUAL_TOKENS)
         logprobs = fields.whole("logprobs", 0, MOST_ALTERNATIVES) if "logprobs" in fields else None
         wanted = Wanted.read(fields, place, most, logprobs)
         fields.allow_only("best_of", (1, wanted.n), "must be n: answers are not ranked")

@@ -60,6 +60,9 @@ def _refuse_others(fields: Fields) -> None:
     fields.object("text").allow_only("verbosity", ("medium",), "is not served")
     fields.allow_only("max_tool_calls", (), "there are no tools of the server")
     fields.allow_only("n", (1,), "there is one answer")
+    for name in ("max_tokens", "max_completion_tokens"):
+        fields.allow_only(name, (), "is max_output_tokens here")
+    fields.allow_only("response_format", (), "is text.format here")
     fields.allow_only("include", ([], ["reasoning.encrypted_content"]), "is not served")
 
 

@@ -248,6 +248,8 @@ def _structured_outputs(fields: Fields) -> Grammar | None:
     given = fields.object("structured_outputs")
     kinds = [kind for kind in ("json", "json_object", "regex", "choice", "grammar") if kind in given]
     if not kinds:
+        if given.values:
+            raise fields.wrong("structured_outputs", "an object with json, json_object, regex, choice or grammar")
         return None
     if len(kinds) > 1:
         raise fields.refuse("structured_outputs", f"has {' and '.join(kinds)}: give one of them")

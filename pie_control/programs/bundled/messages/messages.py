@@ -24,17 +24,17 @@ from inferlet_sdk.served import (
 @inferlet(reuse=True)
 @served
 async def main(args: Args) -> dict[str, Any] | None:
+    fields = Fields.of_launch()
     try:
-        return await answer_request(args)
+        return await answer_request(args, fields)
     except Refused as refused:
-        raise renamed(refused) from None
+        raise renamed(refused, fields) from None
 
 
-async def answer_request(args: Args) -> dict[str, Any] | None:
+async def answer_request(args: Args, fields: Fields) -> dict[str, Any] | None:
     place = Place.of_launch()
     check_model(place)
     is_count = place.route.endswith("/count_tokens")
-    fields = Fields.of_launch()
     request, marks = await ChatRequest.read(chat_fields(fields, is_count), place), marks_of(fields)
     ctx = open_prompt(place, request.wanted)
     request.fill(ctx)

@@ -11,12 +11,12 @@ from hypothesis import strategies as st
 from pie_control.authoring.native.server import NativeServer
 from tests.control.programs.bundled.launching import asking
 
-SHORT: dict[str, Any] = {"max_tokens": 2, "max_output_tokens": 2}
+SHORT: dict[str, Any] = {"max_tokens": 2}
 USER: Any = [{"role": "user", "content": "Hi"}]
 BASES: dict[str, dict[str, Any]] = {
     "chat_completions": {"messages": USER},
     "completions": {"prompt": "Once"},
-    "responses": {"input": "Hi"},
+    "responses": {"input": "Hi", "max_tokens": None, "max_output_tokens": 2},
     "messages": {"messages": USER},
     "embeddings": {"input": "Hi"},
     "rerank": {"query": "a", "documents": ["b"]},
@@ -82,11 +82,44 @@ def test_any_value_in_any_field(server: NativeServer, program: str) -> None:
         ("structured_outputs", {"regex": "("}, "structured_outputs"),
         ("max_tokens", 1.5, "max_tokens"),
         ("max_tokens", 1e30, "max_tokens"),
+        ("parallel_tool_calls", "no", "parallel_tool_calls"),
+        ("structured_outputs", {"structural_tag": {}}, "structured_outputs"),
     ],
 )
 def test_the_field_is_named(server: NativeServer, field: str, value: Any, param: str) -> None:
     error = asking(server, "chat_completions")(**{**SHORT, "messages": USER, field: value}).error
     assert (error["status"], error["param"]) == (400, param)
+
+
+@pytest.mark.parametrize(
+    ("program", "field", "value"),
+    [
+        ("responses", "max_tokens", 5),
+        ("responses", "max_completion_tokens", 5),
+        ("responses", "response_format", {"type": "json_object"}),
+        ("messages", "n", 2),
+        ("messages", "tool_choice", "any"),
+        ("messages", "tool_choice", {"type": "any"}),
+        ("messages", "stop", 5),
+        ("messages", "response_format", "json"),
+        ("messages", "stop_sequences", 5),
+        ("completions", "max_completion_tokens", "x"),
+    ],
+)
+def test_what_another_route_calls_so_is_not_left_out_in_silence(
+    server: NativeServer, program: str, field: str, value: Any
+) -> None:
+    error = asking(server, program)(**{**SHORT, **BASES[program], field: value}).error
+    assert (error["status"], error["param"]) == (400, field)
+
+
+def test_names_of_chat_completions_are_served_elsewhere(server: NativeServer) -> None:
+    text = asking(server, "completions")(prompt="Once", max_completion_tokens=3, ignore_eos=True)
+    assert text.body["usage"]["completion_tokens"] == 3
+    ask = asking(server, "messages")
+    whole = ask(messages=USER, max_tokens=20, temperature=0, ignore_eos=True).body["content"][0]["text"]
+    cut = ask(messages=USER, max_tokens=20, temperature=0, ignore_eos=True, stop=[whole[3:6]]).body
+    assert (cut["stop_reason"], whole.startswith(cut["content"][0]["text"])) == ("stop_sequence", True)
 
 
 def test_numbers_in_other_forms(server: NativeServer) -> None:
