@@ -184,6 +184,8 @@ def choose(logits: Tensor, choice: Choice, masks: Sequence[Mask] = (), kernel: M
         forbid_(logits, upload(torch.from_numpy(rows), logits.device), allowed)
     if tokens is None:
         tokens = most_probable(logits)
+    if not choice.temperature.any():
+        return tokens
     typical = choice.typical_p < 1
     for rows, width in _by_width(choice, logits.shape[1], can_look=logits.device.type == "cpu"):
         draw = _draw_typical if typical[rows[0]] else _draw
@@ -196,6 +198,9 @@ def _find_greedy(
     logits: Tensor, choice: Choice, masks: Sequence[Mask], kernel: MostProbable
 ) -> tuple[Tensor, list[Mask]]:
     """The tokens of greedy rows, int64 [N], and the masks of the others."""
+    if len(masks[0][0]) == len(logits) and not choice.temperature.any():
+        rows, allowed = masks[0]
+        return kernel(logits, rows, _tokens_left(allowed, logits.shape[1])), []
     tokens, left, others = torch.zeros(len(logits), dtype=torch.int64), choice.temperature == 0, list[Mask]()
     for rows, allowed in masks:
         greedy = choice.temperature[rows] == 0

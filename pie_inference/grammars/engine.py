@@ -169,6 +169,16 @@ class Matcher:
         self._count(before)
         return count
 
+    def accept_one(self, token: int) -> bool:
+        """Accepts a token, if it may come. Raises GrammarError."""
+        before = time.perf_counter()
+        if not self.inner.try_consume_tokens([token]):
+            self._count(before)
+            return False
+        self.at += 1
+        self.seconds += time.perf_counter() - before
+        return True
+
     def rollback(self, count: int) -> None:
         """Takes back the last tokens."""
         if count:
@@ -185,17 +195,19 @@ class Matcher:
     def mask(self) -> NDArray[np.uint8]:
         """Bits of the tokens that may come next, lowest bit first, uint8 [ceil(size / 8)]. Raises GrammarError."""
         masks = self._vocabulary.masks(1)
-        self.write_mask(masks.ctypes.data)
+        self.write_mask(masks.ctypes.data, time.thread_time())
         bits: NDArray[np.uint8] = self._vocabulary.trim(masks)[0]
         return bits
 
-    def write_mask(self, address: int) -> None:
-        """Writes the words of the mask, 4 bytes each, to `address`, and leaves other threads running meanwhile. Raises
+    def write_mask(self, address: int, before: float) -> float:
+        """Writes the words of the mask, 4 bytes each, to `address`, and leaves other threads running meanwhile: so it
+        is timed by the processor time of this thread, in seconds, which is `before` now. Gives what it is then. Raises
         GrammarError."""
-        before = time.thread_time()  # by the clock on the wall it would pay for what other threads do
         self.inner.unsafe_compute_mask_ptr(address, self._mask_bytes)
-        self.seconds += time.thread_time() - before
+        after = time.thread_time()
+        self.seconds += after - before
         self._check()
+        return after
 
     def forces(self, count: int) -> bool:
         """Whether so many tokens, or more, must come next."""

@@ -16,6 +16,7 @@ Only the leader of a group of ranks has this: the others get its tokens.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
@@ -81,9 +82,8 @@ class _Rows:
         self._counts: dict[int, int] = {}
         self._faults: dict[int, Fault] = {}
 
-    def begin(self, row: int, run: MatchedRun, count: int) -> None:
-        """Brings the matcher of a row to where it has to be, behind `count` tokens. Raises GrammarError."""
-        run.go_to(count)
+    def add(self, row: int, run: MatchedRun, count: int) -> None:
+        """A row whose matcher is where it has to be, behind `count` tokens."""
         self._runs[row], self._counts[row] = run, count
 
     def fail(self, row: int, error: Exception) -> None:
@@ -103,13 +103,15 @@ class _Rows:
             return np.zeros(0, np.int64), np.zeros((0, 0), np.uint8)
         masks = vocabulary.masks(len(wanted))
         address, size = masks.ctypes.data, masks.strides[0]
+        before = time.thread_time()
         for place, row in enumerate(wanted):
             run = self._runs[row]
             try:
-                run.matcher.write_mask(address + place * size)
+                before = run.matcher.write_mask(address + place * size, before)
                 run.check_pace()
             except GrammarError as error:
                 self.fail(row, error)
+                before = time.thread_time()
         allowed, rows = vocabulary.trim(masks), np.array(wanted, np.int64)
         own = self._batch.allowed_rows[rows]
         if (own >= 0).any():
@@ -144,22 +146,25 @@ class Constraints:
             raise ValueError("the rows have no matchers")
         if batch.ended is not None:
             self._drop(batch.ended.tolist())
-        found = _Rows(batch)
+        found, runs = _Rows(batch), self._runs
         for row, (number, count) in enumerate(zip(batch.matchers.tolist(), batch.matched.tolist(), strict=True)):
             if not number:
                 continue
             try:
-                found.begin(row, self._run(number, count, batch, row), count)
+                run = runs[number] if count and number in runs else self._begin(number, count, batch, row)
+                if not run.is_at(count):
+                    run.go_to(count)
             except (GrammarError, Busy) as error:
                 found.fail(row, error)
+            else:
+                found.add(row, run, count)
         return found.step(self._library.vocabulary)
 
-    def _run(self, number: int, count: int, batch: Sample, row: int) -> MatchedRun:
-        run = self._runs.get(number)
+    def _begin(self, number: int, count: int, batch: Sample, row: int) -> MatchedRun:
+        """A run that takes its first step."""
         if count:
-            if run is None:
-                raise GrammarError(f"the worker has no matcher {number}")
-            return run
+            raise GrammarError(f"the worker has no matcher {number}")
+        run = self._runs.get(number)
         start = _start_of(batch, row)
         if run is not None:
             if run.has_begun_with(start):

@@ -51,22 +51,23 @@ class MatchedRun:
     budget: float = ALLOWANCE
     last: tuple[SampledTokens, int] | None = None  # where the token behind those accepted is
 
+    def is_at(self, count: int) -> bool:
+        """Whether it has accepted `count` tokens of the run."""
+        return len(self.tokens) - self.start == count
+
     def go_to(self, count: int) -> None:
         """Has accepted `count` tokens of the run. Raises GrammarError."""
         here = len(self.tokens) - self.start
         if count == here + 1 and self.last is not None:
             tokens, row = self.last
-            if not self.matcher.is_over:
-                self._accept(tokens[row])
+            token = tokens[row]
+            if not self.matcher.is_over and self.matcher.accept_one(token):
+                self.tokens.append(token)
             self.last = None
         elif count < here:
             self.go_back(self.start + count)
         elif count > here and not self.matcher.is_over:
             raise GrammarError("the worker has lost a token of the run")
-
-    def _accept(self, token: int) -> None:
-        if self.matcher.accept((token,)):
-            self.tokens.append(token)
 
     def go_back(self, length: int) -> None:
         """To where it had accepted so many tokens from the beginning of the grammar."""
@@ -87,10 +88,12 @@ class MatchedRun:
     def ends_behind(self, count: int) -> bool:
         """Whether it is over behind `count` tokens, which it accepts. What fails here fails the next step as well,
         which says why."""
-        if len(self.tokens) - self.start > count:
+        here = len(self.tokens) - self.start
+        if here > count:
             return False  # it went on
         try:
-            self.go_to(count)
+            if here < count:
+                self.go_to(count)
             return self.matcher.is_over or (self.skip > 0 and self.matcher.forces(self.skip))
         except GrammarError:
             return False

@@ -159,10 +159,10 @@ def test_a_matcher_that_fails_fails_its_own_row(monkeypatch: pytest.MonkeyPatch)
     step.sampled(lambda: b"1a")
     bad, write = vars(constraints)["_runs"][1].matcher, Matcher.write_mask
 
-    def fail(matcher: Matcher, address: int) -> None:
+    def fail(matcher: Matcher, address: int, before: float) -> float:
         if matcher is bad:
             raise GrammarError("too slow")
-        write(matcher, address)
+        return write(matcher, address, before)
 
     monkeypatch.setattr(Matcher, "write_mask", fail)
     assert not step.over(2).any()
