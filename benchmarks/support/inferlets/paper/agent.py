@@ -8,7 +8,7 @@ MEMBERS = 4
 Act = Callable[[], Awaitable[None]]
 
 
-@inferlet
+@inferlet(reuse=True)
 async def main(
     args: Args,
     kind: str,

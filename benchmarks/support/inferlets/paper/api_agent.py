@@ -10,7 +10,7 @@ from typing import Any
 from inferlet_sdk import Args, Context, IgnoreStopTokens, NotFound, gather, http_get, inferlet
 
 
-@inferlet
+@inferlet(reuse=True)
 async def main(
     args: Args,
     system: list[int],
