@@ -3,7 +3,8 @@
 Theory of operation. The task lives as long as it needs its connection, and never past the deadline of the request. It
 is at most two pieces of the body ahead of whoever reads, so a fast server fills no memory, and a short response ends
 by itself. Whoever asks for a piece gets it by a call back, at once if it is there. `close` ends the task, wherever it
-is, and with it the connection. A connection is kept only after a response that has come to its end (`kept.py`).
+is, and with it the connection; only the rest of a short body is still read. A connection is kept only after a response
+that has come to its end (`kept.py`).
 """
 
 from __future__ import annotations
@@ -26,6 +27,12 @@ if TYPE_CHECKING:
 
 PACKED = frozenset({"content-encoding", "content-length"})
 """Headers that describe a body before it is unpacked."""
+
+REST_BYTES = 1 << 16
+"""A body that is announced to be no longer is read to its end also if nobody wants it: programs often look at the
+status alone, and a new connection costs both ends more than a short body."""
+REST_SECONDS = 1.0
+"""Until such a body has to be there."""
 
 Answer = Callable[[Any], None]
 Work = Callable[[Callable[[], Any]], Awaitable[Any]]
@@ -88,7 +95,9 @@ class Exchange:
         self._room.set()
         self._failure: CallError | None = None
         self._ended = False
+        self._is_short = False  # what is being read
         self._task: asyncio.Task[None] | None = None
+        self._rest: asyncio.TimerHandle | None = None
 
     def start(self, network: Callable[[], Any]) -> None:
         """Begins; `network` gives what connects, in time."""
@@ -113,8 +122,18 @@ class Exchange:
         """Ends it; nobody is answered any more. Idempotent."""
         self._answer = self._reader = None
         self._pieces.clear()
-        if self._task is not None and not self._ended:
+        if self._task is None or self._ended or self.is_left:
+            return
+        if self._is_short:
+            self._rest = asyncio.get_running_loop().call_later(REST_SECONDS, self._task.cancel)
+            self._room.set()
+        else:
             self._task.cancel()
+
+    @property
+    def is_left(self) -> bool:
+        """Whether it is closed, and reads the rest of a body for the sake of its connection."""
+        return self._rest is not None
 
     # ---- the task ----
 
@@ -129,6 +148,8 @@ class Exchange:
 
     def _over(self, _: object) -> None:
         self._ended = True
+        if self._rest is not None:
+            self._rest.cancel()
         self._on_end(self)
         self._serve()
 
@@ -161,11 +182,15 @@ class Exchange:
         headers = [(name.decode("latin-1").lower(), value.decode("latin-1")) for name, value in response.headers]
         if packed:
             headers = [(name, value) for name, value in headers if name not in PACKED]
+        length = _header(response, b"content-length")
+        self._is_short = length.isdecimal() and int(length) <= REST_BYTES
         answer, self._answer = self._answer, None
         if answer is not None:
             answer(Head(self, response.status, self._request.target.url, headers))
         async for piece in self._body(response, packed):
             await self._room.wait()
+            if self.is_left:
+                continue
             self._room.clear()
             self._pieces.append(piece)
             self._serve()
@@ -175,14 +200,14 @@ class Exchange:
         size, gunzip = 0, Gunzip()
         async for data in response.aiter_stream():
             size = self._count(size, len(data))
-            if not packed:
+            if not packed or self.is_left:
                 yield data
                 continue
             gunzip.feed(data)
             while piece := await self._work(gunzip.piece):
                 size = self._count(size, len(piece))
                 yield piece
-        if gunzip.is_cut_off:
+        if gunzip.is_cut_off and not self.is_left:
             raise RequestFailed("the body of the response ends in the middle of its gzip data")
 
     def _count(self, size: int, more: int) -> int:

@@ -74,14 +74,14 @@ class Outbound:
         self._exchanges: set[Exchange] = set()
 
     def __len__(self) -> int:
-        """Requests whose responses have not ended."""
-        return len(self._exchanges)
+        """Requests whose responses have not ended, and are wanted."""
+        return sum(not one.is_left for one in self._exchanges)
 
     def begin(self, request: HttpRequest, answer: Answer) -> Exchange:
         """`answer` gets the `Head` of the response or a CallError. Raises NotAllowed, Unsupported, QuotaExceeded,
         Exhausted."""
         self._sender.allowed.check_host(request.target.host, request.target.port)
-        if len(self._exchanges) >= self._most:
+        if len(self) >= self._most:
             raise QuotaExceeded(
                 f"{self._most} requests are open (max_http_requests): read their bodies to the end, or close them"
             )

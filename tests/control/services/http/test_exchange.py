@@ -90,9 +90,9 @@ async def calling(
     outbound = client.outbound(Tenant("t", **tenant), most, MOST_BYTES, work or at_once)
     yield Caller(outbound)
     outbound.close()
-    while len(outbound):
+    while client.under_way:
         await asyncio.sleep(0.001)
-    assert client.under_way == 0
+    assert len(outbound) == 0
     client.close()
 
 

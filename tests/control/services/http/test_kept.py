@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import gzip
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 import pytest
 
-from pie_control.services.http import kept
+from pie_control.services.http import exchange, kept
 from pie_control.services.http.outbound import HttpClient
 from pie_control.tenants.tenant import Tenant
 from tests.control.services.http.test_exchange import LOCAL, MOST_BYTES, Caller, at_once, check, echo
@@ -114,6 +115,49 @@ def test_a_response_that_is_not_read_to_its_end_ends_its_connection() -> None:
         async with clients() as (_, one, __), serving(large, keeps=True) as web:
             (await one.head(web.url())).exchange.close()
             await web.until_open(0)
+
+    check(test)
+
+
+def test_a_short_response_that_is_not_wanted_leaves_its_connection() -> None:
+    gate = asyncio.Event()
+
+    async def late(asked: Asked, writer: asyncio.StreamWriter) -> None:
+        head, body = answer(gzip.compress(b"x"), "200 OK", "Content-Encoding: gzip").split(b"\r\n\r\n")
+        writer.write(head + b"\r\n\r\n")
+        if asked.path == "/late":
+            await gate.wait()
+        writer.write(body)
+
+    async def test() -> None:
+        async with clients() as (client, one, other), serving(late, keeps=True) as web:
+            head = await one.head(web.url("/late"))
+            head.exchange.close()
+            head.exchange.close()
+            assert (len(one.outbound), client.under_way) == (0, 1)  # its inferlet may ask for something else
+            gate.set()
+            while client.under_way:
+                await asyncio.sleep(0.001)
+            assert await get(client, other, web.url()) == "x"
+            assert (len(web.asked), web.connections) == (2, 1)
+
+    check(test)
+
+
+def test_the_rest_of_a_response_that_does_not_come_ends_its_connection(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(exchange, "REST_SECONDS", 0.01)
+
+    async def half(_: Asked, writer: asyncio.StreamWriter) -> None:
+        writer.write(answer(b"xy")[:-1])
+        await writer.drain()
+        await asyncio.sleep(1000)
+
+    async def test() -> None:
+        async with clients() as (client, one, _), serving(half, keeps=True) as web:
+            (await one.head(web.url())).exchange.close()
+            while client.under_way:
+                await asyncio.sleep(0.001)
+            assert len(vars(client)["_network"].result().kept) == 0
 
     check(test)
 
