@@ -1,13 +1,14 @@
 """What does an agent gain that knows its APIs (Figure 7)?
 
 An agent gets the documentation of `each` APIs, calls each of them once, and writes an answer. `popular` ones are in
-the prompt of every agent, the others differ; most calls are of the kind whose result nobody needs. The client runs
-beside the opponent (`closed`, unless `--opponent URL` names another one), on kept connections; its prompts have what is
-popular first, so that the cache of prefixes finds it. It waits for each text and for each call; `client, calls on
-sight` streams instead, and calls as soon as a call is written. The program does what the client does, and then, alone
-and stacked: documentation kept by export, and joined, so that it is computed once for all agents (each part sees
-itself alone: modular caching); calls on sight; documentation dropped when its API has been called. Numbers of tokens
-are fixed, so models with random weights serve.
+the prompt of every agent, the others differ; most calls are of the kind whose result nobody needs. The documentation
+of one has 256 tokens, as that of a function with a few described parameters has; more would not fit into the demo
+model's context. The client runs beside the opponent (`closed`, unless `--opponent URL` names another one), on kept
+connections; its prompts have what is popular first, so that the cache of prefixes finds it. It waits for each text and
+for each call; `client, calls on sight` streams instead, and calls as soon as a call is written. The program does what
+the client does, and then, alone and stacked: documentation kept by export, and joined, so that it is computed once for
+all agents (each part sees itself alone: modular caching); calls on sight; documentation dropped when its API has been
+called. Numbers of tokens are fixed, so models with random weights serve.
 
 `over_client` is the rate over the plain client's, `step` that over the row which lacks the last optimization.
 """
@@ -47,10 +48,10 @@ class Plan:
     concurrent: int
     agents: int
     library: int = 24
-    popular: int = 4
-    each: int = 8
+    popular: int = 3
+    each: int = 6
     system: int = 128
-    doc: int = 128
+    doc: int = 256
     query: int = 32
     tokens: int = 16
     written: int = 6
@@ -64,8 +65,8 @@ class Plan:
         check_models(self.models)
 
 
-FULL = Plan(("demo", "random-160m"), concurrent=16, agents=32)
-QUICK = Plan(("demo",), concurrent=8, agents=8)
+FULL = Plan(("demo", "random-160m", "paced:5ms+20us"), concurrent=16, agents=48)
+QUICK = Plan(("demo",), concurrent=8, agents=24)
 
 
 @dataclass(frozen=True)
@@ -122,6 +123,7 @@ def _agents(plan: Plan, both: Sides, uploaded: str, url: str, hands: CompletionC
                 system=one.system,
                 docs=one.docs,
                 numbers=one.numbers,
+                popular=plan.popular,
                 query=one.query,
                 url=f"{url}{PAGE}",
                 tokens=one.tokens,

@@ -52,15 +52,7 @@ async def open_sequence(queues: Queues, adapter: str, name: str) -> TokenSequenc
     sequence = TokenSequence(queues, adapter=adapter)
     try:
         with sequence as queue:
-            try:
-                found = await traits.import_kvpage(queue, full_name(name, adapter))
-            except NotFound:
-                others = await _adapters(queue, name)
-                if not others:
-                    raise
-                made = f"with adapter {others[0]!r}" if others[0] else "without an adapter"
-                argument = repr(others[0]) if others[0] else "None"
-                raise InvalidState(f"export {name!r} was made {made}: open it with adapter={argument}") from None
+            found = await _import(queue, name, adapter)
             if len(found.tokens) != sum(position >= 0 for position in found.positions) or found.hidden:
                 traits.dealloc_kvpage(queue, found.pages)
                 raise InvalidState(f"export {name!r} is not one of a context: import it with `traits.import_kvpage`")
@@ -75,6 +67,20 @@ async def open_sequence(queues: Queues, adapter: str, name: str) -> TokenSequenc
     except BaseException:
         sequence.close()
         raise
+
+
+async def _import(queue: int, name: str, adapter: str) -> traits.Imported:
+    try:
+        return await traits.import_kvpage(queue, full_name(name, adapter))
+    except NotFound:
+        others = await _adapters(queue, name)
+        if adapter in others:  # another inferlet has made it meanwhile
+            return await traits.import_kvpage(queue, full_name(name, adapter))
+        if not others:
+            raise
+        made = f"with adapter {others[0]!r}" if others[0] else "without an adapter"
+        argument = repr(others[0]) if others[0] else "None"
+        raise InvalidState(f"export {name!r} was made {made}: open it with adapter={argument}") from None
 
 
 async def _adapters(queue: int, name: str) -> list[str]:

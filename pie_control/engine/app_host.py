@@ -9,6 +9,7 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import chain
 from math import inf
 
 import msgspec
@@ -20,7 +21,7 @@ from ..ids import Owner
 from ..inferlets.events import InferletWait
 from ..programs.warm_pool import WARM_BYTES
 from ..registry.entry import Entry
-from ..scheduling.turn import RunTokens, join_tokens
+from ..scheduling.turn import Progress, join_tokens
 from .host_programs import RemotePrograms
 from .life import Life
 from .placement import HostLoad
@@ -33,7 +34,8 @@ LAUNCHES_UNTIL = 7 / 8
 """Share of the memory for guests at which launches are refused: the rest is for those that run."""
 
 MOST_UNREAD = 64
-"""Tokens that wait for what else is told to their host, over all decode runs whose inferlets read at their end."""
+"""Tokens and news of address spaces that wait for what else is told to their host, over all inferlets that read decode
+runs at their end."""
 
 NO_REPORT = Report(0, 0.0, 0, 0, 0)
 REPORT, GREETING, QUESTION = 0, 1, 2
@@ -120,12 +122,12 @@ class ResultsTold:
 
 
 class UnreadTokens:
-    """Tokens of decode runs that nobody reads before the end. They wait here for what else is told to their host, since
-    a message costs more than a step."""
+    """Tokens of decode runs that nobody reads before the end, and what the address spaces of their inferlets should
+    hear. They wait here for what else is told to their host, since a message costs more than a step."""
 
     def __init__(self) -> None:
         self._runs: dict[Owner, set[int]] = {}  # by their futures
-        self._kept: dict[str, list[RunTokens]] = {}  # by model
+        self._kept: dict[str, list[Results]] = {}  # by model
         self._rows = 0  # of these
 
     def add(self, owner: Owner, run: int) -> None:
@@ -141,20 +143,32 @@ class UnreadTokens:
         runs = results.runs
         if not self._runs and not self._kept:
             return results
-        has_more = results.completions or results.progress or results.endings or self._rows >= MOST_UNREAD
-        if not has_more and not any(map(self._is_wanted, runs.owners, runs.futures, runs.over)):
-            self._kept.setdefault(results.model, []).append(runs)
-            self._rows += len(runs.owners)
+        has_more = results.completions or results.endings or self._rows >= MOST_UNREAD
+        if not has_more and not (
+            any(map(self._is_wanted, runs.owners, runs.futures, runs.over)) or any(map(self._is_news, results.progress))
+        ):
+            self._kept.setdefault(results.model, []).append(results)
+            self._rows += _rows(results)
             return None
         for owner, future, over in zip(runs.owners, runs.futures, runs.over, strict=True):
             if over and owner in self._runs:
                 self._runs[owner].discard(future)
         kept = self._kept.pop(results.model, [])
-        self._rows -= sum(len(each.owners) for each in kept)
-        return msgspec.structs.replace(results, runs=join_tokens([*kept, runs]))
+        self._rows -= sum(map(_rows, kept))
+        tokens = join_tokens([*(each.runs for each in kept), runs])
+        progress = [*chain.from_iterable(each.progress for each in kept), *results.progress]
+        return msgspec.structs.replace(results, progress=progress, runs=tokens)
 
     def _is_wanted(self, owner: Owner, future: int, over: bool) -> bool:
         return over or future not in self._runs.get(owner, ())
+
+    def _is_news(self, progress: Progress) -> bool:
+        """Whether it has more than that commands were sent, or is for an inferlet that may wait for it."""
+        return bool(progress.returned or progress.bound) or not self._runs.get(progress.owner)
+
+
+def _rows(results: Results) -> int:
+    return len(results.runs.owners) + len(results.progress)
 
 
 class AppHost:

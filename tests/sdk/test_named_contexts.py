@@ -84,6 +84,20 @@ def test_another_adapter_is_refused_by_name(made: str | None, wanted: str | None
     assert nothing_held(host)
 
 
+@pytest.mark.parametrize("adapter", [None, "law"])
+def test_what_is_made_while_it_is_looked_for_is_opened(adapter: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    host = install_with_adapters()
+    expected, looks = exported(adapter), traits.import_kvpage
+
+    def too_early(_queue: int, name: str) -> Any:
+        monkeypatch.setattr(traits, "import_kvpage", looks)
+        raise NotFound(f"nothing is exported under {name!r}")
+
+    monkeypatch.setattr(traits, "import_kvpage", too_early)
+    assert opened(adapter) == expected
+    assert nothing_held(host)
+
+
 def test_an_older_export_makes_room_whatever_its_adapter_was() -> None:
     install_with_adapters()
     for adapter in ("law", None, "poems"):

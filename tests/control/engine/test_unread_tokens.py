@@ -7,7 +7,7 @@ from pie_control.calls.values import Completion, Done
 from pie_control.engine import app_host
 from pie_control.engine.app_host import UnreadTokens
 from pie_control.errors import WorkerError
-from pie_control.scheduling.turn import RunTokens
+from pie_control.scheduling.turn import Progress, RunTokens
 
 
 def results(*rows: tuple[int, int, int, bool], model: str = "m", completions: tuple[Completion, ...] = ()) -> Results:
@@ -47,6 +47,23 @@ def test_they_go_with_what_somebody_waits_for() -> None:
     assert told is not None
     assert rows_of(told) == [(1, 7, 12, False)]
     assert len(told.completions) == 1
+
+
+def test_news_of_an_address_space_waits_with_the_tokens_but_for_memory_that_is_back() -> None:
+    unread = UnreadTokens()
+    unread.add(1, 7)
+    sent = Progress(1, 3, 2)
+    assert unread.pass_on(Results("m", progress=(sent,), runs=results((1, 7, 11, False)).runs)) is None
+    told = unread.pass_on(Results("m", progress=(Progress(1, 4, 3),), runs=results((1, 7, 12, True)).runs))
+    assert told is not None
+    assert list(told.progress) == [sent, Progress(1, 4, 3)]
+    assert unread.pass_on(Results("m", progress=(Progress(1, 5, 4),))) is not None  # it reads no run now
+    unread.add(1, 8)
+    for now in (Progress(1, 6, 5, (4,)), Progress(1, 6, 5, (), ((4, 1),)), Progress(2, 1, 1)):
+        assert unread.pass_on(Results("m", progress=(sent,))) is None
+        told = unread.pass_on(Results("m", progress=(now,)))
+        assert told is not None
+        assert list(told.progress) == [sent, now]
 
 
 def test_a_failure_is_told_at_once_behind_the_tokens() -> None:

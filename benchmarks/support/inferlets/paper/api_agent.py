@@ -16,6 +16,7 @@ async def main(
     system: list[int],
     docs: list[list[int]],
     numbers: list[int],
+    popular: int,
     query: list[int],
     url: str,
     tokens: int,
@@ -25,7 +26,7 @@ async def main(
     sight: bool,
     drop: bool,
 ) -> int:
-    context = await prepared(args, system, docs, numbers) if export else Context(args.model).fill(system)
+    context = await prepared(args, system, docs, numbers, popular) if export else Context(args.model).fill(system)
     if not export:
         for doc in docs:
             context.fill(doc)
@@ -50,13 +51,13 @@ async def main(
     return tokens * (len(docs) + 1)
 
 
-async def prepared(args: Args, system: list[int], docs: list[list[int]], numbers: list[int]) -> Context:
-    """The system's text and the documentation behind each other, each computed once for all agents. Each was computed
-    at one of the places that it may have; where it stands at another one, `join` moves it."""
-    parts = [await opened(args, "system", system, 0)]
-    for number, doc in zip(numbers, docs, strict=True):
-        parts.append(await opened(args, f"api {number}", doc, len(system) + number % len(docs) * len(doc)))
-    return Context.join(parts)
+async def prepared(args: Args, system: list[int], docs: list[list[int]], numbers: list[int], popular: int) -> Context:
+    """The system's text and the documentation behind each other, each computed once for all agents. What is popular
+    was computed at its place, the same for all, and its pages are shared; the rest behind it, and `join` moves it."""
+    places = [len(system) + min(number, popular) * len(doc) for number, doc in zip(numbers, docs, strict=True)]
+    names = [f"api {number}" for number in numbers]
+    apis = (opened(args, *each) for each in zip(names, docs, places, strict=True))
+    return Context.join(await gather(opened(args, "system", system, 0), *apis))
 
 
 async def opened(args: Args, name: str, tokens: list[int], position: int) -> Context:
