@@ -96,7 +96,7 @@ class ServingPlan:
     @property
     def state_shape(self) -> StateShape | None:
         """What one rank keeps of a text beside keys and values; None: nothing."""
-        return None if self.model.state is None else self.model.state.shared_by(self.ranks)
+        return self.model.state_of(self.ranks)
 
     @property
     def state_bytes(self) -> int:

@@ -65,6 +65,11 @@ class ModelConfig:
         """What its layers keep of a text beside keys and values, over all ranks; None: nothing."""
         return None
 
+    def state_of(self, ranks: Ranks) -> StateShape | None:
+        """The part of `state` that one rank keeps: every number belongs to a head, and ranks share the heads."""
+        whole = self.state
+        return None if whole is None else StateShape(whole.layers, whole.numbers // ranks.size)
+
     @property
     def cut(self) -> Cut:
         """The pieces in which a batch runs."""

@@ -10,7 +10,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..device.ranks import Ranks
 from ..errors import BatchError
 from ..protocol import Forward
 from .batches import runs_of
@@ -19,19 +18,14 @@ from .interface import Recurrences, Runs
 
 @dataclass(frozen=True)
 class StateShape:
-    """What a slot holds: the states of `layers` layers, each as `numbers` numbers. `whole`: each rank has all of it."""
+    """What a slot holds: the states of `layers` layers, each as `numbers` numbers."""
 
     layers: int
     numbers: int
-    whole: bool = False
 
     def nbytes(self, dtype: torch.dtype) -> int:
         """Memory of a slot, for a model in `dtype`."""
         return self.layers * self.numbers * state_dtype(dtype).itemsize
-
-    def shared_by(self, ranks: Ranks) -> StateShape:
-        """The part of one rank. Every number belongs to a head, and ranks share the heads, unless it is whole."""
-        return self if self.whole else StateShape(self.layers, self.numbers // ranks.size)
 
 
 def state_dtype(dtype: torch.dtype) -> torch.dtype:

@@ -116,6 +116,9 @@ WITH_STATE = _words("""
 """)
 """Types among these whose layers keep a state."""
 
+WHOLE_STATES = ["minimax", "zaya"]
+"""Types among these of whose states each rank has all."""
+
 ONE_RANK = {
     "other modules than linear layers": ["gpt-sw3", "gpt2"],
     "1 key-value heads cannot be split": ["gpt_bigcode"],

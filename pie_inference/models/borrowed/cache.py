@@ -12,7 +12,9 @@ from torch import Tensor
 from transformers import DynamicCache
 from transformers.cache_utils import CacheLayerMixin, LinearAttentionCacheLayerMixin
 
+from ...device.ranks import Ranks
 from ...recurrence.states import States
+from .ours.shared_states import share_channels
 from .survey import StatePart
 
 
@@ -55,24 +57,31 @@ def parts_of(cache: Any) -> tuple[StatePart, ...]:
 class SlotCache:
     """Makes caches of the states in slots, [slots, 1, numbers]: all layers stand one behind the other."""
 
-    def __init__(self, config: Any, parts: Sequence[StatePart], states: States, dtype: torch.dtype) -> None:
-        self._config, self._states, self._dtype = config, states, dtype
-        ends = list(accumulate(math.prod(part.shape) for part in parts))
+    def __init__(
+        self, config: Any, parts: Sequence[StatePart], states: States, dtype: torch.dtype, ranks: Ranks
+    ) -> None:
+        self._config, self._states, self._dtype, self._ranks = config, states, dtype, ranks
+        self._shapes = [part.shape_on(ranks.size) for part in parts]
+        ends = list(accumulate(map(math.prod, self._shapes)))
         self._places = [(part, slice(*place)) for part, place in zip(parts, pairwise([0, *ends]), strict=True)]
+        shares = (part.layer for part in parts if not part.recurrent and part.shared is not None)
+        self._shared = sorted(set(shares)) if ranks.size > 1 else []
 
     def load(self, tokens: int) -> Any:
         """The cache for the sequences of the batch that runs: one, or several of one row each. A sequence of several
         rows that begins a text has none in it, as the code of transformers tells by that."""
         cache, runs = new_cache(self._config, tokens), self._states.runs
+        for layer in self._shared:
+            share_channels(cache.layers[layer], self._ranks)
         if runs.longest > 1 and int(runs.reads[0]) < 0:
             return cache
         begins, reads, slots = (runs.reads < 0).unsqueeze(1), runs.reads.clamp(min=0), self._states.layer(0)
         some_begin = bool(begins.any())
-        for part, place in self._places:
+        for (part, place), shape in zip(self._places, self._shapes, strict=True):
             state = slots[:, place][reads]  # one copy: states are large
             if some_begin:
                 state.masked_fill_(begins, 0.0)
-            self._put(cache.layers[part.layer], part, state.view(-1, *part.shape))
+            self._put(cache.layers[part.layer], part, state.view(-1, *shape))
         return cache
 
     def _put(self, layer: Any, part: StatePart, state: Tensor) -> None:

@@ -17,7 +17,7 @@ from typing import Any
 import msgspec
 import torch
 
-from ...device.ranks import Ranks, share
+from ...device.ranks import Ranks, SingleRank, share
 from ...errors import CheckpointError, ConfigError
 from ...options.cache_files import NotPrivate, private_folder, read_own_file, write_atomically
 from ...recurrence.batches import Cut
@@ -37,8 +37,11 @@ class BorrowedConfig(ModelConfig):
 
     @property
     def state(self) -> StateShape | None:
-        numbers = self.survey.state_numbers
-        return StateShape(1, numbers, whole=True) if numbers else None
+        return self.state_of(SingleRank())
+
+    def state_of(self, ranks: Ranks) -> StateShape | None:
+        numbers = self.survey.state_numbers(ranks.size)
+        return StateShape(1, numbers) if numbers else None
 
     @property
     def cut(self) -> Cut:
@@ -64,7 +67,9 @@ class BorrowedConfig(ModelConfig):
         exact = f"its small form over pages is within {self.difference:.0e} of its own forward"
         no_graphs = f"; no CUDA graphs: {self.survey.no_graphs}" if self.survey.no_graphs else ""
         one_rank = f"; one rank only: {self.survey.one_rank}" if self.survey.one_rank else ""
-        return f"transformers {version()}; {exact}{no_graphs}{one_rank}"
+        whole = any(part.shared is None for part in self.survey.state) and not one_rank
+        state = "; each rank keeps whole states" if whole else ""
+        return f"transformers {version()}; {exact}{no_graphs}{one_rank}{state}"
 
 
 def version() -> str:

@@ -22,6 +22,7 @@ from .code import attending, make, read
 from .config import BorrowedConfig
 from .filling.weights import fill
 from .ours.scans import begin_scans_with_states
+from .ours.shared_states import share_states
 from .ours.take import find
 from .pages import Calls, Pages
 from .parts import can_record_experts, freeze_positions, hold_time_steps, take_norms
@@ -38,7 +39,7 @@ class BorrowedModel:
         self._calls, self._states = Calls(config.survey, weights.ranks), weights.states
         self._slots: SlotCache | None = None
         if config.survey.state:
-            self._slots = SlotCache(module.config, config.survey.state, weights.states, weights.dtype)
+            self._slots = SlotCache(module.config, config.survey.state, weights.states, weights.dtype, weights.ranks)
         self._embedding = module.get_input_embeddings()
         self._base = base_of(module)
         self._head = Head(module)
@@ -102,6 +103,8 @@ def build(config: BorrowedConfig, weights: WeightLoader) -> BorrowedModel:
     take_norms(module, weights.ops)
     hold_time_steps(module)
     begin_scans_with_states(module)
+    if weights.ranks.size > 1 and any(part.shared is not None for part in config.survey.state):
+        share_states(module, weights.ranks)
     freeze_positions(module, config.max_context, weights.device)
     ours.take(module, products, weights.ops)
     return BorrowedModel(config, module, weights)

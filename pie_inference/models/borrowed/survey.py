@@ -37,6 +37,14 @@ class StatePart(msgspec.Struct, frozen=True):
     recurrent: bool  # False: the last inputs of a convolution
     shape: tuple[int, ...]
     wide: bool  # whether it is float32 in any model
+    shared: int | None = None  # the dimension of which each rank has a part, if they divide it; None: each has all
+
+    def shape_on(self, ranks: int) -> tuple[int, ...]:
+        """The shape of what each of so many ranks keeps."""
+        place = self.shared
+        if place is None or self.shape[place] % ranks:
+            return self.shape
+        return (*self.shape[:place], self.shape[place] // ranks, *self.shape[place + 1 :])
 
 
 class Survey(msgspec.Struct, frozen=True):
@@ -55,10 +63,9 @@ class Survey(msgspec.Struct, frozen=True):
     one_rank: str = ""  # why ranks cannot share the model; "": they can
     whole: bool = False  # whether code must see all features on each rank, though transformers' plan splits them
 
-    @property
-    def state_numbers(self) -> int:
-        """How many numbers the state of a text has."""
-        return sum(math.prod(part.shape) for part in self.state)
+    def state_numbers(self, ranks: int = 1) -> int:
+        """How many numbers of the state of a text each of so many ranks keeps."""
+        return sum(math.prod(part.shape_on(ranks)) for part in self.state)
 
     @property
     def num_heads(self) -> int:

@@ -17,11 +17,12 @@ from pie_inference.config import WorkerConfig
 from pie_inference.device.ranks import Ranks, SingleRank, run_ranks
 from pie_inference.errors import CheckpointError, ConfigError
 from pie_inference.models.borrowed.filling import split
+from pie_inference.models.borrowed.ours import shared_states
 from pie_inference.protocol import ForwardWithScores, ForwardWithScoresResult, LoadAdapter
 from pie_inference.serving.worker import Worker
 from pie_inference.tensor_parallel.group import WorkerGroup
 from testing.worker_batches import Driver, Extend, Keys
-from tests.helpers.borrowed import WITH_STATE, save_small
+from tests.helpers.borrowed import WHOLE_STATES, WITH_STATE, save_small
 from tests.helpers.families import WINDOW, save_reference
 from tests.helpers.oracle import VOCAB, Oracle, assert_close, assert_ragged_batch_equals, random_tokens
 from tests.helpers.states import (
@@ -134,24 +135,32 @@ def scores_of(oracle: StateOracle) -> np.ndarray:
     return driver.ask(ForwardWithScoresResult, embed, asked).scores
 
 
-def on_ranks(size: int, oracle: StateOracle) -> list[int]:
-    """Has ranks do all that. How many bytes of weights they have together."""
-    scores = scores_of(oracle)
+def on_ranks(size: int, oracle: StateOracle, states: int = 1) -> list[int]:
+    """Has ranks do all that, each with its part of the states: together, these are as large as `states` whole ones.
+    How many bytes of weights the ranks have together."""
+    scores, whole = scores_of(oracle), oracle.worker.describe()[0]
 
     def run(ranks: Ranks) -> int:
         own = copy.copy(oracle)
         own.worker = Worker(own.config, ranks)
         assert_keeps_states(own)
         assert_close(scores_of(own), scores)
+        about = own.worker.describe()[0]
+        assert about.state_bytes == states * whole.state_bytes
+        assert size * own.worker._served.states.pool.nbytes == about.num_states * about.state_bytes
+        assert size * host_bytes(own.worker) == about.num_host_states * about.state_bytes
         return own.worker.describe()[0].weight_bytes
 
     return run_ranks(size, run)
 
 
-@pytest.mark.parametrize("kind", corpus(WITH_STATE, lambda kind: kind == "lfm2"))
+@pytest.mark.parametrize("kind", corpus(WITH_STATE, lambda kind: kind in ("lfm2", "minimax", "zamba")))
 def test_two_ranks_keep_states(kind: str, tmp_path: Path) -> None:
     oracle = StateOracle(tmp_path, save_small(kind, tmp_path), **OPTIONS)
-    assert max(on_ranks(2, oracle)) // 2 < 0.85 * oracle.worker.describe()[0].weight_bytes
+    assert (
+        max(on_ranks(2, oracle, 2 if kind in WHOLE_STATES else 1)) // 2
+        < 0.85 * oracle.worker.describe()[0].weight_bytes
+    )
 
 
 @pytest.mark.parametrize("name", corpus(STATEFUL, lambda _: True))
@@ -159,6 +168,49 @@ def test_four_ranks_keep_states(name: str, tmp_path: Path) -> None:
     architecture, settings = STATEFUL[name]
     reference = save_reference(tmp_path, architecture, **settings | {"num_key_value_heads": 4})
     on_ranks(4, StateOracle(tmp_path, reference, host_pages=8))
+
+
+def test_heads_that_ranks_do_not_divide_are_whole(tmp_path: Path) -> None:
+    """Two heads on four ranks: these share the inputs of convolutions alone."""
+    heads = {"linear_num_key_heads": 2, "linear_num_value_heads": 2, "linear_key_head_dim": 16}
+    settings = {"layer_types": ["linear_attention", "full_attention"], "num_hidden_layers": 2}
+    settings |= {"linear_value_head_dim": 32, "num_key_value_heads": 4, **heads}
+    oracle = StateOracle(tmp_path, save_reference(tmp_path, "OlmoHybridForCausalLM", **settings), host_pages=8)
+    inputs, kept = 4 * (2 * 2 * 16 + 2 * 32), 2 * 16 * 32
+
+    def run(ranks: Ranks) -> int:
+        own = copy.copy(oracle)
+        own.worker = Worker(own.config, ranks)
+        assert_keeps_states(own)
+        return own.worker._served.states.pool[0].nbytes
+
+    assert run_ranks(4, run) == [4 * (inputs // 4 + kept)] * 4
+
+
+@pytest.mark.parametrize(("heads", "groups", "size"), [(12, 12, 3), (12, 4, 2), (12, 3, 4), (6, 2, 3), (8, 1, 4)])
+def test_each_rank_has_the_groups_of_its_heads(heads: int, groups: int, size: int) -> None:
+    vectors = torch.arange(2.0 * groups).view(2, groups, 1)
+    expected = vectors.repeat_interleave(heads // groups, 1).chunk(size, 1)
+    for number, each in enumerate(expected):
+        ranks = Two()
+        ranks.rank, ranks.size = number, size
+        own = shared_states._own(vectors, 1, heads, ranks)
+        assert torch.equal(own.repeat_interleave(heads // size // own.shape[1], 1), each)
+
+
+def test_a_state_that_is_not_exact_in_parts_is_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each rank takes the first heads for its own."""
+    save_reference(tmp_path, STATEFUL["bamba"][0], **STATEFUL["bamba"][1])
+    monkeypatch.setattr(shared_states, "_own", lambda vectors, place, count, ranks: vectors.narrow(place, 0, 1))
+    config = read_model(WorkerConfig(tmp_path, "model", cache_dir=tmp_path)).config
+    assert config.state_of(Two()) == config.state
+    assert "each rank keeps whole states" in config.code
+    assert "one rank only" not in config.code
+
+
+def host_bytes(worker: Worker) -> int:
+    """Memory of the host's room for states."""
+    return worker._served.host_states._room._pieces.nbytes
 
 
 class Two(SingleRank):

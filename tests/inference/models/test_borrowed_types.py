@@ -16,6 +16,7 @@ from tests.helpers.borrowed import (
     SERVED,
     SETTINGS,
     TESTED,
+    WHOLE_STATES,
     WITH_STATE,
     WITHOUT_GRAPHS,
 )
@@ -36,6 +37,9 @@ def test_a_type_is_exact_or_refused(told: tuple[str, str]) -> None:
         found = read_borrowed(raw, MODEL_FOR_CAUSAL_LM_MAPPING_NAMES[kind], None)
         assert_told(kind, found)
         assert bool(found.state) == (kind in WITH_STATE)
+        numbers = [found.survey.state_numbers(ranks) for ranks in (1, 2)]
+        assert numbers[0] == numbers[1] * (1 if kind in WHOLE_STATES else 2)
+        assert ("each rank keeps whole states" in found.code) == (kind in WHOLE_STATES)
         return
     with pytest.raises(CheckpointError, match=reason):
         read_borrowed(raw, MODEL_FOR_CAUSAL_LM_MAPPING_NAMES[kind], None)
@@ -107,7 +111,11 @@ def test_every_type_is_told() -> None:
     assert seeing.split(", ") == SEEING
     refused = " ".join(told.split("Refused of them are")[1].split("\n\n")[0].split())
     assert all(kind in refused for kind, _ in REFUSALS)
-    for kinds, mark in ((FOR_ONE_RANK, "on one rank only:"), (GRAPHLESS, "for other reasons:")):
+    for kinds, mark in (
+        (FOR_ONE_RANK, "on one rank only:"),
+        (GRAPHLESS, "for other reasons:"),
+        (WHOLE_STATES, "whole states:"),
+    ):
         listed = " ".join(told.split(mark)[1].split(".\n")[0].split())
         assert sorted(listed.split(", ")) == sorted(kinds)
     known = {kind for kind, _ in TYPES} | {"gemma4_assistant"}  # whose default configuration cannot be made

@@ -35,8 +35,8 @@ def run_rank(folder: Path, ranks: Ranks, tokens: Tensor, batch: Forward) -> Tens
             len(config.attention), share(ranks, config.num_kv_heads, "heads"), config.head_dim, 16, weights.dtype
         )
         attention = TorchAttention(KvCache(shape, 8, CPU), share(ranks, config.num_heads, "heads"), config.attention)
-        if config.state is not None:
-            weights.states.allocate(1, config.state.shared_by(ranks))
+        if (state := config.state_of(ranks)) is not None:
+            weights.states.allocate(1, state)
         every = torch.arange(len(tokens))
         with weights.states.running(Runs.make([len(tokens)], [NONE], [NONE] * len(tokens), CPU)):
             return model.logits(model.forward(model.embed(tokens), every, attention.plan(batch), every))

@@ -1,7 +1,7 @@
 """How ranks share a model of transformers: by the plan that transformers has for it (`tp_plan`), which gives linear
 layers, experts and parameters a style each. A model without a plan is shared by the usual names of its linear layers;
 the proof finds out if these mean something else. Linear layers that neither names are split by their outputs, which are
-gathered: so it is with those around a state, which is whole on each rank, as is the code that goes on from it."""
+gathered: so it is with those around a state, whose code takes its own part of them (`ours/shared_states.py`)."""
 
 from __future__ import annotations
 

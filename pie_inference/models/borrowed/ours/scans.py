@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import inspect
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextvars import ContextVar
 from functools import partial
 from typing import Any
@@ -26,7 +26,13 @@ _begins: ContextVar[Iterator[Tensor] | None] = ContextVar("_begins", default=Non
 
 def keeps_state(module: Any) -> bool:
     """Whether the code of a module itself keeps the state of a text."""
-    return not KEEPING.isdisjoint(inspect.unwrap(type(module).forward).__code__.co_names)
+    return not KEEPING.isdisjoint(names_of(module))
+
+
+def names_of(module: Any) -> Sequence[str]:
+    """The names of functions and methods that the code of a module itself uses."""
+    names: Sequence[str] = inspect.unwrap(type(module).forward).__code__.co_names
+    return names
 
 
 def begin_scans_with_states(model: Any) -> None:
@@ -36,7 +42,7 @@ def begin_scans_with_states(model: Any) -> None:
         scan = getattr(code, SCAN, None)
         if scan is None:
             continue
-        if not isinstance(scan, _Scan):
+        if not isinstance(getattr(scan, "whole", scan), _Scan):
             setattr(code, SCAN, _Scan(scan))
         module.forward = partial(_going_on, module.forward, module.layer_idx)
 
@@ -58,6 +64,7 @@ class _Scan:
 
     def __init__(self, from_zeros: Callable[..., Any]) -> None:
         self._from_zeros = from_zeros
+        self.__signature__ = inspect.signature(from_zeros)
 
     def __call__(self, rows: Tensor, steps: Tensor, *given: Any, **more: Any) -> Any:
         begins = _begins.get()

@@ -24,6 +24,7 @@ from ..base import Head, asks_for_tokens, base_of, first_position, run, sinks_of
 from ..cache import new_cache, parts_of
 from ..code import attending, first_line, make, text_of, why_state
 from ..filling.split import why_one_rank
+from ..ours.shared_states import shared_parts
 from ..parts import following_of, stop_following
 from ..survey import Heads, StatePart, Survey
 from .host_reads import HostReads
@@ -59,7 +60,7 @@ def survey(config: Any, small: bool = False) -> Survey:
         raise CheckpointError(f"config.json: {name} is not supported: {refused}") from None
     except Exception as error:
         raise CheckpointError(f"config.json: {name} is not supported: a forward fails: {first_line(error)}") from None
-    state, found = () if cache is None else parts_of(cache), attentions.found
+    state, found = () if cache is None else shared_parts(model, parts_of(cache)), attentions.found
     _check(name, found, state, embeds, hidden[0])
     sizes = (embeds.shape[-1], logits.shape[-1])
     context = _context(text_of(config), first_position(base_of(model)))

@@ -30,7 +30,7 @@ from ..config import borrowed_config
 from ..model import BorrowedModel, build
 from ..survey import Proof, Survey
 from .census import survey
-from .sharing import shared
+from .sharing import shared, whole_states
 from .shrink import shrink
 
 TOLERANCE = 1e-4
@@ -56,7 +56,8 @@ def prove(raw: Mapping[str, Any], architecture: str) -> Proof:
         fixed = found.fixed_positions or proved.fixed_positions
         names = ("no_graphs", "one_rank", "whole")
         told = {name: getattr(found, name) or getattr(proved, name) for name in names}
-        return Proof("", msgspec.structs.replace(found, fixed_positions=fixed, **told), difference)
+        state = found.state if any(part.shared is not None for part in proved.state) else whole_states(found.state)
+        return Proof("", msgspec.structs.replace(found, fixed_positions=fixed, state=state, **told), difference)
     except CheckpointError as error:
         raise CheckpointError(f"{error} (in a small form of it, which is to prove that it is exact)") from None
     except Exception as error:
@@ -87,8 +88,8 @@ def _proved(values: Mapping[str, Any], architecture: str) -> tuple[Survey, float
         stored = _InMemory(reference.state_dict())
         weights = WeightLoader(stored, TorchOps(CPU, torch.float32), torch.float32, CPU, ranks)
         model = build(borrowed_config(values, architecture, survey, 0.0), weights)
-        if model.config.state is not None:
-            weights.states.allocate(NUM_PAGES, model.config.state.shared_by(ranks))
+        if (state := model.config.state_of(ranks)) is not None:
+            weights.states.allocate(NUM_PAGES, state)
         return model, weights.states
 
     model, states = built(found, SingleRank())
@@ -96,10 +97,11 @@ def _proved(values: Mapping[str, Any], architecture: str) -> tuple[Survey, float
     if not model.config.fixed_positions and not _moved(_Pages(model, states), alone) <= TOLERANCE:
         found = msgspec.structs.replace(found, fixed_positions=FIXED)
 
-    def chunks(whole: bool, ranks: Ranks) -> float:
-        return _chunks(_Pages(*built(msgspec.structs.replace(found, whole=whole), ranks), ranks), alone)
+    def parted(survey: Survey, ranks: Ranks) -> float:
+        programs, parts = (_chunks, _drafts) if survey.state else (_chunks,), built(survey, ranks)
+        return max(program(_Pages(*parts, ranks), alone) for program in programs)
 
-    return found if found.one_rank else shared(found, chunks, _tolerance(states)), worst
+    return found if found.one_rank else shared(found, parted, _tolerance(states)), worst
 
 
 def _told(reference: Any, tokens: Tensor) -> Tensor:

@@ -2,29 +2,37 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import partial
 
 import msgspec
 
 from ....device.ranks import Ranks, run_ranks
 from ..code import first_line
-from ..survey import Survey
+from ..survey import StatePart, Survey
 
 SIZE = 2
 
 
-def shared(survey: Survey, program: Callable[[bool, Ranks], float], tolerance: float) -> Survey:
-    """The survey of a model, with how ranks share it, or why they cannot. `program(whole, rank)` gives the largest
-    difference of a logit on one of the ranks, `whole` as in `Survey`: code that sees a share of the features where it
-    needs them all may do with all of them."""
-    reason = ""
-    for whole in (False, True):
-        failed = _failure(partial(program, whole), tolerance)
-        if not failed:
-            return msgspec.structs.replace(survey, whole=whole)
-        reason = reason or failed
+def shared(survey: Survey, program: Callable[[Survey, Ranks], float], tolerance: float) -> Survey:
+    """The survey of a model, with how ranks share it, or why they cannot. `program(survey, rank)` gives the largest
+    difference of a logit on one of the ranks. Code that sees a share of the features where it needs them all may do
+    with all of them, and code that goes on from states in ways that nobody knows with whole ones."""
+    reason, divided = "", all(part.shape_on(SIZE) != part.shape for part in survey.state if part.shared is not None)
+    whole_state = whole_states(survey.state)
+    for state in dict.fromkeys((survey.state if divided else whole_state, whole_state)):
+        for whole in (False, True):
+            found = msgspec.structs.replace(survey, whole=whole, state=state)
+            failed = _failure(partial(program, found), tolerance)
+            if not failed:
+                return found
+            reason = reason or failed
     return msgspec.structs.replace(survey, one_rank=f"split in two, {reason}")
+
+
+def whole_states(state: Iterable[StatePart]) -> tuple[StatePart, ...]:
+    """The parts of a state, of which each rank has all."""
+    return tuple(msgspec.structs.replace(part, shared=None) for part in state)
 
 
 def _failure(program: Callable[[Ranks], float], tolerance: float) -> str:
