@@ -163,9 +163,11 @@ def test_scores_leave_out_what_sinks_take(kind: str, tmp_path: Path) -> None:
     np.testing.assert_allclose(found, torch.stack([layer[0].sum(1) for layer in weights]).mean((0, 1)), atol=1e-4)
 
 
-@pytest.mark.parametrize("options", [{}, {"quantization": "int8"}], ids=["plain", "int8"])
-def test_a_family_of_ours_by_either_code(options: dict[str, Any], tmp_path: Path) -> None:
-    folder, tokens = make_checkpoint(tmp_path, tie_embeddings=True), random_tokens(60)
+@pytest.mark.parametrize(
+    ("heads", "options"), [(4, {}), (4, {"quantization": "int8"}), (2, {})], ids=["plain", "int8", "two heads"]
+)
+def test_a_family_of_ours_by_either_code(heads: int, options: dict[str, Any], tmp_path: Path) -> None:
+    folder, tokens = make_checkpoint(tmp_path, num_heads=heads, tie_embeddings=True), random_tokens(60)
     own, other = (
         Oracle(folder, torch.nn.Identity(), model_code=code, **options).driver() for code in ("own", "transformers")
     )

@@ -160,7 +160,7 @@ def _small(name: str, value: Any, values: Mapping[str, Any], count: Any, layers:
 
 def _small_kv_heads(value: int, values: Mapping[str, Any]) -> int:
     heads = next((values[name] for name in values if re.fullmatch(_HEADS, name)), None)
-    return 4 if value == heads else min(2, value)
+    return min(4 if value == heads else 2, value)
 
 
 def _small_rotation(value: Mapping[str, Any]) -> dict[str, Any]:
