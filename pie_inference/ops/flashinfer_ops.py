@@ -32,10 +32,12 @@ class FlashInferOps:
             return self._library.rms_norm(rows.flatten(0, -2), weight, eps).view(rows.shape)
         return self._library.rms_norm(rows, weight, eps)
 
-    def add_rms_norm(self, residual: Tensor, rows: Tensor, weight: Tensor, eps: float) -> Tensor:
+    def add_rms_norm(self, residual: Tensor, rows: Tensor, weight: Tensor, eps: float, *, keep: bool = False) -> Tensor:
         """Like `Ops.add_rms_norm`. The kernel writes the result to `rows`."""
         if not rows.numel():
             return rows
+        if keep:
+            return self._others.add_rms_norm(residual, rows, weight, eps, keep=True)
         self._library.add_rms_norm(rows, residual, weight, eps)
         return rows
 

@@ -10,14 +10,19 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
-from transformers.modeling_outputs import MoeModelOutputWithPast
 
 from ...errors import CheckpointError
 from .code import text_of
 
 
-class _Output(MoeModelOutputWithPast):  # type: ignore[misc]
-    """Has every attribute that a head may pass on: None."""
+class _Output(tuple[Tensor]):
+    """Hidden states, as a base gives them: also by name. It has every other attribute that a head may pass on: None.
+    An output of transformers takes as long as the rest of a head."""
+
+    @property
+    def last_hidden_state(self) -> Tensor:
+        """The only one."""
+        return self[0]
 
     def __getattr__(self, name: str) -> None:
         if name.startswith("__"):
@@ -34,8 +39,8 @@ class _Through(nn.Module):
     def __getattr__(self, name: str) -> Any:
         return self if name in ("decoder", "language_model") else getattr(self.__dict__["base"], name)
 
-    def forward(self, *_: Any, inputs_embeds: Tensor | None = None, **__: Any) -> Any:
-        return _Output(last_hidden_state=inputs_embeds)
+    def forward(self, *_: Any, inputs_embeds: Tensor, **__: Any) -> Any:
+        return _Output((inputs_embeds,))
 
 
 def sinks_of(module: Any, more: dict[str, Any]) -> Tensor | None:
@@ -78,29 +83,34 @@ class Head:
         return logits[0].to(torch.promote_types(logits.dtype, torch.float32))
 
 
-def asks_for_tokens(base: Any) -> bool:
-    """Whether layers have embeddings of their own."""
-    return bool(getattr(base.config, "hidden_size_per_layer_input", None)) and hasattr(base, "get_per_layer_inputs")
+class Base:
+    """Runs the layers of transformers' module."""
 
-
-def first_position(base: Any) -> int:
-    """The position of the first token: 0, but where code counts from behind the one of padding."""
-    embeddings: Any = getattr(base, "embeddings", None)
-    return int(embeddings.padding_idx) + 1 if hasattr(embeddings, "create_position_ids_from_input_ids") else 0
-
-
-def run(
-    base: Any, hidden: Tensor, positions: Tensor, cache: object | None = None, tokens: Tensor | None = None
-) -> Tensor:
-    """Runs the layers of transformers' module over vectors [B, T, hidden_size] at positions [B, T]; `cache` is a
-    `Cache` of transformers for those that keep a state, `tokens` are [B, T] for those that ask for them. Returns
-    [B, T, hidden_size], after the last norm."""
-    positions = positions + first_position(base)
-    given: dict[str, Any] = {"inputs_embeds": hidden, "position_ids": positions, "use_cache": cache is not None}
-    if asks_for_tokens(base):
-        given["per_layer_inputs"] = base.get_per_layer_inputs(tokens)
-    if cache is not None:
+    def __init__(self, model: Any) -> None:
+        """Raises CheckpointError."""
+        base: Any = base_of(model)
+        self.module = base
+        embeddings: Any = getattr(base, "embeddings", None)
+        counts = hasattr(embeddings, "create_position_ids_from_input_ids")
+        self.first_position = int(embeddings.padding_idx) + 1 if counts else 0
+        """The position of the first token: 0, but where code counts from behind the one of padding."""
+        per_layer = getattr(base.config, "hidden_size_per_layer_input", None)
+        self.asks_for_tokens = bool(per_layer) and hasattr(base, "get_per_layer_inputs")
+        """Whether layers have embeddings of their own."""
         takes = inspect.signature(base.forward).parameters
-        given["cache_params" if "cache_params" in takes else "past_key_values"] = cache
-    output: Tensor = base(**given)[0]
-    return output
+        self._cache_name = "cache_params" if "cache_params" in takes else "past_key_values"
+
+    def __call__(
+        self, hidden: Tensor, positions: Tensor, cache: object | None = None, tokens: Tensor | None = None
+    ) -> Tensor:
+        """Vectors [B, T, hidden_size] at positions [B, T]; `cache` is a `Cache` of transformers for those that keep a
+        state, `tokens` are [B, T] for those that ask for them. Returns [B, T, hidden_size], after the last norm."""
+        if self.first_position:
+            positions = positions + self.first_position
+        given: dict[str, Any] = {"inputs_embeds": hidden, "position_ids": positions, "use_cache": cache is not None}
+        if self.asks_for_tokens:
+            given["per_layer_inputs"] = self.module.get_per_layer_inputs(tokens)
+        if cache is not None:
+            given[self._cache_name] = cache
+        output: Tensor = self.module(**given)[0]
+        return output

@@ -16,7 +16,7 @@ from ...loading.weights import WeightLoader
 from ...ops.interface import Rotation
 from ..config import ModelConfig
 from ..vision import VisionTower
-from .base import Head, base_of, run
+from .base import Base, Head
 from .cache import SlotCache
 from .code import attending, make, read
 from .config import BorrowedConfig
@@ -25,7 +25,7 @@ from .ours.scans import begin_scans_with_states
 from .ours.shared_states import share_states
 from .ours.take import find
 from .pages import Calls, Pages
-from .parts import can_record_experts, freeze_positions, hold_time_steps, take_norms
+from .parts import can_record_experts, freeze_positions, hold_time_steps, list_layers, take_norms
 from .survey import Heads
 
 
@@ -41,7 +41,7 @@ class BorrowedModel:
         if config.survey.state:
             self._slots = SlotCache(module.config, config.survey.state, weights.states, weights.dtype, weights.ranks)
         self._embedding = module.get_input_embeddings()
-        self._base = base_of(module)
+        self._base = Base(module)
         self._head = Head(module)
         self._turning = None if config.fixed_positions else _Turning(module, config.survey.layers)
 
@@ -63,7 +63,7 @@ class BorrowedModel:
                 found = self._with_states(self._slots, hidden, positions)
             else:
                 own = None if tokens is None else tokens[None]
-                found = run(self._base, hidden[None], positions[None], None, own)[0]
+                found = self._base(hidden[None], positions[None], None, own)[0]
             return found.index_select(0, keep).to(hidden.dtype)  # some code leaves float32
 
     def _with_states(self, slots: SlotCache, hidden: Tensor, positions: Tensor) -> Tensor:
@@ -71,7 +71,7 @@ class BorrowedModel:
         count = len(runs.reads)
         assert count == 1 or runs.longest == 1
         cache = slots.load(int(positions.max()) - (runs.longest - 1))
-        found = run(self._base, hidden.view(count, -1, hidden.shape[-1]), positions.view(count, -1), cache)
+        found = self._base(hidden.view(count, -1, hidden.shape[-1]), positions.view(count, -1), cache)
         slots.save(cache)
         return found.flatten(0, 1)
 
@@ -102,6 +102,7 @@ def build(config: BorrowedConfig, weights: WeightLoader) -> BorrowedModel:
         products = fill(module, weights, config.survey.irregular, ours.modules, config.survey.whole)
     take_norms(module, weights.ops)
     hold_time_steps(module)
+    list_layers(module)
     begin_scans_with_states(module)
     if weights.ranks.size > 1 and any(part.shared is not None for part in config.survey.state):
         share_states(module, weights.ranks)

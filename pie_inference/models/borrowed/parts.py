@@ -27,6 +27,12 @@ class OwnNorm(nn.Module):
             return F.rms_norm(rows, self.weight.shape, None, self._eps) * self.weight
         return self._ops.rms_norm(rows, self.weight, self._eps)
 
+    def after_adding(self, residual: Tensor, rows: Tensor) -> Tensor:
+        """Adds `rows` to `residual` in place, then normalizes the sum."""
+        if rows.dtype != self.weight.dtype:
+            return self.forward(residual.add_(rows))
+        return self._ops.add_rms_norm(residual, rows, self.weight, self._eps, keep=True)
+
 
 def take_norms(model: Any, ops: Ops) -> None:
     """Makes norms ours that prove equal to ours on random rows in float32, one of each class and size."""
@@ -60,6 +66,20 @@ def _added(module: nn.Module, size: int, eps: float) -> float | None:
             if expected.shape == found.shape and torch.allclose(expected, found, rtol=1e-5, atol=1e-6):
                 return added
     return None
+
+
+class _Layers(nn.ModuleList):
+    """Layers of which code takes the first ones in each forward: a list of them is made faster than a module."""
+
+    def __getitem__(self, index: Any) -> Any:
+        return list(self._modules.values())[index] if isinstance(index, slice) else super().__getitem__(index)
+
+
+def list_layers(model: Any) -> None:
+    """Makes lists of modules give slices quickly."""
+    for module in model.modules():
+        if type(module) is nn.ModuleList:
+            module.__class__ = _Layers
 
 
 def text_part(model: Any) -> Any:

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from pie_inference.device.ranks import SingleRank
 from pie_inference.models.borrowed.code import class_of, make, read
@@ -107,11 +107,26 @@ def test_models_of_ours_equal_transformers(
     reference = save_reference(tmp_path, architecture, **settings)
     oracle = Oracle(tmp_path, reference, model_code="transformers")
     base: Any = oracle.worker._served.model
-    kinds = {type(module.forward) for module in base._base.modules()}
+    kinds = {type(module.forward) for module in base._base.module.modules()}
     assert OwnAttention in kinds
     assert (OwnLayer in kinds) == layers
     assert (OwnMlp in kinds) == (architecture != "MixtralForCausalLM")
     assert_ragged_batch_equals(oracle, before=[0, 0, 3, 80, 25, 33], new=[30, 5, 1, 1, 1, 2])
+
+
+def test_a_norm_that_is_worked_out_ahead_counts_for_its_rows_alone() -> None:
+    norm = nn.RMSNorm(8, eps=1e-6)
+    alone, first, second = (
+        OwnLayer(0, (norm, norm), lambda rows, _: rows * 2, nn.Identity(), lambda rows: rows + 1) for _ in range(3)
+    )
+    first.next = second
+    rows, others = torch.randn(2, 1, 3, 8)
+    with torch.no_grad():
+        once = alone(rows)
+        torch.testing.assert_close(first(rows), once)
+        torch.testing.assert_close(second(first(rows)), alone(once))
+        first(rows)
+        torch.testing.assert_close(second(others), alone(others))
 
 
 class Plan:

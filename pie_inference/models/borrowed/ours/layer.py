@@ -14,6 +14,9 @@ from .attention import OwnAttention, angles_of
 from .mlp import OwnMlp
 from .trial import ANGLES, ROWS, Given, Random, arguments, assert_equal, names_of, with_parts
 
+AfterAdding = Callable[[Tensor, Tensor], Tensor]
+"""Adds rows to others in place, and normalizes the sum."""
+
 
 @dataclass(frozen=True)
 class LayerParts:
@@ -31,8 +34,14 @@ class LayerParts:
         attention, following = parts[self.attention].forward, parts[self.following]
         assert isinstance(attention, OwnAttention)
         flat = following.forward.flat if isinstance(following.forward, OwnMlp) else None
-        norms = (parts[self.first].forward, parts[self.second].forward)
+        norms = (parts[self.first], parts[self.second])
         module.forward = OwnLayer(self.place, norms, attention.flat, following, flat)
+
+
+def after_adding(norm: Any) -> AfterAdding:
+    """A norm behind an addition."""
+    found: AfterAdding | None = getattr(norm, "after_adding", None)
+    return (lambda residual, rows: norm(residual.add_(rows))) if found is None else found
 
 
 class OwnLayer:
@@ -41,23 +50,37 @@ class OwnLayer:
     def __init__(
         self,
         place: int,
-        norms: tuple[Linear, Linear],
+        norms: tuple[nn.Module, nn.Module],
         attention: Callable[[Tensor, Any], Tensor],
         following: nn.Module,
         flat: Linear | None,
     ) -> None:
         """`flat` is what follows on flat rows, if it is ours."""
-        self._place, (self._first, self._second), self._attention = place, norms, attention
+        first, second = norms
+        self._place, self._first, self._attention = place, first.forward, attention
         self._following, self._flat = following, flat
+        self._after_adding, self._second = after_adding(first), after_adding(second)
+        self.next: OwnLayer | None = None
+        """The one that runs behind this one, most likely: its first norm shares a kernel with the last addition."""
+        self._begun: tuple[Tensor, Tensor, Tensor] | None = None  # what it is given, the same as flat rows, their norm
 
     def __call__(self, hidden_states: Tensor, *others: Any, **named: Any) -> Tensor:
         """[batch, rows, hidden_size] to the same."""
-        shape = hidden_states.shape
-        rows = hidden_states.reshape(-1, shape[-1])
-        rows = rows + self._attention(self._first(rows), angles_of(self._place, others, named))
-        normed = self._second(rows)
-        change = self._following(normed.view(shape)).view(rows.shape) if self._flat is None else self._flat(normed)
-        return (rows + change).view(shape)
+        shape, begun, self._begun = hidden_states.shape, self._begun, None
+        if begun is not None and begun[0] is hidden_states:
+            _, rows, normed = begun
+        else:
+            rows = hidden_states.reshape(-1, shape[-1])
+            normed = self._first(rows)
+        added = self._attention(normed, angles_of(self._place, others, named))
+        normed = self._second(added, rows)
+        change = self._following(normed.view(shape)).view(added.shape) if self._flat is None else self._flat(normed)
+        if self.next is None:
+            return added.add_(change).view(shape)
+        ahead = self.next._after_adding(added, change)
+        found = added.view(shape)
+        self.next._begun = (found, added, ahead)
+        return found
 
 
 class _Attention(nn.Module):
@@ -104,7 +127,7 @@ def _is_equal(module: Any, parts: LayerParts) -> bool:
         others = {name: random.copy_of(one) for name, one in module._modules.items() if name not in given}
         hidden, angles = random.rows(size), (random.plain(*ROWS, 8), random.plain(*ROWS, 8))
         found = with_parts(module, {**module._modules, **others, **given})(hidden.clone(), **arguments(module, angles))
-        norms = (others[parts.first].forward, others[parts.second].forward)
+        norms = (others[parts.first], others[parts.second])
         own = OwnLayer(parts.place, norms, attention.flat, following, None)
         assert_equal(found, own(hidden, position_embeddings=angles))
         (theirs, turned), (ours, also_turned) = attention.seen

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
+
+from torch import nn
 
 from ....ops.interface import Linear, Ops
 from .attention import AttentionParts, attention_parts
-from .layer import LayerParts, layer_parts
+from .layer import LayerParts, OwnLayer, layer_parts
 from .mlp import MlpParts, mlp_parts
 
 Joined = tuple[str, ...]
@@ -52,6 +55,10 @@ class OwnModules:
         for name, parts in self.layers.items():
             if f"{name}.{parts.attention}" in taken:
                 parts.install(model.get_submodule(name))
+        for layers in (module for module in model.modules() if isinstance(module, nn.ModuleList)):
+            for one, following in pairwise(layer.forward for layer in layers):
+                if isinstance(one, OwnLayer) and isinstance(following, OwnLayer):
+                    one.next = following
 
 
 def find(model: Any) -> OwnModules:

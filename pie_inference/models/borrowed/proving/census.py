@@ -20,7 +20,7 @@ from ....attention.interface import AttentionSpec
 from ....errors import CheckpointError
 from ...config_json import ConfigJson
 from ...rope_json import read_context
-from ..base import Head, asks_for_tokens, base_of, first_position, run, sinks_of
+from ..base import Base, Head, sinks_of
 from ..cache import new_cache, parts_of
 from ..code import attending, first_line, make, text_of, why_state
 from ..filling.split import why_one_rank
@@ -50,11 +50,11 @@ def survey(config: Any, small: bool = False) -> Survey:
     try:
         with torch.device("meta"), torch.enable_grad(), attending(attentions), linears, _without_numbers(), _Forms():
             tokens = torch.zeros(1, ROWS, dtype=torch.int64)
-            embeds = model.get_input_embeddings()(tokens[0])
+            base, embeds = Base(model), model.get_input_embeddings()(tokens[0])
             cache = new_cache(model.config) if why_state(config) else None
             watched = small and cache is None  # with a state, no graph records it
             with reads.watched() if watched else nullcontext():
-                hidden = run(base_of(model), embeds[None], torch.zeros_like(tokens), cache, tokens)
+                hidden = base(embeds[None], torch.zeros_like(tokens), cache, tokens)
             logits = Head(model)(hidden[0])
     except (_Refused, CheckpointError) as refused:
         raise CheckpointError(f"config.json: {name} is not supported: {refused}") from None
@@ -63,11 +63,11 @@ def survey(config: Any, small: bool = False) -> Survey:
     state, found = () if cache is None else shared_parts(model, parts_of(cache)), attentions.found
     _check(name, found, state, embeds, hidden[0])
     sizes = (embeds.shape[-1], logits.shape[-1])
-    context = _context(text_of(config), first_position(base_of(model)))
+    context = _context(text_of(config), base.first_position)
     return Survey(
         *(tuple(found), *sizes, linears.irregular, *context, state),
         fixed_positions=why_fixed(model, found, bool(following)),
-        by_token=asks_for_tokens(base_of(model)),
+        by_token=base.asks_for_tokens,
         no_graphs=_why_no_graphs(found, state, reads),
         one_rank=why_one_rank(model),
     )
