@@ -51,6 +51,10 @@ class _Uvicorn(uvicorn.Server):
         yield  # the command line decides what a signal means
 
 
+ON_ITSELF = {"0.0.0.0": "127.0.0.1", "::": "::1"}
+"""For what stands for each address of a machine: its own one to itself."""
+
+
 class HttpServer:
     """The HTTP API of one runtime on one listening socket, which it owns. `close` takes at most about 1 s."""
 
@@ -98,9 +102,16 @@ class HttpServer:
 
     @property
     def url(self) -> str:
-        """Base address, like `http://127.0.0.1:8011`."""
+        """Base address, like `http://127.0.0.1:8011`, by which this machine reaches it."""
         host, port = self._listener.getsockname()[:2]
+        host = ON_ITSELF.get(host, host)
         return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+
+    @property
+    def open_port(self) -> int | None:
+        """The port at which each address of this machine is listened on; None: only one address is."""
+        host, port = self._listener.getsockname()[:2]
+        return int(port) if host in ON_ITSELF else None
 
     @property
     def models(self) -> tuple[ModelDescription, ...]:

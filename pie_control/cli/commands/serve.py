@@ -88,7 +88,7 @@ async def _serve(config: ServerConfig, programs: Mapping[str, bytes]) -> int:
 
     async with open_server(config, programs) as server:
         read_tenants_at_hangup(config, server)
-        for line in summary(server.models, server.url):
+        for line in summary(server.models, server.url, server.open_port):
             write_line(line)
         try:
             await collect_at_leisure(lambda: server.is_idle)
@@ -99,8 +99,8 @@ async def _serve(config: ServerConfig, programs: Mapping[str, bytes]) -> int:
     return 0
 
 
-def summary(models: Sequence[ModelDescription], url: str) -> Iterator[str]:
-    """What a server that has started tells."""
+def summary(models: Sequence[ModelDescription], url: str, open_port: int | None = None) -> Iterator[str]:
+    """What a server that has started tells. `open_port`: where it listens on each address of the machine."""
     yield f"serving {', '.join(model.name for model in models)} at {url} (API documentation: {url}/docs)"
     for model in models:
         weights = f"{amount(model.weight_bytes, 'B')} of weights, {model.dtype} on {model.device}"
@@ -109,6 +109,8 @@ def summary(models: Sequence[ModelDescription], url: str) -> Iterator[str]:
         yield f"  {model.name}: {weights}; {room}, {model.max_context:,} in one text"
     yield f"  for clients of OpenAI's API: base URL {url}/v1; of Anthropic's: {url}"
     yield f"  dashboard: {url}/"
+    if open_port is not None:
+        yield f"  for other machines: http://ADDRESS:{open_port}, by each address of this one"
 
 
 def read_tenants_at_hangup(config: ServerConfig, server: HttpServer) -> None:

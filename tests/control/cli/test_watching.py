@@ -345,6 +345,8 @@ def test_a_server_tells_what_it_serves_and_where() -> None:
     assert f"room for {MODEL.num_pages * MODEL.page_size:,} tokens" in model
     assert "http://127.0.0.1:9/v1" in links
     assert dashboard.strip() == "dashboard: http://127.0.0.1:9/"
+    *_, others = summary([MODEL], "http://127.0.0.1:9", 9)
+    assert "http://ADDRESS:9," in others
 
 
 def test_bash_completes_commands_options_and_files(capsys: pytest.CaptureFixture[str], tmp_path: Any) -> None:
