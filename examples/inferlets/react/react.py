@@ -15,7 +15,7 @@ async def main(args, world: str = WORLD, tools: str = "weather, population", gro
     """Answers questions with the tools of a server: the model says what to look up, and sees what came (ReACT).
 
     `grounded`: what it looks for is an end of the question, about what it has found last, by a tool that shares a word
-    with it. `aliases`: words that the model knows, under which it is told of the tools.
+    with it, the earliest one. `aliases`: words that the model knows, under which it is told of the tools.
     """
     toolbox = await Tools.from_mcp(f"{world}/mcp", only=tools.split(", "))
     known = dict(zip(aliases.split(", "), tools.split(", "), strict=False)) if aliases else {}
@@ -52,8 +52,7 @@ async def answer(ctx: Context, toolbox: Tools, question: str, show) -> str:
     for _ in range(ROUNDS):
         usable = [tool for tool in toolbox if failed[tool.name] < 2]
         said = await ctx.generate_until(grammar=step(usable, words, found), max_tokens=100)
-        call = CALL.fullmatch(said)
-        if call is None:
+        if not (call := CALL.fullmatch(said)):
             return said
         result = await toolbox.run(Call(0, call[2], [call[3]], said))
         await show(result)
@@ -65,12 +64,14 @@ async def answer(ctx: Context, toolbox: Tools, question: str, show) -> str:
 
 
 def step(tools: list[Tool[..., Any]], words: list[str], found: str) -> str:
-    """The grammar of a step: what is looked for, and the call of a tool that shares a word with it; or the answer."""
+    """The grammar of a step: what is looked for, and the call of a tool that shares its earliest word that any tool
+    shares; or the answer."""
     parts = [f'"Answer: " {json.dumps(found)}'] if found else []
+    lines = {tool.name: spoken(f"{tool.name} {tool.description}") for tool in tools}
     for place in range(len(words) if tools else 0):
         wanted = " ".join([f"{found}'s"] * bool(found) + words[place:])
-        sharing = [tool for tool in tools if spoken(wanted) & spoken(f"{tool.name} {tool.description}")]
-        names = " | ".join(json.dumps(tool.name) for tool in sharing or tools)
+        sharing = ([name for name in lines if spoken(word) & lines[name]] for word in wanted.split())
+        names = " | ".join(map(json.dumps, next(filter(None, sharing), lines)))
         subject = wanted.partition("'s ")[0]
         parts.append(json.dumps(f"{wanted}: <tool>") + f' ({names}) "(\\"{subject}\\")</tool>"')
     return f"start: {' | '.join(parts)}"
