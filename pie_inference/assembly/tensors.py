@@ -9,6 +9,7 @@ from torch import Tensor
 
 from ..device.ranks import Ranks
 from ..loading.checkpoint import Checkpoint
+from ..loading.quantized.layers import QuantizedTensors
 from ..loading.weights import WeightLoader
 from ..models.borrowed.config import BorrowedConfig
 from ..models.config import ModelConfig
@@ -21,9 +22,19 @@ CPU = torch.device("cpu")
 
 def check_tensors(model: ModelConfig, checkpoint: Checkpoint, dtype: torch.dtype, ranks: Ranks) -> None:
     """Builds a model of a family of Pie's own of the headers of its tensors alone. Models by transformers' code check
-    theirs before they read one. Raises CheckpointError."""
+    theirs before they read one, or here by `check_borrowed_tensors`. Raises CheckpointError."""
     if not isinstance(model, BorrowedConfig):
         build_model(model, WeightLoader(_Headers(checkpoint, dtype), _NoProducts(CPU, dtype), dtype, CPU, ranks))
+
+
+def check_borrowed_tensors(model: ModelConfig, checkpoint: Checkpoint, dtype: torch.dtype) -> None:
+    """The same of a model by transformers' code, which is imported for it; a start imports it anyway, later. Raises
+    CheckpointError."""
+    if isinstance(model, BorrowedConfig):
+        from ..models.borrowed.model import check_tensors as check
+
+        scheme = checkpoint.scheme
+        check(model, checkpoint, None if scheme is None else QuantizedTensors(scheme, checkpoint, None), dtype)
 
 
 class _NoProducts(TorchOps):

@@ -6,6 +6,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from ..assembly.plan import ModelFiles, ServingPlan, make_plan, read_model
+from ..assembly.tensors import check_borrowed_tensors
 from ..attention.choose import name_of_choice
 from ..config import WorkerConfig
 from ..device.ranks import SingleRank
@@ -81,7 +82,9 @@ def check_up(config: WorkerConfig) -> Checkup:
     try:
         files = read_model(config)
         shape = _shape(files)
-        choice = _choice(make_plan(config, files, SingleRank()))
+        plan = make_plan(config, files, SingleRank())
+        check_borrowed_tensors(plan.model, plan.checkpoint, plan.dtype)
+        choice = _choice(plan)
     except InferenceError as error:
         return Checkup(str(config.model), str(error), shape, None)
     return Checkup(str(config.model), None, shape, choice)

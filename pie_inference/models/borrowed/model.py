@@ -12,7 +12,8 @@ from torch import Tensor
 from ...attention.interface import AttentionPlan
 from ...errors import ConfigError
 from ...layers.rotary import rotation
-from ...loading.weights import WeightLoader
+from ...loading.quantized.layers import QuantizedTensors
+from ...loading.weights import TensorSource, WeightLoader
 from ...ops.interface import Rotation
 from ..config import ModelConfig
 from ..vision import VisionTower
@@ -20,7 +21,7 @@ from .base import Base, Head
 from .cache import SlotCache
 from .code import attending, make, read
 from .config import BorrowedConfig
-from .filling.weights import fill
+from .filling.weights import Renamed, fill
 from .ours.scans import begin_scans_with_states
 from .ours.shared_states import share_states
 from .ours.take import find
@@ -109,6 +110,15 @@ def build(config: BorrowedConfig, weights: WeightLoader) -> BorrowedModel:
     freeze_positions(module, config.max_context, weights.device)
     ours.take(module, products, weights.ops)
     return BorrowedModel(config, module, weights)
+
+
+def check_tensors(
+    config: BorrowedConfig, stored: TensorSource, as_stored: QuantizedTensors | None, dtype: torch.dtype
+) -> None:
+    """Raises CheckpointError for a tensor that is missing or has another shape, before one is read, as `build` does.
+    Imports transformers."""
+    with _filling:
+        Renamed(make(read(config.raw, config.architecture), dtype, "meta"), stored, as_stored)
 
 
 class _Turning:

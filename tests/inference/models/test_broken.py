@@ -93,6 +93,27 @@ def test_tensors_that_do_not_fit_are_found_in_the_headers(
     assert message in problem
 
 
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (missing(DOWN), f"'{DOWN}' is missing"),
+        (swapped(QUERY, KEY), f"'{QUERY}' has shape [32, 64], expected [64, 64]"),
+        (swapped(UP, UP), None),
+    ],
+    ids=["missing", "swapped", "whole"],
+)
+def test_headers_of_models_by_the_code_of_transformers(
+    change: Callable[[Tensors], None], message: str | None, saved: Callable[[str], Path], tmp_path: Path
+) -> None:
+    linked(saved("qwen3"), tmp_path, SINGLE_FILE)
+    tensors = load_file(saved("qwen3") / SINGLE_FILE)
+    change(tensors)
+    save_file(tensors, tmp_path / SINGLE_FILE)
+    problem = check_up(WorkerConfig(tmp_path, "model", device="cpu", model_code="transformers")).problem
+    assert (problem is None) == (message is None)
+    assert message is None or message in str(problem)
+
+
 @pytest.mark.parametrize("family", ["llama", "gemma3", "mixtral"])
 def test_whole_checkpoints_are_not_refused(family: str, saved: Callable[[str], Path]) -> None:
     assert check_up(WorkerConfig(saved(family), "model", device="cpu")).problem is None
