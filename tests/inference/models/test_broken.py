@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import math
+import tracemalloc
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -112,6 +114,21 @@ def test_headers_of_models_by_the_code_of_transformers(
     problem = check_up(WorkerConfig(tmp_path, "model", device="cpu", model_code="transformers")).problem
     assert (problem is None) == (message is None)
     assert message is None or message in str(problem)
+
+
+def test_many_experts_that_no_file_has_take_no_memory(saved: Callable[[str], Path], tmp_path: Path) -> None:
+    linked(saved("mixtral"), tmp_path, "config.json")
+    config = json.loads((saved("mixtral") / "config.json").read_text())
+    (tmp_path / "config.json").write_text(json.dumps({**config, "num_local_experts": 10**6}))
+    serving = WorkerConfig(tmp_path, "model", device="cpu", model_code="transformers")
+    check_up(serving)  # imports, and proves
+    tracemalloc.start()
+    try:
+        problem = check_up(serving).problem
+        assert tracemalloc.get_traced_memory()[1] < 50e6
+    finally:
+        tracemalloc.stop()
+    assert "is missing, of which 'model.layers.0.mlp.experts" in str(problem)
 
 
 @pytest.mark.parametrize("family", ["llama", "gemma3", "mixtral"])

@@ -224,13 +224,17 @@ def _stacks(converter: WeightConverter) -> bool:
 
 
 def _by_expert(target: str, sources: Sources, converter: WeightConverter, count: int) -> list[list[str]]:
-    """The tensors of each expert, in the order of the converter's patterns. Raises CheckpointError."""
+    """The tensors of each expert, in the order of the converter's patterns. Raises CheckpointError at the first that is
+    missing, so that a wrong count takes no memory."""
     found = {(pattern, int(NUMBER.findall(source)[-1])): source for source, pattern in sources}
-    experts = [[(pattern, number) for pattern in converter.source_patterns] for number in range(count)]
-    for pattern, number in (each for expert in experts for each in expert if each not in found):
-        name = pattern.replace("*", str(number)).lstrip(".")
-        raise CheckpointError(f"tensor '...{name}' is missing, of which {target!r} is made")
-    return [[found[each] for each in expert] for expert in experts]
+    experts = []
+    for number in range(count):
+        for pattern in converter.source_patterns:
+            if (pattern, number) not in found:
+                name = pattern.replace("*", str(number)).lstrip(".")
+                raise CheckpointError(f"tensor '...{name}' is missing, of which {target!r} is made")
+        experts.append([found[pattern, number] for pattern in converter.source_patterns])
+    return experts
 
 
 def _of_text(name: str) -> str:
