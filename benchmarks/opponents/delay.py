@@ -61,6 +61,11 @@ class _Way(asyncio.Protocol):
         if self.transport is not None:
             self.transport.close()
 
+    def abort(self) -> None:
+        """Closes it, whatever is under way."""
+        if self.transport is not None:
+            self.transport.abort()
+
 
 class _FromClient(_Way):
     """Connects to the server first; what the client has sent meanwhile waits."""
@@ -104,7 +109,9 @@ async def delayed(url: str, round_trip_ms: float) -> AsyncIterator[str]:
         return connections[-1]
 
     async with await loop.create_server(connected, "127.0.0.1", 0, backlog=1024) as server:
-        yield f"{parts.scheme}://127.0.0.1:{server.sockets[0].getsockname()[1]}"
-    for one in connections:
-        one.close()
-        one.other.close()
+        try:
+            yield f"{parts.scheme}://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+        finally:  # a server waits for its connections, from Python 3.12 on
+            for one in connections:
+                one.abort()
+                one.other.abort()
