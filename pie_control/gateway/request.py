@@ -25,6 +25,9 @@ class _Known(msgspec.Struct):
 
 _decoder = msgspec.json.Decoder(_Known)
 
+MOST_LEVELS = 256
+"""Objects and lists within each other: what a guest's stack holds by far, and more than anybody writes."""
+
 
 @dataclass(frozen=True, slots=True)
 class ServedRequest:
@@ -53,10 +56,23 @@ def read_request(route: str, id: str, body: bytes) -> ServedRequest:
     Other fields are the program's."""
     try:
         known = _decoder.decode(body)
+        if _nests_deeply(body):
+            raise RecursionError(f"its objects and lists are nested more than {MOST_LEVELS} deep")
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         field = FIELD.search(str(error))
         raise Refused(400, f"the request is malformed: {error}", "bad-request", field[1] if field else None) from None
     return ServedRequest(route, id, body, known.model or "", bool(known.stream), _priority(known.priority))
+
+
+def _nests_deeply(body: bytes) -> bool:
+    """Whether a body of JSON has more than MOST_LEVELS. Decoders bound that by what the host's stack holds."""
+    if body.count(b"[") + body.count(b"{") <= MOST_LEVELS:
+        return False
+    level = [msgspec.json.decode(body)]
+    for _ in range(MOST_LEVELS):
+        inside = (each for each in level if isinstance(each, dict | list))
+        level = [each for one in inside for each in (one.values() if isinstance(one, dict) else one)]
+    return any(isinstance(each, dict | list) for each in level)
 
 
 def _priority(value: object) -> int:

@@ -39,6 +39,13 @@ def test_a_priority_that_is_none_is_for_the_program_to_refuse(value: object, pri
     assert read_request("/v1/completions", "r1", data).priority == priority
 
 
+def test_a_request_may_be_nested_and_long() -> None:
+    parts = [[{"type": "text", "text": "x"}]] * 1000
+    nested = b"[" * 255 + b"]" * 255
+    for body in (json.dumps({"parts": parts}).encode(), b'{"x": ' + nested + b"}"):
+        assert read_request("/v1/completions", "r1", body).body == body
+
+
 @pytest.mark.parametrize(
     ("body", "param"),
     [
@@ -52,7 +59,7 @@ def test_a_priority_that_is_none_is_for_the_program_to_refuse(value: object, pri
         (b'{"stream": "yes"}', "stream"),
         (b'{"stream": 1}', "stream"),
         (b'{"model": "\xff"}', None),
-        (b'{"x": ' + b"[" * 100_000 + b"]" * 100_000 + b"}", None),
+        *((b'{"x": ' + b"[" * levels + b"]" * levels + b"}", None) for levels in (256, 5000, 100_000)),
     ],
 )
 def test_what_is_no_request(body: bytes, param: str | None) -> None:
