@@ -18,15 +18,12 @@ from ..layers.shape import AttentionShape
 from ..ops.interface import Activation
 from ..recurrence.batches import Cut
 from ..recurrence.states import StateShape
-from .config_json import ConfigJson
+from .config_json import ConfigJson, check_heads
 from .rope_json import Context, read_context, read_rope
 from .vision import VisionConfig
 
 ACTIVATIONS: Mapping[str, Activation] = {"silu": "silu", "swish": "silu", "gelu_pytorch_tanh": "gelu_tanh"}
 """Activations by their names in transformers."""
-
-MOST_HEAD_DIM = 1 << 16
-"""More is taken for a mistake, before frequencies are computed for them."""
 
 
 @dataclass(frozen=True)
@@ -130,8 +127,6 @@ class ModelConfig:
         fields of a subclass, and fields that replace the ones read here."""
         num_layers, num_heads = config.whole("num_hidden_layers"), config.whole("num_attention_heads")
         head_dim = config.whole("head_dim", config.whole("hidden_size") // num_heads)
-        if head_dim > MOST_HEAD_DIM:
-            raise CheckpointError(f"config.json: head_dim must be 1 to {MOST_HEAD_DIM}, not {head_dim}")
         shared: dict[str, Any] = {
             "architecture": config.get("architecture"),
             "vocab_size": config.whole("vocab_size"),
@@ -163,8 +158,7 @@ def read_kv_heads(config: ConfigJson) -> int:
     that."""
     num_heads = config.whole("num_attention_heads")
     num_kv_heads = config.whole("num_key_value_heads", num_heads)
-    if num_heads % num_kv_heads:
-        raise CheckpointError("config.json: num_attention_heads is not a multiple of num_key_value_heads")
+    check_heads(num_heads, num_kv_heads)
     return num_kv_heads
 
 

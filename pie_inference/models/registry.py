@@ -12,7 +12,7 @@ from ..layers.rotary import frequencies
 from ..loading.weights import WeightLoader
 from .borrowed.config import BorrowedConfig, read_borrowed
 from .config import ModelConfig
-from .config_json import ConfigJson
+from .config_json import ConfigJson, check_values, wrong
 from .families import (
     gemma2,
     gemma3,
@@ -77,11 +77,12 @@ def read_architecture(
     Raises CheckpointError for an unknown architecture, naming the known ones, and for values that are not supported.
     """
     names = _architectures(config)
+    check_values(config)
     known = [name for name in names if name in FAMILIES]
-    if not names or (code == "own" and not known):
-        named, asked = ", ".join(names) or "none", " with --model-code own" if code == "own" else ""
+    if code == "own" and not known:
         raise CheckpointError(
-            f"config.json: architecture {named} is not supported{asked}; known: {', '.join(FAMILIES)}"
+            f"config.json: architecture {', '.join(names)} is not supported with --model-code own; known: "
+            f"{', '.join(FAMILIES)}"
         )
     if code == "transformers" or not known:
         return _borrowed(config, names, cache_dir).serving(max_context)
@@ -93,9 +94,9 @@ def read_architecture(
 
 
 def _architectures(config: Mapping[str, Any]) -> list[str]:
-    names = config.get("architectures") or []
-    if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
-        raise CheckpointError(f"config.json: architectures must be a list of names, not {names!r}")
+    names = config.get("architectures")
+    if not isinstance(names, list) or not names or not all(isinstance(name, str) and name for name in names):
+        raise wrong("architectures", "a list of names", names)
     return names
 
 

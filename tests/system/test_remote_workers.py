@@ -185,7 +185,7 @@ def test_the_command_of_a_worker_says_why_it_does_not_serve(tmp_path: Path) -> N
     (tmp_path / "config.json").write_text("{}")
     with remote_worker("--model", str(tmp_path), ready=False) as worker:
         assert worker.ends() == 1
-        assert "config.json: architecture none is not supported" in worker.said
+        assert "config.json: architectures must be a list of names, not None" in worker.said
 
 
 @pytest.mark.parametrize("number", corpus([signal.SIGINT, signal.SIGTERM], kind=lambda _: "a signal"))

@@ -6,6 +6,7 @@ from __future__ import annotations
 import copy
 import inspect
 import logging
+import re
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -24,7 +25,7 @@ from transformers.models.auto.modeling_auto import (
 )
 
 from ...errors import CheckpointError
-from ..config_json import MOST_LAYERS
+from ..config_json import check_whole, wrong
 from .parts import text_part, with_numbers
 
 VERSION = transformers.__version__
@@ -42,17 +43,8 @@ THINKER = "thinker_config"
 
 NOT_OF_MODEL = ("auto_map", "transformers_version", "quantization_config")
 """Keys of config.json that do not change what a model computes."""
-SIZES = (
-    "vocab_size",
-    "hidden_size",
-    "intermediate_size",
-    "num_attention_heads",
-    "num_key_value_heads",
-    "head_dim",
-    "max_position_embeddings",
-)
-"""Keys whose numbers transformers does not check."""
-
+FIELD = re.compile(r"Validation error for field '(\w+)'")
+"""How transformers says that a value is of another type."""
 transformers.utils.logging.set_verbosity(logging.CRITICAL)
 
 Attend = Callable[..., Tensor]
@@ -105,8 +97,6 @@ def read(raw: Mapping[str, Any], architecture: str) -> Any:
         )
     if isinstance(raw.get(THINKER), Mapping):
         return read(raw[THINKER], SEEING.get(str(raw[THINKER].get("model_type")), ""))
-    _check_numbers(raw)
-    _check_numbers(raw.get("text_config"))
     values = {key: value for key, value in raw.items() if key not in NOT_OF_MODEL}
     try:
         config = CONFIG_MAPPING[named].from_dict(_with_floats(values))
@@ -114,6 +104,8 @@ def read(raw: Mapping[str, Any], architecture: str) -> Any:
     except RecursionError:
         raise CheckpointError("config.json: its objects are nested too deeply") from None
     except Exception as error:
+        if field := FIELD.search(str(error)):
+            raise _wrong_field(field[1], values) from None
         raise CheckpointError(f"config.json: transformers {VERSION} does not accept it: {first_line(error)}") from None
     vars(text).pop("quantization_config", None)
     _check(text)
@@ -126,6 +118,13 @@ def read(raw: Mapping[str, Any], architecture: str) -> Any:
     return config
 
 
+def _wrong_field(key: str, values: Mapping[str, Any]) -> CheckpointError:
+    """What to say of a value that is not of its type in transformers, whose message names types of Python."""
+    parts = [values, *(part for part in values.values() if isinstance(part, Mapping))]
+    value = next((part[key] for part in parts if key in part), None)
+    return wrong(key, f"of the type that transformers {VERSION} asks for", value)
+
+
 def text_of(config: Any) -> Any:
     """The configuration of the text model; that of a model of nothing else is its own."""
     return config if getattr(config, "is_encoder_decoder", False) else config.get_text_config(decoder=True)
@@ -134,17 +133,6 @@ def text_of(config: Any) -> Any:
 def _needs_timm(config: Any) -> bool:
     """Whether a part that sees can only be made with another package."""
     return any(hasattr(getattr(config, name, None), "architecture") for name in config.sub_configs)
-
-
-def _check_numbers(raw: object) -> None:
-    """Raises CheckpointError for numbers of a config.json, or of an object in it, that make no sense."""
-    if not isinstance(raw, Mapping):
-        return
-    for key in ("num_hidden_layers", "n_layer", "n_layers", "num_layers"):
-        _check_layers(key, raw.get(key, 1))
-    for key in SIZES:
-        if isinstance(size := raw.get(key), int) and size < 1:
-            raise CheckpointError(f"config.json: {key} must be a whole number above 0, not {size}")
 
 
 def _with_floats(value: Any) -> Any:
@@ -161,18 +149,13 @@ def _with_floats(value: Any) -> Any:
 def _check(config: Any) -> None:
     """Raises CheckpointError for what is refused before a module is made."""
     layers = getattr(config, "num_hidden_layers", None)
-    _check_layers("num_hidden_layers", layers)
+    check_whole("num_hidden_layers", layers)
     for name in ("layer_types", "layers_block_type", "mlp_layer_types"):
         kinds = getattr(config, name, None)
         if kinds is not None and len(kinds) != layers:
             raise CheckpointError(f"config.json: {name} has {len(kinds)} entries for {layers} layers")
     if getattr(config, "is_encoder_decoder", None):
         raise CheckpointError("config.json: is_encoder_decoder: models with an encoder are not supported")
-
-
-def _check_layers(key: str, layers: object) -> None:
-    if isinstance(layers, bool) or not isinstance(layers, int) or not 1 <= layers <= MOST_LAYERS:
-        raise CheckpointError(f"config.json: {key} must be 1 to {MOST_LAYERS}, not {layers!r}")
 
 
 def class_of(config: Any) -> Any:
@@ -245,6 +228,9 @@ def make(config: Any, dtype: torch.dtype, device: str, attention: str = NAME) ->
             model = _modules(kind, config, dtype, attention).eval()
         return with_numbers(text_part(model), device) if sees else model
     except KeyError as error:
+        values = text_of(config).to_dict()
+        for key in (key for key, value in values.items() if [value] == list(error.args)):
+            raise wrong(key, f"a name that transformers {VERSION} knows", values[key]) from None
         reason = "attends beside its interface of attention" if NAME in str(error) else f"needs {error}"
         raise CheckpointError(f"config.json: {kind.__name__} is not supported: transformers' code {reason}") from None
     except Exception as error:

@@ -155,7 +155,7 @@ def test_pie_bench_model_measures(folder: Path, capfd: pytest.CaptureFixture[str
     (folder / "broken").mkdir()
     (folder / "broken" / "config.json").write_text("{}")
     assert main(["bench-model", str(folder / "broken")]) == 2
-    assert "architecture none is not supported" in capfd.readouterr().err
+    assert "architectures must be a list of names, not None" in capfd.readouterr().err
 
 
 @pytest.mark.parametrize(("seconds", "sizes"), [(1e-4, [256, 2048]), (1.0, [256, 256])], ids=["fast", "slow"])

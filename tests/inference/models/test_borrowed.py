@@ -187,8 +187,11 @@ def refusal(folder: Path, **options: Any) -> str:
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"num_hidden_layers": 10_000}, "config.json: num_hidden_layers must be 1 to 512, not 10000"),
-        ({"num_hidden_layers": "2"}, "config.json: num_hidden_layers must be 1 to 512, not '2'"),
+        (
+            {"num_hidden_layers": 10_000},
+            "config.json: num_hidden_layers must be a whole number from 1 to 512, not 10000",
+        ),
+        ({"num_hidden_layers": "2"}, "config.json: num_hidden_layers must be a whole number from 1 to 512, not '2'"),
         ({"layer_types": ["full_attention"]}, "config.json: .*layer_types"),
         ({"layer_types": ["full_attention", "spiral"]}, "config.json: .*layer_types"),
         ({"hidden_size": 65}, "shape|divisible|multiple"),

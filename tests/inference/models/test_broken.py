@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 import tracemalloc
 from collections.abc import Callable
 from pathlib import Path
@@ -174,12 +175,12 @@ MUCH = 10**12
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"num_hidden_layers": 10_000}, "num_hidden_layers must be 1 to 512, not 10000"),
-        ({"num_hidden_layers": True}, "num_hidden_layers must be 1 to 512, not True"),
+        ({"num_hidden_layers": 10_000}, "num_hidden_layers must be a whole number from 1 to 512, not 10000"),
+        ({"num_hidden_layers": True}, "num_hidden_layers must be a whole number from 1 to 512, not True"),
         ({"layer_types": ["full_attention"] * 3}, "layer_types"),
         ({"layer_types": ["full_attention", "spiral"]}, "layer_types"),
-        ({"num_attention_heads": -1}, "num_attention_heads must be a whole number above 0, not -1"),
-        ({"num_experts_per_tok": MUCH}, "fails"),
+        ({"num_attention_heads": -1}, "num_attention_heads must be a whole number from 1 to 2147483647, not -1"),
+        ({"num_experts_per_tok": MUCH}, "num_experts_per_tok must be a whole number from 1"),
         ({"rope_parameters": {"rope_type": "spiral"}}, "spiral"),
         ({"mlp_only_layers": "text"}, "mlp_only_layers"),
         ({"vocab_size": []}, "vocab_size"),
@@ -192,13 +193,45 @@ def test_configs_of_transformers_code_are_refused_by_key(changes: dict[str, Any]
     assert message in refused
 
 
-def refusal(config: dict[str, Any]) -> str:
+def refusal(config: dict[str, Any], code: str = "auto") -> str:
     """What is said of a config.json; "": it serves."""
     try:
-        read_architecture(config)
+        read_architecture(config, code=code)
     except CheckpointError as error:
         return str(error)
     return ""
+
+
+MOE = {"num_key_value_heads": 2, "sliding_window": 24, "use_sliding_window": True, "norm_topk_prob": True}
+SENSELESS: tuple[dict[str, Any], ...] = (
+    {"num_attention_heads": 3},
+    {"head_dim": 16.5},
+    {"num_experts": -8},
+    {"num_experts_per_tok": 9},
+    {"max_position_embeddings": 10**15},
+    {"sliding_window": -3},
+    {"sliding_window": 10**15},
+    {"vocab_size": 10**12},
+    {"vocab_size": None},
+    {"hidden_size": ""},
+    {"hidden_act": ""},
+    {"rms_norm_eps": math.nan},
+    {"architectures": [""]},
+    {"architectures": None},
+    {"decoder_sparse_step": 0},
+)
+
+
+@pytest.mark.parametrize("code", ["own", "transformers"])
+@pytest.mark.parametrize("changes", SENSELESS, ids=str)
+def test_a_senseless_value_is_refused_by_its_key_whoever_runs_the_model(changes: dict[str, Any], code: str) -> None:
+    moe = {**SMALL, **MOE, "architectures": ["Qwen3MoeForCausalLM"], "model_type": "qwen3_moe", "head_dim": 16}
+    assert not refusal(moe, code)
+    [(key, value)] = changes.items()
+    refused = refusal({**moe, **changes}, code)
+    assert re.match(f"config.json: '?{key}", refused), refused
+    assert repr(value) in refused or "missing or null" in refused
+    assert "get the checkpoint's files again" in refused or "not supported, only" in refused, refused
 
 
 OTHERS: tuple[Any, ...] = ("text", -1, 0, [], {}, None, True, math.nan, [{}], MUCH, 10_000, ["spiral"] * 2)

@@ -214,7 +214,7 @@ def test_tokens_are_not_moved_where_the_rotation_follows_the_length_of_the_text(
 @pytest.mark.parametrize(
     ("name", "changes", "message"),
     [
-        ("Llama 3.1", {"architectures": []}, r"architecture none is not supported; known: Gemma2ForCausalLM, "),
+        ("Llama 3.1", {"architectures": []}, r"architectures must be a list of names, not \[\]"),
         (
             "Llama 3.1",
             {"architectures": ["GizmoForCausalLM"]},
@@ -243,13 +243,25 @@ def test_tokens_are_not_moved_where_the_rotation_follows_the_length_of_the_text(
             r"layer_types has 3 entries for 8 layers",
         ),
         ("Qwen3", {"num_hidden_layers": None}, r"'num_hidden_layers' is missing"),
-        ("Qwen3", {"num_hidden_layers": 10_000}, r"num_hidden_layers must be 1 to 512, not 10000"),
-        ("Gemma 3", {"num_hidden_layers": 10_000}, r"num_hidden_layers must be 1 to 512, not 10000"),
-        ("Qwen3", {"hidden_size": "big"}, r"hidden_size must be a whole number above 0, not 'big'"),
-        ("Qwen3", {"num_key_value_heads": 3}, r"num_attention_heads is not a multiple of num_key_value_heads"),
-        ("Qwen3", {"rms_norm_eps": -1}, r"rms_norm_eps must be a number above 0, not -1"),
+        ("Qwen3", {"num_hidden_layers": 10_000}, r"num_hidden_layers must be a whole number from 1 to 512, not 10000"),
+        (
+            "Gemma 3",
+            {"num_hidden_layers": 10_000},
+            r"num_hidden_layers must be a whole number from 1 to 512, not 10000",
+        ),
+        ("Qwen3", {"hidden_size": "big"}, r"hidden_size must be a whole number from 1 to 2147483647, not 'big'"),
+        (
+            "Qwen3",
+            {"num_key_value_heads": 3},
+            r"num_attention_heads must be a multiple of num_key_value_heads, which is 3, not ",
+        ),
+        ("Qwen3", {"rms_norm_eps": -1}, r"rms_norm_eps must be a number that is at least 0, not -1"),
         ("Qwen3", {"tie_word_embeddings": "yes"}, r"tie_word_embeddings must be true or false, not 'yes'"),
-        ("Qwen3-MoE", {"num_experts_per_tok": 17}, r"num_experts_per_tok 17 exceeds the 16 experts"),
+        (
+            "Qwen3-MoE",
+            {"num_experts_per_tok": 17},
+            r"num_experts_per_tok must be a whole number from 1 to 16, the number of experts, not 17",
+        ),
         ("Qwen3-MoE", {"num_experts": None}, r"'num_experts' is missing"),
     ],
     ids=str,

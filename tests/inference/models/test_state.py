@@ -233,7 +233,7 @@ def test_every_fourth_layer_has_attention_by_default() -> None:
         ({"layer_types": ["mamba"] * 8}, "layer type 'mamba' is not supported"),
         ({"layer_types": ["linear_attention"] * 8}, "no layer with attention"),
         ({"linear_num_value_heads": 33}, "linear_num_value_heads 33 is no multiple of linear_num_key_heads 16"),
-        ({"linear_conv_kernel_dim": 0}, "linear_conv_kernel_dim must be a whole number above 0"),
+        ({"linear_conv_kernel_dim": 0}, "linear_conv_kernel_dim must be a whole number from 1"),
         ({"hidden_act": "gelu_pytorch_tanh"}, "hidden_act 'gelu_pytorch_tanh' is not supported, only silu"),
     ],
 )
