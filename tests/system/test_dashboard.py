@@ -210,6 +210,8 @@ def test_the_page_in_a_browser(tmp_path: Path, guest_cache: Path) -> None:
         sections = "[...document.querySelectorAll('section')]"
         memory = f"{sections}.find((one) => one.querySelector('h2')?.innerText === 'Memory')"
         assert "embeds" in page.value(f"{memory}.querySelector('thead').innerText")
+        cut_off = f"{sections}.filter((one) => one.scrollWidth > one.clientWidth).map((one) => one.innerText)"
+        assert page.value(cut_off) == []
         assert re.fullmatch(r"\d+ of 992", page.value(f"{memory}.querySelectorAll('tbody td')[1].innerText"))
         page.value("document.querySelector('.scroll').focus()")
         page.press("ArrowDown")

@@ -72,15 +72,15 @@ function Chart({ title, column, unit }) {
     <div ref=${box} class="chart" role="img" aria-label=${`${title}, now ${last.toFixed(1)} ${unit}`}></div></section>`;
 }
 
-function Values({ title, names, rows }) {
+function Values({ title, names, rows, wide = "half" }) {
   if (!rows.length) return null;
-  return html`<section class="half"><h2>${title}</h2><table><thead><tr>${names.map((name) => html`<th scope="col">${name}</th>`)}</tr></thead>
+  return html`<section class=${wide}><h2>${title}</h2><table><thead><tr>${names.map((name) => html`<th scope="col">${name}</th>`)}</tr></thead>
     <tbody>${rows.map((row) => html`<tr>${row.map((value) => html`<td>${value}</td>`)}</tr>`)}</tbody></table></section>`;
 }
 
 function Queues({ workers }) {
   const known = workers.filter((one) => one.queues);
-  return html`<${Values} title="Queues" names=${["worker", "waiting", "ready", "starved", "in flight", "oldest", "commands", "runs", "waves", "evictions"]}
+  return html`<${Values} title="Queues" wide="" names=${["worker", "waiting", "ready", "starved", "in flight", "oldest", "commands", "runs", "waves", "evictions"]}
     rows=${known.map((one) => [`${one.model} ${one.worker}`, ...Object.values(one.queues), `${(one.oldest_wait * 1000).toFixed(0)} ms`, one.commands_waiting, one.runs, one.waves, one.evictions])} />`;
 }
 
@@ -94,7 +94,7 @@ function Pools({ workers }) {
 function Tenants({ tenants }) {
   const sum = tenants.reduce((total, one) => total + (one.rate ?? 0), 0) || 1;
   const share = (one) => `${((100 * (one.rate ?? 0)) / sum).toFixed(0)} %`;
-  return html`<${Values} title="Shares of tenants" names=${["tenant", "class", "weight", "running", "tokens/s", "share"]}
+  return html`<${Values} title="Shares of tenants" names=${["tenant", "class", "weight", "running", "tokens run/s", "share"]}
     rows=${tenants.map((one) => [one.tenant, one.class, one.weight, one.running, (one.rate ?? 0).toFixed(1), share(one)])} />`;
 }
 
@@ -197,7 +197,7 @@ function App() {
     <${Waves} paused=${paused} />
     <${Chart} title="Tokens" column=${1} unit="a second" /><${Chart} title="Pages in use" column=${2} unit="" />
     ${workers.map((worker) => html`<${Pages} key=${`${worker.model} ${worker.worker}`} worker=${worker} />`)}
-    <${Queues} workers=${workers} /><${Pools} workers=${workers} /><${Tenants} tenants=${tenants} /><${Line} line=${line} /><${Hosts} hosts=${hosts} />
+    <${Pools} workers=${workers} /><${Tenants} tenants=${tenants} /><${Hosts} hosts=${hosts} /><${Line} line=${line} /><${Queues} workers=${workers} />
     <${InferletTable} store=${store} chosen=${chosen} choose=${choose} />
     <${Log} key=${chosen} number=${chosen} />
   </main>`;

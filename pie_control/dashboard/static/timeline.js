@@ -13,7 +13,7 @@ export function drawTimeline(canvas, number, began, waves) {
     }
   const name = 150, row = Math.min(26, (height - 18) / Math.max(1, calls.length));
   const end = Math.max(began + 0.1, ...parts.map((one) => one.begin + one.seconds));
-  const x = (time) => name + ((width - name - 40) * Math.max(0, time - began)) / (end - began);
+  const x = (time) => name + ((width - name - 60) * Math.max(0, time - began)) / (end - began);
   context.font = "12px system-ui";
   context.fillStyle = colors.dim;
   calls.forEach((call, place) => context.fillText(call, 4, place * row + row / 2 + 4));
