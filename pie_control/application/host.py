@@ -15,7 +15,7 @@ from typing import Any
 from .. import host_api
 from ..host_api.guest import Guest, Reach
 from ..images.reader import ImageReader
-from ..inferlets.events import Ended, LogLine, Message, Span
+from ..inferlets.events import Ended, LogLine, Span
 from ..inferlets.inferlet import Launched
 from ..inferlets.lifecycle import Status
 from ..inferlets.manager import InferletManager
@@ -41,6 +41,7 @@ from .messages import (
     Launch,
     LaunchChild,
     LinkComponent,
+    Logged,
     ModelState,
     NotLaunched,
     Pause,
@@ -234,16 +235,17 @@ class Host:
 
     def _advance_runs(self, model: ModelView, runs: RunTokens) -> None:
         """Tokens of decode runs reach their programs."""
+        find, errors, scores = self._inferlets.try_running, runs.errors, runs.scores
         rows = zip(runs.owners, runs.futures, runs.tokens, runs.over, strict=True)
         for row, (owner, future, token, over) in enumerate(rows):
-            inferlet = self._inferlets.try_running(owner)
+            inferlet = find(owner)
             if inferlet is None:
                 continue
-            if row in runs.errors:
-                model.run_failed(owner, future, runs.errors[row])
-                inferlet.waits.resolve(future, runs.errors[row])
-            elif model.run_advanced(owner, future, (token,), over):
-                inferlet.waits.advance_run(future, (token,), over, (runs.scores[row],) if row in runs.scores else ())
+            if row in errors:
+                model.run_failed(owner, future, errors[row])
+                inferlet.waits.resolve(future, errors[row])
+            elif model.run_advanced(owner, future, (tokens := (token,)), over):
+                inferlet.waits.advance_run(future, tokens, over, (scores[row],) if row in scores else ())
 
     def _published(self, message: Published) -> None:
         self._topics.published(message.broadcast, message.sender, message.topic, message.text, message.subscribers)
@@ -286,9 +288,18 @@ class Host:
         """It reads nothing of a decode run before that is over."""
         self._say(ReadAtEnd(number, run))
 
-    def says(self, number: int, event: Message | LogLine) -> None:
-        """It says something to its client."""
-        self._say(Said(number, event))
+    def says(self, number: int, text: str) -> None:
+        """It says something to its client. What several say in a row is one message."""
+        last = self._said[-1] if self._said else None
+        if not isinstance(last, Said):
+            last = Said([], [])
+            self._say(last)
+        last.numbers.append(number)
+        last.texts.append(text)
+
+    def logs(self, number: int, line: LogLine) -> None:
+        """It has a line for its log."""
+        self._say(Logged(number, line))
 
     def ended(self, number: int, event: Ended, cpu_seconds: float) -> None:
         """The last that it says."""

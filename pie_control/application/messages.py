@@ -12,8 +12,8 @@ A life:
 2. Control says `Welcome`, then a `ModelState` for each model, and again whenever one changes.
 3. Programs: `Compile` asks a host to compile Python, `LinkComponent` to check and link a component; `Prepared`
    answers. `Provide` or `LinkComponent` comes before the first `Launch` of a program; `Forget` takes it back.
-4. An inferlet: `Launch`, then `Started` when it has its first turn, then its `Said` in their order, and `Finished`,
-   the last that is ever said of it. Control says `Post`, `Room` and `Stop` to it; what arrives after its end is
+4. An inferlet: `Launch`, then `Started` when it has its first turn, then what it says, in `Said` and `Logged`, and
+   `Finished`, the last of all. Control says `Post`, `Room` and `Stop` to it; what arrives after its end is
    dropped. `Finished` always comes from the host, so nothing overtakes it, unless the host is gone: then control ends
    the inferlet as lost.
 5. Commands: the events of `Commands` are what address spaces have handed on, of all inferlets of the host, in order:
@@ -262,10 +262,17 @@ class Started(Record, frozen=True):
 
 
 class Said(Record, frozen=True):
-    """An event of an inferlet, for its client."""
+    """Messages of inferlets to their clients, in their order, column by column."""
+
+    numbers: list[Owner]
+    texts: list[str]
+
+
+class Logged(Record, frozen=True):
+    """A line of an inferlet's log."""
 
     number: Owner
-    event: events.Message | events.LogLine
+    line: events.LogLine
 
 
 class Finished(Record, frozen=True):
@@ -367,6 +374,7 @@ FromHost = (
     | Quiet
     | Started
     | Said
+    | Logged
     | Finished
     | Read
     | ReadAtEnd

@@ -21,6 +21,7 @@ from ..application.messages import (
     FromHost,
     Launch,
     LaunchChild,
+    Logged,
     ModelState,
     Pong,
     Post,
@@ -119,7 +120,8 @@ class Hosts:
             Commands: self._take_commands,
             Quiet: self._take_quiet,
             Started: self._take_started,
-            Said: self._take_said,
+            Said: lambda _, message: self._registry.said(message.numbers, message.texts),
+            Logged: lambda _, message: self._registry.logged(message.number, message.line),
             Finished: self._take_finished,
             Read: self._take_read,
             ReadAtEnd: lambda host, message: host.unread.add(message.number, message.run),
@@ -263,19 +265,17 @@ class Hosts:
         self._has_commands = True
 
     def _take_quiet(self, host: AppHost, message: Quiet) -> None:
+        """A step, unless nobody has waited for this host: tokens that go to clients by themselves ask for none."""
         heard = host.take_quiet(message)
-        for model in self._models.values():
-            for replica in model.replicas:
-                replica.quiet(host.number, heard.get(replica))
-        self._has_commands = False
-        self._loop.step()
+        replicas = [replica for model in self._models.values() for replica in model.replicas]
+        matters = [replica.quiet(host.number, heard.get(replica)) for replica in replicas]
+        if self._has_commands or any(matters):
+            self._has_commands = False
+            self._loop.step()
 
     def _take_started(self, host: AppHost, message: Started) -> None:
         if entry := host.entries.get(message.number):
             entry.runs()
-
-    def _take_said(self, _: AppHost, message: Said) -> None:
-        self._registry.said(message.number, message.event)
 
     def _take_finished(self, host: AppHost, message: Finished) -> None:
         if entry := host.entries.get(message.number):
@@ -305,7 +305,7 @@ class Hosts:
         host = self._homes.pop(entry.number)
         del host.entries[entry.number]
         host.unread.forget(entry.number)
-        self._registry.said(entry.number, event)
+        self._registry.ended(entry, event)
 
     def _lost(self, host: AppHost, message: str) -> None:
         """Its inferlets end, and their pages come back."""

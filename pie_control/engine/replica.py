@@ -125,10 +125,13 @@ class Replica:
 
     # ---- turns ----
 
-    def quiet(self, host: int, heard: int | None) -> None:
-        """Every inferlet of a host waits, with what it was told up to the turn of this number; None: with all."""
-        if self.life.serves:
-            self.take(HostQuiet(host, heard))
+    def quiet(self, host: int, heard: int | None) -> bool:
+        """Every inferlet of a host waits, with what it was told up to the turn of this number; None: with all. Whether
+        that changes anything: it is time for a turn then."""
+        if not self.life.serves or not (self._events or self._scheduler.waits_for(host)):
+            return False
+        self.take(HostQuiet(host, heard))
+        return True
 
     def turn(self) -> Turn | None:
         """A turn with what has happened; the waves of it are sent. None if nothing has, and no deadline has come, or

@@ -32,7 +32,7 @@ def take_text(guest: Guest, future: int, detokenizer: int) -> Any:
     def take() -> tuple[int, str]:
         text = guest.handle(detokenizer, Detokenizer)
         token: int = guest.futures.take(future, Token).token
-        return token, text.push((token,))
+        return token, text.push_one(token)
 
     return when_done(guest, future, take)
 
@@ -52,7 +52,7 @@ def _take_run(guest: Guest, run: int, text: Detokenizer | None) -> tuple[Sequenc
     taken = guest.futures.take_run(run, SHORT_TOKENS)
     texts: Sequence[str] = taken.texts or ()
     if taken.texts is None and text is not None:
-        texts = [text.push((token,)) for token in taken.tokens]
+        texts = [text.push_one(token) for token in taken.tokens]
     return taken.tokens, texts, taken.over, _packed_scores(taken.scores) if taken.scores else ""
 
 

@@ -75,7 +75,7 @@ def advance_matcher(guest: Guest, matcher: int, detokenizer: int, tokens: list[i
 
 
 def _with_texts(found: Advanced, text: Detokenizer | None) -> tuple[int, list[int], list[str], bool]:
-    texts = [] if text is None else [text.push((token,)) for token in found.forced]
+    texts = [] if text is None else [text.push_one(token) for token in found.forced]
     return found.accepted, found.forced, texts, found.over
 
 

@@ -117,7 +117,8 @@ class Inferlet:
         run_aside, charge = functools.partial(aside.run, ThreadShare()), self.processor_time.charge
         self.waits = Waits(limits.max_futures, lambda: wake(self), timers, run_aside, charge)
         self.background = Background(self.waits, run_aside, charge)
-        sender = Sender(self.id, limits, lambda event: outside.says(number, event))
+        say, log = functools.partial(outside.says, number), functools.partial(outside.logs, number)
+        sender = Sender(self.id, limits, say, log)
         self.mail = ClientMail(number, limits, self.waits, sender, self._received)
         self.blobs = BlobTable(limits.max_blob_bytes, launched.blobs)
         self.holdings: ModelHoldings = NoHoldings()

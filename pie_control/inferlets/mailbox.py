@@ -11,7 +11,7 @@ from typing import NamedTuple
 from ..config import InferletLimits
 from ..errors import QuotaExceeded
 from ..texts import byte_size, cut
-from .events import LogLine, Message
+from .events import LogLine
 
 IN_FLIGHT_BYTES = 256 << 10
 """Messages that wait for a client that reads: with more, their sender waits. Enough for the fastest reader, since it
@@ -24,9 +24,9 @@ EVENT_BYTES = 64
 """Counted for each event and each message in addition to its text."""
 
 
-def size_of(event: Message | LogLine) -> int:
-    """Bytes that an event counts."""
-    return byte_size(event.text) + EVENT_BYTES
+def size_of(text: str) -> int:
+    """Bytes that an event with this text counts."""
+    return byte_size(text) + EVENT_BYTES
 
 
 NO_BLOBS: Mapping[str, bytes] = MappingProxyType({})
@@ -44,7 +44,7 @@ class Received(NamedTuple):
     @property
     def size(self) -> int:
         """Bytes that it counts, without blobs."""
-        return byte_size(self.text) + EVENT_BYTES
+        return size_of(self.text)
 
     @property
     def blob_bytes(self) -> int:
@@ -74,19 +74,23 @@ class Inbox:
 
 
 class Sender:
-    """What an inferlet says to its client: messages and log lines, in order, handed on as events.
+    """What an inferlet says to its client: messages and log lines, in order.
 
     A slow reader, or none, makes the sender of messages wait: that costs no other inferlet anything. What waits for the
     reader is what was sent less what was taken, of which `room` tells, now and then. Above a level, `has_room` is false
     and senders should wait; `when_room` tells them when to go on. One that does not wait is refused at MAX_KEPT_BYTES.
     """
 
-    __slots__ = ("_inferlet", "_kept_bytes", "_limits", "_partial", "_read", "_say", "_sent", "_waiting")
+    __slots__ = ("_inferlet", "_kept_bytes", "_limits", "_log", "_partial", "_read", "_say", "_sent", "_waiting")
 
-    def __init__(self, inferlet: str, limits: InferletLimits, say: Callable[[Message | LogLine], None]) -> None:
+    def __init__(
+        self, inferlet: str, limits: InferletLimits, say: Callable[[str], None], log: Callable[[LogLine], None]
+    ) -> None:
+        """`say` hears each message, `log` each line."""
         self._inferlet = inferlet
         self._limits = limits
         self._say = say
+        self._log = log
         self._sent = 0  # bytes of messages since the beginning
         self._kept_bytes = 0  # of them, not known to be taken
         self._read = False  # whether a client reads
@@ -123,17 +127,16 @@ class Sender:
                 f"{why}, and {self._kept_bytes} bytes of messages wait for it: "
                 "await the future that `send` returns before you send more"
             )
-        message = Message(text, inferlet=self._inferlet)
-        size = size_of(message)
+        size = size_of(text)
         self._sent += size
         self._kept_bytes += size
-        self._say(message)
+        self._say(text)
 
     # ---- the log ----
 
     def log(self, stream: str, text: str) -> None:
         """Adds a line to the log, cut to the maximum size of a message."""
-        self._say(LogLine(time.time(), stream, cut(text, self._limits.max_message_bytes), inferlet=self._inferlet))
+        self._log(LogLine(time.time(), stream, cut(text, self._limits.max_message_bytes), inferlet=self._inferlet))
 
     def write(self, stream: str, data: bytes) -> None:
         """Takes bytes of stdout or stderr, and adds whole lines to the log."""

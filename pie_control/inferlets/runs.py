@@ -64,7 +64,7 @@ class Watch:
         self._detokenizer = detokenizer
         self._stop = stop
         self._outlet = outlet
-        self._most = most
+        self._most = max(most // UTF8_BYTES if frame is None else most // 2 // ESCAPED_BYTES, 1)  # characters
         self._more = more
         self._frame = frame
         self._unsent = ""
@@ -83,9 +83,9 @@ class Watch:
     def follow(self, tokens: Sequence[int], hidden: int) -> list[str]:
         """Text of each token, up to the one that completes a stop string; the last `hidden` ones have none."""
         texts: list[str] = []
-        for token in tokens[: len(tokens) - hidden]:
-            texts.append(self._detokenizer.push((token,)))
-            self._unsent += self._stop.push(texts[-1])
+        for token in tokens[:-hidden] if hidden else tokens:
+            texts.append(text := self._detokenizer.push_one(token))
+            self._unsent += self._stop.push(text)
             if self._stop.found:
                 return texts
         return texts + [""] * hidden
@@ -102,15 +102,16 @@ class Watch:
 
     def send(self) -> None:
         """Sends what there is room for."""
-        if self._outlet is None:
+        outlet, most = self._outlet, self._most
+        if outlet is None:
             self._unsent = ""
-        while self._unsent and self._outlet is not None:
-            if not self._outlet.has_room():
-                self._wait(self._outlet)
+            return
+        while self._unsent:
+            if not outlet.has_room():
+                self._wait(outlet)
                 return
-            size = max(self._most // UTF8_BYTES if self._frame is None else self._most // 2 // ESCAPED_BYTES, 1)
-            text, self._unsent = self._unsent[:size], self._unsent[size:]
-            self._outlet.send(text if self._frame is None else escaped(text).join(self._frame))
+            text, self._unsent = self._unsent[:most], self._unsent[most:]
+            outlet.send(text if self._frame is None else escaped(text).join(self._frame))
 
     def _wait(self, outlet: Outlet) -> None:
         if not self._waits:
@@ -155,15 +156,15 @@ class RunBuffer:
             return self._over and self._watch.is_idle
         return self._over or bool(self._tokens)
 
-    def advance(self, tokens: Sequence[int], over: bool, scores: Sequence[Scores] = ()) -> None:
-        """Tokens arrived; `over`: and the run has ended."""
-        if self._over:
-            return  # a stop string has ended it
-        self._over = over
-        self._tokens += tokens
-        self._scores += scores
-        if self._watch is not None:
-            self._follow(self._watch, tokens)
+    def advance(self, tokens: Sequence[int], over: bool, scores: Sequence[Scores] = ()) -> bool:
+        """Tokens arrived; `over`: and the run has ended. Whether it is done."""
+        if not self._over:  # else a stop string has ended it
+            self._over = over
+            self._tokens += tokens
+            self._scores += scores
+            if self._watch is not None:
+                self._follow(self._watch, tokens)
+        return self.is_done
 
     def fail(self, error: CallError) -> None:
         """The run has failed; what it gave before is valid."""

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from ..config import InferletLimits
 from ..errors import Conflict, Overloaded
-from ..inferlets.events import Ended, Event, InferletUsage, InferletWait, LogLine
+from ..inferlets.events import Ended, InferletUsage, InferletWait, LogLine
 from ..inferlets.lifecycle import ENDINGS, Status, check_transition
 from ..inferlets.mailbox import EVENT_BYTES, NO_BLOBS
 from ..programs.store import Program
@@ -150,22 +150,16 @@ class Entry:
         self.cpu_seconds, self.pages, self.embeds = usage.cpu_seconds, usage.pages, usage.embeds
         return since
 
-    def says(self, event: Event) -> None:
-        """For its client; the last event is its end."""
-        if isinstance(event, Ended):
-            self._end(event)
-        else:
-            self.outbox.add(event)
-
     def come_back(self, created: float, ended: float, lines: Iterable[LogLine], end: Ended) -> None:
         """It ended under a server before: all that is left of it. Times are in seconds since the epoch."""
         self.created = created
         self.status = Status.RUNNING
         self.outbox.restore(lines)
-        self._end(end)
+        self.ends(end)
         self.ended = ended
 
-    def _end(self, event: Ended) -> None:
+    def ends(self, event: Ended) -> None:
+        """It has ended: the last event for its client."""
         status = Status(event.status)
         check_transition(self.status, status)
         self.status = status

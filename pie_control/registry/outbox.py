@@ -83,13 +83,13 @@ class Outbox:
             return None
         event = self._events.popleft()
         if type(event) is Message:
-            size = size_of(event)
+            size = size_of(event.text)
             self._kept_bytes -= size
             self._taken += size
             if self._taken - self._told >= TOLD_BYTES:
                 self._tell()
         elif type(event) is LogLine:
-            self._kept_log_bytes -= size_of(event)
+            self._kept_log_bytes -= size_of(event.text)
         return event
 
     def push_to(self, listener: Listener) -> None:
@@ -115,8 +115,8 @@ class Outbox:
     def add(self, event: Event) -> None:
         """The inferlet has said this."""
         match event:
-            case Message():
-                self._kept_bytes += size_of(event)
+            case Message(text=text):
+                self._kept_bytes += size_of(text)
                 self._emit(event)
             case LogLine():
                 self._add_line(event)
@@ -129,14 +129,14 @@ class Outbox:
         """The log of an inferlet that ended under a server before; its reader gets the end alone."""
         for line in lines:
             self._log_lines.append(line)
-            self._log_bytes += size_of(line)
+            self._log_bytes += size_of(line.text)
 
     def _add_line(self, line: LogLine) -> None:
         self._log_lines.append(line)
-        size = size_of(line)
+        size = size_of(line.text)
         self._log_bytes += size
         while self._log_bytes > self._limits.max_log_bytes and len(self._log_lines) > 1:
-            self._log_bytes -= size_of(self._log_lines.popleft())
+            self._log_bytes -= size_of(self._log_lines.popleft().text)
         if self._kept_log_bytes + size > max(self._limits.max_log_bytes, self._notify is not None and UNREAD_BYTES):
             self._left_out += 1
             return
@@ -149,7 +149,7 @@ class Outbox:
             text = f"{self._left_out} lines are left out here, because no client read them in time"
             self._left_out = 0
             line = LogLine(time.time(), "log", text, inferlet=self._inferlet)
-            self._kept_log_bytes += size_of(line)
+            self._kept_log_bytes += size_of(line.text)
             self._emit(line)
 
     def logs(self) -> tuple[LogLine, ...]:

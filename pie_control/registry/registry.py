@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter, OrderedDict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 
@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from ..config import InferletLimits
 from ..durable.inferlets import InferletRecords
 from ..errors import Overloaded, TooManyRequests, UnknownName
-from ..inferlets.events import Ended, Event, InferletUsage, LogLine, Span
+from ..inferlets.events import Ended, InferletUsage, LogLine, Message, Span
 from ..inferlets.lifecycle import ENDINGS, Status
 from ..programs.store import Program
 from ..tenants.tenant import DEFAULT_STANDING, DEFAULT_TENANT, Standing, Tenant
@@ -141,22 +141,24 @@ class Registry:
         for hear in self.on_use:
             hear(entry, seconds)
 
-    def said(self, number: int, event: Event) -> None:
-        """An inferlet has something for its client. Nothing happens if it has ended."""
-        entry = self._running.get(number)
-        if entry is None:
-            return
-        if isinstance(event, Ended):
-            if self._keeper:
-                self._keeper.ended(entry, event)
-            self._ended_with(entry, event)
-        else:
-            entry.says(event)
-            if self._keeper and isinstance(event, LogLine):
-                self._keeper.said(number, event)
+    def said(self, numbers: Sequence[int], texts: Sequence[str]) -> None:
+        """Inferlets have messages for their clients, in this order. Those of one that has ended are dropped."""
+        for number, text in zip(numbers, texts, strict=True):
+            if entry := self._running.get(number):
+                entry.outbox.add(Message(text, inferlet=entry.id))
 
-    def _ended_with(self, entry: Entry, event: Ended) -> None:
-        entry.says(event)
+    def logged(self, number: int, line: LogLine) -> None:
+        """An inferlet has a line for its log. Nothing happens if it has ended."""
+        if entry := self._running.get(number):
+            entry.outbox.add(line)
+            if self._keeper:
+                self._keeper.said(number, line)
+
+    def ended(self, entry: Entry, event: Ended) -> None:
+        """An inferlet that runs has ended."""
+        if self._keeper:
+            self._keeper.ended(entry, event)
+        entry.ends(event)
         del self._running[entry.number]
         self._of_tenants[entry.standing.tenant.name] -= 1
         self._endings[entry.status] += 1

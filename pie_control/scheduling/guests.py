@@ -109,6 +109,10 @@ class Guests:
                 if account.futures:
                     self._fly(account)
 
+    def has_hands(self, host: int) -> bool:
+        """Whether somebody of a host has something in hands."""
+        return bool(self._hands.get(host))
+
     def gone(self, account: Account) -> None:
         """An inferlet has ended."""
         if account.place is not None:

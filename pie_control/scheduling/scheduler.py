@@ -359,6 +359,10 @@ class Scheduler:
 
     # ---- inspection ----
 
+    def waits_for(self, host: int) -> bool:
+        """Whether an inferlet of a host was told something, and has issued nothing since: its `HostQuiet` counts."""
+        return self._guests.has_hands(host)
+
     def kept_pages(self, tenant: Tenant, wanted: Fetch) -> int:
         """How many pages of a text a tenant can import, now or soon; of what has a name 1 or 0."""
         return self._memory.exports.known(tenant, wanted.text.pages if wanted.text is not None else [wanted.name])

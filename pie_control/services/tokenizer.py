@@ -41,7 +41,7 @@ class Detokenizer:
 
     def __init__(self, tokenizer: Tokenizer) -> None:
         self._tokenizer = tokenizer
-        self._bytes = codecs.getincrementaldecoder("utf-8")("replace")
+        self._decode = codecs.getincrementaldecoder("utf-8")("replace").decode
         self._context: list[int] = []
         self._pending: list[int] = []
 
@@ -49,10 +49,16 @@ class Detokenizer:
         """The text that these tokens complete; raises InvalidArgument."""
         self._tokenizer.check(tokens)
         if self._tokenizer.is_byte_level:
-            return self._bytes.decode(b"".join(map(self._tokenizer.printed_bytes, tokens)))
-        return "".join(map(self._push_one, tokens))
+            return self._decode(b"".join(map(self._tokenizer.printed_bytes, tokens)))
+        return "".join(map(self._push_beside, tokens))
 
-    def _push_one(self, token: int) -> str:
+    def push_one(self, token: int) -> str:
+        """The text that this token completes; raises InvalidArgument."""
+        if self._tokenizer.is_byte_level:
+            return self._decode(self._tokenizer.printed_bytes(token))
+        return self.push((token,))
+
+    def _push_beside(self, token: int) -> str:
         """For decoders that look at neighbours: decodes behind a word, which is never left without its space, and the
         tokens of the piece before, and leaves these out."""
         self._pending.append(token)
@@ -82,7 +88,7 @@ class Tokenizer:
         self._plain_text = PlainText(data, self._added, source or "", self._most)
         self.is_byte_level = isinstance(self.inner.decoder, ByteLevel)
         self.printed_bytes = lru_cache(REMEMBERED_TOKENS)(self._printed_bytes)
-        """Bytes that a token adds to text: none if it is special."""
+        """Bytes that a token adds to text: none if it is special. Raises InvalidArgument."""
 
     @property
     def has_chat_template(self) -> bool:
@@ -150,6 +156,7 @@ class Tokenizer:
         return bytes([int(byte[1], 16)]) if byte else written.replace("▁", " ").encode()  # as SentencePiece writes them
 
     def _printed_bytes(self, token: int) -> bytes:
+        self.check((token,))
         added = self._added.get(token)
         return b"" if added is not None and added.special else self._bytes_of(token)
 

@@ -12,7 +12,6 @@ from collections.abc import Callable, Sequence
 
 from pie_control.application.links import ControlLink
 from pie_control.application.messages import Post, Said, ToHost, Welcome
-from pie_control.inferlets.events import Message
 
 SMALL_HOST = "tests.helpers.small_host:SmallHost"
 REFUSING_HOST = "tests.helpers.small_host:RefusingHost"
@@ -37,7 +36,7 @@ class SmallHost:
         self.link.send([self.says(one.number, one.text) for one in posted])
 
     def says(self, number: int, text: str) -> Said:
-        return Said(number, Message(text, inferlet=f"host {self.number}"))
+        return Said([number], [text])
 
 
 class RefusingHost:

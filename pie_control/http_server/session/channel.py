@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from pie_control.inferlets.events import Ended, Event, LogLine
+from pie_control.inferlets.events import Ended, LogLine
 from pie_control.registry.entry import Entry
 
+from ..messages import encode
 from .send_buffer import SendBuffer
 
 
@@ -31,15 +32,21 @@ class Channel:
             self._is_in_turn = True
             self._buffer.add(self.take)
 
-    def take(self) -> Event | None:
-        """The next event that the client wants."""
-        while self._open and (event := self.inferlet.outbox.take()) is not None:
-            if isinstance(event, Ended):
+    def take(self, items: list[bytes], most: int) -> int:
+        """Adds the next events that the client wants to a frame, up to the one with which they have `most` bytes; how
+        many they have. With fewer, none is left."""
+        size = 0
+        while size < most:
+            event = self.inferlet.outbox.take() if self._open else None
+            if event is None:
+                self._is_in_turn = False
+                break
+            if type(event) is Ended:
                 self._on_end(event.inferlet)
-            if self._logs or not isinstance(event, LogLine):
-                return event
-        self._is_in_turn = False
-        return None
+            if self._logs or type(event) is not LogLine:
+                items.append(item := encode(event))
+                size += len(item)
+        return size
 
     def close(self) -> None:
         """Leaves further events to the next reader."""

@@ -10,8 +10,6 @@ import asyncio
 from collections import deque
 from collections.abc import Callable
 
-from pie_control.inferlets.events import Event
-
 from ..messages import encode
 
 FRAME_BYTES = 64 << 10
@@ -22,8 +20,9 @@ MAX_REPLY_BYTES = 1 << 20
 """Replies that wait for the client: with more, its next request waits."""
 
 
-TakeEvent = Callable[[], Event | None]
-"""Gives the next event of one inferlet, or None; the inferlet is then no longer in turn."""
+TakeEvents = Callable[[list[bytes], int], int]
+"""Adds events of one inferlet, encoded, up to the one with which they have this number of bytes; how many they have.
+With fewer, it has no more, and is no longer in turn."""
 
 
 class SendBuffer:
@@ -32,7 +31,7 @@ class SendBuffer:
     def __init__(self) -> None:
         self._replies: deque[bytes] = deque()
         self._reply_bytes = 0
-        self._sources: deque[TakeEvent] = deque()
+        self._sources: deque[TakeEvents] = deque()
         self._ready = asyncio.Event()
         self._room = asyncio.Event()
         self._room.set()
@@ -50,7 +49,7 @@ class SendBuffer:
         """Waits until the client has read most replies."""
         await self._room.wait()
 
-    def add(self, source: TakeEvent) -> None:
+    def add(self, source: TakeEvents) -> None:
         """Gives a turn to a source, which has events and is not in turn."""
         self._sources.append(source)
         self._ready.set()
@@ -85,13 +84,7 @@ class SendBuffer:
     def _take_share(self, items: list[bytes], most: int) -> int:
         source = self._sources.popleft()
         share = min(most, SHARE_BYTES) if self._sources else most
-        size = 0
-        while size < share:
-            event = source()
-            if event is None:
-                return size
-            item = encode(event)
-            size += len(item)
-            items.append(item)
-        self._sources.append(source)
+        size = source(items, share)
+        if size >= share:
+            self._sources.append(source)
         return size

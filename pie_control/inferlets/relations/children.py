@@ -17,7 +17,7 @@ from typing import NamedTuple, Protocol
 from ...config import InferletLimits
 from ...errors import CallError, Cancelled, QuotaExceeded
 from ...texts import byte_size
-from ..events import Ended, LogLine, Message, Span
+from ..events import Ended, LogLine, Span
 from ..mailbox import EVENT_BYTES, MAX_KEPT_BYTES, Received
 from ..waiting.waits import Waits
 from .client import ClientMail
@@ -279,11 +279,11 @@ class ToParent:
     def runs(self, number: int) -> None:
         self._outside.runs(number)
 
-    def says(self, number: int, event: Message | LogLine) -> None:
-        if isinstance(event, Message):
-            self._child.says(event.text)
-        else:
-            self._outside.says(number, event)
+    def says(self, number: int, text: str) -> None:
+        self._child.says(text)
+
+    def logs(self, number: int, line: LogLine) -> None:
+        self._outside.logs(number, line)
 
     def ended(self, number: int, event: Ended, cpu_seconds: float) -> None:
         self._child.ended(event)
@@ -305,8 +305,11 @@ class Outside(Protocol):
     def runs(self, number: int) -> None:
         """It has its first turn."""
 
-    def says(self, number: int, event: Message | LogLine) -> None:
+    def says(self, number: int, text: str) -> None:
         """It says something to its client."""
+
+    def logs(self, number: int, line: LogLine) -> None:
+        """It has a line for its log."""
 
     def ended(self, number: int, event: Ended, cpu_seconds: float) -> None:
         """The last that it says."""

@@ -108,8 +108,7 @@ class Waits:
         """Tokens of a decode run arrived; `over`: and it has ended. One that fails is resolved with its error.
         `scores`: those of each token, if the run asked for them."""
         run = self.futures.find_run(future)
-        if run is not None:
-            run.advance(tokens, over, scores)
+        if run is not None and run.advance(tokens, over, scores):
             self._settle_run(future)
 
     def watch_run(self, future: int, watch: Watch) -> None:

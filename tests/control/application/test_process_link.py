@@ -53,7 +53,7 @@ class Heard:
         link.on_lost = self._lose
 
     def _hear(self, messages: Sequence[FromHost]) -> None:
-        self.texts += [message.event.text for message in messages if isinstance(message, Said)]
+        self.texts += [text for message in messages if isinstance(message, Said) for text in message.texts]
         self._news.set()
 
     def _lose(self, reason: str) -> None:

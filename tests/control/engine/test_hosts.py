@@ -201,7 +201,7 @@ def test_a_record_says_what_its_host_told(tmp_path: Path) -> None:
         assert entry.info().status == "created"
         message = Message("hello", inferlet=entry.id)
         scene.link(entry).says(
-            Started(1), Said(1, message), Report(0, 0.0, 0, 0, 0, usage=[InferletUsage(1, 1.5, 3, 4)])
+            Started(1), Said([1], ["hello"]), Report(0, 0.0, 0, 0, 0, usage=[InferletUsage(1, 1.5, 3, 4)])
         )
         info = entry.info()
         assert (info.status, info.cpu_seconds, info.pages, info.embeds) == ("running", 1.5, 3, 4)
@@ -261,7 +261,7 @@ def test_results_go_to_the_hosts_of_their_owners_which_are_quiet_when_they_have_
             assert [(done.owner, done.future) for done in results.completions] == [(entry.number, FUTURE)]
             assert {progress.owner for progress in results.progress} == {entry.number}
         (replica,), heard = scene.model.replicas, list[tuple[int, int | None]]()
-        replica.quiet = lambda host, turn: heard.append((host, turn))  # type: ignore[assignment]
+        replica.quiet = lambda host, turn: bool(heard.append((host, turn)))  # type: ignore
         assert not scene.hosts.are_quiet
         one.says(Quiet(0))  # it had not taken the results yet
         assert heard.pop() == (1, 0)
@@ -283,6 +283,27 @@ def test_results_go_to_the_hosts_of_their_owners_which_are_quiet_when_they_have_
     play(tmp_path, body)
 
 
+def test_no_turn_is_taken_for_a_host_that_nobody_waits_for(tmp_path: Path) -> None:
+    async def body(scene: Scene) -> None:
+        entry = await scene.launch()
+        link = scene.link(entry)
+        scene.synchronizes(entry)
+        scene.quiet(link)
+        link.take(Results)
+        scheduler = scene.model.replicas[0].scheduler
+        assert scheduler is not None
+        turns: list[float] = []
+        turn = scheduler.turn
+        scheduler.turn = lambda now, events: (turns.append(now), turn(now, events))[1]  # type: ignore
+        scene.quiet(link, results=1)
+        assert len(turns) == 1, "it had been told a result, and others might have waited for what it issues"
+        scene.quiet(link, results=1)
+        link.says(Quiet(1), Said([1], ["a text that goes by itself"]))
+        assert len(turns) == 1
+
+    play(tmp_path, body)
+
+
 def test_the_client_is_served_after_the_wave_and_what_it_does_comes_behind(tmp_path: Path) -> None:
     async def body(scene: Scene) -> None:
         entry = await scene.launch()
@@ -297,7 +318,7 @@ def test_the_client_is_served_after_the_wave_and_what_it_does_comes_behind(tmp_p
 
         link = scene.link(entry)
         entry.attach(listener)
-        link.says(Started(1), *(Said(1, Message(text, inferlet=entry.id)) for text in ("1", "2", "3")))
+        link.says(Started(1), Said([1, 1, 1], ["1", "2", "3"]))
         assert heard == ["1", "2", "3", "terminated"]
 
     play(tmp_path, body)
@@ -484,7 +505,7 @@ def test_what_an_ended_inferlet_does_goes_nowhere(tmp_path: Path) -> None:
     async def body(scene: Scene) -> None:
         entry = await scene.launch()
         scene.link(entry).says(Finished(1, Ended("terminated", inferlet="i1"), 0.0))
-        scene.link(entry).says(Started(1), Read(1, 5), Said(1, Message("late", inferlet="i1")))
+        scene.link(entry).says(Started(1), Read(1, 5), Said([1], ["late"]))
         scene.link(entry).says(Commands("fake", [Closed(1)]), Finished(1, Ended("failed", inferlet="i1"), 0.0))
         assert entry.info().status == "terminated"
         scene.hosts.post(1, "late")

@@ -17,7 +17,7 @@ from pie_control.inferlets.model import ModelView
 from pie_control.resources.address_space import AddressSpace
 from pie_control.resources.quotas import Ledgers, Quota
 from pie_control.scheduling import Closed, Event, Opened, Reason, Scheduler, Turn
-from pie_inference.protocol import WaveDone
+from pie_inference.protocol import DropAdapter, WaveDone
 from tests.helpers.guard import HANG_SECONDS
 from tests.helpers.played_client import PlayedClient
 
@@ -94,6 +94,9 @@ def take_turn(replica: Replica) -> Turn | None:
 def test_a_turn_without_anything_to_do_is_none() -> None:
     async def body(scene: Scene) -> None:
         assert scene.replica.turn() is None
+        assert not scene.replica.quiet(0, None), "nobody waits for the host"
+        assert scene.replica.turn() is None
+        scene.replica.take(DropAdapter(1))
         turn = take_turn(scene.replica)
         assert turn is not None
         assert (turn.waves, turn.completions, turn.endings, turn.deadline) == ((), (), (), None)

@@ -14,6 +14,7 @@ import pytest
 import websockets
 
 from pie_control.http_server import connections
+from pie_control.http_server.messages import encode
 from pie_control.http_server.routes import event_stream
 from pie_control.http_server.session.send_buffer import FRAME_BYTES, MAX_REPLY_BYTES, SHARE_BYTES, SendBuffer
 from pie_control.inferlets import mailbox
@@ -162,8 +163,12 @@ class Events:
     def __init__(self, name: str, size: int, count: int) -> None:
         self._events: list[Event] = [Message("x" * size, inferlet=name)] * count
 
-    def take(self) -> Event | None:
-        return self._events.pop() if self._events else None
+    def take(self, items: list[bytes], most: int) -> int:
+        size = 0
+        while self._events and size < most:
+            items.append(encode(self._events.pop()))
+            size += len(items[-1])
+        return size
 
 
 def test_sources_share_a_frame() -> None:

@@ -13,7 +13,7 @@ import pytest
 from pie_control.config import InferletLimits
 from pie_control.errors import NotFound, QuotaExceeded
 from pie_control.inferlets import mailbox
-from pie_control.inferlets.events import Ended, Event, Message, Span
+from pie_control.inferlets.events import Ended, Event, LogLine, Message, Span
 from pie_control.inferlets.inferlet import Inferlet, Launched
 from pie_control.inferlets.lifecycle import Status
 from pie_control.sandbox.fibers import Instance, Step
@@ -67,8 +67,11 @@ class Heard:
     def runs(self, number: int) -> None:
         """It has its first turn."""
 
-    def says(self, number: int, event: Event) -> None:
-        self.events.append(event)
+    def says(self, number: int, text: str) -> None:
+        self.events.append(Message(text, inferlet=f"i{number}"))
+
+    def logs(self, number: int, line: LogLine) -> None:
+        self.events.append(line)
 
     def ended(self, number: int, event: Ended, cpu_seconds: float) -> None:
         self.events.append(event)

@@ -44,7 +44,7 @@ def test_times_are_those_between_launch_tokens_and_end() -> None:
     requests.tokens_came(runs(1), 20.0)  # of another run: that none came between says nothing
     requests.answered([Completion(1, 8, Token(5)), Completion(1, 9, Verified(2, 5))], 21.0)
     one.runs()
-    one.says(Ended(Status.FINISHED, None, None, inferlet="i1"))
+    one.ends(Ended(Status.FINISHED, None, None, inferlet="i1"))
     requests.inferlet_ended(one, 30.0)
     assert (requests.first_token.count, requests.first_token.sum) == (1, 1.0)
     assert (requests.between_tokens.count, requests.between_tokens.sum) == (2, 0.75)

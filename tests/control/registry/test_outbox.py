@@ -34,7 +34,9 @@ class Mail(Outbox):
     __slots__ = ("has_room", "log", "send", "sender", "when_room", "write")
 
     def __init__(self, inferlet: str, limits: InferletLimits) -> None:
-        self.sender = sender = Sender(inferlet, limits, self.add)
+        self.sender = sender = Sender(
+            inferlet, limits, lambda text: self.add(Message(text, inferlet=inferlet)), self.add
+        )
         super().__init__(inferlet, limits, sender.room)
         self.send, self.log, self.write = sender.send, sender.log, sender.write
         self.has_room, self.when_room = sender.has_room, sender.when_room

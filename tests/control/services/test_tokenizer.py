@@ -173,7 +173,7 @@ def test_an_added_token_is_its_own_text() -> None:
 @pytest.mark.parametrize("tokens", [[259], [0, 2**31], [2**32 - 1]])
 def test_tokens_outside_the_vocabulary_are_refused(tokens: list[int]) -> None:
     one = bytewise()
-    for call in (one.decode, Detokenizer(one).push):
+    for call in (one.decode, Detokenizer(one).push, lambda tokens: Detokenizer(one).push_one(tokens[-1])):
         with pytest.raises(InvalidArgument, match="not in the vocabulary of 259"):
             call(tokens)
 
