@@ -8,6 +8,7 @@ import math
 from collections import Counter
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from ..errors import TooManyRequests
@@ -31,11 +32,17 @@ class LineLimits:
     wait_seconds: float
 
 
-@dataclass(slots=True)
 class Place:
-    """What a request has while it is served. `evicted`: whoever has it says that others needed its memory."""
+    """What a request has while it is served: until it leaves, or its block ends."""
 
-    evicted: bool = False
+    def __init__(self, left: Callable[[bool], None]) -> None:
+        self._left: Callable[[bool], None] | None = left
+
+    def leave(self, evicted: bool = False) -> None:
+        """The next one may go. `evicted`: others needed the memory of this one. Idempotent."""
+        left, self._left = self._left, None
+        if left is not None:
+            left(evicted)
 
 
 class WaitingLine:
@@ -84,9 +91,9 @@ class WaitingLine:
 
     @contextlib.asynccontextmanager
     async def place(self, standing: Standing) -> AsyncIterator[Place]:
-        """Waits for a place, which the block has until it ends. Raises Refused, with the seconds after which it makes
-        sense to try again, if too many wait, or if it has waited too long; TooManyRequests if the tenant has as many
-        requests as it may have inferlets."""
+        """Waits for a place, which the block has until it ends or leaves. Raises Refused, with the seconds after which
+        it makes sense to try again, if too many wait, or if it has waited too long; TooManyRequests if the tenant has
+        as many requests as it may have inferlets."""
         tenant = standing.tenant
         self._check_tenant(standing)
         if self._must_wait():
@@ -94,16 +101,19 @@ class WaitingLine:
         else:
             self._take(tenant)
             self._note()
-        place = Place()
+        place = Place(partial(self._leave, tenant))
         try:
             yield place
         finally:
-            self._pace.ends(self._clock())
-            if place.evicted:
-                self._places.evicted(self._serving.total() - 1)
-            elif self._waiters:
-                self._places.ended()
-            self._give_back(tenant)
+            place.leave()
+
+    def _leave(self, tenant: Tenant, evicted: bool) -> None:
+        self._pace.ends(self._clock())
+        if evicted:
+            self._places.evicted(self._serving.total() - 1)
+        elif self._waiters:
+            self._places.ended()
+        self._give_back(tenant)
 
     def _must_wait(self) -> bool:
         return bool(self._waiters) or self._is_full()

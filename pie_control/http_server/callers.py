@@ -24,8 +24,6 @@ BEARER = "bearer "
 ALL = frozenset(CAPABILITIES)
 HOW = "the header `Authorization: Bearer TOKEN`, or PIE_TOKEN or --token of the command line, shows it"
 
-REMOVED = "the token of this connection is no tenant's any more: ask the operator of the server for another"
-
 
 @dataclass
 class Caller:
@@ -155,8 +153,8 @@ class Callers:
         """Why a request that was let in may not go on; empty if it may."""
         try:
             self.of(Headers(scope=scope))
-        except Unauthorized:
-            return REMOVED if scope.get("state", {}).get("caller") else ""
+        except Unauthorized as refusal:
+            return str(refusal).partition(";")[0] if scope.get("state", {}).get("caller") else ""
         return ""
 
     def _caller(self, account: TokenGrant, may: frozenset[str], key: str = "", most: int | None = None) -> Caller:

@@ -112,6 +112,11 @@ class Outbox:
         """Size of the log and of the events that nobody has taken."""
         return self._kept_bytes + self._kept_log_bytes + self._log_bytes
 
+    @property
+    def is_full(self) -> bool:
+        """Whether so much waits for a reader that the inferlet waits as well, or soon will."""
+        return self._kept_bytes >= IN_FLIGHT_BYTES // 2
+
     def add(self, event: Event) -> None:
         """The inferlet has said this."""
         match event:

@@ -9,6 +9,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 
 from pie_control.http_server.listening import bind
@@ -39,8 +40,9 @@ async def main(args):
 
 
 @asynccontextmanager
-async def serving(cache_dir: Path) -> AsyncIterator[tuple[ServerApi, str]]:
-    async with started(cache_dir, InProcessClient(FakeModel()), warm_pool=0) as api, asyncio.timeout(HANG_SECONDS):
+async def serving(cache_dir: Path, **settings: Any) -> AsyncIterator[tuple[ServerApi, str]]:
+    model = InProcessClient(FakeModel())
+    async with started(cache_dir, model, warm_pool=0, **settings) as api, asyncio.timeout(HANG_SECONDS):
         server = HttpServer(api, bind("127.0.0.1", 0), api.config)
         await server.start()
         try:
@@ -105,5 +107,25 @@ def test_what_nobody_reads_waits_for_the_first_client(guest_cache: Path) -> None
                 await socket.send(json.dumps({"type": "attach", "id": 1, "inferlet": inferlet.id}))
                 messages = await until(socket, "ended")
             assert [int(text[:9]) for text in texts_of(messages, inferlet.id)] == list(range(COUNT))
+
+    asyncio.run(check())
+
+
+@pytest.mark.parametrize("count", [COUNT, 20], ids=["more than may wait", "all of it waits"])
+def test_a_client_that_reads_nothing_of_its_answer_keeps_no_place_in_the_line(count: int, guest_cache: Path) -> None:
+    async def check() -> None:
+        async with (
+            serving(guest_cache, max_serving=1, max_wait_seconds=10) as (api, url),
+            httpx.AsyncClient(base_url=url, trust_env=False, timeout=HANG_SECONDS) as client,
+        ):
+            await api.upload(AWAITED.replace(str(COUNT), str(count)).encode(), "flood")
+            await api.upload(b"async def main(args): return 1", "quick")
+            body = {"model": f"{api.models()[0].name}+flood", "stream": True}
+            async with client.stream("POST", "/v1/completions", json=body) as unread:
+                assert unread.status_code == 200
+                quick = await client.post("/v1/completions", json={"model": f"{api.models()[0].name}+quick"})
+                assert (quick.status_code, quick.text) == (200, "1")
+                texts = [line async for line in unread.aiter_lines() if line.startswith("data: 0")]
+            assert [int(text[6:15]) for text in texts] == list(range(count))
 
     asyncio.run(check())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from functools import partial
 
 from starlette.datastructures import Address
 from starlette.responses import Response
@@ -13,6 +14,7 @@ from pie_control.durable.responses import ResponseRecord
 from pie_control.errors import PieError
 from pie_control.gateway.ending import result_of
 from pie_control.gateway.gateway import Gateway
+from pie_control.gateway.line import Place
 from pie_control.gateway.refusal import Refused
 from pie_control.gateway.request import ServedRequest
 from pie_control.gateway.stored.marks import Fetch, Part, Store, read_mark
@@ -104,9 +106,9 @@ class ServedResponse(Response):
         async with self._gateway.line.place(self._api.standing) as place:
             inferlet = await self._gateway.launch(self._request, self._api)
             try:
-                await self._answer_of(inferlet, send)
+                await self._answer_of(inferlet, place, send)
             finally:
-                place.evicted = inferlet.status == Status.EVICTED
+                place.leave(inferlet.status == Status.EVICTED)
 
     async def again(self, record: ResponseRecord) -> None:
         """Makes an answer of the background that the server before did not end; nobody waits for it."""
@@ -118,10 +120,17 @@ class ServedResponse(Response):
             if not self._stored.done():
                 await self._gateway.stored.fail(record, LOST)
 
-    async def _answer_of(self, inferlet: Entry, send: Send) -> None:
+    def _hear(self, inferlet: Entry, place: Place) -> None:
+        """An event has come. An inferlet that has ended, or waits for a client that does not read, needs no place: the
+        client would keep others from it."""
+        self._news.set()
+        if inferlet.ended is not None or inferlet.outbox.is_full:
+            place.leave(inferlet.status == Status.EVICTED)
+
+    async def _answer_of(self, inferlet: Entry, place: Place, send: Send) -> None:
         try:
             self._attachments.claim(inferlet.id, self)
-            inferlet.outbox.attach(self._news.set)
+            inferlet.outbox.attach(partial(self._hear, inferlet, place))
             if (running := await self._begin(inferlet)) is not None:
                 await self._store(running, inferlet)
             else:

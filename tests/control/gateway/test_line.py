@@ -50,7 +50,7 @@ class Played:
         async with self.line.place(standing) as place:
             self.went.append(name)
             await self._ends[name].wait()
-            place.evicted = name in self.evicted
+            place.leave(name in self.evicted)
 
     async def end(self, name: str) -> None:
         self._ends[name].set()

@@ -143,7 +143,7 @@ def test_what_is_under_way_ends_when_its_token_is_removed(tmp_path: Path) -> Non
                 streamed = (await http.post("/v1/inferlets", json={"program": "echo"})).json()["id"]
                 async with http.stream("GET", f"/v1/inferlets/{streamed}/events") as events:
                     server.use(one)
-                    with pytest.raises(Unauthorized, match=r"is no tenant's any more: ask the operator"):
+                    with pytest.raises(Unauthorized, match="no tenant of this server has this token: ask its operator"):
                         await ends.result()
                     told = bytearray()
                     with pytest.raises(httpx.RemoteProtocolError):  # it was cut
