@@ -54,19 +54,19 @@ def make_parser() -> argparse.ArgumentParser:
             allow_abbrev=False,  # an option of the inferlet must not be taken for one of ours
         )
         command.add_arguments(sub)
-        sub.set_defaults(command=command.NAME, execute=command.execute)
+        sub.set_defaults(command=command.NAME, execute=command.execute, refuse=sub.error)
     return parser
 
 
 def parse(arguments: Sequence[str]) -> argparse.Namespace:
     """Options of a command line; what follows `--` goes to the inferlet, as `program_arguments`."""
     ours, dashes, theirs = _split(arguments)
-    parser = make_parser()
-    options, unknown = parser.parse_known_args(ours)
+    options, unknown = make_parser().parse_known_args(ours)
     if unknown:
         said, program = " ".join(unknown), getattr(options, "program", None)
-        hint = f"; options of the inferlet follow `--`: `pie {options.command} {program} -- {said}`" if program else ""
-        parser.error(f"unrecognized arguments: {said}{hint}")
+        rather = f"options of the inferlet follow `--`: `pie {options.command} {program} -- {said}`"
+        hint = rather if program else f"see `pie {options.command} --help`"
+        options.refuse(f"unrecognized arguments: {said}; {hint}")
     if dashes and not hasattr(options, "arguments"):
         raise SystemExit("pie: only `run`, `launch` and `test` take arguments after `--`")
     options.program_arguments = [*getattr(options, "arguments", []), *theirs]

@@ -37,7 +37,8 @@ def bind(host: str, port: int) -> socket.socket:
         listener.listen(1024)
     except (OSError, OverflowError) as error:
         listener.close()
-        raise ConfigError(f"cannot listen on {host}:{port}: {error}; choose another --host or --port") from None
+        why = str(error).rstrip(".")
+        raise ConfigError(f"cannot listen on {host}:{port}: {why}; choose another --host or --port") from None
     listener.setblocking(False)
     return listener
 

@@ -166,6 +166,15 @@ def test_an_option_of_the_inferlet_in_front_of_the_dashes_is_told(
         assert f"options of the inferlet follow `--`: `pie {command} story.py -- {given[0]}" in told
 
 
+def test_an_unknown_option_is_told_by_its_command(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as caught:
+        main(["new", "story", "--language", "rust"])
+    assert caught.value.code == 2
+    told = capsys.readouterr().err
+    assert told.startswith("usage: pie new [-h] [--lang {python,rust}] NAME")
+    assert told.endswith("pie new: error: unrecognized arguments: --language rust; see `pie new --help`\n")
+
+
 # ---- against a server ------------------------------------------------------------------------------------------------
 
 
