@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -52,7 +52,7 @@ class SampleColumns(NamedTuple):
 
     embeds: Numbers
     token_slots: list[int]
-    params: NDArray[np.float64]  # [rows, fields of SamplingParams]
+    params: Mapping[str, NDArray[np.generic]]  # as `param_columns` makes them
     uniform: NDArray[np.float64]
     recent_counts: Numbers
     recent: Numbers

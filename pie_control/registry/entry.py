@@ -166,5 +166,5 @@ class Entry:
         self.ended = time.time()
         self.result, self.error = event.result, event.error
         self.pages = self.embeds = self._inbox_bytes = self._inbox_blob_bytes = 0
-        self.outbox.add(event)
+        self.outbox.ended(event)
         self.kept_when_ended = self.outbox.kept_bytes + byte_size(event.result or "") + byte_size(event.error or "")

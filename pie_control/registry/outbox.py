@@ -117,18 +117,16 @@ class Outbox:
         """Whether so much waits for a reader that the inferlet waits as well, or soon will."""
         return self._kept_bytes >= IN_FLIGHT_BYTES // 2
 
-    def add(self, event: Event) -> None:
-        """The inferlet has said this."""
-        match event:
-            case Message(text=text):
-                self._kept_bytes += size_of(text)
-                self._emit(event)
-            case LogLine():
-                self._add_line(event)
-            case Ended():
-                self._tell_left_out()
-                self._ended = event
-                self._emit(event)
+    def said(self, text: str) -> None:
+        """The inferlet has a message for its client."""
+        self._kept_bytes += size_of(text)
+        self._emit(Message(text, inferlet=self._inferlet))
+
+    def ended(self, event: Ended) -> None:
+        """The inferlet has ended."""
+        self._tell_left_out()
+        self._ended = event
+        self._emit(event)
 
     def restore(self, lines: Iterable[LogLine]) -> None:
         """The log of an inferlet that ended under a server before; its reader gets the end alone."""
@@ -136,7 +134,8 @@ class Outbox:
             self._log_lines.append(line)
             self._log_bytes += size_of(line.text)
 
-    def _add_line(self, line: LogLine) -> None:
+    def logged(self, line: LogLine) -> None:
+        """The inferlet has a line for its log."""
         self._log_lines.append(line)
         size = size_of(line.text)
         self._log_bytes += size

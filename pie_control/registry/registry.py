@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from ..config import InferletLimits
 from ..durable.inferlets import InferletRecords
 from ..errors import Overloaded, TooManyRequests, UnknownName
-from ..inferlets.events import Ended, InferletUsage, LogLine, Message, Span
+from ..inferlets.events import Ended, InferletUsage, LogLine, Span
 from ..inferlets.lifecycle import ENDINGS, Status
 from ..programs.store import Program
 from ..tenants.tenant import DEFAULT_STANDING, DEFAULT_TENANT, Standing, Tenant
@@ -145,12 +145,12 @@ class Registry:
         """Inferlets have messages for their clients, in this order. Those of one that has ended are dropped."""
         for number, text in zip(numbers, texts, strict=True):
             if entry := self._running.get(number):
-                entry.outbox.add(Message(text, inferlet=entry.id))
+                entry.outbox.said(text)
 
     def logged(self, number: int, line: LogLine) -> None:
         """An inferlet has a line for its log. Nothing happens if it has ended."""
         if entry := self._running.get(number):
-            entry.outbox.add(line)
+            entry.outbox.logged(line)
             if self._keeper:
                 self._keeper.said(number, line)
 

@@ -64,6 +64,8 @@ class AddressSpace:
         self.states = StateTable()
         self.hazards = Hazards(self.pages, self.embeds)
         self.runs = HeldRuns(self.pages)
+        self.run_advanced = self.runs.advanced
+        """Tokens of a decode run arrived: see there. A run that fails is `answered`."""
         self.queues: set[int] = set()
         self._draining: deque[tuple[int, int]] = deque()  # (seq, queue), destroyed ones whose commands may wait
         self._last_queue = 0
@@ -265,11 +267,6 @@ class AddressSpace:
         self._delivered.append(future)
         if len(self._delivered) >= REMEMBERED_TOKENS + FORGOTTEN_AT_ONCE:
             self._forget_samples()
-
-    def run_advanced(self, future: int, tokens: Sequence[int], over: bool) -> bool:
-        """Tokens of a decode run arrived; `over`: and it has ended. False if it was cancelled before: nobody gets
-        them. A run that fails is `answered`."""
-        return self.runs.advanced(future, tokens, over)
 
     def _forget_samples(self) -> None:
         """Nobody else knows what may still be named."""

@@ -62,18 +62,18 @@ class Pool:
 
     def release(self, slots: Iterable[int], wave: int | None) -> None:
         """Drops a reference. Slots without a reference are quarantined until `wave` completes (None: free at once)."""
-        dropped = [slot for slot in slots if self._drop(slot)]
+        dropped, references = list[int](), self._references
+        for slot in slots:
+            left = references[slot] - 1
+            assert left >= 0, f"slot {slot} was given back twice"
+            references[slot] = left
+            if not left:
+                dropped.append(slot)
         if wave is None:
             self._free.extend(dropped)
         elif dropped:
             self._quarantine.append((wave, dropped))
             self.quarantined += len(dropped)
-
-    def _drop(self, slot: int) -> bool:
-        references = self._references[slot]
-        assert references > 0, f"slot {slot} was given back twice"
-        self._references[slot] = references - 1
-        return references == 1
 
     def wave_completed(self, wave: int) -> None:
         """Frees what was quarantined for `wave` and the ones before."""

@@ -11,7 +11,7 @@ from typing import Any
 
 from pie_control.config import InferletLimits
 from pie_control.errors import Conflict
-from pie_control.inferlets.events import Ended, LogLine, Message
+from pie_control.inferlets.events import Ended, LogLine
 from pie_control.inferlets.mailbox import Inbox, Sender
 from pie_control.programs.store import ProgramInfo
 from pie_control.registry.entry import InferletInfo
@@ -35,7 +35,7 @@ class FakeInferlet:
         self.error: str | None = None
         self.waits_for: str | None = None
         self.outbox = Outbox(id, LIMITS, lambda taken, read: self.sender.room(taken, read))
-        self.sender = Sender(id, LIMITS, lambda text: self.outbox.add(Message(text, inferlet=id)), self.outbox.add)
+        self.sender = Sender(id, LIMITS, self.outbox.said, self.outbox.logged)
         self._inbox = Inbox()
         self._arrived = asyncio.Event()
         self.task: asyncio.Task[None]
@@ -87,7 +87,7 @@ class FakeInferlet:
             self.status, self.ended, self.result, self.error = status, time.time(), result, error
             self.waits_for = None
             self.sender.close()
-            self.outbox.add(Ended(status, result, error, inferlet=self.id))
+            self.outbox.ended(Ended(status, result, error, inferlet=self.id))
 
 
 Body = Callable[[FakeInferlet], Awaitable[Any]]

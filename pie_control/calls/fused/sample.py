@@ -272,7 +272,7 @@ def _of_rows(rows: SampleColumns, mask_bytes: int) -> Sample:
         recent=rows.recent,
         allowed_rows=rows.allowed_rows,
         allowed=np.frombuffer(b"".join(rows.allowed), np.uint8).reshape(-1, mask_bytes),
-        **param_columns(rows.params),
+        **rows.params,
         **({} if rows.grammars is None else _matchers(0, rows.grammars)),
     )
 
@@ -281,7 +281,7 @@ def _extended(batch: Sample, rows: SampleColumns) -> Sample:
     """The batch with rows of decode runs behind its commands."""
     masks = np.frombuffer(b"".join(rows.allowed), np.uint8).reshape(-1, batch.allowed.shape[1])
     moved = np.where(rows.allowed_rows < 0, -1, rows.allowed_rows + len(batch.allowed)).astype(np.int32)
-    more = param_columns(rows.params)
+    more = dict(rows.params)
     typical = _joined_typical(batch, more.pop("typical_p", None), len(rows.embeds))
     return Sample(
         embeds=join(batch.embeds, rows.embeds),

@@ -19,6 +19,10 @@ class StepMatchers:
     def __init__(self) -> None:
         self._ended: list[int] = []
 
+    def __bool__(self) -> bool:
+        """Whether the worker should hear of ends."""
+        return bool(self._ended)
+
     def end(self, serial: int) -> None:
         """A run with a matcher is over. Steps of it may be in flight still, but none goes from now on."""
         self._ended.append(serial)

@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from pie_control.calls.adapters import NO_ADAPTER
 from pie_control.calls.columns import EmbedColumns, ForwardColumns, Numbers, SampleColumns
 from pie_control.calls.fused.runs import RunCommand
-from pie_control.calls.sampler import Bias, param_rows
+from pie_control.calls.sampler import Bias, param_columns, param_rows
 from pie_control.errors import CallError
 from pie_control.resources.holdings import Holdings
 from pie_control.resources.kinds import PAGES, Resource
@@ -96,6 +96,7 @@ class Runs(Generic[Q]):
         self._special = 0  # runs with a bias, or that ask for log-probabilities
         self._ready: Rows | None = None  # rows that are ready, if they were looked for since the last change
         self._ready_classes: list[int] | None = None  # how many of each class, likewise
+        self._plain: tuple[bytes, SampleColumns] | None = None  # rows that sample as in their last step, and how
         self.live = 0
 
     # ---- beginning and end ----
@@ -108,6 +109,7 @@ class Runs(Generic[Q]):
         run = DecodeRun(queue, command, holdings, self._page_size, row)
         self._runs[row] = run
         self._special += run.is_special
+        self._plain = None
         self._serial += 1
         self.live += 1
         one = self._table[row : row + 1]
@@ -135,7 +137,7 @@ class Runs(Generic[Q]):
         if one["matched"]:
             self._matchers.end(int(one["serial"]))
         one["serial"], one["ready"] = 0, False
-        self._ready = self._ready_classes = None
+        self._ready = self._ready_classes = self._plain = None
         self._special -= run.is_special
         self._runs[run.row] = None
         self._free.append(run.row)
@@ -192,7 +194,7 @@ class Runs(Generic[Q]):
     def hold(self, row: int, *, held: bool) -> None:
         """A run takes no step while it is held."""
         self._fields["held"][row] = held
-        self._update(np.array([row]))
+        self._update(row)
 
     def owners(self, rows: Rows) -> list[int]:
         """The inferlets of these rows."""
@@ -202,14 +204,12 @@ class Runs(Generic[Q]):
         """Tokens that penalties count in the next step of these rows, at most."""
         return int(self._fields["listed"][rows].sum())
 
-    def _update(self, rows: Rows) -> None:
+    def _update(self, rows: Rows | int) -> None:
         self._ready = self._ready_classes = None
         table = self._fields
-        in_flight = table["taken"][rows] - table["known"][rows]
-        more = table["taken"][rows] < table["steps"][rows]
-        table["ready"][rows] = (
-            more & (in_flight < self._most_in_flight) & (table["left"][rows] > 0) & ~table["held"][rows]
-        )
+        taken = table["taken"][rows]
+        more = (taken < table["steps"][rows]) & (taken - table["known"][rows] < self._most_in_flight)
+        table["ready"][rows] = more & (table["left"][rows] > 0) & ~table["held"][rows]
 
     # ---- pages ----
 
@@ -226,7 +226,7 @@ class Runs(Generic[Q]):
         one["slot"] = page * self._page_size + segment.begin
         one["end"], one["left"] = segment.begin + 1, segment.end - segment.begin
         one["keys"], one["dense"] = run.keys.count, run.keys.dense
-        self._update(np.array([run.row]))
+        self._update(run.row)
         return True
 
     # ---- steps ----
@@ -240,7 +240,8 @@ class Runs(Generic[Q]):
         table["token"][rows] = -1 - np.array(slots)
         for name, change in (("slot", 1), ("end", 1), ("position", 1), ("left", -1)):
             table[name][others] += change
-        table["begins"][others] = table["leaves"][others]
+        if self._has_states:
+            table["begins"][others] = table["leaves"][others]
         table["taken"][rows] += 1
         table["wave"][rows] = wave
         self._update(rows)
@@ -259,7 +260,7 @@ class Runs(Generic[Q]):
         pages = np.concatenate(keys) if keys else np.zeros(0, np.int32)
         begins, ends = np.zeros(len(pages), np.int32), np.full(len(pages), self._page_size, np.int32)
         dense = table["dense"][rows]
-        last = np.cumsum(counts)
+        last = counts.cumsum()
         for place in (~dense).nonzero()[0].tolist():
             run = self._runs[rows[place]]
             assert run is not None
@@ -282,6 +283,17 @@ class Runs(Generic[Q]):
         )
 
     def _sample(self, rows: Rows, slots: list[int]) -> SampleColumns:
+        """How rows sample changes from step to step only if one draws numbers, or what it may choose depends on what
+        it has written."""
+        same = rows.tobytes()
+        if self._plain is not None and self._plain[0] == same and not self._matchers:
+            return self._plain[1]._replace(token_slots=slots)
+        columns, table = self._sample_anew(rows, slots), self._fields
+        changes = any(table[name][rows].any() for name in ("random", "listed", "masked", "matched"))
+        self._plain = None if changes or columns.grammars is not None else (same, columns)
+        return columns
+
+    def _sample_anew(self, rows: Rows, slots: list[int]) -> SampleColumns:
         table = self._fields
         counts, recent = self._recent(rows)
         allowed_rows = np.full(len(rows), -1, np.int32)
@@ -291,7 +303,7 @@ class Runs(Generic[Q]):
         return SampleColumns(
             table["embed"][rows],
             slots,
-            table["params"][rows],
+            param_columns(table["params"][rows]),
             self._uniform(rows),
             counts,
             recent,
@@ -350,15 +362,15 @@ class Runs(Generic[Q]):
         table, errors, scores = self._fields, answers.errors, answers.scores
         alive = (table["serial"][taken.rows] == taken.serials).nonzero()[0]
         rows, tokens = taken.rows[alive], answers.tokens[alive].astype(np.int32)
-        table["known"][rows] += 1
-        settled = rows[table["known"][rows] == table["taken"][rows]]
-        table["token"][settled] = tokens[table["known"][rows] == table["taken"][rows]]
+        table["known"][rows] = known = table["known"][rows] + 1
+        settled = known == table["taken"][rows]
+        table["token"][rows[settled]] = tokens[settled]
         for place in table["listed"][rows].nonzero()[0].tolist():
             run = self._runs[rows[place]]
             assert run is not None
-            run.note(int(table["known"][rows[place]]) - 1, int(tokens[place]))
+            run.note(int(known[place]) - 1, int(tokens[place]))
         stopped = answers.over[alive] | (self._stops[rows] == tokens[:, None]).any(1)
-        over = (table["known"][rows] == table["steps"][rows]) | stopped
+        over = (known == table["steps"][rows]) | stopped
         failed: dict[int, CallError] = {}
         if errors:
             failed = {place: errors[step] for place, step in enumerate(alive.tolist()) if step in errors}

@@ -34,16 +34,14 @@ class Mail(Outbox):
     __slots__ = ("has_room", "log", "send", "sender", "when_room", "write")
 
     def __init__(self, inferlet: str, limits: InferletLimits) -> None:
-        self.sender = sender = Sender(
-            inferlet, limits, lambda text: self.add(Message(text, inferlet=inferlet)), self.add
-        )
+        self.sender = sender = Sender(inferlet, limits, self.said, self.logged)
         super().__init__(inferlet, limits, sender.room)
         self.send, self.log, self.write = sender.send, sender.log, sender.write
         self.has_room, self.when_room = sender.has_room, sender.when_room
 
     def end(self, ended: Ended) -> None:
         self.sender.close()
-        self.add(ended)
+        self.ended(ended)
 
 
 @pytest.fixture
@@ -271,7 +269,7 @@ def test_the_sender_hears_now_and_then_how_much_was_taken() -> None:
     told: list[tuple[int, bool]] = []
     outbox = Outbox("i1", LIMITS, lambda taken, read: told.append((taken, read)))
     for _ in range(3 * TOLD_BYTES // (100 + EVENT_BYTES)):
-        outbox.add(Message("x" * 100, inferlet="i1"))
+        outbox.said("x" * 100)
     outbox.attach(notify_nobody)
     while outbox.take():
         pass
@@ -295,8 +293,8 @@ def test_a_sender_that_waits_goes_on_however_late_it_is_told() -> None:
 def test_an_inferlet_that_has_ended_is_told_nothing() -> None:
     told: list[tuple[int, bool]] = []
     outbox = Outbox("i1", LIMITS, lambda taken, read: told.append((taken, read)))
-    outbox.add(Message("x" * TOLD_BYTES, inferlet="i1"))
-    outbox.add(END)
+    outbox.said("x" * TOLD_BYTES)
+    outbox.ended(END)
     outbox.attach(notify_nobody)
     while outbox.take():
         pass
