@@ -250,6 +250,8 @@ def test_the_playground_in_a_browser(tmp_path: Path, guest_cache: Path) -> None:
             "c d",
             "e=f g",
         ]
+        stop = "[...document.querySelectorAll('button')].find((one) => one.innerText === 'Stop')"
+        assert page.value(f"[{stop}.disabled, getComputedStyle({stop}).opacity]") == [True, "0.5"], "nothing runs"
         page.value("document.querySelector('textarea').select()")
         page.type(PROGRAM.replace("args.send", "args.sent"))
         page.value("document.querySelector('button.check').click()")
