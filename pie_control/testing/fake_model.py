@@ -55,7 +55,6 @@ from pie_inference.protocol import (
     SwapOut,
     Verify,
     VerifyResult,
-    Vision,
     WaveDone,
     call_name,
     join_results,
@@ -77,6 +76,33 @@ SCORE_RANGE, HIDDEN_SIZE = 8.0, 8
 FAULTS = (ValueError, IndexError)
 """What a command raises that cannot run."""
 
+DESCRIPTION = ModelDescription(
+    name="fake",
+    architecture="FakeModel",
+    calls=(*BATCHES, *EXTENSIONS),
+    dtype="uint64",
+    device="cpu",
+    vocab_size=byte_tokenizer.VOCAB_SIZE,
+    hidden_size=HIDDEN_SIZE,
+    max_context=4096,
+    page_size=16,
+    num_pages=1024,
+    num_host_pages=64,
+    num_embeds=4096,
+    num_token_slots=4096,
+    max_batch_tokens=512,
+    max_batch_rows=256,
+    max_dist=byte_tokenizer.VOCAB_SIZE,
+    max_swap_pages=16,
+    stop_tokens=(byte_tokenizer.END,),
+    tokenizer=byte_tokenizer.tokenizer_json(),
+    tokenizer_config=byte_tokenizer.tokenizer_config(),
+    page_bytes=8 * 16,
+    weight_bytes=0,
+    vision=VISION,
+)
+"""What a fake model says of itself unless it is told otherwise."""
+
 
 def mix(values: Array) -> Hashes:
     """The finalizer of splitmix64: a bijection that spreads every input bit."""
@@ -91,62 +117,30 @@ def hash_key(inputs: Hashes, positions: Array) -> Hashes:
     return mix(inputs ^ mix(mix(positions)))
 
 
+def _describe(name: str, **fields: Any) -> ModelDescription:
+    about = msgspec.structs.replace(DESCRIPTION, name=name, **fields)
+    calls = tuple(call for call in about.calls if about.vision or call != call_name(EmbedImg))
+    return msgspec.structs.replace(about, calls=calls, page_bytes=8 * about.page_size)
+
+
 class FakeModel:
     """Runs waves; implements `ModelRunner`. Tokens are bytes (`byte_tokenizer`); `stop_tokens` is its end token."""
 
-    def __init__(
-        self,
-        name: str = "fake",
-        *,
-        page_size: int = 16,
-        num_pages: int = 1024,
-        num_host_pages: int = 64,
-        num_embeds: int = 4096,
-        num_token_slots: int = 4096,
-        max_batch_tokens: int = 512,
-        max_batch_rows: int = 256,
-        max_context: int = 4096,
-        max_swap_pages: int = 16,
-        vision: Vision | None = VISION,
-        fixed_positions: str = "",
-    ) -> None:
-        self._description = ModelDescription(
-            name=name,
-            architecture="FakeModel",
-            calls=(*(call for call in BATCHES if vision or call != call_name(EmbedImg)), *EXTENSIONS),
-            dtype="uint64",
-            device="cpu",
-            vocab_size=byte_tokenizer.VOCAB_SIZE,
-            hidden_size=HIDDEN_SIZE,
-            max_context=max_context,
-            page_size=page_size,
-            num_pages=num_pages,
-            num_host_pages=num_host_pages,
-            num_embeds=num_embeds,
-            num_token_slots=num_token_slots,
-            max_batch_tokens=max_batch_tokens,
-            max_batch_rows=max_batch_rows,
-            max_dist=byte_tokenizer.VOCAB_SIZE,
-            max_swap_pages=max_swap_pages,
-            stop_tokens=(byte_tokenizer.END,),
-            tokenizer=byte_tokenizer.tokenizer_json(),
-            tokenizer_config=byte_tokenizer.tokenizer_config(),
-            page_bytes=8 * page_size,
-            weight_bytes=0,
-            vision=vision,
-            fixed_positions=fixed_positions,
-        )
-        self._slots = FilledArray("KV slot", page_size * num_pages)
-        self._positions = np.zeros(page_size * num_pages, np.int64)  # of the keys in the slots
-        self._host_slots = FilledArray("host slot", page_size * num_host_pages)
-        self._host_positions = np.zeros(page_size * num_host_pages, np.int64)
-        self._embeds = FilledArray("embed", num_embeds)
-        self._tokens = FilledArray("token slot", num_token_slots)
-        self._tiles = TileRunner(vision or VISION)
-        self._constraints = Constraints(self._description.tokenizer, byte_tokenizer.VOCAB_SIZE, (byte_tokenizer.END,))
+    def __init__(self, name: str = "fake", **fields: Any) -> None:
+        """`fields`: those of its description that are not as in `DESCRIPTION`."""
+        self._description = about = _describe(name, **fields)
+        slots, host_slots = about.page_size * about.num_pages, about.page_size * about.num_host_pages
+        self._slots = FilledArray("KV slot", slots)
+        self._positions = np.zeros(slots, np.int64)  # of the keys in the slots
+        self._host_slots = FilledArray("host slot", host_slots)
+        self._host_positions = np.zeros(host_slots, np.int64)
+        self._embeds = FilledArray("embed", about.num_embeds)
+        self._tokens = FilledArray("token slot", about.num_token_slots)
+        self._tiles = TileRunner(about.vision or VISION)
+        self._constraints = Constraints(about.tokenizer, about.vocab_size, about.stop_tokens)
         self._faults: list[tuple[int, Fault]] = []
         self._adapters = FakeAdapters()
-        self._powers = np.multiply.accumulate(np.full(page_size * num_pages, 0x9E3779B97F4A7C15, np.uint64))
+        self._powers = np.multiply.accumulate(np.full(slots, 0x9E3779B97F4A7C15, np.uint64))
         self._handlers: dict[type[Batch], Callable[[Any], Result | None]] = {
             kind: getattr(self, f"_{call}") for call, kind in BATCHES.items()
         }

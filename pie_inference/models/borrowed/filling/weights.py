@@ -272,23 +272,12 @@ def fill(
     renamed = weights.read_through(lambda stored, as_stored: Renamed(model, stored, as_stored))
     experts = experts_of(model) | batched_experts_of(model) if takes_experts(weights) else {}
     tied: Mapping[str, str] = getattr(model, "all_tied_weights_keys", {})
-    head, linear = model.get_output_embeddings(), {}
     split = Splits(model, weights.ranks, whole)
     twins = _twins(model, tied)
-    for name, module in model.named_modules():
-        shared = f"{name}.weight" in tied and (module is not head or module.bias is not None)
-        plain = name.endswith(PLAIN)
-        if type(module) is nn.Linear and module.weight.dtype == weights.dtype and not shared and not plain:
-            linear[name] = module
+    linear = _linear_layers(model, weights.dtype, tied)
     of_linear = {f"{name}.{part}" for name in (*linear, *twins) for part in ("weight", "bias")}
-    own: set[str] = {f"{name}.{part}" for name, module in experts.items() for part in stacks_of(module)} | of_linear
-    for name, tensor in model.state_dict().items():
-        if name in own or name in tied:
-            continue
-        if weights.quantized and tensor.dim() > 2 and "expert" in name:
-            raise ConfigError(f"--quantization: {type(model).__name__} of transformers runs {name} by code of its own")
-        own_share = split.share_of(name)
-        _put(model, name, weights.tensor(name, *tensor.shape, dtype=tensor.dtype, own_share=own_share))
+    of_experts = {f"{name}.{part}" for name, module in experts.items() for part in stacks_of(module)}
+    _fill_others(model, weights, split, of_linear | of_experts | tied.keys())
     for target, source in tied.items():
         if target not in of_linear:
             _put(model, target, model.get_parameter(source))
@@ -299,7 +288,8 @@ def fill(
         [(ins, bias, adaptable)] = {(one.in_features, one.bias is not None, one in regular) for one in modules}
         sources = [tied.get(name + WEIGHT, name + WEIGHT).removesuffix(WEIGHT) for name in names]
         rows = [Block(source, one.out_features) for source, one in zip(sources, modules, strict=True)]
-        role: Role = "head" if modules[0] is head else "router" if names[0].endswith(ROUTERS) else "layer"
+        is_head = modules[0] is model.get_output_embeddings()
+        role: Role = "head" if is_head else "router" if names[0].endswith(ROUTERS) else "layer"
         return split.linear(weights, names, rows, ins, bias=bias, role=role, adaptable=adaptable)
 
     joined = [own.joined for own in ours if _can_join(own, linear, regular, split)]
@@ -315,6 +305,28 @@ def fill(
     split.add_up_experts()
     _compute_buffers(model, weights.device)
     return products
+
+
+def _linear_layers(model: Any, dtype: torch.dtype, tied: Mapping[str, str]) -> dict[str, nn.Linear]:
+    """Those that become ours, by their names. The head may have the weights of another module."""
+    head = model.get_output_embeddings()
+    found = {}
+    for name, module in model.named_modules():
+        if type(module) is nn.Linear and module.weight.dtype == dtype and not name.endswith(PLAIN):
+            shared = name + WEIGHT in tied and (module is not head or module.bias is not None)
+            found |= {} if shared else {name: module}
+    return found
+
+
+def _fill_others(model: Any, weights: WeightLoader, split: Splits, but: Collection[str]) -> None:
+    """Gives the module all tensors `but` these. Raises CheckpointError, ConfigError."""
+    for name, tensor in model.state_dict().items():
+        if name in but:
+            continue
+        if weights.quantized and tensor.dim() > 2 and "expert" in name:
+            raise ConfigError(f"--quantization: {type(model).__name__} of transformers runs {name} by code of its own")
+        own_share = split.share_of(name)
+        _put(model, name, weights.tensor(name, *tensor.shape, dtype=tensor.dtype, own_share=own_share))
 
 
 def _can_join(own: OwnModule, linear: Mapping[str, nn.Linear], regular: Collection[nn.Module], split: Splits) -> bool:
