@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import argparse
-import json
+from collections.abc import Mapping
 from typing import Any
 
-from ..server_options import DEFAULT_SERVER, add_server, server_of, token_of
-from ..tables import format_table, moment
-from ..terminal import write_line
+from ..server_options import add_server, client_of
+from ..tables import add_json, moment, write_list
 
 NAME = "programs"
 HELP = "list the programs of a server"
@@ -20,20 +19,18 @@ COLUMNS = ("PROGRAM", "NAME", "FILE", "KIND", "BYTES", "UPLOADED")
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declares the options."""
-    parser.add_argument("--json", action="store_true", help="print all fields as JSON")
+    add_json(parser)
     add_server(parser)
 
 
 def execute(options: argparse.Namespace) -> int:
     """Prints the list."""
-    from pie_control.client import SyncClient
-
-    with SyncClient(server_of(options) or DEFAULT_SERVER, token_of(options)) as client:
+    with client_of(options) as client:
         programs = client.programs()
-    write_line(json.dumps(programs, indent=2) if options.json else format_table(COLUMNS, map(_row, programs)))
+    write_list(options, COLUMNS, programs, _row)
     return 0
 
 
-def _row(info: dict[str, Any]) -> tuple[str, ...]:
+def _row(info: Mapping[str, Any]) -> tuple[str, ...]:
     names = ", ".join(info["names"])
     return info["program"][:12], names, info["file"], info["kind"], str(info["size"]), moment(info["uploaded"])

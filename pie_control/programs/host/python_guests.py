@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable
 from typing import Protocol
 
 from ...sandbox.fibers import Instance, Linked, Owner, Step
@@ -32,13 +31,10 @@ class ProgramOwner(Owner, Protocol):
 class PythonGuests:
     """Instances with `memory_bytes` each; as many are made ahead as the demand of late asks for, within `pool`."""
 
-    def __init__(
-        self, guest: Linked, memory_bytes: int, pool: WarmPool, clock: Callable[[], float] = time.monotonic
-    ) -> None:
+    def __init__(self, guest: Linked, memory_bytes: int, pool: WarmPool) -> None:
         self._guest = guest
         self._memory_bytes = memory_bytes
         self._demand = Demand(pool)
-        self._clock = clock
         self._begun: deque[Instance] = deque()
         self._rehearsed: deque[Instance] = deque()
         self._at_work: Instance | None = None
@@ -53,7 +49,7 @@ class PythonGuests:
     @property
     def wanted(self) -> int:
         """How many shall wait."""
-        return self._demand.wanted(self._clock())
+        return self._demand.wanted(time.monotonic())
 
     @property
     def is_full(self) -> bool:
@@ -66,7 +62,7 @@ class PythonGuests:
 
     def take(self, owner: ProgramOwner) -> Instance:
         """An instance for an owner that has a program: one that waits, or a new one."""
-        self._demand.taken(self._clock())
+        self._demand.taken(time.monotonic())
         waiting = self._rehearsed or self._begun
         if not waiting:
             return self.new(owner)

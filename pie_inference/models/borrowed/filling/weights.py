@@ -116,7 +116,7 @@ class Renamed:
         return [[Block(each.removesuffix(WEIGHT), outs // len(own)) for each in own] for own in tensors], ins
 
     def _sizes(self, stacked: str) -> tuple[int, int, int]:
-        """Of a parameter with all experts: their number, and the output and input features of each."""
+        """The number of experts in a parameter with all of them, and the output and input features of each."""
         count, first, second = self._shapes[stacked]
         return (count, second, first) if self._transposed[stacked] else (count, first, second)
 
@@ -310,12 +310,13 @@ def fill(
 def _linear_layers(model: Any, dtype: torch.dtype, tied: Mapping[str, str]) -> dict[str, nn.Linear]:
     """Those that become ours, by their names. The head may have the weights of another module."""
     head = model.get_output_embeddings()
-    found = {}
-    for name, module in model.named_modules():
-        if type(module) is nn.Linear and module.weight.dtype == dtype and not name.endswith(PLAIN):
-            shared = name + WEIGHT in tied and (module is not head or module.bias is not None)
-            found |= {} if shared else {name: module}
-    return found
+
+    def is_ours(name: str, module: nn.Module) -> bool:
+        if type(module) is not nn.Linear or module.weight.dtype != dtype or name.endswith(PLAIN):
+            return False
+        return name + WEIGHT not in tied or (module is head and module.bias is None)
+
+    return {name: module for name, module in model.named_modules() if is_ours(name, module)}
 
 
 def _fill_others(model: Any, weights: WeightLoader, split: Splits, but: Collection[str]) -> None:
