@@ -77,8 +77,8 @@ def await_done(future: int) -> None:
     bindings.core.await_number(future)
 
 
-class TokenFuture(HostFuture[int]):
-    """A token that is being sampled. `embed_txt` accepts it as a token before its value is known."""
+class SampledToken(HostFuture[T]):
+    """What a token that is being sampled gives."""
 
     __slots__ = ()
 
@@ -86,3 +86,9 @@ class TokenFuture(HostFuture[int]):
     def reference(self) -> int:
         """The number that stands for this token in a token list."""
         return REFERENCE_BIT | self.number
+
+
+class TokenFuture(SampledToken[int]):
+    """A token that is being sampled. `embed_txt` accepts it as a token before its value is known."""
+
+    __slots__ = ()

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from inferlet_sdk import bindings
 from inferlet_sdk.addresses import Embeds, Pages
 from inferlet_sdk.errors import call
-from inferlet_sdk.futures import REFERENCE_BIT, HostFuture, TokenFuture
+from inferlet_sdk.futures import HostFuture, SampledToken, TokenFuture
 from inferlet_sdk.traits.arguments import (
     LARGEST_U32,
     LARGEST_U64,
@@ -154,15 +154,10 @@ def sample_with_logprobs(
     return ScoredTokenFuture(_sample(queue, embed, sampler, recent, allowed, logprobs), await_scored_token)
 
 
-class ScoredTokenFuture(HostFuture[ScoredToken]):
+class ScoredTokenFuture(SampledToken[ScoredToken]):
     """A token that is being sampled, with log-probabilities."""
 
     __slots__ = ()
-
-    @property
-    def reference(self) -> int:
-        """The number that stands for this token in a token list."""
-        return REFERENCE_BIT | self.number
 
 
 def await_scored_token(future: int) -> ScoredToken:

@@ -147,12 +147,6 @@ def test_constrained(tmp_path: Path) -> None:
     assert row["work"] > 0
 
 
-def test_by_position(tmp_path: Path) -> None:
-    rows = run(tmp_path, "by_position", "--contexts", "40,100", "--tokens", "30", "--samples", "1")
-    assert [(row["context"], row["mask_mb"]) for row in rows] == [(40, 0.0), (100, 0.0)]
-    assert all(row["form_ms"] > 0 and row["mask_ms"] > 0 for row in rows)
-
-
 def start_and_stop(serving: AbstractAsyncContextManager[Server]) -> None:
     async def check() -> None:
         async with serving:

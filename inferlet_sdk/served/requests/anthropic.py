@@ -8,6 +8,7 @@ from typing import Any
 from inferlet_sdk.served.errors import Refused
 from inferlet_sdk.served.fields import Fields
 from inferlet_sdk.served.requests.caching import CacheMark, cache_marks
+from inferlet_sdk.served.requests.messages import checked_messages
 
 _TRANSLATED = (
     *("system", "messages", "max_tokens", "stop_sequences", "tools", "tool_choice", "thinking", "n", "service_tier"),
@@ -34,7 +35,7 @@ def chat_fields(fields: Fields, is_count: bool) -> Fields:
     chat: dict[str, Any] = {name: value for name, value in fields.values.items() if name not in _TRANSLATED}
     chat["max_tokens"] = fields.whole("max_tokens", 1, default=1)
     chat["stop"] = [*fields.texts("stop_sequences"), *fields.texts("stop")]
-    chat["messages"] = [*_system(fields), *(one for given in _messages(fields) for one in _message(given))]
+    chat["messages"] = [*_system(fields), *(one for given in checked_messages(fields) for one in _message(given))]
     chat |= _tools(fields)
     thinking = fields.object("thinking")
     kind = thinking.one_of("type", ("enabled", "disabled", "adaptive"), "adaptive")
@@ -54,13 +55,6 @@ def chat_fields(fields: Fields, is_count: bool) -> Fields:
 def marks_of(fields: Fields) -> list[CacheMark]:
     """Up to where a request asks that its prompt be kept, in order. Raises Refused."""
     return cache_marks(fields, len(_system(fields)), _message)
-
-
-def _messages(fields: Fields) -> list[Fields]:
-    messages = fields.objects("messages")
-    if not messages:
-        raise fields.wrong("messages", "a list of at least one message")
-    return messages
 
 
 def _system(fields: Fields) -> list[dict[str, Any]]:
