@@ -59,7 +59,7 @@ def status_of(error: Exception) -> int:
     return int(getattr(error, "status", 500)) if isinstance(error, PieError) else 500
 
 
-class Failure(JSONResponse):
+class FailureResponse(JSONResponse):
     """An error in the form of the API that its route belongs to."""
 
     def __init__(self, status: int, error: dict[str, str | None], headers: dict[str, str] | None) -> None:
@@ -73,10 +73,10 @@ class Failure(JSONResponse):
         await super().__call__(scope, receive, send)
 
 
-def response(status: int, body: ErrorBody, retry_after: int = 1) -> Failure:
+def response(status: int, body: ErrorBody, retry_after: int = 1) -> FailureResponse:
     """The HTTP form of an error."""
     headers = {"retry-after": str(retry_after)} if status in RETRIED else None
-    return Failure(status, told(status, body), headers)
+    return FailureResponse(status, told(status, body), headers)
 
 
 def anthropic(status: int, error: dict[str, str | None]) -> dict[str, Any]:

@@ -26,7 +26,7 @@ from pie_inference.protocol import (
     encode,
 )
 
-from .connection import Connection, Way
+from .connection import Connection, Connector
 from .interface import ignore_loss, ignore_wave
 from .wave_watch import WaveWatch
 
@@ -53,13 +53,13 @@ TRANSITIONS: dict[State, frozenset[State]] = {
 
 
 class WorkerClient:
-    """Comes to a worker by a `Way` and speaks to it. Implements `InferenceClient`. A worker that leaves waves
+    """Reaches a worker by a `Connector` and speaks to it. Implements `InferenceClient`. A worker that leaves waves
     unanswered for `wave_seconds` counts as lost; 0: it never does."""
 
-    def __init__(self, way: Way, wave_seconds: float = WAVE_SECONDS) -> None:
+    def __init__(self, connector: Connector, wave_seconds: float = WAVE_SECONDS) -> None:
         self.on_wave_done: Callable[[WaveDone], None] = ignore_wave
         self.on_lost: Callable[[str], None] = ignore_loss
-        self._way = way
+        self._connector = connector
         self._wave_seconds = wave_seconds
         self._state = State.AWAY
         self._connection: Connection | None = None
@@ -77,8 +77,8 @@ class WorkerClient:
         self._become(State.STARTING)
         self._ready = asyncio.get_running_loop().create_future()
         try:
-            self._connection = self._way.open(self._receive, self._lose)
-            self._connection.send(encode(Hello(PROTOCOL_VERSION, self._way.server)))
+            self._connection = self._connector.open(self._receive, self._lose)
+            self._connection.send(encode(Hello(PROTOCOL_VERSION, self._connector.server)))
             ready = await self._wait_until_ready(self._ready)
             self._check(ready)
         except BaseException as error:
@@ -92,15 +92,15 @@ class WorkerClient:
         return ready
 
     async def _wait_until_ready(self, ready: asyncio.Future[Ready]) -> Ready:
-        while (patience := self._way.patience) > 0:
+        while (patience := self._connector.patience) > 0:
             await asyncio.wait((ready,), timeout=patience)
             if ready.done():
                 return ready.result()
-        raise WorkerUnavailable(self._way.gives_up())
+        raise WorkerUnavailable(self._connector.gives_up())
 
     def _check(self, ready: Ready) -> None:
         """Tells a worker that is not wanted, and raises WorkerUnavailable."""
-        if wrong := self._way.why_not(ready):
+        if wrong := self._connector.why_not(ready):
             self._send(Refused(wrong))
             raise WorkerUnavailable(wrong)
 
@@ -148,7 +148,7 @@ class WorkerClient:
         if self._watch is not None:
             self._watch.stop()
             self._watch = None
-        await self._way.leave(patience)
+        await self._connector.leave(patience)
         if self._connection is not None:
             self._connection.close()
             self._connection = None
@@ -167,7 +167,7 @@ class WorkerClient:
                 self._watch.answered()
                 self.on_wave_done(message)
             case Loading(progress):
-                self._way.is_told(progress)
+                self._connector.is_told(progress)
             case Ready() if self._ready is not None and not self._ready.done():
                 self._ready.set_result(message)
             case AdapterLoaded(number) if number in self._adapters and not self._adapters[number].done():

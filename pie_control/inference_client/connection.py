@@ -21,7 +21,7 @@ class Connection(Protocol):
         """Nothing is heard any more. Idempotent."""
 
 
-class Way(Protocol):
+class Connector(Protocol):
     """How a client comes to its worker: it starts one, or reaches one that others have started. `open` may be called
     again after `leave`."""
 

@@ -54,7 +54,7 @@ class LocalConnection:
 
 
 class LocalWorker:
-    """A `Way` to a worker process of its own: `arguments` are the options of `python -m MODULE` beside --endpoint."""
+    """A `Connector` to a worker process of its own. `arguments`: options of `python -m MODULE` beside --endpoint."""
 
     server = ""
 

@@ -23,8 +23,8 @@ log = logging.getLogger("pie.worker")
 
 
 class RemoteWorker:
-    """A `Way` to a worker that listens at `endpoint` (tcp://HOST:PORT). `secret`: the one that the worker has; None:
-    neither has one. A server that starts waits `wait_seconds` for it, from its last word on."""
+    """A `Connector` to a worker that listens at `endpoint` (tcp://HOST:PORT). `secret`: the one that the worker has;
+    None: neither has one. A server that starts waits `wait_seconds` for it, from its last word on."""
 
     def __init__(self, endpoint: str, secret: str | None, wait_seconds: float = WAIT_SECONDS) -> None:
         self.server = secrets.token_hex(8)

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from pie_control.calls.embedding.get_embedding import Vector
 from pie_control.calls.fused.sample import ScoredToken
 from pie_control.calls.fused.verify import Verified
-from pie_control.calls.introspective_forward.forward_with_scores import Scores
+from pie_control.calls.introspective_forward.forward_with_scores import AttentionScores
 from pie_control.calls.output_text.get_next_dists import Dists
 from pie_control.calls.output_text.listed import Logprobs
 from pie_control.calls.values import Token
@@ -31,7 +31,7 @@ def plain(answer: Any) -> Any:
         ScoredToken: lambda one: [one.token, one.tokens.tolist(), one.logprobs.tolist()],
         Verified: _listed,
         Logprobs: lambda one: one.logprobs.tolist(),
-        Scores: lambda one: one.scores.tolist(),
+        AttentionScores: lambda one: one.scores.tolist(),
         Dists: _split,
         Vector: lambda one: np.frombuffer(b64decode(one.text), "<f4").tolist(),
         tuple: _listed,  # a decode run

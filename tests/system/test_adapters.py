@@ -53,7 +53,7 @@ def expected(folder: Path, *adapters: Path) -> list[list[int]]:
 
 def worker_pids(server: ServerApi) -> list[int]:
     clients = [vars(one)["_client"] for model in vars(server)["_models"].values() for one in model.replicas]
-    return [vars(vars(client)["_way"])["_process"].pid for client in clients]
+    return [vars(vars(client)["_connector"])["_process"].pid for client in clients]
 
 
 def test_programs_get_what_merged_weights_give(guest_cache: Path, tmp_path: Path) -> None:

@@ -29,11 +29,11 @@ CLIENTS = ("requests", "httpx", "aiohttp", "urllib3")
 """They open sockets."""
 
 
-class Refused(ValueError):
+class ImportRefused(ValueError):
     """A program is refused at its upload; the message says why, and what to do."""
 
 
-class MissingModule(Refused):
+class MissingModule(ImportRefused):
     """It imports what does not exist in the sandbox."""
 
 

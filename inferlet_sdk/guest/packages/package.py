@@ -16,7 +16,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import PurePosixPath
 from typing import NamedTuple
 
-from inferlet_sdk.guest.packages.imports import Refused
+from inferlet_sdk.guest.packages.imports import ImportRefused
 
 MAX_FILES = 4096
 MAX_BYTES = 32 << 20
@@ -27,7 +27,7 @@ DESCRIPTIONS = (".dist-info/METADATA", ".dist-info/entry_points.txt", ".dist-inf
 PURE = "the sandbox runs pure Python only: take a wheel whose name ends with -none-any.whl"
 
 
-class BadPackage(Refused):
+class BadPackage(ImportRefused):
     """The archive cannot be a program; the message says why, and what to do."""
 
 

@@ -14,7 +14,7 @@ from ..fused.last_step import remember
 from ..fused.step import DistStep, SampleStep, Way, issue_step
 from ..input_text import embed_txt
 from ..introspective_forward import forward_with_scores
-from ..introspective_forward.forward_with_scores import Scores
+from ..introspective_forward.forward_with_scores import AttentionScores
 from ..kind import Handle, Stage, define
 from ..output_text import get_next_dist
 from ..output_text.get_next_dists import Dists
@@ -126,7 +126,7 @@ CALL = ForwardCommand.call = define(
     __name__,
     issue,
     value=Dists,
-    more_values=(Token, Scores),
+    more_values=(Token, AttentionScores),
     result_bytes=_result_bytes,
     handles={"sampler": Handle(Sampler, optional=True)},
     needs={

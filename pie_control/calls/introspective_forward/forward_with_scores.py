@@ -31,7 +31,7 @@ MOST_PAGE_SIZE = 32
 """Tokens in a page of a model."""
 
 
-class Scores(NamedTuple):
+class AttentionScores(NamedTuple):
     """What the future gives."""
 
     scores: NDArray[np.float32]  # of the visible tokens of the context, in order, then of the inputs
@@ -67,11 +67,11 @@ class ScoresBatch(ForwardBatch):
     def build(self) -> Forward:
         return ForwardWithScores(**msgspec.structs.asdict(super().build()))
 
-    def values(self, result: Result) -> Sequence[Scores]:
+    def values(self, result: Result) -> Sequence[AttentionScores]:
         if not isinstance(result, ForwardWithScoresResult) or not self._fits(result):
             raise self.misfit(result)
         scores = result.scores.astype(np.float32, copy=False)
-        return [Scores(scores[begin:end].copy()) for begin, end in pairwise(result.indptr.tolist())]
+        return [AttentionScores(scores[begin:end].copy()) for begin, end in pairwise(result.indptr.tolist())]
 
     def _fits(self, result: ForwardWithScoresResult) -> bool:
         counts = [command.context.tokens + command.size for command in self.commands]
@@ -84,4 +84,4 @@ def result_bytes(context: Sequence[int], input_embeds: Sequence[int]) -> int:
     return 4 * (MOST_PAGE_SIZE * sum(context[1::2]) + sum(input_embeds[1::2]))
 
 
-CALL = ScoresCommand.call = define(__name__, value=Scores, stage=Stage.SCORES, new_batch=ScoresBatch)
+CALL = ScoresCommand.call = define(__name__, value=AttentionScores, stage=Stage.SCORES, new_batch=ScoresBatch)

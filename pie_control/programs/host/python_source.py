@@ -26,12 +26,12 @@ COMPILER = """
 import traceback
 from inferlet_sdk.tracebacks.hints import advice_on
 from inferlet_sdk.guest.packages.compiled import compile_for_host
-from inferlet_sdk.guest.packages.imports import Refused
+from inferlet_sdk.guest.packages.imports import ImportRefused
 
 def main(args):
     try:
         compile_for_host(*args.argv)
-    except Refused as error:
+    except ImportRefused as error:
         raise SystemExit(str(error)) from None
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
         advice = advice_on(error)

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 import wasmtime
 
 from ..wit import WitPackage
-from .module import HEADER, INITIALIZE, MEMORY, POST_RUN, REALLOC, RUN, CoreModule, Import, read_module
+from .module import HEADER, INITIALIZE, MEMORY, POST_RUN, REALLOC, RUN, CoreImport, CoreModule, read_module
 from .types import Type, quoted
 
 MODULE_SECTION = b"\1"
@@ -62,7 +62,7 @@ def _component(module: CoreModule, package: WitPackage) -> str:
 
 def _interfaces(module: CoreModule, package: WitPackage) -> Iterator[str]:
     """The imports of the component: what the module uses, and the types of that."""
-    used: dict[str, list[Import]] = {}
+    used: dict[str, list[CoreImport]] = {}
     for each in module.imports:
         used.setdefault(each.interface, []).append(each)
     types = {interface: _named_types(imports, package) for interface, imports in used.items()}
@@ -75,7 +75,7 @@ def _interfaces(module: CoreModule, package: WitPackage) -> Iterator[str]:
         yield _interface(interface, module.version, types[interface], imports, package)
 
 
-def _named_types(imports: Sequence[Import], package: WitPackage) -> tuple[Type, ...]:
+def _named_types(imports: Sequence[CoreImport], package: WitPackage) -> tuple[Type, ...]:
     """Records and enums of functions."""
     kinds = (kind for each in imports for kind in each.function.types())
     return tuple(dict.fromkeys(kind for kind in kinds if kind.text in package.types))
@@ -93,7 +93,7 @@ def _foreign_types(types: Mapping[str, Sequence[Type]], package: WitPackage) -> 
 
 
 def _interface(
-    interface: str, version: str, kinds: Sequence[Type], imports: Sequence[Import], package: WitPackage
+    interface: str, version: str, kinds: Sequence[Type], imports: Sequence[CoreImport], package: WitPackage
 ) -> str:
     """The import of an interface, with types and functions."""
     named: dict[str, str] = {}
@@ -117,7 +117,7 @@ def _interface(
     return f"(import {full} (instance ${interface} {' '.join(items)}))"
 
 
-def _shim(imports: Sequence[Import]) -> Iterator[str]:
+def _shim(imports: Sequence[CoreImport]) -> Iterator[str]:
     """A module whose functions call those of a table."""
     yield f'(core module $Shim (table (export "table") {len(imports)} {len(imports)} funcref)'
     for place, each in enumerate(imports):
@@ -140,7 +140,7 @@ def _given(module: CoreModule, package: WitPackage) -> Iterator[str]:
         yield "))"
 
 
-def _lowered(place: int, each: Import, options: str) -> str:
+def _lowered(place: int, each: CoreImport, options: str) -> str:
     return f"(core func $f{place} (canon lower (func ${each.interface} {quoted(each.name)}) {options}))"
 
 

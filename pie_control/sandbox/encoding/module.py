@@ -29,7 +29,7 @@ MOST_NAMED = 5
 
 
 @dataclass(frozen=True)
-class Import:
+class CoreImport:
     """A function that a module imports, of an interface of the contract."""
 
     interface: str
@@ -43,7 +43,7 @@ class CoreModule:
     EXPORTS that it has."""
 
     version: str
-    imports: tuple[Import, ...]
+    imports: tuple[CoreImport, ...]
     exports: frozenset[str]
 
 
@@ -61,11 +61,11 @@ def read_module(data: bytes, package: WitPackage) -> CoreModule:
     return CoreModule(version, imports, _exports({each.name: each.type for each in module.exports}, bool(imports)))
 
 
-def _imports(given: Sequence[tuple[str, str, object]], package: WitPackage) -> tuple[str, tuple[Import, ...]]:
+def _imports(given: Sequence[tuple[str, str, object]], package: WitPackage) -> tuple[str, tuple[CoreImport, ...]]:
     foreign = [(module, name) for module, name, _ in given if not module.startswith(package.name + "/")]
     if foreign:
         raise LinkError(_foreign(foreign, package))
-    found: dict[Import, None] = {}
+    found: dict[CoreImport, None] = {}
     versions: set[str] = set()
     for module, name, kind in given:
         interface, _, version = module.removeprefix(package.name + "/").partition("@")
@@ -83,7 +83,7 @@ def _imports(given: Sequence[tuple[str, str, object]], package: WitPackage) -> t
         if not isinstance(kind, wasmtime.FuncType) or _core_type(kind) != function.lowered():
             has = _core_type(kind) if isinstance(kind, wasmtime.FuncType) else "no function"
             raise LinkError(f"imports `{name}` of {module} as {has}; the contract's is {function.lowered()}")
-        found[Import(interface, name, function)] = None
+        found[CoreImport(interface, name, function)] = None
     if len(versions) > 1:
         raise LinkError(f"imports several versions of {package.name}: {', '.join(sorted(versions))}; take one")
     return versions.pop() if versions else package.version, tuple(found)

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from pie_control.calls.introspective_forward import forward_with_scores
-from pie_control.calls.introspective_forward.forward_with_scores import Scores
+from pie_control.calls.introspective_forward.forward_with_scores import AttentionScores
 from pie_control.errors import InvalidArgument, InvalidState, NotFound, WorkerError
 from pie_inference.protocol import EmbedTxt, Forward, ForwardWithScores, ForwardWithScoresResult, RunWave
 from tests.helpers.refusals import NO_QUEUE, Q, Refusal, check_refused, prepare, refusal
@@ -54,7 +54,7 @@ def scored(inferlet: Inferlet, at: int, count: int) -> int:
 
 def scores_of(inferlet: Inferlet, future: int) -> list[float]:
     answer = inferlet.answers[future]
-    assert isinstance(answer, Scores)
+    assert isinstance(answer, AttentionScores)
     scores: list[float] = answer.scores.tolist()
     return scores
 
