@@ -52,6 +52,16 @@ async def main(args, tokens: int = 48):
 
 CODES = {text: "".join(compiled.compile_source("rehearsal.py", text)) for text in (BEGINNING, GENERATION)}
 
+INFO = {
+    "name": "rehearsal", "architecture": "", "page_size": 16, "vocab_size": 1000, "hidden_size": 8,
+    "max_context": 1000, "max_batch_tokens": 512, "max_dist": 256, "stop_tokens": [0],
+    "bos_text": None, "eos_text": None, "has_chat_template": False, "image_token": None, "moves_tokens": True,
+    "begin_tokens": [], "end_tokens": [], "pooling": "", "sampling": {}, "state_pages": 0,
+}  # fmt: skip
+"""The model of the host."""
+DIST = "BwAAAAgAAAA=", "AAAAPwAAgD4=", [0.25]
+"""What it gives for each distribution: tokens and probabilities, packed, and the rest."""
+
 
 def _host() -> Any:
     """A host with every function that the program calls; all futures are done at once."""
@@ -66,19 +76,11 @@ def _host() -> Any:
     def same(numbers: list[int]) -> list[int]:
         return list(numbers)
 
-    dist = "BwAAAAgAAAA=", "AAAAPwAAgD4=", [0.25]
-    info = {
-        "name": "rehearsal", "architecture": "", "page_size": 16, "vocab_size": 1000, "hidden_size": 8,
-        "max_context": 1000, "max_batch_tokens": 512, "max_dist": 256, "stop_tokens": [0],
-        "bos_text": None, "eos_text": None,
-        "has_chat_template": False, "image_token": None, "moves_tokens": True,
-        "begin_tokens": [], "end_tokens": [], "pooling": "", "sampling": {}, "state_pages": 0,
-    }  # fmt: skip
     core = SimpleNamespace(
         get_arg=list, get_env=list, send=nothing, receive=number, set_result=nothing,
         sleep=number, wait=same, await_message=lambda _: ("message", "", []),
         await_number=lambda _: 7, cancel=nothing, create_queue=number, destroy_queue=nothing,
-        available_models=lambda: ["rehearsal"], get_model_info=lambda _: json.dumps(info),
+        available_models=lambda: ["rehearsal"], get_model_info=lambda _: json.dumps(INFO),
         synchronize=number, drop=nothing,
     )  # fmt: skip
     allocate = SimpleNamespace(
@@ -92,16 +94,14 @@ def _host() -> Any:
     )  # fmt: skip
     fused = SimpleNamespace(
         create_sampler=number, sample=number,
-        continue_with_dist=lambda *_: dist, take_text=lambda *_: (7, "x"), decode=number, watch_run=nothing,
+        continue_with_dist=lambda *_: DIST, take_text=lambda *_: (7, "x"), decode=number, watch_run=nothing,
         take_run=lambda *_: ([7], ["x"], False, ""),
     )  # fmt: skip
     exports = SimpleNamespace(import_prefix=number, await_prefix=lambda _: (0, 0), export_prefix=number)
     return SimpleNamespace(
         http=None, topics=None, children=None, input_image=None, exports=exports, grammar=None, embedding=None,
         blobs=None, core=core, allocate=allocate, tokenize=tokenize, fused=fused, state=None, guest_source=None,
-        output_text=SimpleNamespace(
-            get_next_dist=number, await_dists=lambda _: dist
-        ),
+        output_text=SimpleNamespace(get_next_dist=number, await_dists=lambda _: DIST),
         forward=SimpleNamespace(forward=number), input_text=SimpleNamespace(embed_txt=nothing),
     )  # fmt: skip
 

@@ -118,14 +118,6 @@ def decode(
     more are, which usually pays). `take` raises Busy if the worker has not compiled the grammar yet: issue the run
     again in a moment.
     """
-    options: dict[str, object] = {
-        "recent": token_list(recent, "recent"),
-        "window": whole(window, "window"),
-        "allowed": base64.b64encode(token_mask(allowed)).decode(),
-        "adapter": checked_text(adapter, "adapter"),
-    }
-    if logprobs is not None:
-        options["logprobs"] = whole(logprobs, "logprobs")
     number = call(
         bindings.fused.decode,
         queue_number(queue),
@@ -137,11 +129,24 @@ def decode(
         page_ranges(pages, "pages"),
         whole(steps, "steps"),
         token_list(stop, "stop"),
-        json.dumps(options),
+        _options(recent, window, allowed, logprobs, adapter),
         whole(matcher, "matcher"),
         whole(skip, "skip"),
     )
     return DecodeRun(number)
+
+
+def _options(recent: Sequence[int], window: int, allowed: bytes, logprobs: int | None, adapter: str) -> str:
+    """The JSON text that `decode` of fused.wit takes."""
+    options: dict[str, object] = {
+        "recent": token_list(recent, "recent"),
+        "window": whole(window, "window"),
+        "allowed": base64.b64encode(token_mask(allowed)).decode(),
+        "adapter": checked_text(adapter, "adapter"),
+    }
+    if logprobs is not None:
+        options["logprobs"] = whole(logprobs, "logprobs")
+    return json.dumps(options)
 
 
 def watch_run(
