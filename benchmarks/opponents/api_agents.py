@@ -45,10 +45,12 @@ class ApiTask:
 
 
 def make_task(apis: Apis, number: int) -> ApiTask:
-    """The task of an agent."""
-    random = np.random.default_rng(number)
-    others = random.choice(np.arange(apis.popular, apis.library), apis.each - apis.popular, replace=False)
-    numbers = [*range(apis.popular), *sorted(others.tolist())]
+    """The task of an agent. The APIs that are not popular are dealt like cards, and shuffled when all are dealt: so
+    each is used as often as any other."""
+    hand = apis.each - apis.popular
+    dealt, place = divmod(number, (apis.library - apis.popular) // hand)
+    cards = np.random.default_rng(dealt).permutation(np.arange(apis.popular, apis.library))
+    numbers = [*range(apis.popular), *sorted(cards[place * hand : (place + 1) * hand].tolist())]
     docs = [np.random.default_rng(1000 + one).integers(65, 250, apis.doc).tolist() for one in numbers]
     return ApiTask(
         system=new_prompt(apis.system, 0),
