@@ -1,11 +1,11 @@
 import re
 from dataclasses import dataclass, field
-from math import sqrt
+from math import exp, sqrt
 
 from inferlet_sdk import Context, Sampler, inferlet
 
 GOAL = 24
-STEP = re.compile(r"(\d+)([-+*/])(\d+)=(\d+)")
+STEP = re.compile(r"(\d+)([-+*/])(\d+)=(\d+)( left [\d,]+)?")
 
 
 @dataclass
@@ -17,64 +17,60 @@ class Node:
     proposed: int = 0
     """How often the model wrote the step to this node: its prior."""
     visits: int = 0
-    reward: float = 0.0
+    value: float = 0.0
+    """The sum over the visits of how sure the model was of its right steps."""
     children: dict[tuple[int, ...], "Node"] = field(default_factory=dict)
-
-    def best_child(self) -> "Node":
-        """That with the highest bound (PUCT)."""
-        total = sum(child.proposed for child in self.children.values())
-
-        def bound(child: Node) -> float:
-            explore = child.proposed / total * sqrt(self.visits) / (1 + child.visits)
-            return child.reward / max(child.visits, 1) + explore
-
-        return max(self.children.values(), key=bound)
 
 
 @inferlet
-async def main(args, numbers: str = "4,7,8,8", rounds: int = 12, samples: int = 4, seed: int = 1):
-    """Makes 24 of four numbers by Monte Carlo tree search: what the model writes on from a node are its roll-outs, and
-    their first steps its children."""
-    root, tokens = Node(tuple(sorted(int(number) for number in numbers.split(",")))), 0
+async def main(args, numbers: str = "4,7,8,8", rounds: int = 60, tries: int = 3, seed: int = 1):
+    """Makes 24 of four numbers by Monte Carlo tree search: a round goes down to a leaf, whose next steps the model
+    proposes, and tells all nodes on the way how sure the model was. What leads to nothing new is not visited again."""
+    root, dead, tokens = Node(tuple(sorted(int(number) for number in numbers.split(",")))), set(), 0
     for number in range(rounds):
         path = [root]
-        while path[-1].children:
-            path.append(path[-1].best_child())
+        while living := [child for child in path[-1].children.values() if child.left not in dead]:
+            path.append(best(path[-1], living))
         asked = f"Make {GOAL}: {','.join(map(str, path[-1].left))}"
         async with Context(args.model).fill_chat("user", asked) as ctx:
-            sampler = Sampler(seed=seed + samples * number)
-            texts = await ctx.best_of(samples, 64, sampler=sampler, score=lambda _: 0)
-        tokens += sum(len(text.tokens) for text in texts)
-        for text in texts:
-            reached = walk(path[-1], text.text)
-            if reached and reached[-1].left == (GOAL,):
-                await args.send("\n".join(reached[-1].steps) + "\n")
+            lines = await ctx.best_of(tries, 24, sampler=Sampler(seed=seed + tries * number), stop="\n")
+        tokens += sum(len(line.tokens) + 1 for line in lines)
+        found = [(node, exp(line.score)) for line in lines if (node := take(path[-1], line.text))]
+        for node, _ in found:
+            if node.left == (GOAL,):
+                await args.send("\n".join(node.steps) + "\n")
                 return {"solved": True, "tokens": tokens}
-            changed = [*path]
-            if reached and len(reached[0].left) > 1:
-                child = path[-1].children.setdefault(reached[0].left, reached[0])
-                child.proposed += 1
-                changed.append(child)
-            for node in changed:
-                node.visits += 1
-                node.reward += len(reached) / len(root.left) / 2
+        going_on = [(node, sure) for node, sure in found if len(node.left) > 1 and node.left not in dead]
+        if all(node.left in path[-1].children for node, _ in going_on):
+            dead.add(path[-1].left)
+        for node, _ in going_on:
+            path[-1].children.setdefault(node.left, node).proposed += 1
+        for node in path:
+            node.visits += 1
+            node.value += sum(sure for _, sure in going_on) / tries
     return {"solved": False, "tokens": tokens}
 
 
-def walk(node: Node, text: str) -> list[Node]:
-    """The nodes behind one, as far as the steps of a text are right."""
-    found: list[Node] = []
-    for line in text.split("\n"):
-        match, rest = STEP.match(line), list(node.left)
-        if match is None:
-            break
-        one, operator, other, result = int(match[1]), match[2], int(match[3]), int(match[4])
-        for number in (one, other):
-            if number in rest:
-                rest.remove(number)
-        right = {"+": one + other, "-": one - other, "*": one * other, "/": one / other if other else None}[operator]
-        if len(rest) != len(node.left) - 2 or result != right:
-            break
-        node = Node(tuple(sorted((*rest, result))), (*node.steps, match[0]))
-        found.append(node)
-    return found
+def best(parent: Node, living: list[Node]) -> Node:
+    """The child with the highest bound (PUCT)."""
+    total = sum(child.proposed for child in living)
+
+    def bound(child: Node) -> float:
+        explore = child.proposed / total * sqrt(parent.visits) / (1 + child.visits)
+        return child.value / max(child.visits, 1) + explore
+
+    return max(living, key=bound)
+
+
+def take(node: Node, line: str) -> Node | None:
+    """The node behind a step, if that is right."""
+    if (match := STEP.match(line)) is None:
+        return None
+    one, operator, other, result = int(match[1]), match[2], int(match[3]), int(match[4])
+    rest = list(node.left)
+    for number in (one, other):
+        if number not in rest:
+            return None
+        rest.remove(number)
+    right = {"+": one + other, "-": one - other, "*": one * other, "/": one / other if other else None}[operator]
+    return Node(tuple(sorted((*rest, result))), (*node.steps, match[0].split(" ")[0])) if result == right else None
