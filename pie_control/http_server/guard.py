@@ -14,6 +14,7 @@ from __future__ import annotations
 import ipaddress
 import re
 import time
+from collections import Counter
 from collections.abc import Iterable
 from urllib.parse import urlsplit
 
@@ -21,8 +22,9 @@ from starlette.datastructures import Headers
 from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from pie_control.errors import Forbidden, Unauthorized
+from pie_control.errors import Forbidden, Overloaded, TooManyRequests, Unauthorized
 from pie_control.gateway.programs import ROUTES
+from pie_control.host_memory import machine_memory
 
 from .callers import Caller, Callers
 from .failures import error_body, response
@@ -39,6 +41,13 @@ MOST_NOTED = 100
 """Characters of a path that are kept of what an admin did."""
 NETLOC = re.compile(r"(?:\[([^\]@\s]+)\]|([^:@/?#\s]+))(?::\d+)?")
 
+
+BODIES_PART = 4
+"""The bodies of all requests together have this part of the memory of the machine: a fourth."""
+UNKNOWN_MEMORY = 4 << 30
+"""Taken for the memory of a machine that does not tell it."""
+SMALL_BODY = 64 << 10
+"""Bytes of each body that do not count: small requests pass, whatever large ones come."""
 
 SESSION = "/v1/session"
 """What each of its messages needs, the session checks."""
@@ -137,6 +146,54 @@ def is_address(name: str) -> bool:
     return True
 
 
+class Bodies:
+    """The bytes of the bodies of requests that are under way. A tenant may have half of `most`."""
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._held: Counter[str] = Counter()  # by tenant
+
+    def hold(self, tenant: str, count: int) -> None:
+        """More bytes have come. Raises Overloaded, or TooManyRequests."""
+        end = "of bodies of requests at a time: try again when some have been answered"
+        if self._held[tenant] + count > self._most // 2:
+            raise TooManyRequests(f"a tenant may have {self._most >> 21} MiB {end}")
+        if self._held.total() + count > self._most:
+            raise Overloaded(f"the server takes {self._most >> 20} MiB {end}")
+        self._held[tenant] += count
+
+    def release(self, tenant: str, count: int) -> None:
+        """A request is over."""
+        self._held[tenant] -= count
+        self._held += Counter()  # drops tenants without bodies
+
+
+class Body:
+    """`Receive` of one request, whose body has at most `limit` bytes."""
+
+    def __init__(self, receive: Receive, limit: int, setting: str, tenant: str, bodies: Bodies) -> None:
+        self._receive = receive
+        self._limit, self._setting = limit, setting
+        self._tenant, self._bodies = tenant, bodies
+        self._received = self._held = 0
+
+    async def __call__(self) -> Message:
+        message = await self._receive()
+        if message["type"] == "http.request":
+            self._received += len(message.get("body", b""))
+            if self._received > self._limit:
+                raise HTTPException(413, f"the body has more than {self._limit} bytes (see {self._setting})")
+            if (more := self._received - SMALL_BODY - self._held) > 0:
+                self._bodies.hold(self._tenant, more)
+                self._held += more
+        return message
+
+    def close(self) -> None:
+        """The request is over."""
+        if self._held:
+            self._bodies.release(self._tenant, self._held)
+
+
 class Guard:
     """ASGI middleware. A program may have `max_program_bytes`, a blob and a request of a served route `max_blob_bytes`,
     every other body `max_json_bytes`. Routes find the `Caller` in the state of the request; for OPEN_PATHS it may
@@ -159,6 +216,7 @@ class Guard:
             **dict.fromkeys((BLOBS, *ROUTES), (max_blob_bytes, "--max-blob-bytes")),
         }
         self._others = (max_json_bytes, "--max-message-bytes")
+        self._bodies = Bodies((machine_memory() or UNKNOWN_MEMORY) // BODIES_PART)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] not in ("http", "websocket"):
@@ -184,25 +242,17 @@ class Guard:
                 self._callers.knocked(scope)
                 return await answer(scope, receive, send)
             state["caller"] = None
-            return await self._app(scope, self._bounded(receive, scope["path"]), send)
+            return await self._pass(scope, receive, send, "")
         if caller.api.meter.has_budget:
             send = _telling_limits(send, caller, scope["path"])
-        return await self._app(scope, self._bounded(receive, scope["path"]), send)
+        return await self._pass(scope, receive, send, caller.api.standing.tenant.name)
 
-    def _bounded(self, receive: Receive, path: str) -> Receive:
-        limit, setting = self._uploads.get(path, self._others)
-        received = 0
-
-        async def bounded() -> Message:
-            nonlocal received
-            message = await receive()
-            if message["type"] == "http.request":
-                received += len(message.get("body", b""))
-                if received > limit:
-                    raise HTTPException(413, f"the body has more than {limit} bytes (see {setting})")
-            return message
-
-        return bounded
+    async def _pass(self, scope: Scope, receive: Receive, send: Send, tenant: str) -> None:
+        body = Body(receive, *self._uploads.get(scope["path"], self._others), tenant, self._bodies)
+        try:
+            await self._app(scope, body, send)
+        finally:
+            body.close()
 
 
 def _telling_limits(send: Send, caller: Caller, path: str) -> Send:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from typing import Any
 
@@ -12,6 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from starlette.datastructures import Headers
 
+from pie_control.errors import Overloaded, TooManyRequests
+from pie_control.http_server import guard
 from pie_control.http_server.guard import AllowedHosts, is_address, json_limit, name_of
 from tests.helpers.fake_server_api import FakeServerApi, serve_async
 from tests.helpers.sessions import open_session
@@ -126,6 +129,41 @@ def test_json_is_bounded_by_what_arguments_may_be_and_programs_are_not(beyond: i
             assert (refused.status_code, "--max-blob-bytes" in refused.text) == (413, True)
 
     serve_async(test, max_message_bytes=100_000, max_blob_bytes=1 << 20)
+
+
+def test_bodies_of_all_requests_together_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(guard, "machine_memory", lambda: 4 << 20)  # a fourth of it for all, half of that for a tenant
+    half, more = bytes(300 << 10), bytes(400 << 10)
+
+    async def test(url: str, _: FakeServerApi) -> None:
+        async with httpx.AsyncClient(base_url=url, trust_env=False) as client:
+            reader, writer = await asyncio.open_connection("127.0.0.1", int(url.rsplit(":")[-1]))
+            writer.write(b"POST /v1/blobs HTTP/1.1\r\nhost: localhost\r\ncontent-length: 400000\r\n\r\n" + half)
+            while (refused := await client.post("/v1/blobs", content=more)).status_code == 200:
+                await asyncio.sleep(0.01)  # until the slow one has come so far
+            assert (refused.status_code, refused.json()["error"]["code"]) == (429, "too-many-requests")
+            assert "a tenant may have 0 MiB of bodies of requests at a time: try again" in refused.text
+            assert (await client.post("/v1/chat/completions", content=more)).status_code == 429
+            assert (await client.post("/v1/blobs", content=b"small")).status_code == 200
+            writer.close()
+            while (await client.post("/v1/blobs", content=more)).status_code != 200:
+                await asyncio.sleep(0.01)  # until it is noticed that the slow one has left
+            assert await reader.read() == b""
+
+    serve_async(test)
+
+
+def test_tenants_share_the_room_for_bodies() -> None:
+    bodies = guard.Bodies(100)
+    bodies.hold("alice", 50)
+    with pytest.raises(TooManyRequests, match="a tenant may have"):
+        bodies.hold("alice", 1)
+    bodies.hold("bob", 40)
+    with pytest.raises(Overloaded, match="the server takes") as refused:
+        bodies.hold("carol", 11)
+    assert refused.value.status == 503
+    bodies.release("alice", 50)
+    bodies.hold("carol", 50)
 
 
 @pytest.mark.parametrize("text", ["世", "ü", "🎉", "\n", '"'])
