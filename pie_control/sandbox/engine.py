@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import functools
 import sys
 import threading
 import time
@@ -60,12 +61,17 @@ def check_version() -> None:
         raise LinkError(
             f"Python {sys.version.split()[0]} cannot run WebAssembly on fibers: use another version of Python"
         )
-    installed = metadata.version("wasmtime")
+    installed = installed_version()
     if installed != WASMTIME_VERSION:
         raise LinkError(
             f"wasmtime {installed} is installed, this version of pie needs exactly {WASMTIME_VERSION}: "
             f"pip install wasmtime=={WASMTIME_VERSION}"
         )
+
+
+@functools.cache
+def installed_version() -> str:
+    return metadata.version("wasmtime")
 
 
 def new_engine() -> wasmtime.Engine:

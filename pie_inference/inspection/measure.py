@@ -24,7 +24,7 @@ from ..serving.worker import Worker
 from ..trials.batches import DecodeBatch
 from .costs import Costs, model_costs
 from .products import ServedProducts, describe_products
-from .rates import Rates, measure_rates
+from .rates import SECONDS, Rates, measure_rates
 
 SEQUENCES = (1, 8, 32)
 CONTEXT = 128  # tokens before the first decoded token
@@ -79,7 +79,7 @@ def measure(config: WorkerConfig, sequences: tuple[int, ...] = SEQUENCES, budget
     speeds = [probe.prefill(), *map(probe.decode, sequences)]
     peak = _peak_bytes(device)
     _tell("measuring memory and matrix products")
-    rates = measure_rates(device, dtype, plan.library)
+    rates = measure_rates(device, dtype, plan.library, budget=SECONDS * budget)
     return Measurement(
         model=str(config.model),
         architecture=description.architecture,

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.helpers.tiers import FEW, MORE, corpus, heavy_uses, names_of_tests, runs_a_benchmark
+from tests.helpers.tiers import FEW, MORE, corpus, heavy_uses, names_of_tests, pairs, runs_a_benchmark
 from tests.helpers.tree import ROOT
 
 TESTS = ROOT / "tests"
@@ -156,3 +156,13 @@ def test_the_first_of_each_kind_of_a_corpus_is_in_make_test() -> None:
         (("b",), False),
         (("ad",), True),
     ]
+
+
+def test_every_two_values_meet_in_make_test() -> None:
+    parameters = pairs("abc", "xy", (1, 2))
+    taken = [one.values for one in parameters if not one.marks]
+    assert (len(parameters), len(taken)) == (12, 6)
+    for first, second in ((0, 1), (0, 2), (1, 2)):
+        assert {(one[first], one[second]) for one in taken} == {
+            (one.values[first], one.values[second]) for one in parameters
+        }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Mapping, Sequence
 from enum import Enum
 from types import UnionType
@@ -35,6 +36,7 @@ BASIC: dict[Any, SearchStrategy[Any]] = {
 }
 
 
+@functools.cache
 def any_of(kind: Any) -> SearchStrategy[Any]:
     """Values of a type, records and their fields included."""
     arguments = get_args(kind)
@@ -62,6 +64,7 @@ def any_of(kind: Any) -> SearchStrategy[Any]:
     raise TypeError(f"no values of {kind}")
 
 
+@functools.cache
 def any_record(kind: Any) -> SearchStrategy[Any]:
     if issubclass(kind, Enum):
         return st.sampled_from(kind)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import json
 from collections.abc import Callable, Iterator, Sequence
@@ -59,7 +60,7 @@ class ScriptedModel(FakeModel):
         self.waves = 0
         first = byte_tokenizer.VOCAB_SIZE + len(special)
         self._letters = np.array([*range(97, 123), *range(first, first + len(MERGES))])
-        size, data = first + len(MERGES), _with_merges(byte_tokenizer.tokenizer_json(first, special), first)
+        size, data = first + len(MERGES), _tokenizer(tuple(special))
         self._constraints = Constraints(data, size, (STOP,))
         self._description = msgspec.structs.replace(
             self._description,
@@ -174,8 +175,10 @@ class ScriptedModel(FakeModel):
         return np.array(rows).reshape(len(rows), self._description.vocab_size)
 
 
-def _with_merges(tokenizer: bytes, first: int) -> bytes:
-    content = json.loads(tokenizer)
+@functools.cache
+def _tokenizer(special: tuple[str, ...]) -> bytes:
+    first = byte_tokenizer.VOCAB_SIZE + len(special)
+    content = json.loads(byte_tokenizer.tokenizer_json(first, special))
     content["model"]["merges"] = list(MERGES)
     content["model"]["vocab"] |= {token["content"]: token["id"] for token in content["added_tokens"]}
     content["model"]["vocab"] |= {pair.replace(" ", ""): first + n for n, pair in enumerate(MERGES)}

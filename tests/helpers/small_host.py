@@ -12,10 +12,13 @@ from collections.abc import Callable, Sequence
 
 from pie_control.application.links import ControlLink
 from pie_control.application.messages import Post, Said, ToHost, Welcome
+from pie_control.config import InferletLimits
+from pie_control.programs.warm_pool import WarmPool
 
 SMALL_HOST = "tests.helpers.small_host:SmallHost"
 REFUSING_HOST = "tests.helpers.small_host:RefusingHost"
 SILENT_MODULE = "tests.helpers.small_host:NoSuchHost"
+WELCOME = Welcome(3, InferletLimits(), 0, WarmPool(), "")
 
 
 class SmallHost:

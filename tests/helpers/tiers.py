@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ast
 import functools
+import itertools
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -290,6 +291,29 @@ def corpus(values: Iterable[Value], kind: Callable[[Value], Hashable]) -> list[A
         parameters.append(pytest.param(value, marks=[WHOLE] if key in seen else []))
         seen.add(key)
     return parameters
+
+
+def pairs(*axes: Iterable[Any]) -> list[Any]:
+    """Parameters of a test that takes a value of each axis: `make test` has as many as pair every two values once, and
+    `make test-all` all of them."""
+    values = [list(axis) for axis in axes]
+    every = list(itertools.product(*(range(len(axis)) for axis in values)))
+    missing = {pair for places in every for pair in _pairs_of(places)}
+    chosen = set()
+    while missing:
+        best = max(every, key=lambda places: len(missing & _pairs_of(places)))
+        missing -= _pairs_of(best)
+        chosen.add(best)
+    return [
+        pytest.param(*map(list.__getitem__, values, places), marks=[] if places in chosen else [WHOLE])
+        for places in every
+    ]
+
+
+@functools.cache
+def _pairs_of(places: tuple[int, ...]) -> frozenset[tuple[tuple[int, int], ...]]:
+    """Each two axes with the places on them."""
+    return frozenset(itertools.combinations(enumerate(places), 2))
 
 
 def set_examples(function: Any, tier: str) -> None:

@@ -33,6 +33,7 @@ from inferlet_sdk.generation import decode_run
 from pie_control.services.grammars import GrammarMatcher
 from tests.helpers.native_host import expected, install, nothing_held, refuse, saying
 from tests.helpers.scripted_model import STOP
+from tests.helpers.tiers import pairs
 
 PROMPT = "Hello, the world"
 ALL = IgnoreStopTokens()
@@ -114,16 +115,14 @@ def step_by_step(*name: str, **options: Any) -> Any:
     return _wanted[name]
 
 
-@pytest.mark.parametrize("way", WAYS)
-@pytest.mark.parametrize("condition", CONDITIONS)
-def test_every_way_gives_what_step_by_step_gives(way: Way, condition: str) -> None:
+@pytest.mark.parametrize(("way", "condition", "tokens_at_once"), pairs(WAYS, CONDITIONS, (1, 3, 1000)))
+def test_every_way_gives_what_step_by_step_gives(way: Way, condition: str, tokens_at_once: int) -> None:
     options: dict[str, Any] = {"stop": [ALL, *as_list(CONDITIONS[condition])], "max_tokens": 25}
     wanted = step_by_step("stop", condition, **options)
-    for tokens_at_once in (1, 3, 1000):
-        found, host = outcome(way, tokens_at_once, **options)
-        assert found == wanted
-        sent = "".join(host.sent)
-        assert sent == wanted[0] if way is streamed else wanted[0].endswith(sent)
+    found, host = outcome(way, tokens_at_once, **options)
+    assert found == wanted
+    sent = "".join(host.sent)
+    assert sent == wanted[0] if way is streamed else wanted[0].endswith(sent)
 
 
 INCLUDED: dict[str, tuple[Any, str]] = {
@@ -136,40 +135,37 @@ INCLUDED: dict[str, tuple[Any, str]] = {
 }
 
 
-@pytest.mark.parametrize("way", WAYS)
-@pytest.mark.parametrize("condition", INCLUDED)
-def test_what_ends_a_text_may_belong_to_it(way: Way, condition: str) -> None:
+@pytest.mark.parametrize(("way", "condition", "tokens_at_once"), pairs(WAYS, INCLUDED, (1, 3, 1000)))
+def test_what_ends_a_text_may_belong_to_it(way: Way, condition: str, tokens_at_once: int) -> None:
     stop, text = INCLUDED[condition]
     options: dict[str, Any] = {"stop": [ALL, *as_list(stop)], "max_tokens": 25, "include_stop": True}
     wanted = step_by_step("included", condition, **options)
     assert wanted[0] == text
     assert wanted[2] == PROMPT + text
-    for tokens_at_once in (1, 3, 1000):
-        assert outcome(way, tokens_at_once, **options)[0] == wanted
+    assert outcome(way, tokens_at_once, **options)[0] == wanted
 
 
 def as_list(condition: Any) -> list[Any]:
     return list(condition) if isinstance(condition, list | tuple) else [condition]
 
 
-@pytest.mark.parametrize("way", WAYS)
-@pytest.mark.parametrize("sampler", SAMPLERS)
-def test_every_sampler_gives_what_it_gives_step_by_step(way: Way, sampler: str) -> None:
+@pytest.mark.parametrize(("way", "sampler", "tokens_at_once"), pairs(WAYS, SAMPLERS, (1, 7)))
+def test_every_sampler_gives_what_it_gives_step_by_step(way: Way, sampler: str, tokens_at_once: int) -> None:
     options: dict[str, Any] = {"sampler": SAMPLERS[sampler], "stop": [ALL, "xq"], "max_tokens": 20}
     wanted = step_by_step("sampler", sampler, **options)
-    assert [outcome(way, at_once, **options)[0] for at_once in (1, 7)] == [wanted] * 2
+    assert outcome(way, tokens_at_once, **options)[0] == wanted
 
 
-@pytest.mark.parametrize("way", WAYS)
-@pytest.mark.parametrize("steps", [1, 2, 5])
-def test_a_long_text_takes_several_runs(way: Way, steps: int, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("way", "steps", "tokens_at_once"), pairs(WAYS, (1, 2, 5), (1, 3)))
+def test_a_long_text_takes_several_runs(
+    way: Way, steps: int, tokens_at_once: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     options: dict[str, Any] = {"stop": [ALL, "the", "isis"], "max_tokens": 40}
-    wanted, _ = outcome(iterated, run_ahead=False, **options)
+    wanted = step_by_step("several runs", **options)
     monkeypatch.setattr(decode_run, "STEPS", steps)
-    for tokens_at_once in (1, 3):
-        found, host = outcome(way, tokens_at_once, **options)
-        assert found == wanted
-        assert host.calls.count("decode") >= len(wanted[1]) // steps - len(PROMPT)
+    found, host = outcome(way, tokens_at_once, **options)
+    assert found == wanted
+    assert host.calls.count("decode") >= len(wanted[1]) // steps - len(PROMPT)
 
 
 @settings(max_examples=60, deadline=None)
@@ -410,7 +406,7 @@ def test_a_long_maximum_takes_pages_of_its_own_only_while_it_may_need_them() -> 
 def test_little_memory_makes_short_runs(way: Way, max_pages: int) -> None:
     """The prompt of 15 tokens and 28 more fill 11 pages."""
     options: dict[str, Any] = {"stop": [ALL, "isis"], "max_tokens": 28}
-    wanted, _ = outcome(iterated, run_ahead=False, **options)
+    wanted = step_by_step("little memory", **options)
     assert outcome(way, 3, max_pages=max_pages, **options)[0] == wanted
 
 

@@ -17,18 +17,15 @@ from typing import Any
 import pytest
 
 from pie_control.application import process_link
-from pie_control.application.messages import FromHost, Post, Said, Welcome
+from pie_control.application.messages import FromHost, Post, Said
 from pie_control.application.process_link import ProcessLink
-from pie_control.config import InferletLimits
 from pie_control.errors import HostUnavailable
-from pie_control.programs.warm_pool import WarmPool
 from tests.helpers.guard import HANG_SECONDS
-from tests.helpers.small_host import REFUSING_HOST, SILENT_MODULE, SMALL_HOST
-
-pytestmark = pytest.mark.usefixtures("started_as_usual")
+from tests.helpers.small_host import REFUSING_HOST, SILENT_MODULE, SMALL_HOST, WELCOME
+from tests.helpers.tiers import WHOLE
 
 MIB = 1 << 20
-WELCOME = Welcome(3, InferletLimits(), 0, WarmPool(), "")
+started_as_usual = pytest.mark.usefixtures("started_as_usual")
 
 
 def on_a_loop(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., None]:
@@ -134,6 +131,7 @@ async def test_the_kernel_takes_the_process_before_this_one() -> None:
 # ---- ends ----------------------------------------------------------------------------------------------------------
 
 
+@started_as_usual
 @on_a_loop
 async def test_closing_ends_the_process() -> None:
     async with serving() as heard:
@@ -147,7 +145,6 @@ async def test_closing_ends_the_process() -> None:
 @pytest.mark.parametrize(
     ("deed", "said"),
     [
-        ("abort", "it was killed by signal 6"),
         ("segfault", "it was killed by signal 11"),
         ("exit", "it ended with status 7; its last words:\ncannot go on"),
         ("close", "it closed the connection and was killed"),
@@ -167,6 +164,7 @@ async def test_the_reason_of_an_end_is_told(deed: str, said: str) -> None:
     assert re.match(said, reason), reason
 
 
+@started_as_usual
 @on_a_loop
 async def test_what_was_said_before_the_end_is_heard() -> None:
     async with serving() as heard:
@@ -197,6 +195,7 @@ async def test_a_host_that_idles_is_not_killed() -> None:
         assert heard.losses == []
 
 
+@started_as_usual
 @on_a_loop
 async def test_a_host_that_holds_too_much_is_killed() -> None:
     async with serving(memory_bytes=300 * MIB) as heard:
@@ -229,6 +228,7 @@ async def test_another_one_can_be_started() -> None:
 # ---- beginnings ----------------------------------------------------------------------------------------------------
 
 
+@started_as_usual
 @on_a_loop
 async def test_a_host_that_cannot_start_says_why() -> None:
     link = ProcessLink(3, host=SILENT_MODULE)
@@ -243,6 +243,7 @@ async def test_a_host_that_fails_at_its_welcome_says_why() -> None:
         assert "host 3 cannot serve here" in await heard.loss()
 
 
+@started_as_usual
 @on_a_loop
 async def test_versions_are_compared(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(process_link, "VERSION", "of tomorrow")
@@ -252,6 +253,7 @@ async def test_versions_are_compared(monkeypatch: pytest.MonkeyPatch) -> None:
     assert link.pid is None
 
 
+@started_as_usual
 @on_a_loop
 async def test_a_host_that_is_never_ready_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(process_link, "START_SECONDS", 0.001)
@@ -267,7 +269,7 @@ CONTROL = """
 import asyncio, os, sys, time
 from pie_control.application.messages import Post
 from pie_control.application.process_link import ProcessLink
-from tests.control.application.test_process_link import WELCOME, SMALL_HOST
+from tests.helpers.small_host import SMALL_HOST, WELCOME
 async def main():
     link = ProcessLink(3, host=SMALL_HOST)
     await link.start()
@@ -278,8 +280,18 @@ asyncio.run(main())
 """
 
 
-@pytest.mark.parametrize("doing", ["nothing", "hang", "stop"])
-@pytest.mark.parametrize("death", [signal.SIGKILL, signal.SIGTERM, signal.SIGABRT])
+DEATHS = {"nothing": signal.SIGTERM, "hang": signal.SIGABRT, "stop": signal.SIGKILL}
+"""Where each state of a host and each death of control come once: these are in `make test`."""
+
+
+@pytest.mark.parametrize(
+    ("doing", "death"),
+    [
+        pytest.param(doing, death, marks=[] if death is DEATHS[doing] else [WHOLE])
+        for doing in DEATHS
+        for death in DEATHS.values()
+    ],
+)
 @on_a_loop
 async def test_no_process_is_left_when_control_dies(doing: str, death: signal.Signals) -> None:
     control = subprocess.Popen([sys.executable, "-c", CONTROL, doing], stdout=subprocess.PIPE, text=True)

@@ -14,10 +14,10 @@ from pie_control.cli.main import main
 from pie_inference.amounts import amount
 from pie_inference.config import WorkerConfig
 from pie_inference.errors import CheckpointError
+from pie_inference.inspection import measure as measuring
 from pie_inference.inspection import rates
 from pie_inference.inspection.checkup import check_up
 from pie_inference.inspection.costs import model_costs
-from pie_inference.inspection.measure import measure
 from pie_inference.loading.checkpoint import Checkpoint
 from pie_inference.loading.weight_sizes import weight_bytes
 from pie_inference.serving.worker import Worker
@@ -98,11 +98,8 @@ def test_costs_of_experts(tmp_path: Path) -> None:
 
 
 def test_measuring_runs_the_worker(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from pie_inference.inspection import measure as module
-    from pie_inference.inspection.rates import Rates
-
-    monkeypatch.setattr(module, "measure_rates", lambda *_: Rates(1e9, 1e9))
-    found = measure(config(folder, dtype="float32", pages=40), sequences=(1, 3, 32), budget=0.001)
+    monkeypatch.setattr(measuring, "measure_rates", lambda *_, **__: rates.Rates(1e9, 1e9))
+    found = measuring.measure(config(folder, dtype="float32", pages=40), sequences=(1, 3, 32), budget=0.001)
     assert [(speed.work, speed.sequences) for speed in found.speeds] == [
         ("prefill", 1),
         ("decode", 1),
@@ -140,9 +137,9 @@ def test_what_is_no_model_says_what_to_give(tmp_path: Path, capsys: pytest.Captu
     assert f"that is an adapter; give it with its model, as in --model MODEL --adapter poet={adapter}" in (
         capsys.readouterr().err
     )
-    for path in (other, other / "m-Q4_K_M.gguf"):
-        assert main(["models", str(path)]) == 1
-        assert "GGUF is not supported; take the original checkpoint in safetensors" in capsys.readouterr().out
+    assert main(["models", str(other), str(other / "m-Q4_K_M.gguf")]) == 1
+    told = "GGUF is not supported; take the original checkpoint in safetensors"
+    assert [told in each for each in capsys.readouterr().out.split("\n\n")] == [True, True]
 
 
 def test_pie_bench_model_measures(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:

@@ -290,7 +290,7 @@ def _settled(ticks: list[int]) -> int:
 
 
 def test_another_wasmtime_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("importlib.metadata.version", lambda _: "1.2.3")
+    monkeypatch.setattr(wasm_engine, "installed_version", lambda: "1.2.3")
     with pytest.raises(wasm_engine.LinkError, match=r"wasmtime 1\.2\.3 is installed"):
         wasm_engine.new_engine()
 

@@ -30,6 +30,7 @@ from tests.helpers.guard import HANG_SECONDS
 from tests.helpers.oracle import Oracle, assert_close
 from tests.helpers.servers import launch, run, started
 from tests.helpers.states import StateOracle
+from tests.helpers.tiers import corpus
 from tests.inference.models.test_borrowed_calls import put_adapter
 from tests.inference.models.test_borrowed_ranks import SHARED, assert_keeps_states, logprobs
 from tests.inference.models.test_borrowed_state import MODELS as STATEFUL
@@ -52,7 +53,7 @@ def test_what_ranks_cannot_share_is_refused(tmp_path: Path) -> None:
         WorkerGroup(config(tmp_path), Worker)
 
 
-@pytest.mark.parametrize("family", ["olmo2", "qwen3 moe"])
+@pytest.mark.parametrize("family", corpus(["qwen3 moe", "olmo2"], lambda _: "in processes"))
 def test_other_families_run_on_ranks(family: str, tmp_path: Path) -> None:
     """Every family runs on ranks that are threads (test_model_ranks): these are those that sum up most."""
     save_reference(tmp_path, FAMILIES[family][0], **FAMILIES[family][1])
@@ -61,9 +62,10 @@ def test_other_families_run_on_ranks(family: str, tmp_path: Path) -> None:
         assert Driver(group.run, "model").generate(Keys(), PROMPT, 10) == expected
 
 
-@pytest.mark.parametrize("name", ["olmo3", "qwen2 moe", "gemma3n"])
+@pytest.mark.parametrize("name", corpus(["gemma3n", "olmo3", "qwen2 moe"], lambda _: "in processes"))
 def test_models_by_transformers_code_run_on_ranks(name: str, tmp_path: Path) -> None:
-    """Windows, experts and embeddings of layers, each with an adapter on some of the texts."""
+    """Embeddings of layers, windows and experts, each with an adapter on some of the texts. As threads all are tried in
+    each run (test_borrowed_ranks)."""
     architecture, settings = SHARED[name]
     oracle = Oracle(tmp_path, save_reference(tmp_path, architecture, **settings))
     assert put_adapter(oracle, tmp_path / "adapter")
