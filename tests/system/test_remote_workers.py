@@ -57,7 +57,7 @@ async def until_it_serves(server: ServerApi) -> None:
         await asyncio.sleep(0.05)
 
 
-@pytest.mark.parametrize("hosts", [0, 2])
+@pytest.mark.parametrize("hosts", corpus([2, 0], lambda _: "any"))
 def test_a_worker_is_killed_and_cut_off_and_serves_again(
     hosts: int, guest_cache: Path, tmp_path: Path, secret: Path
 ) -> None:
@@ -97,7 +97,7 @@ def test_a_worker_is_killed_and_cut_off_and_serves_again(
         asyncio.run(check(first))
 
 
-@pytest.mark.parametrize("hosts", [0, 2])
+@pytest.mark.parametrize("hosts", corpus([2, 0], lambda _: "any"))
 def test_models_come_by_their_names_beside_local_ones(hosts: int, guest_cache: Path, secret: Path) -> None:
     async def check(addresses: list[str]) -> None:
         options = {"worker": [*addresses, "paced:1ms"], "model": ["demo"], "secret_file": str(secret), "hosts": hosts}
