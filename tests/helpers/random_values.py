@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import functools
 from collections.abc import Mapping, Sequence
 from enum import Enum
 from types import UnionType
@@ -23,7 +22,7 @@ from pie_control.resources.kinds import RESOURCES, Resource
 ERRORS = [kind for kind in vars(errors).values() if isinstance(kind, type) and issubclass(kind, CallError)]
 VALUES: list[type[Any]] = [Done, *sorted({call.value for call in CALLS.values() if call.value}, key=repr)]
 NUMBERS = st.integers(0, 2**31 - 1) | st.integers(-(2**63), 2**64 - 1)
-BASIC: dict[Any, SearchStrategy[Any]] = {
+MADE: dict[Any, SearchStrategy[Any]] = {
     int: NUMBERS,
     float: st.floats(allow_nan=False),
     str: st.text(max_size=8),
@@ -36,12 +35,11 @@ BASIC: dict[Any, SearchStrategy[Any]] = {
 }
 
 
-@functools.cache
 def any_of(kind: Any) -> SearchStrategy[Any]:
     """Values of a type, records and their fields included."""
     arguments = get_args(kind)
-    if kind in BASIC:
-        return BASIC[kind]
+    if kind in MADE:
+        return MADE[kind]
     if kind is Completion:
         value = st.one_of(any_of(CallError), *map(any_of, VALUES))
         return st.builds(Completion, any_of(int), any_of(int), value)
@@ -64,10 +62,13 @@ def any_of(kind: Any) -> SearchStrategy[Any]:
     raise TypeError(f"no values of {kind}")
 
 
-@functools.cache
 def any_record(kind: Any) -> SearchStrategy[Any]:
-    if issubclass(kind, Enum):
-        return st.sampled_from(kind)
+    if kind not in MADE:
+        MADE[kind] = st.sampled_from(kind) if issubclass(kind, Enum) else _any_fields(kind)
+    return MADE[kind]
+
+
+def _any_fields(kind: Any) -> SearchStrategy[Any]:
     hints = {name: hint for name, hint in get_type_hints(kind).items() if get_origin(hint) is not ClassVar}
     return st.builds(kind, **{name: any_of(hint) for name, hint in hints.items()})
 
