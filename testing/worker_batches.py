@@ -211,22 +211,12 @@ def copy_batch(source: np.ndarray, target: np.ndarray, lengths: Sequence[int] | 
 
 
 def sample_batch(embeds: np.ndarray, **changes: np.ndarray) -> Sample:
-    """A greedy batch; `changes` replace its arrays."""
+    """A greedy batch; `changes` are further arrays, or replace its own."""
     n = len(embeds)
     columns: dict[str, np.ndarray] = {
         "token_slots": ints(range(n)),
         "temperature": np.zeros(n, np.float32),
-        "top_k": ints([0] * n),
-        "top_p": np.ones(n, np.float32),
-        "min_p": np.zeros(n, np.float32),
         "uniform": np.full(n, 0.5),
-        "repetition": np.ones(n, np.float32),
-        "frequency": np.zeros(n, np.float32),
-        "presence": np.zeros(n, np.float32),
-        "recent_indptr": ints([0] * (n + 1)),
-        "recent": ints([]),
-        "allowed_rows": ints([-1] * n),
-        "allowed": np.zeros((0, 1), np.uint8),
     }
     return Sample(embeds=embeds, **{**columns, **changes})
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 
@@ -161,17 +161,31 @@ def param_rows(rows: Iterable[SamplingParams]) -> NDArray[np.float64]:
     return np.array(list(map(msgspec.structs.astuple, rows)), np.float64).reshape(-1, NUM_PARAMS)
 
 
-def param_columns(rows: NDArray[np.float64]) -> dict[str, NDArray[np.generic]]:
-    """One array for each parameter; none for `typical_p` where no row has it."""
-    by_name = rows.T
-    reals = by_name.astype(np.float32)
-    typical: dict[str, NDArray[np.generic]] = {"typical_p": reals[7]} if (reals[7] < 1).any() else {}
-    return typical | {
-        "temperature": reals[0],
-        "top_k": by_name[1].astype(np.int32),
-        "top_p": reals[2],
-        "min_p": reals[3],
-        "repetition": reals[4],
-        "frequency": reals[5],
-        "presence": reals[6],
-    }
+_PLAIN = np.array(msgspec.structs.astuple(SamplingParams(temperature=-1.0)), np.float64)
+"""What changes nothing; a temperature always counts."""
+
+
+def _kind(name: str) -> type[np.generic]:
+    return np.int32 if name == "top_k" else np.float32
+
+
+Columns = Mapping[str, NDArray[np.generic]]
+
+
+def param_columns(rows: NDArray[np.float64]) -> Columns:
+    """An array for each parameter that changes something for a row."""
+    changed = (rows != _PLAIN).any(0).tolist()
+    names = zip(SamplingParams.__struct_fields__, rows.T, changed, strict=True)
+    return {name: column.astype(_kind(name)) for name, column, one in names if one}
+
+
+def join_params(one: Columns, count: int, other: Columns, more: int) -> Columns:
+    """The columns of `count` rows with those of `more` rows behind them, as `param_columns` makes both."""
+    if not count or not more:
+        return one or other
+    plain = dict(zip(SamplingParams.__struct_fields__, _PLAIN, strict=True))
+
+    def column(of: Columns, rows: int, name: str) -> NDArray[np.generic]:
+        return of[name] if name in of else np.full(rows, plain[name], _kind(name))
+
+    return {name: np.concatenate((column(one, count, name), column(other, more, name))) for name in {**one, **other}}

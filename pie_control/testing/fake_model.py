@@ -65,7 +65,7 @@ from pie_inference.testing.small_vision import VISION, TileRunner
 from .fake_adapters import FakeAdapters
 from .fake_embedding import pooled
 from .fake_masks import explicit_mask, range_mask
-from .fake_sampling import bias, choose, forbid, scored, softmax
+from .fake_sampling import bias, choose, forbid, penalize, scored, softmax
 from .filled_array import FilledArray
 
 Hashes = NDArray[np.uint64]
@@ -352,11 +352,8 @@ class FakeModel:
         return VerifyResult(np.array(accepted, np.int32), np.array(tokens, np.int32))
 
     def _penalize(self, batch: Sample, n: int, scores: Floats) -> None:
-        recent = self._resolve(batch.recent[batch.recent_indptr[n] : batch.recent_indptr[n + 1]])
-        tokens, counts = np.unique(recent, return_counts=True)
-        seen, repetition = scores[tokens], batch.repetition[n]
-        penalized = np.where(seen > 0, seen / repetition, seen * repetition)
-        scores[tokens] = penalized - counts * batch.frequency[n] - batch.presence[n]
+        if batch.recent is not None and batch.recent_indptr is not None:
+            penalize(batch, n, self._resolve(batch.recent[batch.recent_indptr[n] : batch.recent_indptr[n + 1]]), scores)
 
     def _get_next_dist(self, batch: GetNextDist) -> GetNextDistResult:
         if batch.k.min(initial=1) < 1 or batch.k.max(initial=1) > self._description.max_dist:

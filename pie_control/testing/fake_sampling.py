@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -39,7 +41,7 @@ def scored(batch: Sample, tokens: Integers, scores: Floats) -> SampleResult:
 
 def forbid(batch: Sample, n: int, scores: Floats) -> None:
     """Sets the scores of tokens that row n may not sample to minus infinity."""
-    if batch.allowed_rows[n] < 0:
+    if batch.allowed is None or batch.allowed_rows is None or batch.allowed_rows[n] < 0:
         return
     bits = batch.allowed[batch.allowed_rows[n]].astype(np.uint8)
     allowed = np.unpackbits(bits, count=len(scores), bitorder="little").astype(np.bool_)
@@ -48,16 +50,30 @@ def forbid(batch: Sample, n: int, scores: Floats) -> None:
     scores[~allowed] = -np.inf
 
 
+def penalize(batch: Sample, n: int, recent: NDArray[np.int64], scores: Floats) -> None:
+    """Lowers the scores of the recent tokens of row n."""
+    tokens, counts = np.unique(recent, return_counts=True)
+    seen, repetition = scores[tokens], _parameter(batch.repetition, n, 1)
+    penalized = np.where(seen > 0, seen / repetition, seen * repetition)
+    scores[tokens] = penalized - counts * _parameter(batch.frequency, n, 0) - _parameter(batch.presence, n, 0)
+
+
+def _parameter(column: NDArray[Any] | None, n: int, plain: float) -> float:
+    """That of row n; `plain` where the column is left out."""
+    return plain if column is None else float(column[n])
+
+
 def choose(batch: Sample | Verify, n: int, uniform: float, scores: Floats) -> int:
     """The token that the parameters of command n choose."""
     if batch.temperature[n] == 0:
         return int(scores.argmax())
     order = np.argsort(-scores, kind="stable")
     probabilities = softmax(scores[order] / batch.temperature[n])
-    kept = kept_prefix(probabilities, int(batch.top_k[n]), float(batch.top_p[n]), float(batch.min_p[n]))
+    top_k, top_p, min_p = _parameter(batch.top_k, n, 0), _parameter(batch.top_p, n, 1), _parameter(batch.min_p, n, 0)
+    kept = kept_prefix(probabilities, int(top_k), top_p, min_p)
     order, probabilities = order[:kept], probabilities[:kept]
-    if batch.typical_p is not None and batch.typical_p[n] < 1:
-        typical = most_typical(probabilities, float(batch.typical_p[n]))
+    if (typical_p := _parameter(batch.typical_p, n, 1)) < 1:
+        typical = most_typical(probabilities, typical_p)
         order, probabilities = order[typical], probabilities[typical]
     mass = np.cumsum(probabilities)
     return int(order[min(int(np.searchsorted(mass, uniform * mass[-1], "right")), len(order) - 1)])

@@ -113,8 +113,8 @@ class _Rows:
                 self.fail(row, error)
                 before = time.thread_time()
         allowed, rows = vocabulary.trim(masks), np.array(wanted, np.int64)
-        own = self._batch.allowed_rows[rows]
-        if (own >= 0).any():
+        if self._batch.allowed is not None and self._batch.allowed_rows is not None:
+            own = self._batch.allowed_rows[rows]
             allowed[own >= 0] &= self._batch.allowed[own[own >= 0]]
         for row in rows[~allowed.any(1)].tolist():
             if row in self._runs:

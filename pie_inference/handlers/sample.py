@@ -18,21 +18,21 @@ from ..execution.launched import PendingResult
 from ..execution.log_probabilities import Asked
 from ..execution.served_model import ServedModel
 from ..grammars.rows import MatcherStep
-from ..protocol import Sample, SampleResult, check_indptr
+from ..protocol import Array, Sample, SampleResult, check_indptr, filled
 
 
 def sample(served: ServedModel, batch: Sample) -> PendingResult:
     slots = upload(index_tensor(batch.token_slots, len(served.tokens), "token slot"), served.device)
     logits = served.next_logits(batch.embeds)
     asked = Asked.of(logits, batch.alternatives) if batch.alternatives is not None else None
-    if len(batch.recent):
+    if batch.recent is not None and len(batch.recent):
         _penalize(served, batch, logits)
     if batch.bias_indptr is not None:
         bias_rows(batch, logits, np.arange(len(batch.embeds)))
     step = _follow_grammars(served, batch) if batch.matchers is not None else None
     masks = [] if step is None or not len(step.rows) else [(step.rows, step.allowed)]
-    if (batch.allowed_rows >= 0).any():
-        masks.append(_own_mask(batch, masks))
+    if batch.allowed is not None and batch.allowed_rows is not None and (batch.allowed_rows >= 0).any():
+        masks.append(_own_mask(batch.allowed_rows, batch.allowed, masks))
     tokens = sampling.choose(logits, choice_of(batch), masks, served.most_probable)
     tokens = served.ranks.broadcast(tokens)  # devices may differ in the last bit of a sum
     served.tokens[slots] = tokens
@@ -68,19 +68,20 @@ def _reader(host: Tensor, end: Marker | None) -> Callable[[], Sequence[int]]:
 
 
 def _penalize(served: ServedModel, batch: Sample, logits: Tensor) -> None:
-    check_indptr(batch.recent_indptr, len(batch.embeds), len(batch.recent), "recent_indptr")
-    rows = np.repeat(np.arange(len(batch.embeds)), np.diff(batch.recent_indptr))
-    recent = served.token_ids(batch.recent)
-    strengths = (
-        upload(tensor(v, np.float32), logits.device) for v in (batch.repetition, batch.frequency, batch.presence)
-    )
-    sampling.penalize_(logits, upload(torch.from_numpy(rows), logits.device), recent, *strengths)
+    count, recent = len(batch.embeds), filled(batch.recent, 0, 0)
+    indptr = filled(batch.recent_indptr, 0, 0)
+    check_indptr(indptr, count, len(recent), "recent_indptr")
+    rows = np.repeat(np.arange(count), np.diff(indptr))
+    given = filled(batch.repetition, count, 1), filled(batch.frequency, count, 0), filled(batch.presence, count, 0)
+    strengths = (upload(tensor(values, np.float32), logits.device) for values in given)
+    tokens = served.token_ids(recent)
+    sampling.penalize_(logits, upload(torch.from_numpy(rows), logits.device), tokens, *strengths)
 
 
-def _own_mask(batch: Sample, masks: Sequence[sampling.Mask]) -> sampling.Mask:
+def _own_mask(allowed_rows: Array, allowed: Array, masks: Sequence[sampling.Mask]) -> sampling.Mask:
     """The mask of rows that bring their own, but for those of `masks`, in which it is."""
-    left = batch.allowed_rows >= 0
+    left = allowed_rows >= 0
     for rows, _ in masks:
         left[rows] = False
     rows = np.flatnonzero(left)
-    return rows, batch.allowed[batch.allowed_rows[rows]].astype(np.uint8)
+    return rows, allowed[allowed_rows[rows]].astype(np.uint8)

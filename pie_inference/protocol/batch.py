@@ -96,6 +96,11 @@ class Result(Message, frozen=True):
         return cls(**joined)
 
 
+def filled(column: Array | None, count: int, value: float) -> Array:
+    """A column that may be left out: it has `value` in each row then."""
+    return np.full(count, value) if column is None else column
+
+
 def check_indptr(indptr: Array, count: int, length: int, name: str) -> None:
     """Raises ValueError unless it divides `length` elements into `count` ranges."""
     if len(indptr) != count + 1 or indptr[0] != 0 or indptr[-1] != length or (np.diff(indptr) < 0).any():

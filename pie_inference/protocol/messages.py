@@ -27,7 +27,7 @@ import numpy as np
 from . import rows as _rows  # noqa: F401  # its classes are among those below
 from .batch import Array, Batch, Layout, Result, call_name
 
-PROTOCOL_VERSION = 14
+PROTOCOL_VERSION = 15
 """Raised by every change of this file that an older peer would misread; checked when a worker connects."""
 
 
@@ -202,6 +202,9 @@ class GrammarStart(msgspec.Struct, frozen=True, array_like=True):
 class Sample(Batch, frozen=True):
     """Samples one token for each embed. Reproducible: the only randomness is `uniform`.
 
+    Of most parameters None stands for what changes nothing, in all rows. `recent`, `allowed` and what tells of them are
+    left out where no row has any.
+
     Rows of decode runs may have a matcher, which says what tokens may come beside `allowed`. `matchers` are numbers
     that the control layer gives them; one is used from the first step of its run, which has a `GrammarStart`, until
     `ended` names it. `matched` are the tokens of the run before this step.
@@ -217,17 +220,18 @@ class Sample(Batch, frozen=True):
     embeds: Array  # int32 [N]
     token_slots: Array  # int32 [N], no slot twice
     temperature: Array  # float32 [N], 0 is greedy
-    top_k: Array  # int32 [N], 0: all
-    top_p: Array  # float32 [N], 1: all
-    min_p: Array  # float32 [N], 0: all
     uniform: Array  # float64 [N] in [0, 1)
-    repetition: Array  # float32 [N], 1: none
-    frequency: Array  # float32 [N], 0: none
-    presence: Array  # float32 [N], 0: none
-    recent_indptr: Array  # int32 [N + 1]
-    recent: Array  # int32, tokens that penalties count; -(s + 1) means token slot s
-    allowed_rows: Array  # int32 [N], row of `allowed`, or -1: all tokens
-    allowed: Array  # uint8 [rows, ceil(vocab / 8)], lowest bit first
+    top_k: Array | None = None  # int32 [N], 0: all
+    top_p: Array | None = None  # float32 [N], 1: all
+    min_p: Array | None = None  # float32 [N], 0: all
+    typical_p: Array | None = None  # float32 [N], 1: all
+    repetition: Array | None = None  # float32 [N], 1: none
+    frequency: Array | None = None  # float32 [N], 0: none
+    presence: Array | None = None  # float32 [N], 0: none
+    recent_indptr: Array | None = None  # int32 [N + 1]
+    recent: Array | None = None  # int32, tokens that penalties count; -(s + 1) means token slot s
+    allowed_rows: Array | None = None  # int32 [N], row of `allowed`, or -1: all tokens
+    allowed: Array | None = None  # uint8 [rows, ceil(vocab / 8)], lowest bit first
     bias_indptr: Array | None = None  # int32 [N + 1]; None: there is none
     bias_tokens: Array | None = None  # int32, no token twice in a row
     bias_values: Array | None = None  # float32, added to the logits behind penalties
@@ -238,7 +242,6 @@ class Sample(Batch, frozen=True):
     start_indptr: Array | None = None  # int32 [N + 1], byte offsets
     starts: Array | None = None  # uint8: a GrammarStart for each matcher of which `matched` is 0
     ended: Array | None = None  # int64, matchers that are not needed any more
-    typical_p: Array | None = None  # float32 [N], 1: all; None: all of all rows
 
     def zeros(self) -> SampleResult:
         tokens = _zeros(self.count(), np.int32)
@@ -267,14 +270,14 @@ class Verify(Batch, frozen=True):
     indptr: Array  # int32 [N + 1], ranges of rows, none empty
     draft: Array  # int32 [R], the draft token to be checked at the row; -1 at the last row of each command
     temperature: Array  # float32 [N], 0 is greedy
-    top_k: Array  # int32 [N], 0: all
-    top_p: Array  # float32 [N], 1: all
-    min_p: Array  # float32 [N], 0: all
     uniform: Array  # float64 [R] in [0, 1)
+    top_k: Array | None = None  # int32 [N], as in `Sample`
+    top_p: Array | None = None  # float32 [N]
+    min_p: Array | None = None  # float32 [N]
+    typical_p: Array | None = None  # float32 [N]
     bias_indptr: Array | None = None  # int32 [N + 1], as in `Sample`
     bias_tokens: Array | None = None
     bias_values: Array | None = None
-    typical_p: Array | None = None  # float32 [N], as in `Sample`
 
     def zeros(self) -> VerifyResult:
         return VerifyResult(*(_zeros(self.count(), np.int32) for _ in range(2)))

@@ -209,8 +209,9 @@ class PacedModel:
 
     def _sample(self, batch: Sample) -> SampleResult:
         tokens = self._choose(batch.embeds)
-        for row in np.flatnonzero(batch.allowed_rows >= 0):
-            tokens[row] = _allowed(int(tokens[row]), batch.allowed[batch.allowed_rows[row]])
+        if batch.allowed is not None and batch.allowed_rows is not None:
+            for row in np.flatnonzero(batch.allowed_rows >= 0):
+                tokens[row] = _allowed(int(tokens[row]), batch.allowed[batch.allowed_rows[row]])
         step = None if batch.matchers is None else self._constraints.step(batch)
         if step is not None:
             for row, allowed in zip(step.rows, step.allowed, strict=True):

@@ -75,23 +75,7 @@ class DecodeBatch:
 def _greedy(embeds: Array, indptr: Array) -> Sample:
     """Samples the most probable token at each embed, into token slots 0, 1, ..."""
     rows = len(embeds)
-    zeros, ones = np.zeros(rows, np.float32), np.ones(rows, np.float32)
-    return Sample(
-        embeds=embeds,
-        token_slots=indptr[:rows],
-        temperature=zeros,
-        top_k=np.zeros(rows, np.int32),
-        top_p=ones,
-        min_p=zeros,
-        uniform=np.zeros(rows, np.float64),
-        repetition=ones,
-        frequency=zeros,
-        presence=zeros,
-        recent_indptr=np.zeros(rows + 1, np.int32),
-        recent=_int32([]),
-        allowed_rows=np.full(rows, -1, np.int32),
-        allowed=np.zeros((0, 0), np.uint8),
-    )
+    return Sample(embeds, indptr[:rows], temperature=np.zeros(rows, np.float32), uniform=np.zeros(rows, np.float64))
 
 
 def _int32(values: Sequence[int]) -> NDArray[np.int32]:

@@ -47,6 +47,7 @@ def test_shared_arrays_stay_whole() -> None:
     allowed = np.arange(6, dtype=np.uint8).reshape(2, 3)
     batch = sample_batch(ints([7, 8]), allowed_rows=ints([-1, 1]), allowed=allowed)
     alone = batch.only(1)
+    assert alone.allowed_rows is not None
     assert (alone.embeds.tolist(), alone.allowed_rows.tolist()) == ([8], [1])
     assert alone.allowed is allowed
 

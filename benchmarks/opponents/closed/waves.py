@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from pie_inference.protocol import Array, EmbedTxt, Forward, GrammarStart, ModelDescription, Sample
 
-from .sequence import Sequence
+from .sequence import Parameters, Sequence
 
 Integers = NDArray[np.int32]
 
@@ -28,8 +28,6 @@ class WaveMaker:
         longest = -(-description.max_context // description.page_size)
         self._tables = np.zeros((self.rows, min(longest, description.num_pages)), np.int32)
         self._columns = np.arange(self._tables.shape[1], dtype=np.int32)
-        self._no_mask = np.zeros((0, 0), np.uint8)
-        self._none = np.zeros(0, np.int32)
 
     def place(self, sequence: Sequence) -> None:
         """A sequence has got its row and its pages."""
@@ -74,7 +72,6 @@ class WaveMaker:
 
     def sample(self, sequences: Several[Sequence], ended: Several[int]) -> Sample:
         """Chooses a token behind each sequence's last output, into its token slot. `ended`: matchers that are over."""
-        count = len(sequences)
         rows = np.array([one.row for one in sequences], np.int32)
         given = [one.parameters for one in sequences]
         random = [one.random.random() if one.parameters.temperature else 0.0 for one in sequences]
@@ -82,17 +79,8 @@ class WaveMaker:
             embeds=self.budget + rows,
             token_slots=rows,
             temperature=np.array([one.temperature for one in given], np.float32),
-            top_k=np.array([one.top_k for one in given], np.int32),
-            top_p=np.array([one.top_p for one in given], np.float32),
-            min_p=np.array([one.min_p for one in given], np.float32),
             uniform=np.array(random, np.float64),
-            repetition=np.ones(count, np.float32),
-            frequency=np.zeros(count, np.float32),
-            presence=np.zeros(count, np.float32),
-            recent_indptr=np.zeros(count + 1, np.int32),
-            recent=self._none,
-            allowed_rows=np.full(count, -1, np.int32),
-            allowed=self._no_mask,
+            **_bounds(given),
         )
         if not ended and not any(one.matcher for one in sequences):
             return batch
@@ -110,6 +98,17 @@ class WaveMaker:
 def _tokens(sequence: Sequence, begin: int, count: int) -> list[int]:
     """Those that are known, else the place of the one that is not."""
     return sequence.tokens[begin : begin + count] or [-1 - sequence.row]
+
+
+def _bounds(given: list[Parameters]) -> dict[str, NDArray[np.generic]]:
+    """Parameters that the worker needs if any sequence has them."""
+    if all((one.top_k, one.top_p, one.min_p) == (0, 1.0, 0.0) for one in given):
+        return {}
+    return {
+        "top_k": np.array([one.top_k for one in given], np.int32),
+        "top_p": np.array([one.top_p for one in given], np.float32),
+        "min_p": np.array([one.min_p for one in given], np.float32),
+    }
 
 
 def _start(sequence: Sequence) -> bytes:

@@ -16,11 +16,11 @@ from pie_control.resources.holdings import Holdings, Reference, TokenSource
 from pie_control.resources.pool import Pool
 from pie_inference.protocol import Result, Sample, SampleResult
 
-from ..arrays import as_int32, ends_of, join, offsets
+from ..arrays import as_int32, ends_of, join
 from ..columns import MatcherColumns, RowsTold, SampleColumns
 from ..kind import Batch, Handle, Stage, WaveContext, define
 from ..outputs import RowCommand, check_output, note_reading
-from ..sampler import Bias, Sampler, SamplingParams, bias_arrays, param_columns, param_rows
+from ..sampler import Bias, Sampler, SamplingParams, bias_arrays, join_params, param_columns, param_rows
 from ..scores import MOST_ALTERNATIVES, NO_SCORES, Scores, read_scores, scores_fit
 from ..tokens import MOST_LISTED, MOST_OF_CONTEXT, check_recent, parse_allowed, resolve
 from ..values import Token, Value
@@ -184,12 +184,44 @@ class SampleBatch(Batch[SampleCommand]):
         self.rows = len(columns.token_slots)
 
     def build(self) -> Sample:
-        if self._columns is not None and not self.commands:
-            batch = _of_rows(self._columns, self._mask_bytes)
-        else:
-            alone = self._build_commands()
-            batch = alone if self._columns is None else _extended(alone, self._columns)
+        more, params = self._columns, param_columns(param_rows([command.params for command in self.commands]))
+        embeds, slots = as_int32(self._embeds), as_int32(self._slots)
+        uniform = np.array([command.uniform for command in self.commands], np.float64)
+        if more is not None:
+            embeds, slots = join(embeds, more.embeds), join(slots, as_int32(more.token_slots))
+            uniform, params = (
+                join(uniform, more.uniform),
+                join_params(params, len(self.commands), more.params, self.rows),
+            )
+        batch = Sample(
+            embeds=embeds,
+            token_slots=slots,
+            uniform=uniform,
+            **params,
+            **self._recent_columns(),
+            **self._mask_columns(),
+            **({} if more is None or more.grammars is None else _matchers(len(self.commands), more.grammars)),
+        )
         return self._with_special(batch) if self._is_special else batch
+
+    def _recent_columns(self) -> dict[str, NDArray[Any]]:
+        recent, ends = as_int32(self._recent), as_int32(self._recent_ends)
+        if self._columns is not None and len(self._columns.recent):
+            recent = join(recent, self._columns.recent)
+            ends = np.concatenate((ends, ends[-1] + self._columns.recent_counts.cumsum(dtype=np.int32)))
+        elif len(recent):
+            ends = np.concatenate((ends, np.full(self.rows, ends[-1], np.int32)))
+        return {"recent_indptr": ends, "recent": recent} if len(recent) else {}
+
+    def _mask_columns(self) -> dict[str, NDArray[Any]]:
+        masks, rows = self._allowed, as_int32(self._allowed_rows)
+        if (more := self._columns) is not None:
+            moved = np.where(more.allowed_rows < 0, -1, more.allowed_rows + len(masks)).astype(np.int32)
+            rows, masks = join(rows, moved), [*masks, *more.allowed]
+        if not masks:
+            return {}
+        size = -(-self.context.model.vocab_size // 8)
+        return {"allowed_rows": rows, "allowed": np.frombuffer(b"".join(masks), np.uint8).reshape(-1, size)}
 
     def _with_special(self, batch: Sample) -> Sample:
         """With what few rows have."""
@@ -202,22 +234,6 @@ class SampleBatch(Batch[SampleCommand]):
         self._is_asked = max(alternatives) != NO_SCORES
         asked = as_int32(alternatives) if self._is_asked else None
         return msgspec.structs.replace(batch, alternatives=asked, **bias_arrays(biases))
-
-    @property
-    def _mask_bytes(self) -> int:
-        return -(-self.context.model.vocab_size // 8)
-
-    def _build_commands(self) -> Sample:
-        return Sample(
-            embeds=as_int32(self._embeds),
-            token_slots=as_int32(self._slots),
-            uniform=np.array([command.uniform for command in self.commands], np.float64),
-            recent_indptr=as_int32(self._recent_ends),
-            recent=as_int32(self._recent),
-            allowed_rows=as_int32(self._allowed_rows),
-            allowed=np.frombuffer(b"".join(self._allowed), np.uint8).reshape(-1, self._mask_bytes),
-            **param_columns(param_rows([command.params for command in self.commands])),
-        )
 
     def values(self, result: Result) -> Sequence[Value]:
         if not isinstance(result, SampleResult) or len(result.tokens) != self.count:
@@ -260,51 +276,6 @@ class SampleBatch(Batch[SampleCommand]):
 
 
 _NONE = np.zeros(0, np.int32), np.zeros(0, np.float32)
-
-
-def _of_rows(rows: SampleColumns, mask_bytes: int) -> Sample:
-    """A batch of rows of decode runs alone."""
-    return Sample(
-        embeds=rows.embeds,
-        token_slots=as_int32(rows.token_slots),
-        uniform=rows.uniform,
-        recent_indptr=offsets(rows.recent_counts),
-        recent=rows.recent,
-        allowed_rows=rows.allowed_rows,
-        allowed=np.frombuffer(b"".join(rows.allowed), np.uint8).reshape(-1, mask_bytes),
-        **rows.params,
-        **({} if rows.grammars is None else _matchers(0, rows.grammars)),
-    )
-
-
-def _extended(batch: Sample, rows: SampleColumns) -> Sample:
-    """The batch with rows of decode runs behind its commands."""
-    masks = np.frombuffer(b"".join(rows.allowed), np.uint8).reshape(-1, batch.allowed.shape[1])
-    moved = np.where(rows.allowed_rows < 0, -1, rows.allowed_rows + len(batch.allowed)).astype(np.int32)
-    more = dict(rows.params)
-    typical = _joined_typical(batch, more.pop("typical_p", None), len(rows.embeds))
-    return Sample(
-        embeds=join(batch.embeds, rows.embeds),
-        token_slots=join(batch.token_slots, as_int32(rows.token_slots)),
-        uniform=join(batch.uniform, rows.uniform),
-        recent_indptr=join(
-            batch.recent_indptr, batch.recent_indptr[-1] + np.cumsum(rows.recent_counts, dtype=np.int32)
-        ),
-        recent=join(batch.recent, rows.recent),
-        allowed_rows=join(batch.allowed_rows, moved),
-        allowed=join(batch.allowed, masks),
-        **({} if typical is None else {"typical_p": typical}),
-        **{name: join(getattr(batch, name), column) for name, column in more.items()},
-        **({} if rows.grammars is None else _matchers(len(batch.embeds), rows.grammars)),
-    )
-
-
-def _joined_typical(batch: Sample, more: NDArray[np.generic] | None, count: int) -> NDArray[np.generic] | None:
-    """`typical_p` of a batch with `count` rows more."""
-    if batch.typical_p is None and more is None:
-        return None
-    own = np.ones(len(batch.embeds), np.float32) if batch.typical_p is None else batch.typical_p
-    return np.concatenate([own, np.ones(count, np.float32) if more is None else more])
 
 
 def _matchers(commands: int, rows: MatcherColumns) -> dict[str, NDArray[Any]]:

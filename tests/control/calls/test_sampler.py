@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from pie_control.calls.sampler import Sampler, SamplingParams, param_columns, param_rows
+from pie_control.calls.sampler import Sampler, SamplingParams, join_params, param_columns, param_rows
 from pie_control.errors import InvalidArgument
 
 
@@ -59,8 +59,20 @@ def test_columns_hold_the_parameters_of_each_command() -> None:
         1,
         0.5,
     ]
+    assert list(param_columns(param_rows([SamplingParams(), SamplingParams(0.0)]))) == ["temperature"]
     assert table["top_k"].tolist() == [0, 3]
     assert table["top_k"].dtype == "int32"
+
+
+def test_columns_behind_each_other_are_those_of_all_rows() -> None:
+    rows = param_rows([SamplingParams(0.5, 3, repetition=1.5), SamplingParams(0.0), SamplingParams(1.0, typical_p=0.5)])
+    for cut in range(4):
+        joined = join_params(param_columns(rows[:cut]), cut, param_columns(rows[cut:]), 3 - cut)
+        whole = param_columns(rows)
+        assert {name: column.tolist() for name, column in joined.items()} == {
+            name: column.tolist() for name, column in whole.items()
+        }
+        assert all(column.dtype == whole[name].dtype for name, column in joined.items())
 
 
 def test_a_seed_always_gives_the_same_numbers() -> None:
