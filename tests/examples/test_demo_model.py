@@ -41,10 +41,10 @@ def draw_documents(count: int, seed: int = 0) -> list[Document]:
     return [draw_document(rng, turns=short_turns) for _ in range(count)]
 
 
-def exchanges(skill: Skill, count: int = 200) -> list[tuple[str, str]]:
+def exchanges(skill: Skill) -> list[tuple[str, str]]:
     """Questions and answers of a skill, each in a talk of its own."""
     found = []
-    for seed in range(count):
+    for seed in range(200):
         talk = Talk(random.Random(seed))
         skill(talk)
         found += [(ask.content, answer.content) for ask, answer in itertools.pairwise(talk.messages[:2])]

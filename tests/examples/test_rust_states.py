@@ -18,7 +18,6 @@ from tests.helpers.servers import Listener, started
 Act = tuple[str, int, list[int], list[str]]
 TEXT = list(range(97, 123))
 ALWAYS, SMALL, FEW = ("truncate", "keep", "close", "score", "sample"), ("fill", "generate", "draft"), ("fork", "export")
-RIVER = "the river and the sea " * 20
 
 
 def next_token(state: State) -> int:

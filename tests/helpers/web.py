@@ -44,8 +44,8 @@ def answer(body: bytes = b"", status: str = "200 OK", *headers: str) -> bytes:
     return "\r\n".join([*lines, "", ""]).encode() + body
 
 
-def redirect(to: str, status: int = 302) -> bytes:
-    return answer(b"", f"{status} Elsewhere", f"Location: {to}")
+def redirect(to: str) -> bytes:
+    return answer(b"", "302 Elsewhere", f"Location: {to}")
 
 
 async def read_request(reader: asyncio.StreamReader) -> Asked:

@@ -6,21 +6,30 @@ import asyncio
 import json
 import os
 import signal
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from pie_control.registry.entry import InferletInfo
+from pie_control.registry.entry import Entry, InferletInfo
 from pie_control.server_api import ServerApi
 from pie_control.testing.fake_model import FakeModel
 from pie_control.testing.in_process import InProcessClient
+from tests.helpers import servers
 from tests.helpers.guard import HANG_SECONDS
-from tests.helpers.servers import hosted, launch, run, started
+from tests.helpers.servers import Listener, hosted, started
 from tests.system.test_host_loss import pid_of
 
 IMPORTS = "import asyncio\nfrom inferlet_sdk import *\n"
+
+
+async def launch(server: ServerApi, source: str, kwargs: Mapping[str, Any] | None = None) -> tuple[Entry, Listener]:
+    return await servers.launch(server, IMPORTS + source, kwargs)
+
+
+async def run(server: ServerApi, source: str, kwargs: Mapping[str, Any] | None = None) -> Any:
+    return await servers.run(server, IMPORTS + source, kwargs)
 
 
 def check(cache: Path, test: Callable[[ServerApi], Awaitable[None]], hosts: int = 0, **options: Any) -> None:
@@ -51,9 +60,7 @@ async def until_children(server: ServerApi, parent: str, count: int) -> list[Inf
     return found
 
 
-FAMILY = (
-    IMPORTS
-    + """
+FAMILY = """
 async def main(args, role="root", number=0):
     if role == "child":
         text = await Context(args.model).fill(f"child {number} ").generate_until(max_tokens=4)
@@ -69,7 +76,6 @@ async def main(args, role="root", number=0):
     results = await gather(*children)
     return [said, results, args.environment["inferlet"]]
 """
-)
 
 
 @pytest.mark.parametrize("hosts", [0, 2])
@@ -94,14 +100,11 @@ def test_a_program_is_found_by_name_and_hash(guest_cache: Path) -> None:
     async def test(server: ServerApi) -> None:
         helper = "def main(args):\n    return [args.argv, args.environment.get('a')]\n"
         stored = await server.upload(helper.encode(), "the helper")
-        source = (
-            IMPORTS
-            + f"""
+        source = f"""
 async def main(args):
     children = [launch(name, "-x", "y", environment={{"a": "b"}}) for name in ("the helper", {stored.program!r})]
     return await gather(*children)
 """
-        )
         assert await run(server, source) == [[["-x", "y"], "b"]] * 2
 
     check(guest_cache, test)
@@ -109,9 +112,7 @@ async def main(args):
 
 def test_what_cannot_be_launched_is_told_by_join(guest_cache: Path) -> None:
     async def test(server: ServerApi) -> None:
-        source = (
-            IMPORTS
-            + """
+        source = """
 async def main(args):
     told = []
     for program in ("nobody has this", "ab"):
@@ -123,7 +124,6 @@ async def main(args):
             told.append([error.code, error.message, await child.receive()])
     return [told, traits.usage().futures]
 """
-        )
         told, futures = await run(server, source)
         assert told == [
             ["not-found", "no program 'nobody has this': upload it first, or see the list of programs", None],
@@ -136,9 +136,7 @@ async def main(args):
 
 def test_no_room_for_further_inferlets_is_told(guest_cache: Path) -> None:
     async def test(server: ServerApi) -> None:
-        source = (
-            IMPORTS
-            + """
+        source = """
 async def main(args, child=False):
     if child:
         return await args.receive()
@@ -153,15 +151,12 @@ async def main(args, child=False):
         one.cancel()
     return ends
 """
-        )
         assert await run(server, source) == ["4 inferlets run, which is the limit: try again when some have ended"]
 
     check(guest_cache, test, max_inferlets=4)
 
 
-ENDS = (
-    IMPORTS
-    + """
+ENDS = """
 async def main(args, how=""):
     if how == "error":
         raise ValueError("an error of its own")
@@ -188,7 +183,6 @@ async def main(args, how=""):
         told.append([end.status, (end.error or "").split("\\n")[-1], end.result])
     return told
 """
-)
 
 
 LOOP = ": does a loop have no end? (--cpu-seconds)"
@@ -207,9 +201,7 @@ def test_ends_of_children_are_told(guest_cache: Path, hosts: int) -> None:
     check(guest_cache, test, hosts)
 
 
-HOLDS = (
-    IMPORTS
-    + """
+HOLDS = """
 async def main(args, depth=2, how=""):
     context = Context(args.model).fill("something to remember " * 20)
     await context.generate_until(max_tokens=3)
@@ -221,7 +213,6 @@ async def main(args, depth=2, how=""):
     if how == "raise":
         raise ValueError("an error of its own")
 """
-)
 
 
 @pytest.mark.parametrize("hosts", [0, 2])
@@ -247,9 +238,7 @@ def test_children_end_with_their_parent(guest_cache: Path, how: str, hosts: int)
 
 
 def test_a_child_that_is_terminated_is_told_to_its_parent(guest_cache: Path) -> None:
-    source = (
-        IMPORTS
-        + """
+    source = """
 async def main(args, child=False):
     if child:
         await args.send("here")
@@ -259,7 +248,6 @@ async def main(args, child=False):
     end = await one.join()
     return [end.inferlet, end.status, end.error, await one.receive()]
 """
-    )
 
     async def test(server: ServerApi) -> None:
         entry, listener = await launch(server, source)
@@ -295,9 +283,7 @@ def test_a_lost_host_takes_the_family_and_nobody_else(guest_cache: Path) -> None
 
 
 def test_a_family_holds_no_more_pages_than_its_root_may(guest_cache: Path) -> None:
-    source = (
-        IMPORTS
-        + """
+    source = """
 async def main(args, pages=0):
     queue = traits.create_queue(args.model)
     if pages:
@@ -322,7 +308,6 @@ async def main(args, pages=0):
     traits.alloc_kvpage(queue, 60)
     return [told, held]
 """
-    )
 
     async def test(server: ServerApi) -> None:
         told, held = await run(server, source)
@@ -336,9 +321,7 @@ async def main(args, pages=0):
 
 
 def test_a_family_uses_no_more_processor_time_than_its_root_may(guest_cache: Path) -> None:
-    source = (
-        IMPORTS
-        + """
+    source = """
 async def main(args, child=False):
     if child:
         while True:
@@ -346,7 +329,6 @@ async def main(args, child=False):
     ends = [(await launch(child=True).join()).status for _ in range(3)]
     return ends
 """
-    )
 
     async def test(server: ServerApi) -> None:
         entry, listener = await launch(server, source)
@@ -360,9 +342,7 @@ async def main(args, child=False):
 
 
 def test_memory_is_counted_over_the_family(guest_cache: Path) -> None:
-    source = (
-        IMPORTS
-        + """
+    source = """
 async def main(args, child=False):
     if child:
         held = []
@@ -377,7 +357,6 @@ async def main(args, child=False):
         child.cancel()
     return [(await child.join()).error for child in children]
 """
-    )
 
     async def test(server: ServerApi) -> None:
         entry, listener = await launch(server, source)
@@ -390,9 +369,7 @@ async def main(args, child=False):
 
 
 def test_children_and_generations_are_bounded(guest_cache: Path) -> None:
-    source = (
-        IMPORTS
-        + """
+    source = """
 async def main(args, depth=0, many=False):
     if many:
         children = []
@@ -413,7 +390,6 @@ async def main(args, depth=0, many=False):
     except QuotaExceeded as error:
         return [depth, error.message]
 """
-    )
 
     async def test(server: ServerApi) -> None:
         depth, message = await run(server, source)
@@ -426,9 +402,7 @@ async def main(args, depth=0, many=False):
     check(guest_cache, test, max_children=7)
 
 
-FUNCTIONS = (
-    IMPORTS
-    + """
+FUNCTIONS = """
 def double(args, number: int, *more, times=2):
     return [number * times, *more]
 
@@ -440,7 +414,6 @@ async def main(args):
     await child.send("hello")
     return [await child.receive(), await launch(double, 4), await launch(double, "5", "x", [1], times=3)]
 """
-)
 
 
 MAPPED = """
@@ -495,7 +468,7 @@ def test_a_function_of_the_program_is_a_child(guest_cache: Path) -> None:
 )
 def test_bad_calls_are_refused(guest_cache: Path, call: str, why: str) -> None:
     async def test(server: ServerApi) -> None:
-        _, listener = await launch(server, IMPORTS + f"async def main(args):\n    {call}\n")
+        _, listener = await launch(server, f"async def main(args):\n    {call}\n")
         assert why in ((await listener.ended).error or "")
 
     check(guest_cache, test)
@@ -506,9 +479,7 @@ def test_bad_calls_are_refused(guest_cache: Path, call: str, why: str) -> None:
 
 @pytest.mark.parametrize("hosts", [0, 1])
 def test_who_sends_waits_for_who_receives_slowly(guest_cache: Path, hosts: int) -> None:
-    source = (
-        IMPORTS
-        + """
+    source = """
 async def main(args, child=False):
     if child:
         with subscribe("go") as go:
@@ -532,7 +503,6 @@ async def main(args, child=False):
     await one.send("end")
     return [sent, await one]
 """
-    )
 
     async def test(server: ServerApi) -> None:
         sent, heard = await run(server, source)
@@ -543,9 +513,7 @@ async def main(args, child=False):
 
 
 def test_a_child_waits_for_a_parent_that_does_not_read(guest_cache: Path) -> None:
-    source = (
-        IMPORTS
-        + """
+    source = """
 async def main(args, child=False):
     if child:
         for number in range(30):
@@ -559,7 +527,6 @@ async def main(args, child=False):
     count = len([message async for message in one])
     return [count, await one]
 """
-    )
 
     async def test(server: ServerApi) -> None:
         entry, listener = await launch(server, source)
@@ -573,9 +540,7 @@ async def main(args, child=False):
 
 
 def test_clients_may_write_to_a_child_and_read_its_log(guest_cache: Path) -> None:
-    source = (
-        IMPORTS
-        + """
+    source = """
 async def main(args, child=False):
     if child:
         args.log("a line")
@@ -585,7 +550,6 @@ async def main(args, child=False):
     await args.send("launched")
     return await one
 """
-    )
 
     async def test(server: ServerApi) -> None:
         entry, listener = await launch(server, source)
@@ -601,9 +565,7 @@ async def main(args, child=False):
 
 
 def test_everything_is_given_back(guest_cache: Path) -> None:
-    source = (
-        IMPORTS
-        + """
+    source = """
 async def main(args, child=False):
     if child:
         await args.send("one")
@@ -640,7 +602,6 @@ async def main(args, child=False):
     await args.receive()
     return [told, traits.usage().futures]
 """
-    )
 
     async def test(server: ServerApi) -> None:
         entry, listener = await launch(server, source)
@@ -656,9 +617,7 @@ async def main(args, child=False):
 
 
 def test_without_asyncio_nothing_is_awaited(guest_cache: Path) -> None:
-    source = (
-        IMPORTS
-        + """
+    source = """
 def main(args, child=False):
     if child:
         args.send("hello")
@@ -667,7 +626,6 @@ def main(args, child=False):
     one.send("a")
     return [list(one), one.result()]
 """
-    )
 
     async def test(server: ServerApi) -> None:
         assert await run(server, source) == [["hello"], "a"]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable
 
 import pytest
 
@@ -37,11 +36,11 @@ class Arena(World):
         self.players.append((inferlet, first, tokens))
         return inferlet
 
-    def run_for(self, seconds: float, busy: Callable[[Inferlet], bool] = lambda _: True) -> None:
+    def run_for(self, seconds: float) -> None:
         until = self.now + seconds
         while self.now < until:
             for inferlet, first, tokens in self.players:
-                if inferlet.ending is None and busy(inferlet) and inferlet.space.waiting < 2:
+                if inferlet.ending is None and inferlet.space.waiting < 2:
                     inferlet.call("forward", 1, [], [first, tokens], [], [])
             turn = self.turn()
             if self.sent:

@@ -127,15 +127,15 @@ def test_who_runs_ahead_keeps_the_worker_busy_beside_one_that_looks_at_every_tok
     assert world.guests[-1].steps > 50
 
 
-def beside_a_prompt(decodes: int, fixed: float, each: float, tokens: int = 4000) -> tuple[list[int], float, float]:
+def beside_a_prompt(decodes: int, fixed: float, each: float) -> tuple[list[int], float, float]:
     """Sizes of the waves from a prompt's coming on, the seconds until it has run, and how long it runs alone."""
     world = Pace(Adaptive(), fixed, each, num_embeds=5000, num_pages=4000, max_context=8192)
     for _ in range(decodes):
         world.add(0.0)
     world.run(60 * (fixed + each * decodes))
     before, begin = len(world.waves), world.now
-    prompt = world.prefill(tokens)
-    alone = fixed + each * tokens
+    prompt = world.prefill(4000)
+    alone = fixed + each * 4000
     while not prompt.told and world.now < begin + 20 * alone:
         world.run(alone / 50)
     return world.waves[before:], prompt.told[0] - begin, alone
