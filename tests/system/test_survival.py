@@ -21,6 +21,7 @@ from pie_control.client import Client
 from pie_control.errors import InferletEnded, WorkerUnavailable
 from tests.control.tenants.test_accounts import ALICE, written
 from tests.helpers.guard import HANG_SECONDS
+from tests.helpers.live_server import live_server
 from tests.helpers.servers import launch, run, started
 from tests.helpers.tiers import corpus
 from tests.helpers.tree import DEMO_MODEL
@@ -268,28 +269,28 @@ def test_a_killed_server_leaves_no_process(server: tuple[subprocess.Popen[bytes]
         wait_for_end(child.pid)
 
 
-def test_a_client_that_vanishes_takes_its_inferlets_with_it(server: tuple[subprocess.Popen[bytes], str]) -> None:
-    _, url = server
+def test_a_client_that_vanishes_takes_its_inferlets_with_it(guest_cache: Path) -> None:
     script = f"""
-import asyncio, os
+import asyncio, os, sys
 from pie_control.client import Client
 async def main():
-    client = await Client({url!r}).__aenter__()
+    client = await Client(sys.argv[1]).__aenter__()
     program = await client.upload({GENERATE!r}.encode(), "generate")
     running = await client.launch(program)
     await running.receive()
     os._exit(9)
 asyncio.run(main())
 """
-    assert subprocess.run([sys.executable, "-c", script], check=False).returncode == 9
-    deadline = time.monotonic() + HANG_SECONDS
-    while time.monotonic() < deadline:
-        with urllib.request.urlopen(f"{url}/v1/inferlets") as reply:
-            (inferlet,) = json.load(reply)
-        if inferlet["status"] == "terminated":
-            return
-        time.sleep(0.02)
-    raise AssertionError(inferlet)
+    with live_server(guest_cache) as url:
+        assert subprocess.run([sys.executable, "-c", script, url], check=False).returncode == 9
+        deadline = time.monotonic() + HANG_SECONDS
+        while time.monotonic() < deadline:
+            with urllib.request.urlopen(f"{url}/v1/inferlets") as reply:
+                (inferlet,) = json.load(reply)
+            if inferlet["status"] == "terminated":
+                return
+            time.sleep(0.02)
+        raise AssertionError(inferlet)
 
 
 TOUCH = """

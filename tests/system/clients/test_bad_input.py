@@ -34,14 +34,14 @@ def client(guest_cache: Path) -> Iterator[httpx.Client]:
 @pytest.fixture(autouse=True)
 def neighbour(client: httpx.Client) -> Iterator[None]:
     """A stream that begins before each test and is read behind it: it has all its tokens."""
-    body = {**SHORT, "prompt": "a", "max_tokens": 200, "stream": True, "stream_options": {"include_usage": True}}
+    body = {**SHORT, "prompt": "a", "max_tokens": 50, "stream": True, "stream_options": {"include_usage": True}}
     with client.stream("POST", TEXT, json=body) as answer:
         lines = answer.iter_lines()
         assert next(lines).startswith("data: ")
         yield
         *_, last, done = [line for line in lines if line]
     assert done == "data: [DONE]"
-    assert json.loads(last.removeprefix("data: "))["usage"]["completion_tokens"] == 200
+    assert json.loads(last.removeprefix("data: "))["usage"]["completion_tokens"] == 50
 
 
 def error_of(answer: httpx.Response) -> tuple[int, Any, Any]:
