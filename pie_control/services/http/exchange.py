@@ -21,8 +21,9 @@ from .kept import Sender
 from .request import REDIRECTS, HttpRequest, redirected
 
 if TYPE_CHECKING:
+    import httpcore
+
     from .network import Network
-    from .wire.response import Response
 
 PACKED = frozenset({"content-encoding", "content-length"})
 """Headers that describe a body before it is unpacked."""
@@ -159,28 +160,29 @@ class Exchange:
             self._sender.allowed.check_host(self._request.target.host, self._request.target.port)
             connection = None
             try:
-                response = await network.send(self._request, self._sender)
-                connection = response.connection
-                location = response.header("location")
+                connection, response = await network.send(self._request, self._sender)
+                location = _header(response, b"location")
                 if not (self._request.redirects and response.status in REDIRECTS and location):
                     await self._deliver(response)
+                    await response.aclose()
                     network.kept.keep(self._sender, self._request, connection)
                     connection = None
                     return
-            except (CallError, asyncio.CancelledError):
+            except (CallError, asyncio.CancelledError, TimeoutError):
                 raise
-            except Exception as error:  # whatever a server can cause
+            except Exception as error:  # of httpcore, h11, ssl: whatever a server can cause
                 raise as_call_error(error, self._request.target.host) from None
             finally:
                 if connection is not None:
-                    connection.close()
+                    await connection.aclose()
             self._request = redirected(self._request, response.status, location)
 
-    async def _deliver(self, response: Response) -> None:
-        packed, headers = response.header("content-encoding").lower() == "gzip", response.headers
+    async def _deliver(self, response: httpcore.Response) -> None:
+        packed = _header(response, b"content-encoding").lower() == "gzip"
+        headers = [(name.decode("latin-1").lower(), value.decode("latin-1")) for name, value in response.headers]
         if packed:
             headers = [(name, value) for name, value in headers if name not in PACKED]
-        length = response.header("content-length")
+        length = _header(response, b"content-length")
         self._is_short = length.isdecimal() and int(length) <= REST_BYTES
         answer, self._answer = self._answer, None
         if answer is not None:
@@ -193,10 +195,10 @@ class Exchange:
             self._pieces.append(piece)
             self._serve()
 
-    async def _body(self, response: Response, packed: bool) -> AsyncIterator[bytes]:
+    async def _body(self, response: httpcore.Response, packed: bool) -> AsyncIterator[bytes]:
         """Pieces; of packed ones none is made before the one before it was kept."""
         size, gunzip = 0, Gunzip()
-        async for data in response.body():
+        async for data in response.aiter_stream():
             size = self._count(size, len(data))
             if not packed or self.is_left:
                 yield data
@@ -236,3 +238,7 @@ class Exchange:
         else:
             self._taken = begin + most
         return piece[begin : begin + most]
+
+
+def _header(response: httpcore.Response, name: bytes) -> str:
+    return next((value.decode("latin-1").strip() for key, value in response.headers if key.lower() == name), "")

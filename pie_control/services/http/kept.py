@@ -13,7 +13,7 @@ from .request import HttpRequest
 from .rules import AllowList
 
 if TYPE_CHECKING:
-    from .wire.connection import Connection
+    import httpcore
 
 KEPT_SECONDS = 4.0
 """Less than the five seconds after which many servers close an idle connection."""
@@ -41,40 +41,46 @@ class KeptConnections:
     """The connections that a host keeps. They belong to the thread of one event loop."""
 
     def __init__(self) -> None:
-        self._kept: dict[Connection, tuple[Key, asyncio.TimerHandle]] = {}  # idle longest: first
+        self._kept: dict[httpcore.AsyncHTTPConnection, tuple[Key, asyncio.TimerHandle]] = {}  # idle longest: first
+        self._closing: set[asyncio.Task[None]] = set()
 
     def __len__(self) -> int:
         return len(self._kept)
 
-    def take(self, key: Key) -> Connection | None:
+    def take(self, key: Key) -> httpcore.AsyncHTTPConnection | None:
         """The one that was used last, if the server has not closed it. It is not kept any more."""
         for connection, (its, _) in reversed(self._kept.items()):
             if its == key:
                 self._forget(connection)
-                if connection.takes_more:
+                if not connection.has_expired():
                     return connection
-                connection.close()
+                self._close(connection)
                 return self.take(key)
         return None
 
-    def keep(self, sender: Sender, request: HttpRequest, connection: Connection) -> None:
+    def keep(self, sender: Sender, request: HttpRequest, connection: httpcore.AsyncHTTPConnection) -> None:
         """Keeps a connection on which a response has ended; one that cannot be used again is closed."""
         told = (value for name, value in request.headers if name.lower() == "authorization")
-        if not connection.takes_more or any(value.lower().startswith(OF_CONNECTIONS) for value in told):
-            connection.close()
+        if not connection.is_idle() or any(value.lower().startswith(OF_CONNECTIONS) for value in told):
+            self._close(connection)
             return
         timer = asyncio.get_running_loop().call_later(KEPT_SECONDS, self._drop, connection)
         self._kept[connection] = sender.key(request), timer
         if len(self._kept) > MOST_KEPT:
             self._drop(next(iter(self._kept)))
 
-    def _drop(self, connection: Connection) -> None:
+    def _drop(self, connection: httpcore.AsyncHTTPConnection) -> None:
         self._forget(connection)
-        connection.close()
+        self._close(connection)
 
-    def _forget(self, connection: Connection) -> None:
+    def _forget(self, connection: httpcore.AsyncHTTPConnection) -> None:
         _, timer = self._kept.pop(connection)
         timer.cancel()
+
+    def _close(self, connection: httpcore.AsyncHTTPConnection) -> None:
+        task = asyncio.get_running_loop().create_task(connection.aclose())
+        self._closing.add(task)
+        task.add_done_callback(self._closing.discard)
 
     def close(self) -> None:
         """Idempotent."""

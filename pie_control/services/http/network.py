@@ -1,24 +1,27 @@
-"""Connections to servers outside: a name is looked up once, and what is connected to is the address that was checked.
-It is loaded on a thread when the first request is made."""
+"""Connections to servers outside. The only module that imports httpcore, which takes 40 ms: it is loaded on a thread
+when the first request is made.
+
+httpcore is what httpx sends with. Alone it knows no cookies, proxies of the environment, redirects or decompression,
+so nothing of these has to be switched off, and its backend is where an address is checked before it is connected to.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import socket
 import ssl
+from collections.abc import Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from ipaddress import ip_address
 from typing import Any
 
-import certifi
+import httpcore
 
 from ...errors import NotAllowed, RequestFailed, TimedOut
 from .kept import KeptConnections, Sender
-from .request import HttpRequest, Target
-from .rules import Address, try_address
-from .wire.connection import Broken, Connection
-from .wire.response import BadResponse, Response, ask
+from .request import HttpRequest
+from .rules import Address, AllowList, try_address
 
 RESOLVERS = 16
 """Threads of a host that ask for addresses; a thread waits as long as the system's resolver does."""
@@ -26,7 +29,7 @@ MOST_ADDRESSES = 4
 """Most addresses of one name that are tried."""
 CONNECT_SECONDS = 10.0
 """For one address."""
-USER_AGENT = "pie-inferlet"
+USER_AGENT = b"pie-inferlet"
 REPEATABLE = frozenset(["GET", "HEAD", "PUT", "DELETE", "OPTIONS"])
 """Methods of requests that may be sent twice (RFC 9110, 9.2.2). Others never go on a connection that was kept: if that
 breaks, nobody knows whether the server has done what it was asked."""
@@ -79,16 +82,51 @@ def _addresses(host: str, found: Any) -> list[Address]:
     return [ip_address(text) for text in texts]
 
 
-class NotSecure(Exception):
-    """No TLS on a connection, and why."""
+class CheckedBackend(httpcore.AsyncNetworkBackend):
+    """Connects to the addresses of a name that are allowed, and to no others."""
+
+    def __init__(self, resolver: Resolver, allowed: AllowList, turn: asyncio.Semaphore) -> None:
+        self._resolver = resolver
+        self._allowed = allowed
+        self._turn = turn
+        self._plain = httpcore.AnyIOBackend()
+
+    async def connect_tcp(
+        self,
+        host: str,
+        port: int,
+        timeout: float | None = None,
+        local_address: str | None = None,
+        socket_options: Iterable[Any] | None = None,
+    ) -> httpcore.AsyncNetworkStream:
+        """Raises NotAllowed, RequestFailed, TimedOut."""
+        failure: Exception | None = None
+        for address in await self._checked(host, port):
+            try:
+                return await self._plain.connect_tcp(str(address), port, CONNECT_SECONDS)
+            except (httpcore.ConnectError, httpcore.ConnectTimeout) as error:
+                failure = error
+        if isinstance(failure, httpcore.ConnectTimeout):
+            raise TimedOut(f"no connection to {host}:{port} within {CONNECT_SECONDS:g} s")
+        raise RequestFailed(f"no connection to {host}:{port}: {_reason(failure)}")
+
+    async def _checked(self, host: str, port: int) -> list[Address]:
+        found = await self._resolver.addresses(host, port, self._turn)
+        allowed, refusal = [], None
+        for address in found:
+            try:
+                self._allowed.check_address(host, address, port)
+                allowed.append(address)
+            except NotAllowed as error:
+                refusal = refusal or error
+        if not allowed and refusal is not None:
+            raise refusal
+        return allowed[:MOST_ADDRESSES]
 
 
 def tls_context() -> ssl.SSLContext:
     """Trusts the authorities of the system (or of SSL_CERT_FILE) and those of certifi; takes about 20 ms."""
-    context = ssl.create_default_context()
-    context.load_verify_locations(certifi.where())
-    context.set_alpn_protocols(["http/1.1"])
-    return context
+    return httpcore.default_ssl_context()
 
 
 class Network:
@@ -99,63 +137,19 @@ class Network:
         self.kept = KeptConnections()
         self._tls = tls_context()
 
-    async def send(self, request: HttpRequest, sender: Sender) -> Response:
-        """Sends a request; the response, whose connection is the caller's. If one that was kept turns out to be closed
-        by the server, the request goes once more, on a new one. Raises NotAllowed, RequestFailed, TimedOut, NotSecure,
-        Broken, BadResponse."""
+    async def send(
+        self, request: HttpRequest, sender: Sender
+    ) -> tuple[httpcore.AsyncHTTPConnection, httpcore.Response]:
+        """Sends a request; the response, and its connection, which is the caller's. If one that was kept turns out to
+        be closed by the server, the request goes once more, on a new one."""
         message = _message(request)
         kept = self.kept.take(sender.key(request)) if request.method in REPEATABLE else None
         if kept is not None:
-            with suppress(Broken, BadResponse):
-                return await ask(kept, request.method, message)
-        return await ask(await self._connect(request.target, sender), request.method, message)
-
-    async def _connect(self, target: Target, sender: Sender) -> Connection:
-        """Connects to an address of a name that is allowed, and to no other."""
-        failure: Exception | None = None
-        for address in await self._checked(target.host, target.port, sender):
-            try:
-                return await self._open(address, target)
-            except OSError as error:
-                failure = error
-        if isinstance(failure, TimeoutError):
-            raise TimedOut(f"no connection to {target.host}:{target.port} within {CONNECT_SECONDS:g} s")
-        raise RequestFailed(f"no connection to {target.host}:{target.port}: {_reason(failure)}")
-
-    async def _open(self, address: Address, target: Target) -> Connection:
-        family = socket.AF_INET if address.version == 4 else socket.AF_INET6
-        connected = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
-        loop = asyncio.get_running_loop()
-        try:
-            connected.setblocking(False)
-            async with asyncio.timeout(CONNECT_SECONDS):
-                await loop.sock_connect(connected, (str(address), target.port))
-        except BaseException:
-            connected.close()
-            raise
-        if target.scheme == "http":
-            _, connection = await loop.create_connection(Connection, sock=connected)
-            return connection
-        try:
-            _, connection = await loop.create_connection(
-                Connection, sock=connected, ssl=self._tls, server_hostname=target.host
-            )
-        except OSError as error:  # as those of ssl are
-            raise NotSecure(error) from error
-        return connection
-
-    async def _checked(self, host: str, port: int, sender: Sender) -> list[Address]:
-        found = await self.resolver.addresses(host, port, sender.turn)
-        allowed, refusal = [], None
-        for address in found:
-            try:
-                sender.allowed.check_address(host, address, port)
-                allowed.append(address)
-            except NotAllowed as error:
-                refusal = refusal or error
-        if not allowed and refusal is not None:
-            raise refusal
-        return allowed[:MOST_ADDRESSES]
+            with suppress(httpcore.NetworkError, httpcore.RemoteProtocolError):
+                return kept, await _response(kept, message)
+        backend = CheckedBackend(self.resolver, sender.allowed, sender.turn)
+        connection = httpcore.AsyncHTTPConnection(message.url.origin, self._tls, network_backend=backend)
+        return connection, await _response(connection, message)
 
     def close(self) -> None:
         """Idempotent."""
@@ -163,26 +157,38 @@ class Network:
         self.resolver.close()
 
 
-def _message(request: HttpRequest) -> bytes:
-    """The bytes that stand for a request, all of which was checked before."""
+def _message(request: HttpRequest) -> httpcore.Request:
     target = request.target
-    lines = [f"{request.method} {target.path} HTTP/1.1", f"Host: {target.authority}", "Accept-Encoding: gzip"]
-    lines += [f"{name}: {value}" for name, value in request.headers]
-    if not any(name.lower() == "user-agent" for name, _ in request.headers):
-        lines.append(f"User-Agent: {USER_AGENT}")
+    url = httpcore.URL(
+        scheme=target.scheme.encode(), host=target.host.encode(), port=target.port, target=target.path.encode()
+    )
+    headers = [(b"Host", target.authority.encode()), (b"Accept-Encoding", b"gzip")]
+    headers += [(name.encode(), value.encode("latin-1")) for name, value in request.headers]
+    if not any(name.lower() == b"user-agent" for name, _ in headers):
+        headers.append((b"User-Agent", USER_AGENT))
     if request.body or request.method in ("POST", "PUT", "PATCH"):
-        lines.append(f"Content-Length: {len(request.body)}")
-    return "\r\n".join((*lines, "", "")).encode("latin-1") + request.body
+        headers.append((b"Content-Length", str(len(request.body)).encode()))
+    return httpcore.Request(request.method, url, headers=headers, content=request.body or None)
+
+
+async def _response(connection: httpcore.AsyncHTTPConnection, message: httpcore.Request) -> httpcore.Response:
+    try:
+        return await connection.handle_async_request(message)
+    except BaseException:
+        await connection.aclose()
+        raise
 
 
 def as_call_error(error: Exception, host: str) -> RequestFailed:
     """What went wrong with a server, for the program."""
     match error:
-        case NotSecure():
+        case httpcore.TimeoutException():
+            return TimedOut(f"{host} did not answer in time")
+        case httpcore.ConnectError():
             return RequestFailed(f"no secure connection to {host}: {_reason(error)}")
-        case BadResponse():
-            return RequestFailed(f"{host} does not speak HTTP as it should: {error}")
-        case Broken():
+        case httpcore.RemoteProtocolError():
+            return RequestFailed(f"{host} does not speak HTTP as it should: {_reason(error)}")
+        case httpcore.NetworkError():
             return RequestFailed(f"the connection to {host} broke: {_reason(error)}")
     return RequestFailed(f"the request to {host} failed: {_reason(error)}")
 
