@@ -290,9 +290,9 @@ def run(problem: Problem, make_backend: MakeBackend, device: torch.device) -> So
     return Solution(outputs, cache)
 
 
-def assert_solves(problem: Problem, make_backend: MakeBackend) -> None:
+def assert_solves(problem: Problem, make_backend: MakeBackend, device: torch.device) -> None:
     """Solves a problem and checks everything: outputs, the cache's contents and its positions."""
-    solution = run(problem, make_backend, torch.device("cpu"))
+    solution = run(problem, make_backend, device)
     every = np.arange(problem.num_pages * problem.case.page_size, dtype=np.int32)
     for layer, output in enumerate(solution.outputs):
         assert_near(output, problem.expected(layer))

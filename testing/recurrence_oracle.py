@@ -116,9 +116,11 @@ def ruled(found: Recurrences, sizes: Sizes, problem: Problem) -> Tensor:
     return found.gated_delta(query, key, value, problem.decay, problem.beta, problem.states, problem.runs)
 
 
-def assert_equals_definition(found: Recurrences, sizes: Sizes, problem: Problem, dtype: torch.dtype) -> None:
+def assert_equals_definition(
+    found: Recurrences, sizes: Sizes, problem: Problem, dtype: torch.dtype, device: torch.device
+) -> None:
     """Both recurrences, and all states afterwards, against float64 row by row."""
-    exact, given = (problem.to(each, torch.device("cpu")) for each in (torch.float64, dtype))
+    exact, given = problem.to(torch.float64, torch.device("cpu")), problem.to(dtype, device)
     one_by_one = TorchRecurrences(chunk=1)
     pairs = [
         (convolved(found, given), convolved(one_by_one, exact), dtype),

@@ -80,7 +80,7 @@ async def serving(
 
 
 @contextlib.asynccontextmanager
-async def listening_worker(model: str, pace: str, tree: Path | None) -> AsyncIterator[dict[str, object]]:
+async def listening_worker(model: str, pace: str, tree: Path | None = None) -> AsyncIterator[dict[str, object]]:
     """Runs `pie worker` at a free port of the loopback, with a secret. Gives the settings of a server that uses it.
     `model` and `pace` are its options `--model` and `--worker`."""
     root = (tree or ROOT).resolve()

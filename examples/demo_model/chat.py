@@ -11,7 +11,7 @@ from examples.demo_model import arithmetic, stories
 from examples.demo_model.grammar import capitalise, fill, made_up_word, upper_first
 from examples.demo_model.knowledge import CLAIMS, FACTS
 from examples.demo_model.talk import Talk, person_name, place_name
-from examples.demo_model.world import CHILDREN, COLOURS, THING_ADJECTIVES, THING_NOUNS, WORKERS, Thing
+from examples.demo_model.world import CHILDREN, CITIES, COLOURS, THING_ADJECTIVES, THING_NOUNS, WORKERS, Thing
 
 UNKNOWN = (
     "I do not know that. I am only a small demo model.",
@@ -105,14 +105,14 @@ def sum_question(talk: Talk) -> None:
 
 
 def refusal(talk: Talk) -> None:
-    name = place_name(talk.rng) if talk.rng.random() < 0.6 else person_name(talk.rng)
+    name = place_name(talk.rng, CITIES) if talk.rng.random() < 0.6 else person_name(talk.rng)
     ask = talk.pick(
         "What is the capital of {x}?", "Who is the [king|queen|president|mayor] of {x}?", "How many people live in {x}?",
         "When was {x} [born|built|founded]?", "Who invented the {y}?", "How do I [fix|install|repair] a {y}?",
         "What is the price of a {y} in {x}?", "Explain {y} physics.", "Who won the {y} cup in {x}?", "Translate {y} into French.",
         "What will the weather be in {x} tomorrow?", "How far is it from {x} to {z}?", "Write a program that {y}s numbers.",
         "What does {y} mean?", "What is a {y}?", "Who wrote the book {x}?",
-        x=name, y=made_up_word(talk.rng), z=place_name(talk.rng),
+        x=name, y=made_up_word(talk.rng), z=place_name(talk.rng, CITIES),
     )  # fmt: skip
     talk.exchange(ask, talk.rng.choice(UNKNOWN), styled=True)
 
@@ -140,7 +140,7 @@ MEMORIES: dict[str, Memory] = {
         "[What is my name|Who am I|Do you remember my name|What am I called]?", "Your name is {v}."),
     "age": Memory(lambda rng: str(rng.randint(5, 90)), "I am {v} years old.", "[I see, you are {v} years old.|{v} is a good age.]",
         "[How old am I|What is my age]?", "You are {v} years old."),
-    "city": Memory(lambda rng: place_name(rng), "I [live in|come from] {v}.", "{v} [sounds nice|is a fine place].",
+    "city": Memory(lambda rng: place_name(rng, CITIES), "I [live in|come from] {v}.", "{v} [sounds nice|is a fine place].",
         "[Where do I live|Where do I come from|Which city do I live in]?", "You live in {v}."),
     "colour": Memory(lambda rng: rng.choice(COLOURS), "My favourite colour is {v}.", "{v} is a nice colour.",
         "What is my favourite colour?|Which colour do I like best?", "Your favourite colour is {v}."),

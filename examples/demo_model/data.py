@@ -81,8 +81,10 @@ class Row:
     targets: np.ndarray
 
 
-def draw_document(rng: random.Random, *, turns: Callable[[random.Random], int]) -> Document:
-    kind, mixture = rng.random(), Mixture()
+def draw_document(
+    rng: random.Random, *, turns: Callable[[random.Random], int], mixture: Mixture = Mixture()
+) -> Document:
+    kind = rng.random()
     if kind < mixture.story:
         return _with_cut(rng, stories.plain_text(rng))
     if kind < mixture.story + mixture.plain_sum:

@@ -152,14 +152,14 @@ def rotate(x: Tensor, rotation: tuple[Tensor, Tensor]) -> Tensor:
     return x * cosines + torch.cat((-second, first), dim=-1) * sines
 
 
-def _wanted_first(targets: Tensor) -> Tensor:
-    """Indices of the targets that are not -100 and of some others, so that their count is a multiple of 256.
+def _wanted_first(targets: Tensor, multiple: int = 256) -> Tensor:
+    """Indices of the targets that are not -100 and of some others, so that their count is a multiple of `multiple`.
 
     On a processor each new matrix shape costs the compilation of a kernel, so there should be few.
     """
     order = torch.argsort((targets == -100).to(torch.uint8), stable=True)
     count = int((targets != -100).sum())
-    return order[: -(-count // 256) * 256]
+    return order[: -(-count // multiple) * multiple]
 
 
 def _initialise(module: nn.Module) -> None:

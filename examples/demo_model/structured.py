@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from examples.demo_model.grammar import capitalise, made_up_word
 from examples.demo_model.stories import NUMBER_WORDS, join_words
 from examples.demo_model.talk import Talk, person_name, place_name
-from examples.demo_model.world import ADULTS, COLOURS, HOBBIES, PLACE_BY_NAME, SIZES, THING_NOUNS, WORKERS
+from examples.demo_model.world import ADULTS, CITIES, COLOURS, HOBBIES, PLACE_BY_NAME, SIZES, THING_NOUNS, WORKERS
 
 Record = dict[str, object]
 PETS = "dog cat rabbit pony goat duck parrot hamster".split()
@@ -28,7 +28,7 @@ def draw_person(rng: random.Random) -> Described:
     name = person_name(rng)
     values: dict[str, tuple[object, str]] = {
         "age": ((age := rng.randint(3, 90)), f"is {age} years old"),
-        "city": ((city := place_name(rng)), f"{rng.choice(('lives in', 'comes from'))} {city}"),
+        "city": ((city := place_name(rng, CITIES)), f"{rng.choice(('lives in', 'comes from'))} {city}"),
         "job": ((job := rng.choice(WORKERS)), f"works as a {job}"),
         "pet": ((pet := rng.choice(PETS)), f"has a {pet}"),
         "hobby": ((hobby := rng.choice(HOBBIES)), f"likes to {hobby}"),

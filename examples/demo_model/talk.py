@@ -4,12 +4,12 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
 from examples.demo_model.grammar import fill, made_up_word
-from examples.demo_model.world import ADULTS, CHILDREN, CITIES
+from examples.demo_model.world import ADULTS, CHILDREN
 
 Role = Literal["system", "user", "assistant", "tool"]
 
@@ -91,6 +91,6 @@ def person_name(rng: random.Random) -> str:
     return made_up_word(rng).capitalize()
 
 
-def place_name(rng: random.Random) -> str:
-    """One of the known cities or, half of the time, one never heard before."""
-    return rng.choice(CITIES) if rng.random() < 0.5 else made_up_word(rng).capitalize()
+def place_name(rng: random.Random, known: Sequence[str]) -> str:
+    """One of the known names or, half of the time, one never heard before."""
+    return rng.choice(known) if rng.random() < 0.5 else made_up_word(rng).capitalize()

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 
 from examples.demo_model.grammar import choose, fill, made_up_word, upper_first
 from examples.demo_model.talk import Message, Skill, Talk, person_name, place_name
-from examples.demo_model.world import THING_NOUNS, article
+from examples.demo_model.world import CITIES, THING_NOUNS, article
 
 
 @dataclass(frozen=True)
@@ -119,7 +119,7 @@ def draw_value(rng: random.Random, parameter: str) -> str | int:
     if parameter in NUMBER_LIKE:
         return rng.randint(0, 99) if parameter != "hour" else rng.randint(1, 12)
     if parameter in CITY_LIKE:
-        return place_name(rng)
+        return place_name(rng, CITIES)
     if parameter == "person":
         return person_name(rng)
     if parameter == "language":

@@ -70,7 +70,7 @@ def _checked(text: str) -> str:
 class Toolbox:
     """All tools over one village, and what they remember."""
 
-    def __init__(self, village: Village, bad: bool) -> None:
+    def __init__(self, village: Village, bad: bool = False) -> None:
         """`bad`: with tools that answer what nobody can use."""
         self._village = village
         self._memory: dict[str, str] = {}

@@ -63,8 +63,8 @@ class DraftedTokens:
         detokenizer: int,
         draft: Draft,
         stop: Sequence[int],
-        logprobs: int | None,
-        guide: Guide | None,
+        logprobs: int | None = None,
+        guide: Guide | None = None,
     ) -> None:
         """`logprobs`: tokens come with log-probabilities, and those of as many alternatives."""
         self._sequence = sequence

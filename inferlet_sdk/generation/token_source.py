@@ -63,8 +63,8 @@ class RunTokenSource:
         detokenizer: int,
         stop: Sequence[int],
         logprobs: int | None,
-        guide: Guide | None,
-        most: int,
+        guide: Guide | None = None,
+        most: int = LARGEST_U32,
     ) -> None:
         """`stop`: tokens that end a run; `most`: steps of one."""
         self._sequence = sequence
@@ -314,8 +314,8 @@ def token_source(
     detokenizer: int,
     run_ahead: bool,
     stop: Sequence[int],
-    logprobs: int | None,
-    guide: Guide | None,
+    logprobs: int | None = None,
+    guide: Guide | None = None,
 ) -> TokenSource:
     """The tokens that a sampler makes from a sequence; the caller closes them. With `run_ahead` they may come faster
     than they are asked for, up to the first of `stop`. `logprobs`: they come with log-probabilities, and those of as

@@ -18,7 +18,7 @@ from inferlet_sdk.event_loop import run_blocking
 from inferlet_sdk.futures import HostFuture
 from inferlet_sdk.generation.generation import Generation
 from inferlet_sdk.guest.command_line import Binding, Parameter, UsageError, help_text, parameters_of, usage
-from inferlet_sdk.traits.arguments import frame_texts
+from inferlet_sdk.traits.arguments import two_texts
 from inferlet_sdk.traits.core import LogLevel
 from inferlet_sdk.traits.outside.blobs import Message
 
@@ -52,7 +52,7 @@ class Args:
         `frame=('{"text":"', '"}')` makes JSON of it. In a plain `def main` it waits in place, without `await`."""
         if not isinstance(generation, Generation):
             raise TypeError(f"generation: give what `generate` returned, not {type(generation).__name__}")
-        text = generation.whole(send=True, frame=() if frame is None else frame_texts(frame))
+        text = generation.whole(send=True, frame=() if frame is None else two_texts(frame, "frame"))
         return run_blocking(text) if asyncio._get_running_loop() is None else text
 
     def receive(self) -> HostFuture[Message]:

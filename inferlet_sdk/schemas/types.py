@@ -83,14 +83,14 @@ def read_text(text: str, shape: Shape) -> Any:
         raise
 
 
-def shape_of(kind: object) -> Shape:
-    """What an annotation means. Raises UnsupportedType."""
-    return _Reader("").shape(kind)
+def shape_of(kind: object, where: str = "") -> Shape:
+    """What an annotation means; `where` it stands, for messages. Raises UnsupportedType."""
+    return _Reader(where).shape(kind)
 
 
-def record_of(name: str, fields: Mapping[str, tuple[object, object]]) -> Record:
+def record_of(name: str, fields: Mapping[str, tuple[object, object]], where: str = "") -> Record:
     """A record of annotations and defaults (... is none), such as the parameters of a function."""
-    reader = _Reader(name)
+    reader = _Reader(where or name)
     return Record(name, [reader.field(key, kind, default) for key, (kind, default) in fields.items()], dict)
 
 

@@ -41,7 +41,7 @@ class _SessionIsGone(RequestFailed):
 class McpServer:
     """A server, as one client sees it. `url` is the one at which it takes messages."""
 
-    def __init__(self, url: str, headers: Mapping[str, str] | None, timeout: float | None) -> None:
+    def __init__(self, url: str, headers: Mapping[str, str] | None = None, timeout: float | None = None) -> None:
         """`headers` go with every request, `timeout` is for each, in seconds."""
         self.url = url
         self._given = dict(headers or {})

@@ -187,11 +187,11 @@ def texts(values: Any, name: str) -> list[str]:
     return [text(value, f"{name}[{place}]") for place, value in enumerate(values)]
 
 
-def frame_texts(values: Any) -> list[str]:
-    """What the host puts before and after each piece of a text that it sends."""
-    found = texts(values, "frame")
+def two_texts(values: Any, name: str) -> list[str]:
+    """A list of two texts."""
+    found = texts(values, name)
     if len(found) != 2:
-        raise ValueError(f"frame: give two texts, what comes before and what comes after, not {len(found)}")
+        raise ValueError(f"{name}: give two texts, what comes before and what comes after, not {len(found)}")
     return found
 
 

@@ -17,13 +17,13 @@ from inferlet_sdk.event_loop import loop_with_others
 from inferlet_sdk.traits.arguments import (
     HasQueue,
     flag,
-    frame_texts,
     one_embed,
     page_ranges,
     queue_number,
     sampler_number,
     texts,
     token_mask,
+    two_texts,
     whole,
 )
 from inferlet_sdk.traits.arguments import text as checked_text
@@ -174,5 +174,5 @@ def watch_run(
         "more": flag(more, "more"),
     }
     if frame is not None:
-        options["frame"] = frame_texts(frame)
+        options["frame"] = two_texts(frame, "frame")
     call(bindings.fused.watch_run, run.number, whole(detokenizer, "detokenizer"), json.dumps(options))

@@ -186,7 +186,7 @@ def run_function(path: Path, name: str, function: Callable[[], Any]) -> None:
         raise RuntimeError(f"the inferlet {ended.status}: {ended.error}")
 
 
-def run_tests(arguments: Sequence[str], config: ServerConfig, *, fake: bool, sandbox: bool, debug: bool) -> int:
+def run_tests(arguments: Sequence[str], config: ServerConfig, *, fake: bool, sandbox: bool, debug: bool = False) -> int:
     """Runs pytest; returns its exit code. `debug`: with a debugger, where a program or a test fails. Raises ConfigError
     if it is not installed."""
     try:

@@ -6,7 +6,7 @@ import argparse
 import os
 import socket
 from dataclasses import Field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from pie_control.config import (
     DEFAULT_HOST,
@@ -17,9 +17,6 @@ from pie_control.config import (
     settings,
 )
 from pie_inference.options.secret import SECRET_VARIABLE
-
-if TYPE_CHECKING:
-    from pie_control.client import SyncClient  # which takes long to import
 
 METAVARS = {str: "TEXT", int: "N", float: "SECONDS", tuple: "NAME", type(None): "N"}
 TUPLE_METAVARS = {"model": "[NAME=]MODEL", "worker": "ADDRESS"}
@@ -45,13 +42,6 @@ def token_of(options: argparse.Namespace) -> str | None:
 def server_of(options: argparse.Namespace) -> str | None:
     """The server that the user named, by option or environment."""
     return options.server or os.environ.get("PIE_SERVER") or None
-
-
-def client_of(options: argparse.Namespace) -> SyncClient:
-    """A client of the server that the user named, or of the one at the default address."""
-    from pie_control.client import SyncClient
-
-    return SyncClient(server_of(options) or DEFAULT_SERVER, token_of(options))
 
 
 def is_listening() -> bool:

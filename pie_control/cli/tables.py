@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import argparse
-import json
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from .terminal import one_line, write_line
+from .terminal import one_line
 
 
 def format_table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
@@ -17,16 +15,6 @@ def format_table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     lines = [columns, *([one_line(cell) for cell in row] for row in rows)]
     widths = [max(len(line[column]) for line in lines) for column in range(len(columns))]
     return "\n".join("  ".join(map(str.ljust, line, widths)).rstrip() for line in lines)
-
-
-def add_json(parser: argparse.ArgumentParser) -> None:
-    """Adds `--json` to a command that lists things."""
-    parser.add_argument("--json", action="store_true", help="print all fields as JSON")
-
-
-def write_list(options: argparse.Namespace, columns: Sequence[str], found: Any, row: Callable[[Any], Any]) -> None:
-    """Prints a table of what was found, or all fields of it with `--json`."""
-    write_line(json.dumps(found, indent=2) if options.json else format_table(columns, map(row, found)))
 
 
 def standing(info: Mapping[str, Any]) -> str:

@@ -33,7 +33,7 @@ class ChatClient:
     answer breaks off.
     """
 
-    def __init__(self, server: str, token: str | None) -> None:
+    def __init__(self, server: str, token: str | None = None) -> None:
         self.server = server.rstrip("/")
         self.was_cut = False
         """Whether the last answer ended as it had as many tokens as it may, or as the model takes."""

@@ -292,13 +292,14 @@ def run_guest_of(
     engine: wasmtime.Engine,
     linker: component.Linker,
     guest: component.Component,
+    name: str,
     *arguments: Any,
     prepare: Callable[[wasmtime.Store], None] = lambda _: None,
 ) -> Any:
-    """Calls the export `go` of one of our own components through wasmtime-py's public conversion, without a fiber."""
+    """Calls an export of one of our own components through wasmtime-py's public conversion, without a fiber."""
     store = wasmtime.Store(engine)
     prepare(store)
     store.set_epoch_deadline(1 << 40)
-    function = linker.instantiate(store, guest).get_func(store, "go")
-    assert function is not None, "the component exports go"
+    function = linker.instantiate(store, guest).get_func(store, name)
+    assert function is not None, f"the component exports {name}"
     return function(store, *arguments)

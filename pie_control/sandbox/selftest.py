@@ -74,7 +74,7 @@ def _tested(engine: wasmtime.Engine, echo: component.Component, way: Crossings |
     with linker.root() as root, root.add_instance("host") as host:
         kept = add_function(host, "echo", HostFunction(answer), interface.exports(engine)["echo"].ty, way)
     for number in (7, 0):
-        returned = run_guest_of(engine, linker, echo, number, NUMBERS, TEXT)
+        returned = run_guest_of(engine, linker, echo, "go", number, NUMBERS, TEXT)
         if heard.pop() != (number, NUMBERS, TEXT) or not _matches(returned, number):
             raise LinkError("raw and public conversion of WebAssembly values disagree: please report this")
     return linker, kept
@@ -87,7 +87,7 @@ def _bound_that_works(engine: wasmtime.Engine, linker: component.Linker, echo: c
         return None
     try:
         run_guest_of(
-            engine, linker, echo, 7, NUMBERS, TEXT,
+            engine, linker, echo, "go", 7, NUMBERS, TEXT,
             prepare=lambda store: copy_bound.bound_copies(address_of(store._context()), len(NUMBERS), offset),
         )  # fmt: skip
     except wasmtime.WasmtimeError as error:

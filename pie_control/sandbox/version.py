@@ -14,15 +14,15 @@ FEATURES = ("flags", "Features")
 """Lines of Linux' cpuinfo with what a processor can do: of x86 and of ARM."""
 
 
-def code_version() -> str:
+def code_version(cpuinfo: Path = Path("/proc/cpuinfo")) -> str:
     """The version of code that is compiled here: it runs on processors that can do the same, under this wasmtime."""
-    processor = hashlib.sha256(f"{platform.machine()} {_features()}".encode()).hexdigest()[:8]
+    processor = hashlib.sha256(f"{platform.machine()} {_features(cpuinfo)}".encode()).hexdigest()[:8]
     return f"{WASMTIME_VERSION}-{SETTINGS}-{processor}"
 
 
-def _features() -> str:
+def _features(cpuinfo: Path) -> str:
     try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
+        lines = cpuinfo.read_text().splitlines()
     except OSError:  # another system
         return platform.processor()
     found = (line.partition(":") for line in lines)

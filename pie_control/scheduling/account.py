@@ -177,7 +177,7 @@ class Account(Share[CommandQueue]):
         standing: Standing,
         tenant: Share[CommandQueue],
         meter: Meter,
-        host: int,
+        host: int = 0,
     ) -> None:
         super().__init__(tenant, standing.weight)
         self.meter = meter

@@ -45,7 +45,7 @@ nobody is far behind the clock (fairness.py)."""
 class Backlog:
     """The only place that puts commands into queues and takes them out."""
 
-    def __init__(self, page_size: int, wave: int, meters: Meters, has_states: bool) -> None:
+    def __init__(self, page_size: int, wave: int, meters: Meters, has_states: bool = False) -> None:
         """`wave`: input tokens of one. `has_states`: whether texts have states at this model. `meters`: what counts
         them, and who may spend how many."""
         self.meters = meters

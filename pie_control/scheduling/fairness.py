@@ -51,9 +51,9 @@ class Share(Generic[Q]):
 
     __slots__ = ("clock", "credit", "heaps", "lag", "listed", "parent", "rank", "ready", "tag", "tickets", "weight")
 
-    def __init__(self, parent: Share[Q] | None, credit: float = inf) -> None:
+    def __init__(self, parent: Share[Q] | None, weight: float = 1.0, credit: float = inf) -> None:
         self.parent = parent
-        self.weight = 1.0
+        self.weight = weight
         self.credit: float = credit if parent is None else parent.credit  # how far a child may be behind the clock
         self.tag = 0.0  # virtual time at which its next service starts
         self.clock = 0.0  # virtual time among its children
@@ -88,7 +88,7 @@ class Share(Generic[Q]):
 
     def weigh(self, weight: float) -> None:
         """Its part of what is shared; the operator may change it."""
-        self.weight = 1.0
+        self.weight = weight
 
     def give_credit(self, credit: float) -> None:
         """A child may be as far behind the clock, at least."""

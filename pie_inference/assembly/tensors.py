@@ -28,7 +28,7 @@ def check_tensors(model: ModelConfig, checkpoint: Checkpoint, dtype: torch.dtype
 
 
 def check_borrowed_tensors(model: ModelConfig, checkpoint: Checkpoint, dtype: torch.dtype) -> None:
-    """Checks those of a model by transformers' code, which this imports; a start imports it anyway, later. Raises
+    """The same of a model by transformers' code, which is imported for it; a start imports it anyway, later. Raises
     CheckpointError."""
     if isinstance(model, BorrowedConfig):
         from ..models.borrowed.model import check_tensors as check

@@ -17,7 +17,7 @@ MAX_SWAP_BYTES = 64 << 20  # about 3 ms on a PCIe bus
 MEMORY_SHARE = {"cpu": 0.25, "cuda": 0.8}  # share of the memory that is free once the model is loaded
 
 
-def fitting_pages(shape: KvShape, device: torch.device, free: int, ranks: int, state_bytes: int) -> int:
+def fitting_pages(shape: KvShape, device: torch.device, free: int, ranks: int, state_bytes: int = 0) -> int:
     """The number of pages on a device, given `free` bytes for one of `ranks` ranks, beside states of `state_bytes`."""
     share = 1 - STATES_SHARE if state_bytes else 1.0
     return max(1, min(int(_available(device, free, ranks) * share // shape.page_bytes), MAX_PAGES))

@@ -99,7 +99,7 @@ class HashModel:
     close = 1e-9
     draws_in_order = False
 
-    def __init__(self, adapters: Mapping[str, Path]) -> None:
+    def __init__(self, adapters: Mapping[str, Path] = NO_ADAPTERS) -> None:
         texts = {name: (folder / "adapter_config.json").read_bytes() for name, folder in adapters.items()}
         self._changes = {"": 0, **{name: zlib.crc32(text) * GOLDEN & MASK for name, text in texts.items()}}
 
@@ -284,8 +284,8 @@ class IssueOrder:
         context: Sequence[int],
         targets: Sequence[int],
         steps: int,
-        adapter: str,
-        choose: Choose | None,
+        adapter: str = "",
+        choose: Choose | None = None,
     ) -> list[Step] | None:
         """What a decode run of so many steps does; None: it is refused. Nothing changes. `choose`: not the most
         probable token."""

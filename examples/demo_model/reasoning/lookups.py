@@ -129,7 +129,7 @@ def draw_chain(rng: random.Random, length: int, *, held_out: bool = False) -> Ch
 # With tools
 
 
-def tool_name(rng: random.Random, relation: str, *, held_out: bool) -> str:
+def tool_name(rng: random.Random, relation: str, *, held_out: bool = False) -> str:
     """The name of a tool for a relation: mostly with its word."""
     while True:
         name = rng.choice(
@@ -139,7 +139,7 @@ def tool_name(rng: random.Random, relation: str, *, held_out: bool) -> str:
             return name
 
 
-def toolbox(rng: random.Random, relations: Sequence[str], *, held_out: bool) -> dict[str, str]:
+def toolbox(rng: random.Random, relations: Sequence[str], *, held_out: bool = False) -> dict[str, str]:
     """The names of tools by their relations, some more than are needed."""
     words = dict.fromkeys([*relations, *draw_words(rng, rng.choice((0, 0, 1, 2, 3)), held_out=held_out)])
     names: dict[str, str] = {}

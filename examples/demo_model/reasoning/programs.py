@@ -86,7 +86,7 @@ def system_text(rng: random.Random, names: Mapping[str, str]) -> str:
     return "\n".join(("Python:", *lines))
 
 
-def draw_names(rng: random.Random, *, held_out: bool) -> dict[str, str]:
+def draw_names(rng: random.Random, *, held_out: bool = False) -> dict[str, str]:
     """Functions by the word of what they tell, one to three."""
     words = draw_words(rng, rng.choice((1, 2, 3)), held_out=held_out)
     return {word: rng.choice((word, word, f"get_{word}")) for word in words}

@@ -17,7 +17,7 @@ _REASONS = {"length": "max_tokens", "tool_calls": "tool_use", "stop": "end_turn"
 class MessageReply:
     """One message: whole, or as events, whose `type` is the name of each."""
 
-    def __init__(self, wanted: Wanted, ctx: Context, answer: Answer, marked: int) -> None:
+    def __init__(self, wanted: Wanted, ctx: Context, answer: Answer, marked: int = 0) -> None:
         """`marked`: so many first tokens of the prompt are kept because the request asks for it."""
         self._head = {"id": f"msg_{wanted.request_id}", "type": "message", "role": "assistant", "model": wanted.name}
         self._ctx = ctx

@@ -22,7 +22,7 @@ _NAMES = {
 }
 
 
-def chat_fields(fields: Fields, is_count: bool) -> Fields:
+def chat_fields(fields: Fields, is_count: bool = False) -> Fields:
     """The fields of a chat completion; those that Anthropic does not know stay as they are. `is_count`: only the prompt
     matters. Raises Refused, by Anthropic's names."""
     fields.allow_only("service_tier", ("auto", "standard_only"), "there is one tier")

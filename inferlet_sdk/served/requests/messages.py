@@ -27,7 +27,7 @@ class Messages:
         dialect: Dialect | None,
         parameters: Mapping[str, Sequence[str]],
         sees: bool,
-        images: Mapping[str, Blob],
+        images: Mapping[str, Blob] = NO_IMAGES,
     ) -> None:
         """`parameters`: names of the parameters of each tool, in order; `sees`: whether the model takes images;
         `images`: those that did not come with the request, by name."""

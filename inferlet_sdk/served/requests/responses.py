@@ -18,7 +18,7 @@ _PARTS = {"input_text": "text", "output_text": "text", "text": "text", "refusal"
 _PREFIXES = {"message": "msg", "function_call": "fc", "function_call_output": "fco", "reasoning": "rs"}
 
 
-def fields_of_response(fields: Fields, earlier: Sequence[Mapping[str, Any]]) -> Fields:
+def fields_of_response(fields: Fields, earlier: Sequence[Mapping[str, Any]] = ()) -> Fields:
     """The fields of a chat completion; those that are the same stay as they are. `earlier`: items of the conversation
     before. Raises Refused."""
     _refuse_others(fields)

@@ -79,7 +79,7 @@ class Wanted:
     logprobs: int | None = None
     """Alternatives of each token; None: no log-probabilities."""
     prompt_logprobs: int | None = None
-    """Alternatives of each token of the prompt; None: no log-probabilities."""
+    """The same number as `logprobs`, for the tokens of the prompt."""
     grammar: Grammar | None = None
     kept_by: str = ""
     """The field that the grammar comes from."""
@@ -139,12 +139,12 @@ def check_model(place: Place) -> None:
         raise Refused(error.message, "model", status=404, code="model_not_found") from None
 
 
-def most_tokens(fields: Fields, *names: str) -> int | None:
+def most_tokens(fields: Fields, *names: str, default: int | None = None) -> int | None:
     """The bound on tokens of an answer: the first of the fields that is there."""
     for name in names:
         if name in fields:
             return fields.whole(name, 1)
-    return None
+    return default
 
 
 def _prompt_logprobs(fields: Fields, is_stream: bool) -> int | None:

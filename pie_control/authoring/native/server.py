@@ -36,7 +36,7 @@ class NativeServer(ServerThread):
 
     _programs: NativePrograms
 
-    def __init__(self, config: ServerConfig, make_client: ClientFactory | None) -> None:
+    def __init__(self, config: ServerConfig, make_client: ClientFactory | None = None) -> None:
         super().__init__()
         limits = replace(config.limits, cpu_seconds=UNBOUNDED, idle_seconds=UNBOUNDED)
         self._config = replace(config, hosts=0, warm_pool=0, max_guest_bytes=1 << 62, limits=limits)

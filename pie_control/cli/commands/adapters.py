@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Mapping
+import json
 from typing import Any
 
 from pie_control.errors import BadRequest
 
-from ..server_options import add_server, client_of
-from ..tables import write_list
+from ..server_options import DEFAULT_SERVER, add_server, server_of, token_of
+from ..tables import format_table
+from ..terminal import write_line
 
 NAME = "adapters"
 HELP = "list, load and drop LoRA adapters of a server"
@@ -33,15 +34,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def execute(options: argparse.Namespace) -> int:
     """Does it in order; the first that fails is an error."""
+    from pie_control.client import SyncClient
+
     if (options.action == "list") == bool(options.adapters):
         raise BadRequest(f"`pie adapters {options.action}` takes {'no' if options.adapters else 'one or more'} names")
     given = [name.partition("=") for name in options.adapters]
     if any(bool(folder) != (options.action == "load") for _, _, folder in given):
         raise BadRequest("`pie adapters load` takes NAME=FOLDER, `pie adapters drop` takes NAME")
-    with client_of(options) as client:
+    with SyncClient(server_of(options) or DEFAULT_SERVER, token_of(options)) as client:
         if options.action == "list":
             adapters = client.adapters()
-            write_list(options, COLUMNS, adapters, _row)
+            write_line(json.dumps(adapters, indent=2) if options.json else format_table(COLUMNS, map(_row, adapters)))
         for name, _, folder in given:
             if options.action == "load":
                 client.load_adapter(name, folder, options.model)
@@ -50,5 +53,5 @@ def execute(options: argparse.Namespace) -> int:
     return 0
 
 
-def _row(info: Mapping[str, Any]) -> tuple[str, ...]:
+def _row(info: dict[str, Any]) -> tuple[str, ...]:
     return info["name"], info["model"], str(info["bytes"]), info["folder"]

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import json
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from pie_control.errors import Forbidden
 
-from ..server_options import add_server, client_of
-from ..tables import add_json, waiting, write_list
+from ..server_options import DEFAULT_SERVER, add_server, server_of, token_of
+from ..tables import format_table, waiting
 from ..terminal import write_line
 
 NAME = "list"
@@ -25,24 +26,26 @@ COLUMNS = ("ID", "STATUS", "PROGRAM", "AGE", "CPU", "PAGES", "HOST", "PARENT", "
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declares the options."""
-    add_json(parser)
+    parser.add_argument("--json", action="store_true", help="print all fields as JSON")
     add_server(parser)
 
 
 def execute(options: argparse.Namespace) -> int:
     """Prints the list, and on stderr which workers and hosts do not serve."""
-    with client_of(options) as client:
+    from pie_control.client import SyncClient
+
+    with SyncClient(server_of(options) or DEFAULT_SERVER, token_of(options)) as client:
         inferlets = client.inferlets()
         outages: Sequence[str] = ()
         with contextlib.suppress(Forbidden):  # of a key that may not look at the server
             outages = client.statistics().get("outages", ())
-    write_list(options, COLUMNS, inferlets, _row)
+    write_line(json.dumps(inferlets, indent=2) if options.json else format_table(COLUMNS, map(_row, inferlets)))
     for line in outages:
         write_line(line, sys.stderr)
     return 0
 
 
-def _row(info: Mapping[str, Any]) -> tuple[str, ...]:
+def _row(info: dict[str, Any]) -> tuple[str, ...]:
     age = (info["ended"] or time.time()) - info["created"]
     cells = (
         info["id"],

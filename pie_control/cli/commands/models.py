@@ -10,8 +10,8 @@ from typing import Any
 from pie_inference.amounts import amount
 
 from ..inspection import add_model_settings, count, inspect
-from ..server_options import add_server, client_of
-from ..tables import add_json, format_table
+from ..server_options import DEFAULT_SERVER, add_server, server_of, token_of
+from ..tables import format_table
 from ..terminal import write_line
 
 NAME = "models"
@@ -35,7 +35,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="MODEL",
         help="folder of a checkpoint, its id on the hub, `demo` or `demo-reasoner`",
     )
-    add_json(parser)
+    parser.add_argument("--json", action="store_true", help="print all fields as JSON")
     add_server(parser)
     add_model_settings(parser)
 
@@ -46,7 +46,9 @@ def execute(options: argparse.Namespace) -> int:
 
 
 def _list(options: argparse.Namespace) -> int:
-    with client_of(options) as client:
+    from pie_control.client import SyncClient
+
+    with SyncClient(server_of(options) or DEFAULT_SERVER, token_of(options)) as client:
         models = client.models()
     if options.json:
         write_line(json.dumps(models, indent=2))
@@ -62,7 +64,7 @@ def _compares_poorly(model: Mapping[str, Any]) -> bool:
     return EMBEDDING in model["traits"] and not model["pooling"]
 
 
-def _row(model: Mapping[str, Any]) -> tuple[str, ...]:
+def _row(model: dict[str, Any]) -> tuple[str, ...]:
     pages = f"{model['num_pages']} x {model['page_size']}"
     names = ("name", "architecture", "dtype", "device", "max_context")
     starred = EMBEDDING if _compares_poorly(model) else None

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Mapping
+import json
 from typing import Any
 
-from ..server_options import add_server, client_of
-from ..tables import add_json, moment, write_list
+from ..server_options import DEFAULT_SERVER, add_server, server_of, token_of
+from ..tables import format_table, moment
+from ..terminal import write_line
 
 NAME = "programs"
 HELP = "list the programs of a server"
@@ -19,18 +20,20 @@ COLUMNS = ("PROGRAM", "NAME", "FILE", "KIND", "BYTES", "UPLOADED")
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declares the options."""
-    add_json(parser)
+    parser.add_argument("--json", action="store_true", help="print all fields as JSON")
     add_server(parser)
 
 
 def execute(options: argparse.Namespace) -> int:
     """Prints the list."""
-    with client_of(options) as client:
+    from pie_control.client import SyncClient
+
+    with SyncClient(server_of(options) or DEFAULT_SERVER, token_of(options)) as client:
         programs = client.programs()
-    write_list(options, COLUMNS, programs, _row)
+    write_line(json.dumps(programs, indent=2) if options.json else format_table(COLUMNS, map(_row, programs)))
     return 0
 
 
-def _row(info: Mapping[str, Any]) -> tuple[str, ...]:
+def _row(info: dict[str, Any]) -> tuple[str, ...]:
     names = ", ".join(info["names"])
     return info["program"][:12], names, info["file"], info["kind"], str(info["size"]), moment(info["uploaded"])

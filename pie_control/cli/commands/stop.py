@@ -6,7 +6,7 @@ import argparse
 
 from pie_control.errors import ConfigError
 
-from ..server_options import add_server, client_of
+from ..server_options import DEFAULT_SERVER, add_server, server_of, token_of
 from ..terminal import write_line
 
 NAME = "stop"
@@ -25,9 +25,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def execute(options: argparse.Namespace) -> int:
     """Ends the inferlets; nothing happens to those that have ended already."""
+    from pie_control.client import SyncClient
+
     if bool(options.inferlets) == options.all:
         raise ConfigError("name the inferlets that shall end, as `pie list` shows them, or all by --all")
-    with client_of(options) as client:
+    with SyncClient(server_of(options) or DEFAULT_SERVER, token_of(options)) as client:
         for inferlet in options.inferlets:
             client.terminate(inferlet)
         for info in client.inferlets() if options.all else ():

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from ..server_options import add_server, client_of
+from ..server_options import DEFAULT_SERVER, add_server, server_of, token_of
 from ..tables import moment
 from ..terminal import write_line
 
@@ -29,13 +29,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def execute(options: argparse.Namespace) -> int:
     """Uploads; prints what the program is called, and which other one had the name."""
+    from pie_control.client import SyncClient
     from pie_control.client.programs.packages import name_of
 
     from ..programs import built
 
     path = Path(options.file).expanduser()
     name = options.name or name_of(path)
-    with client_of(options) as client:
+    with SyncClient(server_of(options) or DEFAULT_SERVER, token_of(options)) as client:
         before = {each["program"]: each for each in client.programs()}
         stored = client.store(built(path), name)
     write_line(f"{name}: {stored['program'][:12]}")

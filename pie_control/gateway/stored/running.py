@@ -10,7 +10,7 @@ from ...durable.responses import ResponseRecord
 from ..refusal import Refused
 
 MOST_EVENT_BYTES = 16 << 20
-"""One answer keeps this many characters of events at most: the oldest go, and cannot be asked for later."""
+"""So many characters of the events of one answer are kept: beyond, the oldest go, and none can be asked for later."""
 
 
 class Running:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
+from collections.abc import Callable
 from typing import Protocol
 
 from ...sandbox.fibers import Instance, Linked, Owner, Step
@@ -31,10 +32,13 @@ class ProgramOwner(Owner, Protocol):
 class PythonGuests:
     """Instances with `memory_bytes` each; as many are made ahead as the demand of late asks for, within `pool`."""
 
-    def __init__(self, guest: Linked, memory_bytes: int, pool: WarmPool) -> None:
+    def __init__(
+        self, guest: Linked, memory_bytes: int, pool: WarmPool, clock: Callable[[], float] = time.monotonic
+    ) -> None:
         self._guest = guest
         self._memory_bytes = memory_bytes
         self._demand = Demand(pool)
+        self._clock = clock
         self._begun: deque[Instance] = deque()
         self._rehearsed: deque[Instance] = deque()
         self._at_work: Instance | None = None
@@ -49,7 +53,7 @@ class PythonGuests:
     @property
     def wanted(self) -> int:
         """How many shall wait."""
-        return self._demand.wanted(time.monotonic())
+        return self._demand.wanted(self._clock())
 
     @property
     def is_full(self) -> bool:
@@ -62,7 +66,7 @@ class PythonGuests:
 
     def take(self, owner: ProgramOwner) -> Instance:
         """An instance for an owner that has a program: one that waits, or a new one."""
-        self._demand.taken(time.monotonic())
+        self._demand.taken(self._clock())
         waiting = self._rehearsed or self._begun
         if not waiting:
             return self.new(owner)

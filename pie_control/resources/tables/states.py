@@ -133,7 +133,7 @@ class StateTable:
             [slot for slot, one in self._at.items() if one.draft == draft and not one.kept and slot != place]
         )
 
-    def move_on(self, context: Context, own: Sequence[Range] | None, stamp: int, draft: bool) -> None:
+    def move_on(self, context: Context, own: Sequence[Range] | None, stamp: int, draft: bool = False) -> None:
         """The forward of this stamp goes on."""
         assert context.states is not None
         begins, leaves = context.states

@@ -138,7 +138,7 @@ class GraphBuffers:
 class Kernels:
     """Makes each wrapper when it is first needed, and keeps it."""
 
-    def __init__(self, library: FlashInfer, shape: Shape, workspace_bytes: int) -> None:
+    def __init__(self, library: FlashInfer, shape: Shape, workspace_bytes: int = WORKSPACE_BYTES) -> None:
         self.library = library
         self.shape = shape
         self._workspace = torch.zeros(workspace_bytes, dtype=torch.uint8, device=shape.device)  # decode needs zeros

@@ -73,12 +73,12 @@ class Survey(msgspec.Struct, frozen=True):
 
     @property
     def num_kv_heads(self) -> int:
-        """Those of the cache: attentions with fewer repeat theirs."""
+        """Of the cache: attentions with fewer repeat theirs."""
         return max((one.num_kv_heads for one in self.attentions), default=1)
 
     @property
     def head_dim(self) -> int:
-        """That of the cache: narrower keys and values are filled up with zeros."""
+        """Of the cache: narrower keys and values are filled up with zeros."""
         return max((max(one.key_width, one.value_width) for one in self.attentions), default=64)
 
     @property

@@ -44,7 +44,7 @@ class Guest:
         return self.answer(value) if callable(self.answer) else value
 
     def go(self, value: Any) -> Any:
-        returned = run_guest_of(ENGINE, self._linker, self._component, value)
+        returned = run_guest_of(ENGINE, self._linker, self._component, "go", value)
         return getattr(returned, "payload", returned)
 
 

@@ -39,7 +39,7 @@ def make_backend(request: pytest.FixtureRequest, kernel_cache: Path) -> MakeBack
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("case", CASES)
 def test_backends_equal_dense_attention(case: str, make_backend: MakeBackend, dtype: str) -> None:
-    assert_solves(Problem(CASES[case], DTYPES[dtype]), make_backend)
+    assert_solves(Problem(CASES[case], DTYPES[dtype]), make_backend, CPU)
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -47,13 +47,13 @@ def test_backends_equal_dense_attention(case: str, make_backend: MakeBackend, dt
 def test_sinks_take_weight(case: str, make_backend: MakeBackend, dtype: str) -> None:
     plain = CASES[case]
     with_sinks = replace(plain, specs=tuple(replace(spec, sinks=True) for spec in plain.specs))
-    assert_solves(Problem(with_sinks, DTYPES[dtype]), make_backend)
+    assert_solves(Problem(with_sinks, DTYPES[dtype]), make_backend, CPU)
 
 
 @pytest.mark.parametrize("case", ["decode many", "mixed", "masks and windows"])
 def test_pages_are_gathered_in_groups_of_any_size(case: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(layout, "MOST_PAGES", 4)
-    assert_solves(Problem(CASES[case], torch.float32), TorchAttention)
+    assert_solves(Problem(CASES[case], torch.float32), TorchAttention, CPU)
 
 
 @pytest.fixture
@@ -80,4 +80,4 @@ THREADED = {
 @pytest.mark.parametrize("case", THREADED)
 @pytest.mark.usefixtures("three_threads")
 def test_threads_share_the_work(case: str, make_backend: MakeBackend, dtype: str) -> None:
-    assert_solves(Problem(THREADED[case], DTYPES[dtype]), make_backend)
+    assert_solves(Problem(THREADED[case], DTYPES[dtype]), make_backend, CPU)

@@ -50,12 +50,12 @@ def backend(cache: KvCache, num_heads: int, specs: Sequence[AttentionSpec]) -> F
 
 @pytest.mark.parametrize("case", CASES)
 def test_equals_dense_attention(case: str) -> None:
-    assert_solves(Problem(CASES[case], torch.float32), backend)
+    assert_solves(Problem(CASES[case], torch.float32), backend, CPU)
 
 
 @pytest.mark.parametrize("case", ["mixed", "masks and windows", "soft caps"])
 def test_equals_dense_attention_in_bfloat16(case: str) -> None:
-    assert_solves(Problem(CASES[case], torch.bfloat16), backend)
+    assert_solves(Problem(CASES[case], torch.bfloat16), backend, CPU)
 
 
 SHARED = Case((Request(1, 200), *(Request(1, 60 + 20 * n, shares=0) for n in range(4)), Request(1, 30), Request(1, 17)))
@@ -74,7 +74,7 @@ def test_a_cascade_equals_dense_attention(case: Case, monkeypatch: pytest.Monkey
 
     monkeypatch.setattr(flashinfer_pages, "WORTHWHILE_BYTES", 1)
     monkeypatch.setattr(flashinfer_pages, "find_cascade", noted)
-    assert_solves(Problem(case, torch.float32), backend)
+    assert_solves(Problem(case, torch.float32), backend, CPU)
     assert any(found is not None for found in made) == (case is not CASES["decode many"])
 
 
@@ -207,7 +207,7 @@ def test_each_kernel_names_its_backend() -> None:
     def make(cache: KvCache, num_heads: int, specs: Sequence[AttentionSpec]) -> FlashInferAttention:
         return FlashInferAttention(cache, num_heads, specs, library, workspace_bytes=16)
 
-    assert_solves(problem, make)
+    assert_solves(problem, make, CPU)
     assert {(key.has_window, key.has_soft_cap) for key in asked} == {(False, False), (True, True)}
 
 

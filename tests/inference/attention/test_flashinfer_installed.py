@@ -142,16 +142,16 @@ def backend(cache: KvCache, num_heads: int, specs: Sequence[AttentionSpec]) -> F
 
 @pytest.mark.parametrize("case", ["decode many", "mixed", "holes", "masks", "masks and windows", "soft caps"])
 def test_batches_reach_the_kernels(case: str) -> None:
-    assert_solves(Problem(CASES[case], torch.bfloat16), backend)
+    assert_solves(Problem(CASES[case], torch.bfloat16), backend, CPU)
 
 
 def test_cascades_reach_the_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(flashinfer_pages, "WORTHWHILE_BYTES", 1)
-    assert_solves(Problem(CASES["shared pages"], torch.bfloat16), backend)
+    assert_solves(Problem(CASES["shared pages"], torch.bfloat16), backend, CPU)
 
 
 def test_heads_without_a_decode_kernel_reach_another() -> None:
-    assert_solves(Problem(CASES["groups of 7, dimension 64"], torch.bfloat16), backend)
+    assert_solves(Problem(CASES["groups of 7, dimension 64"], torch.bfloat16), backend, CPU)
 
 
 @pytest.mark.parametrize("case", ["decode many", "windows in decode"])

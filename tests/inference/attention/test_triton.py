@@ -48,7 +48,7 @@ def make_backend(cache: KvCache, num_heads: int, specs: Sequence[AttentionSpec])
 
 
 def solve(case: Case, dtype: str) -> None:
-    assert_solves(Problem(case, getattr(torch, dtype)), make_backend)
+    assert_solves(Problem(case, getattr(torch, dtype)), make_backend, CPU)
 
 
 def kind(name: str) -> Hashable:

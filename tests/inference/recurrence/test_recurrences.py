@@ -34,15 +34,15 @@ LARGE = Sizes(1, 2, 128, 128)
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("chunk", [3, 16, 64])
 def test_products_of_many_rows_equal_single_rows(sizes: Sizes, dtype: torch.dtype, chunk: int) -> None:
-    assert_equals_definition(TorchRecurrences(chunk), sizes, make_problem(sizes, dtype), dtype)
+    assert_equals_definition(TorchRecurrences(chunk), sizes, make_problem(sizes, dtype), dtype, CPU)
 
 
 @pytest.mark.parametrize("sizes", [*SIZES, LARGE])
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_the_kernels_for_cpus(sizes: Sizes, dtype: torch.dtype, library: Library) -> None:
     ours = CpuRecurrences(library, dtype)
-    assert_equals_definition(ours, sizes, make_problem(sizes, dtype, bias=True), dtype)
-    assert_equals_definition(ours, sizes, decodes(sizes, dtype), dtype)
+    assert_equals_definition(ours, sizes, make_problem(sizes, dtype, bias=True), dtype, CPU)
+    assert_equals_definition(ours, sizes, decodes(sizes, dtype), dtype, CPU)
 
 
 def decodes(sizes: Sizes, dtype: torch.dtype) -> Problem:
@@ -52,7 +52,7 @@ def decodes(sizes: Sizes, dtype: torch.dtype) -> Problem:
 
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_decodes_by_torch(dtype: torch.dtype) -> None:
-    assert_equals_definition(TorchRecurrences(), SIZES[0], decodes(SIZES[0], dtype), dtype)
+    assert_equals_definition(TorchRecurrences(), SIZES[0], decodes(SIZES[0], dtype), dtype, CPU)
 
 
 def with_triton(sizes: Sizes, kind: str) -> None:
@@ -60,8 +60,8 @@ def with_triton(sizes: Sizes, kind: str) -> None:
 
     dtype, ours = getattr(torch, kind), TritonRecurrences()
     few = make_problem(sizes, dtype, [1, 7, 19, 5, 1, 2], within={3: 7, 27: 8, 28: 9, 29: 10, 30: 11}, bias=True)
-    assert_equals_definition(ours, sizes, few, dtype)
-    assert_equals_definition(ours, sizes, decodes(sizes, dtype), dtype)
+    assert_equals_definition(ours, sizes, few, dtype, CPU)
+    assert_equals_definition(ours, sizes, decodes(sizes, dtype), dtype, CPU)
 
 
 IN_TRITON = [(sizes, dtype) for dtype in ("float32", "bfloat16") for sizes in SIZES]
@@ -144,7 +144,7 @@ def test_threads_share_heads(library: Library) -> None:
     problem = make_problem(sizes, torch.float32)
     try:
         torch.set_num_threads(4)
-        assert_equals_definition(CpuRecurrences(library, torch.float32), sizes, problem, torch.float32)
+        assert_equals_definition(CpuRecurrences(library, torch.float32), sizes, problem, torch.float32, CPU)
     finally:
         torch.set_num_threads(before)
 

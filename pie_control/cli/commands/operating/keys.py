@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING
 
-from ...tables import add_json, format_table, moment
+from ...tables import format_table, moment
 from ...terminal import write_line
 from .state import add_state
 
@@ -56,7 +56,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         add.add_argument(f"--{budget}", type=_count, metavar="N", help="its own budget, within that of its tenant")
     add.add_argument("--max-inferlets", type=_count, metavar="N", help="that it may run at a time, children included")
     listing = actions.add_parser("list", help="list all that were made", allow_abbrev=False)
-    add_json(listing)
+    listing.add_argument("--json", action="store_true", help="print all fields as JSON")
     revoke = actions.add_parser("revoke", help="end a key and its sessions", allow_abbrev=False)
     revoke.add_argument("key", metavar="ID|NAME", help="see `pie keys list`")
     usage = actions.add_parser("usage", help="tell what each key has used, by day (UTC)", allow_abbrev=False)
@@ -67,7 +67,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     audit.add_argument("--most", type=_count, default=100, metavar="N", help="the last ones (default: 100)")
     for action in (usage, audit):
         action.add_argument("--tenant", metavar="TENANT", help="of this one only")
-        add_json(action)
+        action.add_argument("--json", action="store_true", help="print all fields as JSON")
     for action in (add, listing, revoke, usage, audit):
         add_state(action)
 

@@ -135,7 +135,7 @@ def why_one_rank(model: Any) -> str:
 class Splits:
     """What of a model this rank has. With one rank, that is all."""
 
-    def __init__(self, model: Any, ranks: Ranks, whole: bool) -> None:
+    def __init__(self, model: Any, ranks: Ranks, whole: bool = False) -> None:
         """`whole`: what a layer finds is gathered everywhere, whatever the plan says."""
         self._model, self._ranks, self._whole = model, ranks, whole
         self._plan = plan_of(model) if ranks.size > 1 else {}

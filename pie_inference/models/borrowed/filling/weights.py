@@ -116,7 +116,7 @@ class Renamed:
         return [[Block(each.removesuffix(WEIGHT), outs // len(own)) for each in own] for own in tensors], ins
 
     def _sizes(self, stacked: str) -> tuple[int, int, int]:
-        """The number of experts in a parameter with all of them, and the output and input features of each."""
+        """Of a parameter with all experts: their number, and the output and input features of each."""
         count, first, second = self._shapes[stacked]
         return (count, second, first) if self._transposed[stacked] else (count, first, second)
 

@@ -167,7 +167,7 @@ class _Trial:
 
     @property
     def returns(self) -> int:
-        """The number of results, as in `AttentionParts`."""
+        """As in `AttentionParts`."""
         return len(self._found) if isinstance(self._found, tuple) else 0
 
     def compare(self, parts: AttentionParts) -> None:
