@@ -67,8 +67,6 @@ class Watch:
         self._most = max(most // UTF8_BYTES if frame is None else most // 2 // ESCAPED_BYTES, 1)  # characters
         self._more = more
         self._frame = frame
-        self.found = False
-        """Whether a stop string has come."""
         self._unsent = ""
         self._waits = False
         self._on_sent: Callable[[], object] = _ignore
@@ -89,9 +87,13 @@ class Watch:
             texts.append(text := self._detokenizer.push_one(token))
             self._unsent += self._stop.push(text)
             if self._stop.found:
-                self.found = True
                 return texts
         return texts + [""] * hidden
+
+    @property
+    def found(self) -> bool:
+        """Whether a stop string has come."""
+        return self._stop.found
 
     def end(self, by_token: bool) -> None:
         """The run is over; `by_token`: by a stop token."""

@@ -25,7 +25,7 @@ BOUNDS: Mapping[str, tuple[int, int]] = {
     **dict.fromkeys(("max_position_embeddings", "sliding_window", "decoder_sparse_step"), (1, LARGEST)),
 }
 """Keys of whole numbers, or of lists of them, with the least and the most; families may ask for more."""
-POSITIVE = ("rms_norm_eps", "layer_norm_eps", "layer_norm_epsilon", "norm_eps", "rope_theta")
+NOT_NEGATIVE = ("rms_norm_eps", "layer_norm_eps", "layer_norm_epsilon", "norm_eps", "rope_theta")
 """Keys of numbers that are at least 0."""
 PARTS = ("text_config", "thinker_config", "rope_parameters", "rope_scaling", "full_attention", "sliding_attention")
 """Objects within that have such keys, too."""
@@ -52,7 +52,7 @@ def check_values(config: Mapping[str, Any]) -> None:
         elif key in BOUNDS:
             for each in value if isinstance(value, list) and value else [value]:
                 check_whole(key, each)
-        elif key in POSITIVE and not is_number(value, above=-1e-300):
+        elif key in NOT_NEGATIVE and not is_number(value, above=-1e-300):
             raise wrong(key, "a number that is at least 0", value)
     check_heads(config.get("num_attention_heads"), config.get("num_key_value_heads"))
     experts = next((config[key] for key in EXPERTS if config.get(key)), None)
