@@ -43,7 +43,7 @@ class HttpClient:
         if not may:
             allowed = NoServers()
         elif tenant.http_allow is not None:
-            allowed = AllowList(tenant.http_allow, f"http_allow of tenant {tenant.name}")
+            allowed = AllowList(tenant.http_allow, tenant.name)
         return Outbound(self, tenant.name, allowed, most, most_bytes, work)
 
     def close(self) -> None:

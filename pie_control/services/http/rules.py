@@ -105,19 +105,19 @@ class _Entry:
 
 
 class AllowList:
-    """The servers that programs may reach. `setting`: where the operator has the list, for messages."""
+    """The servers that programs may reach. `tenant`: whose list it is in the file of tenants, for messages."""
 
-    def __init__(self, entries: Sequence[str], setting: str = "--http-allow") -> None:
+    def __init__(self, entries: Sequence[str], tenant: str = "") -> None:
         """Raises ConfigError."""
         self._entries = [_parse(entry) for entry in entries]
-        self._setting = setting
+        self._tenant = tenant
 
     def check_host(self, host: str, port: int) -> None:
         """Whether a URL may name this host (lower case, without brackets). Raises Unsupported, NotAllowed."""
         if not self._entries:
             raise Unsupported(
                 "this server makes no outgoing HTTP requests: its operator can allow them by name, "
-                f"as in {self._setting} {_written(host, port)}"
+                f"as in {self._setting(host, port)}"
             )
         address = try_address(host)
         for entry in self._entries:
@@ -127,8 +127,13 @@ class AllowList:
                 return
         raise NotAllowed(
             f"requests to {_written(host, port)} are not allowed here: the operator can allow them "
-            f"with {self._setting} {_written(host, port)}"
+            f"with {self._setting(host, port)}"
         )
+
+    def _setting(self, host: str, port: int) -> str:
+        """What allows the server, as the operator writes it."""
+        server = _written(host, port)
+        return f'http_allow = ["{server}"] of tenant {self._tenant}' if self._tenant else f"--http-allow {server}"
 
     def check_address(self, host: str, address: Address, port: int) -> None:
         """Whether the address of an allowed host may be reached. Raises NotAllowed."""
@@ -138,7 +143,7 @@ class AllowList:
         found = "is" if host == str(address) else f"is at {address}, which is"
         raise NotAllowed(
             f"{host} {found} {why}: requests to it are allowed only if the operator names the address itself, "
-            f"with {self._setting} {_written(str(address), port)}"
+            f"with {self._setting(str(address), port)}"
         )
 
 

@@ -264,7 +264,7 @@ def test_a_tenant_has_a_list_of_its_own() -> None:
     async def test() -> None:
         async with serving(echo) as web:
             async with calling(LOCAL, http_allow=("api.example",)) as caller:
-                with pytest.raises(NotAllowed, match="with http_allow of tenant t 127"):
+                with pytest.raises(NotAllowed, match=r"with http_allow = \[\"127.*\"\] of tenant t$"):
                     await caller.head(web.url())
             async with calling("api.example", http_allow=(LOCAL,)) as caller:
                 assert await caller.text(web.url()) == "/"
