@@ -346,6 +346,20 @@ _MASKED = (
     Request(20, 33, "scattered", mask="blind"),
     Request(3, 40),
 )
+_FORKS = (
+    Request(1, 700),
+    Request(1, 650, shares=0),
+    Request(1, 20),
+    Request(1, 699, shares=1),  # of 640 keys with two others
+    Request(9, 640, shares=0),
+    Request(1, 400, shares=0),
+    Request(1, 300, mask="random"),
+    Request(1, 500),
+    Request(1, 501, shares=7),
+    Request(1, 330, shares=7),
+    Request(1, 140, shares=7),  # too little to share
+)
+"""Texts that begin alike, and of these some that go on alike."""
 _SCALE = 32**-0.5
 _WINDOWS = tuple(AttentionSpec(_SCALE, window) for window in (1, 8, 40, None, 10_000))
 _CAPS = (AttentionSpec(_SCALE, None, 5.0), AttentionSpec(0.3, None, 30.0), AttentionSpec(_SCALE, 24, 2.0))
@@ -369,6 +383,10 @@ CASES: Mapping[str, Case] = {
     "holes": Case((Request(1, 90, "holes"), Request(40, 90, "holes"), Request(70, 70, "holes"), Request(1, 20))),
     "scattered": Case((Request(1, 90, "scattered"), Request(40, 90, "scattered"), Request(1, 3, "scattered"))),
     "shared pages": Case((Request(1, 100), Request(1, 90, shares=0), Request(20, 120, shares=0))),
+    "forks": Case(_FORKS),
+    "forks, many heads": Case(_FORKS, 10, 5, 64),
+    "forks, one head, pages of 13": Case(_FORKS, 3, 1, 16, 13),
+    "windows over forks": Case(_FORKS, specs=_WINDOWS),
     "no queries": Case((Request(1, 20), Request(0, 20), Request(3, 20), Request(0, 0))),
     "masks": Case(_MASKED),
     "masks and windows": Case(_MASKED, specs=_WINDOWS),

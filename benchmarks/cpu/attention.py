@@ -3,9 +3,9 @@
 Three implementations take turns: our kernel, the torch backend, and torch's scaled_dot_product_attention (SDPA).
 
 `error` is the root mean square of the kernel's difference to float64, divided by that of the result. `gb_s` is the rate
-at which a decode reads keys and values; compare it with the rate of memory in `machine`. `gflop_s` is the rate at which
-a prefill computes, without the part that the causal rule hides. SDPA gets keys without pages and grouped queries;
-gathering them is not measured.
+at which a decode reads keys and values; compare it with the rate of memory in `machine`. Keys in common count for each
+sequence. `gflop_s` is the rate at which a prefill computes, without the part that the causal rule hides. SDPA gets keys
+without pages and grouped queries; gathering them is not measured.
 """
 
 from __future__ import annotations
@@ -33,7 +33,8 @@ PAGE = 16
 
 @dataclass(frozen=True)
 class Point:
-    """`sequences` sequences of `keys` keys each; the last `queries` keys are new and have a query."""
+    """`sequences` sequences of `keys` keys each; the last `queries` keys are new and have a query. They have
+    the first `shared` keys in common."""
 
     sequences: int
     queries: int
@@ -43,6 +44,7 @@ class Point:
     head_dim: int = 64
     dtype: str = "bfloat16"
     window: int | None = None
+    shared: int = 0
 
 
 @dataclass(frozen=True)
@@ -61,6 +63,8 @@ FULL = Plan(
         *(Point(1, tokens, tokens) for tokens in (128, 512, 2048)),
         Point(1, 512, 4096),
         Point(32, 1, 150, 4, 2, dtype="float32"),
+        *(Point(8, 1, 8192, shared=shared) for shared in (0, 8064)),
+        *(Point(8, 1, 1600, 12, 4, dtype="float32", shared=shared) for shared in (0, 1536)),
     ),
     rounds=9,
 )
@@ -77,6 +81,7 @@ class Row:
     heads: str
     dtype: str
     window: int | None
+    shared: int
     plan_us: float
     ms: float
     torch_ms: float
@@ -104,6 +109,7 @@ def measure(point: Point, plan: Plan) -> Row:
         heads=f"{point.num_heads}/{point.num_kv_heads} x {point.head_dim}",
         dtype=point.dtype,
         window=point.window,
+        shared=point.shared,
         plan_us=round(float(np.median([_seconds(lambda: ours.plan(setting.batch)) for _ in range(50)])) * 1e6, 1),
         ms=round(seconds[0] * 1e3, 4),
         torch_ms=round(seconds[1] * 1e3, 4),
@@ -130,6 +136,7 @@ class _Setting:
             self.cache.layer(layer).normal_()
         every = np.arange(point.keys, dtype=np.int32)
         self.page_table = np.random.default_rng(0).permutation(num_pages).astype(np.int32).reshape(-1, self.pages)
+        self.page_table[:, : point.shared // PAGE] = self.page_table[0, : point.shared // PAGE]
         self.slots = self.page_table[:, every // PAGE] * PAGE + every % PAGE
         self.cache.positions[self.slots] = every
         self.batch = self._batch()

@@ -30,6 +30,7 @@ class Call {
         const int64_t rows = batch_.num_rows, bytes = rows * 2 * cache_.num_kv_heads * cache_.head_dim * sizeof(Number);
         const int64_t parts = std::max<int64_t>(std::min(bytes / WRITTEN_BYTES, rows), 1);
         parallel(tiles_.threads, parts, [&](int64_t n) { write_rows(batch_, cache_, layer_, share(rows, n, parts)); });
+        attend_all_shared();
         const int64_t packed = (tiles_.count - tiles_.num_decodes) * cache_.num_kv_heads;
         parallel(tiles_.threads, packed + tiles_.num_decodes, [&](int64_t n) {
             // The last tiles first: in a prefill they are the largest.
@@ -44,6 +45,42 @@ class Call {
     }
 
   private:
+    // Level by level: a tile goes on from the one before it. Threads share the heads of a tile, and its queries if there
+    // are more threads than heads.
+    void attend_all_shared() {
+        const int64_t wanted = tiles_.threads == 1 ? 1 : TASKS_PER_THREAD * tiles_.threads;
+        const int64_t head_parts = std::min(wanted, cache_.num_kv_heads), parts = (wanted + head_parts - 1) / head_parts;
+        const int64_t tasks = head_parts * parts;  // of each tile
+        for (int64_t first = 0, end = 0; first < tiles_.num_shared; first = end) {
+            while (end < tiles_.num_shared && tiles_.shared[end].shared < first) end++;
+            parallel(tiles_.threads, (end - first) * tasks, [&](int64_t n) {
+                const Tile& tile = tiles_.shared[first + n / tasks];
+                attend_shared(tile, share(cache_.num_kv_heads, n % head_parts, head_parts),
+                              share(tile.num_queries, n % tasks / head_parts, parts));
+            });
+        }
+    }
+
+    void attend_shared(const Tile& tile, Range heads, Range queries) {
+        if (queries.size() == 0) return;
+        const int64_t group = cache_.group();
+        DecodeTask<Number> task(batch_, cache_, layer_, tile, 0, heads, tiles_.shared_rows + tile.place + queries.begin,
+                                queries.size());
+        go_on(task, tile.shared, tile.place + queries.begin, heads);
+        task.run(nullptr);
+        for (int64_t head = heads.begin; head < heads.end; head++)
+            task.store_partial(head, partial_of(tile, head), queries.begin * group, tile.num_queries * group);
+    }
+
+    // Begins a task, whose first query is at `place`, with what a shared tile found; -1: with nothing.
+    void go_on(DecodeTask<Number>& task, int64_t shared, int64_t place, Range heads) const {
+        if (shared < 0) return;
+        const Tile& tile = tiles_.shared[shared];
+        const int64_t group = cache_.group();
+        for (int64_t head = heads.begin; head < heads.end; head++)
+            task.add_partial(head, partial_of(tile, head), (place - tile.place) * group, tile.num_queries * group);
+    }
+
     void attend_packed(const Tile& tile, int64_t head) {
         PackedTask<Number> task(batch_, cache_, layer_, tile, tiles_.window, head);
         task.run();
@@ -54,11 +91,14 @@ class Call {
     void decode(int64_t n) {
         const Tile& tile = tiles_.tiles[n];
         const Tile* upcoming = n + 1 < tiles_.num_decodes ? &tile + 1 : nullptr;
-        DecodeTask<Number> task(batch_, cache_, layer_, tile, tiles_.window);
+        const Range heads = {0, cache_.num_kv_heads};
+        const int32_t row = batch_.q_indptr[tile.sequence] + tile.first_query;
+        DecodeTask<Number> task(batch_, cache_, layer_, tile, tiles_.window, heads, &row, 1);
+        go_on(task, tile.shared, tile.place, heads);
         task.run(upcoming);
-        for (int64_t head = 0; head < cache_.num_kv_heads; head++) {
+        for (int64_t head = 0; head < heads.end; head++) {
             if (tile.num_splits == 1) task.store(head);
-            else task.store_partial(head, partial_of(tile, head));
+            else task.store_partial(head, partial_of(tile, head), 0, cache_.group());
         }
     }
 

@@ -33,16 +33,33 @@ struct Tile {
     int64_t sequence, first_query, num_queries, first_key, end_key;
     int64_t split, num_splits;
     int64_t partial;  // offset of its partial result, in numbers
+    int64_t shared;   // the last of the shared tiles that have the keys before `first_key`; -1: there are none
+    int64_t place;    // in `Tiles::shared_rows`
 };
 
-// A *decode* is a tile of one query without an explicit mask.
+// A *decode* is a tile of one query without an explicit mask. A *shared* tile has the queries of several decodes, and keys
+// that all of them see. Its queries are the rows of the batch from `shared_rows[place]` on, its `sequence` is that of the
+// first. Decodes, and shared tiles of some of them, go on from its partial result with the keys behind its own; it comes before
+// these in the array.
 struct Tiles {
-    Tile* tiles;
+    Tile *tiles, *shared;
+    int32_t* shared_rows;
     int64_t count, num_decodes;  // the first ones are decodes
+    int64_t num_shared;
     int64_t threads;   // that are worth starting for the work
     int64_t partials;  // numbers in all partial results
     int64_t window;    // a query at position p sees keys at positions above p - window; 0: all
 };
+
+static const int64_t TASKS_PER_THREAD = 2;
+static const int64_t DECODE_BLOCK_BYTES = 1 << 17;  // of keys and values in a block; the second-level cache holds a few blocks
+static const int64_t MOST_DECODE_KEYS = 32;         // in a block
+
+// Keys that a decode goes through at a time.
+static inline int64_t decode_block(const Cache& cache) {
+    const int64_t key_bytes = 2 * cache.num_kv_heads * cache.head_dim * cache.number_bytes;
+    return std::clamp<int64_t>(DECODE_BLOCK_BYTES / key_bytes / 16 * 16, 16, MOST_DECODE_KEYS);
+}
 
 static inline bool has_mask(const Batch& batch, int64_t sequence) {
     return batch.mask_indptr && batch.mask_indptr[sequence] < batch.mask_indptr[sequence + 1];

@@ -1,5 +1,6 @@
 // Attention of single queries: a thread takes all heads of one tile and goes through its keys block by block. Each key has
-// too few rows to pay for packing it, so keys and values are read in place.
+// too few rows to pay for packing it, so keys and values are read in place. A shared tile is the same with several queries:
+// they take turns at each block, which is in the first-level cache then, and its heads and queries are shared by threads.
 //
 // Memory is the bound. So the heads of a block come in the order in which a page stores them, and while a head computes,
 // its vectors of the next block are prefetched.
@@ -7,9 +8,6 @@
 
 #include "attention_words.h"
 #include "online_softmax.h"
-
-static const int64_t DECODE_BLOCK_BYTES = 1 << 17;  // of keys and values in a block; the second-level cache holds a few blocks
-static const int64_t MOST_DECODE_KEYS = 32;         // in a block
 
 // Rows and keys whose scores are computed at a time; their sums stay in registers.
 template <class Number>
@@ -93,23 +91,33 @@ INLINE void mix(const Factor<Number>* weights, int64_t weights_stride, const Num
         for (int v = 0; v < VECTORS; v++) write(mixed + r * mixed_stride + v * LANES, sums[r][v]);
 }
 
-// Attends with all heads of one tile of one query.
+// Attends with some key-value heads of one tile, and with `count` queries, in these rows of the batch. As in `PackedTask`, a
+// row of a head is one query of one of the heads that share keys.
 template <class Number>
 class DecodeTask {
   public:
-    DecodeTask(const Batch& batch, const Cache& cache, const Layer<Number>& layer, const Tile& tile, int64_t window)
-        : batch_(batch), cache_(cache), layer_(layer), tile_(tile), window_(window), softmax_(layer, cache.head_dim) {
+    DecodeTask(const Batch& batch, const Cache& cache, const Layer<Number>& layer, const Tile& tile, int64_t window,
+               Range heads, const int32_t* rows, int64_t count)
+        : batch_(batch), cache_(cache), layer_(layer), tile_(tile), window_(window), heads_(heads), row_(rows[0]),
+          softmax_(layer, cache.head_dim) {
         dim_ = cache.head_dim;
         group_ = cache.group();
-        row_ = batch.q_indptr[tile.sequence] + tile.first_query;
+        rows_ = count * group_;
         values_offset_ = cache.num_kv_heads * cache.page_size * dim_;
-        int64_t key_bytes = 2 * cache.num_kv_heads * dim_ * (int64_t)sizeof(Number);
-        most_keys_ = std::clamp<int64_t>(DECODE_BLOCK_BYTES / key_bytes / UNIT * UNIT, UNIT, MOST_DECODE_KEYS);
+        most_keys_ = decode_block(cache);
+        const int64_t all = heads.size() * rows_;
         static thread_local Memory memory;
-        memory.reset(softmax_.bytes(cache.num_heads) + group_ * MOST_DECODE_KEYS * (4 + sizeof(Factor<Number>)) + 2 * 64);
-        softmax_.start(memory, cache.num_heads);
-        scores_ = memory.take<float>(group_ * MOST_DECODE_KEYS);
-        weights_ = memory.take<Factor<Number>>(group_ * MOST_DECODE_KEYS);
+        memory.reset(softmax_.bytes(all) + rows_ * MOST_DECODE_KEYS * (4 + sizeof(Factor<Number>)) +
+                     all * dim_ * sizeof(Number) + 3 * 64);
+        softmax_.start(memory, all);
+        scores_ = memory.take<float>(rows_ * MOST_DECODE_KEYS);
+        weights_ = memory.take<Factor<Number>>(rows_ * MOST_DECODE_KEYS);
+        queries_ = count == 1 ? query_of(row_, heads.begin) : gather(rows, count, memory.take<Number>(all * dim_));
+    }
+
+    // Goes on from rows `first` .. of a partial result with `rows` rows, of one head.
+    void add_partial(int64_t head, const float* partial, int64_t first, int64_t rows) {
+        for (int64_t row = 0; row < rows_; row++) softmax_.add_partial(row_of(head) + row, partial, first + row, rows);
     }
 
     // `upcoming` is the tile that this thread is likely to take next, or null.
@@ -132,7 +140,10 @@ class DecodeTask {
             softmax_.store(row, output_of(cache_, layer_, row_, row), layer_.sink(row));
     }
 
-    void store_partial(int64_t head, float* partial) const { softmax_.store_partial(head * group_, group_, partial); }
+    // As rows `to` .. of a partial result with `rows` rows.
+    void store_partial(int64_t head, float* partial, int64_t to, int64_t rows) const {
+        softmax_.store_partial(row_of(head), rows_, partial, to, rows);
+    }
 
   private:
     struct Block {
@@ -143,14 +154,29 @@ class DecodeTask {
         int64_t units() const { return (count + UNIT - 1) / UNIT; }
     };
 
+    int64_t row_of(int64_t head) const { return (head - heads_.begin) * rows_; }  // the first one of a head
+
+    const Number* query_of(int64_t row, int64_t head) const {
+        return layer_.query + row * layer_.query_stride + head * group_ * dim_;
+    }
+
+    // Copies queries to [heads][rows][head_dim].
+    const Number* gather(const int32_t* rows, int64_t count, Number* queries) const {
+        Number* to = queries;
+        for (int64_t head = heads_.begin; head < heads_.end; head++)
+            for (int64_t n = 0; n < count; n++, to += group_ * dim_)
+                std::memcpy(to, query_of(rows[n], head), group_ * dim_ * sizeof(Number));
+        return queries;
+    }
+
     void attend_block(const Block& block) {
         find(block);
         const uint16_t* masks = window_ || block.count % UNIT ? masks_ : nullptr;
         for (int64_t u = 0; masks && u < block.units(); u++) masks_[u] = visible(block, u * UNIT);
-        for (int64_t head = 0; head < cache_.num_kv_heads; head++) {
+        for (int64_t head = heads_.begin; head < heads_.end; head++) {
             score_block(block, head);
-            for (int64_t row = 0; row < group_; row++)
-                softmax_.weigh(head * group_ + row, scores_ + row * MOST_DECODE_KEYS, weights_ + row * MOST_DECODE_KEYS,
+            for (int64_t row = 0; row < rows_; row++)
+                softmax_.weigh(row_of(head) + row, scores_ + row * MOST_DECODE_KEYS, weights_ + row * MOST_DECODE_KEYS,
                                masks, block.units());
             for (int64_t n = 0; n < block.num_fetched; n += UNIT) fetch(block, n, head_offset(head) + values_offset_);
             mix_block(block, head);
@@ -177,10 +203,10 @@ class DecodeTask {
     int64_t head_offset(int64_t head) const { return head * cache_.page_size * dim_; }
 
     void score_block(const Block& block, int64_t head) {
-        const Number* queries = layer_.query + row_ * layer_.query_stride + head * group_ * dim_;
+        const Number* queries = queries_ + row_of(head) * dim_;
         for (int64_t n = 0; n < block.count; n += UNIT) {
             fetch(block, n, head_offset(head));
-            by_rows<SCORED_ROWS<Number>>(group_, [&](int64_t row, auto rows) {
+            by_rows<SCORED_ROWS<Number>>(rows_, [&](int64_t row, auto rows) {
                 score<rows.value>(queries + row * dim_, keys_ + n, head_offset(head), dim_,
                                   scores_ + row * MOST_DECODE_KEYS + n, MOST_DECODE_KEYS);
             });
@@ -190,10 +216,10 @@ class DecodeTask {
     void mix_block(const Block& block, int64_t head) {
         constexpr int PER = PER_WORD<Factor<Number>>;
         const int64_t steps = (block.count + PER - 1) / PER;
-        by_rows<MIXED_ROWS>(group_, [&](int64_t row, auto rows) {
+        by_rows<MIXED_ROWS>(rows_, [&](int64_t row, auto rows) {
             constexpr int UNITS = mixed_units(rows.value);
             const Factor<Number>* weights = weights_ + row * MOST_DECODE_KEYS;
-            float* mixed = softmax_.mixed(head * group_ + row);
+            float* mixed = softmax_.mixed(row_of(head) + row);
             for (int64_t d = 0; d < dim_; d += UNITS * UNIT)
                 with_constant<UNITS>(std::min<int64_t>((dim_ - d) / UNIT, UNITS), [&](auto units) {
                     mix<rows.value, units.value>(weights, MOST_DECODE_KEYS, values_, head_offset(head) + d, steps,
@@ -216,8 +242,11 @@ class DecodeTask {
     const Layer<Number>& layer_;
     const Tile& tile_;
     int64_t window_;
-    int64_t dim_, group_, row_, values_offset_, most_keys_;
+    Range heads_;
+    int64_t row_;  // of the first query
+    int64_t dim_, group_, rows_, values_offset_, most_keys_;
     OnlineSoftmax<Number> softmax_;
+    const Number* queries_;
     float* scores_;
     Factor<Number>* weights_;
     const Number *keys_[MOST_DECODE_KEYS], *values_[MOST_DECODE_KEYS];

@@ -82,7 +82,7 @@ class PackedTask {
         }
     }
 
-    void store_partial(float* partial) { softmax_.store_partial(0, rows_, partial); }
+    void store_partial(float* partial) { softmax_.store_partial(0, rows_, partial, 0, rows_); }
 
   private:
     // One block, and the masks that hide some of its keys from some queries.

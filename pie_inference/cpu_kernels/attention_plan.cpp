@@ -1,15 +1,12 @@
 // Finds the keys, once per batch, and cuts the work into tiles, once per batch and window.
 
-#include "attention.h"
-
-#include <algorithm>
+#include "attention_sharing.h"
 
 // Least multiplications for one more thread: about 20 microseconds of work.
 static const int64_t WORK_PER_THREAD = 1 << 21;
 // The cost of a bfloat16 key, in rows: it comes from memory and may be packed.
 static const int64_t ROWS_PER_KEY = 8;
 static const int64_t FEWEST_KEYS = 256;  // in a split
-static const int64_t TASKS_PER_THREAD = 2;
 
 // Fills key_indptr, key_rows and key_positions; records the positions of new keys.
 extern "C" void list_keys(const Batch* batch, const Cache* cache) {
@@ -44,7 +41,7 @@ static Tile make_tile(const Batch& batch, int64_t window, int64_t sequence, int6
     int64_t num_keys = batch.key_indptr[sequence + 1] - batch.key_indptr[sequence];
     int64_t count = std::min(most, num_queries - first);
     int64_t end = has_mask(batch, sequence) ? num_keys : num_keys - num_queries + first + count;
-    Tile tile = {sequence, first, count, 0, end, 0, 1, 0};
+    Tile tile = {sequence, first, count, 0, end, 0, 1, 0, -1, 0};
     if (window) look_through_window(batch, window, tile);
     return tile;
 }
@@ -75,6 +72,7 @@ static Tile* split(const Cache& cache, const Tile& tile, int64_t heads, int64_t 
         part.first_key = tile.first_key + n * size;
         part.end_key = std::min(tile.end_key, part.first_key + size);
         part.split = n;
+        part.shared = n ? -1 : tile.shared;
         part.num_splits = count;
         part.partial = tiles->partials + n * partial;
         *--end = part;
@@ -83,19 +81,28 @@ static Tile* split(const Cache& cache, const Tile& tile, int64_t heads, int64_t 
     return end;
 }
 
-// Fills tiles->tiles, which has room for `capacity` tiles; N + T / most_queries + TASKS_PER_THREAD * threads are enough.
+// Fills tiles->tiles, which has room for `capacity` tiles; N + T / most_queries + TASKS_PER_THREAD * threads are enough. So
+// has tiles->shared, and tiles->shared_rows for N rows.
 extern "C" void list_tiles(const Batch* batch, const Cache* cache, int64_t most_queries, int64_t threads, Tiles* tiles,
                            int64_t capacity) {
     int64_t whole = 0, total = 0;
+    tiles->partials = 0;
+    Sharing sharing(*batch, decode_block(*cache), *tiles);
+    if (!tiles->window) sharing.find();
+    for (int64_t n = 0; n < tiles->num_shared; n++) {
+        Tile& tile = tiles->shared[n];
+        tile.partial = tiles->partials;
+        tiles->partials += cache->num_heads * tile.num_queries * (cache->head_dim + 2);
+        total += work(*cache, tile) * cache->num_kv_heads;
+    }
     for (int64_t n = 0; n < batch->num_sequences; n++) {
         int64_t num_queries = batch->q_indptr[n + 1] - batch->q_indptr[n];
         for (int64_t first = 0; first < num_queries; first += most_queries) {
-            tiles->tiles[whole] = make_tile(*batch, tiles->window, n, first, most_queries);
+            tiles->tiles[whole] = sharing.without_shared(make_tile(*batch, tiles->window, n, first, most_queries));
             total += work(*cache, tiles->tiles[whole++]) * cache->num_kv_heads;
         }
     }
     tiles->threads = std::clamp<int64_t>(total / WORK_PER_THREAD, 1, threads);
-    tiles->partials = 0;
     int64_t limit = tiles->threads == 1 ? INT64_MAX / 2 : std::max<int64_t>(total / (tiles->threads * TASKS_PER_THREAD), 1);
     // From the end, so that tiles are not overwritten before they are read; then moved to the front.
     Tile *end = tiles->tiles + capacity, *begin = end;

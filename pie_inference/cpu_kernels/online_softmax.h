@@ -59,25 +59,31 @@ class OnlineSoftmax {
         for (int64_t d = 0; d < dim_; d += LANES) ::store(output + d, read<Floats>(sums + d) * factor);
     }
 
-    // Stores sums [rows][head_dim], then peaks and totals.
-    void store_partial(int64_t first, int64_t rows, float* partial) const {
-        std::memcpy(partial, mixed(first), rows * dim_ * sizeof(float));
-        std::memcpy(partial + rows * dim_, peaks_ + first, rows * sizeof(float));
-        std::memcpy(partial + rows * (dim_ + 1), totals_ + first, rows * sizeof(float));
+    // Stores `count` rows, from `first` on, as rows from `to` on of a partial result of `rows` rows: it has their sums
+    // [rows][head_dim], then peaks and totals.
+    void store_partial(int64_t first, int64_t count, float* partial, int64_t to, int64_t rows) const {
+        std::memcpy(partial + to * dim_, mixed(first), count * dim_ * sizeof(float));
+        std::memcpy(partial + rows * dim_ + to, peaks_ + first, count * sizeof(float));
+        std::memcpy(partial + rows * (dim_ + 1) + to, totals_ + first, count * sizeof(float));
     }
 
-    // Adds the parts that `store_partial` stored for row `row` of `rows` in `count` splits, `stride` apart. The sum replaces
-    // row 0.
+    // Adds row `row` of a partial result of `rows` rows to row `to`.
+    void add_partial(int64_t to, const float* partial, int64_t row, int64_t rows) {
+        const float own = partial[rows * dim_ + row];
+        if (own == LOWEST) return;
+        const float factor = std::exp2(own - raise(to, own));
+        totals_[to] += factor * partial[rows * (dim_ + 1) + row];
+        const float* from = partial + row * dim_;
+        float* sums = mixed(to);
+        for (int64_t d = 0; d < dim_; d++) sums[d] += factor * from[d];
+    }
+
+    // Adds row `row` of `rows` of `count` partial results, `stride` apart. The sum replaces row 0.
     void merge(const float* partials, int64_t count, int64_t stride, int64_t row, int64_t rows) {
         peaks_[0] = LOWEST;
         totals_[0] = 0;
         std::memset(mixed_, 0, dim_ * sizeof(float));
-        for (int64_t n = 0; n < count; n++) {
-            float own = partials[n * stride + rows * dim_ + row];
-            if (own == LOWEST) continue;
-            const float total = partials[n * stride + rows * (dim_ + 1) + row];
-            add(std::exp2(own - raise(0, own)), partials + n * stride + row * dim_, total);
-        }
+        for (int64_t n = 0; n < count; n++) add_partial(0, partials + n * stride, row, rows);
     }
 
   private:
@@ -119,12 +125,6 @@ class OnlineSoftmax {
         float* mixed = mixed_ + row * dim_;
         for (int64_t d = 0; d < dim_; d += LANES) write(mixed + d, read<Floats>(mixed + d) * splat(factor));
         return highest;
-    }
-
-    // Adds to row 0.
-    void add(float factor, const float* mixed, float total) {
-        totals_[0] += factor * total;
-        for (int64_t d = 0; d < dim_; d++) mixed_[d] += factor * mixed[d];
     }
 
     float scale_, soft_cap_;

@@ -12,7 +12,6 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from ...cpu_kernels.library import ADDRESS, FLOAT, INTEGER, SUFFIX, Kernel, Library
@@ -23,8 +22,8 @@ from ..ragged import check
 
 TILE_ROWS = 256
 """Rows of scores in a tile (queries times the heads that share keys)."""
-TASKS_PER_THREAD = 2  # as in attention_plan.cpp
-TILE_WORDS = 8
+TASKS_PER_THREAD = 2  # as in attention.h
+TILE_WORDS = 10
 DIM_UNIT = 16
 MOST_ROWS = 1 << 32  # in a layer: the kernel counts them in 32 bits
 
@@ -47,13 +46,14 @@ class _Cache(ctypes.Structure):
     _fields_ = [(name, INTEGER) for name in ("num_heads", "num_kv_heads", "head_dim", "page_size", "number_bytes")]
 
 
-_TILE_COUNTS = ("count", "num_decodes", "threads", "partials", "window")
+_TILE_ARRAYS = ("tiles", "shared", "shared_rows")
+_TILE_COUNTS = ("count", "num_decodes", "num_shared", "threads", "partials", "window")
 
 
 class _Tiles(ctypes.Structure):
     """The struct `Tiles` of attention.h."""
 
-    _fields_ = [("tiles", ADDRESS), *[(name, INTEGER) for name in _TILE_COUNTS]]
+    _fields_ = [*[(name, ADDRESS) for name in _TILE_ARRAYS], *[(name, INTEGER) for name in _TILE_COUNTS]]
 
 
 def why_unsuitable(shape: KvShape, num_pages: int) -> str | None:
@@ -111,8 +111,8 @@ class CpuAttention:
         threads = torch.get_num_threads()
         num_sequences, num_rows = keys.structure.num_sequences, keys.structure.num_rows
         capacity = num_sequences + num_rows // self._most_queries + TASKS_PER_THREAD * threads + 1
-        tiles = np.empty((capacity, TILE_WORDS), np.int64)
-        structure = _Tiles(tiles.ctypes.data, window=window)
+        tiles, rows = np.empty((2, capacity, TILE_WORDS), np.int64), np.empty(num_sequences, np.int32)
+        structure = _Tiles(tiles[0].ctypes.data, tiles[1].ctypes.data, rows.ctypes.data, window=window)
         self._list_tiles(
             ctypes.byref(keys.structure),
             ctypes.byref(self._shape),
@@ -121,7 +121,7 @@ class CpuAttention:
             ctypes.byref(structure),
             capacity,
         )
-        return _TileList(structure, tiles)
+        return _TileList(structure, (tiles, rows))
 
 
 @dataclass(frozen=True)
@@ -141,7 +141,7 @@ class _Keys:
 @dataclass(frozen=True)
 class _TileList:
     structure: _Tiles
-    tiles: NDArray[np.int64]
+    arrays: Sequence[Array]
 
 
 class CpuAttentionPlan:

@@ -43,7 +43,7 @@ def test_backends_equal_dense_attention(case: str, make_backend: MakeBackend, dt
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("case", ["mixed", "masks and windows", "soft caps", "decode long"])
+@pytest.mark.parametrize("case", ["mixed", "masks and windows", "soft caps", "decode long", "forks"])
 def test_sinks_take_weight(case: str, make_backend: MakeBackend, dtype: str) -> None:
     plain = CASES[case]
     with_sinks = replace(plain, specs=tuple(replace(spec, sinks=True) for spec in plain.specs))
@@ -72,6 +72,8 @@ THREADED = {
         (Request(1, 9_000), Request(1, 7_000, "holes"), Request(40, 60)),
         specs=(AttentionSpec(0.1, None, 30.0), _WINDOW),
     ),
+    "forks": replace(CASES["forks"], num_heads=9, num_kv_heads=3),
+    "forks of one head": replace(CASES["forks"], num_kv_heads=1, specs=(AttentionSpec(0.1), AttentionSpec(0.1, 100))),
     "tiles": Case((Request(500, 600), Request(1, 900)), specs=(AttentionSpec(0.2), AttentionSpec(0.2, 64))),
 }
 
