@@ -19,7 +19,7 @@ from pie_control.inferlets.events import LogLine
 
 from .connection import ServerSession, ServerUnavailable, error_of
 from .mapping import mapped
-from .programs.packages import is_file, name_of, read_file, read_program
+from .programs.packages import check_no_source, is_file, name_of, read_file, read_program
 from .programs.passing import as_value, passed, wrong
 from .programs.shipping import program_of
 from .running import Content, Running, check_watch
@@ -82,6 +82,7 @@ class Client:
             return await self._store(program, name or "", "")
         if not isinstance(program, str | os.PathLike):
             raise wrong("program", "a file, a folder or the bytes of a program", program)
+        check_no_source(str(program))
         file = name_of(Path(program))
         return await self._store(read_program(Path(program)), file if name is None else name, file)
 

@@ -21,9 +21,16 @@ EARLIEST = (1980, 1, 1, 0, 0, 0)
 
 def is_file(program: str) -> bool:
     """Whether a text means a file or folder, and not the name of a program: it has a slash or the suffix of a program,
-    and is there."""
+    and is there. Raises BadRequest for the text of a program."""
+    check_no_source(program)
     path = Path(program)
     return (path.suffix in SUFFIXES or "/" in program) and path.exists()
+
+
+def check_no_source(program: str) -> None:
+    """Raises BadRequest for the text of a program where its name is wanted."""
+    if "\n" in program:
+        raise BadRequest("program: a text names a program, a file or a folder; upload a program's own text as bytes")
 
 
 def read_program(path: Path) -> bytes:

@@ -265,6 +265,8 @@ def test_upload_tells_what_is_wrong(tmp_path: Path) -> None:
                 await client.upload(b"x = 1\ndef", "bad")
             with pytest.raises(BadRequest, match="cannot read"):
                 await client.upload(tmp_path / "missing.py")
+            with pytest.raises(BadRequest, match="a program's own text as bytes"):
+                await client.upload("from a import b\n" * 99)
             with pytest.raises(UnknownName, match="upload it first"):
                 await client.launch("nothing")
 
@@ -331,6 +333,7 @@ def test_values_keep_their_types_and_texts_are_words() -> None:
     ("args", "kwargs", "why"),
     [
         ((3,), {}, "program: give the name or hash of a program, a file, a folder or a function, not int 3"),
+        (("import x\n" * 99,), {}, "program: a text names a program, .*; upload a program's own text as bytes"),
         (("p", {1}), {}, r"args\[0\]: give text, a number, True, .*, not set {1}"),
         (("p",), {"where": Path("x")}, r"where: give text, a number, .*, not PosixPath PosixPath\('x'\)"),
         (("p", "a\ud800"), {}, r"args\[0\]: character 1 is half of a surrogate pair"),
