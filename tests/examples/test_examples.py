@@ -29,10 +29,11 @@ from pie_inference.serving.worker import Worker
 from testing.vision_checkpoint import make_vision_checkpoint
 from tests.helpers.guard import HANG_SECONDS
 from tests.helpers.servers import Listener, started
-from tests.helpers.tree import DEMO_MODEL, EXAMPLES
+from tests.helpers.tree import DEMO_MODEL, EXAMPLES, ROOT
 
 FOLDERS = sorted(path for path in EXAMPLES.iterdir() if path.is_dir())
 IN_RUST = sorted(EXAMPLES.glob("*/rust/*.wasm"))
+README = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
 UPDATE = "PIE_UPDATE_EXAMPLES" in os.environ
 
 
@@ -113,6 +114,17 @@ def test_an_example_in_rust_prints_what_that_in_python_prints(
     ended, text = asyncio.run(run_example(folder, workers, guest_cache, program))
     assert (ended.status, ended.error) == ("finished", None)
     assert text == (folder / "expected_output.txt").read_text()
+
+
+@pytest.mark.parametrize("code", README, ids=range(len(README)))
+def test_a_program_of_the_readme_writes_words(
+    code: str, workers: Callable[[str], Worker], guest_cache: Path, tmp_path: Path
+) -> None:
+    program, settings = tmp_path / "program.py", {"model": ["demo"], "warm_pool": 0}
+    program.write_text(code)
+    ended, text = asyncio.run(run_with(tmp_path, workers("demo"), guest_cache, (), (), {}, settings, program))
+    assert (ended.status, ended.error) == ("finished", None)
+    assert len(re.findall("[a-z]{3,}", text or str(ended.result))) > 2
 
 
 def test_the_demo_saves_as_many_tokens_as_it_says(
