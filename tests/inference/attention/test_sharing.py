@@ -32,7 +32,7 @@ def _apart(problem: Problem) -> Problem:
     """The same problem with a copy of each page for each sequence that sees it."""
     size, pages = problem.case.page_size, problem.batch.kv_pages.copy()
     seen: set[int] = set()
-    copied = []
+    copied: list[int] = []
     for place, page in enumerate(pages.tolist()):
         if page in seen:
             pages[place] = problem.num_pages + len(copied)
