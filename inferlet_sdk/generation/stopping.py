@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from inspect import isawaitable, iscoroutine
 from typing import Protocol
 
-from inferlet_sdk.traits.arguments import whole
+from inferlet_sdk.traits.arguments import texts, whole
 
 
 class Generated(Protocol):
@@ -46,7 +46,7 @@ class StopString:
     def __init__(self, *strings: str) -> None:
         if not strings or not all(strings):
             raise ValueError("a stop string must not be empty")
-        self.strings = strings
+        self.strings = tuple(texts(strings, "stop"))
         self._longest = max(map(len, strings))
 
     def find(self, text: str, start: int) -> tuple[int, int] | None:

@@ -19,6 +19,7 @@ import inferlet_sdk.served  # noqa: F401  # so that it lies in the snapshot
 from inferlet_sdk import bindings, event_loop
 from inferlet_sdk.guest import heap, lasting, rehearsal, standard_library
 from inferlet_sdk.guest.program import ProgramFailed, run_entry, run_program
+from inferlet_sdk.tracebacks.report import format_error
 from inferlet_sdk.traits.core import forget_sends
 
 
@@ -37,6 +38,8 @@ class WitWorld(wit_world.WitWorld):  # type: ignore[misc]
                 entry = _run_again(entry)
         except ProgramFailed as failure:
             raise Err(str(failure)) from None
+        except KeyboardInterrupt as error:  # raised by the program: nobody interrupts a guest
+            raise Err(str(ProgramFailed(format_error(error)))) from None
 
 
 def _run_again(entry: Callable[..., Any]) -> Callable[..., Any] | None:

@@ -24,7 +24,10 @@ _entries: list[Callable[..., Any]] = []
 
 
 class ProgramFailed(Exception):
-    """The program ended with an error; the message is for the user."""
+    """The program ended with an error; the message is for the user, with halves of surrogate pairs written out."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(message.encode(errors="backslashreplace").decode())
 
 
 _reusable: list[Callable[..., Any]] = []

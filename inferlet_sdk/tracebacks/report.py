@@ -36,11 +36,13 @@ def _named(frame: traceback.FrameSummary) -> traceback.FrameSummary:
     return traceback.FrameSummary(name, frame.lineno, frame.name, lookup_line=False, line=frame.line or "")
 
 
-def _trim(report: traceback.TracebackException | None) -> None:
-    if report is None:
-        return
-    own = [n for n, frame in enumerate(report.stack) if is_own(frame.filename)]
-    last = [len(report.stack) - 1] if own and own[-1] != len(report.stack) - 1 else []
-    report.stack = traceback.StackSummary.from_list([_named(report.stack[n]) for n in own + last])
-    for cause in (report.__cause__, report.__context__, *(getattr(report, "exceptions", None) or ())):
-        _trim(cause)
+def _trim(report: traceback.TracebackException) -> None:
+    """Trims an error and those that led to it, which may be more than calls can nest."""
+    left: list[traceback.TracebackException | None] = [report]
+    while left:
+        if (error := left.pop()) is None:
+            continue
+        own = [n for n, frame in enumerate(error.stack) if is_own(frame.filename)]
+        last = [len(error.stack) - 1] if own and own[-1] != len(error.stack) - 1 else []
+        error.stack = traceback.StackSummary.from_list([_named(error.stack[n]) for n in own + last])
+        left += [error.__cause__, error.__context__, *(getattr(error, "exceptions", None) or ())]

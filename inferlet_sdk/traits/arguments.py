@@ -148,9 +148,10 @@ def numbers(values: Any, name: str, item: str = "a whole number") -> list[int]:
         values = _as_list(values, name, item)
     try:
         array("I", values)
+        return values  # type: ignore[no-any-return]
     except (TypeError, OverflowError):
-        return [whole(value, f"{name}[{place}]", wanted=item) for place, value in enumerate(values)]
-    return values  # type: ignore[no-any-return]
+        pass
+    return [whole(value, f"{name}[{place}]", wanted=item) for place, value in enumerate(values)]
 
 
 def _as_list(values: Any, name: str, item: str) -> list[Any]:
@@ -174,10 +175,10 @@ def references(values: Any, name: str = "tokens") -> list[int]:
         values = _as_list(values, name, "a token id or a TokenFuture")
     try:
         array("I", values)
+        return values  # type: ignore[no-any-return]
     except (TypeError, OverflowError):  # TokenFutures, or wrong items
-        values = [getattr(token, "reference", token) for token in values]
-        return numbers(values, name, "a token id or a TokenFuture")
-    return values  # type: ignore[no-any-return]
+        pass
+    return numbers([getattr(token, "reference", token) for token in values], name, "a token id or a TokenFuture")
 
 
 def texts(values: Any, name: str) -> list[str]:

@@ -170,6 +170,7 @@ def test_a_module_level_dataclass_finds_its_module() -> None:
         ("def main(a): return {'a': [1, {2, b''}]}", "the result['a'][1]["),
         ("import sys\ndef main(a): sys.exit(3)", "exited with code 3"),
         ("import sys\ndef main(a): sys.exit('no luck')", "no luck"),
+        ("import sys\ndef main(a): sys.exit('\\ud800')", "\\ud800"),
     ],
 )
 def test_failures_say_what_to_do(text: str, message: str) -> None:

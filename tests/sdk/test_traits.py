@@ -17,6 +17,7 @@ import inferlet_sdk
 import tests.helpers.wit as wit
 from inferlet_sdk import Embeds, InvalidState, NotFound, Pages, QuotaExceeded, bindings, traits
 from inferlet_sdk.event_loop import run
+from inferlet_sdk.traits import arguments
 from tests.helpers.native_host import NativeHost, install, nothing_held, refuse
 from tests.helpers.scripted_model import STOP, State
 
@@ -230,6 +231,18 @@ def test_misuse_is_told_before_the_host_is_asked(host: NativeHost) -> None:
     with pytest.raises(ValueError, match="log level"):
         traits.log("x", "loud")  # type: ignore[arg-type]
     assert host.calls == []
+
+
+def test_a_list_with_a_wrong_number_raises_one_error() -> None:
+    for check in (arguments.numbers, arguments.references):
+        with pytest.raises(ValueError, match=r"tokens\[1\]: -1 is not between 0") as caught:
+            check([3, -1], "tokens")
+        assert caught.value.__context__ is None
+
+
+def test_a_stop_string_is_text() -> None:
+    with pytest.raises(ValueError, match=r"stop\[1\]: character 1 is half of a surrogate pair"):
+        inferlet_sdk.StopString("a", "a\ud800")
 
 
 def test_log_levels(host: NativeHost) -> None:
