@@ -28,7 +28,7 @@ from pie_inference.protocol import Forward, RunWave, WaveDone
 from pie_inference.serving.worker import Worker
 from testing.vision_checkpoint import make_vision_checkpoint
 from tests.helpers.guard import HANG_SECONDS
-from tests.helpers.servers import Listener, started
+from tests.helpers.servers import Listener, launch, started
 from tests.helpers.tree import DEMO_MODEL, EXAMPLES, ROOT
 
 FOLDERS = sorted(path for path in EXAMPLES.iterdir() if path.is_dir())
@@ -125,6 +125,60 @@ def test_a_program_of_the_readme_writes_words(
     ended, text = asyncio.run(run_with(tmp_path, workers("demo"), guest_cache, (), (), {}, settings, program))
     assert (ended.status, ended.error) == ("finished", None)
     assert len(re.findall("[a-z]{3,}", text or str(ended.result))) > 2
+
+
+WRONG: dict[str, tuple[Mapping[str, object], str]] = {
+    "contrastive_decoding": ({"alpha": 2}, "give an alpha from 0 to 1 and a temperature above 0"),
+    "debate": ({"models": ["demo"]}, "give two models, which may be the same, and one round or more"),
+    "demo": ({"branches": 0}, "branches: give 1 or more"),
+    "early_tools": (
+        {"keys": ", ".join(map(str, range(60)))},
+        "the record has more than 100 tokens: ask for fewer keys",
+    ),
+    "entropy_retrieval": ({"name": "Nobody"}, "/pages/Nobody: there is no page 'Nobody': search for one"),
+    "graph_of_thought": ({"digits": "one"}, "digits: give digits alone, such as 8371, not 'one'"),
+    "heavy_hitters": ({"budget": 10}, "give a prompt, and a budget of which `recent` is all or a part"),
+    "hierarchical_attention": ({"sections": []}, "give a section or more, each a text and its summary"),
+    "mcts": ({"numbers": "a"}, "numbers: give two or more, such as 4,7,8,8, not 'a'"),
+    "reflexion": ({"rounds": 0}, "give one round or more"),
+    "skeleton_of_thought": ({"points": 6}, "points: "),
+    "swarm": ({"parts": [1, 2, 3]}, "3 members cannot meet in pairs: give 2, 4, 8, ... parts"),
+    "text_completion": ({"prompt": "a", "temperature": -1}, "temperature is -1.0; it must lie between 0.0 and"),
+    "tree_of_thought": ({"numbers": "1"}, "numbers: give two or more, such as 4,7,8,8, not '1'"),
+}
+UNUSUAL: dict[str, tuple[Mapping[str, object], object]] = {
+    "codeact": ({"question": "?", "functions": "price"}, "no answer after 5 programs"),
+    "jacobi": ({"most": 10**30, "max_tokens": 2}, {"forwards": 3, "tokens": [591, 730]}),
+    "modular_caching": ({"modules": ["", "a"], "tokens": 0}, None),
+    "prefix_sharing": ({"tokens": 0}, None),
+    "recursion_of_thought": ({"letter": "?"}, ""),
+}
+"""Arguments that a program takes, and its result; None: some result."""
+
+
+def test_arguments_that_are_wrong_or_unusual_are_answered(workers: Callable[[str], Worker], guest_cache: Path) -> None:
+    async def ask() -> dict[str, Ended]:
+        async with (
+            serving(Settings(slow=0, failures=0)) as world,
+            started(guest_cache, InProcessClient(workers("demo")), model=["demo"], http_allow=world.place) as server,
+        ):
+
+            async def end(name: str, given: Mapping[str, object]) -> Ended:
+                asks = name in ("codeact", "early_tools", "entropy_retrieval")
+                given = {**given, "world": world.url} if asks else given
+                _, listener = await launch(server, (EXAMPLES / name / f"{name}.py").read_text("utf-8"), given)
+                return await listener.ended
+
+            async with asyncio.timeout(HANG_SECONDS):
+                names = {name: given for name, (given, _) in (WRONG | UNUSUAL).items()}
+                return dict(zip(names, await asyncio.gather(*map(end, names, names.values())), strict=True))
+
+    ends = asyncio.run(ask())
+    for name, (_, message) in WRONG.items():
+        assert message in (ends[name].error or ""), (name, ends[name])
+    for name, (_, result) in UNUSUAL.items():
+        assert ends[name].status == "finished", (name, ends[name])
+        assert result in (None, json.loads(ends[name].result or "null")), (name, ends[name])
 
 
 def test_the_demo_saves_as_many_tokens_as_it_says(

@@ -40,7 +40,7 @@ async def main(
 def grammar(question: str, names: list[str], told: str) -> str:
     """A line of Python with the functions that there are, and the words and numbers of the question; or the answer, if
     the last one has printed something."""
-    texts = [json.dumps(f'"{word}"') for word in dict.fromkeys(re.findall("[a-z]+", question))]
+    texts = [json.dumps(f'"{word}"') for word in dict.fromkeys(re.findall("[a-z]+", question) or ["nothing"])]
     rules = [f"TEXT: {' | '.join(texts)}", f"NAME: {' | '.join(map(json.dumps, names))}"]
     rules.append(f"NUMBER: {' | '.join(map(json.dumps, re.findall('[0-9]+', question) or '0'))}")
     for place in range(len(texts)):  # a list has words in their order, and none twice

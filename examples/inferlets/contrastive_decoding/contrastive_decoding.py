@@ -1,4 +1,5 @@
 import random
+import sys
 
 from inferlet_sdk import Context, DistSampler, inferlet
 
@@ -24,6 +25,8 @@ async def main(
     """An answer of tokens that the model, the expert, finds more probable than an amateur does: the model called
     `amateur`, or else the same one, of which only the last message is seen. `beta`: how much the amateur counts. A
     token is plausible if the expert finds it at least `alpha` times as probable as its first choice."""
+    if not 0 <= alpha <= 1 or temperature <= 0:
+        sys.exit("give an alpha from 0 to 1 and a temperature above 0")
     draw = random.Random(seed)
     ctx = Context(args.model).fill_chat(messages)
     other = Context(amateur or args.model).fill_chat(messages if amateur else messages[-1:])

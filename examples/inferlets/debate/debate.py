@@ -1,3 +1,5 @@
+import sys
+
 from inferlet_sdk import Context, Sampler, gather, inferlet
 
 MODELS = ["demo", "demo-reasoner"]
@@ -14,6 +16,8 @@ async def main(
 ):
     """Two models answer. While they say different things, each sees the other's answer and answers anew. Each rates all
     answers by how probable it finds them, and the one with the best ratings of both counts."""
+    if len(models) != 2 or rounds < 1:
+        sys.exit("give two models, which may be the same, and one round or more")
     said, first, rated, tokens = ["", ""], list[str](), dict[str, float](), 0
     for number in range(rounds):
         seeds = [seed + 2 * number, seed + 2 * number + 1]

@@ -1,3 +1,4 @@
+import sys
 from collections import Counter
 from dataclasses import dataclass
 
@@ -24,6 +25,8 @@ class Person:
 @inferlet
 async def main(args, branches: int = 5):
     """Continues a text, lets branches of one prompt vote, and keeps a text to a schema."""
+    if branches < 1:
+        sys.exit("branches: give 1 or more")
     await args.send("A prompt, and how the model goes on\n\n  Once upon a time")
     await args.stream(Context(args.model).fill("Once upon a time").generate(40, stop=". "))
 

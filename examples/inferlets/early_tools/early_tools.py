@@ -1,6 +1,7 @@
 import asyncio
 import json
 import re
+import sys
 
 from inferlet_sdk import Context, gather, http_get, inferlet
 
@@ -28,6 +29,8 @@ async def main(
         written += piece
         if early:
             begin(world, written, calls, begun, len(generation.tokens))
+    if generation.stop_reason == "length":
+        sys.exit("the record has more than 100 tokens: ask for fewer keys")
     begin(world, written, calls, begun, len(generation.tokens))
     found = dict(zip(calls, await gather(*calls.values()), strict=True))
     for key, result in found.items():

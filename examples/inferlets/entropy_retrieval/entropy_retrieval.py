@@ -1,3 +1,4 @@
+import sys
 from math import log
 from urllib.parse import quote
 
@@ -41,5 +42,7 @@ async def write(model: str, name: str, key: str, notes: str = "") -> tuple[str, 
 async def look_up(world: str, name: str, key: str) -> str:
     """What the page about somebody says of a key."""
     response = await http_get(f"{world}/pages/{quote(name)}", timeout=10)
-    page = await response.raise_for_status().text()
+    page = await response.text()
+    if not response.ok:
+        sys.exit(f"{response.url}: {page}")
     return "".join(f"{one.strip('.')}. " for one in page.split(". ") if f" {key} " in one)

@@ -1,3 +1,4 @@
+import sys
 from math import exp
 
 from inferlet_sdk import Pages, inferlet, traits
@@ -11,6 +12,8 @@ async def main(
 ):
     """Goes on within a budget of tokens that are in memory: the newest ones, and of the others those that got most
     attention lately (heavy hitters, Zhang et al. 2023). With `text` it reads that, and gives its perplexity."""
+    if not prompt or not 0 < recent <= budget:
+        sys.exit("give a prompt, and a budget of which `recent` is all or a part")
     queue, model = traits.create_queue(args.model), traits.get_model_info(args.model)
     size, output = model.page_size, traits.alloc_emb(queue)
     pending, given = traits.tokenize(queue, prompt), traits.tokenize(queue, text)

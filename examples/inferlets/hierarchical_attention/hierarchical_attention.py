@@ -1,12 +1,14 @@
 from inferlet_sdk import inferlet, traits
 
-TOLD = [["My name is Ada.", "Nice to meet you, Ada!"], ["I live in Oslo.", "Oslo sounds nice."]]
+TOLD = [("My name is Ada.", "Nice to meet you, Ada!"), ("I live in Oslo.", "Oslo sounds nice.")]
 
 
 @inferlet
-async def main(args, sections: list[list[str]] = TOLD, question: str = "Where do I live?", max_tokens: int = 24):
+async def main(args, sections: list[tuple[str, str]] = TOLD, question: str = "Where do I live?", max_tokens: int = 24):
     """Answers a question on sections, each a text and its summary. A section sees itself, the summaries see their
     sections and each other, and the question sees all. The first token, which opens the text, is seen by all."""
+    if not sections or max_tokens < 1:
+        raise ValueError("give a section or more, each a text and its summary, and one token or more")
     queue, model = traits.create_queue(args.model), traits.get_model_info(args.model)
     output = traits.alloc_emb(queue)
     roles = [(role, text) for section in sections for role, text in zip(("user", "assistant"), section, strict=True)]

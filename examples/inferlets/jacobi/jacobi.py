@@ -24,7 +24,7 @@ class Pool:
         """Tokens that may come behind a text: by the pool, else the outputs at the last guesses."""
         tokens = list(text)
         for output in [*trajectory, *[text[-1]] * count][:count]:
-            runs = (tuple(tokens[-size:]) for size in range(self.most, 0, -1))
+            runs = (tuple(tokens[-size:]) for size in range(min(self.most, len(tokens)), 0, -1))
             tokens.append(next((self.found[run] for run in runs if run in self.found), output))
         return tokens[len(text) :]
 

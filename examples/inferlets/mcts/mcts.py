@@ -1,4 +1,5 @@
 import re
+import sys
 from dataclasses import dataclass, field
 from math import exp, sqrt
 
@@ -26,7 +27,10 @@ class Node:
 async def main(args, numbers: str = "4,7,8,8", rounds: int = 60, tries: int = 3, seed: int = 1):
     """Makes 24 of four numbers by Monte Carlo tree search: a round goes down to a leaf, whose next steps the model
     proposes, and tells all nodes on the way how sure the model was. What leads to nothing new is not visited again."""
-    root, dead, tokens = Node(tuple(sorted(int(number) for number in numbers.split(",")))), set(), 0
+    given = sorted(map(int, re.findall(r"\d+", numbers)))
+    if len(given) < 2:
+        sys.exit(f"numbers: give two or more, such as 4,7,8,8, not {numbers!r}")
+    root, dead, tokens = Node(tuple(given)), set(), 0
     for number in range(rounds):
         path = [root]
         while living := [child for child in path[-1].children.values() if child.left not in dead]:

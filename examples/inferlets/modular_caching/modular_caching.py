@@ -27,7 +27,7 @@ async def main(args, question: str = ASKED, modules: list[str] = TOOLS, tokens: 
 
     asked, begin = f"<|end|><|user|>{question}<|end|><|assistant|>", perf_counter()
     if join:
-        ctx = Context.join(await gather(*map(module, [HEAD, *modules]))).fill(asked)
+        ctx = Context.join(await gather(*map(module, [HEAD, *filter(None, modules)]))).fill(asked)
     else:
         ctx = Context(args.model, share=False).fill(HEAD + "".join(modules) + asked)
     await ctx.sample()

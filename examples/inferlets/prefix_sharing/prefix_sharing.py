@@ -15,7 +15,7 @@ async def main(args, turn: str = " One day", beginning: str = BEGINNING, name: s
         await story.export(name)
 
     generation = story.fill(turn).generate(tokens)
-    first = await anext(generation)
+    first = await anext(generation, "")
     seconds = traits.now() - started
     await args.send(turn + first + await generation.whole() + "\n")
     return seconds

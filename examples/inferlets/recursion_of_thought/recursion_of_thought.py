@@ -17,7 +17,7 @@ async def main(args, sums: str = SUMS, letter: str = "O", straight: bool = False
         value = await shared.fill_chat("user", f"{letter}? Only the number.").generate_until(max_tokens=8)
     else:
         value = await Recursion(args.model, shared, sums.split("\n")).value(letter)
-    await args.send(f"{letter} = {value}\n")
+    await args.send(f"{letter} = {value}\n" if value else f"The model finds no value of {letter!r} in the sums.\n")
     return value
 
 

@@ -1,4 +1,5 @@
 import re
+import sys
 
 from inferlet_sdk import Context, Sampler, inferlet
 
@@ -16,6 +17,8 @@ async def main(
 ):
     """Answers, checks its steps, and tries again with what it has learnt: the steps that were right (reflexion). With
     `learn=false` each try begins anew, and so does one after a try from which it has learnt nothing."""
+    if rounds < 1:
+        sys.exit("give one round or more")
     ctx, tokens, known = Context(args.model).fill_chat("user", question), 0, ""
     start = len(ctx)
     for number in range(rounds):

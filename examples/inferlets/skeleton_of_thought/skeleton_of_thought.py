@@ -1,4 +1,5 @@
 from collections.abc import Sequence
+from typing import Literal
 
 from inferlet_sdk import Context, Greedy, Sampler, gather, inferlet
 
@@ -7,7 +8,9 @@ TRIES = 12
 
 
 @inferlet
-async def main(args, topic: str = "bees", points: int = 4, headings: Sequence[str] = (), at_once: bool = True):
+async def main(
+    args, topic: str = "bees", points: Literal[2, 3, 4, 5] = 4, headings: Sequence[str] = (), at_once: bool = True
+):
     """Writes an outline, if it is not given, then a sentence for each of its points at the same time."""
     headings = list(headings) or await outline(args.model, topic, points)
     asked = [f"Write one sentence about {topic}. Point: {heading}" for heading in headings]

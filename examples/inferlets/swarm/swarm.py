@@ -1,4 +1,5 @@
 import re
+import sys
 from collections import Counter
 
 from inferlet_sdk import Context, broadcast, gather, inferlet, launch, subscribe
@@ -10,10 +11,12 @@ PARTS = [3, 11, 7, 12, 5, 9, 2, 8]
 async def main(args, parts: list[int] = PARTS, alone: bool = False):
     """A swarm adds up what its members know: each one part, and no more than others tell it. `alone`: the model adds up
     all at once."""
+    if not parts:
+        sys.exit("parts: give numbers, such as 3,11,7,12")
     if alone:
         return {"answer": int(await add(args.model, *map(str, parts)))}
     if len(parts) < 2 or len(parts) & (len(parts) - 1):
-        return f"{len(parts)} members cannot meet in pairs: give 2, 4, 8, ... parts"
+        sys.exit(f"{len(parts)} members cannot meet in pairs: give 2, 4, 8, ... parts")
     members = [launch(member, part, number, len(parts)) for number, part in enumerate(parts)]
     for one in members:
         await one.receive()  # it listens

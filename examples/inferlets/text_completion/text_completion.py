@@ -12,7 +12,7 @@ async def main(
     stop: str | None = None,
 ):
     """Completes `prompt` and returns how it ended."""
-    sampler = Sampler(temperature=temperature, top_p=top_p, seed=seed) if temperature > 0 else Greedy()
+    sampler = Sampler(temperature=temperature, top_p=top_p, seed=seed) if temperature else Greedy()
     async with Context(args.model) as ctx:
         ctx.fill(prompt)
         generation = ctx.generate(max_tokens, sampler=sampler, stop=stop)

@@ -1,4 +1,5 @@
 import re
+import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -21,7 +22,10 @@ class Node:
 async def main(args, numbers: str = "4,7,8,8", tries: int = 3, width: int = 4, rounds: int = 8, seed: int = 1):
     """Makes 24 of four numbers (tree of thought): the model proposes steps, the program does the arithmetic, and goes
     on with the most likely of those that are right; again with other proposals, if none of them leads to 24."""
-    root, tokens = Node(tuple(sorted(int(number) for number in numbers.split(",")))), 0
+    given = sorted(map(int, re.findall(r"\d+", numbers)))
+    if len(given) < 2:
+        sys.exit(f"numbers: give two or more, such as 4,7,8,8, not {numbers!r}")
+    root, tokens = Node(tuple(given)), 0
     seen: set[tuple[int, ...]] = set()
     for number in range(rounds):
         level = [root]

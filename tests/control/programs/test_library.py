@@ -6,10 +6,11 @@ import asyncio
 import errno
 import logging
 import threading
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import wasmtime
@@ -19,6 +20,7 @@ from pie_control.errors import BadProgram, BadRequest, ConfigError, Overloaded, 
 from pie_control.programs import library, prepared, python_guest
 from pie_control.programs.host import python_source
 from pie_control.programs.store import Program, ProgramStore
+from pie_control.sandbox.fibers import Instance, Step
 from pie_control.server_api import ServerApi
 from pie_control.tenants.tenant import Standing, Tenant
 from pie_control.testing.fake_model import FakeModel
@@ -363,6 +365,22 @@ def test_a_python_program_has_a_bounded_time_to_compile(cache: Path, monkeypatch
             await slow
 
     on_server(cache, body)
+
+
+def test_a_program_may_wait_for_the_processor_while_it_is_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Compiler:
+        left = iter((Step.PREEMPTED, Step.PREEMPTED, Step.DONE))
+
+        def step(self) -> Step:
+            time.sleep(0.03)
+            return next(self.left)
+
+        def outcome(self) -> None: ...
+        def close(self) -> None: ...
+
+    monkeypatch.setattr(python_source, "COMPILE_SECONDS", 0.02)
+    compilation = python_source.Compilation("program", "")
+    assert asyncio.run(python_source.compile_in_guest(cast(Instance, Compiler()), compilation)) == ""
 
 
 # ---- damaged and foreign files ---------------------------------------------------------------------------------------
