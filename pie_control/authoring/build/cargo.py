@@ -31,7 +31,7 @@ def built_module(folder: Path) -> Path:
             f"{folder} has no {MANIFEST}: `pie build` takes the folder of a program in Rust, or a .wasm file; a "
             "program in Python needs no build"
         )
-    command = [os.environ.get("CARGO", "cargo"), "build", "--release", "--target", TARGET]
+    command = [_tool("cargo"), "build", "--release", "--target", TARGET]
     try:
         done = subprocess.run(
             [*command, "--message-format", "json-render-diagnostics"],
@@ -39,8 +39,8 @@ def built_module(folder: Path) -> Path:
         )  # fmt: skip
     except OSError as error:
         raise BadRequest(f"cannot run {command[0]} ({error.strerror}): a program in Rust needs it. {INSTALL}") from None
-    if done.returncode != 0 and not knows_target():
-        raise BadRequest(f"the Rust compiler has no standard library for {TARGET}. {INSTALL}")
+    if done.returncode != 0 and (lack := _lack()):
+        raise BadRequest(f"{lack}. {INSTALL}")
     if done.returncode != 0 and (version := _too_old_for(folder / LOCK)):
         raise BadProgram(
             f"{folder / LOCK} is of a newer cargo than {version}: delete it, and cargo makes one that it can read, or "
@@ -67,16 +67,30 @@ def _too_old_for(lock: Path) -> str:
     """The version of the cargo, if it cannot read a lock file of version 4; else nothing."""
     if not lock.is_file() or "\nversion = 4\n" not in lock.read_text(errors="replace"):
         return ""
-    done = subprocess.run([os.environ.get("CARGO", "cargo"), "--version"], capture_output=True, text=True, check=False)
+    done = subprocess.run([_tool("cargo"), "--version"], capture_output=True, text=True, check=False)
     found = re.match(r"cargo ((\d+)\.(\d+)\S*)", done.stdout)
     return found[1] if found and (int(found[2]), int(found[3])) < LOCK_4 else ""
 
 
 def knows_target() -> bool:
-    """Whether the compiler has the target's standard library."""
-    command = [os.environ.get("RUSTC", "rustc"), "--print", "target-libdir", "--target", TARGET]
+    """Whether the compiler works, and has the target's standard library."""
+    return not _lack()
+
+
+def _lack() -> str:
+    """What the compiler lacks; "": nothing."""
+    command = [_tool("rustc"), "--print", "target-libdir", "--target", TARGET]
     try:
-        done = subprocess.run(command, capture_output=True, text=True, check=False)
-    except OSError:
-        return False
-    return done.returncode == 0 and any(Path(done.stdout.strip()).glob("libstd-*"))
+        done = subprocess.run(command, capture_output=True, text=True, errors="replace", check=False)
+    except OSError as error:
+        return f"cannot run the Rust compiler {command[0]} ({error.strerror})"
+    if done.returncode != 0:
+        said = done.stderr.strip().partition("\n")[0] or f"exit status {done.returncode}"
+        return f"the Rust compiler {command[0]} does not work ({said})"
+    found = any(Path(done.stdout.strip()).glob("libstd-*"))
+    return "" if found else f"the Rust compiler has no standard library for {TARGET}"
+
+
+def _tool(name: str) -> str:
+    """The command for cargo or rustc; an empty variable is none."""
+    return os.environ.get(name.upper()) or name

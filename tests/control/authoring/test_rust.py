@@ -94,11 +94,23 @@ def test_what_is_missing_is_told_with_how_to_install_it(folder: Path, monkeypatc
     monkeypatch.setenv("CARGO", str(folder / "none"))
     with pytest.raises(BadRequest, match=r"cannot run .*/none \(No such file or directory\)" + ways):
         build(folder)
+    with monkeypatch.context() as empty:
+        empty.setenv("CARGO", "")
+        empty.setenv("PATH", str(folder))
+        with pytest.raises(BadRequest, match=r"cannot run cargo \(No such file or directory\)" + ways):
+            build(folder)
     libraries = folder / "lib"
     set_cargo(monkeypatch, folder, code=101)
     monkeypatch.setenv("RUSTC", script(folder / "rustc", f"print({str(libraries)!r})"))
     with pytest.raises(BadRequest, match=r"no standard library for wasm32-unknown-unknown" + ways):
         build(folder)
+    monkeypatch.setenv("RUSTC", script(folder / "rustc", "sys.exit('error: no toolchain\\nof many')"))
+    with pytest.raises(BadRequest, match=r"compiler .*rustc does not work \(error: no toolchain\)" + ways):
+        build(folder)
+    monkeypatch.setenv("RUSTC", str(folder / "none"))
+    with pytest.raises(BadRequest, match=r"cannot run the Rust compiler .*none \(No such file or directory\)" + ways):
+        build(folder)
+    monkeypatch.setenv("RUSTC", script(folder / "rustc", f"print({str(libraries)!r})"))
     libraries.mkdir()
     (libraries / "libstd-1.rlib").touch()
     (folder / "Cargo.lock").write_text("# made by cargo\nversion = 3\n")
