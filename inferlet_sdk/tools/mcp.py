@@ -7,6 +7,7 @@ stranger: what it answers is bounded and checked, and whatever is wrong is a Req
 from __future__ import annotations
 
 import asyncio
+import json
 import re
 from collections.abc import AsyncIterator, Collection, Mapping
 from typing import Any
@@ -25,6 +26,8 @@ VERSIONS = ("2025-06-18", "2025-03-26")
 LARGEST_ANSWER = 1 << 20
 """Bytes of one answer, with all that a stream says before it."""
 MOST_TOOLS = 512
+MOST_ASKED = 64
+"""Requests of a server before it answers one of ours; each costs a request to answer."""
 MOST_TOLD = 2000
 """Characters of what a server says of an error."""
 MOST_AT_ONCE = 8
@@ -160,13 +163,18 @@ class McpServer:
 
     async def _ask(self, method: str, params: Mapping[str, Any]) -> dict[str, Any]:
         self._count += 1
-        number, what = self._count, _what(method, params)
+        number, what, asked = self._count, _what(method, params), 0
         response = await self._post({"jsonrpc": "2.0", "id": number, "method": method, "params": params})
         async with response:
             if method == "initialize":
                 self._session = self._checked_session(response.headers.get("mcp-session-id", ""))
             async for message in self._messages(response, what):
                 if "method" in message:
+                    asked += "id" in message
+                    if asked > MOST_ASKED:
+                        raise self._wrong(
+                            f"asks more than {MOST_ASKED} things before it answers {what}: tell who runs it"
+                        )
                     await self._reply(message)
                 elif message.get("id") == number:
                     return self._result(message, what)
@@ -259,6 +267,8 @@ class McpServer:
         except (SchemaMismatch, UnicodeDecodeError) as error:
             reason = error.reason if isinstance(error, SchemaMismatch) else f"not UTF-8: {error.reason}"
             raise self._wrong(f"answers {what} with what is no JSON ({reason}): tell who runs it") from None
+        if b"\\ud" in data.lower():  # half of a surrogate pair may be written so, and is no text
+            value = json.loads(json.dumps(value, ensure_ascii=False).encode(errors="replace"))
         messages = value if isinstance(value, list) else [value]
         for one in messages:
             if not isinstance(one, dict):

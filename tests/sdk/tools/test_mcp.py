@@ -11,7 +11,7 @@ import pytest
 from inferlet_sdk import NotAllowed, RequestFailed, SchemaMismatch, Tools, gather
 from inferlet_sdk.event_loop import run
 from inferlet_sdk.tools.events import Call
-from inferlet_sdk.tools.mcp import LARGEST_ANSWER, MOST_TOOLS
+from inferlet_sdk.tools.mcp import LARGEST_ANSWER, MOST_ASKED, MOST_TOOLS
 from pie_control.errors import NotAllowed as Refused
 from tests.helpers.native_host import NativeHost
 from tests.helpers.outside import Page
@@ -168,6 +168,16 @@ def test_an_answer_may_be_a_stream_of_events(host: NativeHost, end: str, piece_b
     assert host.handles == []
 
 
+def test_a_server_that_asks_without_an_end_is_refused(host: NativeHost) -> None:
+    server = Server(host)
+    ask = b"".join(b'data: {"jsonrpc": "2.0", "id": %d, "method": "ping"}\n\n' % n for n in range(1000))
+    server.wrap = lambda message: (200, EVENTS, ask)
+    with pytest.raises(RequestFailed, match=f"asks more than {MOST_ASKED} things before it answers initialize"):
+        add()
+    assert len(host.web.asked) <= MOST_ASKED + 1
+    assert host.handles == []
+
+
 def test_an_answer_may_be_in_a_list(host: NativeHost) -> None:
     server = Server(host, initialize={**HELLO, "protocolVersion": "2025-03-26"})
     server.wrap = lambda message: (200, JSON, json.dumps([message]).encode())
@@ -228,6 +238,7 @@ def test_a_failure_is_told_to_the_model(host: NativeHost) -> None:
     [
         (said("a"), "a"),
         ({"content": []}, ""),
+        (said("half \ud800 of a pair, and \U0001f41d"), "half ? of a pair, and \U0001f41d"),
         ({"content": [], "structuredContent": {"sum": 5}}, {"sum": 5}),
         (said("5", structuredContent={"sum": 5}), "5"),
         (
