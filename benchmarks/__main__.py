@@ -6,10 +6,11 @@ import argparse
 import asyncio
 import functools
 import os
+import signal
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from pie_control.inference_client.process import worker_environment
 
@@ -26,7 +27,9 @@ TEXT = functools.partial(argparse.RawDescriptionHelpFormatter, width=120)
 
 def main(words: Sequence[str]) -> int:
     """Runs a benchmark. Returns the exit status: 1 if the benchmark is one that can fail, and did, 2 if a
-    server that it was given is none of completions."""
+    server that it was given is none of completions, 130 if it was interrupted. Its servers and folders go even so."""
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, _interrupt)
     benchmark, options = parse(words)
     machine = report.machine()
     if machine.load > MOST_LOAD:
@@ -36,11 +39,18 @@ def main(words: Sequence[str]) -> int:
     except OpponentError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
+    except KeyboardInterrupt:
+        print("interrupted", file=sys.stderr)
+        return 130
     made = report.make_report(options.name, options.form, options.plan, machine, rows)
     print(benchmark.summary(rows) if hasattr(benchmark, "summary") else report.as_table(made.rows))
     if options.json is not None:
         made.write(options.json)
     return 0 if not hasattr(benchmark, "passed") or benchmark.passed(rows) else 1
+
+
+def _interrupt(*_: object) -> NoReturn:
+    raise KeyboardInterrupt
 
 
 def parse(words: Sequence[str]) -> tuple[Benchmark, argparse.Namespace]:

@@ -105,9 +105,14 @@ def settings(name: str) -> dict[str, Any]:
 async def run(name: str, client: Client, problems: int, seed: int = 0) -> Sequence[Measure]:
     """Checks a technique on a server. Raises ValueError if so few problems tell nothing."""
     one = load(name)
-    if problems < one.LEAST:
-        raise ValueError(f"{problems} problems are too few to tell what {name} gains: take {one.LEAST} or more")
+    refuse_few(name, problems, one.LEAST)
     return await one.check(client, problems, seed)
+
+
+def refuse_few(name: str, problems: int, least: int) -> None:
+    """Raises ValueError if so few problems tell nothing."""
+    if problems < least:
+        raise ValueError(f"{problems} problems are too few to tell what {name} gains: take {least} or more")
 
 
 async def counts(client: Client, model: str = "demo") -> dict[str, Any]:

@@ -39,6 +39,8 @@ class Plan:
 
     def __post_init__(self) -> None:
         refuse_unknown("part", self.parts, NAMES)
+        if not self.parts:
+            raise ValueError(f"name a part or more of {', '.join(NAMES)}")
 
 
 FULL = Plan(quick=False)
@@ -92,7 +94,12 @@ async def _measure(plan: Plan, part: Part, path: Path) -> Row:
         stdout=asyncio.subprocess.DEVNULL,
         stderr=asyncio.subprocess.PIPE,
     )
-    _, said = await process.communicate()
+    try:
+        _, said = await process.communicate()
+    finally:
+        if process.returncode is None:
+            process.terminate()
+            await process.wait()
     seconds = round(time.perf_counter() - start, 1)
     measured = path.exists() and path.stat().st_mtime >= began  # also where a measure misses its bound
     if process.returncode and not measured:

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from examples import checks
 from pie_control.client import Client
 
+from ..plans import refuse_unknown
 from ..support.server import serving
 
 
@@ -22,6 +23,11 @@ class Plan:
     problems: int
     techniques: tuple[str, ...] = ()
     seed: int = 0
+
+    def __post_init__(self) -> None:
+        refuse_unknown("technique", self.techniques, tuple(checks.names()))
+        for name in (self.techniques or checks.names()) if self.problems else ():
+            checks.refuse_few(name, self.problems, checks.constants(name).get("LEAST", 1))
 
 
 FULL = Plan(problems=100)

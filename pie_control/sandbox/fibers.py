@@ -118,7 +118,7 @@ def _explain_trap(message: str) -> str:
 
 
 running: list[Any] = [None]
-"""The instance that runs now, or None."""
+"""The instance that runs now, or None: in a process, one thread runs all guests."""
 
 
 class Instance:

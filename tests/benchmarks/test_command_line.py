@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
+import signal
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -43,6 +45,36 @@ def test_options_replace_what_the_form_says() -> None:
     assert plan == dataclasses.replace(tpot.QUICK, models=("demo",), concurrent=(3, 5))
 
 
+INTERRUPTED = """
+import argparse, asyncio, sys, types
+from benchmarks import __main__ as cli
+from benchmarks.support.server import cache_folder
+
+async def run(plan):
+    with cache_folder() as folder:
+        print(folder, flush=True)
+        await asyncio.sleep(600)
+
+cli.parse = lambda words: (types.SimpleNamespace(run=run), argparse.Namespace(plan=None))
+sys.exit(cli.main([]))
+"""
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_benchmark_that_is_interrupted_leaves_no_folder(number: int) -> None:
+    command = [sys.executable, "-c", INTERRUPTED]
+    with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        folder = Path(process.stdout.readline().strip())
+        assert folder.is_dir()
+        process.send_signal(number)
+        _, said = process.communicate()
+    assert process.returncode == 130
+    assert said.endswith("interrupted\n")
+    assert "Traceback" not in said
+    assert not folder.exists()
+
+
 @pytest.mark.parametrize(
     ("words", "message"),
     [
@@ -54,6 +86,9 @@ def test_options_replace_what_the_form_says() -> None:
         (["tpot", "--models", "gpt"], "there is no model gpt; there are demo, demo-reasoner, random-160m"),
         (["gpu_check", "--only", "tritn ops"], "there is no path tritn ops; there are torch ops"),
         (["gpu_bench", "--parts", "gpu"], "there is no part gpu; there are worker, system, transformers"),
+        (["paper", "--parts", ""], "name a part or more of agents, optimizations"),
+        (["techniques", "--techniques", "magic"], "there is no technique magic; there are attention_sink"),
+        (["techniques", "--problems", "1"], "1 problems are too few to tell what beam_search gains: take 2 or more"),
         (["compare", "HEAD", "tpt"], "there is no benchmark tpt; there are adapters, agents"),
         (["compare", "HEAD", "compare"], "there is no benchmark compare"),
         (["compare", "HEAD", "tpot", "--steps", "3"], "benchmarks tpot: error: unrecognized arguments: --steps 3"),

@@ -24,7 +24,8 @@ MODELS = ("demo", "demo-reasoner")
 
 @pytest.fixture(scope="module")
 def run_check(guest_cache: Path) -> Iterator[Callable[[str], Sequence[Measure]]]:
-    """Runs a check on a server with its models and the others, which lasts for all checks with the same first one."""
+    """Runs a check on a server with its models and the others, which lasts for all checks with the same first one. Its
+    inferlets run in a process of their own: in one process, guests run on one thread only."""
     servers, urls = ExitStack(), dict[str, str]()
 
     async def check(name: str, url: str) -> Sequence[Measure]:
@@ -32,7 +33,7 @@ def run_check(guest_cache: Path) -> Iterator[Callable[[str], Sequence[Measure]]]
             return await checks.run(name, client, checks.load(name).LEAST)
 
     def run(name: str) -> Sequence[Measure]:
-        settings = checks.settings(name)
+        settings = {**checks.settings(name), "hosts": 1}
         first = settings["model"][0]
         if first not in urls:
             settings["model"] = sorted(MODELS, key=lambda model: model != first)
