@@ -171,8 +171,10 @@ class PageTable:
 
     def join(self, queue: int, parts: Sequence[Part]) -> None:
         """Has the tokens of other tables behind each other; it is empty. Full pages are shared if a page begins there,
-        and nothing is left out or moved; the others are copied, all at once, so that this takes few waves."""
+        and nothing is left out or moved; the others are copied, at once unless they share pages, as a slot stands in a
+        copy once: so this takes few waves."""
         size, tokens, sources, targets = self._page_size, 0, Slots(()), list[tuple[int, int]]()
+        copied = set[Page]()
         for part in parts:
             other, count = part.pages, _count(part.kept)
             done = count - count % size if tokens % size == 0 and part.by == 0 and not other.dropped else 0
@@ -185,11 +187,15 @@ class PageTable:
                 other._update()
             if done < count:
                 self.reserve(queue, tokens + count)
+                if copied & (own := {*other._pages} - {_DROPPED}):
+                    traits.copy_kvpage(queue, sources, self._slots_of(targets))
+                    sources, targets, copied = Slots(()), [], set()
+                copied |= own
                 sources = sum((other._slots(max(start, done), stop) for start, stop in part.kept), sources)
                 targets.append((tokens + done, tokens + count))
             tokens += count
         if targets:
-            traits.copy_kvpage(queue, sources, sum((self._slots(*one) for one in targets), Slots(())))
+            traits.copy_kvpage(queue, sources, self._slots_of(targets))
         begin = 0
         for part in parts:
             stop = begin + _count(part.kept)
@@ -201,6 +207,9 @@ class PageTable:
         """The ranges of the first `count` tokens that were not dropped."""
         edges = [0, *(edge for one in _below(self.dropped, count) for edge in one), count]
         return [(start, stop) for start, stop in zip(edges[::2], edges[1::2], strict=True) if start < stop]
+
+    def _slots_of(self, ranges: Iterable[tuple[int, int]]) -> Slots:
+        return sum((self._slots(*one) for one in ranges), Slots(()))
 
     def _slots(self, start: int, stop: int) -> Slots:
         """Those of the tokens `start` .. `stop`, of which none was dropped."""

@@ -174,6 +174,19 @@ def test_joined_parts_are_seen_together_behind_each_other(lengths: tuple[int, ..
     assert nothing_held(host)
 
 
+def test_parts_may_share_pages_and_be_there_twice() -> None:
+    host, seen = watched()
+    one = Context().fill(range(6))
+    other = one.fork().fill([30, 31])
+    joined = Context.join([one, other, one, other])
+    run(joined.sample())
+    assert joined.tokens == (*range(6), *range(6), 30, 31) * 2
+    assert sorted(seen[-1], key=lambda pair: pair[1]) == pairs(joined.tokens, range(28))
+    for ctx in (one, other, joined):
+        ctx.close()
+    assert nothing_held(host)
+
+
 def test_parts_may_have_positions_of_their_own() -> None:
     _, seen = watched()
     first, second = Context().fill(range(6)), Context(position=6).fill(range(50, 55))
