@@ -10,9 +10,12 @@ import asyncio
 import functools
 import hashlib
 import importlib.util
+import shutil
 import subprocess
 import sys
 import tempfile
+import time
+from contextlib import suppress
 from importlib import metadata
 from pathlib import Path
 
@@ -25,6 +28,8 @@ from . import lasting, native
 APPLICATION = "inferlet_sdk.guest.entry"
 WORLD = "python-guest"
 SUFFIX = ".wasm"
+LEFT_SECONDS = 3600.0
+"""After so long nobody works any more in a folder for what is being built."""
 
 
 def sdk_folder() -> Path:
@@ -81,11 +86,17 @@ async def compiled_guest(cache_dir: Path) -> Path:
 
 
 def guest_folder(cache_dir: Path) -> Path:
-    """Where the guest and its compiled form are kept. Raises ConfigError if others can write there."""
+    """Where the guest and its compiled form are kept, without what builds that were killed have left there. Raises
+    ConfigError if others can write there."""
     try:
-        return private_folder(cache_dir / "guest")
+        folder = private_folder(cache_dir / "guest")
     except NotPrivate as error:
         raise ConfigError(str(error)) from None
+    for left in folder.glob("tmp*/"):
+        with suppress(FileNotFoundError):  # another server is faster
+            if left.stat().st_mtime < time.time() - LEFT_SECONDS:
+                shutil.rmtree(left, ignore_errors=True)
+    return folder
 
 
 def build_guest(folder: Path) -> bytes:
