@@ -64,9 +64,10 @@ STRAGGLING = 1.25
 """It waits no longer than this multiple for those who are not back when most are."""
 GAIN = 1.03
 """Half waves have to be better by this factor, for it is never known well."""
+LONG_SECONDS = 0.03
+"""While a wave that takes the worker this long runs, the next one is not sent before it has to be."""
 LEAD_SECONDS = 0.001
-"""A wave that waits for guests goes this long, and an eighth of a wave, before the worker should be done with its
-last one."""
+"""A wave that waits goes this long, and an eighth of a wave, before the worker should be done with its last one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,8 +85,9 @@ class Adaptive:
 
     So where guests take long against what a wave costs anyhow, half waves alternate; where they do not, one full wave
     waits for all. Times are those measured lately. If all are ready at once, and halves are better, the wave is sent in
-    two. While a wave runs there is no hurry: the next one waits for those in hands until shortly before its end. Nobody
-    waits much longer for guests than they usually take, nor with nobody expected. Until the times are known, `ready`
+    two. While a wave runs there is no hurry: the next one waits for those in hands until shortly before its end. Behind a
+    long one it waits so for whoever may come: a text that begins meanwhile would have to wait for a whole wave more.
+    Nobody waits much longer for guests than they usually take, nor with nobody expected. Until the times are known, `ready`
     has to be more than `surplus` times `expected`. Behind a wave that takes next to no time, only what runs ahead is
     sent. Nothing of a lower class is sent ahead of somebody of a higher class who is expected.
     """
@@ -95,7 +97,7 @@ class Adaptive:
     max_commands: None = None
 
     def should_send(self, state: DispatchState, now: float) -> bool:
-        if state.in_flight >= self.max_in_flight:
+        if state.in_flight >= self.max_in_flight or (self._has_time(state) and now < self._latest(state)):
             return False
         if not any(state.expected):
             return True
@@ -114,7 +116,7 @@ class Adaptive:
         return (ready + 1) // 2 if alone and ready > 1 and worth and self._halves(state) else None
 
     def deadline(self, state: DispatchState) -> float | None:
-        if not state.hands or state.in_flight >= self.max_in_flight:
+        if state.in_flight >= self.max_in_flight or not (state.hands or self._has_time(state)):
             return None
         return self._latest(state) if state.in_flight else self._patience(state)
 
@@ -155,6 +157,11 @@ class Adaptive:
         """Until when an idle worker waits for those in hands."""
         usual = state.back - state.told
         return state.told + (STRAGGLING * usual if state.stragglers else max(SHORTEST_SECONDS, OVERRUN * usual))
+
+    @staticmethod
+    def _has_time(state: DispatchState) -> bool:
+        """Whether a long wave runs, with none behind it."""
+        return state.in_flight > 0 and state.wave_seconds >= LONG_SECONDS
 
     @staticmethod
     def _latest(state: DispatchState) -> float:

@@ -223,6 +223,17 @@ def test_a_wave_waits_for_guests_until_shortly_before_the_worker_is_done() -> No
     assert not Adaptive().should_send(one._replace(back=10.017), 10.0131), "they come right behind it"
 
 
+def test_a_wave_behind_a_long_one_waits_for_whoever_may_come() -> None:
+    long = state((8, 0), ahead=8, wave=0.08)._replace(ends=10.08)
+    assert not Adaptive().should_send(long, 10.0)
+    assert Adaptive().deadline(long) == pytest.approx(10.069)
+    assert Adaptive().should_send(long, 10.0691), "the worker must not idle"
+    assert Adaptive().should_send(long._replace(in_flight=0), 10.0), "it was faster than usual"
+    short = state((8, 0), ahead=8, wave=0.02)._replace(ends=10.02)
+    assert Adaptive().should_send(short, 10.0)
+    assert Adaptive().deadline(short) is None
+
+
 def test_a_wave_is_sent_in_halves_where_guests_take_longer_than_it() -> None:
     everybody = state((9, 0), wave=0.015, guests=0.02)._replace(in_flight=0)
     assert Adaptive().portion(everybody) == 5
