@@ -83,13 +83,14 @@ class Adaptive:
 
         g (2 ahead + others + expected) > a (others + expected).
 
-    So where guests take long against what a wave costs anyhow, half waves alternate; where they do not, one full wave
-    waits for all. Times are those measured lately. If all are ready at once, and halves are better, the wave is sent in
-    two. While a wave runs there is no hurry: the next one waits for those in hands until shortly before its end. Behind a
-    long one it waits so for whoever may come: a text that begins meanwhile would have to wait for a whole wave more.
-    Nobody waits much longer for guests than they usually take, nor with nobody expected. Until the times are known, `ready`
-    has to be more than `surplus` times `expected`. Behind a wave that takes next to no time, only what runs ahead is
-    sent. Nothing of a lower class is sent ahead of somebody of a higher class who is expected.
+    So where guests take long against what a wave costs anyhow, half waves alternate; where they do not, one full
+    wave waits for all. Times are those measured lately. If all are ready at once, and halves are better, the wave
+    is sent in two. While a wave runs there is no hurry: the next one waits for those in hands until shortly before
+    its end. Behind a long one it waits so for whoever may come: a text that begins meanwhile would have to wait for
+    a whole wave more. Nobody waits much longer for guests than they usually take, nor with nobody expected. Until
+    the times are known, `ready` has to be more than `surplus` times `expected`. Behind a wave that takes next to no
+    time, only what runs ahead is sent. Nothing of a lower class is sent ahead of somebody of a higher class who is
+    expected.
     """
 
     max_in_flight: int = 2
