@@ -64,7 +64,7 @@ STRAGGLING = 1.25
 """It waits no longer than this multiple for those who are not back when most are."""
 GAIN = 1.03
 """Half waves have to be better by this factor, for it is never known well."""
-LONG_SECONDS = 0.03
+LONG_SECONDS = 0.05
 """While a wave that takes the worker this long runs, the next one is not sent before it has to be."""
 LEAD_SECONDS = 0.001
 """A wave that waits goes this long, and an eighth of a wave, before the worker should be done with its last one."""
