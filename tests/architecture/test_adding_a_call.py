@@ -45,7 +45,7 @@ def run(tree: Path, *arguments: str) -> tuple[int, str]:
     environment = {**os.environ, "PYTHONPATH": str(tree)}
     done = subprocess.run(
         [sys.executable, *arguments],
-        cwd=tree, env=environment, capture_output=True, text=True, timeout=HANG_SECONDS, check=False,
+        cwd=tree, env=environment, capture_output=True, text=True, timeout=4 * HANG_SECONDS, check=False,
     )  # fmt: skip
     return done.returncode, done.stdout + done.stderr
 

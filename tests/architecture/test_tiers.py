@@ -8,8 +8,10 @@ import sys
 from pathlib import Path
 
 import pytest
+from hypothesis import given, settings
+from hypothesis.strategies import integers
 
-from tests.helpers.tiers import FEW, MORE, corpus, heavy_uses, names_of_tests, pairs, runs_a_benchmark
+from tests.helpers.tiers import FEW, MORE, corpus, heavy_uses, names_of_tests, pairs, runs_a_benchmark, set_examples
 from tests.helpers.tree import ROOT
 
 TESTS = ROOT / "tests"
@@ -108,22 +110,31 @@ def test_the_fast_tier_has_what_starts_nothing_and_what_hides_that_it_does_fails
 
 
 def test_in_other_tiers_tests_may_start_what_they_say(tmp_path: Path) -> None:
-    passed, failed, examples = run(tmp_path, "--tier", "all")
+    passed, failed, examples = run(tmp_path, "--tier", "test")
     assert {"test_that_says_so", "test_it", "test_pure"} < passed
     assert failed == {"test_that_hides_it", "test_that_hides_that_it_failed", "test_a_server_that_is_hidden"}
-    assert examples == MORE * (100 + 40)
-
-
-def test_a_test_tier_tries_half_of_the_examples(tmp_path: Path) -> None:
-    _, _, examples = run(tmp_path, "--tier", "test")
     assert examples == 50 + 20
+
+
+@pytest.mark.parametrize(("tier", "examples"), [("fast", FEW), ("test", 20), ("all", MORE * 40)])
+def test_a_tier_says_how_many_examples_are_tried(tier: str, examples: int) -> None:
+    tried = []
+
+    @settings(max_examples=40, database=None)
+    @given(integers(0, 1 << 40))
+    def test(number: int) -> None:
+        tried.append(number)
+
+    set_examples(test, tier)
+    test()
+    assert len(tried) == examples
 
 
 @pytest.mark.parametrize(
     ("file", "test", "uses"),
     [
         ("sdk/test_guest.py", None, "pie_control.runtime"),
-        ("system/test_survival.py", "test_a_signal_ends_everything", "subprocess"),
+        ("system/test_survival.py", "test_a_killed_server_leaves_no_process", "subprocess"),
         ("inference/attention/test_triton.py", None, "triton"),
         ("inference/models/test_families.py", None, "transformers"),
         ("control/sandbox/test_fibers.py", None, "pie_control.sandbox"),

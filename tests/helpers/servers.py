@@ -20,6 +20,7 @@ from pie_control.registry.entry import Entry
 from pie_control.runtime import build_server
 from pie_control.server_api import ServerApi
 from pie_control.testing.in_process import InProcessClient
+from tests.helpers.guard import HANG_SECONDS
 
 
 class Listener:
@@ -63,7 +64,12 @@ async def started(cache_dir: Path, *clients: InferenceClient, **options: object)
     """A started server; its workers are processes on the demo model unless clients are given, one for each."""
     if clients and isinstance(clients[0], InProcessClient):
         options.setdefault("model", [f"{clients[0].model_name}=demo"])
-    given_options = {"warm_pool": 2, "max_programs": 100_000, **options}  # the folder is kept from run to run
+    given_options = {
+        "warm_pool": 2,
+        "max_programs": 100_000,  # the folder is kept from run to run
+        "compile_seconds": HANG_SECONDS,
+        **options,
+    }
     config = build_config({"cache_dir": str(cache_dir), **given_options}).resolved()
     given = iter(clients)
 

@@ -17,6 +17,9 @@ from pie_control.inferlets.mailbox import IN_FLIGHT_BYTES
 from pie_control.registry.outbox import TOLD_BYTES, Outbox
 from tests.helpers.guard import HANG_SECONDS
 
+SHORT = 0.1
+"""Seconds in which a client that does not read its session to the end closes it; 10 without."""
+
 
 def open_session(url: str, **options: Any) -> connect:
     return connect("ws" + url.removeprefix("http") + "/v1/session", proxy=None, compression=None, **options)

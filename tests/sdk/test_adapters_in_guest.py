@@ -14,6 +14,7 @@ from pie_control.testing.fake_model import FakeModel
 from pie_control.testing.in_process import InProcessClient
 from tests.helpers.guard import HANG_SECONDS
 from tests.helpers.servers import launch, run, started
+from tests.helpers.tiers import corpus
 
 TEXTS = """
 import asyncio
@@ -172,7 +173,7 @@ def write(folder: Path, names: Sequence[str]) -> None:
         (folder / name / "adapter_config.json").write_text(json.dumps({"name": name}))
 
 
-@pytest.mark.parametrize("hosts", [0, 2])
+@pytest.mark.parametrize("hosts", corpus([2, 0], lambda _: "any"))
 def test_contexts_with_adapters_have_their_tokens_beside_others(guest_cache: Path, tmp_path: Path, hosts: int) -> None:
     async def check() -> None:
         write(tmp_path, ("poet", "painter"))
@@ -189,7 +190,7 @@ def test_contexts_with_adapters_have_their_tokens_beside_others(guest_cache: Pat
     asyncio.run(check())
 
 
-@pytest.mark.parametrize("hosts", [0, 2])
+@pytest.mark.parametrize("hosts", corpus([0, 2], lambda _: "any"))
 def test_a_drop_ends_what_uses_the_adapter_and_nothing_else(guest_cache: Path, tmp_path: Path, hosts: int) -> None:
     async def check() -> None:
         write(tmp_path, ("poet", "painter"))
@@ -216,7 +217,7 @@ def test_a_drop_ends_what_uses_the_adapter_and_nothing_else(guest_cache: Path, t
     asyncio.run(check())
 
 
-@pytest.mark.parametrize("hosts", [0, 2])
+@pytest.mark.parametrize("hosts", corpus([2, 0], lambda _: "any"))
 def test_keys_are_shared_only_with_the_adapter_that_made_them(guest_cache: Path, tmp_path: Path, hosts: int) -> None:
     async def check() -> None:
         write(tmp_path, ("poet", "painter"))
@@ -241,7 +242,7 @@ def test_keys_are_shared_only_with_the_adapter_that_made_them(guest_cache: Path,
     asyncio.run(check())
 
 
-@pytest.mark.parametrize("hosts", [0, 2])
+@pytest.mark.parametrize("hosts", corpus([0, 2], lambda _: "any"))
 def test_masks_and_adapters_go_with_all_that_can_be_read(guest_cache: Path, tmp_path: Path, hosts: int) -> None:
     async def check() -> None:
         write(tmp_path, ("poet", "painter"))

@@ -15,6 +15,7 @@ from pie_control.testing.fake_model import FakeModel
 from pie_control.testing.in_process import InProcessClient
 from pie_inference.protocol import Forward
 from tests.helpers.servers import launch, run, started
+from tests.helpers.tiers import corpus
 
 IMPORTS = "import asyncio, json\nfrom inferlet_sdk import *\nfrom inferlet_sdk import traits\n"
 
@@ -160,7 +161,7 @@ async def result_of(text: str, cache_dir: Path, model: FakeModel | None = None, 
         return await run(server, IMPORTS + text)
 
 
-@pytest.mark.parametrize("hosts", [0, 2])
+@pytest.mark.parametrize("hosts", corpus([2, 0], lambda _: "any"))
 def test_texts_keep_to_their_grammar_however_they_are_made(hosts: int, guest_cache: Path) -> None:
     *told, together = asyncio.run(result_of(EVERY_WAY, guest_cache, hosts=hosts))
     assert together == [True] * 12

@@ -12,6 +12,7 @@ from pie_control.testing.fake_model import FakeModel
 from pie_control.testing.in_process import InProcessClient
 from tests.helpers.guard import HANG_SECONDS
 from tests.helpers.servers import run, started
+from tests.helpers.tiers import corpus
 
 PROGRAM = """
 from math import isclose
@@ -75,7 +76,7 @@ async def main(args):
 """
 
 
-@pytest.mark.parametrize("hosts", [0, 1])
+@pytest.mark.parametrize("hosts", corpus([1, 0], lambda _: "any"))
 def test_the_same_log_probabilities_however_tokens_come(hosts: int, guest_cache: Path) -> None:
     async def scenario() -> Any:
         async with started(guest_cache, InProcessClient(FakeModel()), hosts=hosts, warm_pool=0) as server:

@@ -11,6 +11,7 @@ from pie_control.testing.fake_model import FakeModel
 from pie_control.testing.in_process import InProcessClient
 from tests.helpers.guard import HANG_SECONDS
 from tests.helpers.servers import run, started
+from tests.helpers.tiers import corpus
 
 PROGRAM = """
 from inferlet_sdk import *
@@ -44,7 +45,7 @@ async def main(args):
 """
 
 
-@pytest.mark.parametrize("hosts", [0, 2])
+@pytest.mark.parametrize("hosts", corpus([2, 0], lambda _: "any"))
 def test_scores_in_the_sandbox(guest_cache: Path, hosts: int) -> None:
     async def check() -> None:
         async with started(guest_cache, InProcessClient(FakeModel()), hosts=hosts, warm_pool=0) as server:

@@ -16,6 +16,7 @@ from pie_control.testing.in_process import InProcessClient
 from pie_inference.protocol import Forward, RunWave, WaveDone
 from tests.helpers.guard import HANG_SECONDS
 from tests.helpers.servers import run, started
+from tests.helpers.tiers import corpus
 
 PROMPTED = """
 from inferlet_sdk import *
@@ -98,7 +99,7 @@ SYSTEM = "You answer in the manner of a lighthouse keeper. " * 20
 LONG = {"system": SYSTEM, "question": "What is the sea?"}
 
 
-@pytest.mark.parametrize("hosts", [0, 1])
+@pytest.mark.parametrize("hosts", corpus([1, 0], lambda _: "any"))
 def test_a_second_program_runs_only_what_is_new_of_a_long_prompt(hosts: int, guest_cache: Path) -> None:
     first, second, other, off, dist, steps = outcomes(
         guest_cache,
@@ -145,7 +146,7 @@ def test_programs_in_rust_share_prompts_with_those_in_python(guest_cache: Path) 
     assert both[0] == both[1]
 
 
-@pytest.mark.parametrize("hosts", [0, 1])
+@pytest.mark.parametrize("hosts", corpus([0, 1], lambda _: "any"))
 def test_a_context_outlives_its_program_under_a_name(hosts: int, guest_cache: Path) -> None:
     made, opened, again = outcomes(
         guest_cache,

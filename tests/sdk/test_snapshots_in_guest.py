@@ -16,6 +16,7 @@ from pie_control.testing.in_process import InProcessClient
 from pie_inference.protocol import RunWave, WaveDone
 from tests.helpers.guard import HANG_SECONDS
 from tests.helpers.servers import launch, run, started
+from tests.helpers.tiers import corpus
 
 STEPS = 8
 
@@ -63,7 +64,7 @@ async def story(server: ServerApi, model: Mortal, waves: Sequence[int]) -> tuple
     return json.loads(ended.result), endings
 
 
-@pytest.mark.parametrize("hosts", [0, 1])
+@pytest.mark.parametrize("hosts", corpus([1, 0], lambda _: "any"))
 def test_a_program_goes_on_from_its_last_snapshot_when_its_worker_was_lost(hosts: int, guest_cache: Path) -> None:
     async def scenario() -> None:
         model = Mortal()

@@ -17,6 +17,7 @@ from pie_control.testing.in_process import InProcessClient
 from tests.control.images.test_prepare import saved
 from tests.helpers.guard import HANG_SECONDS
 from tests.helpers.servers import hosted, launch, run, started
+from tests.helpers.tiers import corpus
 from tests.helpers.vision import picture
 from tests.helpers.web import Asked, answer, serving
 
@@ -114,7 +115,7 @@ async def put(server: ServerApi, **blobs: bytes) -> dict[str, str]:
     return {name: await server.upload_blob(data) for name, data in blobs.items()}
 
 
-@pytest.mark.parametrize("hosts", [0, 1])
+@pytest.mark.parametrize("hosts", corpus([1, 0], lambda _: "any"))
 def test_images_come_with_messages(guest_cache: Path, hosts: int) -> None:
     async def test(server: ServerApi) -> None:
         length = await run(server, IMPORTS + SAME, blobs={"photo": PHOTO})
@@ -157,7 +158,7 @@ def test_what_an_inferlet_drops_of_its_mail_is_given_back(guest_cache: Path) -> 
     check(guest_cache, test)
 
 
-@pytest.mark.parametrize("hosts", [0, 1])
+@pytest.mark.parametrize("hosts", corpus([0, 1], lambda _: "any"))
 def test_a_message_whose_blobs_do_not_fit_waits(guest_cache: Path, hosts: int) -> None:
     async def test(server: ServerApi) -> None:
         entry, listener = await launch(server, IMPORTS + FULL)
@@ -206,7 +207,7 @@ async def site(asked: Asked, writer: asyncio.StreamWriter) -> None:
         await asyncio.sleep(1000)
 
 
-@pytest.mark.parametrize("hosts", [0, 1])
+@pytest.mark.parametrize("hosts", corpus([1, 0], lambda _: "any"))
 def test_bodies_of_responses_become_blobs(guest_cache: Path, hosts: int) -> None:
     async def main() -> None:
         async with serving(site) as web:

@@ -19,6 +19,7 @@ from pie_control.testing.in_process import InProcessClient
 from tests.helpers import servers
 from tests.helpers.guard import HANG_SECONDS
 from tests.helpers.servers import Listener, hosted, started
+from tests.helpers.tiers import corpus
 from tests.system.test_host_loss import pid_of
 
 IMPORTS = "import asyncio\nfrom inferlet_sdk import *\n"
@@ -78,7 +79,7 @@ async def main(args, role="root", number=0):
 """
 
 
-@pytest.mark.parametrize("hosts", [0, 2])
+@pytest.mark.parametrize("hosts", corpus([2, 0], lambda _: "any"))
 def test_children_work_and_answer(guest_cache: Path, hosts: int) -> None:
     async def test(server: ServerApi) -> None:
         (entry, listener), other = await launch(server, FAMILY), await launch(server, FAMILY)
@@ -188,7 +189,7 @@ async def main(args, how=""):
 LOOP = ": does a loop have no end? (--cpu-seconds)"
 
 
-@pytest.mark.parametrize("hosts", [0, 2])
+@pytest.mark.parametrize("hosts", corpus([0, 2], lambda _: "any"))
 def test_ends_of_children_are_told(guest_cache: Path, hosts: int) -> None:
     async def test(server: ServerApi) -> None:
         error, exit_, loop, cancelled = await run(server, ENDS)
@@ -215,7 +216,7 @@ async def main(args, depth=2, how=""):
 """
 
 
-@pytest.mark.parametrize("hosts", [0, 2])
+@pytest.mark.parametrize("hosts", corpus([2, 0], lambda _: "any"))
 @pytest.mark.parametrize("how", ["return", "raise", "terminate"])
 def test_children_end_with_their_parent(guest_cache: Path, how: str, hosts: int) -> None:
     async def test(server: ServerApi) -> None:
@@ -477,7 +478,7 @@ def test_bad_calls_are_refused(guest_cache: Path, call: str, why: str) -> None:
 # ---- messages ----
 
 
-@pytest.mark.parametrize("hosts", [0, 1])
+@pytest.mark.parametrize("hosts", corpus([0, 1], lambda _: "any"))
 def test_who_sends_waits_for_who_receives_slowly(guest_cache: Path, hosts: int) -> None:
     source = """
 async def main(args, child=False):

@@ -13,6 +13,7 @@ from pie_control.testing.fake_model import FakeModel
 from pie_control.testing.in_process import InProcessClient
 from tests.helpers.guard import HANG_SECONDS
 from tests.helpers.servers import launch, run, started
+from tests.helpers.tiers import corpus
 
 PREAMBLE = """
 from inferlet_sdk import InvalidState, NotFound, traits
@@ -65,7 +66,7 @@ async def main(args):
 )
 
 
-@pytest.mark.parametrize("hosts", [0, 2])
+@pytest.mark.parametrize("hosts", corpus([2, 0], lambda _: "any"))
 def test_what_an_inferlet_has_left_is_there_for_the_next_one(guest_cache: Path, hosts: int) -> None:
     async def check() -> None:
         client = InProcessClient(FakeModel())
@@ -105,7 +106,7 @@ def exports_of(server: ServerApi) -> list[tuple[int, int]]:
     return [(one.exports, one.pages.used) for one in schedulers]
 
 
-@pytest.mark.parametrize("hosts", [0, 2])
+@pytest.mark.parametrize("hosts", corpus([0, 2], lambda _: "any"))
 def test_who_asks_for_an_export_first_goes_to_the_worker_that_has_it(guest_cache: Path, hosts: int) -> None:
     """The other worker has more free pages, so all others go there."""
 
@@ -141,7 +142,7 @@ async def main(args):
 """
 
 
-@pytest.mark.parametrize("hosts", [0, 2])
+@pytest.mark.parametrize("hosts", corpus([2, 0], lambda _: "any"))
 def test_exports_are_gone_with_their_worker_and_everything_else_goes_on(guest_cache: Path, hosts: int) -> None:
     async def check() -> None:
         clients = [InProcessClient(FakeModel()) for _ in range(2)]
@@ -178,7 +179,7 @@ async def main(args, pages: int):
 """
 
 
-@pytest.mark.parametrize("hosts", [0, 2])
+@pytest.mark.parametrize("hosts", corpus([0, 2], lambda _: "any"))
 def test_exports_that_nobody_has_imported_make_room(guest_cache: Path, hosts: int) -> None:
     async def check() -> None:
         client = InProcessClient(FakeModel(num_pages=64, max_batch_tokens=64))

@@ -53,7 +53,7 @@ def pids(server: ServerApi) -> list[int]:
     return [vars(host)["_link"].pid for host in vars(server)["_hosts"].all]
 
 
-@pytest.mark.parametrize("hosts", [0, 2])
+@pytest.mark.parametrize("hosts", corpus([2, 0], lambda _: "any"))
 def test_inferlets_do_the_same_wherever_they_run(guest_cache: Path, hosts: int) -> None:
     async def check() -> None:
         client = InProcessClient(FakeModel())
@@ -85,7 +85,7 @@ def test_inferlets_do_the_same_wherever_they_run(guest_cache: Path, hosts: int) 
     asyncio.run(check())
 
 
-@pytest.mark.parametrize("hosts", [0, 1])
+@pytest.mark.parametrize("hosts", corpus([0, 1], lambda _: "any"))
 def test_a_client_that_comes_late_gets_all_that_was_sent(guest_cache: Path, hosts: int) -> None:
     async def check() -> None:
         client = InProcessClient(FakeModel())

@@ -17,6 +17,7 @@ from pie_control.testing.fake_model import FakeModel
 from pie_control.testing.in_process import InProcessClient
 from tests.helpers.guard import HANG_SECONDS
 from tests.helpers.servers import hosted, launch, run, started
+from tests.helpers.tiers import corpus
 from tests.helpers.web import Asked, Web, answer, serving
 from tests.system.test_hostile_programs import NEIGHBOUR
 
@@ -99,7 +100,7 @@ def check(
     asyncio.run(main())
 
 
-@pytest.mark.parametrize("hosts", [0, 2])
+@pytest.mark.parametrize("hosts", corpus([2, 0], lambda _: "any"))
 def test_an_agent_asks_a_server(guest_cache: Path, hosts: int) -> None:
     async def test(server: ServerApi, web: Web) -> None:
         results = await asyncio.gather(*(run(server, AGENT, {"url": web.url("")}) for _ in range(3)))
@@ -144,7 +145,7 @@ def test_the_end_of_an_inferlet_closes_its_connections(guest_cache: Path, how: s
     check(guest_cache, endless, 0, test)
 
 
-@pytest.mark.parametrize("hosts", [0, 1])
+@pytest.mark.parametrize("hosts", corpus([0, 1], lambda _: "any"))
 def test_neighbours_of_one_that_reads_without_end_go_on(guest_cache: Path, hosts: int) -> None:
     reads = "\nasync def main(args, url=''):\n    async for _ in await http_get(url):\n        pass\n"
 

@@ -14,6 +14,7 @@ from pie_control.server_api import ServerApi
 from testing.checkpoints import make_checkpoint
 from tests.helpers.guard import HANG_SECONDS
 from tests.helpers.servers import Listener, launch, run, started
+from tests.helpers.tiers import corpus
 from tests.system.test_exports import EXPORT, IMPORT, LATE, WAIT_FOR, until_equal
 from tests.system.test_survival import WAIT, worker_pids
 
@@ -53,7 +54,7 @@ async def main(args):
 """
 
 
-@pytest.mark.parametrize("hosts", [0, 2])
+@pytest.mark.parametrize("hosts", corpus([2, 0], lambda _: "any"))
 def test_a_worker_is_killed_while_exports_and_importers_exist(hosts: int, guest_cache: Path, tmp_path: Path) -> None:
     folder = make_checkpoint(tmp_path / "model")
 

@@ -14,6 +14,7 @@ from pie_control.testing.fake_model import FakeModel
 from pie_control.testing.in_process import InProcessClient
 from tests.helpers.guard import HANG_SECONDS
 from tests.helpers.servers import launch, run, started
+from tests.helpers.tiers import corpus
 from tests.system.test_host_loss import pid_of
 
 IMPORTS = "import asyncio\nfrom inferlet_sdk import *\n"
@@ -38,7 +39,7 @@ async def main(args, size=0, rounds=0):
 )
 
 
-@pytest.mark.parametrize("hosts", [0, 2])
+@pytest.mark.parametrize("hosts", corpus([2, 0], lambda _: "any"))
 def test_all_hear_everything_in_the_same_order(guest_cache: Path, hosts: int) -> None:
     async def main() -> None:
         client = InProcessClient(FakeModel())
@@ -87,7 +88,7 @@ async def main(args, count=0):
 )
 
 
-@pytest.mark.parametrize("hosts", [0, 2])
+@pytest.mark.parametrize("hosts", corpus([0, 2], lambda _: "any"))
 def test_a_publisher_waits_for_a_slow_subscriber_and_nothing_is_lost(guest_cache: Path, hosts: int) -> None:
     async def main() -> None:
         client = InProcessClient(FakeModel())

@@ -16,6 +16,7 @@ from pie_control.testing.fake_model import FakeModel
 from pie_control.testing.in_process import InProcessClient
 from tests.helpers.guard import HANG_SECONDS
 from tests.helpers.servers import launch, started
+from tests.helpers.tiers import corpus
 
 IMPORTS = "import asyncio\nfrom inferlet_sdk import *\n"
 WAITS = {
@@ -44,7 +45,7 @@ def program(wait: str) -> str:
     )
 
 
-@pytest.mark.parametrize("hosts", [0, 1])
+@pytest.mark.parametrize("hosts", corpus([1, 0], lambda _: "any"))
 def test_it_is_told_what_an_inferlet_waits_for_since_when_and_where(guest_cache: Path, hosts: int) -> None:
     async def test(server: ServerApi) -> None:
         for what, wait in WAITS.items():

@@ -70,6 +70,13 @@ async def main(args, topic, fail: bool = False):
         raise ValueError("as told")
     return {"text": text, "argv": args.argv}
 """
+SEES = """
+from inferlet_sdk import Blob
+async def main(args):
+    first = Blob.open("photo")
+    message = await args.receive()
+    return [first.text(), message, message.blobs["note"].text(), await args.receive()]
+"""
 
 TESTS = """
 import pytest
@@ -114,25 +121,31 @@ async def test_as_an_inferlet(args, text):
 async def test_nested():
     with pytest.raises(RuntimeError, match="plain `def`"):
         run("story.py", topic="bees")
+
+def test_blobs(tmp_path):
+    (tmp_path / "cat").write_bytes(b"meow")
+    inbox = [("see", {"note": b"purr"}), "end"]
+    assert run("sees.py", inbox=inbox, blobs={"photo": tmp_path / "cat"}).result == ["meow", "see", "purr", "end"]
 """
 
 
 @pytest.fixture
 def story(tmp_path: Path) -> Path:
     (tmp_path / "story.py").write_text(PROGRAM)
+    (tmp_path / "sees.py").write_text(SEES)
     (tmp_path / "test_story.py").write_text(TESTS)
     return tmp_path
 
 
 def test_tests_see_what_a_program_does(story: Path) -> None:
     done = pie(story, "test", "--fake", "story.py")
-    assert "6 passed" in done.stdout, done.stdout + done.stderr
+    assert "7 passed" in done.stdout, done.stdout + done.stderr
     assert done.returncode == 0
 
 
 def test_tests_in_the_sandbox(story: Path, guest_cache: Path) -> None:
     done = pie(story, "test", "--fake", "--sandbox", "--cache-dir", str(guest_cache))
-    assert "4 passed, 2 skipped" in done.stdout, done.stdout + done.stderr
+    assert "5 passed, 2 skipped" in done.stdout, done.stdout + done.stderr
 
 
 def test_without_a_server_run_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -141,21 +154,6 @@ def test_without_a_server_run_says_what_to_install(monkeypatch: pytest.MonkeyPat
         inferlet_sdk.testing.run(ROOT / "examples/inferlets/hello/hello.py")
 
 
-SEES = """
-from inferlet_sdk import Blob
-async def main(args):
-    first = Blob.open("photo")
-    message = await args.receive()
-    return [first.text(), message, message.blobs["note"].text(), await args.receive()]
-"""
-SENDS = """
-from inferlet_sdk.testing import run
-
-def test_blobs(tmp_path):
-    (tmp_path / "cat").write_bytes(b"meow")
-    inbox = [("see", {"note": b"purr"}), "end"]
-    assert run("sees.py", inbox=inbox, blobs={"photo": tmp_path / "cat"}).result == ["meow", "see", "purr", "end"]
-"""
 BREAKS = """
 from inferlet_sdk import Context
 
@@ -172,14 +170,6 @@ from inferlet_sdk.testing import run
 def test_it():
     run("breaks.py", n=14)
 """
-
-
-@pytest.mark.parametrize("where", [[], ["--sandbox"]])
-def test_tests_send_blobs(tmp_path: Path, guest_cache: Path, where: list[str]) -> None:
-    (tmp_path / "sees.py").write_text(SEES)
-    (tmp_path / "test_sees.py").write_text(SENDS)
-    done = pie(tmp_path, "test", "--fake", *where, "--cache-dir", str(guest_cache))
-    assert "1 passed" in done.stdout, done.stdout + done.stderr
 
 
 @pytest.mark.parametrize("command", [["run", "--native", "--pdb", "breaks.py"], ["test", "--fake", "--pdb"]])

@@ -409,7 +409,9 @@ def test_a_launch_waits_for_a_host_that_is_about_to_serve(tmp_path: Path) -> Non
     play(tmp_path, body)
 
 
-def test_a_launch_is_refused_if_no_host_comes_soon(tmp_path: Path) -> None:
+def test_a_launch_is_refused_if_no_host_comes_soon(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(hosts, "PATIENCE_SECONDS", 0.05)
+
     async def body(scene: Scene) -> None:
         for link in scene.links.values():
             link.fails = "no memory"

@@ -21,7 +21,7 @@ from pie_control.http_server.connections import Connections, WatchedConnection
 from pie_control.http_server.protocols import MAX_HEAD_BYTES
 from tests.helpers.fake_server_api import FakeServerApi, serve_async
 from tests.helpers.guard import HANG_SECONDS
-from tests.helpers.sessions import RawSession, exchange, open_session, until_it_waits
+from tests.helpers.sessions import SHORT, RawSession, exchange, open_session, until_it_waits
 
 HEAD = b"POST /v1/programs HTTP/1.1\r\nHost: localhost\r\nContent-Length: 100000\r\n"
 
@@ -396,7 +396,7 @@ def test_inferlets_of_one_client_are_bounded_over_http_and_sessions() -> None:
 def test_what_a_session_has_not_read_of_ended_inferlets_counts_too() -> None:
     async def test(url: str, runtime: FakeServerApi) -> None:
         flood = {"type": "launch", "program": "flood", "arguments": ["200000", "200000000"]}
-        async with open_session(url, max_size=None, max_queue=1) as session:
+        async with open_session(url, max_size=None, max_queue=1, close_timeout=SHORT) as session:
             await session.send(json.dumps([{**flood, "id": number} for number in range(2)]))
             while len(runtime.inferlets()) < 2:
                 await asyncio.sleep(0.01)

@@ -21,7 +21,7 @@ from pie_control.inferlets import mailbox
 from pie_control.inferlets.events import Event, Message
 from tests.helpers.fake_server_api import FakeServerApi, serve_async
 from tests.helpers.guard import HANG_SECONDS
-from tests.helpers.sessions import RawSession, exchange, frame_of, open_session, until, until_it_waits
+from tests.helpers.sessions import SHORT, RawSession, exchange, frame_of, open_session, until, until_it_waits
 
 PIECE = 100_000
 TOTAL = 200 * PIECE
@@ -41,7 +41,7 @@ def numbers(messages: list[dict[str, Any]], inferlet: str) -> list[int]:
 
 def test_a_flood_arrives_whole_and_a_neighbour_ticks_beside_it() -> None:
     async def test(url: str, runtime: FakeServerApi) -> None:
-        async with open_session(url, max_size=None) as socket:
+        async with open_session(url, max_size=None, close_timeout=SHORT) as socket:
             await exchange(socket, {"type": "launch", "id": 1, "program": "tick"})
             await socket.send(json.dumps(flood(2)))
             messages = await until(socket, "ended")

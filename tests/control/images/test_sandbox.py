@@ -14,6 +14,7 @@ from pie_control.testing.in_process import InProcessClient
 from tests.control.images.test_prepare import bomb, saved
 from tests.helpers.guard import HANG_SECONDS
 from tests.helpers.servers import run, started
+from tests.helpers.tiers import corpus
 from tests.helpers.vision import picture
 
 IMPORTS = "import asyncio\nfrom inferlet_sdk import *\nfrom inferlet_sdk.traits import *\n"
@@ -59,7 +60,7 @@ async def main(args):
 """
 
 
-@pytest.mark.parametrize("hosts", [0, 1])
+@pytest.mark.parametrize("hosts", corpus([1, 0], lambda _: "any"))
 def test_a_model_sees_the_images_of_the_client(guest_cache: Path, hosts: int) -> None:
     blobs = {"wide": WIDE, "tall": TALL, "again": WIDE, "one": saved(picture(7, 7))}
     results = dict(zip(blobs, result_of(guest_cache, SEEN, blobs, hosts=hosts), strict=True))

@@ -21,7 +21,7 @@ from tests.helpers.compilers import compilers
 from tests.helpers.guard import HANG_SECONDS
 
 
-def compile_it(data: bytes, folder: Path, seconds: float = 30.0, memory_bytes: int = 1 << 30) -> Path:
+def compile_it(data: bytes, folder: Path, seconds: float = HANG_SECONDS, memory_bytes: int = 1 << 30) -> Path:
     async def run() -> Path:
         return await asyncio.wait_for(
             NativeCompiler(seconds, memory_bytes).compile(data, folder, "stem", "t"), HANG_SECONDS
@@ -86,7 +86,7 @@ def test_a_small_component_of_another_tenant_does_not_wait_for_large_ones(
     monkeypatch.setattr(native, "PLACES", 2)
 
     async def test() -> None:
-        compiler = NativeCompiler()
+        compiler = NativeCompiler(HANG_SECONDS)
         slow = [
             asyncio.create_task(compiler.compile(bombs.slow(32_000), tmp_path, f"slow{number}", "one"))
             for number in range(3)

@@ -17,12 +17,16 @@ from pie_inference.cpu_kernels.library import find_library
 from pie_inference.kv_cache.pages import KvCache
 from testing.attention_oracle import CASES, Case, MakeBackend, Problem, Request, assert_solves
 from tests.helpers.kernels import ISAS
+from tests.helpers.tiers import pairs
 
 CPU = torch.device("cpu")
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 
 
-@pytest.fixture(scope="module", params=["torch", *ISAS])
+BACKENDS = ("torch", *ISAS)
+
+
+@pytest.fixture(scope="module", params=BACKENDS)
 def make_backend(request: pytest.FixtureRequest, kernel_cache: Path) -> MakeBackend:
     if request.param == "torch":
         return TorchAttention
@@ -36,8 +40,7 @@ def make_backend(request: pytest.FixtureRequest, kernel_cache: Path) -> MakeBack
     return make
 
 
-@pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize(("make_backend", "case", "dtype"), pairs(BACKENDS, CASES, DTYPES), indirect=["make_backend"])
 def test_backends_equal_dense_attention(case: str, make_backend: MakeBackend, dtype: str) -> None:
     assert_solves(Problem(CASES[case], DTYPES[dtype]), make_backend, CPU)
 
@@ -78,8 +81,9 @@ THREADED = {
 }
 
 
-@pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("case", THREADED)
+@pytest.mark.parametrize(
+    ("make_backend", "case", "dtype"), pairs(BACKENDS, THREADED, DTYPES), indirect=["make_backend"]
+)
 @pytest.mark.usefixtures("three_threads")
 def test_threads_share_the_work(case: str, make_backend: MakeBackend, dtype: str) -> None:
     assert_solves(Problem(THREADED[case], DTYPES[dtype]), make_backend, CPU)

@@ -11,6 +11,7 @@ from pie_control.testing.in_process import InProcessClient
 from pie_inference.config import WorkerConfig
 from pie_inference.serving.worker import Worker
 from tests.helpers.servers import run, started
+from tests.helpers.tiers import corpus
 from tests.helpers.tree import DEMO_MODEL
 
 PROMPTS = (
@@ -58,12 +59,16 @@ def expected() -> list[list[int]]:
     return answers
 
 
-@pytest.mark.parametrize(
-    ("policy", "ahead"), [("adaptive", 1), ("adaptive", 2), ("eager", 1), ("k-only", 2), ("t-only", 2)]
-)
+SETTINGS = [("adaptive", 1), ("k-only", 2), ("adaptive", 2), ("eager", 1), ("t-only", 2)]
+"""Policies, and how far the host runs ahead."""
+
+
+@pytest.mark.parametrize("setting", corpus(SETTINGS, kind=lambda one: one[1]), ids=lambda one: f"{one[0]}-{one[1]}")
 def test_tokens_do_not_depend_on_scheduling(
-    policy: str, ahead: int, worker: Worker, expected: list[list[int]], guest_cache: Path
+    setting: tuple[str, int], worker: Worker, expected: list[list[int]], guest_cache: Path
 ) -> None:
+    policy, ahead = setting
+
     async def check() -> None:
         async with started(guest_cache, InProcessClient(worker), policy=policy, run_ahead=ahead) as server:
             requests = [

@@ -12,6 +12,8 @@ from pie_inference.cpu_kernels.library import Library
 from pie_inference.ops.cpu_ops import CpuOps
 from pie_inference.ops.interface import Activation, Rotation
 from pie_inference.ops.torch_ops import TorchOps
+from tests.helpers.kernels import ISAS
+from tests.helpers.tiers import pairs
 
 CPU = torch.device("cpu")
 REFERENCE = TorchOps(CPU, torch.float64)
@@ -20,18 +22,23 @@ TOLERANCE = {torch.float32: 5e-6, torch.bfloat16: 5e-3}
 """Relative to the largest number; bfloat16 rounds to 2^-8."""
 
 
-@pytest.fixture(params=DTYPES, ids=str)
+pytestmark = pytest.mark.parametrize(
+    ("library", "dtype", "threads"), pairs(ISAS, DTYPES, (1, 2)), indirect=True, ids=str
+)
+
+
+@pytest.fixture
 def dtype(request: pytest.FixtureRequest) -> torch.dtype:
     found: torch.dtype = request.param
     return found
 
 
 @pytest.fixture
-def ops(dtype: torch.dtype, library: Library) -> CpuOps:
+def ops(dtype: torch.dtype, library: Library, threads: None) -> CpuOps:
     return CpuOps(library, dtype)
 
 
-@pytest.fixture(params=[1, 2], autouse=True)
+@pytest.fixture
 def threads(request: pytest.FixtureRequest) -> Iterator[None]:
     before = torch.get_num_threads()
     torch.set_num_threads(request.param)
