@@ -384,7 +384,7 @@ CASES: Mapping[str, Case] = {
     "scattered": Case((Request(1, 90, "scattered"), Request(40, 90, "scattered"), Request(1, 3, "scattered"))),
     "shared pages": Case((Request(1, 100), Request(1, 90, shares=0), Request(20, 120, shares=0))),
     "forks": Case(_FORKS),
-    "forks, many heads": Case(_FORKS, 10, 5, 64),
+    "forks, no groups": Case(_FORKS, 5, 5, 64),
     "forks, one head, pages of 13": Case(_FORKS, 3, 1, 16, 13),
     "windows over forks": Case(_FORKS, specs=_WINDOWS),
     "no queries": Case((Request(1, 20), Request(0, 20), Request(3, 20), Request(0, 0))),

@@ -38,9 +38,9 @@ struct Tile {
 };
 
 // A *decode* is a tile of one query without an explicit mask. A *shared* tile has the queries of several decodes, and keys
-// that all of them see. Its queries are the rows of the batch from `shared_rows[place]` on, its `sequence` is that of the
-// first. Decodes, and shared tiles of some of them, go on from its partial result with the keys behind its own; it comes before
-// these in the array.
+// that all of them see. Its queries are the rows of the batch from `shared_rows[place]` on, its `sequence` is one of theirs.
+// Decodes, and shared tiles of some of them, go on from its partial result with the keys behind its own. It stands before
+// these shared tiles.
 struct Tiles {
     Tile *tiles, *shared;
     int32_t* shared_rows;

@@ -4,7 +4,7 @@
 // Decodes are sorted by their runs of keys, as words are in a dictionary. So those that begin alike stand together, and
 // among these those that go on alike. Each such group gets a shared tile for what it has in common beyond the group around
 // it, from whose result it goes on. A shared tile ends where a block of its decodes would end. So they compute what they
-// would compute alone, bit by bit.
+// would compute alone, bit by bit, unless the keys of one would be split among threads.
 #pragma once
 
 #include "attention.h"
@@ -92,7 +92,8 @@ class Sharing {
         }
         const int64_t end_key = key / block_ * block_;
         if (end_key - above.end_key >= FEWEST_SHARED_KEYS) {
-            tiles_.shared[tiles_.num_shared] = {order_[begin], 0, end - begin, above.end_key, end_key, 0, 1, 0, above.shared, begin};
+            Tile& tile = tiles_.shared[tiles_.num_shared];
+            tile = {order_[begin], 0, end - begin, above.end_key, end_key, 0, 1, 0, above.shared, begin};
             above = {tiles_.num_shared++, end_key};
         }
         part(begin, end, depth, key, above);

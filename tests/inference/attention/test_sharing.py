@@ -1,4 +1,5 @@
-"""Decodes that begin with the same pages go through them together on a CPU, with the results that each has alone."""
+"""Decodes that begin with the same pages go through them together on a CPU. In one thread, results are those of each
+alone, bit by bit."""
 
 from __future__ import annotations
 
@@ -56,7 +57,7 @@ def _shared_keys(problem: Problem, library: Library) -> list[tuple[int, int, int
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("case", ["forks", "forks, many heads", "windows over forks"])
+@pytest.mark.parametrize("case", ["forks", "forks, no groups", "windows over forks"])
 def test_forks_compute_what_they_compute_alone(case: str, dtype: torch.dtype, library: Library) -> None:
     threads = torch.get_num_threads()
     torch.set_num_threads(1)  # with several, keys are split by the work of a batch
