@@ -9,6 +9,7 @@ import torch
 from ..adapters.adapters import Adapters
 from ..adapters.products.choose import choose_products
 from ..attention.choose import choose_attention
+from ..attention.cpu.pages import CpuAttention
 from ..cpu_kernels.masks import MostProbable
 from ..cpu_kernels.ways import OWN, Ways
 from ..device.machine import free_bytes_of_rank
@@ -60,7 +61,9 @@ def load(plan: ServingPlan, ways: Ways = OWN) -> ServedModel:
     embeds = Embeds.make(plan.num_embeds, plan.model.hidden_size, plan.dtype, plan.device, plan.model.by_token)
     attention = choose_attention(plan.config.attention, plan.attention_requirements(num_pages, ways.attention), cache)
     adapters = _adapters(plan, ways, weights)
-    executor = make_executor(plan.config.cuda_graphs, model, attention, embeds, adapters)
+    recordable = isinstance(attention, CpuAttention) and plan.ranks.size == 1
+    library = plan.library if recordable else None
+    executor = make_executor(plan.config.graphs, model, attention, embeds, adapters, library)
     if plan.model.cut != "none":
         executor = PiecewiseExecutor(executor, model, cache, embeds, adapters, weights.states)
     return ServedModel(

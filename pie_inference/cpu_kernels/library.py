@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import ctypes
 import logging
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -18,9 +20,17 @@ INTEGER = ctypes.c_int64
 FLOAT = ctypes.c_float
 
 Kernel = Callable[..., Any]
+Call = tuple[Callable[..., Any], Sequence[Any]]
+"""A function, and what it is called with."""
 SUFFIX = {torch.float32: "float", torch.bfloat16: "bfloat16"}
 
 log = logging.getLogger("pie.kernels")
+
+
+class _Listing(threading.local):
+    """Where the calls of kernels are listed, in this thread."""
+
+    calls: list[Call] | None = None
 
 
 class Library:
@@ -33,13 +43,30 @@ class Library:
         isa.restype = ctypes.c_char_p
         self.isa: str = isa().decode()
         """The instruction set that the kernels use."""
+        self._listing = _Listing()
 
     def kernel(self, name: str, *arguments: Any) -> Kernel:
         """A function of the library that takes `arguments` (ADDRESS, INTEGER, FLOAT) and returns nothing."""
         function = self._functions[name]
         function.argtypes = arguments
         function.restype = None
-        return function
+        listing = self._listing
+
+        def call(*given: Any) -> None:
+            function(*given)
+            if listing.calls is not None:
+                listing.calls.append((function, given))
+
+        return call
+
+    @contextmanager
+    def listing(self, calls: list[Call]) -> Iterator[None]:
+        """Adds the calls of kernels in this thread to `calls`."""
+        self._listing.calls = calls
+        try:
+            yield
+        finally:
+            self._listing.calls = None
 
 
 def find_library(kernels: str, cache_dir: Path, device: torch.device, max_isa: str = "auto") -> Library | None:

@@ -1,9 +1,9 @@
-"""CUDA graphs for decode batches.
+"""Graphs of decode batches: CUDA graphs on GPUs, and lists of calls on CPUs (`cpu_recorder`).
 
 A decode step of a large model is hundreds of small kernels, and launching them one by one takes longer than running
 them. A graph launches all of them with one call, but it replays exactly the recorded kernels on the same memory. So
-each size of `SIZES` has its own graph over buffers at fixed addresses, and a second one with the kernels of adapters. A
-batch is filled up to the next size with rows that write to a scratch slot, loaded into the buffers, and replayed.
+each size has its own graph over buffers at fixed addresses, and a second one with the kernels of adapters. A batch is
+filled up to the next size with rows that write to a scratch slot, loaded into the buffers, and replayed.
 
 A graph is recorded when it is needed. The first batch of a size runs directly, which also compiles and warms up the
 kernels; the second is recorded. Recording at start would delay it by seconds, for sizes that may never occur. Recording
@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import sys
 from bisect import bisect_left
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -25,15 +25,17 @@ from torch import Tensor
 from ..adapters.adapters import Adapters
 from ..adapters.groups import FEW_ROWS, Groups
 from ..attention.interface import AttentionBackend, GraphBackend, GraphPlan
-from ..device.tensors import index_tensor, upload_together
+from ..cpu_kernels.library import Library
+from ..device.tensors import index_tensor, upload, upload_together
 from ..models.interface import Model
 from ..protocol import Forward
+from .cpu_recorder import CpuRecorder
 from .direct import DirectExecutor, Executor
 from .embeds import Embeds
 
 SIZES = (1, 2, 4, 8, 16, 24, 32, 48, 64, 96, 128, 160, 192, 224, 256)
-"""Numbers of sequences that have a graph. Filling up wastes little: a decode step of 24 rows takes as long as one of
-17."""
+"""Numbers of sequences that have a CUDA graph. Filling up wastes little: a decode step of 24 rows takes as long as one
+of 17."""
 
 Work = Callable[[], None]
 
@@ -44,14 +46,26 @@ Kind = tuple[int, tuple[int, ...] | None]
 class Recorder(Protocol):
     """Makes graphs."""
 
-    def record(self, work: Work) -> Work:
-        """A function that runs the kernels that `work` launches. Recording does not run them."""
+    @property
+    def sizes(self) -> Sequence[int]:
+        """Numbers of sequences that have a graph, in order."""
+
+    @property
+    def runs(self) -> bool:
+        """Whether recording runs the work."""
+
+    def record(self, work: Work) -> Work | None:
+        """A function that runs the kernels that `work` launches. None: there is no room for their results. Raises
+        RuntimeError if `work` cannot be recorded."""
 
 
 class CudaRecorder:
     """Implements `Recorder`. All graphs share memory for intermediate results, because they never run side by side."""
 
+    runs = False
+
     def __init__(self) -> None:
+        self.sizes = SIZES
         self._pool = torch.cuda.graph_pool_handle()
 
     def record(self, work: Work) -> Work:
@@ -92,7 +106,8 @@ class GraphExecutor:
         self._running = adapters.layers.running
         self._recorder = recorder
         self._seen: set[Kind] = set()
-        self._recordings: dict[Kind, _Recording] = {}
+        self._recordings: dict[Kind, _Recording | None] = {}  # None: there is no room for one
+        self._has_run: Forward | None = None  # the batch that ran while it was recorded
         self._broken = not model.capturable
 
     def forward(self, batch: Forward) -> None:
@@ -104,7 +119,7 @@ class GraphExecutor:
 
     def _recording(self, batch: Forward) -> _Recording | None:
         """The graph for a batch, recorded now if possible; None if there is none."""
-        size = _next_size(len(batch.q_slots))
+        size = _next_size(len(batch.q_slots), self._recorder.sizes)
         if self._broken or size is None or not self._attention.can_replay(batch):
             return None
         kind = self._kind(size)
@@ -133,18 +148,22 @@ class GraphExecutor:
                 del self._recordings[old]  # of adapters that had another form
         try:
             self._recordings[kind] = self._record(kind[0], batch)
+            self._has_run = batch if self._recorder.runs else None
         except RuntimeError as error:
             self._broken = True
-            print(f"decode runs without CUDA graphs: recording one failed: {error}", file=sys.stderr)
+            print(f"decode runs kernel by kernel: recording a step failed: {error}", file=sys.stderr)
 
-    def _record(self, size: int, batch: Forward) -> _Recording:
+    def _record(self, size: int, batch: Forward) -> _Recording | None:
         vectors = self._embeds.vectors
         device = vectors.device
         plan = self._attention.graph_plan(size)
-        inputs = torch.zeros(2, size, dtype=torch.int64, device=device)
+        inputs = upload(_filled_up(batch, size, len(self._embeds)), device)
         outputs = torch.zeros(size, vectors.shape[1], dtype=vectors.dtype, device=device)
         every = torch.arange(size, device=device)
-        groups = None if self._running.groups is None else Groups.room(size, self._adapters.most, device)
+        groups = None
+        if self._running.groups is not None:
+            groups = Groups.room(size, self._adapters.most, device)
+            groups.fill(self._running.groups)
 
         def work() -> None:
             embeds, positions = inputs
@@ -153,7 +172,8 @@ class GraphExecutor:
                 outputs.copy_(self._model.forward(hidden, positions, plan, every, tokens))
 
         plan.update(batch)
-        return _Recording(plan, inputs, outputs, groups, self._recorder.record(work))
+        replay = self._recorder.record(work)
+        return None if replay is None else _Recording(plan, inputs, outputs, groups, replay)
 
     def _replay(self, recording: _Recording, batch: Forward) -> None:
         indices = [
@@ -161,29 +181,43 @@ class GraphExecutor:
             index_tensor(batch.out_embeds, len(self._embeds), "embed"),
             index_tensor(batch.out_rows, len(batch.q_embeds), "row"),
         ]
-        recording.plan.update(batch)
         inputs, outputs, keep = upload_together(indices, self._embeds.vectors.device)
-        recording.inputs.copy_(inputs)
-        if recording.groups is not None and self._running.groups is not None:
-            recording.groups.fill(self._running.groups)
-        recording.replay()
+        if batch is not self._has_run:
+            recording.plan.update(batch)
+            recording.inputs.copy_(inputs)
+            if recording.groups is not None and self._running.groups is not None:
+                recording.groups.fill(self._running.groups)
+            recording.replay()
+        self._has_run = None
         self._embeds.vectors.index_copy_(0, outputs, recording.outputs.index_select(0, keep))
 
 
 def make_executor(
-    choice: str, model: Model, attention: AttentionBackend, embeds: Embeds, adapters: Adapters
+    choice: str,
+    model: Model,
+    attention: AttentionBackend,
+    embeds: Embeds,
+    adapters: Adapters,
+    library: Library | None,
 ) -> Executor:
-    """The executor of a model. It uses graphs on a GPU whose attention backend can be recorded, unless `choice`
-    (`WorkerOptions.cuda_graphs`) forbids them."""
+    """The executor of a model. It uses graphs where the attention backend can be recorded, unless `choice`
+    (`WorkerOptions.graphs`) forbids them. `library`: the kernels for CPUs, if steps consist of these and of torch."""
     direct = DirectExecutor(model, attention, embeds)
-    if choice == "off" or embeds.vectors.device.type != "cuda" or not isinstance(attention, GraphBackend):
+    if choice == "off" or not isinstance(attention, GraphBackend):
         return direct
-    return GraphExecutor(direct, model, attention, embeds, adapters, CudaRecorder())
+    recorder: Recorder
+    if embeds.vectors.device.type == "cuda":
+        recorder = CudaRecorder()
+    elif library is not None:
+        recorder = CpuRecorder(library)
+    else:
+        return direct
+    return GraphExecutor(direct, model, attention, embeds, adapters, recorder)
 
 
-def _next_size(rows: int) -> int | None:
-    place = bisect_left(SIZES, rows)
-    return SIZES[place] if rows and place < len(SIZES) else None
+def _next_size(rows: int, sizes: Sequence[int]) -> int | None:
+    place = bisect_left(sizes, rows)
+    return sizes[place] if rows and place < len(sizes) else None
 
 
 def _filled_up(batch: Forward, size: int, num_embeds: int) -> Tensor:

@@ -80,8 +80,8 @@ def adapters(setting: Setting) -> Checks:
 def _adapter_graphs(setting: Setting) -> Errors:
     if not setting.is_gpu:
         raise Unavailable("CUDA graphs need a GPU")
-    worker = served(setting, "bfloat16", cuda_graphs="auto")
-    replayed, direct = (_adapted(setting, one) for one in (worker, served(setting, "bfloat16", cuda_graphs="off")))
+    worker = served(setting, "bfloat16", graphs="auto")
+    replayed, direct = (_adapted(setting, one) for one in (worker, served(setting, "bfloat16", graphs="off")))
     recorded = [form for _, form in worker._served.executor._recordings if form is not None]
     assert recorded, "no step with adapters was recorded"
     return compare(torch.from_numpy(replayed), torch.from_numpy(direct).double(), LOGPROB_ERROR["bfloat16"])

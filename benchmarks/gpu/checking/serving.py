@@ -121,8 +121,8 @@ def graphs(setting: Setting) -> Checks:
 
 def _graphs(setting: Setting, attention: str) -> Errors:
     _need(setting, attention)
-    eager = served(setting, "bfloat16", attention=attention, cuda_graphs="off")
-    replayed = served(setting, "bfloat16", attention=attention, cuda_graphs="auto")
+    eager = served(setting, "bfloat16", attention=attention, graphs="off")
+    replayed = served(setting, "bfloat16", attention=attention, graphs="auto")
     return _compare_decoding(replayed, eager, "bfloat16")
 
 

@@ -68,7 +68,8 @@ def why_unsuitable(shape: KvShape, num_pages: int) -> str | None:
 
 
 class CpuAttention:
-    """Implements `AttentionBackend` for caches that `why_unsuitable` accepts."""
+    """Implements `AttentionBackend` and `GraphBackend` for caches that `why_unsuitable` accepts. A graph serves batches
+    of its size only: rows are not filled up."""
 
     def __init__(self, cache: KvCache, num_heads: int, specs: Sequence[AttentionSpec], library: Library) -> None:
         shape, a = cache.shape, ADDRESS
@@ -83,14 +84,19 @@ class CpuAttention:
             f"attend_{SUFFIX[shape.dtype]}", a, a, a, a, a, INTEGER, a, INTEGER, a, FLOAT, FLOAT, a
         )
 
+    def can_replay(self, batch: Forward) -> bool:
+        return len(batch.q_slots) == len(batch.q_indptr) - 1 and bool((np.diff(batch.q_indptr) == 1).all())
+
+    def graph_plan(self, size: int) -> CpuGraphPlan:
+        return CpuGraphPlan(size, self)
+
     def plan(self, batch: Forward) -> CpuAttentionPlan:
         ragged = check(batch, self._cache.shape.page_size, self._cache.num_pages)
         highest = int(batch.q_positions.max(initial=0))
         windows = [window for window in self._windows if window <= highest]
         keys = self._keys(batch, int(ragged.num_keys.sum()), bool(windows))
-        whole = self._tiles(keys, 0)
-        tiles = {window: self._tiles(keys, window) for window in windows}
-        layers = [(layer, tiles.get(layer.spec.window or 0, whole)) for layer in self._layers]
+        tiles = {window: self._tiles(keys, window) for window in (0, *windows)}
+        layers = [(layer, tiles.get(layer.spec.window or 0, tiles[0])) for layer in self._layers]
         return CpuAttentionPlan(self._shape, keys, layers, self._attend)
 
     def _keys(self, batch: Forward, num_keys: int, with_positions: bool) -> _Keys:
@@ -184,6 +190,24 @@ class CpuAttentionPlan:
             None if sinks is None else sinks.data_ptr(),
         )
         return output
+
+
+class CpuGraphPlan(CpuAttentionPlan):
+    """Implements `GraphPlan`: a plan whose structures stay where they are. They get the contents of others."""
+
+    def __init__(self, size: int, backend: CpuAttention) -> None:
+        tiles = {layer.spec.window or 0: _TileList(_Tiles(), ()) for layer in backend._layers}
+        layers = [(layer, tiles[layer.spec.window or 0]) for layer in backend._layers]
+        super().__init__(backend._shape, _Keys(_Batch(), ()), layers, backend._attend)
+        self.size = size
+        self._backend = backend
+        self._newest: CpuAttentionPlan  # has the arrays to which the structures point
+
+    def update(self, batch: Forward) -> None:
+        self._newest = newest = self._backend.plan(batch)
+        ctypes.pointer(self._keys.structure)[0] = newest._keys.structure
+        for (_, own), (_, new) in zip(self._layers, newest._layers, strict=True):
+            ctypes.pointer(own.structure)[0] = new.structure
 
 
 def _with_dense_heads(vectors: Tensor) -> Tensor:

@@ -23,7 +23,7 @@ from pie_inference.device import flashinfer_library
 from pie_inference.device.flashinfer_library import ModuleKey
 from pie_inference.errors import BatchError
 from pie_inference.execution.direct import DirectExecutor, Executor
-from pie_inference.execution.graphs import GraphExecutor, Work
+from pie_inference.execution.graphs import SIZES, GraphExecutor, Work
 from pie_inference.kv_cache.pages import KvCache, KvShape
 from pie_inference.serving.worker import Worker
 from testing.attention_oracle import (
@@ -259,6 +259,8 @@ def test_a_kernel_plans_again_only_when_its_last_plan_was_copied(monkeypatch: py
 
 class AgainRecorder:
     """Does the work again for each replay."""
+
+    sizes, runs = SIZES, False
 
     def record(self, work: Work) -> Work:
         return work
