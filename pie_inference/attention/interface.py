@@ -56,7 +56,7 @@ class AttentionBackend(Protocol):
 
 
 class GraphPlan(Protocol):
-    """Attention for decode batches of at most `size` sequences on memory at fixed addresses, so that a CUDA graph
+    """Attention for decode batches of at most `size` sequences on memory at fixed addresses, so that a graph
     recorded with one batch serves others."""
 
     size: int
@@ -72,7 +72,7 @@ class GraphPlan(Protocol):
 
 @runtime_checkable
 class GraphBackend(Protocol):
-    """The methods that a backend needs beside `AttentionBackend` so that CUDA graphs can record it."""
+    """The methods that a backend needs beside `AttentionBackend` so that graphs can record it."""
 
     def can_replay(self, batch: Forward) -> bool:
         """Whether graphs may serve the batch: each sequence has one query, and the batch fits the backend's plans."""

@@ -1,5 +1,6 @@
-"""Records decode steps on a CPU. A step of a small model is some fifty kernels of a few microseconds, and what Python
-and torch do between them takes longer than they do."""
+"""Records decode steps on a CPU. A step of the demo model is 56 calls, most of them of a few microseconds, and a sixth
+of its time is what Python and torch do between these. Threads that wait for a call fall asleep meanwhile, so larger
+models gain as much."""
 
 from __future__ import annotations
 
@@ -85,7 +86,7 @@ class _Memory:
 
 
 class _Operations(TorchDispatchMode):
-    """Runs each operation of torch, and lists it unless it is only another view. Results are kept in `memory`. Raises
+    """Runs each operation of torch, and lists it unless it makes only a view. Results are kept in `memory`. Raises
     RuntimeError for an operation whose result is a number or a shape that the next step may have otherwise."""
 
     def __init__(self, calls: list[Call], memory: _Memory) -> None:

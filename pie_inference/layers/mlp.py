@@ -20,7 +20,7 @@ class FeedForward(Protocol):
     """A layer that works on each row separately."""
 
     capturable: bool
-    """Whether a CUDA graph can record it."""
+    """Whether a graph can record it."""
 
     def __call__(self, rows: Tensor, /) -> Tensor:
         """[T, hidden_size] to [T, hidden_size]."""

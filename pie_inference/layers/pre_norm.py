@@ -28,7 +28,7 @@ class PreNormLayer:
         add_one: bool = False,
         capturable: bool = True,
     ) -> None:
-        """`add_one`: norms store their weights minus one. `capturable`: whether CUDA graphs can record `attention`."""
+        """`add_one`: norms store their weights minus one. `capturable`: whether graphs can record `attention`."""
         self._attention_norm = RmsNorm(weights, f"{prefix}.input_layernorm", size, eps, add_one=add_one)
         self._attention = attention
         name = f"{prefix}.post_attention_layernorm"

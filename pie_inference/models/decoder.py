@@ -25,7 +25,7 @@ class Layer(Protocol):
     """One Transformer layer."""
 
     capturable: bool
-    """Whether a CUDA graph can record the layer: its launches do not depend on numbers on the device."""
+    """Whether a graph can record the layer: its launches do not depend on numbers on the device."""
 
     def __call__(self, hidden: Tensor, change: Tensor | None, rotation: Rotation, attention: AttentionPlan) -> Tensor:
         """Adds `change`, the result of the layer before, and its own results except the last to the residual stream

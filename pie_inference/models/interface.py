@@ -21,7 +21,7 @@ class Model(Protocol):
     vision: VisionTower | None
     """What turns images into vectors; None: the model takes no images."""
     capturable: bool
-    """Whether a CUDA graph can record `forward`: its launches do not depend on numbers on the device."""
+    """Whether a graph can record `forward`: its launches do not depend on numbers on the device."""
 
     def embed(self, tokens: Tensor) -> Tensor:
         """Tokens [T] to vectors [T, hidden_size]."""

@@ -23,7 +23,7 @@ class GroupedLinear(Protocol):
     """Layers without a bias of equal sizes, such as those of the experts of a model, each for rows of its own."""
 
     capturable: bool
-    """Whether a CUDA graph can record it."""
+    """Whether a graph can record it."""
 
     def __call__(self, rows: Tensor, ends: Tensor) -> Tensor:
         """Rows [R, in_features], those of one layer behind those of the one before, to rows [R, out_features]. ends:

@@ -51,7 +51,7 @@ class Products(Protocol):
     """Kernels for one kind of device."""
 
     capturable: bool
-    """Whether a CUDA graph can record `add`: its launches depend on nothing of the groups but the shapes of tensors."""
+    """Whether a graph can record `add`: its launches depend on nothing of the groups but the shapes of tensors."""
 
     def add(self, results: Tensor, inputs: Tensor, groups: Groups, loras: LayerLoras) -> None:
         """Adds to the results [T, out_features] of a layer what the rows' adapters give for its inputs [T,

@@ -170,7 +170,7 @@ def takes_experts(weights: WeightLoader) -> bool:
 
 
 def can_record_experts(model: Any, weights: WeightLoader) -> bool:
-    """Whether a CUDA graph can record the experts of all layers, if there are any."""
+    """Whether a graph can record the experts of all layers, if there are any."""
     experts = experts_of(model) | (batched_experts_of(model) if takes_experts(weights) else {})
     return all(_can_record(module, weights) for module in experts.values())
 
