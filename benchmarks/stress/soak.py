@@ -30,7 +30,7 @@ from typing import Any
 import psutil
 
 from pie_control.client import Client, InferletEnded, ServerUnavailable
-from pie_control.errors import HostUnavailable, WorkerUnavailable
+from pie_control.errors import Conflict, HostUnavailable, WorkerUnavailable
 
 from ..report import ROOT
 from ..support.processes import of_part
@@ -162,7 +162,8 @@ class _Soak:
         async with asyncio.timeout(MOST_SECONDS):
             running = await client.launch(folder / f"{folder.name}.py", *options.get("arguments", ()))
             for message in options.get("messages", ()):
-                await running.send(message)
+                with contextlib.suppress(Conflict):  # it has ended, and its result says why
+                    await running.send(message)
             async for _ in running:
                 if vanishes:
                     _break(client)

@@ -53,15 +53,16 @@ class Library:
         listing = self._listing
 
         def call(*given: Any) -> None:
-            function(*given)
-            if listing.calls is not None:
+            if listing.calls is None:
+                function(*given)
+            else:
                 listing.calls.append((function, given))
 
         return call
 
     @contextmanager
     def listing(self, calls: list[Call]) -> Iterator[None]:
-        """Adds the calls of kernels in this thread to `calls`."""
+        """Calls of kernels in this thread go to `calls`, in place of being made."""
         self._listing.calls = calls
         try:
             yield

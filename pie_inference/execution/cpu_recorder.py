@@ -1,6 +1,5 @@
 """Records decode steps on a CPU. A step of the demo model is 56 calls, most of them of a few microseconds, and a sixth
-of its time is what Python and torch do between these. Threads that wait for a call fall asleep meanwhile, so larger
-models gain as much."""
+of its time is what Python and torch do between these."""
 
 from __future__ import annotations
 
@@ -16,10 +15,10 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from ..cpu_kernels.library import Call, Library
 
 SIZES = range(1, 33)
-"""Numbers of sequences that have a recording. There is one for each: a row more costs a CPU more than a recording. With
-more rows, what lies between the kernels is a tenth of the time, and less."""
+"""Numbers of sequences that have a recording. There is one for each, as a CPU would compute rows that fill up. With
+more rows, what lies between the kernels is less than a tenth of the time."""
 MOST_BYTES = 64 << 20
-"""Memory for the results inside of a step. Those of larger steps take so long that a recording gains little."""
+"""Memory for the results inside of a step. A step that needs more is not recorded."""
 ALIGNMENT = 64
 
 _MEMORY = {
@@ -38,7 +37,7 @@ class CpuRecorder:
     """Implements `Recorder`: lists the calls of kernels and operations of torch, and makes them again on the same
     memory. All recordings share memory for results inside of them, because they never run side by side."""
 
-    sizes, runs = SIZES, True
+    sizes = SIZES
 
     def __init__(self, library: Library) -> None:
         self._library = library
@@ -86,8 +85,9 @@ class _Memory:
 
 
 class _Operations(TorchDispatchMode):
-    """Runs each operation of torch, and lists it unless it makes only a view. Results are kept in `memory`. Raises
-    RuntimeError for an operation whose result is a number or a shape that the next step may have otherwise."""
+    """Runs each operation of torch, as the next ones need its result, and lists it unless it makes only a view. Results
+    are kept in `memory`. Raises RuntimeError for an operation whose result is a number or a shape that the next step
+    may have otherwise."""
 
     def __init__(self, calls: list[Call], memory: _Memory) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
@@ -112,35 +112,28 @@ class _Operations(TorchDispatchMode):
             return result
         if operation.overloadpacket in _MEMORY:
             return self._memory.place(result)
-        if isinstance(result, Tensor):
-            kept = self._memory.place(result)
-            self._calls.append((_compute, (run, kept)))
-            return kept.copy_(result)
-        if isinstance(result, (tuple, list)):
-            return self._several(run, result)
-        return result  # a type, or a number that follows from shapes
-
-    def _several(self, run: Callable[[], Any], results: Sequence[Tensor]) -> tuple[Tensor, ...]:
+        results = _all(result)
+        if not results or not isinstance(results[0], Tensor):
+            return result  # a type, or a number that follows from shapes
         kept = tuple(map(self._memory.place, results))
-        self._calls.append((_compute_all, (run, kept)))
-        for own, result in zip(kept, results, strict=True):
-            own.copy_(result)
-        return kept
+        _keep(kept, lambda: result)
+        self._calls.append((_keep, (kept, run)))
+        return kept[0] if results[0] is result else kept
+
+
+def _all(result: Any) -> Sequence[Any]:
+    return result if isinstance(result, (tuple, list)) else (result,)
+
+
+def _keep(kept: Sequence[Tensor], run: Callable[[], Any]) -> None:
+    for own, one in zip(kept, _all(run()), strict=True):
+        own.copy_(one)
 
 
 def _is_view(result: Any, args: Sequence[Any]) -> bool:
     """Whether the result, or each of several, is in the memory of the first argument. (Operations such as `to` tell by
     their schema that they may be views, whether they are or not.)"""
-    one = result[0] if isinstance(result, (tuple, list)) and result else result
+    one = next(iter(_all(result)), None)
     if not args or not isinstance(args[0], Tensor) or not isinstance(one, Tensor):
         return False
     return one.untyped_storage().data_ptr() == args[0].untyped_storage().data_ptr()
-
-
-def _compute(run: Callable[[], Tensor], kept: Tensor) -> None:
-    kept.copy_(run())
-
-
-def _compute_all(run: Callable[[], Sequence[Tensor]], kept: Sequence[Tensor]) -> None:
-    for own, result in zip(kept, run(), strict=True):
-        own.copy_(result)

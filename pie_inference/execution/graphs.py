@@ -26,7 +26,7 @@ from ..adapters.adapters import Adapters
 from ..adapters.groups import FEW_ROWS, Groups
 from ..attention.interface import AttentionBackend, GraphBackend, GraphPlan
 from ..cpu_kernels.library import Library
-from ..device.tensors import index_tensor, upload, upload_together
+from ..device.tensors import index_tensor, upload_together
 from ..models.interface import Model
 from ..protocol import Forward
 from .cpu_recorder import CpuRecorder
@@ -50,22 +50,17 @@ class Recorder(Protocol):
     def sizes(self) -> Sequence[int]:
         """Numbers of sequences that have a graph, in order."""
 
-    @property
-    def runs(self) -> bool:
-        """Whether recording runs the work."""
-
     def record(self, work: Work) -> Work | None:
-        """A function that runs the kernels that `work` launches. None: there is no room for their results. Raises
-        RuntimeError if `work` cannot be recorded."""
+        """A function that runs the kernels that `work` launches. Recording does not run them. None: there is no room
+        for their results. Raises RuntimeError if `work` cannot be recorded."""
 
 
 class CudaRecorder:
     """Implements `Recorder`. All graphs share memory for intermediate results, because they never run side by side."""
 
-    runs = False
+    sizes = SIZES
 
     def __init__(self) -> None:
-        self.sizes = SIZES
         self._pool = torch.cuda.graph_pool_handle()
 
     def record(self, work: Work) -> Work:
@@ -107,7 +102,6 @@ class GraphExecutor:
         self._recorder = recorder
         self._seen: set[Kind] = set()
         self._recordings: dict[Kind, _Recording | None] = {}  # None: there is no room for one
-        self._has_run: Forward | None = None  # the batch that ran while it was recorded
         self._broken = not model.capturable
 
     def forward(self, batch: Forward) -> None:
@@ -148,7 +142,6 @@ class GraphExecutor:
                 del self._recordings[old]  # of adapters that had another form
         try:
             self._recordings[kind] = self._record(kind[0], batch)
-            self._has_run = batch if self._recorder.runs else None
         except RuntimeError as error:
             self._broken = True
             print(f"decode runs kernel by kernel: recording a step failed: {error}", file=sys.stderr)
@@ -157,13 +150,10 @@ class GraphExecutor:
         vectors = self._embeds.vectors
         device = vectors.device
         plan = self._attention.graph_plan(size)
-        inputs = upload(_filled_up(batch, size, len(self._embeds)), device)
+        inputs = torch.zeros(2, size, dtype=torch.int64, device=device)
         outputs = torch.zeros(size, vectors.shape[1], dtype=vectors.dtype, device=device)
         every = torch.arange(size, device=device)
-        groups = None
-        if self._running.groups is not None:
-            groups = Groups.room(size, self._adapters.most, device)
-            groups.fill(self._running.groups)
+        groups = None if self._running.groups is None else Groups.room(size, self._adapters.most, device)
 
         def work() -> None:
             embeds, positions = inputs
@@ -181,14 +171,12 @@ class GraphExecutor:
             index_tensor(batch.out_embeds, len(self._embeds), "embed"),
             index_tensor(batch.out_rows, len(batch.q_embeds), "row"),
         ]
+        recording.plan.update(batch)
         inputs, outputs, keep = upload_together(indices, self._embeds.vectors.device)
-        if batch is not self._has_run:
-            recording.plan.update(batch)
-            recording.inputs.copy_(inputs)
-            if recording.groups is not None and self._running.groups is not None:
-                recording.groups.fill(self._running.groups)
-            recording.replay()
-        self._has_run = None
+        recording.inputs.copy_(inputs)
+        if recording.groups is not None and self._running.groups is not None:
+            recording.groups.fill(self._running.groups)
+        recording.replay()
         self._embeds.vectors.index_copy_(0, outputs, recording.outputs.index_select(0, keep))
 
 

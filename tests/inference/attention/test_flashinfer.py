@@ -260,7 +260,7 @@ def test_a_kernel_plans_again_only_when_its_last_plan_was_copied(monkeypatch: py
 class AgainRecorder:
     """Does the work again for each replay."""
 
-    sizes, runs = SIZES, False
+    sizes = SIZES
 
     def record(self, work: Work) -> Work:
         return work

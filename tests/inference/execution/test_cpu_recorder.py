@@ -31,7 +31,7 @@ from tests.inference.execution.test_graphs import PROMPTS, generate
 pytestmark = needs_kernels
 DTYPES = ("float32", "bfloat16")
 STEPS = 30
-"""With the longest prompt they go beyond the window of the models that have one."""
+"""Texts that begin within the window of a model go beyond it."""
 
 
 def serve(folder: Path, cache: Path, **options: str) -> tuple[Worker, Worker]:
@@ -152,7 +152,7 @@ def test_only_calls_of_the_thread_are_listed(library: Library, ops: CpuOps) -> N
         ops.rms_norm(torch.ones(1, 8), torch.ones(8), 1e-5)
 
     with library.listing(calls):
-        norm()
+        norm()  # is not made
         other = threading.Thread(target=norm)
         other.start()
         other.join()

@@ -87,7 +87,7 @@ class FakeRecorder:
     """Replays by doing the work again. It keeps track of what happens when."""
 
     def __init__(self, error: str | None = None) -> None:
-        self.sizes, self.runs = cuda_graphs.SIZES, False
+        self.sizes = cuda_graphs.SIZES
         self.recorded = self.replayed = 0
         self._error = error
 
