@@ -12,6 +12,21 @@ static constexpr float FOUR_BITS_ADDED = 16;
 // The magnitudes of floating-point numbers of 4 bits (e2m1).
 static constexpr float E2M1[8] = {0, 0.5, 1, 1.5, 2, 3, 4, 6};
 
+// Pairs of bfloat16 numbers, as floats.
+struct Pairs {
+    using Factor = float;
+    static constexpr int FEATURES = 2, PARTS = 1, BYTES = UNIT * 2, MOST_DIRECT = LANES == 16 ? 16 : 8, CONSTANTS = 1;
+
+    INLINE_MEMBER void decode(const char* from, int, Words* words) const {
+        UNROLLED
+        for (int v = 0; v < VECTORS_PER_UNIT; v++) {
+            Words pair = read<Words>(from + v * sizeof(Words));
+            words[v] = pair << 16;
+            words[VECTORS_PER_UNIT + v] = pair & 0xffff0000;
+        }
+    }
+};
+
 #if WITH_PAIRS
 
 // The upper and the lower bytes of the bfloat16 numbers of 128 magnitudes.
@@ -196,21 +211,6 @@ struct FourBitFloats {
 #else
         return (Floats)((codes & 7) << 22) * splat(0x1p126f);
 #endif
-    }
-};
-
-// Pairs of bfloat16 numbers, as floats.
-struct Pairs {
-    using Factor = float;
-    static constexpr int FEATURES = 2, PARTS = 1, BYTES = UNIT * 2, MOST_DIRECT = 8, CONSTANTS = 1;
-
-    INLINE_MEMBER void decode(const char* from, int, Words* words) const {
-        UNROLLED
-        for (int v = 0; v < VECTORS_PER_UNIT; v++) {
-            Words pair = read<Words>(from + v * sizeof(Words));
-            words[v] = pair << 16;
-            words[VECTORS_PER_UNIT + v] = pair & 0xffff0000;
-        }
     }
 };
 

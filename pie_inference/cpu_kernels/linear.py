@@ -14,6 +14,8 @@ from .library import ADDRESS, INTEGER, Library
 
 UNIT = 16
 """Outputs that are packed together."""
+NARROW = "narrow"
+"""The form of weights in bfloat16 whose rows are float32."""
 
 
 class _LinearLayer(ctypes.Structure):

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from ..loading.checkpoint import Checkpoint, StoredTensor
+from ..loading.checkpoint import BYTES, Checkpoint, StoredTensor
 from ..loading.weight_sizes import tensor_bytes, tied_head
 
 EXPERT_COUNTS = ("num_local_experts", "num_experts", "n_routed_experts")
@@ -39,7 +39,9 @@ class Costs:
 
 
 def model_costs(checkpoint: Checkpoint, config: Mapping[str, Any], dtype: torch.dtype, quantization: str) -> Costs:
-    """The costs of a checkpoint's model. `config` is its config.json."""
+    """The costs of a checkpoint's model. `config` is its config.json. Numbers that are stored in bfloat16 count as
+    such, as `LinearPacker` keeps them, whatever the model's format.
+    """
     parts: dict[str, list[StoredTensor]] = {"layer": [], "expert": [], "head": [], "table": []}
     for tensor in checkpoint.tensors():
         if len(tensor.shape) > 1:
@@ -47,7 +49,8 @@ def model_costs(checkpoint: Checkpoint, config: Mapping[str, Any], dtype: torch.
     head = parts["head"] or [tied_head(table) for table in parts["table"]]
 
     def nbytes(tensors: list[StoredTensor]) -> int:
-        return sum(tensor_bytes(tensor, dtype.itemsize, quantization) for tensor in tensors)
+        sizes = (BYTES["BF16"] if tensor.format == "BF16" else dtype.itemsize for tensor in tensors)
+        return sum(tensor_bytes(tensor, size, quantization) for tensor, size in zip(tensors, sizes, strict=True))
 
     def numbers(tensors: list[StoredTensor]) -> int:
         return sum(tensor.numel for tensor in tensors)

@@ -68,10 +68,11 @@ def test_a_model_of_another_kind_is_a_problem(folder: Path, tmp_path: Path) -> N
     assert (found.shape, found.choice) == (None, None)
 
 
-def test_costs_of_a_dense_model(tmp_path: Path) -> None:
-    make_checkpoint(tmp_path, tie_embeddings=True)
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32], ids=str)
+def test_costs_of_a_dense_model(tmp_path: Path, dtype: torch.dtype) -> None:
+    make_checkpoint(tmp_path, dtype=torch.bfloat16, tie_embeddings=True)
     checkpoint = Checkpoint(tmp_path)
-    costs = model_costs(checkpoint, {}, torch.bfloat16, "none")
+    costs = model_costs(checkpoint, {}, dtype, "none")
     matrices = sum(tensor.numel for tensor in checkpoint.tensors() if len(tensor.shape) == 2)
     assert costs.read_bytes(1) == costs.read_bytes(9) == 2 * matrices  # the table serves as the head
     assert costs.operations(5, 2) == 2 * (5 * (matrices - 272 * 64) + 2 * 272 * 64)

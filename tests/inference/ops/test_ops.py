@@ -167,6 +167,20 @@ def test_linear_keeps_no_reference_to_what_it_packed(ops: CpuOps, dtype: torch.d
     assert torch.equal(multiply(rows), before)
 
 
+@pytest.mark.parametrize("ins", [70, 5000])
+def test_linear_is_the_same_whether_weights_are_kept_in_half_of_the_memory(
+    ops: CpuOps, dtype: torch.dtype, ins: int
+) -> None:
+    """Weights of float32 layers are, if all are bfloat16 numbers; one that is not keeps the others in float32."""
+    weight, more = random(torch.bfloat16, 90, ins, seed=1), torch.full((1, ins), 1 + 2**-20)
+    layers = [ops.linear(parts, None) for parts in ([weight], [weight.float()], [weight.float(), more])]
+    for count in (1, 5, 8, 9, 16, 17, 40):
+        rows = random(dtype, count, ins)
+        narrow, found, wide = (layer(rows) for layer in layers)
+        assert torch.equal(found, narrow)
+        assert torch.equal(wide[:, :90], narrow)
+
+
 @pytest.mark.parametrize("ins", [3000, 3008])
 def test_rows_do_not_depend_on_each_other(ops: CpuOps, dtype: torch.dtype, ins: int) -> None:
     """What else is in a batch must not change a bit of a row."""
