@@ -107,7 +107,7 @@ static void multiply_layers(const Layers& all, const Rows<Number>& rows, int64_t
     }
 
 EXPORT(float, float, Plain<float>)
-EXPORT(narrow, float, Pairs)  // weights in half of the memory
+EXPORT(narrow, float, Pairs)  // weights that are bfloat16
 EXPORT(bfloat16, bfloat16, Stored<bfloat16>)
 EXPORT(int8, bfloat16, EightBits<true>)
 EXPORT(fp8, bfloat16, EightBits<false>)

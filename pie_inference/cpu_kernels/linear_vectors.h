@@ -18,7 +18,7 @@ class LinearInVectors : LinearParts<Number, Form> {
         : Parts(layer, form, rows), words_(layer.ins / PER_WORD<Factor>) {
         blocks_ = (rows.count + Parts::ROW_BLOCK - 1) / Parts::ROW_BLOCK;
         few_ = rows.count <= Form::MOST_DIRECT;
-        units_per_chunk_ = few_ ? most_units<Form>((int)rows.count) : most_units<Plain<Factor>>(MOST_ROWS);
+        units_per_chunk_ = few_ ? most_units<Form>((int)std::min<int64_t>(rows.count, MOST_ROWS)) : most_units<Plain<Factor>>(MOST_ROWS);
         columns_ = (units_ + units_per_chunk_ - 1) / units_per_chunk_;
         for (int64_t block = 0; block < blocks_; block++) tiles_ += tiles_of(block_rows(block).size());
     }

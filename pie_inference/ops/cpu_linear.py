@@ -35,7 +35,7 @@ class LinearPacker:
         self._pack = {
             (source, kept): library.kernel(f"pack_{SOURCES[source]}_{SUFFIX[kept]}", a, n, n, a, n)
             for source in SOURCES
-            for kept in SUFFIX
+            for kept in {dtype, torch.bfloat16}
         }
 
     def make(self, parts: Sequence[Tensor], bias: Tensor | None) -> Linear:
@@ -43,7 +43,8 @@ class LinearPacker:
         packed."""
         stored = self._readable(parts)
         outs, ins = sum(len(part) for part in stored), stored[0].shape[1]
-        kept = torch.bfloat16 if all(map(_is_bfloat16, stored)) else self._dtype
+        fits = self._dtype == torch.bfloat16 or all(map(_is_bfloat16, stored))
+        kept = torch.bfloat16 if fits else self._dtype
         per_step = STEP_BYTES // kept.itemsize
         weights = self._memory.allocate(-(-outs // UNIT) * UNIT * -(-ins // per_step) * STEP_BYTES)
         rows = np.concatenate([_row_addresses(part) for part in stored])

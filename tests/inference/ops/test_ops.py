@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from pie_inference.cpu_kernels.library import Library
+from pie_inference.cpu_kernels.linear import CpuLinear
 from pie_inference.ops.cpu_ops import CpuOps
 from pie_inference.ops.interface import Activation, Rotation
 from pie_inference.ops.torch_ops import TorchOps
@@ -179,6 +180,9 @@ def test_linear_is_the_same_whether_weights_are_kept_in_half_of_the_memory(
         narrow, found, wide = (layer(rows) for layer in layers)
         assert torch.equal(found, narrow)
         assert torch.equal(wide[:, :90], narrow)
+    if dtype == torch.float32:
+        sizes = [layer._kept[0].nbytes for layer in layers if isinstance(layer, CpuLinear)]
+        assert sizes == [96 * ins * 2, 96 * ins * 2, 96 * ins * 4], "outputs in units of 16"
 
 
 @pytest.mark.parametrize("ins", [3000, 3008])
