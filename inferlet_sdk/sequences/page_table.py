@@ -19,8 +19,6 @@ from inferlet_sdk.sequences.queues import MANY_CONTEXTS, Queues
 
 PAGES_AHEAD = 4
 """Number of pages allocated at once while a context grows token by token."""
-
-
 MOST_MOVED = 1 << 16
 """Tokens that the host copies or moves in one call."""
 
@@ -253,22 +251,20 @@ class PageTable:
         dropped = _merged([*self.dropped, (start, stop)])
         gap = _count(dropped) - _count(self.dropped) if close_gap else 0
         behind = next(end for begin, end in dropped if begin <= start < end)
-        if gap:
-            self._own(queue, behind, computed)
-        self.dropped = dropped
-        size, unused = self._page_size, []
-        for place in range(start // size, (stop - 1) // size + 1):
+        size, whole, unused = self._page_size, [(0, self._page_size)], []
+        first, last = start // size, (stop - 1) // size
+        changed = {place for place in (first, last) if self._within(dropped, place) != whole}
+        self._own(queue, changed.union(range(behind // size, -(-computed // size)) if gap else ()), computed)
+        self.dropped = dropped  # there is room for all that it takes
+        for place in range(first, last + 1):
             page, hidden = self._pages[place], self._hidden(place)
             if page is _DROPPED:
                 continue
-            if hidden == [(0, size)]:
+            if hidden == whole:
                 unused.append(page)
                 self._pages[place] = _DROPPED
-                continue
-            if page.is_shared:
-                unused.append(page)
-                page = self._pages[place] = self._copy(queue, page, size)
-            _hide(queue, page, hidden)
+            else:
+                _hide(queue, page, hidden)
         if gap:
             self._move(queue, behind, computed, -gap, computed)
         self._release(queue, unused)
@@ -277,14 +273,17 @@ class PageTable:
 
     def _hidden(self, place: int) -> list[tuple[int, int]]:
         """The ranges of slots in the page at a place whose tokens were dropped."""
+        return self._within(self.dropped, place)
+
+    def _within(self, tokens: Iterable[tuple[int, int]], place: int) -> list[tuple[int, int]]:
+        """What of ranges of tokens is in the page at a place, as slots."""
         size, begin = self._page_size, place * self._page_size
-        near = ((max(start - begin, 0), min(stop - begin, size)) for start, stop in self.dropped)
+        near = ((max(start - begin, 0), min(stop - begin, size)) for start, stop in tokens)
         return [(start, stop) for start, stop in near if start < stop]
 
-    def _own(self, queue: int, start: int, stop: int) -> None:
-        """Has the pages of the tokens `start` .. `stop`, the last ones with keys, for itself: copies of shared ones."""
-        size = self._page_size
-        places = [place for place in range(start // size, -(-stop // size)) if self._pages[place].is_shared]
+    def _own(self, queue: int, places: Iterable[int], stop: int) -> None:
+        """Has the pages at these places, with some of the first `stop` tokens, for itself: copies of shared ones."""
+        size, places = self._page_size, sorted(place for place in places if self._pages[place].is_shared)
         for first in range(0, len(places), MOST_MOVED // size):
             some = places[first : first + MOST_MOVED // size]
             shared, own = [self._pages[place] for place in some], traits.alloc_kvpage(queue, len(some))
@@ -294,6 +293,7 @@ class PageTable:
             for place, address in zip(some, own, strict=True):
                 self._pages[place] = Page(address)
             self._release(queue, shared)
+            self._update()
 
     def _move(self, queue: int, start: int, stop: int, by: int, end: int) -> None:
         """Moves the tokens `start` .. `stop` of the first `end`, which have keys, to other positions. Their pages must

@@ -21,13 +21,11 @@ from .running import run
 TINY = ("--models", LLAMA_TINY)
 
 
-def test_features(tmp_path: Path) -> None:
-    options = ["--rounds", "1", "--concurrent", "2", "--requests", "2", "--prompt", "40", "--tokens", "4"]
-    rows = run(tmp_path, "features", *TINY, *options, "--programs", "", "--round-trip", "1")
-    near, far = ([(row["feature"], row["guest"]) for row in rows if row["round_trip_ms"] == trip] for trip in (0, 1))
-    in_python = [(name, "python") for name in strategies.NAMES]
-    assert near == [*((name, guest) for name in features.PLAIN for guest in ("python", "rust")), *in_python]
-    assert far == in_python
+def test_optimizations(tmp_path: Path) -> None:
+    options = ["--concurrent", "2", "--agents", "2", "--doc", "16", "--each", "3", "--popular", "1", "--api-ms", "1"]
+    rows = run(tmp_path, "optimizations", *TINY, *options, "--library", "6", "--system", "16")
+    assert len(rows) == 8
+    assert [row["agent"].count(" + ") for row in rows if row["agent"].startswith("program")] == [0, 1, 2, 3, 1, 1]
 
 
 def test_agents(tmp_path: Path) -> None:
@@ -40,11 +38,13 @@ def test_agents(tmp_path: Path) -> None:
         assert row["opponent_ms"] > 5 * row["ios"] / (4 if row["agent"] == "swarm" else 1)  # a round trip for each step
 
 
-def test_optimizations(tmp_path: Path) -> None:
-    options = ["--concurrent", "2", "--agents", "2", "--doc", "16", "--each", "3", "--popular", "1", "--api-ms", "1"]
-    rows = run(tmp_path, "optimizations", *TINY, *options, "--library", "6", "--system", "16")
-    assert len(rows) == 8
-    assert [row["agent"].count(" + ") for row in rows if row["agent"].startswith("program")] == [0, 1, 2, 3, 1, 1]
+def test_features(tmp_path: Path) -> None:
+    options = ["--rounds", "1", "--concurrent", "2", "--requests", "2", "--prompt", "40", "--tokens", "4"]
+    rows = run(tmp_path, "features", *TINY, *options, "--programs", "", "--round-trip", "1")
+    near, far = ([(row["feature"], row["guest"]) for row in rows if row["round_trip_ms"] == trip] for trip in (0, 1))
+    in_python = [(name, "python") for name in strategies.NAMES]
+    assert near == [*((name, guest) for name in features.PLAIN for guest in ("python", "rust")), *in_python]
+    assert far == in_python
 
 
 def test_an_opponent_that_is_none_is_told(capsys: pytest.CaptureFixture[str]) -> None:

@@ -105,6 +105,46 @@ def prompt(*parts: str) -> list[Act]:
     return [("new", 0, [], []), ("texts", 0, [], list(parts)), ("sample", 0, [], [])]
 
 
+def joining_acts(seed: int) -> list[Act]:
+    """Acts by which texts share pages, lose tokens in their midst, and are put behind each other in any order."""
+    pick = random.Random(seed)
+    acts: list[Act] = [("new", 0, [], []), ("fill", 0, pick.choices(TEXT, k=11), [])]
+    lengths = [11]
+    for number in range(1, 14):
+        place = pick.randrange(len(lengths))
+        if (name := pick.choice(("new", "fork", "fill", "drop", "drop", "join"))) == "new":
+            acts.append(("new", 0, [], []))
+            lengths.append(pick.randint(1, 11))
+            acts.append(("fill", len(lengths) - 1, pick.choices(TEXT, k=lengths[-1]), []))
+        elif name == "fork":
+            acts.append(("fork", place, [], []))
+            lengths.append(lengths[place])
+        elif name == "fill":
+            acts.append(("fill", place, pick.choices(TEXT, k=number), []))
+            lengths[place] += number
+        elif name == "drop":
+            start, stop = sorted(pick.choices(range(lengths[place]), k=2))
+            acts.append(("drop", place, [start, stop, pick.randrange(2)], []))
+        else:
+            acts.append(("join", 0, pick.sample(range(len(lengths)), pick.randint(1, min(4, len(lengths)))), []))
+            break
+    acts.append(("join", 0, pick.sample(range(len(lengths)), len(lengths)), []))
+    texts = len(lengths) + sum(name == "join" for name, *_ in acts)
+    return [*acts, *(("generate", place, [6], []) for place in range(texts))]
+
+
+def test_joins_put_behind_each_other_what_those_in_python_do(guest_cache: Path) -> None:
+    done = both(guest_cache, [joining_acts(seed) for seed in range(40)], states=0)
+    assert all(len(texts) > 1 for texts, _ in done)
+
+
+def test_no_token_leaves_a_state(guest_cache: Path) -> None:
+    acts: list[Act] = [("drop", 0, [1, 3, 1], []), ("join", 0, [0], [])]
+    for act in acts:
+        ((found, _),) = both(guest_cache, [[("new", 0, [], []), ("fill", 0, TEXT, []), act]])
+        assert "keeps a state of each text, from which no token can be taken out" in found[0]
+
+
 def test_prompts_are_shared_where_states_are(guest_cache: Path) -> None:
     first, second = "the river and the sea " * 20, "a hill or a mill " * 20
     runs = [prompt(first, second, "ZZ"), prompt(first, "QQ"), prompt(first, second, "YY")]

@@ -2,7 +2,7 @@
 
 import json
 
-from inferlet_sdk import Context, Dist, Greedy, IgnoreStopTokens, PromptLookup, Sampler, gather, inferlet
+from inferlet_sdk import Context, Dist, Greedy, IgnoreStopTokens, PieError, PromptLookup, Sampler, gather, inferlet
 
 PROMPT = "Once upon a time, there was a"
 SCHEMA = {
@@ -112,6 +112,12 @@ async def do(acts, model):
         if name == "new":
             contexts.append(Context(model))
             continue
+        if name == "join":
+            try:
+                contexts.append(Context.join([contexts[one] for one in tokens]))
+            except PieError as error:
+                found.append(str(error))
+            continue
         ctx = contexts[place]
         if name == "fill":
             ctx.fill(tokens)
@@ -124,6 +130,11 @@ async def do(acts, model):
             contexts.append(ctx.fork())
         elif name == "truncate":
             ctx.truncate(tokens[0])
+        elif name == "drop":
+            try:
+                ctx.drop(tokens[0], tokens[1], close_gap=tokens[2] > 0)
+            except PieError as error:
+                found.append(str(error).replace("drop:", "drop_tokens:"))  # as Rust has it
         elif name == "keep":
             ctx.keep()
         elif name == "close":

@@ -163,6 +163,15 @@ async fn acts(text: &str, model: String) -> Result<Json> {
             contexts.push(Context::new(&model)?);
             continue;
         }
+        if name.as_str() == Some("join") {
+            let mut all: Vec<Option<&mut Context>> = contexts.iter_mut().map(Some).collect();
+            let parts: Vec<&mut Context> = tokens.iter().filter_map(|token| all[*token as usize].take()).collect();
+            match Context::join(parts) {
+                Ok(whole) => contexts.push(whole),
+                Err(error) => found.push(error.message.into()),
+            }
+            continue;
+        }
         let ctx = &mut contexts[place];
         match name.as_str().unwrap_or_default() {
             "fill" => drop(ctx.fill_tokens(&tokens)?),
@@ -176,6 +185,11 @@ async fn acts(text: &str, model: String) -> Result<Json> {
                 contexts.push(child);
             }
             "truncate" => drop(ctx.truncate(tokens[0] as usize)?),
+            "drop" => {
+                if let Err(error) = ctx.drop_tokens(tokens[0] as usize, tokens[1] as usize, tokens[2] > 0) {
+                    found.push(error.message.into());
+                }
+            }
             "keep" => drop(ctx.keep()?),
             "close" => {
                 ctx.flush().await?;

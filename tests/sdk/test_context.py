@@ -563,6 +563,23 @@ def test_pages_ahead_are_given_up_at_the_quota() -> None:
         run(ctx.generate_until(IgnoreStopTokens(), max_tokens=5))
 
 
+@pytest.mark.parametrize(("page_size", "max_pages", "start", "stop"), [(4, 4, 1, 9), (4, 5, 2, 10), (16, 1, 2, 4)])
+def test_a_drop_without_room_for_its_copies_drops_nothing(
+    page_size: int, max_pages: int, start: int, stop: int
+) -> None:
+    host = install(page_size=page_size, max_pages=max_pages)
+    ctx = Context().fill("abcdefghijkl")
+    run(ctx.flush())
+    fork = ctx.fork()
+    with pytest.raises(QuotaExceeded):
+        ctx.drop(start, stop)
+    fork.close()
+    assert run(ctx.fill("m").sample()) == expected(list(ctx.tokens), 1)[0]
+    ctx.drop(start, stop)  # now there is room
+    ctx.close()
+    assert nothing_held(host)
+
+
 def test_a_closed_context_says_so(host: NativeHost) -> None:
     async def main() -> Context:
         async with Context() as ctx:

@@ -3,7 +3,7 @@
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 
-use crate::error::Result;
+use crate::error::{Code, Error, Result};
 use crate::json::Json;
 use crate::raw;
 use crate::raw::allocate::Memory;
@@ -89,6 +89,19 @@ impl Model {
         });
         KNOWN.with(|all| all.borrow_mut().push(model.clone()));
         Ok(model)
+    }
+
+    /// An error if it keeps a state of each text.
+    pub(crate) fn check_states(&self, operation: &str) -> Result<()> {
+        if !self.has_states {
+            return Ok(());
+        }
+        let message = format!(
+            "{}: {} keeps a state of each text, from which no token can be taken out, and which no other tokens can be \
+             put before: fill a new context with the tokens that shall stay",
+            operation, self.name
+        );
+        Err(Error::with(Code::Unsupported, message))
     }
 
     /// A queue to work with: one that no other context has, if there may be one more, else the one with the fewest

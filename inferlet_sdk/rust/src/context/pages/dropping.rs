@@ -23,69 +23,75 @@ impl Pages {
         let dropped = merged(dropped);
         let gap = if close_gap { count(&dropped) - before } else { 0 };
         let behind = dropped.iter().find(|(begin, end)| *begin <= start && start < *end).map_or(stop, |(_, end)| *end);
-        if gap > 0 {
-            self.own(queue, behind, computed)?;
+        self.own_end(queue, computed)?;
+        let whole = [(0, size)];
+        for place in [start / size, (stop - 1) / size] {
+            if self.within(&dropped, place) != whole {
+                self.own(queue, place, size)?;
+            }
         }
-        self.dropped = dropped;
+        if gap > 0 {
+            for place in behind / size..self.pages_of(computed) {
+                self.own(queue, place, size.min(computed - place * size))?;
+            }
+        }
+        self.dropped = dropped; // there is room for all that it takes
         for place in start / size..=(stop - 1) / size {
             let hidden = self.hidden(place);
-            let page = match self.pages[place].take() {
-                Some(page) => page,
-                None => continue,
-            };
-            if hidden == [(0, size)] {
-                continue;
+            if hidden == whole {
+                self.pages[place] = None;
+            } else if let Some(page) = &self.pages[place] {
+                hide(queue, page, &hidden)?;
             }
-            let page = if page.is_writable() { page } else { self.copy(queue, &page, size)? };
-            hide(queue, &page, &hidden)?;
-            self.pages[place] = Some(page);
         }
         self.context = None;
         if gap > 0 {
-            self.shift(queue, behind, computed, -(gap as i32))?;
+            self.shift(queue, behind, computed, -(gap as i32), computed)?;
         }
         Ok(gap)
     }
 
     /// The ranges of slots in the page at a place whose tokens were dropped.
     fn hidden(&self, place: usize) -> Vec<(usize, usize)> {
+        self.within(&self.dropped, place)
+    }
+
+    /// What of ranges of tokens is in the page at a place, as slots.
+    fn within(&self, tokens: &[(usize, usize)], place: usize) -> Vec<(usize, usize)> {
         let begin = place * self.model.page_size;
         let end = begin + self.model.page_size;
-        let near = self.dropped.iter().filter(|(start, stop)| *start < end && begin < *stop);
+        let near = tokens.iter().filter(|(start, stop)| *start < end && begin < *stop);
         near.map(|(start, stop)| ((*start).max(begin) - begin, (*stop).min(end) - begin)).collect()
     }
 
-    /// Has the pages of the tokens `start` .. `stop`, the last ones with keys, for itself: copies of shared ones.
-    fn own(&mut self, queue: u32, start: usize, stop: usize) -> Result<()> {
-        let size = self.model.page_size;
-        for place in start / size..self.pages_of(stop) {
-            let page = self.pages[place].take().expect("nothing behind was dropped");
-            let tokens = size.min(stop - place * size);
-            let page = if page.is_writable() { page } else { self.copy(queue, &page, tokens)? };
-            self.pages[place] = Some(page);
-        }
-        self.context = None;
-        Ok(())
-    }
-
-    /// Moves the tokens `start` .. `stop`, the last ones with keys, whose pages are its own, to other positions.
-    pub(super) fn shift(&mut self, queue: u32, start: usize, stop: usize, by: i32) -> Result<()> {
+    /// Moves the tokens `start` .. `stop` of the first `end`, which have keys, to other positions. Their pages must be
+    /// its own.
+    pub(super) fn shift(&mut self, queue: u32, start: usize, stop: usize, by: i32, end: usize) -> Result<()> {
         if start >= stop {
             return Ok(());
         }
-        let size = self.model.page_size;
-        let (place, stay) = (start / size, start % size);
-        let head = self.pages[place].clone().filter(|_| stay > 0);
-        if let Some(head) = &head {
-            hide(queue, head, &merged([&[(0, stay)], &self.hidden(place)[..]].concat()))?;
-            // those that stay
+        let (first, behind) = (start / self.model.page_size, self.pages_of(stop));
+        let mut stay = Vec::new(); // pages with others, which are hidden meanwhile
+        for place in if behind - first > 1 { vec![first, behind - 1] } else { vec![first] } {
+            let others = self.others(place, start, stop, end);
+            if let (false, Some(page)) = (others.is_empty(), &self.pages[place]) {
+                hide(queue, page, &merged([others, self.hidden(place)].concat()))?;
+                stay.push((page.clone(), place));
+            }
         }
-        let pages: Vec<u32> =
-            self.pages[place..self.pages_of(stop)].iter().flatten().map(|page| page.address).collect();
-        for some in pages.chunks((MOST_MOVED / size).max(1)) {
+        let pages: Vec<u32> = self.pages[first..behind].iter().flatten().map(|page| page.address).collect();
+        for some in pages.chunks((MOST_MOVED / self.model.page_size).max(1)) {
             raw::forward::shift_kvpage(queue, &ranges(some.iter().copied()), by)?;
         }
-        head.map_or(Ok(()), |head| hide(queue, &head, &self.hidden(place)))
+        stay.iter().try_for_each(|(page, place)| hide(queue, page, &self.hidden(*place)))
+    }
+
+    /// The ranges of slots in the page at a place that hold tokens up to `end`, but for `start` .. `stop`.
+    fn others(&self, place: usize, start: usize, stop: usize, end: usize) -> Vec<(usize, usize)> {
+        let begin = place * self.model.page_size;
+        let filled = self.model.page_size.min(end - begin);
+        let around = [(0, start.saturating_sub(begin)), (stop - begin, filled)];
+        around.iter().copied().filter(|(from, to)| from < to).collect()
     }
 }
 
@@ -95,7 +101,7 @@ fn hide(queue: u32, page: &Held, hidden: &[(usize, usize)]) -> Result<()> {
     raw::forward::mask_kvpage(queue, &[page.address, 1], &slots)
 }
 
-fn count(ranges: &[(usize, usize)]) -> usize {
+pub(super) fn count(ranges: &[(usize, usize)]) -> usize {
     ranges.iter().map(|(start, stop)| stop - start).sum()
 }
 

@@ -4,8 +4,11 @@
 //! Nobody writes to a page with several holders: who needs room in it gets a copy.
 
 mod dropping;
+mod joining;
 
 use std::rc::Rc;
+
+pub(crate) use joining::Part;
 
 use super::model::{ranges, Held, Model};
 use crate::error::Result;
@@ -145,33 +148,6 @@ impl Pages {
         Ok(())
     }
 
-    /// Puts the first `count` tokens of another table, of which none was dropped, behind the `tokens` that are here,
-    /// moved by `by` positions: its full pages are shared if a page begins there and nothing moves, and copied
-    /// otherwise.
-    pub fn append(&mut self, queue: u32, other: &Pages, tokens: usize, count: usize, by: usize) -> Result<()> {
-        let size = self.model.page_size;
-        let shared = if tokens % size == 0 && by == 0 { count / size } else { 0 };
-        if shared > 0 {
-            self.pages.truncate(tokens / size);
-            self.pages.extend_from_slice(&other.pages[..shared]);
-            self.context = None;
-        }
-        let done = shared * size;
-        if done < count {
-            self.reserve(queue, tokens + done, tokens + count)?;
-            let places: Vec<usize> = (done..count).collect();
-            for some in places.chunks(MOST_MOVED) {
-                let sources = ranges(some.iter().map(|token| other.slot(*token)));
-                let targets = ranges(some.iter().map(|token| self.slot(tokens + token)));
-                raw::allocate::copy_kvpage(queue, &sources, &targets)?;
-            }
-        }
-        if by > 0 {
-            self.shift(queue, tokens, tokens + count, by as i32)?;
-        }
-        Ok(())
-    }
-
     /// The pages of the first `tokens` tokens, as ranges; from now on nobody writes to them.
     pub fn seal(&self, tokens: usize) -> Vec<u32> {
         let sealed = self.pages[..self.pages_of(tokens)].iter().flatten();
@@ -199,15 +175,18 @@ impl Pages {
     /// Has the page with the last of the first `tokens` tokens for itself: a copy, if others hold it.
     pub fn own_end(&mut self, queue: u32, tokens: usize) -> Result<()> {
         let (place, rest) = (tokens / self.model.page_size, tokens % self.model.page_size);
-        if rest == 0 {
-            return Ok(());
+        if rest > 0 {
+            self.own(queue, place, rest)?;
         }
-        let page = self.pages[place].clone().expect("the last token was not dropped");
-        if Rc::strong_count(&page) == 2 && !page.is_sealed.get() {
-            return Ok(()); // here, and in the table
+        Ok(())
+    }
+
+    /// Has the page at a place for itself, if there is one: a copy of its first `tokens`, if others hold it.
+    fn own(&mut self, queue: u32, place: usize, tokens: usize) -> Result<()> {
+        if let Some(page) = self.pages[place].as_ref().filter(|page| !page.is_writable()) {
+            self.pages[place] = Some(self.copy(queue, page, tokens)?);
+            self.context = None;
         }
-        self.pages[place] = Some(self.copy(queue, &page, rest)?);
-        self.context = None;
         Ok(())
     }
 

@@ -66,6 +66,12 @@ impl Sequence {
         (token as isize + self.offset) as usize
     }
 
+    /// Where a token is that has keys and was not dropped.
+    pub fn position_of_key(&self, token: usize) -> isize {
+        let moved = self.gaps.iter().filter(|(start, _)| *start > token).map(|(_, gap)| *gap as isize);
+        token as isize + self.offset + moved.sum::<isize>()
+    }
+
     /// A sequence with the same tokens. Runs pending tokens first, so that they are computed once for both.
     pub fn fork(&mut self) -> Result<Sequence> {
         if !self.tokens.is_empty() {
@@ -256,6 +262,7 @@ impl Sequence {
     /// Hides tokens from what comes. The last token stays, and runs again for the next output. With `close_gap` the
     /// tokens behind move up, if the model can move tokens.
     pub fn drop_tokens(&mut self, start: usize, stop: usize, close_gap: bool) -> Result<()> {
+        self.model.check_states("drop_tokens")?;
         self.compute(self.tokens.len() - 1, &[])?;
         let closes = close_gap && self.model.moves_tokens;
         let gap = self.pages.drop_tokens(self.queue.number, start, stop, self.computed, closes)?;

@@ -4,6 +4,7 @@ pub(super) mod prefixes;
 
 use crate::base64::{decode_numbers, encode_numbers};
 use crate::context::model::Model;
+use crate::context::pages::Part;
 use crate::context::sequence::Sequence;
 use crate::context::Context;
 use crate::error::{Code, Error, Result};
@@ -87,18 +88,16 @@ impl Context {
 
     /// A context with the texts of all parts behind each other, without running them again: modular caching (Gim et al.
     /// 2024). Each part keeps what it has computed alone; what comes sees all. A part that begins behind those before
-    /// it stays there; any other is moved behind them, if the model can move tokens. The parts themselves stay as they
-    /// are.
+    /// it stays there; any other is moved behind them, if the model can move tokens. Tokens that were dropped are left
+    /// out. The parts themselves stay as they are.
     pub fn join<'a>(parts: impl IntoIterator<Item = &'a mut Context>) -> Result<Context> {
         let mut parts: Vec<&mut Context> = parts.into_iter().collect();
         for part in &mut parts {
             part.take_noted()?;
+            part.sequence.model.check_states("join")?;
         }
         if parts.is_empty() || parts.iter().any(|part| part.sequence.tokens.is_empty()) {
             return Err(wrong_state("join: give contexts that are not empty"));
-        }
-        if parts.iter().any(|part| part.sequence.pages.has_dropped()) {
-            return Err(wrong_state("join: tokens of a part were dropped"));
         }
         let model = parts[0].sequence.model.clone();
         let adapter = parts[0].sequence.adapter.clone();
@@ -106,20 +105,22 @@ impl Context {
             return Err(Error::invalid("join: the parts are of different models, or adapters"));
         }
         let mut whole = Sequence::new(model, &adapter)?;
-        let mut behind = 0; // the highest position
+        let (mut behind, mut joined) = (0, Vec::new()); // behind: the highest position
         let last = parts.len() - 1;
-        for (place, part) in parts.into_iter().enumerate() {
+        for (place, part) in parts.iter_mut().enumerate() {
             let part = &mut part.sequence;
-            part.flush()?;
-            let count = part.tokens.len() - usize::from(place == last);
-            let by = if part.model.moves_tokens { (behind - part.offset).max(0) } else { 0 };
-            if count > 0 {
-                whole.pages.append(whole.queue.number, &part.pages, whole.computed, count, by as usize)?;
-            }
-            whole.tokens.extend_from_slice(&part.tokens);
-            whole.computed += count;
+            let count = part.tokens.len() - usize::from(place == last); // the last token of all runs again, and sees all
+            part.compute(count, &[])?;
+            let kept = part.pages.kept(count);
+            let first = kept.first().filter(|_| part.model.moves_tokens);
+            let by = first.map_or(0, |(first, _)| (behind - part.position_of_key(*first)).max(0));
+            kept.iter().for_each(|(start, stop)| whole.tokens.extend_from_slice(&part.tokens[*start..*stop]));
             behind = behind.max(part.offset + by + count as isize);
+            joined.push(Part { pages: &part.pages, kept, by: by as usize });
         }
+        whole.pages.join(whole.queue.number, &joined)?;
+        whole.computed = whole.tokens.len();
+        whole.tokens.extend(parts[last].sequence.tokens.last());
         whole.offset = (behind - whole.computed as isize).max(0);
         Ok(Context::of(whole))
     }
