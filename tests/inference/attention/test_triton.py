@@ -26,7 +26,7 @@ from testing.triton_interpreter import Interpreter
 from tests.helpers.tiers import corpus
 
 CPU = torch.device("cpu")
-SLOW = ("masks and windows", "windows", "windows in prefill", "soft caps")
+SLOW = ("masks and windows", "windows", "windows over forks", "windows in prefill", "soft caps")
 """Their first and third layer must do."""
 LEFT_OUT = (
     *("decode many", "decode full pages", "continued prefill", "scattered", "windows in prefill"),
@@ -53,9 +53,11 @@ def solve(case: Case, dtype: str) -> None:
 
 def kind(name: str) -> Hashable:
     """Shapes are alike if Triton pads the same of them; masks with windows are windows, too, and behind their first
-    layer masks."""
+    layer masks. Forks without groups of heads are forks."""
     if name.startswith("groups of"):
         return tuple(size & (size - 1) == 0 for size in (CASES[name].head_dim, CASES[name].page_size))
+    if name == "forks, no groups":
+        return "forks"
     return "masks and windows" if name in ("masks", "windows") else name
 
 
