@@ -5,7 +5,8 @@ model of their own. One run in `vanishing` loses its client, whose connection br
 a host or the worker is killed, in turns. The row passes if no run ended with an error that this does not explain, all
 pages of the worker came back, no tenant finished less than half of its share, and the memory of the server's processes
 grew by no more than `MOST_GROWTH` between the second and the last quarter of the time. A run that was lost, or failed
-because a child of it was, is explained if it began before what was killed served again.
+because a child of it was, is explained if it began before what was killed served again; so is a launch that was refused
+as nothing serves, after which a client pauses, as it would.
 """
 
 from __future__ import annotations
@@ -44,6 +45,8 @@ TELLING_MINUTES = 5.0
 LEAST_OF_SHARE = 0.5
 MOST_SECONDS = 60.0
 """For one run, and for the server to come to rest at the end."""
+PAUSE_SECONDS = 1.0
+"""Of a client that is told to try again later."""
 SHOWN = 5
 """Unexplained errors that the summary prints."""
 LOST_CHILD = re.compile(r"ChildFailed: the child i\d+ lost: ")
@@ -52,11 +55,12 @@ LOST_CHILD = re.compile(r"ChildFailed: the child i\d+ lost: ")
 
 @dataclass(frozen=True)
 class Plan:
-    """`minutes` of load; `kill_seconds` between two kills, 0: none; `vanishing`: one run in so many, 0: none."""
+    """`minutes` of load; `kill_seconds` between two kills, 0: none; `vanishing`: one run in so many, 0: none. What is
+    killed more often than once in 60 s (`engine/restarts.py`) is started again after pauses that double."""
 
     minutes: float = 10.0
     at_once: int = 8
-    kill_seconds: float = 15.0
+    kill_seconds: float = 35.0
     vanishing: int = 5
     seed: int = 0
 
@@ -71,7 +75,8 @@ QUICK = Plan(minutes=0.5, kill_seconds=6.0)
 
 @dataclass(frozen=True)
 class Row:
-    """`lost` runs are those that a kill explains. `least_share`: of the tenant that finished least, 1 being equal."""
+    """`lost` runs, and `refused` launches, are those that a kill explains. `least_share`: of the tenant that finished
+    least, 1 being equal."""
 
     minutes: float
     programs: int
@@ -79,6 +84,7 @@ class Row:
     vanished: int
     kills: int
     lost: int
+    refused: int
     unexplained: int
     pages_left: int  # that nothing holds, and that are not free
     least_share: float
@@ -112,6 +118,7 @@ class _Soak:
     vanished: int = 0
     kills: int = 0
     lost: int = 0
+    refused: int = 0
     unexplained: list[str] = field(default_factory=list)
     memory: list[int] = field(default_factory=list)
     disturbed_until: float = 0.0
@@ -134,6 +141,7 @@ class _Soak:
             self.vanished,
             self.kills,
             self.lost,
+            self.refused,
             len(self.unexplained),
             await self._pages_left(),
             round(share, 3),
@@ -151,8 +159,14 @@ class _Soak:
             try:
                 async with Client(self.server.url, token) as client:
                     await self._run(client, folder, vanishes)
-            except (InferletEnded, WorkerUnavailable, HostUnavailable, ServerUnavailable, TimeoutError) as error:
-                self._judge(folder.name, error, begun)
+            except (WorkerUnavailable, HostUnavailable) as error:
+                self.refused += self._explains(folder.name, error, begun)
+                await asyncio.sleep(PAUSE_SECONDS)
+            except (InferletEnded, ServerUnavailable, TimeoutError) as error:
+                gone = getattr(error, "status", "") == "lost" or LOST_CHILD.search(str(error)) is not None
+                self.lost += gone and self._explains(folder.name, error, begun)
+                if not gone:
+                    self._unexplained(folder.name, error)
             else:
                 self.finished[tenant] += not vanishes
                 self.vanished += vanishes
@@ -170,14 +184,16 @@ class _Soak:
                     return
             await running.result()
 
-    def _judge(self, program: str, error: Exception, begun: float) -> None:
+    def _explains(self, program: str, error: Exception, begun: float) -> bool:
+        """Whether a kill explains that what began then was lost or refused."""
+        explained = begun < self.disturbed_until
+        if not explained:
+            self._unexplained(program, error)
+        return explained
+
+    def _unexplained(self, program: str, error: Exception) -> None:
         status = getattr(error, "status", "")
-        gone = status == "lost" or isinstance(error, WorkerUnavailable | HostUnavailable)
-        gone = gone or LOST_CHILD.search(str(error)) is not None
-        if gone and begun < self.disturbed_until:
-            self.lost += 1
-        else:
-            self.unexplained.append(f"{program}: {type(error).__name__} {status}: {error}"[:400])
+        self.unexplained.append(f"{program}: {type(error).__name__} {status}: {error}"[:400])
 
     async def _kill(self, end: float) -> None:
         """Kills a host or the worker, in turns. What was launched before they serve again may be lost."""

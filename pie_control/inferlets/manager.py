@@ -281,10 +281,14 @@ class InferletManager:
 
 
 def _with_reason(inferlet: Inferlet, error: str | None) -> str | None:
-    """An error with what a guest that aborts has logged before, as the Rust crate does when a program panics."""
-    if error is None or ABORTED not in error or not inferlet.last_error:
+    """An error with what a guest that aborts has logged before, as the Rust crate does when a program panics; or else
+    with what may have been the reason."""
+    if error is None or ABORTED not in error:
         return error
-    return f"{cut(inferlet.last_error, MOST_TOLD)}\n{error}"
+    if inferlet.last_error:
+        return f"{cut(inferlet.last_error, MOST_TOLD)}\n{error}"
+    most = inferlet.limits.memory_bytes >> 20
+    return f"{error}\nthe program has ended itself: by exit or abort, or as it wanted more memory than {most} MiB"
 
 
 def _status_of(inferlet: Inferlet, error: str | None) -> Status:

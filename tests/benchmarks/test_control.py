@@ -183,7 +183,7 @@ def test_soak(tmp_path: Path) -> None:
 
 
 def test_a_soak_fails_for_what_no_kill_explains() -> None:
-    good = soak.Row(1.0, 1, 1, 1, 1, 1, 0, 0, 0.5, 2.0, ())
+    good = soak.Row(1.0, 1, 1, 1, 1, 1, 0, 0, 0, 0.5, 2.0, ())
     assert soak.passed([good])
     for wrong in ({"unexplained": 1}, {"pages_left": 1}, {"least_share": 0.49}, {"minutes": 5.0}):
         assert not soak.passed([good, replace(good, **wrong)])

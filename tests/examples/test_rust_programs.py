@@ -100,14 +100,17 @@ def test_topics_and_children(worker: Worker, guest_cache: Path) -> None:
 
 
 def test_what_goes_wrong_is_told(worker: Worker, guest_cache: Path) -> None:
-    runs = [(*features(), what) for what in ("fail", "panic", "stuck", "something", "loop")]
+    runs = [(*features(), what) for what in ("fail", "panic", "stuck", "something", "exit", "memory", "loop")]
     ends = asyncio.run(ends_of(worker, guest_cache, runs, cpu_seconds=0.5))
-    assert [ended.status for ended in ends] == ["failed"] * 4 + ["exceeded"]
-    refused, panicked, stuck, unknown, looped = (ended.error or "" for ended in ends)
+    assert [ended.status for ended in ends] == ["failed"] * 6 + ["exceeded"]
+    refused, panicked, stuck, unknown, left, large, looped = (ended.error or "" for ended in ends)
     assert refused.startswith("not-found: token reference")
     assert "it was meant: 0" in panicked
     assert "features.rs:" in panicked
     assert "`unreachable`" in panicked
+    assert "has ended itself" not in panicked
+    for ended in (left, large):
+        assert ended.endswith("the program has ended itself: by exit or abort, or as it wanted more memory than 256 MiB")
     assert "all tasks wait for each other" in stuck
     assert unknown == "unknown: something"
     assert "0.5 s of processor time" in looped
