@@ -53,11 +53,12 @@ async def open_sequence(queues: Queues, adapter: str, name: str) -> TokenSequenc
     try:
         with sequence as queue:
             found = await _import(queue, name, adapter)
-            if len(found.tokens) != sum(position >= 0 for position in found.positions) or found.hidden:
+            filled = sum(position >= 0 for position in found.positions)
+            if not filled or len(found.tokens) != filled or found.hidden:
                 traits.dealloc_kvpage(queue, found.pages)
                 raise InvalidState(f"export {name!r} is not one of a context: import it with `traits.import_kvpage`")
             sequence.tokens = list(found.tokens)
-            sequence.offset = found.positions[0]
+            sequence.offset = max(found.positions) + 1 - filled  # a join may have left gaps between them
             sequence.pages.adopt([found.pages], len(found.tokens))
             if sequence.info.state_pages:
                 sequence.states.note(len(found.tokens))

@@ -130,12 +130,17 @@ def joining_acts(seed: int) -> list[Act]:
             break
     acts.append(("join", 0, pick.sample(range(len(lengths)), len(lengths)), []))
     texts = len(lengths) + sum(name == "join" for name, *_ in acts)
-    return [*acts, *(("generate", place, [6], []) for place in range(texts))]
+    acts += [
+        ("export", texts - 1, [], [f"joined {seed}"]),
+        ("fill", texts, TEXT[:3], []),
+        ("fill", texts - 1, TEXT[:3], []),
+    ]
+    return [*acts, *(("generate", place, [6], []) for place in range(texts + 1))]
 
 
 def test_joins_put_behind_each_other_what_those_in_python_do(guest_cache: Path) -> None:
     done = both(guest_cache, [joining_acts(seed) for seed in range(40)], states=0)
-    assert all(len(texts) > 1 for texts, _ in done)
+    assert all(joined == opened for (*_, joined, opened), _ in done)
 
 
 def test_no_token_leaves_a_state(guest_cache: Path) -> None:

@@ -40,6 +40,20 @@ def test_a_context_is_opened_with_the_adapter_that_it_was_made_with(adapter: str
     assert nothing_held(host)
 
 
+def test_an_opened_context_goes_on_behind_gaps_between_its_positions() -> None:
+    host = install()
+
+    async def texts() -> list[str]:
+        async with Context().fill("the quick brown fox").drop(3, 9, close_gap=False) as gap, Context.join([gap]) as ctx:
+            await ctx.export("fox")
+            async with await Context.open("fox") as opened:
+                return [await one.fill(" is").generate_until(IgnoreStopTokens(), 6) for one in (ctx, opened)]
+
+    joined, opened = run(texts())
+    assert joined == opened
+    assert nothing_held(host)
+
+
 @pytest.mark.parametrize("length", [7, 8])
 def test_what_is_filled_behind_an_export_runs_alone(length: int, monkeypatch: pytest.MonkeyPatch) -> None:
     host, ran = install(), list[int]()  # pages have 4 tokens

@@ -58,9 +58,10 @@ impl Context {
         HostFuture::new(number, raw::core::await_number).await.map(|_| ())
     }
 
-    /// A context with what was exported under a name; the last token runs again. An error with `Code::NotFound`: there
-    /// is no such export; fill a new one. At a model that keeps states the last token does not run again: fill one more,
-    /// or all run again for the next output. `adapter`: that with which it was made ("": none).
+    /// A context with what was exported under a name; if nothing is filled behind it, the last token runs again for its
+    /// output. An error with `Code::NotFound`: there is no such export; fill a new one. At a model that keeps states the
+    /// last token does not run again: fill one more, or all run again for the next output. `adapter`: that with which it
+    /// was made ("": none).
     pub async fn open(name: &str, model: impl AsRef<str>, adapter: &str) -> Result<Context> {
         let mut sequence = Sequence::new(Model::named(model.as_ref())?, adapter)?;
         let number = raw::exports::import_kvpage(sequence.queue.number, &full_name(name, adapter))?;
@@ -75,13 +76,12 @@ impl Context {
         if tokens.is_empty() || tokens.len() != filled || is_hidden {
             return Err(wrong_state(&format!("export {:?} is not one of a context: import it by a raw call", name)));
         }
-        sequence.offset = positions[0] as isize;
+        let last = positions.iter().max().map_or(-1, |position| *position as isize); // a join may have left gaps
+        sequence.offset = last + 1 - tokens.len() as isize;
         sequence.computed = tokens.len();
         sequence.tokens = tokens;
         if sequence.model.has_states {
             sequence.note_kept();
-        } else {
-            sequence.rewind(sequence.tokens.len() - 1)?; // its output is not exported
         }
         Ok(Context::of(sequence))
     }
