@@ -51,19 +51,20 @@ async def check(client: Client, problems: int, seed: int) -> list[Measure]:
             right[thoughts] += "".join(pieces).endswith(f"Answer: {problem.result}")
             expected = reference.probabilities(asked, thoughts)
             difference = max(difference, *(abs(expected[int(token)] - p) for token, p in found.items()))
-    waves = []
+    forwards = []
     for thoughts in THOUGHTS:
-        before = await _waves(client)
+        before = await _forwards(client)
         await client.run(thinking, thoughts=thoughts, max_tokens=0)
-        waves.append(await _waves(client) - before)
+        forwards.append(await _forwards(client) - before)
     most = max(THOUGHTS)
     return [
         Measure("largest difference to transformers' probabilities", difference, at_most=1e-4),
-        Measure("forwards a thought", (waves[-1] - waves[0]) / most, at_least=1.0, at_most=1.0),
+        Measure("forwards a thought", (forwards[-1] - forwards[0]) / most, at_least=1.0, at_most=1.0),
         *(Measure(f"right sums after {number} thoughts", right[number] / problems) for number in THOUGHTS),
     ]
 
 
-async def _waves(client: Client) -> int:
+async def _forwards(client: Client) -> int:
+    """Batches of forwards. Waves are no measure: what fills inputs may go in one before that of its forward."""
     (worker,) = next(iter((await client.statistics())["models"].values()))
-    return int(worker["scheduler"]["waves"])
+    return int(worker["scheduler"]["batches"]["forward"])
