@@ -163,9 +163,9 @@ class _Soak:
                 self.refused += self._explains(folder.name, error, begun)
                 await asyncio.sleep(PAUSE_SECONDS)
             except (InferletEnded, ServerUnavailable, TimeoutError) as error:
-                gone = getattr(error, "status", "") == "lost" or LOST_CHILD.search(str(error)) is not None
-                self.lost += gone and self._explains(folder.name, error, begun)
-                if not gone:
+                if getattr(error, "status", "") == "lost" or LOST_CHILD.search(str(error)):
+                    self.lost += self._explains(folder.name, error, begun)
+                else:
                     self._unexplained(folder.name, error)
             else:
                 self.finished[tenant] += not vanishes

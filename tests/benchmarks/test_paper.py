@@ -21,6 +21,7 @@ from .running import run
 TINY = ("--models", LLAMA_TINY)
 
 
+# The first one that runs a benchmark is the shortest: `make test` has no other.
 def test_optimizations(tmp_path: Path) -> None:
     options = ["--concurrent", "2", "--agents", "2", "--doc", "16", "--each", "3", "--popular", "1", "--api-ms", "1"]
     rows = run(tmp_path, "optimizations", *TINY, *options, "--library", "6", "--system", "16")

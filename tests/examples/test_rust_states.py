@@ -1,4 +1,5 @@
-"""Contexts in Rust at a model that keeps states: they do what those in Python do, and run as many tokens."""
+"""Contexts in Rust do what those in Python do, and run as many tokens: at a model that keeps states, and when they are
+joined or lose tokens at one that keeps none."""
 
 from __future__ import annotations
 
@@ -8,6 +9,8 @@ import random
 from pathlib import Path
 from typing import Any
 from zlib import crc32
+
+import pytest
 
 from pie_control.testing.in_process import InProcessClient
 from tests.examples.test_rust_programs import FOLDER, features, result
@@ -29,10 +32,12 @@ def model_with_states(states: int = 64) -> ScriptedModel:
     return ScriptedModel(next_token, name="toy", states=states, page_size=4, num_pages=2000, max_context=1024)
 
 
-async def outcomes(cache: Path, program: tuple[bytes, str], runs: list[list[Act]], states: int) -> list[Any]:
+async def outcomes(
+    cache: Path, program: tuple[bytes, str], runs: list[list[Act]], states: int, **settings: Any
+) -> list[Any]:
     """What programs of these acts give, one after the other, each with the number of tokens that ran for it."""
     model, found = model_with_states(states), []
-    async with started(cache, InProcessClient(model), warm_pool=0) as server:
+    async with started(cache, InProcessClient(model), warm_pool=0, **settings) as server:
         info = await server.upload(*program)
         for acts in runs:
             listener = Listener()
@@ -48,10 +53,14 @@ async def outcomes(cache: Path, program: tuple[bytes, str], runs: list[list[Act]
 
 def both(cache: Path, runs: list[list[Act]], states: int = 64) -> list[Any]:
     """What the programs give in Rust, which is what they give in Python."""
-    python = (FOLDER / "features.py").read_bytes(), "features.py"
-    rust, other = (asyncio.run(outcomes(cache, one, runs, states)) for one in (features(), python))
-    assert rust == other
+    rust, python = (asyncio.run(outcomes(cache, one, runs, states)) for one in programs())
+    assert rust == python
     return rust
+
+
+def programs() -> list[tuple[bytes, str]]:
+    """In Rust and in Python."""
+    return [features(), ((FOLDER / "features.py").read_bytes(), "features.py")]
 
 
 def random_acts(seed: int) -> tuple[list[Act], list[int | str]]:
@@ -141,6 +150,20 @@ def joining_acts(seed: int) -> list[Act]:
 def test_joins_put_behind_each_other_what_those_in_python_do(guest_cache: Path) -> None:
     done = both(guest_cache, [joining_acts(seed) for seed in range(40)], states=0)
     assert all(joined == opened for (*_, joined, opened), _ in done)
+
+
+@pytest.mark.parametrize(("max_pages", "start", "stop"), [(4, 1, 3), (5, 2, 10)])
+def test_a_drop_without_room_for_its_copies_drops_nothing(
+    guest_cache: Path, max_pages: int, start: int, stop: int
+) -> None:
+    drop: Act = ("drop", 0, [start, stop, 0], [])
+    acts: list[Act] = [("new", 0, [], []), ("fill", 0, TEXT[:12], []), ("fork", 0, [], []), drop]
+    acts += [("close", 1, [], []), ("fill", 0, TEXT[12:13], []), ("sample", 0, [], []), drop, ("sample", 0, [], [])]
+    for program in programs():  # one asks for all copies at once, the other for one after the other
+        ((found, _),) = asyncio.run(outcomes(guest_cache, program, [acts], 0, max_pages=max_pages))
+        refused, whole, dropped = found
+        assert f"the limit is {max_pages}" in refused
+        assert whole == model_with_states().expected(TEXT[:13], 1)[0] != dropped
 
 
 def test_no_token_leaves_a_state(guest_cache: Path) -> None:

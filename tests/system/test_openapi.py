@@ -16,7 +16,7 @@ CONFIG = Path(__file__).with_name("schemathesis.toml")
 TENANTS = f'[tenants.alice]\ntokens = ["{ALICE}"]\nmay_load_adapters = true\n[tenants.bob]\ntokens = ["{BOB}"]\n'
 
 
-RUNS = [(kind, examples) for examples in (5, 60) for kind in ("tenants", "no tenants")]
+RUNS = [(kind, examples) for examples in (10, 60) for kind in ("tenants", "no tenants")]
 
 
 @pytest.mark.parametrize("tried", corpus(RUNS, kind=lambda one: "a server"))
