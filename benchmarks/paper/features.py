@@ -49,8 +49,6 @@ SCHEMA: dict[str, Any] = {
     "required": ["names", "old", "age"],
     "additionalProperties": False,
 }
-MOST_LATENCY, LEAST_RATE = 1.05, 0.97
-"""Pie's over the opponent's, to be reached."""
 
 
 @dataclass(frozen=True)

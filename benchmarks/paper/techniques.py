@@ -46,18 +46,28 @@ class Row:
 
 
 async def run(plan: Plan) -> list[Row]:
-    """All measures of all techniques, each on a server of its own."""
-    rows: list[Row] = []
-    for name in plan.techniques or checks.names():
-        one = checks.load(name)
-        async with serving(**checks.settings(name)) as server, Client(server.url) as client:
-            problems = plan.problems or one.LEAST
-            lines = f"{checks.lines(checks.program(name))} ({one.PAPER_LINES or '-'})"
-            rows += [
-                Row(name, lines, problems, found.name, round(found.value, 4), found.reach, found.passed)
-                for found in await checks.run(name, client, problems, plan.seed)
-            ]
-    return rows
+    """All measures of all techniques. Those with the same settings share a server, one after the other."""
+    names = plan.techniques or checks.names()
+    settings = [checks.settings(name) for name in names]
+    found: dict[str, list[Row]] = {}
+    for number, each in enumerate(settings):
+        if each in settings[:number]:
+            continue
+        async with serving(**each) as server, Client(server.url) as client:
+            for name, its in zip(names, settings, strict=True):
+                if its == each:
+                    found[name] = await _measure(client, name, plan)
+    return [row for name in names for row in found[name]]
+
+
+async def _measure(client: Client, name: str, plan: Plan) -> list[Row]:
+    one = checks.load(name)
+    problems = plan.problems or one.LEAST
+    lines = f"{checks.lines(checks.program(name))} ({one.PAPER_LINES or '-'})"
+    return [
+        Row(name, lines, problems, found.name, round(found.value, 4), found.reach, found.passed)
+        for found in await checks.run(name, client, problems, plan.seed)
+    ]
 
 
 def passed(rows: Sequence[Row]) -> bool:
