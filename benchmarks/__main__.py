@@ -16,7 +16,6 @@ from pie_control.inference_client.process import worker_environment
 
 from . import catalog, plans, report
 from .catalog import Benchmark, Entry
-from .opponents.client import OpponentError
 
 MOST_LOAD = 0.5
 """Most runnable processes of others; above it, times measure them too."""
@@ -26,8 +25,9 @@ TEXT = functools.partial(argparse.RawDescriptionHelpFormatter, width=120)
 
 
 def main(words: Sequence[str]) -> int:
-    """Runs a benchmark. Returns the exit status: 1 if the benchmark is one that can fail, and did, 2 if a
-    server that it was given is none of completions, 130 if it was interrupted. Its servers and folders go even so."""
+    """Runs a benchmark. Returns the exit status: 1 if the benchmark is one that can fail, and did, 2 if it
+    cannot go on, such as with a server that is none of completions, 130 if it was interrupted. Its servers and folders
+    go even so."""
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, _interrupt)
     benchmark, options = parse(words)
@@ -36,7 +36,7 @@ def main(words: Sequence[str]) -> int:
         print(f"the machine is not idle (load {machine.load}): times will be too long", file=sys.stderr)
     try:
         rows = asyncio.run(benchmark.run(options.plan))
-    except OpponentError as error:
+    except report.BenchmarkError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:

@@ -25,6 +25,10 @@ PACKAGES = (
 Row = Mapping[str, Any]
 
 
+class BenchmarkError(Exception):
+    """A benchmark cannot go on. The message says why."""
+
+
 @dataclass(frozen=True)
 class Machine:
     """The machine that ran a benchmark, without names or addresses: results are published."""

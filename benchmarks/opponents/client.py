@@ -11,11 +11,13 @@ from urllib.parse import urlsplit
 
 import msgspec
 
+from ..report import BenchmarkError
+
 LIMIT = 16 << 20
 CHECK_SECONDS = 10.0
 
 
-class OpponentError(Exception):
+class OpponentError(BenchmarkError):
     """A server is none of completions, or refuses what it is asked."""
 
 

@@ -31,9 +31,9 @@ from typing import Any
 import psutil
 
 from pie_control.client import Client, InferletEnded, ServerUnavailable
-from pie_control.errors import Conflict, HostUnavailable, WorkerUnavailable
+from pie_control.errors import Conflict, HostUnavailable, PieError, WorkerUnavailable
 
-from ..report import ROOT
+from ..report import ROOT, BenchmarkError
 from ..support.processes import of_part
 from ..support.server import Server, serving
 
@@ -49,6 +49,8 @@ PAUSE_SECONDS = 1.0
 """Of a client that is told to try again later."""
 SHOWN = 5
 """Unexplained errors that the summary prints."""
+BROKEN = (PieError, psutil.Error, TimeoutError)
+"""Errors of the watch that are no mistake of its own."""
 LOST_CHILD = re.compile(r"ChildFailed: the child i\d+ lost: ")
 """In the traceback of a run that waited for a child."""
 
@@ -102,7 +104,21 @@ async def run(plan: Plan) -> list[Row]:
     tokens = {name: secrets.token_urlsafe(32) for name in TENANTS}
     with _tenants(tokens) as file:
         async with serving(tenants=file, hosts=2) as server:
-            return [await _Soak(plan, server, tokens).row()]
+            try:
+                return [await _Soak(plan, server, tokens).row()]
+            except (ExceptionGroup, *BROKEN) as error:
+                raise _broken(error) from error
+
+
+def _broken(error: Exception) -> Exception:
+    """What to raise for an error of the watch: a sentence, where the server no longer answers or is gone."""
+    while isinstance(error, ExceptionGroup) and len(error.exceptions) == 1:
+        error = error.exceptions[0]
+    told = error.exceptions if isinstance(error, ExceptionGroup) else (error,)
+    if not all(isinstance(one, BROKEN) for one in told):
+        return error
+    reasons = "; ".join(dict.fromkeys(map(str, told)))
+    return BenchmarkError(f"the server can no longer be watched: {reasons}: run it again")
 
 
 def passed(rows: Sequence[Row]) -> bool:

@@ -18,7 +18,7 @@ from ..cpu_kernels.ways import Way
 from ..device.machine import choose_device, choose_dtype, free_bytes_of_rank
 from ..device.ranks import Ranks
 from ..device.threads import default_threads, threads_of_rank
-from ..errors import ConfigError
+from ..errors import CheckpointError, ConfigError
 from ..json_files import check_depth, read_json
 from ..kv_cache import sizing
 from ..kv_cache.pages import KvShape
@@ -26,7 +26,7 @@ from ..loading.checkpoint import Checkpoint
 from ..loading.hub import find_folder
 from ..loading.quantized.check import check_scales
 from ..loading.quantized.choose import find_scheme
-from ..loading.tokenizer_files import TokenizerFiles, read_tokenizer_files
+from ..loading.tokenizer_files import TokenizerFiles, check_vocabulary, read_tokenizer_files
 from ..loading.weight_sizes import TOWERS, check_fit, check_groups, weight_bytes
 from ..models.config import ModelConfig
 from ..models.image_processor import ImageProcessor, read_image_processor
@@ -51,14 +51,18 @@ def read_model(config: WorkerConfig) -> ModelFiles:
     folder = find_folder(config.model)
     raw_config = read_json(folder / "config.json")
     check_depth(folder / "config.json", raw_config)
-    scheme = find_scheme(folder, raw_config)
+    try:
+        scheme = find_scheme(folder, raw_config)
+        cache_dir = config.cache_dir or default_cache_dir()
+        model = read_architecture(raw_config, config.max_context, config.model_code, cache_dir)
+    except CheckpointError as error:
+        told = str(error)
+        raise CheckpointError(f"{folder}/{told}" if told.startswith("config.json") else told) from None
     if scheme is not None and config.quantization != "none":
         raise ConfigError(
             f"--quantization {config.quantization}: the checkpoint is quantized already ({scheme.name}); serve it "
             "without this option, or take the original"
         )
-    cache_dir = config.cache_dir or default_cache_dir()
-    model = read_architecture(raw_config, config.max_context, config.model_code, cache_dir)
     return ModelFiles(raw_config, model, Checkpoint(folder, scheme, () if model.vision else TOWERS))
 
 
@@ -144,6 +148,7 @@ def make_plan(config: WorkerConfig, files: ModelFiles, ranks: Ranks) -> ServingP
     the files or this machine. All ranks call it together."""
     model, checkpoint = files.config, files.checkpoint
     tokenizer = read_tokenizer_files(checkpoint.folder, files.raw_config)
+    check_vocabulary(checkpoint.folder, tokenizer.tokenizer, model.vocab_size)
     num_heads, kv_heads = model.heads_of(ranks)
     device = choose_device(config.device, ranks.rank, ranks.size)
     library = _find_library(config, device)

@@ -19,7 +19,7 @@ import numpy as np
 from llguidance import LLMatcher, LLParserLimits, LLTokenizer
 from numpy.typing import NDArray
 
-from .sources import GrammarError, in_words
+from .sources import GrammarError, in_words, unforced
 
 SLOWEST_STEP = 0.05
 """Seconds of processor time of one step. Usual grammars take 0.01 to 0.1 ms, and a few ms now and then."""
@@ -59,6 +59,14 @@ class Vocabulary:
         except ValueError as error:
             raise GrammarError(f"grammars do not work with the tokenizer of this model: {error}") from None
         self.words = -(-self.inner.vocab_size // WORD)
+        tokens = filter(self.inner.is_special_token, range(self.inner.vocab_size))
+        self._special = [*filter(None, (self.inner.decode_str([token]) for token in tokens))]  # some have none
+
+    def readable(self, source: str) -> str:
+        """A grammar as the engine has to read it: it would force the special token whose text stands in one, which is
+        no text."""
+        plain = source.replace("\\", "")  # those of a regular expression
+        return unforced(source) if any(text in plain for text in self._special) else source
 
     def masks(self, count: int) -> NDArray[np.uint32]:
         """Room for what `Matcher.write_mask` writes, uint32 [count, words]."""
@@ -81,7 +89,7 @@ class Grammar:
         """`source` is from `source_of`. Takes 1 to 1000 ms, and a deep stack. Raises GrammarError."""
         self.vocabulary = vocabulary
         self.source = source
-        self._first = LLMatcher(vocabulary.inner, source, log_level=0, limits=_LIMITS)
+        self._first = LLMatcher(vocabulary.inner, vocabulary.readable(source), log_level=0, limits=_LIMITS)
         self._check(self._first)
         self._lock = threading.Lock()
         self.pace = FASTEST_PACE

@@ -72,6 +72,18 @@ def _schema_source(text: str, whitespace: bool) -> str:
         raise GrammarError(f"the schema is not JSON: {error}") from None
 
 
+def unforced(source: str) -> str:
+    """The same grammar, of which the model chooses all tokens, also of text that must come."""
+    option = '%llguidance {"no_forcing": true}'
+    try:
+        whole = json.loads(source)
+        whole["grammars"][0]["name"] = "whole"
+        whole["grammars"].insert(0, {"lark_grammar": f"{option}\nstart: @whole"})
+        return json.dumps(whole)
+    except (ValueError, RecursionError, TypeError, LookupError):  # it is in Lark
+        return f"{source}\n{option}\n"
+
+
 def in_words(message: str) -> str:
     """A message of the engine: where something is wrong, and what."""
     message = _STATE.sub("", message).strip()

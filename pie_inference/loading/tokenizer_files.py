@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from ..errors import CheckpointError
 from ..json_files import read_json
 
@@ -48,6 +50,36 @@ def read_tokenizer_files(folder: Path, config: Mapping[str, Any]) -> TokenizerFi
     generation = _read_optional(folder / GENERATION)
     stop_tokens = _stop_tokens(folder, generation, config)
     return TokenizerFiles(tokenizer, _tokenizer_config(folder), stop_tokens, _sampling(folder / GENERATION, generation))
+
+
+class _AddedToken(msgspec.Struct):
+    id: int
+
+
+class _Words(msgspec.Struct):
+    vocab: dict[str, int] | list[Any]
+
+
+class _Tokenizer(msgspec.Struct):
+    model: _Words
+    added_tokens: list[_AddedToken] = []
+
+
+def check_vocabulary(folder: Path, tokenizer: bytes, size: int) -> None:
+    """Raises CheckpointError if a model with a vocabulary of this size lacks words of its tokenizer. Tokens that were
+    added may be missing: some checkpoints have such for images, which the model for texts alone has not."""
+    try:
+        read = msgspec.json.decode(tokenizer, type=_Tokenizer)
+    except msgspec.MsgspecError:
+        return  # who makes a tokenizer of it says what is wrong
+    words = read.model.vocab
+    tokens = set(words.values() if isinstance(words, dict) else range(len(words)))
+    most = max(tokens.difference(added.id for added in read.added_tokens), default=0)
+    if most >= size:
+        raise CheckpointError(
+            f"{folder / 'config.json'}: vocab_size is {size}, and tokenizer.json has a token {most}: the files are of "
+            "different models; get the checkpoint's files again"
+        )
 
 
 def _advice(folder: Path) -> str:

@@ -18,7 +18,7 @@ from ..layers.shape import AttentionShape
 from ..ops.interface import Activation
 from ..recurrence.batches import Cut
 from ..recurrence.states import StateShape
-from .config_json import ConfigJson, check_heads
+from .config_json import ConfigJson, check_heads, wrong
 from .rope_json import Context, read_context, read_rope
 from .vision import VisionConfig
 
@@ -126,7 +126,7 @@ class ModelConfig:
         """Reads the fields that families share. `windows` are those of the layers, if they have any. `specific` are the
         fields of a subclass, and fields that replace the ones read here."""
         num_layers, num_heads = config.whole("num_hidden_layers"), config.whole("num_attention_heads")
-        head_dim = config.whole("head_dim", config.whole("hidden_size") // num_heads)
+        head_dim = read_head_dim(config)
         shared: dict[str, Any] = {
             "architecture": config.get("architecture"),
             "vocab_size": config.whole("vocab_size"),
@@ -151,6 +151,16 @@ class ModelConfig:
         its default context."""
         context = self.context.limited_to(max_context)
         return replace(self, context=context, rope=tuple(replace(rope, context=context.served) for rope in self.rope))
+
+
+def read_head_dim(config: ConfigJson) -> int:
+    """The size of an attention head; by default the heads share the hidden vector. Raises CheckpointError if they
+    cannot."""
+    size, heads = config.whole("hidden_size"), config.whole("num_attention_heads")
+    if config.get("head_dim") is None and size % heads:
+        wanted = f"a multiple of num_attention_heads, which is {heads}, where head_dim is missing"
+        raise wrong("hidden_size", wanted, size)
+    return config.whole("head_dim", size // heads)
 
 
 def read_kv_heads(config: ConfigJson) -> int:

@@ -30,6 +30,7 @@ from .families import (
 )
 from .families.vision import idefics3
 from .interface import Model
+from .rope_json import check_rotary, rope_parameters
 
 Config = TypeVar("Config", bound=ModelConfig)
 
@@ -78,6 +79,7 @@ def read_architecture(
     """
     names = _architectures(config)
     check_values(config)
+    check_rotary(rope_parameters(ConfigJson(config)))
     known = [name for name in names if name in FAMILIES]
     if code == "own" and not known:
         raise CheckpointError(

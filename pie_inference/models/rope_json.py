@@ -8,7 +8,7 @@ from typing import Any
 
 from ..errors import CheckpointError
 from ..layers.rotary import ROPE_TYPES, RopeConfig
-from .config_json import ConfigJson, is_number
+from .config_json import ConfigJson, is_number, wrong
 
 STRETCHABLE = ("linear", "dynamic")
 FACTOR_LISTS = {"short_factor", "long_factor"}
@@ -55,16 +55,18 @@ def _complete(config: ConfigJson, parameters: Mapping[str, Any]) -> dict[str, An
         "original_max_position_embeddings": max_positions(config),
     }
     completed = {**defaults, **{key: value for key, value in parameters.items() if value is not None}}
-    _check(completed)
+    check_rotary(completed)
     if "short_factor" in completed:  # early Phi-3 says "su" or even "yarn"
         completed["rope_type"] = "longrope"
     original = config.optional_whole("original_max_position_embeddings")  # if Phi-3 has both, this one counts
     return completed if original is None else {**completed, "original_max_position_embeddings": original}
 
 
-def _check(parameters: Mapping[str, Any]) -> None:
+def check_rotary(parameters: Mapping[str, Any]) -> None:
     """Raises CheckpointError for a parameter that is not a number or a string as it should be."""
-    ConfigJson(parameters).text("rope_type")
+    parameters = {key: value for key, value in parameters.items() if value is not None}
+    for key in ("rope_type", "type"):
+        ConfigJson(parameters).text(key, "default")
     for key in NUMBERS & set(parameters):
         if not is_number(parameters[key], above=-1e-9 if key.startswith("mscale") else 0):
             raise CheckpointError(f"config.json: {key} of rotary positions must be a number, not {parameters[key]!r}")
@@ -103,6 +105,8 @@ def read_rope(config: ConfigJson, head_dim: int, parameters: Mapping[str, Any] |
     if part > 1:
         raise CheckpointError(f"config.json: partial_rotary_factor must be at most 1, not {part!r}")
     dim = int(head_dim * part)
+    if dim % 2:
+        raise wrong("head_dim", f"even, also times partial_rotary_factor, which is {part:g}", head_dim)
     return RopeConfig(kind, theta, dim, read_context(config).served, completed)
 
 

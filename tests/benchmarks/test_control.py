@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-from contextlib import AbstractAsyncContextManager
+import subprocess
+import sys
+from collections.abc import AsyncIterator
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from benchmarks import __main__ as cli
 from benchmarks.control import api_calls, idle
 from benchmarks.control.contexts import PHASES
 from benchmarks.control.scale import fits
@@ -180,6 +184,20 @@ def test_soak(tmp_path: Path) -> None:
     assert row["finished"] > 0
     assert row["vanished"] > 0
     assert row["kills"] > 0
+
+
+def test_a_soak_says_that_the_server_is_gone(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    @asynccontextmanager
+    async def gone(**_: object) -> AsyncIterator[Server]:
+        with subprocess.Popen([sys.executable, "-c", ""]) as process:
+            pass
+        yield Server("http://127.0.0.1:1", process.pid)
+
+    monkeypatch.setattr(soak, "serving", gone)
+    assert cli.main(["soak", "--minutes", "0.2", "--at-once", "1"]) == 2
+    assert "\nerror: the server can no longer be watched: " in "\n" + capsys.readouterr().err
 
 
 def test_a_soak_fails_for_what_no_kill_explains() -> None:

@@ -3,9 +3,16 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from contextlib import suppress
 from pathlib import Path
 from xml.etree import ElementTree
 
+import psutil
 import pytest
 
 from benchmarks import __main__ as cli
@@ -15,6 +22,8 @@ from benchmarks.paper import features, opportunity_cost, paper
 from benchmarks.paper.drawing import draw_bars
 from benchmarks.paper.parts import PARTS
 from benchmarks.support.models.random_models import LLAMA_TINY
+from tests.helpers.guard import HANG_SECONDS
+from tests.helpers.tree import ROOT
 
 from .running import run
 
@@ -96,3 +105,31 @@ def test_commands_of_parts_are_commands(tmp_path: Path) -> None:
         plan = paper.Plan(quick, device="cpu", opponent="http://127.0.0.1:1", models=(LLAMA_TINY,))
         for part in PARTS:
             cli.parse(paper.command(plan, part))
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_an_evaluation_that_is_interrupted_leaves_nothing_behind(number: int, tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "benchmarks", "paper", "--quick", "--parts", "launch", "--folder", str(tmp_path)]
+    (temporary := tmp_path / "temporary").mkdir()
+    environment = os.environ | {"TMPDIR": str(temporary)}
+    with subprocess.Popen(command, cwd=ROOT, env=environment, stderr=subprocess.PIPE, text=True) as process:
+        deadline = time.monotonic() + HANG_SECONDS
+        while "serve" not in str(below := _below(process.pid)):
+            assert time.monotonic() < deadline, below
+            time.sleep(0.05)
+        process.send_signal(number)
+        _, said = process.communicate()
+    assert process.returncode == 130
+    assert said.endswith("interrupted\n")
+    assert "Traceback" not in said
+    assert not [words for one, words in below.items() if one.is_running() and one.status() != psutil.STATUS_ZOMBIE]
+    assert not list(temporary.iterdir()), "the part had the time to clean up"
+
+
+def _below(process: int) -> dict[psutil.Process, list[str]]:
+    """What runs, of what a process has started, with the words of its command."""
+    found: dict[psutil.Process, list[str]] = {}
+    for one in psutil.Process(process).children(recursive=True):
+        with suppress(psutil.NoSuchProcess):
+            found[one] = one.cmdline()
+    return found

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import itertools
 import json
 import os
 import re
@@ -127,58 +128,76 @@ def test_a_program_of_the_readme_writes_words(
     assert len(re.findall("[a-z]{3,}", text or str(ended.result))) > 2
 
 
-WRONG: dict[str, tuple[Mapping[str, object], str]] = {
-    "contrastive_decoding": ({"alpha": 2}, "give an alpha from 0 to 1 and a temperature above 0"),
-    "debate": ({"models": ["demo"]}, "give two models, which may be the same, and one round or more"),
-    "demo": ({"branches": 0}, "branches: give 1 or more"),
-    "early_tools": (
-        {"keys": ", ".join(map(str, range(60)))},
-        "the record has more than 100 tokens: ask for fewer keys",
-    ),
-    "entropy_retrieval": ({"name": "Nobody"}, "/pages/Nobody: there is no page 'Nobody': search for one"),
-    "graph_of_thought": ({"digits": "one"}, "digits: give digits alone, such as 8371, not 'one'"),
-    "heavy_hitters": ({"budget": 10}, "give a prompt, and a budget of which `recent` is all or a part"),
-    "hierarchical_attention": ({"sections": []}, "give a section or more, each a text and its summary"),
-    "mcts": ({"numbers": "a"}, "numbers: give two or more, such as 4,7,8,8, not 'a'"),
-    "reflexion": ({"rounds": 0}, "give one round or more"),
-    "skeleton_of_thought": ({"points": 6}, "points: "),
-    "swarm": ({"parts": [1, 2, 3]}, "3 members cannot meet in pairs: give 2, 4, 8, ... parts"),
-    "text_completion": ({"prompt": "a", "temperature": -1}, "temperature is -1.0; it must lie between 0.0 and"),
-    "tree_of_thought": ({"numbers": "1"}, "numbers: give two or more, such as 4,7,8,8, not '1'"),
-}
+WRONG: Sequence[tuple[str, Mapping[str, object], str]] = [
+    ("classifier_free_guidance", {"scale": 1e308}, "scale: give a number from -1000 to 1000"),
+    ("codeact", {"question": "kite and bell " * 700}, " tokens, and demo takes at most 2048: fill less"),
+    ("contrastive_decoding", {"alpha": 2}, "give an alpha from 0 to 1, a beta from -1000 to 1000, and a temperature"),
+    ("contrastive_decoding", {"beta": 1e308}, "give an alpha from 0 to 1, a beta from -1000 to 1000"),
+    ("debate", {"models": ["demo"]}, "give two models, which may be the same, and one round or more"),
+    ("demo", {"branches": 0}, "branches: give 1 or more"),
+    ("early_tools", {"keys": ", ".join(map(str, range(60)))}, "has more than 100 tokens: ask for fewer keys"),
+    ("entropy_retrieval", {"name": "Nobody"}, "/pages/Nobody: there is no page 'Nobody': search for one"),
+    ("graph_of_thought", {"digits": "one"}, "digits: give digits alone, such as 8371, not 'one'"),
+    ("graph_of_thought", {"digits": "٣٤"}, "digits: give digits alone, such as 8371, not '٣٤'"),
+    ("heavy_hitters", {"budget": 10}, "give a prompt, and a budget of which `recent` is all or a part"),
+    ("hierarchical_attention", {"sections": []}, "give a section or more, each a text and its summary"),
+    ("hierarchical_attention", {"sections": [["a", "b " * 4000]]}, "its summary, 2048 tokens at most"),
+    ("jacobi", {"max_tokens": -1}, "give a max_tokens and a length of 0 or more"),
+    ("latent_thoughts", {"max_tokens": -100}, "give thoughts and max_tokens of 0 or more"),
+    ("mcts", {"numbers": "a"}, "numbers: give two or more, such as 4,7,8,8, not 'a'"),
+    ("mcts", {"numbers": "1" * 5000}, "give numbers in 100 characters at most, and rounds and tries of 1 or more"),
+    ("prefix_tree", {"parts": []}, "parts: give levels of beginnings, such as "),
+    ("raw_api", {"max_tokens": -100}, "give a max_tokens of 0 or more"),
+    ("reflexion", {"rounds": 0}, "give one round or more"),
+    ("retrieval", {"keep": -1}, "keep: give 0 or more"),
+    ("self_consistency", {"question": "a " * 4000}, "outside of the model's context of 2048 tokens: give less text"),
+    ("skeleton_of_thought", {"points": 6}, "points: "),
+    ("swarm", {"parts": [1, 2, 3]}, "3 members cannot meet in pairs: give 2, 4, 8, ... parts"),
+    ("swarm", {"parts": [-1, 2]}, "parts: give numbers of 0 or more, such as 3,11,7,12"),
+    ("text_completion", {"prompt": "a", "temperature": -1}, "temperature is -1.0; it must lie between 0.0 and"),
+    ("tree_of_thought", {"numbers": "1"}, "numbers: give two or more, such as 4,7,8,8, not '1'"),
+    ("tree_of_thought", {"width": 0}, "and tries, a width and rounds of 1 or more"),
+]
+WORDS = ["".join(letters) for letters in itertools.product("bcdfgk", "aeiou", "lmnprstvwz")]
 UNUSUAL: dict[str, tuple[Mapping[str, object], object]] = {
-    "codeact": ({"question": "?", "functions": "price"}, "no answer after 5 programs"),
+    "codeact": ({"question": " ".join(WORDS), "functions": "price"}, "no answer after 5 programs"),
+    "contrastive_decoding": ({"beta": 50.0, "alpha": 0.0, "temperature": 1e-320, "tokens": 3}, None),
+    "early_tools": ({"keys": "<|end|>"}, None),
     "jacobi": ({"most": 10**30, "max_tokens": 2}, {"forwards": 3, "tokens": [591, 730]}),
     "modular_caching": ({"modules": ["", "a"], "tokens": 0}, None),
     "prefix_sharing": ({"tokens": 0}, None),
+    "react": ({"grounded": True}, None),
     "recursion_of_thought": ({"letter": "?"}, ""),
 }
 """Arguments that a program takes, and its result; None: some result."""
 
 
 def test_arguments_that_are_wrong_or_unusual_are_answered(workers: Callable[[str], Worker], guest_cache: Path) -> None:
-    async def ask() -> dict[str, Ended]:
+    async def ask() -> list[Ended]:
         async with (
             serving(Settings(slow=0, failures=0)) as world,
             started(guest_cache, InProcessClient(workers("demo")), model=["demo"], http_allow=world.place) as server,
         ):
 
             async def end(name: str, given: Mapping[str, object]) -> Ended:
-                asks = name in ("codeact", "early_tools", "entropy_retrieval")
+                asks = name in ("codeact", "early_tools", "entropy_retrieval", "react")
                 given = {**given, "world": world.url} if asks else given
-                _, listener = await launch(server, (EXAMPLES / name / f"{name}.py").read_text("utf-8"), given)
+                inferlet, listener = await launch(server, (EXAMPLES / name / f"{name}.py").read_text("utf-8"), given)
+                for message in ('"\\ <|tool|> ' + "kite " * 100, "") if name == "react" else ():
+                    inferlet.send(message)
                 return await listener.ended
 
             async with asyncio.timeout(HANG_SECONDS):
-                names = {name: given for name, (given, _) in (WRONG | UNUSUAL).items()}
-                return dict(zip(names, await asyncio.gather(*map(end, names, names.values())), strict=True))
+                unusual = ((name, given) for name, (given, _) in UNUSUAL.items())
+                cases = [*((name, given) for name, given, _ in WRONG), *unusual]
+                return await asyncio.gather(*(end(*case) for case in cases))
 
     ends = asyncio.run(ask())
-    for name, (_, message) in WRONG.items():
-        assert message in (ends[name].error or ""), (name, ends[name])
-    for name, (_, result) in UNUSUAL.items():
-        assert ends[name].status == "finished", (name, ends[name])
-        assert result in (None, json.loads(ends[name].result or "null")), (name, ends[name])
+    for (name, _, message), ended in zip(WRONG, ends, strict=False):
+        assert message in (ended.error or ""), (name, ended)
+    for (name, (_, result)), ended in zip(UNUSUAL.items(), ends[len(WRONG) :], strict=True):
+        assert ended.status == "finished", (name, ended)
+        assert result in (None, json.loads(ended.result or "null")), (name, ended)
 
 
 def test_the_demo_saves_as_many_tokens_as_it_says(

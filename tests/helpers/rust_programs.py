@@ -16,7 +16,7 @@ from hashlib import sha256
 from pathlib import Path
 from unittest.mock import patch
 
-from pie_control.authoring.build.cargo import built_module, knows_target
+from pie_control.authoring.build.cargo import built_module, lack_of_compiler
 from pie_control.host_api.wit_files import current
 from pie_control.sandbox.encoding.component import encode
 from tests.helpers.tree import EXAMPLES, ROOT
@@ -61,7 +61,7 @@ def compiler() -> Path | None:
     for place in [*map(Path, os.environ.get("PATH", "").split(os.pathsep)), Path("/usr/bin")]:
         if (place / "cargo").exists() and (place / "rustc").exists():
             with patch.dict(os.environ, {"RUSTC": str(place / "rustc")}):
-                if knows_target():
+                if not lack_of_compiler():
                     return place
     return None
 

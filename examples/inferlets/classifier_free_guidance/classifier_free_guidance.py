@@ -1,9 +1,10 @@
 import random
+import sys
 from math import exp, log
 
 from inferlet_sdk import Context, DistSampler, inferlet
 
-K = 256
+K, MOST = 256, 1000
 TOLD = [
     {"role": "user", "content": "My favourite colour is red."},
     {"role": "assistant", "content": "I see."},
@@ -22,6 +23,8 @@ async def main(
 ):
     """An answer in which the messages before the question (an instruction, say) count `scale` times: each token's
     logit is the one without them, and `scale` times what they add to it. 1: as the model answers by itself."""
+    if not abs(scale) <= MOST:
+        sys.exit(f"scale: give a number from -{MOST} to {MOST}")
     draw = random.Random(seed)
     ctx = Context(args.model).fill_chat([*told, {"role": "user", "content": question}])
     without = Context(args.model).fill_chat("user", question)

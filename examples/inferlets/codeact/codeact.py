@@ -43,9 +43,9 @@ def grammar(question: str, names: list[str], told: str) -> str:
     texts = [json.dumps(f'"{word}"') for word in dict.fromkeys(re.findall("[a-z]+", question) or ["nothing"])]
     rules = [f"TEXT: {' | '.join(texts)}", f"NAME: {' | '.join(map(json.dumps, names))}"]
     rules.append(f"NUMBER: {' | '.join(map(json.dumps, re.findall('[0-9]+', question) or '0'))}")
-    for place in range(len(texts)):  # a list has words in their order, and none twice
-        more = [f'{text} (", " in{later})?' for later, text in enumerate(texts[place:-1], place + 1)]
-        rules.append(f"in{place}: {' | '.join([*more, texts[-1]])}")
+    for place, text in enumerate(texts[:-1]):  # a list has words in their order, and none twice
+        rules.append(f'in{place}: {text} (", " in{place + 1})? | in{place + 1}')
+    rules.append(f"in{len(texts) - 1}: {texts[-1]}")
     answer = f'| "Answer: " {json.dumps(told)}' if told and not re.match("[A-Za-z]*Error", told) else ""
     return "\n".join([f"start: code {answer}", PYTHON, *rules])
 

@@ -17,7 +17,7 @@ async def main(args, digits: str = "83719204462058173950263748150926", notes: Se
     if notes:
         text = await merge(args.model, [(note, note) for note in notes], merge_notes, lost_facts)
     else:
-        if not digits.isdecimal():
+        if not (digits.isascii() and digits.isdecimal()):
             sys.exit(f"digits: give digits alone, such as 8371, not {digits!r}")
         parts = [digits[start : start + LENGTH] for start in range(0, len(digits), LENGTH)]
         done = await gather(*(best(args.model, f"Sort: {part}", part, misplaced) for part in parts))

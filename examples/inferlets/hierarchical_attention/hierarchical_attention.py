@@ -7,14 +7,14 @@ TOLD = [("My name is Ada.", "Nice to meet you, Ada!"), ("I live in Oslo.", "Oslo
 async def main(args, sections: list[tuple[str, str]] = TOLD, question: str = "Where do I live?", max_tokens: int = 24):
     """Answers a question on sections, each a text and its summary. A section sees itself, the summaries see their
     sections and each other, and the question sees all. The first token, which opens the text, is seen by all."""
-    if not sections or max_tokens < 1:
-        raise ValueError("give a section or more, each a text and its summary, and one token or more")
     queue, model = traits.create_queue(args.model), traits.get_model_info(args.model)
     output = traits.alloc_emb(queue)
     roles = [(role, text) for section in sections for role, text in zip(("user", "assistant"), section, strict=True)]
     chat = [{"role": role, "content": text} for role, text in [*roles, ("user", question)]]
-    ends = [1, *(len(traits.tokenize_chat(queue, chat[:n], (), False)) for n in range(1, len(chat)))]
     tokens = traits.tokenize_chat(queue, chat)
+    if not sections or max_tokens < 1 or len(tokens) >= model.max_context:
+        raise ValueError(f"give a section or more, each a text and its summary, {model.max_context} tokens at most")
+    ends = [1, *(len(traits.tokenize_chat(queue, chat[:n], (), False)) for n in range(1, len(chat)))]
 
     def room(count: int):
         return traits.alloc_kvpage(queue, -(-count // model.page_size))

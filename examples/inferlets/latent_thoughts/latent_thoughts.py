@@ -1,3 +1,5 @@
+import sys
+
 from inferlet_sdk import inferlet, traits
 
 
@@ -5,6 +7,8 @@ from inferlet_sdk import inferlet, traits
 async def main(args, question: str = "What is 4 + 5?", thoughts: int = 4, max_tokens: int = 60):
     """Thinks without words before it answers: the output of the model is its next input, a few times (Hao et al. 2024).
     Gives the probabilities of the first token of the answer, and the pages with all of it."""
+    if thoughts < 0 or max_tokens < 0:
+        sys.exit("give thoughts and max_tokens of 0 or more")
     queue, model = traits.create_queue(args.model), traits.get_model_info(args.model)
     tokens = traits.tokenize_chat(queue, [{"role": "user", "content": question}])
     start = len(tokens)

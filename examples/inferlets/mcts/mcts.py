@@ -5,7 +5,7 @@ from math import exp, sqrt
 
 from inferlet_sdk import Context, Sampler, inferlet
 
-GOAL = 24
+GOAL, LONGEST = 24, 100
 STEP = re.compile(r"(\d+)([-+*/])(\d+)=(\d+)( left [\d,]+)?")
 
 
@@ -27,6 +27,8 @@ class Node:
 async def main(args, numbers: str = "4,7,8,8", rounds: int = 60, tries: int = 3, seed: int = 1):
     """Makes 24 of four numbers by Monte Carlo tree search: a round goes down to a leaf, whose next steps the model
     proposes, and tells all nodes on the way how sure the model was. What leads to nothing new is not visited again."""
+    if len(numbers) > LONGEST or min(rounds, tries) < 1:
+        sys.exit(f"give numbers in {LONGEST} characters at most, and rounds and tries of 1 or more")
     given = sorted(map(int, re.findall(r"\d+", numbers)))
     if len(given) < 2:
         sys.exit(f"numbers: give two or more, such as 4,7,8,8, not {numbers!r}")

@@ -49,4 +49,5 @@ async def main(
             return {"text": text, "tokens": drawn, "tries": number}
         back = number & -number  # 1, 2, 1, 4, 1, 2, 1, 8
         del places[1 if whole else max(1, len(places) + 1 - back) :]
+    await args.send(f"No record is valid after {MOST} tries: give other facts or keys.\n")
     return {"text": None, "tokens": drawn, "tries": MOST}

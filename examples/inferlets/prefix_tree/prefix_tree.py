@@ -1,3 +1,5 @@
+import sys
+
 from inferlet_sdk import Context, gather, inferlet
 
 PARTS = [["Once upon a time,", "One winter day,"], [" a fox", " an old bee"], [" found a key", " lost a hat"]]
@@ -7,6 +9,8 @@ PARTS = [["Once upon a time,", "One winter day,"], [" a fox", " an old bee"], ["
 async def main(args, parts: list[list[str]] = PARTS, tokens: int = 8):
     """Goes on with each path of a tree of beginnings. The tokens of a node are computed once, for all paths below it,
     and a branch goes as soon as nothing below it is left."""
+    if not parts or not parts[0]:
+        sys.exit('parts: give levels of beginnings, such as [["A fox", "A bee"], [" ran"]]')
 
     async def grow(node: Context, level: int) -> list[str]:
         if level == len(parts):

@@ -1,9 +1,13 @@
+import sys
+
 from inferlet_sdk import inferlet, traits
 
 
 @inferlet
 async def main(args, question: str = "Write three facts about bees.", max_tokens: int = 60):
     """Autoregressive generation call by call, as in section 4.2 of the paper."""
+    if max_tokens < 0:
+        sys.exit("give a max_tokens of 0 or more")
     queue = traits.create_queue(args.model)
     model = traits.get_model_info(args.model)
 

@@ -7,15 +7,16 @@ from inferlet_sdk import CallResult, Context, Tool, Tools, TooManyRounds, Trunca
 from inferlet_sdk.tools.events import Call
 
 CALL = re.compile(r'(.*): <tool>(\w+)\("(.*)"\)</tool>')
-WORLD, ROUNDS = "http://127.0.0.1:8099", 16
+WORLD, ROUNDS, LONGEST = "http://127.0.0.1:8099", 16, 60
 
 
 @inferlet
 async def main(args, world: str = WORLD, tools: str = "weather, population", grounded: bool = False, aliases: str = ""):
     """Answers questions with the tools of a server: the model says what to look up, and sees what came (ReACT).
 
-    `grounded`: what it looks for is an end of the question, about what it has found last, by a tool that shares a word
-    with it, the earliest one. `aliases`: words that the model knows, under which it is told of the tools.
+    `grounded`: what it looks for is an end of the question, of 60 words at most, about what it has found last, by a
+    tool that shares a word with it, the earliest one. `aliases`: words that the model knows, under which it is told of
+    the tools.
     """
     toolbox = await Tools.from_mcp(f"{world}/mcp", only=tools.split(", "))
     known = dict(zip(aliases.split(", "), tools.split(", "), strict=False)) if aliases else {}
@@ -47,7 +48,7 @@ async def main(args, world: str = WORLD, tools: str = "weather, population", gro
 async def answer(ctx: Context, toolbox: Tools, question: str, show) -> str:
     """Goes on until the model answers. Each step looks for an end of the question that is shorter than the last one;
     a tool that fails twice in a step is not called again there."""
-    words, found, failed = question.rstrip("?").split(), "", Counter[str]()
+    words, found, failed = question.rstrip("?").split()[-LONGEST:], "", Counter[str]()
     ctx.fill_chat([{"role": "user", "content": question}], tools=toolbox)
     for _ in range(ROUNDS):
         usable = [tool for tool in toolbox if failed[tool.name] < 2]
@@ -72,8 +73,8 @@ def step(tools: list[Tool[..., Any]], words: list[str], found: str) -> str:
         wanted = " ".join([f"{found}'s"] * bool(found) + words[place:])
         sharing = ([name for name in lines if spoken(word) & lines[name]] for word in wanted.split())
         names = " | ".join(map(json.dumps, next(filter(None, sharing), lines)))
-        subject = wanted.partition("'s ")[0]
-        parts.append(json.dumps(f"{wanted}: <tool>") + f' ({names}) "(\\"{subject}\\")</tool>"')
+        call = json.dumps('("' + wanted.partition("'s ")[0] + '")</tool>')
+        parts.append(f"{json.dumps(wanted + ': <tool>')} ({names}) {call}")
     return f"start: {' | '.join(parts)}"
 
 

@@ -1,3 +1,5 @@
+import sys
+
 from inferlet_sdk import Context, embed, inferlet, rerank
 
 FACTS = [
@@ -21,6 +23,8 @@ async def main(
     max_tokens: int = 30,
 ):
     """Answers a question by those of many documents that are nearest to it."""
+    if keep < 0:
+        sys.exit("keep: give 0 or more")
     pooling = None if embedder else "mean"  # of a model that was not made for embeddings, the mean tells most
     query, *vectors = await embed([question, *documents], embedder or args.model, pooling=pooling)
     scores = [sum(a * b for a, b in zip(query, vector, strict=True)) for vector in vectors]

@@ -11,8 +11,8 @@ PARTS = [3, 11, 7, 12, 5, 9, 2, 8]
 async def main(args, parts: list[int] = PARTS, alone: bool = False):
     """A swarm adds up what its members know: each one part, and no more than others tell it. `alone`: the model adds up
     all at once."""
-    if not parts:
-        sys.exit("parts: give numbers, such as 3,11,7,12")
+    if not parts or min(parts) < 0:
+        sys.exit("parts: give numbers of 0 or more, such as 3,11,7,12")
     if alone:
         return {"answer": int(await add(args.model, *map(str, parts)))}
     if len(parts) < 2 or len(parts) & (len(parts) - 1):

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from inferlet_sdk import Context, Sampler, gather, inferlet
 
-GOAL = 24
+GOAL, LONGEST = 24, 100
 STEP = re.compile(r"(\d+)([-+*/])(\d+)=(\d+)( left [\d,]+)?")
 
 
@@ -22,6 +22,8 @@ class Node:
 async def main(args, numbers: str = "4,7,8,8", tries: int = 3, width: int = 4, rounds: int = 8, seed: int = 1):
     """Makes 24 of four numbers (tree of thought): the model proposes steps, the program does the arithmetic, and goes
     on with the most likely of those that are right; again with other proposals, if none of them leads to 24."""
+    if len(numbers) > LONGEST or min(tries, width, rounds) < 1:
+        sys.exit(f"give numbers in {LONGEST} characters at most, and tries, a width and rounds of 1 or more")
     given = sorted(map(int, re.findall(r"\d+", numbers)))
     if len(given) < 2:
         sys.exit(f"numbers: give two or more, such as 4,7,8,8, not {numbers!r}")

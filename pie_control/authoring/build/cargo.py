@@ -39,7 +39,7 @@ def built_module(folder: Path) -> Path:
         )  # fmt: skip
     except OSError as error:
         raise BadRequest(f"cannot run {command[0]} ({error.strerror}): a program in Rust needs it. {INSTALL}") from None
-    if done.returncode != 0 and (lack := _lack()):
+    if done.returncode != 0 and (lack := lack_of_compiler()):
         raise BadRequest(f"{lack}. {INSTALL}")
     if done.returncode != 0 and (version := _too_old_for(folder / LOCK)):
         raise BadProgram(
@@ -72,13 +72,8 @@ def _too_old_for(lock: Path) -> str:
     return found[1] if found and (int(found[2]), int(found[3])) < LOCK_4 else ""
 
 
-def knows_target() -> bool:
-    """Whether the compiler works, and has the target's standard library."""
-    return not _lack()
-
-
-def _lack() -> str:
-    """What the compiler lacks; "": nothing."""
+def lack_of_compiler() -> str:
+    """What the compiler lacks to build for the target; "": nothing."""
     command = [_tool("rustc"), "--print", "target-libdir", "--target", TARGET]
     try:
         done = subprocess.run(command, capture_output=True, text=True, errors="replace", check=False)

@@ -84,6 +84,13 @@ def first_line(error: BaseException) -> str:
     return f"{type(error).__name__}: {said[:300]}" if said else type(error).__name__
 
 
+def _reason(error: BaseException) -> str:
+    """What transformers' checks of a configuration say, without the errors that they put around it."""
+    while error.__cause__ is not None:
+        error = error.__cause__
+    return " ".join(str(error.args[0] if error.args else error).split())[:300]
+
+
 def read(raw: Mapping[str, Any], architecture: str) -> Any:
     """The configuration of transformers; that of its text model alone where this has a class of its own and the whole
     cannot be made. Raises CheckpointError."""
@@ -106,7 +113,7 @@ def read(raw: Mapping[str, Any], architecture: str) -> Any:
     except Exception as error:
         if field := FIELD.search(str(error)):
             raise _wrong_field(field[1], values) from None
-        raise CheckpointError(f"config.json: transformers {VERSION} does not accept it: {first_line(error)}") from None
+        raise CheckpointError(f"config.json: transformers {VERSION} does not accept it: {_reason(error)}") from None
     vars(text).pop("quantization_config", None)
     _check(text)
     of_text = getattr(transformers, architecture).config_class is type(text)
@@ -229,8 +236,9 @@ def make(config: Any, dtype: torch.dtype, device: str, attention: str = NAME) ->
         return with_numbers(text_part(model), device) if sees else model
     except KeyError as error:
         values = text_of(config).to_dict()
-        for key in (key for key, value in values.items() if [value] == list(error.args)):
-            raise wrong(key, f"a name that transformers {VERSION} knows", values[key]) from None
+        for part in (values, *(each for each in values.values() if isinstance(each, Mapping))):
+            for key in (key for key, value in part.items() if isinstance(value, str) and error.args == (value,)):
+                raise wrong(key, f"a name that transformers {VERSION} knows", part[key]) from None
         reason = "attends beside its interface of attention" if NAME in str(error) else f"needs {error}"
         raise CheckpointError(f"config.json: {kind.__name__} is not supported: transformers' code {reason}") from None
     except Exception as error:

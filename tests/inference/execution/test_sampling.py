@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -127,6 +128,14 @@ def test_zero_temperature_is_greedy_and_ties_go_to_the_lower_id() -> None:
     logits[:, [7, 2900]] = 1.0
     assert sampling.choose(logits, choice(2, temperature=[0.0, 0.0])).tolist() == [7, 7]
     assert sampling.choose(logits, choice(2, temperature=[0.0, 1.0], top_k=1)).tolist() == [7, 7]
+
+
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+def test_logits_that_are_no_numbers_are_refused(temperature: float) -> None:
+    logits = torch.randn(2, 40)
+    logits[1, 7] = math.nan
+    with pytest.raises(BatchError, match=r"the model's outputs are no numbers \(NaN\): its weights may have NaN"):
+        sampling.choose(logits, choice(2, temperature=temperature))
 
 
 def test_the_extremes_of_uniform_are_tokens_that_may_be_sampled() -> None:

@@ -16,6 +16,7 @@ from pie_inference.grammars import engine
 from pie_inference.grammars.sources import KINDS, MOST_TEXT, GrammarError, source_of
 from pie_inference.testing import byte_tokenizer
 from tests.helpers.grammars import bits, compiled, deep, vocabulary
+from tests.helpers.tree import DEMO_MODEL
 
 PERSON = {
     "type": "object",
@@ -121,6 +122,35 @@ def test_enough_is_forced_or_not() -> None:
     assert [matcher.forces(count) for count in (1, 3, 4)] == [True, True, False]
     matcher.accept(list(b"abc"))
     assert not matcher.forces(1)
+
+
+@pytest.mark.parametrize(
+    ("kind", "text", "written"),
+    [
+        ("lark", 'start: "a" END\nEND: "<|end|>"', "a<|end|>"),
+        ("regex", r"<\|end\|>!", "<|end|>!"),
+        ("json-schema", '{"const": "<|begin|>"}', '"<|begin|>"'),
+    ],
+)
+def test_the_text_of_a_special_token_is_written_like_any_other(kind: str, text: str, written: str) -> None:
+    matcher, made = compiled(kind, text).matcher(), list[int]()
+    while not matcher.is_over:
+        made += (allowed := bits(matcher))
+        assert matcher.accept(allowed) == 1
+    assert bytes(made).decode() == written
+
+
+def test_tokens_without_text_are_in_no_grammar() -> None:
+    tokenizer = (DEMO_MODEL / "tokenizer.json").read_bytes()
+    words = engine.Vocabulary(tokenizer, 2048, (1,))
+    source = source_of("regex", "ab")
+    assert words.readable(source) == source
+
+
+def test_a_special_token_is_named_without_quotes() -> None:
+    matcher = compiled("lark", "start: <|begin|> /a/").matcher()
+    assert bits(matcher) == [byte_tokenizer.BEGIN]
+    assert matcher.accept([byte_tokenizer.BEGIN, ord("a")]) == 2
 
 
 def test_a_tokenizer_that_has_no_bytes_is_named() -> None:

@@ -7,6 +7,7 @@ import math
 import re
 import tracemalloc
 from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from pie_inference.config import WorkerConfig
 from pie_inference.errors import CheckpointError
 from pie_inference.inspection.checkup import check_up
 from pie_inference.loading.checkpoint import SINGLE_FILE
+from pie_inference.loading.tokenizer_files import check_vocabulary
 from pie_inference.models.registry import read_architecture
 from tests.helpers.families import FAMILIES, save_reference
 from tests.helpers.tiers import corpus
@@ -132,6 +134,31 @@ def test_many_experts_that_no_file_has_take_no_memory(saved: Callable[[str], Pat
     assert "is missing, of which 'model.layers.0.mlp.experts" in str(problem)
 
 
+@pytest.mark.parametrize(
+    ("config", "message"),
+    [({"vocab_size": 200}, "vocab_size is 200, and tokenizer.json has a token 255"), ({"head_dim": 0}, "head_dim")],
+)
+def test_what_is_wrong_in_a_folder_is_told_with_its_file(
+    config: dict[str, Any], message: str, saved: Callable[[str], Path], tmp_path: Path
+) -> None:
+    linked(saved("llama"), tmp_path, "config.json", SINGLE_FILE)
+    raw = json.loads((saved("llama") / "config.json").read_text())
+    (tmp_path / "config.json").write_text(json.dumps({**raw, **config}))
+    words = {"model.embed_tokens.weight", "lm_head.weight"}
+    tensors = load_file(saved("llama") / SINGLE_FILE)
+    save_file({name: one[:200] if name in words else one for name, one in tensors.items()}, tmp_path / SINGLE_FILE)
+    problem = str(check_up(WorkerConfig(tmp_path, "model", device="cpu")).problem)
+    assert problem.startswith(f"{tmp_path / 'config.json'}: "), problem
+    assert message in problem
+
+
+@pytest.mark.parametrize("added", [0, 1])
+def test_a_model_may_lack_tokens_that_were_added(added: int, tmp_path: Path) -> None:
+    tokenizer = {"model": {"vocab": ["a", "b", "c"]}, "added_tokens": [{"id": 2}][:added]}
+    with nullcontext() if added else pytest.raises(CheckpointError, match=r"vocab_size is 2, and .* a token 2"):
+        check_vocabulary(tmp_path, json.dumps(tokenizer).encode(), 2)
+
+
 @pytest.mark.parametrize("family", ["llama", "gemma3", "mixtral"])
 def test_whole_checkpoints_are_not_refused(family: str, saved: Callable[[str], Path]) -> None:
     assert check_up(WorkerConfig(saved(family), "model", device="cpu")).problem is None
@@ -181,7 +208,9 @@ MUCH = 10**12
         ({"layer_types": ["full_attention", "spiral"]}, "layer_types"),
         ({"num_attention_heads": -1}, "num_attention_heads must be a whole number from 1 to 2147483647, not -1"),
         ({"num_experts_per_tok": MUCH}, "num_experts_per_tok must be a whole number from 1"),
-        ({"rope_parameters": {"rope_type": "spiral"}}, "spiral"),
+        ({"rope_parameters": {"rope_type": "spiral"}}, "rope_type must be a name that transformers "),
+        ({"rope_parameters": {"rope_type": 2}}, "rope_type must be a string, not 2"),
+        ({"rope_scaling": {"type": "linear", "factor": "2"}, "rope_parameters": None}, "factor of rotary positions"),
         ({"mlp_only_layers": "text"}, "mlp_only_layers"),
         ({"vocab_size": []}, "vocab_size"),
     ],
@@ -191,6 +220,11 @@ def test_configs_of_transformers_code_are_refused_by_key(changes: dict[str, Any]
     refused = refusal({**SMALL, **changes})
     assert refused.startswith("config.json: ")
     assert message in refused
+
+
+def test_what_transformers_does_not_accept_is_told_without_its_classes() -> None:
+    llama = {**SMALL, "architectures": ["LlamaForCausalLM"], "model_type": "llama", "head_dim": 15}
+    assert " does not accept it: RoPE requires an even rotary dimension" in refusal(llama, "transformers")
 
 
 def refusal(config: dict[str, Any], code: str = "auto") -> str:

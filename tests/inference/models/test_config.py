@@ -231,6 +231,9 @@ def test_tokens_are_not_moved_where_the_rotation_follows_the_length_of_the_text(
             {"rope_scaling": {"type": "linear"}},
             r"rope type 'linear' needs a 'factor' of at least 1, not None",
         ),
+        ("Llama 3.1", {"head_dim": 15}, r"head_dim must be even, also times partial_rotary_factor, which is 1, not 15"),
+        ("Phi-3 long", {"head_dim": 18}, r"head_dim must be even, .*, which is 0.75, not 18"),
+        ("Llama 3.1", {"num_attention_heads": 6}, r"hidden_size must be a multiple of num_attention_heads, which is 6"),
         ("linear", {"rope_scaling": "linear"}, r"rope_scaling must be an object, not 'linear'"),
         (
             "Qwen3",
