@@ -22,7 +22,9 @@ from tests.sdk.tools.test_mcp import ADD, EVENTS, HELLO, JSON, URL, WRONG_SERVER
 CALL = '<tool_call>{"name": "add", "arguments": {"a": 2, "b": 3}}</tool_call>'
 IN_RUST = {
     # The schema itself is not looked at, as far as it is an object of properties.
-    r'inputSchema that cannot be used: \$.properties.a.type: "int" is no type.*only=\[...\]': "no such key of add; there are a$",
+    r'inputSchema that cannot be used: \$.properties.a.type: "int" is no type.*only=\[...\]': (
+        "no such key of add; there are a$"
+    ),
     '"z" is required, and is none of the properties': '"z" is missing: expected anything',
     "an outputSchema that cannot be used": "promises structured content of the tool add",
     '"add" an inputSchema that cannot be used: .*must be "object"': '"add" an inputSchema that cannot be used: null',
@@ -115,7 +117,8 @@ def open_stream(end: str) -> Any:
         asks = [{"jsonrpc": "2.0", "method": "notifications/progress", "params": {}}]
         asks += [{"jsonrpc": "2.0", "id": method, "method": method} for method in ("ping", "roots/list")]
         lines = [": a comment", "", *(line for one in asks for line in (f"data: {json.dumps(one)}", ""))]
-        lines += [*(f"data:{line}" for line in json.dumps(message, indent=1).split("\n")), "", "data: never read", "", ""]
+        lines += [f"data:{line}" for line in json.dumps(message, indent=1).split("\n")]
+        lines += ["", "data: never read", "", ""]
         return 200, {**EVENTS, "x-stays-open": "1"}, end.join(lines).encode()
 
     return stream
