@@ -324,11 +324,7 @@ WRONG_SERVERS: list[tuple[dict[str, Any], str]] = [
     ({"tools_list": {"tools": [{"name": "add"}]}}, '"add" an inputSchema that cannot be used: .*must be "object"'),
     ({"tools_list": {"tools": [{**ADD, "inputSchema": "yes"}]}}, "an inputSchema that cannot be used"),
     (
-        {
-            "tools_list": {
-                "tools": [{**ADD, "inputSchema": {"type": "object", "properties": {"a": {"type": "int"}}}}]
-            }
-        },
+        {"tools_list": {"tools": [{**ADD, "inputSchema": {"type": "object", "properties": {"a": {"type": "int"}}}}]}},
         r'inputSchema that cannot be used: \$.properties.a.type: "int" is no type.*only=\[...\]',
     ),
     (
