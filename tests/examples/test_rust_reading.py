@@ -133,7 +133,7 @@ def test_rust_reads_calls_and_checks_arguments_as_python_does(tmp_path: Path) ->
     modules = [f'#[path = "{source / part}.rs"]\nmod {Path(part).name};' for part in parts]
     head, _, rest = MAIN.strip().partition("\n")
     (tmp_path / "main.rs").write_text("\n".join((head, *modules, rest)))
-    command = [place / "rustc", "--edition", "2021", "-o", tmp_path / "reading", tmp_path / "main.rs"]
+    command: list[str | Path] = [place / "rustc", "--edition", "2021", "-o", tmp_path / "reading", tmp_path / "main.rs"]
     subprocess.run(command, check=True, capture_output=True)
     pick, asked, expected = random.Random(0), list[Any](), list[Any]()
     for number in range(3000):

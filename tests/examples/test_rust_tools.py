@@ -127,8 +127,11 @@ def open_stream(end: str) -> Any:
 def test_a_lost_session_is_begun_anew_once_and_many_calls_wait_for_their_turn(guest_cache: Path) -> None:
     one, always = server(), server(tools_call=(404, {}, b""))
     lost, answered = {"one": False}, one.answer
-    session = lambda: "two" if lost["one"] else "one"  # noqa: E731
-    one.wrap = lambda message: (200, {**JSON, "mcp-session-id": session()}, json.dumps(message).encode())
+
+    def wrap(message: dict[str, Any]) -> Page:
+        return 200, {**JSON, "mcp-session-id": "two" if lost["one"] else "one"}, json.dumps(message).encode()
+
+    one.wrap = wrap
     always.wrap = lambda message: (200, {**JSON, "mcp-session-id": "s"}, json.dumps(message).encode())
 
     def forgetful(asked: dict[str, Any]) -> Page:
