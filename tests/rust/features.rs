@@ -117,6 +117,14 @@ async fn main(args: Args) -> Result<Json> {
             }
             Ok(list([Json::List(chosen), ctx.text()?.into()]))
         }
+        "mcp" => {
+            let (urls, mut found) = (args.required::<String>("urls")?, Vec::new());
+            for url in Json::parse(&urls)?.items().iter().filter_map(Json::as_str) {
+                let said = called(url, args.model()).await;
+                found.push(said.unwrap_or_else(|error| vec![error.message.into()]));
+            }
+            Ok(Json::List(found.into_iter().map(Json::List).collect()))
+        }
         "acts" => acts(&args.required::<String>("acts")?, args.model()).await,
         "talk" => {
             let topic = subscribe("features")?;
@@ -151,6 +159,14 @@ async fn main(args: Args) -> Result<Json> {
         "stuck" => std::future::pending().await,
         other => Err(Error::new(format!("unknown: {}", other))),
     }
+}
+
+/// What the model is told by the tools of a server, and what it says beside its calls.
+async fn called(url: &str, model: String) -> Result<Vec<Json>> {
+    let (tools, mut ctx) = (Tools::from_mcp(url, None).await?, Context::new(&model)?);
+    tools.ask(&mut ctx, "add")?;
+    let turn = tools.turn(&mut ctx, 2000).await?;
+    Ok(turn.calls.into_iter().map(|call| call.text.into()).chain([turn.text.into()]).collect())
 }
 
 /// Does what a list of acts says: the name of each, the number of its context, tokens and texts. All that was sampled.

@@ -264,96 +264,93 @@ def test_what_a_tool_gives_is_text(host: NativeHost, result: Any, value: Any) ->
 SUM = {"type": "object", "properties": {"sum": {"type": "integer"}}, "required": ["sum"]}
 
 
-@pytest.mark.parametrize(
-    ("results", "told"),
-    [
-        # ---- the server as such
-        (
-            {"initialize": (None, {}, b"connection refused")},
-            "no MCP server can be reached at .*: connection refused. St",
-        ),
-        ({"initialize": (404, {}, b"")}, "answers with status 404: is it the right path?"),
-        ({"initialize": (405, {}, b"")}, "answers with status 405: is it the right path?"),
-        ({"initialize": (500, {}, b"<h1>out\n of order</h1>")}, "answers with status 500: <h1>out of order</h1>"),
-        ({"initialize": (500, {}, b"\xff")}, "answers with status 500: \ufffd"),
-        ({"initialize": (500, {}, b"")}, "answers with status 500: it says no more"),
-        (
-            {"initialize": (400, JSON, b'{"error": {"code": -32600, "message": "no"}}')},
-            r"status 400: no \(code -32600\)",
-        ),
-        (
-            {"initialize": (200, {"content-type": "text/html"}, b"<html>")},
-            "initialize with text/html, where MCP has JSON",
-        ),
-        ({"initialize": (202, {}, b"")}, "initialize with nothing, where MCP has JSON"),
-        ({"initialize": {**HELLO, "protocolVersion": "1999-01-01"}}, 'speaks revision "1999-01-01" of MCP'),
-        ({"initialize": {**HELLO, "protocolVersion": ["2025-06-18"]}}, "speaks revision"),
-        ({"initialize": {**HELLO, "capabilities": {}}}, "has no tools"),
-        ({"initialize": {"protocolVersion": "2025-06-18"}}, "has no tools"),
-        (
-            {"initialize": {"error": {"code": -32602, "message": "too old"}}},
-            r"refuses initialize: too old \(code -32602",
-        ),
-        ({"initialize": {"error": "odd"}}, 'refuses initialize: "odd"'),
-        ({"initialize": (200, {**JSON, "mcp-session-id": "a b"}, b"{}")}, 'names its session "a b"'),
-        # ---- bodies
-        ({"tools_call": (200, JSON, b"not JSON at all")}, "answers the tool add with what is no JSON"),
-        ({"tools_call": (200, JSON, b"")}, "answers the tool add with what is no JSON"),
-        ({"tools_call": (200, JSON, b"\xff\xfe\x00")}, r"what is no JSON \(not UTF-8"),
-        ({"tools_call": (200, JSON, b"[" * 100_000)}, r"no JSON \(lists and objects are nested more than 64"),
-        ({"tools_call": (200, JSON, b"7")}, "with 7, which is no message of MCP"),
-        ({"tools_call": (200, JSON, b"[]")}, "ends its answer to the tool add before there is one"),
-        ({"tools_call": (200, JSON, b'{"jsonrpc": "2.0", "id": 999, "result": {}}')}, "which is no answer to it"),
-        ({"tools_call": (200, JSON, b'{"jsonrpc": "2.0", "id": 3, "result": 1}')}, "which has no result"),
-        ({"tools_call": (200, JSON, b" " * (10 << 20))}, "answers the tool add with more than 1 MiB"),
-        ({"tools_call": (200, EVENTS, b"data: " + b"x" * (10 << 20))}, "answers the tool add with more than 1 MiB"),
-        ({"tools_call": (200, EVENTS, b": quiet\n\n" * 200_000)}, "answers the tool add with more than 1 MiB"),
-        ({"tools_call": (200, EVENTS, b"data: {}")}, "ends its answer to the tool add before there is one"),
-        ({"tools_call": (200, EVENTS, b"data: garbage\n\n")}, "answers the tool add with what is no JSON"),
-        ({"tools_call": (503, {}, b" " * (10 << 20))}, "with more than 1 MiB"),
-        # ---- the list
-        ({"tools_list": {"tools": {}}}, "lists its tools as {}, which is no list"),
-        ({"tools_list": {}}, "lists its tools as null"),
-        ({"tools_list": {"tools": [1]}}, "lists a tool without a name, 1"),
-        ({"tools_list": {"tools": [{"name": 1}]}}, "lists a tool without a name"),
-        ({"tools_list": {"tools": [ADD, ADD]}}, 'lists the tool "add" twice'),
-        ({"tools_list": {"tools": [{**ADD, "name": "a.b/c"}]}}, 'has a tool "a.b/c", and names here are of letters'),
-        ({"tools_list": {"tools": [{**ADD, "description": 1}]}}, 'describes the tool "add" as 1'),
-        ({"tools_list": {"tools": [ADD], "nextCursor": "again"}}, 'lists the tool "add" twice'),
-        ({"tools_list": {"tools": [], "nextCursor": "again"}}, "lists tools without an end"),
-        ({"tools_list": {"tools": [], "nextCursor": 1}}, "lists tools without an end"),
-        # ---- schemas
-        ({"tools_list": {"tools": [{"name": "add"}]}}, '"add" an inputSchema that cannot be used: .*must be "object"'),
-        ({"tools_list": {"tools": [{**ADD, "inputSchema": "yes"}]}}, "an inputSchema that cannot be used"),
-        (
-            {
-                "tools_list": {
-                    "tools": [{**ADD, "inputSchema": {"type": "object", "properties": {"a": {"type": "int"}}}}]
-                }
-            },
-            r'inputSchema that cannot be used: \$.properties.a.type: "int" is no type.*only=\[...\]',
-        ),
-        (
-            {"tools_list": {"tools": [{**ADD, "inputSchema": {"type": "object", "required": ["z"]}}]}},
-            '"z" is required, and is none of the properties',
-        ),
-        ({"tools_list": {"tools": [{**ADD, "outputSchema": {"type": 1}}]}}, "an outputSchema that cannot be used"),
-        # ---- results
-        ({"tools_call": {"error": {"code": -32602, "message": "Unknown tool"}}}, "refuses the tool add: Unknown tool"),
-        ({"tools_call": {"error": {}}}, "refuses the tool add: it does not say why"),
-        ({"tools_call": {"content": "text"}}, 'answers the tool add with the content "text"'),
-        ({"tools_call": {"content": ["text"]}}, "answers the tool add with the content"),
-        ({"tools_call": {"content": [], "isError": True}}, "add failed: it does not say why"),
-        ({"tools_list": {"tools": [{**ADD, "outputSchema": SUM}]}}, "promises structured content of the tool add"),
-        (
-            {
-                "tools_list": {"tools": [{**ADD, "outputSchema": SUM}]},
-                "tools_call": said("5", structuredContent={"sum": "5"}),
-            },
-            r'what its own outputSchema excludes: \$.sum: expected an integer, got "5"',
-        ),
-    ],
-)
+WRONG_SERVERS: list[tuple[dict[str, Any], str]] = [
+    # ---- the server as such
+    (
+        {"initialize": (None, {}, b"connection refused")},
+        "no MCP server can be reached at .*: connection refused. St",
+    ),
+    ({"initialize": (404, {}, b"")}, "answers with status 404: is it the right path?"),
+    ({"initialize": (405, {}, b"")}, "answers with status 405: is it the right path?"),
+    ({"initialize": (500, {}, b"<h1>out\n of order</h1>")}, "answers with status 500: <h1>out of order</h1>"),
+    ({"initialize": (500, {}, b"\xff")}, "answers with status 500: \ufffd"),
+    ({"initialize": (500, {}, b"")}, "answers with status 500: it says no more"),
+    (
+        {"initialize": (400, JSON, b'{"error": {"code": -32600, "message": "no"}}')},
+        r"status 400: no \(code -32600\)",
+    ),
+    (
+        {"initialize": (200, {"content-type": "text/html"}, b"<html>")},
+        "initialize with text/html, where MCP has JSON",
+    ),
+    ({"initialize": (202, {}, b"")}, "initialize with nothing, where MCP has JSON"),
+    ({"initialize": {**HELLO, "protocolVersion": "1999-01-01"}}, 'speaks revision "1999-01-01" of MCP'),
+    ({"initialize": {**HELLO, "protocolVersion": ["2025-06-18"]}}, "speaks revision"),
+    ({"initialize": {**HELLO, "capabilities": {}}}, "has no tools"),
+    ({"initialize": {"protocolVersion": "2025-06-18"}}, "has no tools"),
+    (
+        {"initialize": {"error": {"code": -32602, "message": "too old"}}},
+        r"refuses initialize: too old \(code -32602",
+    ),
+    ({"initialize": {"error": "odd"}}, 'refuses initialize: "odd"'),
+    ({"initialize": (200, {**JSON, "mcp-session-id": "a b"}, b"{}")}, 'names its session "a b"'),
+    # ---- bodies
+    ({"tools_call": (200, JSON, b"not JSON at all")}, "answers the tool add with what is no JSON"),
+    ({"tools_call": (200, JSON, b"")}, "answers the tool add with what is no JSON"),
+    ({"tools_call": (200, JSON, b"\xff\xfe\x00")}, r"what is no JSON \(not UTF-8"),
+    ({"tools_call": (200, JSON, b"[" * 100_000)}, r"no JSON \(lists and objects are nested more than 64"),
+    ({"tools_call": (200, JSON, b"7")}, "with 7, which is no message of MCP"),
+    ({"tools_call": (200, JSON, b"[]")}, "ends its answer to the tool add before there is one"),
+    ({"tools_call": (200, JSON, b'{"jsonrpc": "2.0", "id": 999, "result": {}}')}, "which is no answer to it"),
+    ({"tools_call": (200, JSON, b'{"jsonrpc": "2.0", "id": 3, "result": 1}')}, "which has no result"),
+    ({"tools_call": (200, JSON, b" " * (10 << 20))}, "answers the tool add with more than 1 MiB"),
+    ({"tools_call": (200, EVENTS, b"data: " + b"x" * (10 << 20))}, "answers the tool add with more than 1 MiB"),
+    ({"tools_call": (200, EVENTS, b": quiet\n\n" * 200_000)}, "answers the tool add with more than 1 MiB"),
+    ({"tools_call": (200, EVENTS, b"data: {}")}, "ends its answer to the tool add before there is one"),
+    ({"tools_call": (200, EVENTS, b"data: garbage\n\n")}, "answers the tool add with what is no JSON"),
+    ({"tools_call": (503, {}, b" " * (10 << 20))}, "with more than 1 MiB"),
+    # ---- the list
+    ({"tools_list": {"tools": {}}}, "lists its tools as {}, which is no list"),
+    ({"tools_list": {}}, "lists its tools as null"),
+    ({"tools_list": {"tools": [1]}}, "lists a tool without a name, 1"),
+    ({"tools_list": {"tools": [{"name": 1}]}}, "lists a tool without a name"),
+    ({"tools_list": {"tools": [ADD, ADD]}}, 'lists the tool "add" twice'),
+    ({"tools_list": {"tools": [{**ADD, "name": "a.b/c"}]}}, 'has a tool "a.b/c", and names here are of letters'),
+    ({"tools_list": {"tools": [{**ADD, "description": 1}]}}, 'describes the tool "add" as 1'),
+    ({"tools_list": {"tools": [ADD], "nextCursor": "again"}}, 'lists the tool "add" twice'),
+    ({"tools_list": {"tools": [], "nextCursor": "again"}}, "lists tools without an end"),
+    ({"tools_list": {"tools": [], "nextCursor": 1}}, "lists tools without an end"),
+    # ---- schemas
+    ({"tools_list": {"tools": [{"name": "add"}]}}, '"add" an inputSchema that cannot be used: .*must be "object"'),
+    ({"tools_list": {"tools": [{**ADD, "inputSchema": "yes"}]}}, "an inputSchema that cannot be used"),
+    (
+        {"tools_list": {"tools": [{**ADD, "inputSchema": {"type": "object", "properties": {"a": {"type": "int"}}}}]}},
+        r'inputSchema that cannot be used: \$.properties.a.type: "int" is no type.*only=\[...\]',
+    ),
+    (
+        {"tools_list": {"tools": [{**ADD, "inputSchema": {"type": "object", "required": ["z"]}}]}},
+        '"z" is required, and is none of the properties',
+    ),
+    ({"tools_list": {"tools": [{**ADD, "outputSchema": {"type": 1}}]}}, "an outputSchema that cannot be used"),
+    # ---- results
+    ({"tools_call": {"error": {"code": -32602, "message": "Unknown tool"}}}, "refuses the tool add: Unknown tool"),
+    ({"tools_call": {"error": {}}}, "refuses the tool add: it does not say why"),
+    ({"tools_call": {"content": "text"}}, 'answers the tool add with the content "text"'),
+    ({"tools_call": {"content": ["text"]}}, "answers the tool add with the content"),
+    ({"tools_call": {"content": [], "isError": True}}, "add failed: it does not say why"),
+    ({"tools_list": {"tools": [{**ADD, "outputSchema": SUM}]}}, "promises structured content of the tool add"),
+    (
+        {
+            "tools_list": {"tools": [{**ADD, "outputSchema": SUM}]},
+            "tools_call": said("5", structuredContent={"sum": "5"}),
+        },
+        r'what its own outputSchema excludes: \$.sum: expected an integer, got "5"',
+    ),
+]
+"""What a server answers, and what is told of it, in Python and in Rust."""
+
+
+@pytest.mark.parametrize(("results", "told"), WRONG_SERVERS)
 def test_a_server_that_is_wrong_is_refused_by_a_sentence(host: NativeHost, results: Any, told: str) -> None:
     Server(host, **results)
     host.web.piece_bytes = 1 << 16

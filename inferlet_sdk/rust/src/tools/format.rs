@@ -1,20 +1,12 @@
 //! How a model is told of tools, and how it calls them: `<tool>name(1, "two")</tool>` as the demo model does, or
 //! `<tool_call>{"name": ..., "arguments": {...}}</tool_call>` as Hermes, Qwen 2.5 and 3 and many others do.
 
+use super::calls::{read_calls, Call, Malformed};
+use super::Tool;
 use crate::context::model::Model;
-use crate::error::Result;
+use crate::error::{Code, Error, Result};
 use crate::json::Json;
 use crate::raw;
-use crate::tools::Tool;
-
-/// A call that a model has written: arguments by name, or in the order of the tool's parameters.
-#[derive(Clone, Debug, PartialEq)]
-pub(crate) struct Call {
-    pub name: String,
-    pub arguments: Json,
-    /// As it was written.
-    pub text: String,
-}
 
 /// The format of a model.
 pub(crate) struct Format {
@@ -49,8 +41,16 @@ impl Format {
         ]);
         let renders = |messages: String, tools: &str| {
             let text = raw::tokenize::format_chat(queue, &messages, tools, false); // some refuse such messages
-            text.map_or(false, |text| text.contains(PROBE))
+            text.ok().filter(|text| text.contains(PROBE))
         };
+        let written = renders(format!("[{}, {}]", asked, called), "");
+        if let Some(text) = &written {
+            let is_known = text.split("<tool_call>").skip(1).any(|call| call.trim_start().starts_with('{'));
+            if !is_known && !is_signature {
+                let why = "the model's chat template writes calls of tools in a form that the Rust crate does not read";
+                return Err(Error::with(Code::Unsupported, format!("{}: take the Python SDK for this model", why)));
+            }
+        }
         let mut shown = Vec::new();
         for marker in ["<tool_call>", "</tool_call>"] {
             let tokens = model.tokenize(marker, true)?;
@@ -60,8 +60,8 @@ impl Format {
         }
         Ok(Format {
             is_signature,
-            declares: renders(format!("[{}]", asked), &tool),
-            renders_calls: renders(format!("[{}, {}]", asked, called), ""),
+            declares: renders(format!("[{}]", asked), &tool).is_some(),
+            renders_calls: written.is_some(),
             shown,
         })
     }
@@ -69,9 +69,7 @@ impl Format {
     /// What a system message says of tools, where the template does not.
     pub fn describe(&self, tools: &[Tool]) -> String {
         if self.is_signature {
-            let lines = tools
-                .iter()
-                .map(|tool| format!("\n{}({}): {}", tool.name, tool.parameters().join(", "), tool.description));
+            let lines = tools.iter().map(|tool| format!("\n{}: {}", tool.signature(), tool.description));
             return format!("Tools:{}", lines.collect::<String>());
         }
         let listed: Vec<String> = tools.iter().map(|tool| tool.declaration().to_string()).collect();
@@ -95,32 +93,8 @@ impl Format {
         Ok(text)
     }
 
-    /// The calls in a text, and the text around them. A call that cannot be read is told as an error.
-    pub fn read(&self, text: &str) -> (String, Vec<Result<Call, String>>) {
-        let (begin, end) = if self.is_signature { ("<tool>", "</tool>") } else { ("<tool_call>", "</tool_call>") };
-        let (mut plain, mut calls, mut rest) = (String::new(), Vec::new(), text);
-        while let Some((before, behind)) = rest.split_once(begin) {
-            plain += before;
-            let (inner, after) = behind.split_once(end).unwrap_or((behind, ""));
-            let call = if self.is_signature { read_signature(inner) } else { read_object(inner) };
-            let written = format!("{}{}{}", begin, inner, end);
-            calls.push(match call {
-                Some((name, arguments)) => Ok(Call { name, arguments, text: written }),
-                None => Err(written),
-            });
-            rest = after;
-        }
-        (plain + rest, calls)
+    /// The calls in a text, and the text around them.
+    pub fn read(&self, text: &str) -> (String, Vec<Result<Call, Malformed>>) {
+        read_calls(text, self.is_signature)
     }
-}
-
-fn read_signature(inner: &str) -> Option<(String, Json)> {
-    let (name, arguments) = inner.trim().strip_suffix(')')?.split_once('(')?;
-    Some((name.trim().to_string(), Json::parse(&format!("[{}]", arguments)).ok()?))
-}
-
-fn read_object(inner: &str) -> Option<(String, Json)> {
-    let call = Json::parse(inner.trim()).ok()?;
-    let arguments = call.get("arguments").cloned().unwrap_or_else(|| Json::Object(Vec::new()));
-    Some((call.get("name")?.as_str()?.to_string(), arguments))
 }

@@ -1,0 +1,172 @@
+"""Tools in Rust: what is told of servers that speak MCP, and of servers that do not quite, is what Python tells."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+from pie_control.testing.in_process import InProcessClient
+from tests.examples.test_rust_programs import features, result
+from tests.helpers.guard import HANG_SECONDS
+from tests.helpers.outside import Page
+from tests.helpers.scripted_model import STOP, ScriptedModel, State
+from tests.helpers.servers import Listener, started
+from tests.helpers.web import Asked, answer, serving
+from tests.sdk.tools.test_mcp import ADD, EVENTS, HELLO, JSON, URL, WRONG_SERVERS, Server, said
+
+CALL = '<tool_call>{"name": "add", "arguments": {"a": 2, "b": 3}}</tool_call>'
+IN_RUST = {
+    # The schema itself is not looked at, as far as it is an object of properties.
+    r'inputSchema that cannot be used: \$.properties.a.type: "int" is no type.*only=\[...\]': (
+        "no such key of add; there are a$"
+    ),
+    '"z" is required, and is none of the properties': '"z" is missing: expected anything',
+    "an outputSchema that cannot be used": "promises structured content of the tool add",
+    '"add" an inputSchema that cannot be used: .*must be "object"': '"add" an inputSchema that cannot be used: null',
+    r"no JSON \(lists and objects are nested more than 64": r"no JSON \(JSON is nested deeper than",
+    "no MCP server can be reached at .*: connection refused. St": "no MCP server can be reached at .* Start it, or",
+}
+"""What is told of a server in other words than in Python."""
+
+
+def server(**results: Any) -> Server:
+    """A server that is asked over a connection."""
+    web: Any = SimpleNamespace(web=SimpleNamespace())
+    return Server(web, **results)
+
+
+async def told(cache: Path, servers: Sequence[Server], text: str = CALL) -> list[list[str]]:
+    """What a model that writes this text is told by the tools of each server; last stands what it says itself."""
+
+    async def handle(asked: Asked, writer: asyncio.StreamWriter) -> None:
+        one = servers[int(asked.path.strip("/"))]
+        headers = [[name.title(), value] for name, value in asked.headers.items()]
+        status, given, body = one.answer(
+            {"method": asked.method, "url": URL, "headers": headers, "body": asked.body.decode()}
+        )
+        if status is None:
+            return
+        lines = [f"{name}: {value}" for name, value in given.items()]
+        if "x-stays-open" in given:  # until the client has seen enough
+            writer.write("\r\n".join(["HTTP/1.1 200 OK", *lines, "", ""]).encode() + body)
+            await asyncio.Event().wait()
+        writer.write(answer(body, f"{status} said", *lines))
+
+    def next_token(state: State) -> int:
+        tokens = [token for token, _ in state]
+        done = tokens[::-1].index(ord("\n"))
+        return ord(text[done]) if done < len(text) else STOP
+
+    model = ScriptedModel(next_token, name="toy", page_size=16, num_pages=4000, max_context=8192)
+    async with serving(handle) as web:
+        options = {"warm_pool": 0, "http_allow": f"127.0.0.1:{web.port}"}
+        async with started(cache, InProcessClient(model), **options) as host:
+            info, listener = await host.upload(*features()), Listener()
+            urls = json.dumps([web.url(f"/{number}") for number in range(len(servers))])
+            await host.launch(info.program, ["what=mcp", f"urls={urls}"], listener=listener)
+            async with asyncio.timeout(HANG_SECONDS):
+                found: list[list[str]] = result(await listener.ended)
+    return found
+
+
+def test_servers_that_are_wrong_are_refused_by_the_sentences_that_python_has(guest_cache: Path) -> None:
+    servers = [server(**results) for results, _ in WRONG_SERVERS]
+    for (results, expected), (first, *_) in zip(WRONG_SERVERS, asyncio.run(told(guest_cache, servers)), strict=True):
+        assert re.search(IN_RUST.get(expected, expected), first.removeprefix("Error: request-failed: ")), results
+        assert len(first) < 3000
+
+
+def test_what_a_tool_gives_and_how_it_comes(guest_cache: Path) -> None:
+    parts = [
+        {"type": "image", "data": "AAAA", "mimeType": "image/png"},
+        {"type": "resource", "resource": {"uri": "file:///b", "text": "b"}},
+        {"type": "resource", "resource": {"uri": "file:///c", "blob": "AA"}},
+        {},
+    ]
+    cursors = iter(("1", "2"))
+    gives = [
+        server(tools_call={"content": parts}),
+        server(tools_call={"content": [], "structuredContent": {"sum": 5}}),
+        server(tools_call=said("x" * 30_000)),
+        server(tools_call=said("y" * 30_000, isError=True)),
+        server(tools_list=lambda _: {"tools": [{**ADD, "name": f"add{next(cursors)}"}]}),
+        server(initialize={**HELLO, "protocolVersion": "2025-03-26"}),
+        *(server() for _ in range(3)),
+    ]
+    gives[5].wrap = lambda message: (200, JSON, json.dumps([message]).encode())
+    for one, end in zip(gives[6:], ("\n", "\r", "\r\n"), strict=True):
+        one.wrap = open_stream(end)
+    found = [first for first, *_ in asyncio.run(told(guest_cache, gives))]
+    assert found[:2] == ["[image image/png]\nb\n[resource file:///c]\n[something]", '{"sum": 5}']
+    assert found[2] == "x" * 20_000 + "... (10000 more characters)"
+    assert found[3] == "Error: request-failed: add failed: " + "y" * 1965 + "... (35 more characters)"
+    assert found[4] == 'Error: there is no tool "add"; there are: add1'
+    assert found[5:] == ["5"] * 4
+    assert all(one.methods.count("answer") == 6 for one in gives[6:]), "two things are asked before each answer"
+
+
+def open_stream(end: str) -> Any:
+    """A stream that goes on behind the answer, in front of which the server asks something. Lines end so."""
+
+    def stream(message: dict[str, Any]) -> Page:
+        asks = [{"jsonrpc": "2.0", "method": "notifications/progress", "params": {}}]
+        asks += [{"jsonrpc": "2.0", "id": method, "method": method} for method in ("ping", "roots/list")]
+        lines = [": a comment", "", *(line for one in asks for line in (f"data: {json.dumps(one)}", ""))]
+        lines += [f"data:{line}" for line in json.dumps(message, indent=1).split("\n")]
+        lines += ["", "data: never read", "", ""]
+        return 200, {**EVENTS, "x-stays-open": "1"}, end.join(lines).encode()
+
+    return stream
+
+
+def test_a_lost_session_is_begun_anew_once_and_many_calls_wait_for_their_turn(guest_cache: Path) -> None:
+    one, always = server(), server(tools_call=(404, {}, b""))
+    lost, answered = {"one": False}, one.answer
+
+    def wrap(message: dict[str, Any]) -> Page:
+        return 200, {**JSON, "mcp-session-id": "two" if lost["one"] else "one"}, json.dumps(message).encode()
+
+    one.wrap = wrap
+    always.wrap = lambda message: (200, {**JSON, "mcp-session-id": "s"}, json.dumps(message).encode())
+
+    def forgetful(asked: dict[str, Any]) -> Page:
+        lost["one"] = lost["one"] or "tools/call" in asked["body"]
+        if dict(asked["headers"]).get("Mcp-Session-Id") == "one" and lost["one"]:
+            return 404, {}, b""
+        return answered(asked)
+
+    one.answer = forgetful  # type: ignore[method-assign]
+    *given, text = asyncio.run(told(guest_cache, [one], "So: " + CALL * 20))[0]
+    assert (given, text) == (["5"] * 20, "So: ")
+    assert one.methods.count("initialize") == 2
+    assert "has ended the session: begin anew" in asyncio.run(told(guest_cache, [always]))[0][0]
+
+
+def test_calls_that_cannot_be_read_are_told_to_the_model(guest_cache: Path) -> None:
+    call, end = '<tool_call>{"name": "add", "arguments": %s}</tool_call>', "</tool_call>"
+    wrong = [call % one for one in ('"text"', "[1, 2]", '{"a": 1}', '{"a": 1, "b": "2"}', '{"a": 1, "b": 2, "c": 3}')]
+    wrong += [f"<tool_call>{end}", "<tool_call>add(1)" + end, f"<tool_call>{{}}{end}", call[:30]]
+    one = server()
+    *given, _ = asyncio.run(told(guest_cache, [one], " ".join(wrong)))[0]
+    for text, words in zip(
+        given,
+        (
+            '^Error: .*: the call cannot be read: "arguments": not JSON',
+            '^Error: .*: the call cannot be read: "arguments" is no object',
+            r'^Error: \$: "b" is missing: expected an integer$',
+            r'^Error: \$.b: expected an integer, got "2"$',
+            r"^Error: \$.c: no such key of add; there are a, b$",
+            "no JSON object .* follows <tool_call>",
+            "no JSON object .* follows <tool_call>",
+            'the call has no "name"',
+            "the text ends within the call",
+        ),
+        strict=True,
+    ):
+        assert re.search(words, text), text
+    assert "tools/call" not in one.methods
