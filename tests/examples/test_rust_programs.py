@@ -179,7 +179,7 @@ def test_json_is_read_and_written_as_python_does(worker: Worker, guest_cache: Pa
     assert dict(zip(texts, found, strict=True)) == {text: read_json(text) for text in texts}
 
 
-BOUND = [
+BOUND: list[tuple[list[Any], Any]] = [
     (["bees"], [False, 7, 0, [], 0.5, "bees"]),
     (["--loud", "bees"], [True, 7, 0, [], 0.5, "bees"]),
     (["--no-loud", "topic=a=b"], [False, 7, 0, [], 0.5, "a=b"]),
