@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import json
+import random
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from inferlet_sdk.schemas.json_values import parse_json
+from inferlet_sdk.schemas.mismatch import SchemaMismatch
 from pie_control.inferlets.events import Ended
 from pie_control.testing.in_process import InProcessClient
 from pie_inference.config import WorkerConfig
@@ -41,13 +45,15 @@ def worker() -> Worker:
     return Worker(WorkerConfig(DEMO_MODEL, "demo", dtype="float32", device="cpu", pages=512, embeds=4096, threads=1))
 
 
-async def ends_of(worker: Worker, cache: Path, runs: list[tuple[bytes, str, str]], **settings: object) -> list[Ended]:
-    """How programs end, each given as its bytes, its name and what it shall do."""
+async def ends_of(
+    worker: Worker, cache: Path, runs: list[tuple[bytes, str, str]], words: Sequence[str] = (), **settings: object
+) -> list[Ended]:
+    """How programs end, each given as its bytes, its name and what it shall do, with further words."""
     async with started(cache, InProcessClient(worker), model=["demo"], warm_pool=0, **settings) as server:
         ends = []
         for data, name, what in runs:
             info, listener = await server.upload(data, name), Listener()
-            await server.launch(info.program, [f"what={what}"], listener=listener)
+            await server.launch(info.program, [f"what={what}", *words], listener=listener)
             async with asyncio.timeout(HANG_SECONDS):
                 ends.append(await listener.ended)
         return ends
@@ -114,6 +120,124 @@ def test_what_goes_wrong_is_told(worker: Worker, guest_cache: Path) -> None:
     assert "all tasks wait for each other" in stuck
     assert unknown == "unknown: something"
     assert "0.5 s of processor time" in looped
+
+
+def random_json(seed: int) -> str:
+    """A text of pieces of JSON, of which most are none."""
+    pick = random.Random(seed)
+    scalars = [
+        "0",
+        "-0",
+        "01",
+        "1.",
+        ".5",
+        "-",
+        "1e5",
+        "1E+2",
+        "1e",
+        "1e300",
+        "-1.5e-7",
+        str(2**64 - 1),
+        str(-(2**63) - 1),
+    ]
+    scalars += [
+        '"a"',
+        '"\t"',
+        '"\\t"',
+        '"\\u00e9"',
+        '"\\u+123"',
+        '"\\ud83d\\udc1d"',
+        '"\\ud83d\\u0041"',
+        '"\\x"',
+        "null",
+        "NaN",
+    ]
+    value = pick.choice(scalars)
+    for _ in range(pick.randrange(3)):
+        other = pick.choice(scalars)
+        value = pick.choice(
+            [f"[{value}, {other}]", f'{{"k": {other}, "k": {value}}}', f'{{"k": {value}}}', f"[{value},]"]
+        )
+    return value
+
+
+def read_json(text: str) -> Any:
+    """What Python reads, written anew, and the entry `k`; half of a character is none."""
+    try:
+        value = parse_json(text)
+    except SchemaMismatch:
+        return None
+    written = json.dumps(value).replace("\\ud83dA", "\ufffdA")
+    value = json.loads(written)
+    return [value, value.get("k") if isinstance(value, dict) else None]
+
+
+def test_json_is_read_and_written_as_python_does(worker: Worker, guest_cache: Path) -> None:
+    texts = [random_json(seed) for seed in range(500)]
+    (ended,) = asyncio.run(ends_of(worker, guest_cache, [(*features(), "read")], [f"texts={json.dumps(texts)}"]))
+    found = [one and [json.loads(one[0]), one[1]] for one in result(ended)]
+    assert dict(zip(texts, found, strict=True)) == {text: read_json(text) for text in texts}
+
+
+BOUND: list[tuple[list[Any], Any]] = [
+    (["bees"], [False, 7, 0, [], 0.5, "bees"]),
+    (["--loud", "bees"], [True, 7, 0, [], 0.5, "bees"]),
+    (["--no-loud", "topic=a=b"], [False, 7, 0, [], 0.5, "a=b"]),
+    (["--loud=no", f"seed={2**64 - 1}", "numbers=1, 2", "--", "--x"], [False, 2**64 - 1, 0, [1, 2], 0.5, "--x"]),
+    (["--topic"], "--topic needs a value; one that begins with -- is given by --topic=VALUE"),
+    (["topic=a", "--topic", "b"], "topic is given twice"),
+    ([], "missing: topic"),
+    (["a", "b"], 'unexpected argument "b"'),
+    (["seed=-1"], 'seed: expected a whole number from 0 to 18446744073709551615, not "-1"'),
+    (["numbers=1,,2"], None),
+    ([{"topic": "a", "seed": 2**63 + 1, "count": -3.0}], [False, 2**63 + 1, -3, [], 0.5, "a"]),
+    ([{"count": 1e300}], 'count: expected a whole number from -2147483648 to 2147483647, not "1e300"'),
+    ([{"seed": 1}, "seed=2"], "seed is given twice"),
+    (["{"], 'the environment entry "kwargs" is not JSON: expected a key at byte 1'),
+    (["[]"], 'the environment entry "kwargs" must be a JSON object'),
+]
+
+
+def test_arguments_are_bound_or_told(worker: Worker, guest_cache: Path) -> None:
+    async def run() -> list[Any]:
+        async with started(guest_cache, InProcessClient(worker), model=["demo"], warm_pool=0) as server:
+            info, found = await server.upload(*features()), []
+            for given, _ in BOUND:
+                named = next((one for one in given if not isinstance(one, str)), None)
+                raw = next((one for one in given if one in ("{", "[]")), json.dumps(named or {}))
+                words = [one for one in given if isinstance(one, str) and one not in ("{", "[]")]
+                listener = Listener()
+                await server.launch(
+                    info.program, ["what=bound", *words], environment={"kwargs": raw}, listener=listener
+                )
+                async with asyncio.timeout(HANG_SECONDS):
+                    found.append(await listener.ended)
+            return found
+
+    ends = asyncio.run(run())
+    for (given, wanted), ended in zip(BOUND, ends, strict=True):
+        found = ended.error if ended.status == "failed" else result(ended)
+        if wanted is None:
+            assert "numbers: expected a whole number" in found
+        else:
+            assert (given, found) == (given, wanted)
+
+
+def test_what_is_wrong_is_refused_by_name(worker: Worker, guest_cache: Path) -> None:
+    found, silent = asyncio.run(ends_of(worker, guest_cache, [(*features(), what) for what in ("refused", "silent")]))
+    texts = result(found)
+    names = [
+        "temperature is NaN",
+        "top_p is inf",
+        "logit_bias is -inf",
+        "min_p is -1",
+        "top_k is",
+        "a stop string must",
+    ]
+    names += ["draft: drafts need"] * 2 + ["width: 0", "count: there is", "cpu_seconds is NaN", "timeout is NaN"]
+    assert all(f"invalid-argument: {name}" in text for name, text in zip(names, texts, strict=False)), texts
+    assert [text.split(":")[0] for text in texts[len(names) :]] == ["too-long"] * 2
+    assert silent.status == "failed"
 
 
 @pytest.mark.skipif(rust_programs.compiler() is None, reason="no Rust compiler that knows wasm32-unknown-unknown")

@@ -11,6 +11,9 @@ const PROMPT: &str = "Once upon a time, there was a";
 
 async fn main(args: Args) -> Result<Json> {
     let what: String = args.required("what")?;
+    if what == "bound" {
+        return Ok(bound(&args).unwrap_or_else(|error| error.message.into()));
+    }
     let mut ctx = Context::new(args.model())?;
     ctx.fill(PROMPT);
     match what.as_str() {
@@ -126,6 +129,16 @@ async fn main(args: Args) -> Result<Json> {
             Ok(Json::List(found.into_iter().map(Json::List).collect()))
         }
         "acts" => acts(&args.required::<String>("acts")?, args.model()).await,
+        "read" => {
+            let texts: Json = args.required("texts")?;
+            let read = |text: &Json| match Json::parse(text.as_str().unwrap_or_default()) {
+                Ok(value) => list([value.to_string().into(), value.get("k").cloned().unwrap_or(Json::Null)]),
+                Err(_) => Json::Null,
+            };
+            Ok(Json::List(texts.items().iter().map(read).collect()))
+        }
+        "refused" => refused(&mut ctx).await,
+        "silent" => Err("".into()),
         "talk" => {
             let topic = subscribe("features")?;
             let listeners = broadcast("features", "\"hello\"\n\u{1f41d}").await?;
@@ -237,6 +250,42 @@ async fn acts(text: &str, model: String) -> Result<Json> {
         }
     }
     Ok(Json::List(found))
+}
+
+/// Arguments of each type, as words and values give them.
+fn bound(args: &Args) -> Result<Json> {
+    let flag = args.or("loud", false)?;
+    let (whole, byte) = (args.or("seed", 7u64)?, args.or("count", 0i32)?);
+    let numbers: Vec<i64> = args.or("numbers", Vec::new())?;
+    let (ratio, text) = (args.or("ratio", 0.5)?, args.required::<String>("topic")?);
+    args.finish()?;
+    Ok(list([flag.into(), whole.into(), byte.into(), numbers.to_json(), ratio.into(), text.into()]))
+}
+
+/// What is wrong is refused, each with its code, and nothing panics.
+async fn refused(ctx: &mut Context) -> Result<Json> {
+    let mut found: Vec<Option<Error>> = Vec::new();
+    let wrong = [
+        Sampler { temperature: f64::NAN, ..Sampler::default() },
+        Sampler { top_p: f64::INFINITY, ..Sampler::default() },
+        Sampler { logit_bias: vec![(1, f64::NEG_INFINITY)], ..Sampler::default() },
+        Sampler { min_p: -1.0, ..Sampler::default() },
+        Sampler { top_k: u32::MAX, ..Sampler::default() },
+    ];
+    for sampler in wrong {
+        found.push(ctx.generate(3).sampler(sampler).text().await.err());
+    }
+    found.push(ctx.generate(3).stop("").text().await.err());
+    let mut generation = ctx.generate(3).choose(2, 1.0, |dist| dist.max_index()).draft(prompt_lookup(3, 8));
+    found.extend([generation.next().await.err(), generation.next().await.err()]);
+    drop(generation);
+    found.extend([ctx.beam(0, 3).await.err(), ctx.best_of(0, 3, &Sampler::default(), |_| 0.0).await.err()]);
+    found.push(Launch::of("").limit("cpu_seconds", f64::NAN).launch().err());
+    found.push(http_get("http://a.b/").timeout(f64::NAN).send().await.err());
+    let mut long = Context::with(&ctx.model().name, "", ctx.model().max_context)?;
+    long.fill("too far");
+    found.extend([long.generate(1).text().await.err(), long.beam(2, 1).await.err()]);
+    Ok(Json::List(found.into_iter().map(|one| one.map(|error| error.to_string()).to_json()).collect()))
 }
 
 fn list<const N: usize>(items: [Json; N]) -> Json {

@@ -17,25 +17,44 @@ use crate::raw;
 pub struct Args {
     words: RefCell<Vec<Word>>,
     environment: Vec<(String, String)>,
-    named: Json,
+    named: Result<Json>,
 }
 
 /// A word of the command line that was not taken; some stand for a value.
 struct Word {
     text: String,
     value: Option<Json>,
+    is_plain: bool,
 }
 
 impl Args {
     pub(crate) fn new() -> Self {
         let environment = raw::core::get_env();
-        let entry = |name: &str| {
-            let found = environment.iter().find(|(key, _)| key == name);
-            found.and_then(|(_, text)| Json::parse(text).ok()).unwrap_or(Json::Null)
+        let entry = |name: &str| match environment.iter().find(|(key, _)| key == name) {
+            None => Ok(Json::Object(Vec::new())),
+            Some((_, text)) => match Json::parse(text) {
+                Ok(Json::Object(values)) => Ok(Json::Object(values)),
+                Ok(_) => Err(Error::new(format!("the environment entry {:?} must be a JSON object", name))),
+                Err(error) => Err(Error::new(format!("the environment entry {:?} is {}", name, error.message))),
+            },
         };
-        let (values, named) = (entry("args"), entry("kwargs"));
-        let word = |(place, text): (usize, String)| Word { text, value: values.get(&place.to_string()).cloned() };
-        let words = raw::core::get_arg().into_iter().enumerate().map(word).collect();
+        let (values, mut named) = (entry("args"), entry("kwargs"));
+        let value_at = |place: usize| match &values {
+            Ok(Json::Object(values)) => values.iter().rfind(|(key, _)| *key == place.to_string()),
+            _ => None,
+        };
+        let (mut words, mut only_words) = (Vec::new(), false);
+        for (place, text) in raw::core::get_arg().into_iter().enumerate() {
+            let value = value_at(place).map(|(_, value)| value.clone());
+            if text == "--" && !only_words {
+                only_words = true; // all words behind it are plain
+            } else {
+                words.push(Word { is_plain: only_words || value.is_some(), text, value });
+            }
+        }
+        if let (Err(error), Ok(_)) = (values, &named) {
+            named = Err(error);
+        }
         Args { words: RefCell::new(words), environment, named }
     }
 
@@ -76,34 +95,57 @@ impl Args {
     }
 
     fn by_name<T: Argument>(&self, name: &str) -> Result<Option<T>> {
-        if let Some(value) = self.named.get(name) {
-            return T::from_json(value).map(Some).map_err(|wanted| wrong(name, &wanted, &value.to_string()));
+        let value = self.named.as_ref().map_err(Error::clone)?.get(name);
+        let value = value.map(|value| T::from_json(value).map_err(|wanted| wrong(name, &wanted, &value.to_string())));
+        let word = self.option::<T>(name);
+        let is_twice = word.is_some() && (value.is_some() || self.option::<T>(name).is_some());
+        if is_twice {
+            return Err(Error::new(format!("{} is given twice", name)));
         }
+        value.or(word).transpose()
+    }
+
+    /// What words say of an argument by name; it takes them.
+    fn option<T: Argument>(&self, name: &str) -> Option<Result<T>> {
         let mut words = self.words.borrow_mut();
         for place in 0..words.len() {
+            if words[place].is_plain {
+                continue;
+            }
             let text = words[place].text.clone();
             let (key, value) = match text.split_once('=') {
                 Some((key, value)) => (key, Some(value)),
                 None => (text.as_str(), None),
             };
             let is_option = key.starts_with("--");
-            if key.trim_start_matches("--").replace('-', "_") != name || !(is_option || value.is_some()) {
+            let key = key.strip_prefix("--").unwrap_or(key).replace('-', "_");
+            let is_denied = T::IS_FLAG && value.is_none() && key.strip_prefix("no_") == Some(name);
+            if (key != name && !is_denied) || !(is_option || value.is_some()) {
                 continue;
             }
             words.remove(place);
+            let is_value = |next: &Word| match T::IS_FLAG {
+                true => bool::from_word(&next.text).is_ok(),
+                false => !next.text.starts_with("--"),
+            };
             let value = match value {
                 Some(value) => value.to_string(),
-                None if words.get(place).map_or(false, |next| !next.text.starts_with("--")) => words.remove(place).text,
-                None => "true".to_string(),
+                None if is_denied => "false".to_string(),
+                None if words.get(place).map_or(false, is_value) => words.remove(place).text,
+                None if T::IS_FLAG => "true".to_string(),
+                None => {
+                    let advice = format!("one that begins with -- is given by --{}=VALUE", name);
+                    return Some(Err(Error::new(format!("--{} needs a value; {}", name, advice))));
+                }
             };
-            return T::from_word(&value).map(Some).map_err(|wanted| wrong(name, &wanted, &value));
+            return Some(T::from_word(&value).map_err(|wanted| wrong(name, &wanted, &value)));
         }
-        Ok(None)
+        None
     }
 
     fn next_word<T: Argument>(&self, name: &str) -> Result<Option<T>> {
         let mut words = self.words.borrow_mut();
-        let place = match words.iter().position(|word| !word.text.starts_with("--")) {
+        let place = match words.iter().position(|word| word.is_plain || !word.text.starts_with("--")) {
             Some(place) => place,
             None => return Ok(None),
         };
@@ -144,6 +186,8 @@ fn wrong(name: &str, wanted: &str, given: &str) -> Error {
 
 /// What an argument can be. The error is what was expected.
 pub trait Argument: Sized {
+    /// Whether its name alone says it: `--loud`, `--no-loud`.
+    const IS_FLAG: bool = false;
     /// From a word of the command line.
     fn from_word(word: &str) -> Result<Self, String>;
     /// From a value that the client has sent.
@@ -161,6 +205,8 @@ impl Argument for String {
 }
 
 impl Argument for bool {
+    const IS_FLAG: bool = true;
+
     fn from_word(word: &str) -> Result<Self, String> {
         match word.to_lowercase().as_str() {
             "true" | "yes" | "1" => Ok(true),
@@ -178,45 +224,37 @@ fn parsed<T: FromStr>(word: &str, wanted: &str) -> Result<T, String> {
     word.trim().parse().map_err(|_| wanted.to_string())
 }
 
-macro_rules! numbers {
-    ($wanted:literal, $read:ident: $($kind:ty),*) => {$(
+macro_rules! whole_numbers {
+    ($($kind:ty),*) => {$(
         impl Argument for $kind {
             fn from_word(word: &str) -> Result<Self, String> {
-                parsed(word, $wanted)
+                parsed(word, &format!("a whole number from {} to {}", <$kind>::MIN, <$kind>::MAX))
             }
 
             fn from_json(value: &Json) -> Result<Self, String> {
-                value.$read().and_then(|number| number.try_into_argument()).ok_or_else(|| $wanted.to_string())
+                let wanted = || format!("a whole number from {} to {}", <$kind>::MIN, <$kind>::MAX);
+                value.whole().and_then(|number| Self::try_from(number).ok()).ok_or_else(wanted)
             }
         }
     )*};
 }
 
-/// A number of JSON as a number of Rust, if it fits.
-trait TryIntoArgument<T> {
-    fn try_into_argument(self) -> Option<T>;
+macro_rules! numbers {
+    ($($kind:ty),*) => {$(
+        impl Argument for $kind {
+            fn from_word(word: &str) -> Result<Self, String> {
+                parsed(word, "a number")
+            }
+
+            fn from_json(value: &Json) -> Result<Self, String> {
+                value.as_f64().map(|number| number as $kind).ok_or_else(|| "a number".to_string())
+            }
+        }
+    )*};
 }
 
-impl<T: TryFrom<i64>> TryIntoArgument<T> for i64 {
-    fn try_into_argument(self) -> Option<T> {
-        T::try_from(self).ok()
-    }
-}
-
-impl TryIntoArgument<f64> for f64 {
-    fn try_into_argument(self) -> Option<f64> {
-        Some(self)
-    }
-}
-
-impl TryIntoArgument<f32> for f64 {
-    fn try_into_argument(self) -> Option<f32> {
-        Some(self as f32)
-    }
-}
-
-numbers!("a whole number", as_i64: i32, u32, i64, u64, usize);
-numbers!("a number", as_f64: f32, f64);
+whole_numbers!(i32, u32, i64, u64, usize);
+numbers!(f32, f64);
 
 impl Argument for Json {
     fn from_word(word: &str) -> Result<Self, String> {
@@ -231,9 +269,12 @@ impl Argument for Json {
 impl<T: Argument> Argument for Vec<T> {
     fn from_word(word: &str) -> Result<Self, String> {
         if word.trim_start().starts_with('[') {
-            return Self::from_json(&Json::parse(word).map_err(|error| error.message)?);
+            return Self::from_json(&Json::parse(word).map_err(|_| "a list, which begins as one of JSON".to_string())?);
         }
-        word.split(',').filter(|part| !part.is_empty()).map(|part| T::from_word(part.trim())).collect()
+        if word.is_empty() {
+            return Ok(Vec::new());
+        }
+        word.split(',').map(|part| T::from_word(part.trim())).collect()
     }
 
     fn from_json(value: &Json) -> Result<Self, String> {

@@ -35,8 +35,9 @@ pub fn run<T: ToJson, E: Display, F: Future<Output = Result<T, E>>>(entry: impl 
     }));
     let ended = task::block_on(entry(Args::new())).map_err(|error| error.to_string());
     let ended = ended.and_then(|value| set_result(&value.to_json()));
+    let is_error = u8::from(ended.is_err());
     let error: &'static str = Box::leak(ended.err().unwrap_or_default().into_boxed_str());
-    let outcome = Outcome { is_error: u8::from(!error.is_empty()), text: error.as_ptr(), length: error.len() };
+    let outcome = Outcome { is_error, text: error.as_ptr(), length: error.len() };
     let place: &'static Outcome = Box::leak(Box::new(outcome));
     (place as *const Outcome).cast()
 }

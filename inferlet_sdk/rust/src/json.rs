@@ -12,8 +12,8 @@ pub enum Json {
     /// `true`, `false`
     Bool(bool),
     /// A whole number.
-    Int(i64),
-    /// Another number.
+    Int(i128),
+    /// Another number, or a whole one that is larger; what is not finite is written as `null`.
     Float(f64),
     /// A text.
     Text(String),
@@ -43,12 +43,12 @@ impl Json {
         Json::Object(entries.into_iter().map(|(key, value)| (key.into(), value)).collect())
     }
 
-    /// The entry of an object; None if there is none, or it is null.
+    /// The entry of an object, the last one of this key; None if there is none, or it is null.
     pub fn get(&self, key: &str) -> Option<&Json> {
         match self {
             Json::Object(entries) => entries
                 .iter()
-                .find(|(name, _)| name == key)
+                .rfind(|(name, _)| name == key)
                 .map(|(_, value)| value)
                 .filter(|value| **value != Json::Null),
             _ => None,
@@ -71,11 +71,15 @@ impl Json {
         }
     }
 
-    /// It as a whole number.
+    /// It as a whole number, if it fits.
     pub fn as_i64(&self) -> Option<i64> {
+        self.whole().and_then(|number| i64::try_from(number).ok())
+    }
+
+    pub(crate) fn whole(&self) -> Option<i128> {
         match self {
             Json::Int(number) => Some(*number),
-            Json::Float(number) if number.fract() == 0.0 => Some(*number as i64),
+            Json::Float(number) if number.fract() == 0.0 && number.abs() < i128::MAX as f64 => Some(*number as i128),
             _ => None,
         }
     }
@@ -236,12 +240,34 @@ impl Reader<'_> {
 
     fn number(&mut self) -> Result<Json> {
         let start = self.at;
-        while matches!(self.peek(), b'-' | b'+' | b'.' | b'e' | b'E' | b'0'..=b'9') {
-            self.at += 1;
+        self.takes("-");
+        if !self.takes("0") {
+            self.digits()?;
+        }
+        let before = self.at;
+        if self.takes(".") {
+            self.digits()?;
+        }
+        if self.takes("e") || self.takes("E") {
+            let _sign = self.takes("-") || self.takes("+");
+            self.digits()?;
         }
         let text = &self.text[start..self.at];
-        let whole = text.parse().ok().map(Json::Int);
-        whole.or_else(|| text.parse().ok().map(Json::Float)).ok_or_else(|| self.wrong("a number"))
+        let whole = if self.at == before { text.parse().ok() } else { None };
+        let float = || text.parse().ok().filter(|number: &f64| number.is_finite());
+        let number = whole.map(Json::Int).or_else(|| float().map(Json::Float));
+        number.ok_or_else(|| Error::invalid(format!("the number at byte {} of the JSON text is too large", start)))
+    }
+
+    fn digits(&mut self) -> Result<()> {
+        let start = self.at;
+        while self.peek().is_ascii_digit() {
+            self.at += 1;
+        }
+        if self.at == start {
+            return Err(self.wrong("a digit"));
+        }
+        Ok(())
     }
 
     fn string(&mut self) -> Result<String> {
@@ -249,43 +275,73 @@ impl Reader<'_> {
         self.at += 1;
         loop {
             let rest = &self.text[self.at..];
-            let plain = rest.find(['"', '\\']).ok_or_else(|| self.wrong("'\"'"))?;
+            let plain = rest.find(|letter| letter == '"' || letter == '\\' || letter < ' ');
+            let plain = plain.ok_or_else(|| self.wrong("'\"'"))?;
             found.push_str(&rest[..plain]);
-            self.at += plain + 1;
-            if rest.as_bytes()[plain] == b'"' {
-                return Ok(found);
+            self.at += plain;
+            match self.peek() {
+                b'"' => {
+                    self.at += 1;
+                    return Ok(found);
+                }
+                b'\\' => {
+                    self.at += 1;
+                    found.push(self.escaped()?);
+                }
+                _ => return Err(self.wrong("no control character: write it as \\n, \\t or \\u00XX")),
             }
-            found.push(self.escaped()?);
         }
     }
 
     fn escaped(&mut self) -> Result<char> {
         let letter = self.peek();
-        self.at += usize::from(letter.is_ascii() && letter != 0);
-        Ok(match letter {
+        let found = match letter {
             b'n' => '\n',
             b't' => '\t',
             b'r' => '\r',
             b'b' => '\u{8}',
             b'f' => '\u{c}',
             b'"' | b'\\' | b'/' => char::from(letter),
-            b'u' => {
-                let first = self.hexadecimal()?;
-                let is_half = (0xd800..0xdc00).contains(&first) && self.takes("\\u");
-                let code =
-                    if is_half { 0x10000 + ((first - 0xd800) << 10) + (self.hexadecimal()? & 0x3ff) } else { first };
-                char::from_u32(code).unwrap_or(char::REPLACEMENT_CHARACTER)
-            }
+            b'u' => return self.code(),
             _ => return Err(self.wrong("an escaped character")),
-        })
+        };
+        self.at += 1;
+        Ok(found)
     }
 
-    fn hexadecimal(&mut self) -> Result<u32> {
-        let digits = self.text.get(self.at..self.at + 4).ok_or_else(|| self.wrong("four digits"))?;
-        let code = u32::from_str_radix(digits, 16).map_err(|_| self.wrong("four digits"))?;
-        self.at += 4;
-        Ok(code)
+    /// A character by its code, or two halves of it; half of one is no character.
+    fn code(&mut self) -> Result<char> {
+        let first = self.hexadecimal()?;
+        let behind = self.at;
+        if (0xd800..0xdc00).contains(&first) && self.text[behind..].starts_with("\\u") {
+            self.at += 1;
+            let second = self.hexadecimal()?;
+            if (0xdc00..0xe000).contains(&second) {
+                let code = 0x10000 + ((first - 0xd800) << 10) + (second - 0xdc00);
+                return Ok(char::from_u32(code).expect("two halves are a character"));
+            }
+            self.at = behind; // it is no half of this one
+        }
+        Ok(char::from_u32(first).unwrap_or(char::REPLACEMENT_CHARACTER))
     }
+
+    /// The number behind `u`.
+    fn hexadecimal(&mut self) -> Result<u32> {
+        self.at += 1;
+        let digits = self.text.get(self.at..self.at + 4);
+        let digits = digits.filter(|digits| digits.bytes().all(|digit| digit.is_ascii_hexdigit()));
+        let code = digits.and_then(|digits| u32::from_str_radix(digits, 16).ok());
+        self.at += if code.is_some() { 4 } else { 0 };
+        code.ok_or_else(|| self.wrong("four hexadecimal digits"))
+    }
+}
+
+/// A number that the host is told, of this name: one that is not finite would be left out.
+pub(crate) fn finite(name: &str, number: f64) -> Result<Json> {
+    if !number.is_finite() {
+        return Err(Error::invalid(format!("{} is {}: give a finite number", name, number)));
+    }
+    Ok(Json::Float(number))
 }
 
 /// What can be written as JSON: the result of a program, the arguments of a child.
@@ -313,11 +369,11 @@ macro_rules! to_json {
 to_json! {
     (): _one => Json::Null;
     bool: one => Json::Bool(*one);
-    i32: one => Json::Int(i64::from(*one));
-    u32: one => Json::Int(i64::from(*one));
-    i64: one => Json::Int(*one);
-    usize: one => Json::Int(*one as i64);
-    u64: one => Json::Int(*one as i64);
+    i32: one => Json::Int(i128::from(*one));
+    u32: one => Json::Int(i128::from(*one));
+    i64: one => Json::Int(i128::from(*one));
+    usize: one => Json::Int(*one as i128);
+    u64: one => Json::Int(i128::from(*one));
     f32: one => Json::Float(f64::from(*one));
     f64: one => Json::Float(*one);
     String: one => Json::Text(one.clone());

@@ -312,10 +312,14 @@ impl<F: Future> Task<F> {
             Some(future) => future,
             None => return true,
         };
-        let (flag, waker) = self.flag.get_or_insert_with(|| {
-            let flag = Flag::new(Some(context.waker().clone()));
-            (flag.clone(), Waker::from(flag))
-        });
+        let is_known = |(flag, _): &(Arc<Flag>, Waker)| {
+            flag.parent.as_ref().map_or(false, |parent| parent.will_wake(context.waker()))
+        };
+        if !self.flag.as_ref().map_or(false, is_known) {
+            let flag = Flag::new(Some(context.waker().clone())); // another task may have polled it before
+            self.flag = Some((flag.clone(), Waker::from(flag)));
+        }
+        let (flag, waker) = self.flag.as_ref().expect("it was set");
         if !flag.take() {
             return false;
         }

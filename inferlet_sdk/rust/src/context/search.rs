@@ -48,10 +48,13 @@ impl Context {
     /// The most likely continuations by beam search, the best one first, at most `width`, each of at most `length`
     /// tokens. Appends the best one. A stop token of the model ends a beam, counts for its score, and is not kept.
     pub async fn beam(&mut self, width: usize, length: usize) -> Result<Vec<Hypothesis>> {
+        if width == 0 {
+            return Err(Error::invalid("width: 0 beams find nothing: give 1 or more"));
+        }
         self.settle().await?;
         let start = self.sequence.tokens.len();
         let stop = self.sequence.model.stop_tokens.clone();
-        let room = self.sequence.model.max_context.saturating_sub(self.sequence.position(start));
+        let room = self.sequence.room()?;
         let mut live = vec![Beam { branch: self.sequence.fork()?, logprobs: Vec::new(), reason: StopReason::Length }];
         let mut ended: Vec<Beam> = Vec::new();
         for _ in 0..length.min(room) {
@@ -89,6 +92,9 @@ impl Context {
         sampler: &Sampler,
         score: impl Fn(&str) -> f64,
     ) -> Result<Vec<Hypothesis>> {
+        if count == 0 {
+            return Err(Error::invalid("count: there is no best one of 0 continuations: give 1 or more"));
+        }
         let mut branches = Vec::new();
         for number in 0..count as u64 {
             let seed = sampler.seed.map(|seed| seed.wrapping_add(number));
@@ -134,7 +140,7 @@ impl Context {
 
 /// The most likely continuations by one token, the best one first.
 async fn steps(live: &mut [Beam], width: usize, stop: &[u32]) -> Result<Vec<Step>> {
-    let k = (2 * width + stop.len()).min(live[0].branch.model.max_dist);
+    let k = width.saturating_mul(2).saturating_add(stop.len()).min(live[0].branch.model.max_dist);
     let dists = try_join_all(live.iter_mut().map(|beam| beam.branch.next_dist(k, 1.0))).await?;
     let mut steps = Vec::new();
     for (number, (beam, dist)) in live.iter().zip(&dists).enumerate() {

@@ -233,16 +233,16 @@ impl<'a> Generation<'a> {
                 "the context is empty: `fill` it before generating",
             ));
         }
-        let used = sequence.position(sequence.tokens.len());
-        if used > sequence.model.max_context {
-            let (name, most) = (&sequence.model.name, sequence.model.max_context);
-            let message = format!(
-                "the context has {} tokens, and {} takes at most {}: fill less, or truncate it",
-                used, name, most
-            );
-            return Err(Error::invalid(message));
+        if options.stop.iter().any(String::is_empty) {
+            return Err(Error::invalid("a stop string must not be empty"));
         }
-        let room = sequence.model.max_context - used;
+        if options.choose.is_some() && options.draft.is_some() {
+            return Err(Error::invalid("draft: drafts need a sampler of the host"));
+        }
+        if options.grammar.is_some() && (options.choose.is_some() || options.draft.is_some()) {
+            return Err(Error::invalid("schema: a grammar needs a sampler of the host, and no draft"));
+        }
+        let room = sequence.room()?;
         self.left = options.max_tokens.map_or(room, |most| most.min(room));
         self.start = sequence.tokens.len();
         if sequence.model.has_states && self.left > 0 {
@@ -264,7 +264,6 @@ impl<'a> Generation<'a> {
             }
         };
         let source = match (options.choose.take(), options.draft.take()) {
-            (Some(_), Some(_)) => return Err(Error::invalid("draft: drafts need a sampler of the host")),
             (None, None) if !options.run_ahead && matcher.is_none() => {
                 Source::Sampled(options.sampler.clone(), options.sampler.create()?)
             }
@@ -272,10 +271,7 @@ impl<'a> Generation<'a> {
                 let most = if options.run_ahead { usize::MAX } else { 1 };
                 Source::Runs(Runs::new(options.sampler.clone(), stops.clone(), most, matcher)?)
             }
-            _ if matcher.is_some() => {
-                return Err(Error::invalid("schema: a grammar needs a sampler of the host, and no draft"))
-            }
-            (Some(choose), None) => Source::Chosen(choose),
+            (Some(choose), _) => Source::Chosen(choose),
             (None, Some(draft)) => Source::Drafted(Drafted::new(draft, &options.sampler, stops.clone())?),
         };
         let strings = options.stop.clone();

@@ -2,7 +2,7 @@
 
 use super::dist::Dist;
 use crate::error::Result;
-use crate::json::Json;
+use crate::json::{finite, Json, ToJson};
 use crate::raw;
 
 /// Samples from the model's distribution on the worker, cut and reshaped. The defaults do not change it.
@@ -28,7 +28,7 @@ pub struct Sampler {
     pub logit_bias: Vec<(u32, f64)>,
     /// Equal seeds give equal tokens, at any load of the server; None: a random seed.
     pub seed: Option<u64>,
-    /// Number of last tokens of the context, prompt included, that the penalties treat as recent.
+    /// Number of last tokens of the context, prompt included, that the penalties treat as recent; 0: all.
     pub window: usize,
 }
 
@@ -63,30 +63,26 @@ impl Sampler {
 
     /// What of these tokens penalties count.
     pub(crate) fn recent<'a>(&self, tokens: &'a [u32]) -> &'a [u32] {
-        &tokens[tokens.len() - if self.looks_back() { self.window.min(tokens.len()) } else { 0 }..]
+        let window = if self.window == 0 { tokens.len() } else { self.window.min(tokens.len()) };
+        &tokens[tokens.len() - if self.looks_back() { window } else { 0 }..]
     }
 
     pub(crate) fn create(&self) -> Result<Handle> {
-        let bias = self.logit_bias.iter().map(|(token, bias)| (token.to_string(), Json::Float(*bias)));
-        let mut config = vec![
-            ("temperature", Json::Float(self.temperature)),
-            ("top_k", Json::from(self.top_k)),
-            ("top_p", Json::Float(self.top_p)),
-            ("min_p", Json::Float(self.min_p)),
-            ("typical_p", Json::Float(self.typical_p)),
-            ("repetition_penalty", Json::Float(self.repetition_penalty)),
-            ("frequency_penalty", Json::Float(self.frequency_penalty)),
-            ("presence_penalty", Json::Float(self.presence_penalty)),
-            ("logit_bias", Json::object(bias)),
-        ];
-        let config = if let Some(seed) = self.seed {
-            config.push(("seed", Json::Null));
-            Json::object(config).to_string().replace("\"seed\": null", &format!("\"seed\": {}", seed))
-        // all 64 bits
-        } else {
-            Json::object(config).to_string()
-        };
-        raw::fused::create_sampler(&config).map(Handle)
+        let mut config = vec![("top_k", Json::from(self.top_k)), ("seed", self.seed.to_json())];
+        for (name, number) in [
+            ("temperature", self.temperature),
+            ("top_p", self.top_p),
+            ("min_p", self.min_p),
+            ("typical_p", self.typical_p),
+            ("repetition_penalty", self.repetition_penalty),
+            ("frequency_penalty", self.frequency_penalty),
+            ("presence_penalty", self.presence_penalty),
+        ] {
+            config.push((name, finite(name, number)?));
+        }
+        let bias = |(token, bias): &(u32, f64)| Ok((token.to_string(), finite("logit_bias", *bias)?));
+        config.push(("logit_bias", Json::object(self.logit_bias.iter().map(bias).collect::<Result<Vec<_>>>()?)));
+        raw::fused::create_sampler(&Json::object(config).to_string()).map(Handle)
     }
 }
 

@@ -2,7 +2,7 @@
 
 use crate::error::{Error, Result};
 use crate::generation::sampler::Handle;
-use crate::json::Json;
+use crate::json::{finite, Json};
 use crate::outside::messages::{self, Message};
 use crate::raw;
 use crate::task::HostFuture;
@@ -51,6 +51,11 @@ impl Launch {
 
     /// Launches it; that it cannot be launched is told by `Child::end`.
     pub fn launch(mut self) -> Result<Child> {
+        for (name, most) in &self.limits {
+            if let Json::Float(most) = most {
+                finite(name, *most)?;
+            }
+        }
         if !self.named.is_empty() {
             let named = Json::Object(self.named).to_string();
             self.environment.push(("kwargs".to_string(), Json::Text(named)));
@@ -84,12 +89,12 @@ impl Child {
         let told = HostFuture::new(raw::children::join(self.0 .0)?, raw::core::await_text).await?;
         let told = Json::parse(&told)?;
         let text = |key: &str| told.get(key).and_then(Json::as_str).map(str::to_string);
-        Ok(ChildEnd {
-            inferlet: text("inferlet").unwrap_or_default(),
-            status: text("status").unwrap_or_default(),
-            result: text("result").map_or(Ok(Json::Null), |result| Json::parse(&result))?,
-            error: text("error"),
-        })
+        let inferlet = text("inferlet").unwrap_or_default();
+        let result = text("result").map_or(Ok(Json::Null), |result| Json::parse(&result));
+        let result = result.map_err(|error| {
+            Error::new(format!("the child {} finished, but its result cannot be read: {}", inferlet, error.message))
+        })?;
+        Ok(ChildEnd { inferlet, status: text("status").unwrap_or_default(), result, error: text("error") })
     }
 
     /// What its `main` returned; an error unless it finished.

@@ -3,21 +3,24 @@
 use crate::base64::{decode, encode};
 use crate::error::{Code, Error, Result};
 use crate::generation::sampler::Handle;
-use crate::json::Json;
+use crate::json::{finite, Json};
 use crate::raw;
 use crate::task::HostFuture;
 
 /// Bytes of a body that are read at a time.
 const PIECE_BYTES: u32 = 1 << 16;
+/// What means something in a URL, beside letters and digits.
+const KEPT: &[u8] = b"%/:?#[]@!$&'()*+,;=~_.-";
 
 /// A request: set what goes with it, then `send` it.
 #[must_use = "a request is not sent before `send`"]
 pub struct Request {
     method: String,
     url: String,
-    headers: Vec<Json>,
+    headers: Vec<(String, String)>,
     body: Vec<u8>,
-    options: Vec<(String, Json)>,
+    timeout: Option<f64>,
+    redirects: Option<u32>,
 }
 
 /// Asks a server for something.
@@ -34,18 +37,20 @@ impl Request {
     /// A request with any method.
     pub fn new(method: &str, url: impl Into<String>) -> Self {
         let (method, url) = (method.to_uppercase(), url.into());
-        Request { method, url, headers: Vec::new(), body: Vec::new(), options: Vec::new() }
+        Request { method, url, headers: Vec::new(), body: Vec::new(), timeout: None, redirects: None }
     }
 
     /// A header.
     pub fn header(mut self, name: &str, value: &str) -> Self {
-        self.headers.push(Json::List(vec![Json::from(name), Json::from(value)]));
+        self.headers.push((name.to_string(), value.to_string()));
         self
     }
 
     /// A value as the body.
     pub fn json(self, value: &Json) -> Self {
-        self.header("Content-Type", "application/json").body(value.to_string())
+        let is_named = self.headers.iter().any(|(name, _)| name.eq_ignore_ascii_case("content-type"));
+        let request = if is_named { self } else { self.header("Content-Type", "application/json") };
+        request.body(value.to_string())
     }
 
     /// The body as it is.
@@ -56,26 +61,39 @@ impl Request {
 
     /// Seconds for all of it, the body of the response included.
     pub fn timeout(mut self, seconds: f64) -> Self {
-        self.options.push(("timeout".to_string(), Json::Float(seconds)));
+        self.timeout = Some(seconds);
         self
     }
 
     /// How many redirects to follow; 5 by default.
     pub fn redirects(mut self, most: u32) -> Self {
-        self.options.push(("redirects".to_string(), Json::from(most)));
+        self.redirects = Some(most);
         self
     }
 
     /// The response, once its headers are there. A status such as 404 is a response, too.
     pub async fn send(self) -> Result<Response> {
-        let headers = if self.headers.is_empty() { String::new() } else { Json::List(self.headers).to_string() };
-        let options = Json::Object(self.options).to_string();
-        let url: String =
-            self.url.chars().map(|one| if one == ' ' { "%20".to_string() } else { one.to_string() }).collect();
+        let mut options = Vec::new();
+        if let Some(seconds) = self.timeout {
+            options.push(("timeout", finite("timeout", seconds)?));
+        }
+        if let Some(most) = self.redirects {
+            options.push(("redirects", Json::from(most)));
+        }
+        let pair = |(name, value): (String, String)| Json::List(vec![name.into(), value.into()]);
+        let headers = Json::List(self.headers.into_iter().map(pair).collect()).to_string();
+        let (url, options) = (quoted(&self.url), Json::object(options).to_string());
         let number = raw::http::http_request(&self.method, &url, &headers, &encode(&self.body), &options)?;
         let (body, about) = HostFuture::new(number, raw::http::await_response).await?;
         Response::new(body, &about)
     }
+}
+
+/// A URL in which spaces and characters beyond ASCII are written as %XX.
+fn quoted(url: &str) -> String {
+    let is_kept = |byte: u8| byte.is_ascii_alphanumeric() || KEPT.contains(&byte);
+    let written = |byte| if is_kept(byte) { char::from(byte).to_string() } else { format!("%{:02X}", byte) };
+    url.bytes().map(written).collect()
 }
 
 /// A response; dropped, its connection is closed.
@@ -94,11 +112,12 @@ impl Response {
         let body = Handle(body);
         let about = Json::parse(about)?;
         let text = |value: &Json| value.as_str().unwrap_or("").to_string();
-        let headers = about.get("headers").map_or(&[][..], Json::items);
+        let headers = about.get("headers").map_or(&[][..], Json::items).iter().map(Json::items);
+        let pair = |pair: &[Json]| Some((text(pair.first()?), text(pair.get(1)?)));
         Ok(Response {
             status: about.get("status").and_then(Json::as_i64).unwrap_or(0) as u32,
             url: about.get("url").map(text).unwrap_or_default(),
-            headers: headers.iter().map(|pair| (text(&pair.items()[0]), text(&pair.items()[1]))).collect(),
+            headers: headers.filter_map(pair).collect(),
             body,
         })
     }
@@ -147,7 +166,8 @@ impl Response {
     /// The value of a body that is JSON.
     pub async fn json(self) -> Result<Json> {
         let (url, status) = (self.url.clone(), self.status);
-        Json::parse(&self.text().await?).map_err(|error| {
+        let text = String::from_utf8(self.bytes().await?).map_err(|_| Error::invalid("not in UTF-8"));
+        text.and_then(|text| Json::parse(text.trim_start_matches('\u{feff}'))).map_err(|error| {
             let message = format!("{} answered with status {}, and its body is {}", url, status, error.message);
             Error::with(Code::RequestFailed, message)
         })

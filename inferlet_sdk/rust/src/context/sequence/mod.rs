@@ -72,6 +72,19 @@ impl Sequence {
         token as isize + self.offset + moved.sum::<isize>()
     }
 
+    /// How many tokens the model's context has room for; an error if there are too many already.
+    pub fn room(&self) -> Result<usize> {
+        let (used, most) = (self.position(self.tokens.len()), self.model.max_context);
+        most.checked_sub(used).ok_or_else(|| {
+            let message = format!(
+                "the context has {} tokens, and {} takes at most {}: fill less, cut it with `truncate`, or go on behind \
+                 its end alone: `ctx.restarted(400)`",
+                used, self.model.name, most
+            );
+            Error::with(Code::TooLong, message)
+        })
+    }
+
     /// A sequence with the same tokens. Runs pending tokens first, so that they are computed once for both.
     pub fn fork(&mut self) -> Result<Sequence> {
         if !self.tokens.is_empty() {
