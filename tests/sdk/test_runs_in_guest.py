@@ -91,10 +91,12 @@ from inferlet_sdk.traits import decode, watch_run
 
 async def main(args):
     queue = traits.create_queue(args.model)
-    kv, embeds = traits.alloc_kvpage(queue, 2), traits.alloc_emb(queue, 3)
+    kv, many, embeds = traits.alloc_kvpage(queue, 2), traits.alloc_kvpage(queue, 100), traits.alloc_emb(queue, 3)
     sampler, detokenizer = traits.create_sampler(temperature=0.0), traits.create_detokenizer(queue)
-    traits.embed_txt(queue, [65, 66], [0, 1], embeds[:2])
-    traits.forward(queue, kv, embeds[:2], kv, embeds[2:])
+
+    def fill(pages):
+        traits.embed_txt(queue, [65, 66], [0, 1], embeds[:2])
+        traits.forward(queue, pages, embeds[:2], pages, embeds[2:])
 
     def issue(steps=4, stop=(), options="", pages=kv, sampler=sampler, position=2):
         ranges = list(pages.ranges)
@@ -107,6 +109,7 @@ async def main(args):
     def take(run, detokenizer=0):
         return call(bindings.fused.take_run, run, detokenizer)
 
+    fill(kv)
     timer = traits.sleep(3600)
     calls = {
         "no steps": lambda: issue(0),
@@ -116,7 +119,7 @@ async def main(args):
         "options a list": lambda: issue(options="[]"),
         "unknown option": lambda: issue(options='{"bias": 1}'),
         "no sampler": lambda: issue(sampler=detokenizer),
-        "foreign page": lambda: issue(pages=Pages((77, 1))),
+        "foreign page": lambda: issue(pages=Pages((777, 1))),
         "too many stops": lambda: issue(stop=range(65)),
         "no run": lambda: take(12345),
         "not a run": lambda: watch(timer.number),
@@ -128,17 +131,21 @@ async def main(args):
     told["watch unknown"] = refusal(lambda: watch(run, '{"stops": []}'))
     told["watch many"] = refusal(lambda: watch(run, '{"stop": [' + ", ".join(['"x"'] * 17) + "]}"))
     told["watch empty"] = refusal(lambda: watch(run, '{"stop": [""]}'))
-    told["trim"] = refusal(lambda: traits.trim_kvpage(queue, kv, 1))
     watch(run)
     told["watch twice"] = refusal(lambda: watch(run))
     tokens, texts, over, _ = take(run)
     told["taken"] = [len(tokens), len(texts), over]
     told["double take"] = refusal(lambda: take(run))
     told["cancel what is over"] = refusal(lambda: call(bindings.core.cancel, run))
+    fill(many)
+    run = issue(1000, pages=many)  # it is not over when its pages are asked for
+    told["trim"] = refusal(lambda: traits.trim_kvpage(queue, many, 1))
+    call(bindings.core.cancel, run)
     timer.cancel()
     traits.destroy_sampler(sampler)
     traits.destroy_detokenizer(detokenizer)
     traits.dealloc_kvpage(queue, kv)
+    traits.dealloc_kvpage(queue, many)
     traits.dealloc_emb(queue, embeds)
     await traits.synchronize(queue)
     usage = traits.usage()

@@ -183,7 +183,8 @@ def test_later_launches_call_main_again_as_inferlets_of_their_own(guest_cache: P
         texts = [one[2] for one in found]
         assert texts[0] == texts[2] == texts[4] != texts[1] == texts[5]
         both = await asyncio.gather(*(run(server, COUNTS, {"who": "a"}) for _ in range(2)))
-        assert sorted(one[0] for one in both) == [1, 7]
+        counts = sorted(one[0] for one in both)
+        assert counts in ([1, 7], [7, 8]), "if the first has ended when the second begins, that is the eighth run"
         assert all(one[2] == texts[0] for one in both)
 
     on_server(guest_cache, body)
