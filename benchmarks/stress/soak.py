@@ -117,7 +117,7 @@ def _broken(error: Exception) -> Exception:
     told = error.exceptions if isinstance(error, ExceptionGroup) else (error,)
     if not all(isinstance(one, BROKEN) for one in told):
         return error
-    reasons = "; ".join(dict.fromkeys(map(str, told)))
+    reasons = "; ".join(dict.fromkeys(str(one) or type(one).__name__ for one in told))
     return BenchmarkError(f"the server can no longer be watched: {reasons}: run it again")
 
 

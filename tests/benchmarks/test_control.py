@@ -18,6 +18,7 @@ from benchmarks.control.contexts import PHASES
 from benchmarks.control.scale import fits
 from benchmarks.stress import soak
 from benchmarks.support.server import Server, serving
+from pie_control.client import ServerUnavailable
 from testing.browser import find_chromium
 from tests.helpers import wit
 from tests.helpers.tree import ROOT
@@ -198,6 +199,14 @@ def test_a_soak_says_that_the_server_is_gone(
     monkeypatch.setattr(soak, "serving", gone)
     assert cli.main(["soak", "--minutes", "0.2", "--at-once", "1"]) == 2
     assert "\nerror: the server can no longer be watched: " in "\n" + capsys.readouterr().err
+
+
+def test_a_watch_that_broke_is_told_by_a_sentence() -> None:
+    lost, late = ServerUnavailable("it is gone"), TimeoutError()
+    told = str(soak._broken(ExceptionGroup("", [ExceptionGroup("", [lost, late, late])])))
+    assert told == "the server can no longer be watched: it is gone; TimeoutError: run it again"
+    mistake = ExceptionGroup("", [lost, KeyError("x")])
+    assert soak._broken(mistake) is mistake, "a fault of the benchmark keeps its traceback"
 
 
 def test_a_soak_fails_for_what_no_kill_explains() -> None:

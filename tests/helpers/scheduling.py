@@ -56,7 +56,7 @@ LAST: dict[str, tuple[Any, ...]] = {
 GOES_ON = "continue_with_dist"
 READ_RANGES = ("get_next_dist", "get_logprobs")
 WAVE_SECONDS = 0.001
-"""So long the worker says that it took for a wave."""
+"""What the worker says that each wave took."""
 SIZES: dict[str, Any] = {
     "page_size": 4,
     "num_pages": 200,

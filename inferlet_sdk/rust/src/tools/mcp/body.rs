@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 
 use super::events::Events;
-use super::texts::{cut, wrong};
+use super::texts::{shortened, wrong};
 use crate::error::Result;
 use crate::json::Json;
 use crate::outside::http::Response;
@@ -39,7 +39,7 @@ impl<'a> Body<'a> {
             "text/event-stream" => self.events = Some(Events::default()),
             "application/json" => {}
             kind => {
-                let (kind, what) = (if kind.is_empty() { "nothing".to_string() } else { cut(kind) }, self.what);
+                let (kind, what) = (if kind.is_empty() { "nothing".to_string() } else { shortened(kind) }, self.what);
                 let told = format!("answers {} with {}, where MCP has JSON or a stream of events", what, kind);
                 return Err(wrong(self.url, &format!("{}: {}", told, WRONG_PATH)));
             }

@@ -18,7 +18,7 @@ use crate::error::{Code, Error, Result};
 use crate::json::Json;
 use crate::outside::http::{http_post, Response};
 use body::{Body, WRONG_PATH};
-use texts::{cut, error_text, said, text_of};
+use texts::{error_text, said, shortened, text_of};
 
 /// Revisions that are understood, the latest first.
 const VERSIONS: [&str; 2] = ["2025-06-18", "2025-03-26"];
@@ -112,8 +112,8 @@ impl McpServer {
                     cursors.push(cursor.clone());
                 }
                 Some(_) => {
-                    let what = "lists tools without an end (more than 512, or again): tell who runs it";
-                    return Err(self.wrong(what));
+                    let what = format!("lists tools without an end (more than {}, or again)", MOST_TOOLS);
+                    return Err(self.wrong(&(what + ": tell who runs it")));
                 }
             }
         }
@@ -163,7 +163,7 @@ impl McpServer {
         }
         let text = content.items().iter().map(text_of).collect::<Vec<String>>().join("\n");
         if !matches!(result.get("isError"), None | Some(Json::Bool(false))) {
-            let why = if text.is_empty() { "it does not say why".to_string() } else { cut(&text) };
+            let why = if text.is_empty() { "it does not say why".to_string() } else { shortened(&text) };
             return Err(Error::with(Code::RequestFailed, format!("{} failed: {}", name, why)));
         }
         if let Some(schema) = output {

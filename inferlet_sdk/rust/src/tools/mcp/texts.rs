@@ -30,7 +30,7 @@ pub(crate) fn said(body: &str) -> String {
     if let Some(error) = Json::parse(body).ok().as_ref().and_then(|value| value.get("error")) {
         return error_text(error);
     }
-    let words = cut(body).split_whitespace().collect::<Vec<&str>>().join(" ");
+    let words = shortened(body).split_whitespace().collect::<Vec<&str>>().join(" ");
     if words.is_empty() {
         "it says no more".to_string()
     } else {
@@ -44,7 +44,7 @@ pub(crate) fn error_text(error: &Json) -> String {
         return shown(error);
     }
     let why = match error.get("message") {
-        Some(Json::Text(text)) if !text.is_empty() => cut(text),
+        Some(Json::Text(text)) if !text.is_empty() => shortened(text),
         None | Some(Json::Text(_)) => "it does not say why".to_string(),
         Some(other) => shown(other),
     };
@@ -55,6 +55,6 @@ pub(crate) fn error_text(error: &Json) -> String {
 }
 
 /// A text of a server, as far as it is told.
-pub(crate) fn cut(text: &str) -> String {
+pub(crate) fn shortened(text: &str) -> String {
     text.chars().take(MOST_TOLD).collect()
 }
