@@ -8,6 +8,10 @@ the cache of prefixes. The round trip lies between clients and servers; tools ar
 server. Models that generate nonsense serve as well: numbers of tokens are fixed, and what tools say is replaced by as
 many tokens.
 
+The paper tells no tokens, but latencies and rates, which mean 128 sequences at once on a GPU that gives these 3,077
+tokens a second (by the pace of policies.py). So its agents have 103, 77 and 591 tokens at most: here 11, 8 and 16 for
+each step (`optimizations` has those of `react`, too).
+
 Latency is the median of single agents, which both sides run in turns. The rate is of `concurrent` agents at a time.
 """
 
@@ -31,13 +35,16 @@ PAPER = {"react": (0.85, 1.30)}
 network between."""
 KINDS = {"react": 8, "codeact": 8, "swarm": 32}
 """The paper's I/Os."""
+TOKENS = {"react": 11, "codeact": 8, "swarm": 16}
+"""What is generated before each I/O, and at the end."""
 PAGE = "/tools/calculator?expression=12*12"
 
 
 @dataclass(frozen=True)
 class Plan:
-    """Prompts have `system` tokens in common and `task` of their own. A tool takes `tool_ms`. `few_ios` are measured
-    beside the paper's numbers, for `react`. `opponent`: the address of a server of completions; empty: `closed`."""
+    """Prompts have `system` tokens in common and `task` of their own. `tokens` are generated at a time; 0: as TOKENS
+    says. A tool takes `tool_ms`. `few_ios` are measured beside the paper's numbers, for `react`. `opponent`: the
+    address of a server of completions; empty: `closed`."""
 
     models: tuple[str, ...]
     kinds: tuple[str, ...]
@@ -48,7 +55,7 @@ class Plan:
     agents: int  # for each rate
     system: int = 512
     task: int = 32
-    tokens: int = 16
+    tokens: int = 0
     observation: int = 16
     tool_ms: int = 5
     device: str = "auto"
@@ -107,7 +114,7 @@ async def run(plan: Plan) -> list[Row]:
 def _tasks(plan: Plan) -> list[Task]:
     few = [("react", ios) for ios in plan.few_ios] if "react" in plan.kinds else []
     each = [*few, *((kind, KINDS[kind]) for kind in plan.kinds)]
-    return [Task(kind, ios, plan.tokens, plan.observation) for kind, ios in each]
+    return [Task(kind, ios, plan.tokens or TOKENS[kind], plan.observation) for kind, ios in each]
 
 
 def _arguments(plan: Plan, task: Task, url: str) -> dict[str, Any]:
