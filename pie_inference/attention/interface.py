@@ -56,8 +56,8 @@ class AttentionBackend(Protocol):
 
 
 class GraphPlan(Protocol):
-    """Attention for decode batches of at most `size` sequences on memory at fixed addresses, so that a graph
-    recorded with one batch serves others."""
+    """Attention for batches of at most `size` rows on memory at fixed addresses, so that a graph recorded with one
+    batch serves others."""
 
     size: int
 
@@ -75,7 +75,8 @@ class GraphBackend(Protocol):
     """The methods that a backend needs beside `AttentionBackend` so that graphs can record it."""
 
     def can_replay(self, batch: Forward) -> bool:
-        """Whether graphs may serve the batch: each sequence has one query, and the batch fits the backend's plans."""
+        """Whether graphs may serve the batch: its plans hold it. (On a GPU these are plans of decode kernels, for
+        which each sequence has one row.)"""
 
     def graph_plan(self, size: int) -> GraphPlan:
-        """New memory for batches of at most `size` sequences."""
+        """New memory for batches of at most `size` rows."""

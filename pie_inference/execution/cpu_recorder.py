@@ -1,5 +1,5 @@
-"""Records decode steps on a CPU. A step of the demo model is 56 calls, most of them of a few microseconds, and a sixth
-of its time is what Python and torch do between these."""
+"""Records batches of few rows on a CPU: decode steps, short prompts, and both together. A step of the demo model is 56
+calls, most of them of a few microseconds, and a sixth of its time is what Python and torch do between these."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from ..cpu_kernels.library import Call, Library
 
 SIZES = range(1, 17)
-"""Numbers of sequences that have a recording. There is one for each, as a CPU would compute rows that fill up. With
-more rows the gain was lost among other differences (0.90 to 1.03 of the time of `demo` with 32)."""
+"""Numbers of rows that have a recording. There is one for each, as a CPU would compute rows that fill up. With more
+rows the gain was lost among other differences (0.90 to 1.03 of the time of `demo` with 32)."""
 MOST_BYTES = 64 << 20
 """Memory for the results inside of a step. A step that needs more is not recorded."""
 ALIGNMENT = 64

@@ -1,4 +1,4 @@
-"""Runs a `Forward` batch kernel by kernel, whole or in pieces. `execution.graphs` has a faster way for decode
+"""Runs a `Forward` batch kernel by kernel, whole or in pieces. `execution.graphs` has a faster way for small
 batches."""
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Graphs of decode batches: CUDA graphs on GPUs, and lists of calls on CPUs (`cpu_recorder`).
+"""Graphs of small batches: CUDA graphs of decode steps on GPUs, and lists of calls on CPUs (`cpu_recorder`).
 
 A decode step of a large model is hundreds of small kernels, and launching them one by one takes longer than running
 them. A graph launches all of them with one call, but it replays exactly the recorded kernels on the same memory. So
@@ -48,7 +48,7 @@ class Recorder(Protocol):
 
     @property
     def sizes(self) -> Sequence[int]:
-        """Numbers of sequences that have a graph, in order."""
+        """Numbers of rows that have a graph, in order."""
 
     def record(self, work: Work) -> Work | None:
         """A function that runs the kernels that `work` launches. Recording does not run them. None: there is no room
@@ -72,7 +72,7 @@ class CudaRecorder:
 
 @dataclass(frozen=True)
 class _Recording:
-    """One graph with its buffers, for batches of at most `plan.size` sequences."""
+    """One graph with its buffers, for batches of at most `plan.size` rows."""
 
     plan: GraphPlan
     inputs: Tensor  # int64 [2, size], embeds and positions
@@ -82,7 +82,7 @@ class _Recording:
 
 
 class GraphExecutor:
-    """Implements `Executor`: runs decode batches by graphs, others by `direct`."""
+    """Implements `Executor`: runs batches that can be replayed by graphs, others by `direct`."""
 
     def __init__(
         self,

@@ -70,7 +70,7 @@ class WorkerOptions:
         *("none", "form of the weights of linear layers"),
         *("none", "int8", "int4", "int4-64", "int4-32", "fp8"),
     )
-    graphs: str = _choice("auto", "record decode steps, and replay them: as CUDA graphs, or on a CPU", "auto", "off")
+    graphs: str = _choice("auto", "record small batches (on CUDA: decode steps), and replay them", "auto", "off")
     max_context: int | None = _count(None, "most tokens in a sequence; auto: as the model says")
     pages: int | None = _count(None, "KV pages in the pool; auto: what fits the memory")
     states: int | None = _count(None, "states of texts, of models that keep them; auto: half of the memory of pages")

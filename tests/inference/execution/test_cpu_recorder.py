@@ -1,4 +1,4 @@
-"""Recorded decode steps on a CPU equal those that run kernel by kernel, bit by bit."""
+"""Recorded batches on a CPU equal those that run kernel by kernel, bit by bit."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import msgspec
+import numpy as np
 import pytest
 import torch
 from torch import Tensor
@@ -21,7 +23,7 @@ from pie_inference.ops.cpu_ops import CpuOps
 from pie_inference.protocol import LoadAdapter
 from pie_inference.serving.worker import Worker
 from testing.checkpoints import make_checkpoint
-from testing.worker_batches import Driver
+from testing.worker_batches import Driver, Extend, Keys, ints
 from tests.helpers.adapters import make_adapter
 from tests.helpers.families import FAMILIES, HEADS, save_reference
 from tests.helpers.kernels import needs_kernels
@@ -53,6 +55,10 @@ def recorded_sizes(worker: Worker) -> set[int]:
 def assert_equal(recorded: Worker, direct: Worker, adapters: list[int] | None = None) -> None:
     texts = [generate(Driver(each.run, "model"), PROMPTS, STEPS, adapters) for each in (recorded, direct)]
     assert texts[0] == texts[1]
+    assert_left_alike(recorded, direct)
+
+
+def assert_left_alike(recorded: Worker, direct: Worker) -> None:
     own, others = (each._served.embeds.vectors for each in (recorded, direct))
     assert own.abs().sum() > 0
     assert torch.equal(own, others)
@@ -67,6 +73,34 @@ def test_a_recorded_step_equals_a_direct_one(family: str, dtype: str, tmp_path: 
     recorded, direct = serve(tmp_path, kernel_cache, dtype=dtype)
     assert_equal(recorded, direct)
     assert recorded_sizes(recorded) == {5, 4}, "exactly as many rows as there are"
+
+
+def extend(worker: Worker, adapters: list[int] | None = None) -> None:
+    """Texts that go on by a token each, beside one that gets some at a time, without or with a mask."""
+    driver, keys = Driver(worker.run, "model"), [Keys() for _ in range(4)]
+    driver.run(*driver.forward_batch([Extend(each, range(20)) for each in keys[:3]]))
+    for step in range(STEPS):
+        count = 2 + step % 2
+        mask = np.arange(count * (len(keys[3].slots) + count)).reshape(count, -1) % 3 == 0
+        last = Extend(keys[3], range(count), mask if step % 3 else None)
+        embed, forward = driver.forward_batch([*(Extend(each, [step]) for each in keys[:3]), last])
+        if adapters is not None:
+            forward = msgspec.structs.replace(forward, adapters=ints(adapters))
+        driver.run(embed, forward)
+
+
+@pytest.mark.parametrize("family", corpus(FAMILIES, lambda _: "any"))
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_texts_that_get_some_tokens_at_a_time_are_recorded(
+    family: str, dtype: str, tmp_path: Path, kernel_cache: Path
+) -> None:
+    architecture, settings = FAMILIES[family]
+    save_reference(tmp_path, architecture, **settings | HEADS)
+    recorded, direct = serve(tmp_path, kernel_cache, dtype=dtype)
+    for worker in (recorded, direct):
+        extend(worker)
+    assert_left_alike(recorded, direct)
+    assert recorded_sizes(recorded) == {5, 6}
 
 
 @pytest.mark.parametrize("code", ["own", "transformers"])
@@ -89,6 +123,10 @@ def test_steps_with_adapters_are_recorded(tmp_path: Path, kernel_cache: Path) ->
     executor = recorded._served.executor
     assert isinstance(executor, GraphExecutor)
     assert len(executor._recordings) == 4
+    for worker in (recorded, direct):
+        extend(worker, [1, -1, 0, 1])
+    assert_left_alike(recorded, direct)
+    assert len(executor._recordings) == 5, "for steps of six rows"
 
 
 def test_steps_for_which_there_is_no_room_run_directly(
