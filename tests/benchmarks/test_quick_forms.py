@@ -21,6 +21,7 @@ NAMES = sorted(catalog.find().keys() - ELSEWHERE)
 NEEDS_GPU = {"gpu_bench", "gpu_check"}
 
 
+@pytest.mark.timeout(0)  # the command has a limit of its own, which is beyond that of other tests
 @pytest.mark.parametrize("name", corpus(NAMES, kind=lambda _name: "benchmark"))
 def test_the_short_form_runs(name: str, tmp_path: Path) -> None:
     report = tmp_path / "report.json"
