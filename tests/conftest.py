@@ -141,12 +141,12 @@ def library(request: pytest.FixtureRequest, kernel_cache: Path) -> Library:
 
 
 @pytest.fixture(scope="session")
-def guest_cache(pytestconfig: pytest.Config) -> Path:
-    """A cache folder with the Python guest built and compiled."""
-    folder = cache_folder(pytestconfig)
-    with FileLock(folder / "guest.lock"):
-        asyncio.run(compiled_guest(ProgramStore(folder).cache_dir))
-    return folder
+def guest_cache(kernel_cache: Path) -> Path:
+    """A cache folder with the Python guest built and compiled. It has the kernels too: workers would compile them, each
+    its own, while a test waits for its server."""
+    with FileLock(kernel_cache / "guest.lock"):
+        asyncio.run(compiled_guest(ProgramStore(kernel_cache).cache_dir))
+    return kernel_cache
 
 
 @pytest.fixture(scope="session")

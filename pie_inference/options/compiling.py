@@ -1,23 +1,26 @@
 """Compiling C and C++ sources of ours on the machine that runs them, into sealed files (`cache_files`).
 
 The name of a library begins with a hash of everything that it depends on, so it is never stale. It is compiled under
-another name and then moved into place, so several processes may compile at once.
+another name and then moved into place. Of several processes that want one, such as the workers of a server that starts
+for the first time, one compiles it, and the others wait; where a folder cannot be locked, each compiles its own.
 """
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import os
 import platform
 import shutil
 import subprocess
+import sys
 import tempfile
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 
-from .cache_files import seal
+from .cache_files import find_sealed, seal
 
 SUFFIX = ".so"
 TIMEOUT = 300.0
@@ -52,9 +55,12 @@ def _version(compiler: str | None) -> list[bytes]:
 
 
 def compile_library(compiler: str, flags: Sequence[str], sources: Iterable[Path], folder: Path, stem: str) -> Path:
-    """The sealed library with this stem, made from sources in a private folder. Raises CannotCompile."""
+    """The sealed library with this stem, made from sources in a private folder, or by another process until now. Raises
+    CannotCompile."""
     try:
-        with tempfile.TemporaryDirectory(dir=folder) as scratch:
+        with _alone_in(folder), tempfile.TemporaryDirectory(dir=folder) as scratch:
+            if found := find_sealed(folder, stem, SUFFIX):
+                return found
             with ThreadPoolExecutor(os.cpu_count()) as pool:
                 objects = list(pool.map(partial(_compile_one, compiler, flags, Path(scratch)), sources))
             unfinished = Path(scratch) / f"library{SUFFIX}"
@@ -62,6 +68,23 @@ def compile_library(compiler: str, flags: Sequence[str], sources: Iterable[Path]
             return seal(unfinished, folder, stem, SUFFIX)
     except OSError as error:
         raise CannotCompile(f"{folder} cannot be written: {error.strerror}; choose another --cache-dir") from error
+
+
+@contextlib.contextmanager
+def _alone_in(folder: Path) -> Iterator[None]:
+    """One process at a time is in here with a folder. Its lock ends with the process, and leaves no file."""
+    if sys.platform == "win32":
+        yield
+        return
+    import fcntl
+
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        with contextlib.suppress(OSError):  # as on NFS
+            fcntl.flock(handle, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(handle)
 
 
 def _for_linker(flags: Sequence[str]) -> list[str]:

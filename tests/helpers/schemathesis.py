@@ -13,7 +13,7 @@ def check_answers(folder: Path, description: str, examples: int, *options: str, 
     """Asks what a description, a file of `folder` or a URL, allows, and fails if an answer is not as described. Returns
     what schemathesis has told. `examples`: requests of each operation."""
     command = [sys.executable, "-m", "schemathesis.cli", *(["--config-file", str(config)] if config else [])]
-    amount = ["--max-examples", str(examples), "--generation-deterministic"]
+    amount = ["--max-examples", str(examples), "--generation-deterministic", "--request-timeout", str(HANG_SECONDS)]
     found = subprocess.run(
         [*command, "run", description, *amount, *options],
         cwd=folder,

@@ -61,6 +61,13 @@ async def until_children(server: ServerApi, parent: str, count: int) -> list[Inf
     return found
 
 
+async def until_it_waits_for(server: ServerApi, inferlet: str, what: str) -> None:
+    """Waits until this is among what it waits for."""
+    while what not in ((info := await server.look_at(inferlet)).waits_for or ""):
+        assert info.status in ("created", "running"), info
+        await asyncio.sleep(0.002)
+
+
 FAMILY = """
 async def main(args, role="root", number=0):
     if role == "child":
@@ -493,20 +500,24 @@ async def main(args, child=False):
     one = launch(child=True)
     await one.receive()
     sent = 0
-    try:
-        async with asyncio.timeout(0.3):
-            while sent < 20:
-                sent += 1
-                await one.send("x" * 100_000)
-    except TimeoutError:
-        pass
+    async def send_all():
+        nonlocal sent
+        while sent < 20:
+            sent += 1
+            await one.send("x" * 100_000)
+    sending = asyncio.create_task(send_all())
+    await args.receive()
+    sending.cancel()
     await broadcast("go", "go")
     await one.send("end")
     return [sent, await one]
 """
 
     async def test(server: ServerApi) -> None:
-        sent, heard = await run(server, source)
+        entry, listener = await launch(server, source)
+        await until_it_waits_for(server, entry.id, "to take messages")
+        entry.send("enough")
+        sent, heard = json.loads((await listener.ended).result or "null")
         assert 2 <= sent <= 4, "256 KiB may be on their way"
         assert heard == sent
 
@@ -522,8 +533,6 @@ async def main(args, child=False):
             args.log(str(number))
         return "done"
     one = launch(child=True)
-    await asyncio.sleep(0.5)
-    await args.send("look")
     await args.receive()
     count = len([message async for message in one])
     return [count, await one]
@@ -531,8 +540,8 @@ async def main(args, child=False):
 
     async def test(server: ServerApi) -> None:
         entry, listener = await launch(server, source)
-        await listener.until_messages(1)
-        (info,) = infos(server, entry.id)
+        (info,) = await until_children(server, entry.id, 1)
+        await until_it_waits_for(server, info.id, "its client to read")
         assert 3 <= len(server.inferlet(info.id).logs()) <= 7
         entry.send("read")
         assert (await listener.ended).result == '[30, "done"]'

@@ -7,7 +7,8 @@ import platform
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -21,6 +22,8 @@ from pie_inference.errors import ConfigError, KernelsUnavailable
 from pie_inference.ops.choose import choose_ops
 from pie_inference.ops.cpu_ops import CpuOps
 from pie_inference.ops.torch_ops import TorchOps
+from pie_inference.options import compiling
+from pie_inference.options.cache_files import find_sealed
 from tests.helpers.guard import HANG_SECONDS
 from tests.helpers.kernels import ISAS, needs_kernels
 
@@ -58,10 +61,24 @@ def test_builds_once(tmp_path: Path) -> None:
 
 @needs_kernels
 @pytest.mark.usefixtures("few_sources")
-def test_many_may_build_at_once(tmp_path: Path) -> None:
+def test_of_many_that_build_at_once_one_compiles(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    all_have_looked, commands, run = threading.Barrier(4), list[Sequence[str]](), compiling._run
+
+    def look(folder: Path, stem: str, suffix: str) -> Path | None:
+        found = find_sealed(folder, stem, suffix)
+        all_have_looked.wait(HANG_SECONDS)
+        return found
+
+    def note(command: Sequence[str]) -> None:
+        commands.append(command)
+        run(command)
+
+    monkeypatch.setattr(building, "find_sealed", look)
+    monkeypatch.setattr(compiling, "_run", note)
     with ThreadPoolExecutor(4) as pool:
         paths = list(pool.map(build, [tmp_path] * 4))
     assert len(set(paths)) == 1
+    assert ["-shared" in command for command in commands] == [False, True]
     Library(paths[0])
     assert list(paths[0].parent.iterdir()) == [paths[0]]
 
