@@ -13,10 +13,15 @@ import os
 import stat
 import sys
 import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from io import BufferedReader
 from pathlib import Path
 
 log = logging.getLogger("pie.cache")
+
+TURN_SECONDS = 0.05
+"""How long to wait between two questions for one's turn."""
 
 
 class NotPrivate(ValueError):
@@ -117,6 +122,44 @@ def write_atomically(path: Path, data: bytes) -> None:
     except BaseException:
         Path(temporary).unlink(missing_ok=True)
         raise
+
+
+# ---- one at a time ---------------------------------------------------------------------------------------------------
+
+
+@contextmanager
+def queued(folder: Path) -> Iterator[Callable[[], bool]]:
+    """For what takes seconds to make: one at a time makes what is missing in the folder, and the others wait for it.
+    Gives the question whether it is one's turn, which lasts to the end of the block or of the process. Where the system
+    or the file system has no such locks, it is everybody's."""
+    if sys.platform == "win32":
+        yield lambda: True
+        return
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        yield lambda: _lock(handle)
+    finally:
+        _unlock(handle)
+        os.close(handle)
+
+
+def _lock(handle: int) -> bool:
+    """False: another has it."""
+    import fcntl
+
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        return not isinstance(error, BlockingIOError)
+    return True
+
+
+def _unlock(handle: int) -> None:
+    """Also for a process that was forked meanwhile, which has the handle too."""
+    import fcntl
+
+    with suppress(OSError):
+        fcntl.flock(handle, fcntl.LOCK_UN)
 
 
 # ---- sealed files ----------------------------------------------------------------------------------------------------

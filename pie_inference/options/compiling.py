@@ -1,7 +1,7 @@
 """Compiling C and C++ sources of ours on the machine that runs them, into sealed files (`cache_files`).
 
 The name of a library begins with a hash of everything that it depends on, so it is never stale. It is compiled under
-another name and then moved into place, so several processes may compile at once.
+another name and then moved into place. One process compiles while others that want a library of the same folder wait.
 """
 
 from __future__ import annotations
@@ -12,12 +12,13 @@ import platform
 import shutil
 import subprocess
 import tempfile
+import time
 from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 
-from .cache_files import seal
+from .cache_files import TURN_SECONDS, find_sealed, queued, seal
 
 SUFFIX = ".so"
 TIMEOUT = 300.0
@@ -52,16 +53,24 @@ def _version(compiler: str | None) -> list[bytes]:
 
 
 def compile_library(compiler: str, flags: Sequence[str], sources: Iterable[Path], folder: Path, stem: str) -> Path:
-    """The sealed library with this stem, made from sources in a private folder. Raises CannotCompile."""
+    """The sealed library with this stem, made from sources in a private folder, if no other process has made it before
+    its turn. Raises CannotCompile."""
     try:
-        with tempfile.TemporaryDirectory(dir=folder) as scratch:
-            with ThreadPoolExecutor(os.cpu_count()) as pool:
-                objects = list(pool.map(partial(_compile_one, compiler, flags, Path(scratch)), sources))
-            unfinished = Path(scratch) / f"library{SUFFIX}"
-            _run([compiler, "-shared", *_for_linker(flags), "-o", str(unfinished), *objects])
-            return seal(unfinished, folder, stem, SUFFIX)
+        with queued(folder) as is_my_turn:
+            while not is_my_turn():
+                time.sleep(TURN_SECONDS)
+            return find_sealed(folder, stem, SUFFIX) or _compile_all(compiler, flags, sources, folder, stem)
     except OSError as error:
         raise CannotCompile(f"{folder} cannot be written: {error.strerror}; choose another --cache-dir") from error
+
+
+def _compile_all(compiler: str, flags: Sequence[str], sources: Iterable[Path], folder: Path, stem: str) -> Path:
+    with tempfile.TemporaryDirectory(dir=folder) as scratch:
+        with ThreadPoolExecutor(os.cpu_count()) as pool:
+            objects = list(pool.map(partial(_compile_one, compiler, flags, Path(scratch)), sources))
+        unfinished = Path(scratch) / f"library{SUFFIX}"
+        _run([compiler, "-shared", *_for_linker(flags), "-o", str(unfinished), *objects])
+        return seal(unfinished, folder, stem, SUFFIX)
 
 
 def _for_linker(flags: Sequence[str]) -> list[str]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import fcntl
 import grp
 import hashlib
 import os
@@ -17,6 +19,7 @@ from pie_inference.options.cache_files import (
     NotPrivate,
     find_sealed,
     private_folder,
+    queued,
     read_own_file,
     seal,
     write_atomically,
@@ -162,3 +165,37 @@ def test_a_foreign_file_beside_a_good_one_changes_nothing(tmp_path: Path, caplog
     assert find_sealed(tmp_path, "stem", ".x") == path
     assert [record.levelname for record in caplog.records] == ["WARNING", "WARNING"]
     assert list(tmp_path.iterdir()) == [path]
+
+
+# ---- one at a time ---------------------------------------------------------------------------------------------------
+
+
+def test_one_at_a_time_has_its_turn(tmp_path: Path) -> None:
+    (tmp_path / "other").mkdir()
+    with queued(tmp_path) as first, queued(tmp_path) as second, queued(tmp_path / "other") as elsewhere:
+        assert [first(), second(), elsewhere(), first()] == [True, False, True, True]
+    with queued(tmp_path) as third:
+        assert third()
+    assert [path.name for path in tmp_path.iterdir()] == ["other"]
+
+
+def test_a_turn_ends_however_it_is_left(tmp_path: Path) -> None:
+    def fail() -> None:
+        with queued(tmp_path) as first:
+            assert first()
+            raise KeyError
+
+    with pytest.raises(KeyError):
+        fail()
+    with queued(tmp_path) as second:
+        assert second()
+
+
+def test_without_locks_it_is_everybodys_turn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object) -> None:
+        raise OSError(errno.ENOLCK, "no locks")
+
+    monkeypatch.setattr(fcntl, "flock", refuse)
+    with queued(tmp_path) as first, queued(tmp_path) as second:
+        assert first()
+        assert second()

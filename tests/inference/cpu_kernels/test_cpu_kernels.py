@@ -10,6 +10,7 @@ import sys
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -21,6 +22,7 @@ from pie_inference.errors import ConfigError, KernelsUnavailable
 from pie_inference.ops.choose import choose_ops
 from pie_inference.ops.cpu_ops import CpuOps
 from pie_inference.ops.torch_ops import TorchOps
+from pie_inference.options import compiling
 from tests.helpers.guard import HANG_SECONDS
 from tests.helpers.kernels import ISAS, needs_kernels
 
@@ -58,10 +60,18 @@ def test_builds_once(tmp_path: Path) -> None:
 
 @needs_kernels
 @pytest.mark.usefixtures("few_sources")
-def test_many_may_build_at_once(tmp_path: Path) -> None:
+def test_of_many_that_build_at_once_one_compiles(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    compiled: list[Path] = []
+    run = compiling._compile_all
+
+    def watched(*arguments: Any) -> Path:
+        compiled.append(run(*arguments))
+        return compiled[-1]
+
+    monkeypatch.setattr(compiling, "_compile_all", watched)
     with ThreadPoolExecutor(4) as pool:
         paths = list(pool.map(build, [tmp_path] * 4))
-    assert len(set(paths)) == 1
+    assert paths == compiled * 4
     Library(paths[0])
     assert list(paths[0].parent.iterdir()) == [paths[0]]
 
