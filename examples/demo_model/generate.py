@@ -9,7 +9,6 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from examples.demo_model.talk import Message
 from examples.demo_model.tokenizer import BEGIN, END, token_id
@@ -29,6 +28,8 @@ class Generator:
     """The model in float32 with its tokenizer."""
 
     def __init__(self, folder: Path, batch: int = 50) -> None:
+        from transformers import AutoModelForCausalLM, AutoTokenizer  # takes seconds
+
         self.tokenizer = AutoTokenizer.from_pretrained(folder, padding_side="left")
         # Any: transformers' types do not admit that its own classes have `generate`.
         self.model: Any = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)

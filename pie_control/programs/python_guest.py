@@ -19,7 +19,15 @@ from contextlib import suppress
 from importlib import metadata
 from pathlib import Path
 
-from pie_inference.options.cache_files import NotPrivate, find_sealed, private_folder, read_own_file, seal
+from pie_inference.options.cache_files import (
+    TURN_SECONDS,
+    NotPrivate,
+    find_sealed,
+    private_folder,
+    queued,
+    read_own_file,
+    seal,
+)
 
 from ..errors import ConfigError
 from ..sandbox.version import code_version
@@ -70,19 +78,26 @@ def _run_componentize(folder: Path, output: Path) -> None:
 
 
 async def compiled_guest(cache_dir: Path) -> Path:
-    """The sealed file of the guest's native code, which all hosts map; built and compiled if there is none. Raises
-    ConfigError."""
+    """The sealed file of the guest's native code, which all hosts map; built and compiled if there is none, by one
+    server at a time. Raises ConfigError."""
     folder, stem = guest_folder(cache_dir), f"{await asyncio.to_thread(guest_hash)}-{code_version()}"
     found = await asyncio.to_thread(find_sealed, folder, stem, native.SUFFIX)
     if found is not None:
         return found
     try:
-        data = await asyncio.to_thread(build_guest, folder)
-        return await native.compile_to_file(data, folder, stem)
+        with queued(folder) as is_my_turn:
+            while not is_my_turn():
+                await asyncio.sleep(TURN_SECONDS)
+            return await _find_or_compile(folder, stem)
     except OSError as error:
         raise ConfigError(f"the Python guest cannot be kept in {folder}: {error.strerror}; see --cache-dir") from error
     except (native.Refused, native.CompilerDied) as error:
         raise ConfigError(f"the Python guest cannot be compiled: {error}") from error
+
+
+async def _find_or_compile(folder: Path, stem: str) -> Path:
+    found = await asyncio.to_thread(find_sealed, folder, stem, native.SUFFIX)
+    return found or await native.compile_to_file(await asyncio.to_thread(build_guest, folder), folder, stem)
 
 
 def guest_folder(cache_dir: Path) -> Path:

@@ -13,10 +13,21 @@ import os
 import stat
 import sys
 import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from io import BufferedReader
 from pathlib import Path
 
 log = logging.getLogger("pie.cache")
+
+SETTLED_NS = 2_000_000_000
+"""How old the last change of a file must be, or another one might not be seen: clocks of file systems are coarse."""
+MOST_DIGESTS = 1000
+_digests: dict[tuple[int, ...], str] = {}
+"""Hashes of files, by their versions: those of the Python guest take 50 ms."""
+TURN_SECONDS = 0.05
+"""How long to wait between two questions for one's turn."""
 
 
 class NotPrivate(ValueError):
@@ -102,8 +113,24 @@ def _open_own_file(path: Path) -> BufferedReader:
 
 
 def _digest(path: Path) -> str:
+    """The hash of a file's content, which is read again when the file was written since this process hashed it."""
     with _open_own_file(path) as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
+        version = _version(file)
+        found = _digests.get(version)
+        if found is not None:
+            return found
+        digest = hashlib.file_digest(file, "sha256").hexdigest()
+        if version == _version(file) and version[-1] < time.time_ns() - SETTLED_NS:
+            if len(_digests) >= MOST_DIGESTS:
+                _digests.clear()
+            _digests[version] = digest
+        return digest
+
+
+def _version(file: BufferedReader) -> tuple[int, ...]:
+    """Another one after each time that the file was written, but for two times that are close to each other."""
+    status = os.fstat(file.fileno())
+    return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns
 
 
 def write_atomically(path: Path, data: bytes) -> None:
@@ -117,6 +144,44 @@ def write_atomically(path: Path, data: bytes) -> None:
     except BaseException:
         Path(temporary).unlink(missing_ok=True)
         raise
+
+
+# ---- one at a time ---------------------------------------------------------------------------------------------------
+
+
+@contextmanager
+def queued(folder: Path) -> Iterator[Callable[[], bool]]:
+    """For what takes seconds to make: one at a time makes what is missing in the folder, and the others wait for it.
+    Gives the question whether it is one's turn, which lasts to the end of the block or of the process. Where the system
+    or the file system has no such locks, it is everybody's."""
+    if sys.platform == "win32":
+        yield lambda: True
+        return
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        yield lambda: _lock(handle)
+    finally:
+        _unlock(handle)
+        os.close(handle)
+
+
+def _lock(handle: int) -> bool:
+    """False: another has it."""
+    import fcntl
+
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        return not isinstance(error, BlockingIOError)
+    return True
+
+
+def _unlock(handle: int) -> None:
+    """Also for a process that was forked meanwhile, which has the handle too."""
+    import fcntl
+
+    with suppress(OSError):
+        fcntl.flock(handle, fcntl.LOCK_UN)
 
 
 # ---- sealed files ----------------------------------------------------------------------------------------------------

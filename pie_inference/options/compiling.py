@@ -1,26 +1,24 @@
 """Compiling C and C++ sources of ours on the machine that runs them, into sealed files (`cache_files`).
 
 The name of a library begins with a hash of everything that it depends on, so it is never stale. It is compiled under
-another name and then moved into place. Of several processes that want one, such as the workers of a server that starts
-for the first time, one compiles it, and the others wait; where a folder cannot be locked, each compiles its own.
+another name and then moved into place. One process compiles while others that want a library of the same folder wait.
 """
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import os
 import platform
 import shutil
 import subprocess
-import sys
 import tempfile
-from collections.abc import Iterable, Iterator, Sequence
+import time
+from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 
-from .cache_files import find_sealed, seal
+from .cache_files import TURN_SECONDS, find_sealed, queued, seal
 
 SUFFIX = ".so"
 TIMEOUT = 300.0
@@ -55,36 +53,24 @@ def _version(compiler: str | None) -> list[bytes]:
 
 
 def compile_library(compiler: str, flags: Sequence[str], sources: Iterable[Path], folder: Path, stem: str) -> Path:
-    """The sealed library with this stem, made from sources in a private folder, or by another process until now. Raises
-    CannotCompile."""
+    """The sealed library with this stem, made from sources in a private folder, if no other process has made it before
+    its turn. Raises CannotCompile."""
     try:
-        with _alone_in(folder), tempfile.TemporaryDirectory(dir=folder) as scratch:
-            if found := find_sealed(folder, stem, SUFFIX):
-                return found
-            with ThreadPoolExecutor(os.cpu_count()) as pool:
-                objects = list(pool.map(partial(_compile_one, compiler, flags, Path(scratch)), sources))
-            unfinished = Path(scratch) / f"library{SUFFIX}"
-            _run([compiler, "-shared", *_for_linker(flags), "-o", str(unfinished), *objects])
-            return seal(unfinished, folder, stem, SUFFIX)
+        with queued(folder) as is_my_turn:
+            while not is_my_turn():
+                time.sleep(TURN_SECONDS)
+            return find_sealed(folder, stem, SUFFIX) or _compile_all(compiler, flags, sources, folder, stem)
     except OSError as error:
         raise CannotCompile(f"{folder} cannot be written: {error.strerror}; choose another --cache-dir") from error
 
 
-@contextlib.contextmanager
-def _alone_in(folder: Path) -> Iterator[None]:
-    """One process at a time is in here with a folder. Its lock ends with the process, and leaves no file."""
-    if sys.platform == "win32":
-        yield
-        return
-    import fcntl
-
-    handle = os.open(folder, os.O_RDONLY)
-    try:
-        with contextlib.suppress(OSError):  # as on NFS
-            fcntl.flock(handle, fcntl.LOCK_EX)
-        yield
-    finally:
-        os.close(handle)
+def _compile_all(compiler: str, flags: Sequence[str], sources: Iterable[Path], folder: Path, stem: str) -> Path:
+    with tempfile.TemporaryDirectory(dir=folder) as scratch:
+        with ThreadPoolExecutor(os.cpu_count()) as pool:
+            objects = list(pool.map(partial(_compile_one, compiler, flags, Path(scratch)), sources))
+        unfinished = Path(scratch) / f"library{SUFFIX}"
+        _run([compiler, "-shared", *_for_linker(flags), "-o", str(unfinished), *objects])
+        return seal(unfinished, folder, stem, SUFFIX)
 
 
 def _for_linker(flags: Sequence[str]) -> list[str]:

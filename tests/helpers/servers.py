@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import shutil
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -15,7 +14,6 @@ from pie_control.inference_client.interface import InferenceClient
 from pie_control.inferlets.events import Ended, Event, LogLine, Message
 from pie_control.inferlets.inferlet import Inferlet
 from pie_control.inferlets.manager import InferletManager
-from pie_control.programs.python_guest import guest_hash
 from pie_control.registry.entry import Entry
 from pie_control.runtime import build_server
 from pie_control.server_api import ServerApi
@@ -51,11 +49,8 @@ class Listener:
 
 
 def cache_with_guest(folder: Path, guest_cache: Path) -> Path:
-    """A cache folder of its own, with the compiled Python guest but without programs."""
-    (folder / "guest").mkdir(mode=0o700)
-    for pattern in (f"{guest_hash()}-*", "*.so"):
-        for path in (guest_cache / "guest").glob(pattern):
-            shutil.copy(path, folder / "guest")
+    """A cache folder of its own, without programs, which shares the compiled Python guest."""
+    (folder / "guest").symlink_to(guest_cache / "guest")
     return folder
 
 

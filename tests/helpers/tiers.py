@@ -84,8 +84,8 @@ def is_heavy(name: str) -> bool:
     return _is_one_of(name, HEAVY)
 
 
-def _is_one_of(name: str, those: Iterable[str]) -> bool:
-    return any(name.startswith(one) and name[len(one) : len(one) + 1] in ("", ".") for one in those)
+def _is_one_of(name: str, those: tuple[str, ...]) -> bool:
+    return name.startswith(those) and any(name == one or name.startswith(f"{one}.") for one in those)
 
 
 Place = tuple[Path, str]
@@ -183,16 +183,29 @@ def _used(path: Path, name: str) -> Iterator[str]:
     """Dotted names in what defines a name, and the fixtures that it asks for."""
     for statement in module_at(path).defined.get(name, ()):
         local: dict[str, str] = {}
-        for node in ast.walk(statement):
-            if isinstance(node, ast.Import | ast.ImportFrom):
+        for node in _nodes(statement):
+            kind = type(node)
+            if kind is ast.Name or kind is ast.Attribute:
+                yield _dotted(node, local)
+            elif kind is ast.arg:
+                yield node.arg
+            elif kind is ast.Call and _is_named(node.func, "usefixtures", "importorskip", "Late"):
+                yield from (str(each.value) for each in node.args if isinstance(each, ast.Constant))
+            elif kind is ast.Import or kind is ast.ImportFrom:
                 local.update(_imports(node, path))
                 yield from local.values()
-            elif isinstance(node, ast.Name | ast.Attribute):
-                yield _dotted(node, local)
-            elif isinstance(node, ast.arg):
-                yield node.arg
-            elif isinstance(node, ast.Call) and _is_named(node.func, "usefixtures", "importorskip"):
-                yield from (str(each.value) for each in node.args if isinstance(each, ast.Constant))
+
+
+def _nodes(top: ast.AST) -> Iterator[Any]:
+    """As `ast.walk`, which takes much longer, but without contexts and operators."""
+    waiting = [top]
+    for node in waiting:
+        yield node
+        for value in node.__dict__.values():
+            if type(value) is list:
+                waiting.extend(each for each in value if isinstance(each, ast.AST))
+            elif isinstance(value, ast.AST) and value.__dict__:
+                waiting.append(value)
 
 
 def _is_named(function: ast.expr, *names: str) -> bool:

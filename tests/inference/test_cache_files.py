@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import errno
+import fcntl
 import grp
 import hashlib
 import os
 import pwd
+from io import BufferedReader
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -13,10 +16,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from pie_inference.options import cache_files
 from pie_inference.options.cache_files import (
     NotPrivate,
     find_sealed,
     private_folder,
+    queued,
     read_own_file,
     seal,
     write_atomically,
@@ -155,6 +160,31 @@ def test_a_sealed_file_with_any_change_is_not_found(
     assert not path.exists(), "a damaged file is removed, so that it is told once"
 
 
+def test_a_file_is_hashed_again_only_when_it_was_written_or_may_have_been(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hashed: list[str] = []
+    file_digest = hashlib.file_digest
+
+    def watched(file: BufferedReader, name: str) -> object:
+        hashed.append(name)
+        return file_digest(file, name)
+
+    monkeypatch.setattr(hashlib, "file_digest", watched)
+    path = sealed(tmp_path, b"content")
+    hashed.clear()
+    for count in (1, 2):
+        assert find_sealed(tmp_path, "stem", ".x") == path
+        assert len(hashed) == count, "one that is new may be written again within a tick of the clock"
+    monkeypatch.setattr(cache_files, "SETTLED_NS", -(10**18))
+    for _ in range(3):
+        assert find_sealed(tmp_path, "stem", ".x") == path
+        assert len(hashed) == 3
+    path.write_bytes(b"another content")
+    assert find_sealed(tmp_path, "stem", ".x") is None
+    assert len(hashed) == 4
+
+
 def test_a_foreign_file_beside_a_good_one_changes_nothing(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     path = sealed(tmp_path, b"good")
     (tmp_path / f"stem.{'0' * 64}.x").write_bytes(b"foreign")
@@ -162,3 +192,37 @@ def test_a_foreign_file_beside_a_good_one_changes_nothing(tmp_path: Path, caplog
     assert find_sealed(tmp_path, "stem", ".x") == path
     assert [record.levelname for record in caplog.records] == ["WARNING", "WARNING"]
     assert list(tmp_path.iterdir()) == [path]
+
+
+# ---- one at a time ---------------------------------------------------------------------------------------------------
+
+
+def test_one_at_a_time_has_its_turn(tmp_path: Path) -> None:
+    (tmp_path / "other").mkdir()
+    with queued(tmp_path) as first, queued(tmp_path) as second, queued(tmp_path / "other") as elsewhere:
+        assert [first(), second(), elsewhere(), first()] == [True, False, True, True]
+    with queued(tmp_path) as third:
+        assert third()
+    assert [path.name for path in tmp_path.iterdir()] == ["other"]
+
+
+def test_a_turn_ends_however_it_is_left(tmp_path: Path) -> None:
+    def fail() -> None:
+        with queued(tmp_path) as first:
+            assert first()
+            raise KeyError
+
+    with pytest.raises(KeyError):
+        fail()
+    with queued(tmp_path) as second:
+        assert second()
+
+
+def test_without_locks_it_is_everybodys_turn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object) -> None:
+        raise OSError(errno.ENOLCK, "no locks")
+
+    monkeypatch.setattr(fcntl, "flock", refuse)
+    with queued(tmp_path) as first, queued(tmp_path) as second:
+        assert first()
+        assert second()

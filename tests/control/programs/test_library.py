@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import errno
 import logging
+import shutil
 import threading
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -431,7 +432,11 @@ def test_native_code_of_another_component_is_not_loaded(cache: Path, caplog: pyt
 def test_damaged_native_code_of_the_python_guest_is_made_anew(
     cache: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for guest in (cache / "guest").iterdir():  # several, if two processes have compiled it at the same time
+    shared = (cache / "guest").resolve()
+    (cache / "guest").unlink()
+    (cache / "guest").mkdir(mode=0o700)
+    for compiled in shared.glob(f"{python_guest.guest_hash()}-*"):
+        guest = Path(shutil.copy(compiled, cache / "guest"))
         with open(guest, "r+b") as file:
             file.seek(1_000_000)
             file.write(b"x" * 64)

@@ -15,7 +15,7 @@ import pytest
 
 from pie_control import host_api
 from pie_control.errors import ConfigError
-from pie_control.programs import python_guest
+from pie_control.programs import native, python_guest
 from pie_control.programs.host import python_guests
 from pie_control.programs.host.programs import HostPrograms
 from pie_control.programs.host.python_guests import PythonGuests
@@ -24,6 +24,7 @@ from pie_control.programs.program_host import SourceText
 from pie_control.programs.python_guest import compiled_guest
 from pie_control.programs.warm_pool import QUIET_SECONDS, WarmPool
 from pie_control.sandbox.fibers import Step
+from pie_inference.options.cache_files import write_sealed
 
 DRAWS = "import random, secrets\ndef main(args):\n    return [random.random(), random.random(), secrets.token_hex(8)]\n"
 
@@ -214,3 +215,19 @@ def test_what_a_killed_build_has_left_goes_after_an_hour(tmp_path: Path) -> None
         os.utime(folder / name, (time.time() - age,) * 2)
     (folder / "tmp").touch()
     assert sorted(path.name for path in python_guest.guest_folder(tmp_path).iterdir()) == ["tmp", "tmpnew"]
+
+
+def test_of_many_servers_that_start_at_once_one_compiles(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    compiled: list[Path] = []
+
+    async def compile_to_file(data: bytes, folder: Path, stem: str) -> Path:
+        await asyncio.sleep(0)
+        compiled.append(write_sealed(data, folder, stem, native.SUFFIX))
+        return compiled[-1]
+
+    async def start_all() -> list[Path]:
+        return await asyncio.gather(*(compiled_guest(tmp_path) for _ in range(3)))
+
+    monkeypatch.setattr(python_guest, "build_guest", lambda _: b"guest")
+    monkeypatch.setattr(native, "compile_to_file", compile_to_file)
+    assert asyncio.run(start_all()) == compiled * 3

@@ -22,7 +22,7 @@ class Arena(World):
     """Time passes with waves, and where nobody may go, up to the deadline of the scheduler."""
 
     def __init__(self, **sizes: int) -> None:
-        super().__init__(Adaptive(max_in_flight=1), None, None, None, num_pages=4000, num_embeds=4000, **sizes)
+        super().__init__(Adaptive(max_in_flight=1), None, None, None, num_pages=200, num_embeds=512, **sizes)
         self.players: list[tuple[Inferlet, int, int]] = []  # with the first embed and the tokens of a forward
         self.spent: dict[str, list[tuple[float, int]]] = defaultdict(list)  # when, tokens
         self.served: dict[Owner, int] = defaultdict(int)

@@ -37,7 +37,8 @@ class Arena(World):
     check_every = 8  # hundreds of turns each; what can go wrong in one is a matter of test_properties.py
 
     def __init__(self, **sizes: int) -> None:
-        sizes = {"num_embeds": 40_000, "num_pages": 4000, "max_context": 100_000, **sizes}
+        # Checks go through all embeds and pages.
+        sizes = {"num_embeds": 8000, "num_pages": 1200, "max_context": 100_000, **sizes}
         super().__init__(ONE_AHEAD, None, Quota(queues=2000), None, **sizes)
         self.tokens: Counter[Owner] = Counter()  # that ran, by inferlet
         self.served: Counter[tuple[Owner, int]] = Counter()  # commands that ran, by queue
@@ -186,7 +187,7 @@ def test_the_priority_of_a_request_moves_shares_within_its_tenant_alone() -> Non
 
 def test_the_least_priority_does_not_starve() -> None:
     arena = Arena(num_embeds=512, num_pages=64)  # checks go through all of them
-    last, first = (arena.join(Standing(priority=priority), queues=64) for priority in (10, -10))
+    last, first = (arena.join(Standing(priority=priority), queues=16, tokens=16) for priority in (10, -10))
     arena.run_busy(2000, [last, first])
     assert arena.tokens[last.inferlet.owner] >= 60, "a 1024th of 128,000 tokens is 125"
 
@@ -262,7 +263,7 @@ def test_a_batch_inferlet_with_high_priority_does_not_go_first() -> None:
 @pytest.mark.parametrize("apart", [False, True])
 @pytest.mark.parametrize("priority", [0, 1])
 def test_a_decode_is_in_every_wave_beside_forty_prefills(priority: int, apart: bool) -> None:
-    arena = Arena(max_batch_tokens=512, page_size=16)
+    arena = Arena(max_batch_tokens=512, page_size=16, num_embeds=30_000, num_pages=2000)
     decode = arena.join(tokens=1)
     crowd = [Prefiller(arena, 1, 700, priority=priority) for _ in range(40)] if apart else []
     crowd = crowd or [Prefiller(arena, 40, 700, priority=priority)]
@@ -273,7 +274,7 @@ def test_a_decode_is_in_every_wave_beside_forty_prefills(priority: int, apart: b
 
 
 def test_forwards_that_need_a_wave_of_their_own_leave_six_of_seven_waves_to_decodes() -> None:
-    arena = Arena(max_batch_tokens=512)
+    arena = Arena(max_batch_tokens=512, num_embeds=25_000)
     decode, crowd = arena.join(tokens=1), arena.join(queues=40, tokens=512)
     arena.run_busy(140, [decode, crowd], deep=1)
     assert (arena.tokens[1], arena.tokens[2]) == (120, 20 * 512)

@@ -15,8 +15,9 @@ from pie_inference.protocol import AdapterLoaded, LoadAdapter
 from pie_inference.serving.worker import Worker
 from testing.worker_batches import Driver, Extend, Keys
 from tests.helpers.families import FAMILIES, save_reference
+from tests.helpers.late import Late
 
-peft = pytest.importorskip("peft")
+peft = Late("peft")
 pytestmark = pytest.mark.filterwarnings("ignore:.*is_gradient_checkpointing:FutureWarning", "ignore::UserWarning:peft")
 
 VOCAB = 272

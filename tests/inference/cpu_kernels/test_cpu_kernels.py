@@ -7,10 +7,10 @@ import platform
 import shutil
 import subprocess
 import sys
-import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -23,7 +23,6 @@ from pie_inference.ops.choose import choose_ops
 from pie_inference.ops.cpu_ops import CpuOps
 from pie_inference.ops.torch_ops import TorchOps
 from pie_inference.options import compiling
-from pie_inference.options.cache_files import find_sealed
 from tests.helpers.guard import HANG_SECONDS
 from tests.helpers.kernels import ISAS, needs_kernels
 
@@ -62,23 +61,17 @@ def test_builds_once(tmp_path: Path) -> None:
 @needs_kernels
 @pytest.mark.usefixtures("few_sources")
 def test_of_many_that_build_at_once_one_compiles(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    all_have_looked, commands, run = threading.Barrier(4), list[Sequence[str]](), compiling._run
+    compiled: list[Path] = []
+    run = compiling._compile_all
 
-    def look(folder: Path, stem: str, suffix: str) -> Path | None:
-        found = find_sealed(folder, stem, suffix)
-        all_have_looked.wait(HANG_SECONDS)
-        return found
+    def watched(*arguments: Any) -> Path:
+        compiled.append(run(*arguments))
+        return compiled[-1]
 
-    def note(command: Sequence[str]) -> None:
-        commands.append(command)
-        run(command)
-
-    monkeypatch.setattr(building, "find_sealed", look)
-    monkeypatch.setattr(compiling, "_run", note)
+    monkeypatch.setattr(compiling, "_compile_all", watched)
     with ThreadPoolExecutor(4) as pool:
         paths = list(pool.map(build, [tmp_path] * 4))
-    assert len(set(paths)) == 1
-    assert ["-shared" in command for command in commands] == [False, True]
+    assert paths == compiled * 4
     Library(paths[0])
     assert list(paths[0].parent.iterdir()) == [paths[0]]
 

@@ -11,13 +11,15 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import openai
 import pytest
 from pydantic import BaseModel
 
 from tests.helpers.guard import HANG_SECONDS
+from tests.helpers.late import Late
 from tests.helpers.live_server import live_server
 from tests.helpers.tiers import corpus
+
+openai = Late("openai")
 
 MODEL = "demo-reasoner"
 QUESTION, RESULT = "What is the weather in Oslo?", "snowy, 2 degrees"
@@ -59,7 +61,7 @@ def weather(asked: list[str]) -> Callable[[str], str]:
     return weather
 
 
-def connected(url: str) -> openai.AsyncOpenAI:
+def connected(url: str) -> Any:
     http = openai.DefaultAsyncHttpxClient(trust_env=False)
     return openai.AsyncOpenAI(base_url=url, api_key="none", max_retries=0, timeout=HANG_SECONDS, http_client=http)
 
@@ -147,7 +149,7 @@ def test_openai_agents_have_structured_output(url: str, agents: Any) -> None:
 # ---- pydantic-ai -----------------------------------------------------------------------------------------------------
 
 
-def pydantic_model(client: openai.AsyncOpenAI, responses: bool) -> Any:
+def pydantic_model(client: Any, responses: bool) -> Any:
     models = pytest.importorskip("pydantic_ai.models.openai")
     provider = pytest.importorskip("pydantic_ai.providers.openai").OpenAIProvider(openai_client=client)
     return (models.OpenAIResponsesModel if responses else models.OpenAIChatModel)(MODEL, provider=provider)

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import anthropic
 import pytest
-from anthropic import Anthropic
 
 from tests.helpers.guard import HANG_SECONDS
+from tests.helpers.late import Late
+
+if TYPE_CHECKING:
+    from anthropic import Anthropic
+
+anthropic = Late("anthropic")
 
 ASKED: Any = [{"role": "user", "content": "Why?"}]
 SHORT: Any = {"model": "fake", "max_tokens": 6, "extra_body": {"ignore_eos": True}}
@@ -26,7 +30,7 @@ PICK: Any = {
 
 @pytest.fixture(scope="module")
 def client(server: str) -> Iterator[Anthropic]:
-    with Anthropic(
+    with anthropic.Anthropic(
         base_url=server,
         api_key="none",
         max_retries=0,

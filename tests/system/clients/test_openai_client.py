@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import openai
 import pytest
-from openai import OpenAI
 
 from tests.helpers.guard import HANG_SECONDS
+from tests.helpers.late import Late
+
+if TYPE_CHECKING:
+    from openai import OpenAI
+
+openai = Late("openai")
 
 ASKED: Any = [{"role": "user", "content": "Why?"}]
 SHORT: Any = {"model": "fake", "max_tokens": 6, "temperature": 0, "extra_body": {"ignore_eos": True}}
@@ -30,7 +34,7 @@ ADD: Any = {
 
 def connected(server: str, strict: bool) -> OpenAI:
     """A client that refuses what is not as described, or one that takes what it gets."""
-    return OpenAI(
+    client: OpenAI = openai.OpenAI(
         base_url=f"{server}/v1",
         api_key="none",
         max_retries=0,
@@ -38,6 +42,7 @@ def connected(server: str, strict: bool) -> OpenAI:
         _strict_response_validation=strict,
         http_client=openai.DefaultHttpxClient(trust_env=False),
     )
+    return client
 
 
 @pytest.fixture(scope="module")
