@@ -84,11 +84,12 @@ class DraftedTokens:
         """At least one token, up to the first stop token. Raises Cancelled if another task closes the source
         meanwhile."""
         sequence = self._sequence
+        forced = await self._forced_first(left)
+        if forced.tokens or forced.complete:
+            return forced
         if not sequence.tokens:
             raise InvalidState("the context is empty: `fill` it before generating")
         await share_prefix(sequence)
-        if (forced := await self._forced_first(left)) != NOTHING:
-            return forced
         if sequence.output_of != len(sequence.tokens):
             sequence.rewind(len(sequence.tokens) - 1)
         draft, masks = self._allowed(await self._guess(min(left - 1, MOST_DRAFTED)))
@@ -178,7 +179,11 @@ class DraftedTokens:
         samples = [
             traits.sample(queue, outputs[place : place + 1], self._handle, (), mask) for place, mask in enumerate(masks)
         ]
-        chosen = [await one for one in samples]
+        try:
+            chosen = [await one for one in samples]
+        finally:
+            for one in samples:
+                one.cancel()  # unless it was taken
         accepted = next((n for n, token in enumerate(draft) if chosen[n] != token), len(draft))
         return Verified(accepted, chosen[accepted])
 

@@ -80,7 +80,9 @@ class Generation:
         self._start = len(sequence.tokens)
         self._tokens: list[int] | None = None
         self._filter = TextFilter(rules.texts, rules.include_stop) if rules.texts else None
-        self._takes_all = self._filter is None and not rules.predicates and len(rules.tokens) <= MOST_STOPS
+        self._takes_all = (  # the host does not look for stop tokens among those that a grammar forces
+            self._filter is None and not rules.predicates and len(rules.tokens) <= MOST_STOPS and guide is None
+        )
         self._source: TokenSource | DraftedTokens | None = None
         self._detokenizer = 0
         self.stop_reason = None

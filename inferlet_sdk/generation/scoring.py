@@ -65,15 +65,14 @@ async def _append_by(read: Read[T], sequence: TokenSequence, tokens: Sequence[in
 
 async def _append_chunk(read: Read[T], sequence: TokenSequence, tokens: Sequence[int], run: int) -> list[T]:
     """The sequence's output embed scores the first token; the output of each token that runs scores the next one."""
-    queue = sequence.queue
-    first = read(queue, Embeds((sequence.output_embed, 1)), tokens[:1])
-    others = None
+    queue, output, embeds = sequence.queue, Embeds((sequence.output_embed, 1)), Embeds(())
     if run:
         embeds = traits.alloc_emb(queue, 2 * run)
-        inputs, outputs = embeds[:run], embeds[run:]
-        sequence.run(tokens[:run], inputs, outputs)
-        scored = tokens[1 : run + 1]
-        others = read(queue, outputs[: len(scored)], scored) if scored else None
+        sequence.run(tokens[:run], embeds[:run], embeds[run:])
+    outputs, scored = embeds[run:], tokens[1 : run + 1]
+    first = read(queue, output, tokens[:1])
+    others = read(queue, outputs[: len(scored)], scored) if run and scored else None
+    if run:
         sequence.tokens += tokens[:run]
         sequence.take_output(outputs[-1:])
         traits.dealloc_emb(queue, embeds[:-1])

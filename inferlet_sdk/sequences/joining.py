@@ -16,6 +16,15 @@ def join_sequences(parts: Sequence[TokenSequence]) -> TokenSequence:
     move tokens."""
     _check(parts)
     whole = TokenSequence(parts[0].queues, adapter=parts[0].adapter)
+    try:
+        _join(whole, parts)
+    except BaseException:
+        whole.close()
+        raise
+    return whole
+
+
+def _join(whole: TokenSequence, parts: Sequence[TokenSequence]) -> None:
     behind, joined = 0, list[Part]()  # behind: the highest position
     for place, part in enumerate(parts):
         count = len(part.tokens) - (place == len(parts) - 1)
@@ -33,7 +42,6 @@ def join_sequences(parts: Sequence[TokenSequence]) -> TokenSequence:
     whole.computed = len(whole.tokens)
     whole.tokens.append(parts[-1].tokens[-1])
     whole.offset = max(0, behind - whole.computed)
-    return whole
 
 
 def _check(parts: Sequence[TokenSequence]) -> None:

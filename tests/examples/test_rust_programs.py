@@ -105,6 +105,11 @@ def test_topics_and_children(worker: Worker, guest_cache: Path) -> None:
     ]
 
 
+def test_a_task_is_woken_by_another_one(worker: Worker, guest_cache: Path) -> None:
+    (ended,) = asyncio.run(ends_of(worker, guest_cache, [(*features(), "woken")]))
+    assert result(ended) == "woken"
+
+
 def test_what_goes_wrong_is_told(worker: Worker, guest_cache: Path) -> None:
     runs = [(*features(), what) for what in ("fail", "panic", "stuck", "something", "exit", "memory", "loop")]
     ends = asyncio.run(ends_of(worker, guest_cache, runs, cpu_seconds=0.5))

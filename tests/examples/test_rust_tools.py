@@ -12,6 +12,7 @@ from typing import Any
 
 from pie_control.testing.in_process import InProcessClient
 from tests.examples.test_rust_programs import features, result
+from tests.helpers import chat_templates
 from tests.helpers.guard import HANG_SECONDS
 from tests.helpers.outside import Page
 from tests.helpers.scripted_model import STOP, ScriptedModel, State
@@ -170,3 +171,44 @@ def test_calls_that_cannot_be_read_are_told_to_the_model(guest_cache: Path) -> N
     ):
         assert re.search(words, text), text
     assert "tools/call" not in one.methods
+
+
+def toolbox(cache: Path, names: list[str], **options: Any) -> Any:
+    """What a chat with tools of these names gives where the model calls the first one again and again, and how many
+    calls were run."""
+    text = f"<tool_call>{json.dumps({'name': names[0], 'arguments': {}})}</tool_call>"
+
+    def next_token(state: State) -> int:
+        tokens = [token for token, _ in state]
+        done = tokens[::-1].index(ord("\n"))
+        return ord(text[done]) if done < len(text) else STOP
+
+    model = ScriptedModel(next_token, name="toy", page_size=16, num_pages=400, max_context=1024, **options)
+
+    async def run() -> Any:
+        async with started(cache, InProcessClient(model), warm_pool=0) as host:
+            info, listener = await host.upload(*features()), Listener()
+            await host.launch(info.program, ["what=toolbox", f"names={json.dumps(names)}"], listener=listener)
+            async with asyncio.timeout(HANG_SECONDS):
+                return result(await listener.ended)
+
+    return asyncio.run(run())
+
+
+def test_a_chat_has_an_end_and_names_are_checked(guest_cache: Path) -> None:
+    wanted = "after 2 rounds the model still calls tools: raise `rounds`"
+    assert toolbox(guest_cache, ["add"]) == [wanted, 2]
+    for name in ("", "1a", "a b", "é", "a" * 65):
+        told, ran = toolbox(guest_cache, [name])
+        assert told.startswith(f'invalid-argument: "{name}" cannot be a tool\'s name'), told
+        assert ran == 0
+    assert toolbox(guest_cache, ["a", "b", "a"]) == [
+        "invalid-argument: two tools are named a: give one another name",
+        0,
+    ]
+
+
+def test_a_template_of_another_form_is_refused(guest_cache: Path) -> None:
+    told, ran = toolbox(guest_cache, ["add"], template=chat_templates.UNKNOWN)
+    assert told.startswith("unsupported: the model's chat template writes calls of tools in a form")
+    assert ran == 0

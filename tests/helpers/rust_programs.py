@@ -11,6 +11,7 @@ import json
 import os
 import subprocess
 import tempfile
+import tomllib
 from collections.abc import Mapping
 from hashlib import sha256
 from pathlib import Path
@@ -30,8 +31,9 @@ QUICK = {"CARGO_PROFILE_RELEASE_LTO": "off", "CARGO_PROFILE_RELEASE_OPT_LEVEL": 
 
 def component(folder: Path) -> Path:
     """The component of a program."""
-    (source,) = folder.glob("*.rs")
-    return source.with_suffix(".wasm")
+    about = tomllib.loads((folder / "Cargo.toml").read_text())
+    source: str = about["lib"]["path"]
+    return (folder / source).with_suffix(".wasm")
 
 
 def digest(*paths: Path) -> str:

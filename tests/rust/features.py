@@ -1,8 +1,22 @@
 """What features.rs does, by the Python SDK."""
 
+import asyncio
 import json
+from contextlib import closing, suppress
 
-from inferlet_sdk import Context, Dist, Greedy, IgnoreStopTokens, PieError, PromptLookup, Sampler, gather, inferlet
+from inferlet_sdk import (
+    Context,
+    Dist,
+    DistSampler,
+    Greedy,
+    IgnoreStopTokens,
+    PieError,
+    PromptLookup,
+    Sampler,
+    gather,
+    inferlet,
+    traits,
+)
 
 PROMPT = "Once upon a time, there was a"
 SCHEMA = {
@@ -117,6 +131,7 @@ async def do(acts, model):
                 contexts.append(Context.join([contexts[one] for one in tokens]))
             except PieError as error:
                 found.append(str(error))
+                contexts.append(Context(model))
             continue
         ctx = contexts[place]
         if name == "fill":
@@ -129,7 +144,10 @@ async def do(acts, model):
         elif name == "fork":
             contexts.append(ctx.fork())
         elif name == "truncate":
-            ctx.truncate(tokens[0])
+            try:
+                ctx.truncate(min(tokens[0], len(ctx.tokens)))
+            except PieError as error:
+                found.append(str(error))
         elif name == "drop":
             try:
                 ctx.drop(tokens[0], tokens[1], close_gap=tokens[2] > 0)
@@ -163,7 +181,95 @@ async def do(acts, model):
                     [no_stop, *texts], max_tokens=len(tokens), sampler=greedy, draft=half_right, run_ahead=False
                 )
             )
+        elif name == "try":
+            try:
+                found.append(await tried(ctx, json.loads(texts[0]), tokens))
+            except (PieError, ValueError) as error:
+                found.append(said(error))
+            found.append(list(ctx.tokens))
+        elif name == "shut":
+            contexts.pop(place).close()
+        elif name == "left":
+            while contexts:
+                contexts.pop().close()
+            while (left := traits.usage()).pages or left.futures:
+                await asyncio.sleep(0.001)  # what a run has left comes back when it has ended
     return found
+
+
+async def tried(ctx, options, tokens):
+    fields = {"temperature": 0.0, "seed": None, "top_p": 1.0, "window": 64}
+    given = {name: options.get(name, default) for name, default in fields.items()}
+    sampler = Sampler(**given, repetition_penalty=options.get("penalty", 1.0))
+    width, most = options.get("width", 1), options.get("most")
+    match options.get("what"):
+        case "score":
+            return [round(one * 1000) for one in await ctx.score(tokens)]
+        case "sample":
+            return await ctx.sample(sampler)
+        case "beam":
+            return shown(await ctx.beam(width, most))
+        case "best":
+            return shown(await ctx.best_of(width, most, sampler=sampler, score=lambda text: sum(text.encode())))
+    if "whole" in options:
+        return await generation(ctx, options, sampler, tokens).whole()
+    take = options.get("take", 1 << 30)
+    try:
+        generated = generation(ctx, options, sampler, tokens)
+    except (PieError, ValueError) as error:  # Rust says so when it is asked for a piece
+        return ["", "", [], [said(error)] * min(take, 2)]
+    with closing(generated):
+        return await taken(generated, take, options.get("cancel"))
+
+
+def said(error):
+    return f"{getattr(error, 'code', 'invalid-argument')}: {error}".replace("last=400", "400")
+
+
+def shown(found):
+    return [[list(one.tokens), one.text, round(one.score * 1000), one.stop_reason] for one in found]
+
+
+def generation(ctx, options, sampler, tokens):
+    stop = [*options.get("stop", []), *options.get("stop_tokens", []), *[IgnoreStopTokens()] * ("ignore" in options)]
+    if (place := options.get("choose")) is not None:
+        sampler = DistSampler(lambda dist: dist.tokens[place % len(dist.tokens)], 5)
+    draft = PromptLookup(options["lookup"], options.get("length", 8)) if "lookup" in options else None
+    if "guess" in options:
+
+        def draft(_):
+            return tokens
+
+    return ctx.generate(
+        options.get("most"),
+        stop=stop,
+        sampler=sampler,
+        draft=draft,
+        run_ahead="slow" not in options,
+        include_stop="include" in options,
+        **({options["kind"]: options["text"]} if "kind" in options else {}),
+    )
+
+
+async def taken(generated, most, cancel):
+    text, refused, place = "", [], 0
+    while place < most and len(refused) < 2:
+        if cancel == place:
+            task = asyncio.ensure_future(anext(generated, None))
+            await asyncio.sleep(0)
+            task.cancel()
+            with suppress(asyncio.CancelledError, PieError, ValueError):
+                text += await task or ""
+        try:
+            piece = await anext(generated, None)
+        except (PieError, ValueError) as error:
+            refused.append(said(error))
+        else:
+            if piece is None:
+                break
+            text += piece
+        place += 1
+    return [text, generated.stop_reason or "", generated.tokens, refused]
 
 
 FEATURES = {

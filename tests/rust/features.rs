@@ -1,9 +1,16 @@
 //! What `Context` and the modules beside it do, for comparison with the Python SDK (`features.py`), and what goes
 //! wrong.
 
+use std::cell::Cell;
+use std::future::Future;
+use std::pin::Pin;
+use std::rc::Rc;
+use std::task::{Context as TaskContext, Poll, Waker};
 use std::time::Duration;
 
 use inferlet::*;
+
+mod tried;
 
 inferlet::main!(main);
 
@@ -128,6 +135,34 @@ async fn main(args: Args) -> Result<Json> {
             }
             Ok(Json::List(found.into_iter().map(Json::List).collect()))
         }
+        "toolbox" => {
+            let (names, ran) = (args.required::<Json>("names")?, Rc::new(Cell::new(0)));
+            let tool = |name: &Json| {
+                let (schema, ran) = (Json::object([("type", "object".into())]), ran.clone());
+                Tool::new(name.as_str().unwrap_or_default(), "", schema, move |_| {
+                    ran.set(ran.get() + 1);
+                    std::future::ready(Ok("done".to_string()))
+                })
+            };
+            let tools = Tools::new(names.items().iter().map(tool).collect());
+            let answer = tools.chat(&mut Context::new(args.model())?, "Do it.", 80, 2).await;
+            Ok(list([answer.map_or_else(|error| error.to_string(), |turn| turn.text).into(), ran.get().into()]))
+        }
+        "woken" => {
+            let bell = Bell::default();
+            let ring = async {
+                sleep(Duration::from_millis(1)).await?;
+                bell.0.set(true);
+                bell.1.take().ok_or("nobody waits")?.wake();
+                Ok(())
+            };
+            let wait = async {
+                try_join_all([bell.heard()]).await.map(drop) // two deep
+            };
+            let both: [Pin<Box<dyn Future<Output = Result<()>> + '_>>; 2] = [Box::pin(wait), Box::pin(ring)];
+            timeout(Duration::from_secs(60), try_join_all(both)).await?;
+            Ok("woken".into())
+        }
         "acts" => acts(&args.required::<String>("acts")?, args.model()).await,
         "read" => {
             let texts: Json = args.required("texts")?;
@@ -174,6 +209,32 @@ async fn main(args: Args) -> Result<Json> {
     }
 }
 
+/// Whether it has rung, and who waits for that: no future of the host tells it.
+#[derive(Default)]
+struct Bell(Cell<bool>, Cell<Option<Waker>>);
+
+impl Bell {
+    async fn heard(&self) -> Result<()> {
+        Heard(self).await;
+        Ok(())
+    }
+}
+
+struct Heard<'a>(&'a Bell);
+
+impl Future for Heard<'_> {
+    type Output = ();
+
+    fn poll(self: Pin<&mut Self>, context: &mut TaskContext<'_>) -> Poll<()> {
+        self.0 .1.set(Some(context.waker().clone()));
+        if self.0 .0.get() {
+            Poll::Ready(())
+        } else {
+            Poll::Pending
+        }
+    }
+}
+
 /// What the model is told by the tools of a server, and what it says beside its calls.
 async fn called(url: &str, model: String) -> Result<Vec<Json>> {
     let (tools, mut ctx) = (Tools::from_mcp(url, None).await?, Context::new(&model)?);
@@ -199,7 +260,10 @@ async fn acts(text: &str, model: String) -> Result<Json> {
             let parts: Vec<&mut Context> = tokens.iter().filter_map(|token| all[*token as usize].take()).collect();
             match Context::join(parts) {
                 Ok(whole) => contexts.push(whole),
-                Err(error) => found.push(error.message.into()),
+                Err(error) => {
+                    found.push(error.message.into());
+                    contexts.push(Context::new(&model)?);
+                }
             }
             continue;
         }
@@ -215,7 +279,10 @@ async fn acts(text: &str, model: String) -> Result<Json> {
                 let child = ctx.fork()?;
                 contexts.push(child);
             }
-            "truncate" => drop(ctx.truncate(tokens[0] as usize)?),
+            "truncate" => {
+                let length = (tokens[0] as usize).min(ctx.tokens()?.len());
+                found.extend(ctx.truncate(length).err().map(|error| Json::from(error.message)));
+            }
             "drop" => {
                 if let Err(error) = ctx.drop_tokens(tokens[0] as usize, tokens[1] as usize, tokens[2] > 0) {
                     found.push(error.message.into());
@@ -245,6 +312,19 @@ async fn acts(text: &str, model: String) -> Result<Json> {
                 };
                 let generation = ctx.generate(tokens.len()).ignore_stop_tokens().draft(half_right);
                 found.push(texts.iter().fold(generation, |all, text| all.stop(*text)).text().await?.into());
+            }
+            "try" => {
+                let given = tried::tried(ctx, &Json::parse(texts[0])?, &tokens).await;
+                found.push(given.unwrap_or_else(|error| error.to_string().into()));
+                found.push(Json::List(ctx.tokens()?.iter().map(|token| (*token).into()).collect()));
+            }
+            "shut" => drop(contexts.remove(place)),
+            "left" => {
+                contexts.clear();
+                let is_left = |usage: &Json| ["pages", "futures"].iter().any(|one| usage.get(one) != Some(&0.into()));
+                while is_left(&Json::parse(&inferlet::raw::core::usage())?) {
+                    sleep(Duration::from_millis(1)).await?; // what a run has left comes back when it has ended
+                }
             }
             other => return Err(Error::new(format!("unknown: {}", other))),
         }

@@ -117,7 +117,7 @@ impl Context {
         self
     }
 
-    fn take_noted(&mut self) -> Result<()> {
+    pub(crate) fn take_noted(&mut self) -> Result<()> {
         if self.noted.is_empty() {
             return Ok(());
         }

@@ -95,6 +95,8 @@ impl Context {
         if count == 0 {
             return Err(Error::invalid("count: there is no best one of 0 continuations: give 1 or more"));
         }
+        self.take_noted()?;
+        self.sequence.room()?;
         let mut branches = Vec::new();
         for number in 0..count as u64 {
             let seed = sampler.seed.map(|seed| seed.wrapping_add(number));

@@ -3,18 +3,23 @@
 //! A step runs the last token and the draft behind it, and `verify` says how many tokens of the draft the sampler would
 //! have chosen, and the token behind them. They are exactly the tokens that sampling one by one gives. At a model with
 //! states it leaves one behind each token, and goes on from that of the last one that was right.
+//!
+//! With a grammar, each of these outputs is sampled by itself, among the tokens that may come behind the draft up to
+//! there, also where a token before it is wrong. A draft is looked at as far as the grammar allows it, and up to a place
+//! where tokens are forced that are run together.
 
 use std::future::Future;
 use std::pin::Pin;
 
+use super::guide::Guide;
 use super::run::Pieces;
-use super::sampler::{Handle, Sampler};
+use super::sampler::Handle;
 use crate::context::model::ranges;
 use crate::context::sequence::Sequence;
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::raw;
 use crate::raw::allocate::Memory;
-use crate::task::HostFuture;
+use crate::task::{try_join_all, HostFuture};
 
 /// Tokens of one draft that are looked at.
 const MOST_DRAFTED: usize = 63;
@@ -55,18 +60,28 @@ pub(crate) struct Drafted {
     handle: Handle,
     stop: Vec<u32>,
     embeds: Vec<u32>,
+    guide: Option<Guide>,
 }
 
 impl Drafted {
-    pub fn new(draft: Box<dyn Draft>, sampler: &Sampler, stop: Vec<u32>) -> Result<Self> {
-        if sampler.looks_back() {
-            return Err(Error::invalid("draft: a sampler with penalties cannot check a draft: leave one of them out"));
-        }
-        Ok(Drafted { draft, handle: sampler.create()?, stop, embeds: Vec::new() })
+    pub fn new(draft: Box<dyn Draft>, handle: Handle, stop: Vec<u32>, guide: Option<Guide>) -> Self {
+        Drafted { draft, handle, stop, embeds: Vec::new(), guide }
     }
 
-    /// At least one token, up to the first stop token.
-    pub async fn next(&mut self, sequence: &mut Sequence, detokenizer: u32, left: usize) -> Result<Pieces> {
+    /// At least one token, unless nothing can follow, up to the first stop token; `start`: tokens of the sequence before
+    /// the generation.
+    pub async fn next(
+        &mut self,
+        sequence: &mut Sequence,
+        detokenizer: u32,
+        start: usize,
+        left: usize,
+    ) -> Result<Pieces> {
+        let forced = self.guide.as_mut().map(|guide| guide.forced_first(left, detokenizer));
+        if let Some(pieces) = forced.transpose()?.flatten() {
+            return Ok(pieces);
+        }
+        sequence.check_filled()?;
         let length = sequence.tokens.len();
         if sequence.output_of != length {
             sequence.rewind(length - 1)?;
@@ -75,19 +90,32 @@ impl Drafted {
         let most = (left - 1).min(MOST_DRAFTED).min(room);
         let mut tokens = if most > 0 { self.draft.guess(&sequence.tokens).await? } else { Vec::new() };
         tokens.truncate(most);
+        let mut masks = Vec::new();
+        if let Some(guide) = &mut self.guide {
+            let (allowed, found) = guide.allowed(&sequence.tokens[start..], &tokens)?;
+            tokens.truncate(allowed);
+            masks = found;
+        }
         sequence.compute(length - 1, &[])?;
-        let (accepted, next) = self.check(sequence, &tokens).await?;
+        let (accepted, next) = self.check(sequence, &tokens, &masks).await?;
         sequence.rewind(length + accepted)?;
         tokens.truncate(accepted);
         tokens.push(next);
-        let end = tokens.iter().position(|token| self.stop.contains(token)).map_or(tokens.len(), |place| place + 1);
-        tokens.truncate(end);
+        let end = tokens.iter().position(|token| self.stop.contains(token)).map(|place| place + 1);
+        tokens.truncate(end.unwrap_or(tokens.len()));
         let texts = tokens.iter().map(|token| raw::tokenize::push_tokens(detokenizer, &[*token]));
-        Ok(Pieces { texts: texts.collect::<Result<_>>()?, tokens, complete: false })
+        let mut pieces = Pieces { texts: texts.collect::<Result<_>>()?, tokens, complete: false };
+        match &mut self.guide {
+            Some(guide) if end.is_none() && pieces.tokens.len() < left => {
+                guide.go_on(&sequence.tokens[start..], &mut pieces, left, detokenizer)?;
+            }
+            _ => {}
+        }
+        Ok(pieces)
     }
 
-    /// How many tokens of the draft are right, and the token behind them.
-    async fn check(&mut self, sequence: &mut Sequence, draft: &[u32]) -> Result<(usize, u32)> {
+    /// How many tokens of the draft are right, and the token behind them. `masks`: what may come at each output, or none.
+    async fn check(&mut self, sequence: &mut Sequence, draft: &[u32], masks: &[String]) -> Result<(usize, u32)> {
         let (queue, count) = (sequence.queue.number, draft.len() + 1);
         if self.embeds.len() < 2 * count {
             let missing = (2 * count - self.embeds.len()) as u32;
@@ -106,10 +134,18 @@ impl Drafted {
             sequence.run_draft(tokens, &inputs, &ranges(outputs[done..].iter().copied()))?;
         }
         sequence.output_of = 0;
-        let outputs = ranges(outputs.into_iter());
-        let number = raw::fused::verify(queue, &outputs, draft, self.handle.0)?;
-        let (accepted, next) = HostFuture::new(number, raw::fused::await_verified).await?;
-        Ok((accepted as usize, next))
+        if masks.is_empty() {
+            let number = raw::fused::verify(queue, &ranges(outputs.into_iter()), draft, self.handle.0)?;
+            let (accepted, next) = HostFuture::new(number, raw::fused::await_verified).await?;
+            return Ok((accepted as usize, next));
+        }
+        let samples = outputs.iter().zip(masks).map(|(output, mask)| {
+            let number = raw::fused::sample(queue, *output, self.handle.0, &[], mask, 0)?;
+            Ok(HostFuture::new(number, raw::core::await_number))
+        });
+        let chosen = try_join_all(samples.collect::<Result<Vec<_>>>()?).await?;
+        let accepted = draft.iter().zip(&chosen).take_while(|(token, chosen)| token == chosen).count();
+        Ok((accepted, chosen[accepted]))
     }
 
     /// Gives everything back. The sequence has keys of its tokens only.

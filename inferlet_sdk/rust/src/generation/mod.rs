@@ -5,6 +5,7 @@
 
 pub mod dist;
 pub mod draft;
+mod guide;
 pub(crate) mod run;
 pub mod sampler;
 pub mod stop;
@@ -13,9 +14,9 @@ use crate::args::Args;
 use crate::context::Context;
 use crate::error::{Error, Result};
 use crate::raw;
-use crate::task::HostFuture;
 use dist::Dist;
 use draft::{Draft, Drafted};
+use guide::Guide;
 use run::{Following, Pieces, Runs, MOST_STOPS};
 use sampler::{Choose, Handle, Sampler};
 use stop::{StopReason, TextFilter};
@@ -50,6 +51,25 @@ struct Options {
     draft: Option<Box<dyn Draft>>,
     grammar: Option<(&'static str, String)>,
     run_ahead: bool,
+}
+
+impl Options {
+    /// Refuses what cannot be, or does not go together.
+    fn check(&self) -> Result<()> {
+        let wrong = if self.grammar.is_some() && self.choose.is_some() {
+            "choose: the host cannot keep a function to a grammar: choose among what `raw::grammar::grammar_mask` allows \
+             in it"
+        } else if self.stop.iter().any(String::is_empty) {
+            "a stop string must not be empty"
+        } else if self.draft.is_some() && self.choose.is_some() {
+            "draft: drafts need a sampler of the host"
+        } else if self.draft.is_some() && self.sampler.looks_back() {
+            "draft: a sampler with penalties cannot check a draft: leave one of them out"
+        } else {
+            return Ok(());
+        };
+        Err(Error::invalid(wrong))
+    }
 }
 
 /// What it holds while it goes on.
@@ -154,8 +174,8 @@ impl<'a> Generation<'a> {
 
     /// The tokens that were emitted.
     pub fn tokens(&self) -> &[u32] {
-        if self.start == 0 {
-            return &[]; // it has not begun: a context that is empty cannot generate
+        if self.state.is_none() && self.reason.is_none() {
+            return &[]; // it has not begun
         }
         &self.context.sequence.tokens[self.start..]
     }
@@ -211,10 +231,16 @@ impl<'a> Generation<'a> {
     /// Leaves the text to the host, if nothing else has to look at it.
     fn follow(&mut self, send: bool) -> bool {
         let characters: usize = self.options.stop.iter().map(|one| one.chars().count()).sum();
+        let strings = !self.options.stop.is_empty();
         let fits = self.options.stop.len() <= MOST_STRINGS && characters <= MOST_CHARACTERS;
         match &mut self.state {
             Some(State { source: Source::Runs(runs), stops, .. })
-                if fits && stops.len() <= MOST_STOPS && !self.options.include_stop && self.options.run_ahead =>
+                if fits
+                    && stops.len() <= MOST_STOPS
+                    && !self.options.include_stop
+                    && self.options.run_ahead
+                    && !(runs.is_guided() && (strings || send)) =>
+            // the host does not see the tokens that are forced
             {
                 runs.follow(Following { stop: self.options.stop.clone(), send });
                 true
@@ -224,27 +250,16 @@ impl<'a> Generation<'a> {
     }
 
     async fn begin(&mut self) -> Result<()> {
-        self.context.settle().await?;
+        self.context.take_noted()?;
+        let room = self.context.sequence.room()?;
+        self.options.check()?;
+        self.left = self.options.max_tokens.map_or(room, |most| most.min(room));
+        self.start = self.context.sequence.tokens.len();
+        if self.left > 0 {
+            self.context.settle().await?;
+        }
         let options = &mut self.options;
         let sequence = &mut self.context.sequence;
-        if sequence.tokens.is_empty() {
-            return Err(Error::with(
-                crate::error::Code::InvalidState,
-                "the context is empty: `fill` it before generating",
-            ));
-        }
-        if options.stop.iter().any(String::is_empty) {
-            return Err(Error::invalid("a stop string must not be empty"));
-        }
-        if options.choose.is_some() && options.draft.is_some() {
-            return Err(Error::invalid("draft: drafts need a sampler of the host"));
-        }
-        if options.grammar.is_some() && (options.choose.is_some() || options.draft.is_some()) {
-            return Err(Error::invalid("schema: a grammar needs a sampler of the host, and no draft"));
-        }
-        let room = sequence.room()?;
-        self.left = options.max_tokens.map_or(room, |most| most.min(room));
-        self.start = sequence.tokens.len();
         if sequence.model.has_states && self.left > 0 {
             sequence.flush()?;
             sequence.hold_state()?; // what comes can be dropped
@@ -256,23 +271,22 @@ impl<'a> Generation<'a> {
         stops.sort_unstable();
         let queue = sequence.queue.number;
         let detokenizer = Handle(raw::tokenize::create_detokenizer(queue)?);
-        let matcher = match &options.grammar {
-            None => None,
-            Some((kind, text)) => {
-                let number = raw::grammar::open_matcher(queue, kind, text, "")?;
-                Some(Handle(HostFuture::new(number, raw::grammar::await_matcher).await?.0))
-            }
+        let guide = match &options.grammar {
+            Some((kind, text)) if self.left > 0 => Some(Guide::open(queue, kind, text).await?),
+            _ => None,
         };
-        let source = match (options.choose.take(), options.draft.take()) {
-            (None, None) if !options.run_ahead && matcher.is_none() => {
-                Source::Sampled(options.sampler.clone(), options.sampler.create()?)
+        let source = if let Some(choose) = options.choose.take() {
+            Source::Chosen(choose)
+        } else {
+            let (sampler, handle) = (options.sampler.clone(), options.sampler.create()?);
+            match options.draft.take() {
+                Some(draft) => Source::Drafted(Drafted::new(draft, handle, stops.clone(), guide)),
+                None if options.run_ahead || guide.is_some() => {
+                    let most = if options.run_ahead { usize::MAX } else { 1 };
+                    Source::Runs(Runs::new(sampler, handle, stops.clone(), most, guide))
+                }
+                None => Source::Sampled(sampler, handle),
             }
-            (None, None) => {
-                let most = if options.run_ahead { usize::MAX } else { 1 };
-                Source::Runs(Runs::new(options.sampler.clone(), stops.clone(), most, matcher)?)
-            }
-            (Some(choose), _) => Source::Chosen(choose),
-            (None, Some(draft)) => Source::Drafted(Drafted::new(draft, &options.sampler, stops.clone())?),
         };
         let strings = options.stop.clone();
         let filter = (!strings.is_empty()).then(|| TextFilter::new(strings, options.include_stop));
@@ -293,7 +307,7 @@ impl<'a> Generation<'a> {
                 let token = sequence.sample(sampler, handle.0)?.await?;
                 Pieces::one(token, detokenizer)
             }
-            Source::Drafted(drafted) => drafted.next(sequence, detokenizer, left).await,
+            Source::Drafted(drafted) => drafted.next(sequence, detokenizer, self.start, left).await,
             Source::Chosen(choose) => {
                 let dist = sequence.next_dist(choose.k, choose.temperature).await?;
                 let token = (choose.choose)(&dist);

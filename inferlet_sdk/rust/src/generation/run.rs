@@ -3,6 +3,7 @@
 //! While a run lives, the sequence counts all of its tokens as computed. When it ends, that is set right: all tokens of
 //! a run but the last one have keys.
 
+use super::guide::{Guide, WHERE_IT_PAYS};
 use super::sampler::{Handle, Sampler};
 use crate::context::sequence::Sequence;
 use crate::error::{Code, Result};
@@ -45,9 +46,7 @@ pub(crate) struct Runs {
     most: usize,
     run: Option<Run>,
     following: Option<Following>,
-    /// The matcher of a grammar, at the beginning of the generation.
-    matcher: Option<Handle>,
-    accepted: usize,
+    guide: Option<Guide>,
 }
 
 /// How the host follows the text of a run: strings that end it, and whether it goes to the client.
@@ -59,7 +58,6 @@ pub(crate) struct Following {
 
 struct Run {
     number: u32,
-    steps: usize,
     position: usize,
     taken: usize,
     is_followed: bool,
@@ -67,9 +65,13 @@ struct Run {
 
 impl Runs {
     /// `most`: steps of a run.
-    pub fn new(sampler: Sampler, stop: Vec<u32>, most: usize, matcher: Option<Handle>) -> Result<Self> {
-        let handle = sampler.create()?;
-        Ok(Runs { sampler, handle, stop, most, run: None, following: None, matcher, accepted: 0 })
+    pub fn new(sampler: Sampler, handle: Handle, stop: Vec<u32>, most: usize, guide: Option<Guide>) -> Self {
+        Runs { sampler, handle, stop, most, run: None, following: None, guide }
+    }
+
+    /// Whether it keeps to a grammar.
+    pub fn is_guided(&self) -> bool {
+        self.guide.is_some()
     }
 
     /// From now on the host follows the text of each run, which comes at its end.
@@ -87,6 +89,10 @@ impl Runs {
         held: &str,
     ) -> Result<Pieces> {
         let mut pause = 2;
+        let forced = self.guide.as_mut().map(|guide| guide.forced_first(left, detokenizer));
+        if let Some(pieces) = forced.transpose()?.flatten() {
+            return Ok(pieces);
+        }
         loop {
             if self.run.is_none() {
                 self.issue(sequence, detokenizer, start, left, held)?;
@@ -97,13 +103,12 @@ impl Runs {
                 Ok((tokens, texts, over, _)) => {
                     let run = self.run.as_mut().expect("it is there");
                     run.taken += tokens.len();
-                    let is_short = run.taken < run.steps;
+                    let mut pieces = Pieces { tokens, texts, complete: false };
                     if over {
                         self.settle(sequence)?;
+                        self.go_on(&sequence.tokens[start..], &mut pieces, left, detokenizer)?;
                     }
-                    let stopped = tokens.last().map_or(false, |last| self.stop.contains(last));
-                    let complete = over && is_short && !stopped && self.matcher.is_some();
-                    return Ok(Pieces { tokens, texts, complete });
+                    return Ok(pieces);
                 }
                 Err(error) => {
                     self.cancel(sequence)?;
@@ -126,7 +131,7 @@ impl Runs {
         held: &str,
     ) -> Result<()> {
         sequence.flush()?;
-        self.catch_up(&sequence.tokens[start..])?;
+        let matcher = self.guide.as_mut().map_or(Ok(0), |guide| guide.at(&sequence.tokens[start..]))?;
         let (queue, position) = (sequence.queue.number, sequence.computed);
         let is_alone = Rc::strong_count(&sequence.queue) == 2; // the model's list has it, too
         let most = left.min(self.most).min(if is_alone { STEPS } else { STEPS_OF_SHARED });
@@ -137,7 +142,6 @@ impl Runs {
         let pages = sequence.pages.output(position);
         let options = self.options(sequence);
         let stop = &self.stop[..self.stop.len().min(MOST_STOPS)];
-        let matcher = self.matcher.as_ref().map_or(0, |matcher| matcher.0);
         let place = sequence.position(position) as u32;
         let context = sequence.pages.context();
         let issued = raw::fused::decode(
@@ -152,7 +156,7 @@ impl Runs {
             stop,
             &options,
             matcher,
-            0,
+            WHERE_IT_PAYS,
         );
         let number = match issued {
             Ok(number) => number,
@@ -164,7 +168,7 @@ impl Runs {
         sequence.computed = position + steps - 1;
         sequence.output_of = 0;
         let is_followed = self.following.as_ref().map_or(false, |following| !following.stop.is_empty());
-        self.run = Some(Run { number, steps, position, taken: 0, is_followed });
+        self.run = Some(Run { number, position, taken: 0, is_followed });
         if let Some(following) = &self.following {
             let stop = following.stop.iter().cloned().map(Json::Text).collect();
             let options = Json::object([
@@ -178,13 +182,13 @@ impl Runs {
         Ok(())
     }
 
-    /// The matcher accepts the tokens of the generation that it lacks.
-    fn catch_up(&mut self, tokens: &[u32]) -> Result<()> {
-        if let Some(matcher) = &self.matcher {
-            raw::grammar::advance_matcher(matcher.0, 0, &tokens[self.accepted..], 0, 0)?;
-            self.accepted = tokens.len();
+    /// Behind the pieces of a run that is over come tokens that the grammar forces, unless nothing comes behind these.
+    fn go_on(&mut self, before: &[u32], pieces: &mut Pieces, left: usize, detokenizer: u32) -> Result<()> {
+        let is_stopped = pieces.tokens.last().map_or(false, |last| self.stop.contains(last));
+        match &mut self.guide {
+            Some(guide) if !is_stopped && pieces.tokens.len() < left => guide.go_on(before, pieces, left, detokenizer),
+            _ => Ok(()),
         }
-        Ok(())
     }
 
     fn options(&self, sequence: &Sequence) -> String {

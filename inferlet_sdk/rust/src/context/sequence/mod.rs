@@ -138,11 +138,17 @@ impl Sequence {
         Ok(self.output.insert(own).address)
     }
 
-    /// Number of tokens that have to run for the output of the last one.
-    fn pending(&mut self) -> Result<usize> {
+    /// Refuses a sequence without tokens.
+    pub fn check_filled(&self) -> Result<()> {
         if self.tokens.is_empty() {
             return Err(Error::with(Code::InvalidState, "the context is empty: `fill` it before generating"));
         }
+        Ok(())
+    }
+
+    /// Number of tokens that have to run for the output of the last one.
+    fn pending(&mut self) -> Result<usize> {
+        self.check_filled()?;
         if self.output_of == self.tokens.len() && self.computed == self.output_of {
             return Ok(0);
         }

@@ -1,0 +1,170 @@
+"""Generations in Rust give what those in Python do, whatever they are told: the same text, tokens and reason of the
+end, the same refusals, and neither leaves pages or futures."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import random
+from pathlib import Path
+from typing import Any
+from zlib import crc32
+
+import numpy as np
+import pytest
+
+from pie_control.testing.fake_model import Floats, mix
+from pie_control.testing.in_process import InProcessClient
+from tests.examples.test_rust_programs import result
+from tests.examples.test_rust_states import Act, programs
+from tests.helpers.guard import HANG_SECONDS
+from tests.helpers.scripted_model import MERGED, STOP, ScriptedModel, State
+from tests.helpers.servers import Listener, started
+
+LETTERS = list(b"abcdef t")
+LIKELY = [*LETTERS, *'"é'.encode(), STOP, *MERGED.values()]
+SCHEMA = {
+    "type": "object",
+    "properties": {"a long name of it": {"type": "integer", "maximum": 99}, "b": {"enum": ["abc", "abd"]}},
+    "required": ["a long name of it", "b"],
+    "additionalProperties": False,
+}
+GRAMMARS = [
+    *(("regex", text) for text in ("[a-f]{3,9}", "(ab|cd|e f)+", "a{12,20}b", "(the|this| )*", "é+", "(", "abc")),
+    *(("regex", text) for text in ("(x{15}[ab]){1,3}", "(a|abc)d{11}(a|b)", "[a-f]{2}y{30}", "[a-f ]*")),
+    *(
+        ("grammar", f"start: {text}")
+        for text in ('"a" (/[b-d]/ "e")+', '"hello hello" | "hello world" /[a-c]*/', "none")
+    ),
+    *(("schema", json.dumps(one)) for one in (SCHEMA, {"type": "string", "maxLength": 5}, {"type": "nonsense"})),
+]
+"""Some force many tokens at once; some are wrong."""
+
+
+class Repetitive(ScriptedModel):
+    """What comes depends on the last two tokens, and now and then on all; any token may come, some more likely."""
+
+    def scores(self, state: State) -> Floats:
+        everything = repr(state)
+        seen = repr([token for token, _ in state[-2:]]) if crc32(everything.encode()) % 4 else everything
+        tokens = np.arange(self._description.vocab_size, dtype=np.uint64)
+        hashes = mix(tokens ^ mix(np.array([crc32(seen.encode())], np.uint64)))
+        scores: Floats = (hashes >> np.uint64(40)) / 2.0**22
+        scores[LIKELY] += 4
+        scores[STOP] -= 1.5
+        return scores
+
+
+def random_options(pick: random.Random) -> dict[str, Any]:
+    """What `tried` of features.py is told."""
+    one: dict[str, Any] = {}
+
+    def maybe(chance: float, **options: Any) -> None:
+        if pick.random() < chance:
+            one.update(options)
+
+    maybe(0.3, temperature=pick.choice([0.5, 1.3]), seed=pick.randrange(5))
+    maybe(0.1, top_p=pick.choice([0.3, 0.9]))
+    maybe(0.15, penalty=2.0, window=pick.choice([0, 3, 64]))
+    if (what := pick.choices(["", "score", "sample", "beam", "best"], [12, 1, 1, 1, 1])[0]) != "":
+        return {"seed": 1, **one, "what": what, "width": pick.choice([1, 2, 3, 5]), "most": pick.choice([0, 1, 2, 5])}
+    maybe(0.9, most=pick.choice([0, 1, 2, 3, 7, 12, 40]))
+    if pick.random() < 0.5:
+        strings = ["".join(pick.choices("abcdef t", k=pick.randint(1, 5))) for _ in range(pick.randint(1, 4))]
+        one["stop"] = pick.choice([strings, [*strings, strings[0] + "a"], [*strings, "é", "\ufffd"]])
+        maybe(0.05, stop=[*strings, ""])
+        maybe(0.05, stop=[*strings, *(f"z{n}" for n in range(20))])
+    maybe(0.2, stop_tokens=pick.choices(LIKELY, k=2))
+    maybe(0.03, stop_tokens=list(range(180, 256)))
+    maybe(0.3, ignore=1)
+    maybe(0.3, include=1)
+    maybe(0.4, slow=1)
+    maybe(0.3, **pick.choice([{"lookup": pick.randint(1, 3), "length": pick.choice([1, 8, 70])}, {"guess": 1}]))
+    kind, text = pick.choice(GRAMMARS)
+    maybe(0.35, **pick.choice([{"kind": kind, "text": text}] * 2 + [{"choose": pick.randrange(6)}]))
+    maybe(0.5, whole=1)
+    # A decode run gives as many tokens as have come. What is sampled in vain counts for a seed.
+    is_told = not one.keys().isdisjoint(("lookup", "guess", "choose")) or ("slow" in one and "kind" not in one)
+    maybe(0.4 * is_told, take=pick.randint(0, 6))
+    maybe(0.25 * ("temperature" not in one), cancel=pick.randint(0, 3) if is_told else 0)
+    return one
+
+
+def random_acts(seed: int, count: int) -> list[Act]:
+    """Generations of contexts that are forked, cut, joined and closed meanwhile."""
+    pick, texts = random.Random(seed), 1
+    acts: list[Act] = [("new", 0, [], []), ("fill", 0, pick.choices(LETTERS, k=5), [])]
+    for _ in range(count):
+        place, some = pick.randrange(texts), pick.choices(LETTERS, k=pick.choice([1, 2, 5, 9, 17]))
+        name = pick.choices(
+            ["try", "fill", "fork", "truncate", "new", "drop", "join", "shut"], [20, 3, 4, 5, 1, 2, 1, 2]
+        )[0]
+        given, strings = list[int](), list[str]()
+        if (name in ("new", "fork", "join") and texts > 6) or (name == "shut" and texts == 1):
+            continue
+        texts += (name in ("new", "fork", "join")) - (name == "shut")
+        if name == "try":
+            given, strings = some, [json.dumps(random_options(pick))]
+        elif name == "fill":
+            given = some
+        elif name == "truncate":
+            given = [pick.randint(1, 30)]
+        elif name == "drop":
+            start = pick.randrange(12)
+            given = [start, start + pick.randint(1, 6), pick.randrange(2)]
+        elif name == "join":
+            given = pick.sample(range(texts - 1), min(2, texts - 1))
+        acts.append((name, place, given, strings))
+    return [*acts, ("left", 0, [], [])]
+
+
+async def outcomes(cache: Path, program: tuple[bytes, str], runs: list[list[Act]], **options: Any) -> list[Any]:
+    """What programs of these acts give, one after the other, at a model of 200 tokens."""
+    model = Repetitive(name="toy", page_size=4, num_pages=3000, max_context=200, **options)
+    async with started(cache, InProcessClient(model), warm_pool=0) as server:
+        info, found = await server.upload(*program), []
+        for acts in runs:
+            listener = Listener()
+            await server.launch(info.program, ["what=acts", f"acts={json.dumps(acts)}"], listener=listener)
+            async with asyncio.timeout(HANG_SECONDS):
+                found.append(result(await listener.ended))
+        return found
+
+
+@pytest.mark.parametrize("states", [0, 400])
+def test_generations_give_what_those_in_python_do(guest_cache: Path, states: int) -> None:
+    runs = [random_acts(seed + states, 30) for seed in range(5)]
+    rust, python = (asyncio.run(outcomes(guest_cache, one, runs, states=states)) for one in programs())
+    assert rust == python
+    reasons = {one[1] for found in rust for one in found if isinstance(one, list) and len(one) == 4}
+    assert {"stop", "length"} <= reasons
+
+
+def told(ways: list[dict[str, Any]]) -> list[Act]:
+    """Each way of generation, by a fork of one context."""
+    acts: list[Act] = [("new", 0, [], []), ("fill", 0, LETTERS, [])]
+    for way in ways:
+        acts += [("fork", 0, [], []), ("try", 1, LETTERS, [json.dumps(way)]), ("shut", 1, [], [])]
+    return acts
+
+
+def test_a_draft_changes_nothing_beside_a_grammar(guest_cache: Path) -> None:
+    drafts: list[dict[str, Any]] = [
+        {},
+        {"lookup": 2},
+        {"guess": 1},
+        {"guess": 1, "stop": ["zz"]},
+        {"lookup": 1, "slow": 1},
+    ]
+    kept = [{"most": 40, "kind": kind, "text": text} for kind, text in GRAMMARS]
+    runs = [told([{**one, **draft} for draft in drafts]) for one in kept]
+    for program in programs():
+        for found in asyncio.run(outcomes(guest_cache, program, runs)):
+            assert found == found[:2] * len(drafts)
+
+
+def test_a_stop_token_ends_forced_tokens_too(guest_cache: Path) -> None:
+    way = {"kind": "schema", "text": json.dumps(SCHEMA), "stop_tokens": [ord("m")], "whole": 1}
+    for program in programs():
+        (found,) = asyncio.run(outcomes(guest_cache, program, [told([way, {**way, "include": 1}])]))
+        assert found[::2] == ['{"a long na', '{"a long nam']
