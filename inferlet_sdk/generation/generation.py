@@ -80,9 +80,7 @@ class Generation:
         self._start = len(sequence.tokens)
         self._tokens: list[int] | None = None
         self._filter = TextFilter(rules.texts, rules.include_stop) if rules.texts else None
-        self._takes_all = (  # the host does not look for stop tokens among those that a grammar forces
-            self._filter is None and not rules.predicates and len(rules.tokens) <= MOST_STOPS and guide is None
-        )
+        self._takes_all = self._filter is None and not rules.predicates and len(rules.tokens) <= MOST_STOPS
         self._source: TokenSource | DraftedTokens | None = None
         self._detokenizer = 0
         self.stop_reason = None
@@ -211,7 +209,7 @@ class Generation:
 
     def _take_in(self, tokens: Sequence[int], texts: Sequence[str]) -> str:
         """Takes tokens into the context, in order, up to the one that ends the generation; returns the text to emit."""
-        if self._takes_all:
+        if self._takes_all and self._rules.tokens.isdisjoint(tokens[:-1]):  # a grammar may force a stop token
             return self._take_all(tokens, texts)
         piece = ""
         try:
