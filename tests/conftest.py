@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from filelock import FileLock
 from hypothesis import HealthCheck, settings
 
 from pie_control.programs.python_guest import compiled_guest
@@ -121,7 +120,7 @@ def started_as_usual(fork_servers: ForkServers | None) -> Iterator[None]:
 def kernel_cache(pytestconfig: pytest.Config) -> Path:
     """A cache folder with the kernels compiled, where they can be, for each of `ISAS`."""
     folder = cache_folder(pytestconfig)
-    with FileLock(folder / "kernels.lock"), contextlib.suppress(KernelsUnavailable):
+    with contextlib.suppress(KernelsUnavailable):
         for isa in ISAS:
             build(folder, max_isa=isa)
     return folder
@@ -142,10 +141,9 @@ def library(request: pytest.FixtureRequest, kernel_cache: Path) -> Library:
 
 @pytest.fixture(scope="session")
 def guest_cache(kernel_cache: Path) -> Path:
-    """A cache folder with the Python guest built and compiled. It has the kernels too: workers would compile them, each
-    its own, while a test waits for its server."""
-    with FileLock(kernel_cache / "guest.lock"):
-        asyncio.run(compiled_guest(ProgramStore(kernel_cache).cache_dir))
+    """A cache folder with the Python guest built and compiled. It has the kernels too: workers would compile them
+    while a test waits for its server."""
+    asyncio.run(compiled_guest(ProgramStore(kernel_cache).cache_dir))
     return kernel_cache
 
 

@@ -32,6 +32,7 @@ from ..opponents.requests import Request, run_many
 from ..opponents.sides import Sides, check_models, servers, sides
 from ..support.guests import source
 from ..support.samples import median
+from .agents import TOKENS
 
 PAPER = 3.5
 """The rate of all three over the client's, of a 1B model."""
@@ -56,7 +57,7 @@ class Plan:
     system: int = 128
     doc: int = 192
     query: int = 32
-    tokens: int = 11
+    tokens: int = TOKENS["react"]
     written: int = 6
     result: int = 8
     api_ms: int = 100

@@ -71,7 +71,7 @@ async def _append_chunk(read: Read[T], sequence: TokenSequence, tokens: Sequence
         sequence.run(tokens[:run], embeds[:run], embeds[run:])
     outputs, scored = embeds[run:], tokens[1 : run + 1]
     first = read(queue, output, tokens[:1])
-    others = read(queue, outputs[: len(scored)], scored) if run and scored else None
+    others = read(queue, outputs[: len(scored)], scored) if scored else None
     if run:
         sequence.tokens += tokens[:run]
         sequence.take_output(outputs[-1:])

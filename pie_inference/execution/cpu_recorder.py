@@ -16,7 +16,7 @@ from ..cpu_kernels.library import Call, Library
 
 SIZES = range(1, 33)
 """Numbers of rows that have a recording. There is one for each, as a CPU would compute rows that fill up. The gain
-becomes less with more rows: 0.83 to 0.9 of the time of `demo` with up to 16, 0.93 with 32."""
+becomes less with more rows: 0.8 to 0.91 of the time of `demo` with up to 16, 0.93 with 32."""
 MOST_BYTES = 64 << 20
 """Memory for the results inside of a step. A step that needs more is not recorded."""
 ALIGNMENT = 64

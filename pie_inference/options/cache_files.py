@@ -13,7 +13,6 @@ import os
 import stat
 import sys
 import tempfile
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from io import BufferedReader
@@ -21,11 +20,6 @@ from pathlib import Path
 
 log = logging.getLogger("pie.cache")
 
-SETTLED_NS = 2_000_000_000
-"""How old the last change of a file must be, or another one might not be seen: clocks of file systems are coarse."""
-MOST_DIGESTS = 1000
-_digests: dict[tuple[int, ...], str] = {}
-"""Hashes of files, by their versions: those of the Python guest take 50 ms."""
 TURN_SECONDS = 0.05
 """How long to wait between two questions for one's turn."""
 
@@ -113,24 +107,8 @@ def _open_own_file(path: Path) -> BufferedReader:
 
 
 def _digest(path: Path) -> str:
-    """The hash of a file's content, which is read again when the file was written since this process hashed it."""
     with _open_own_file(path) as file:
-        version = _version(file)
-        found = _digests.get(version)
-        if found is not None:
-            return found
-        digest = hashlib.file_digest(file, "sha256").hexdigest()
-        if version == _version(file) and version[-1] < time.time_ns() - SETTLED_NS:
-            if len(_digests) >= MOST_DIGESTS:
-                _digests.clear()
-            _digests[version] = digest
-        return digest
-
-
-def _version(file: BufferedReader) -> tuple[int, ...]:
-    """Another one after each time that the file was written, but for two times that are close to each other."""
-    status = os.fstat(file.fileno())
-    return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def write_atomically(path: Path, data: bytes) -> None:

@@ -8,7 +8,6 @@ import grp
 import hashlib
 import os
 import pwd
-from io import BufferedReader
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -16,7 +15,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pie_inference.options import cache_files
 from pie_inference.options.cache_files import (
     NotPrivate,
     find_sealed,
@@ -158,31 +156,6 @@ def test_a_sealed_file_with_any_change_is_not_found(
     path.write_bytes(changed)
     assert find_sealed(folder, "stem", ".x") is None
     assert not path.exists(), "a damaged file is removed, so that it is told once"
-
-
-def test_a_file_is_hashed_again_only_when_it_was_written_or_may_have_been(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    hashed: list[str] = []
-    file_digest = hashlib.file_digest
-
-    def watched(file: BufferedReader, name: str) -> object:
-        hashed.append(name)
-        return file_digest(file, name)
-
-    monkeypatch.setattr(hashlib, "file_digest", watched)
-    path = sealed(tmp_path, b"content")
-    hashed.clear()
-    for count in (1, 2):
-        assert find_sealed(tmp_path, "stem", ".x") == path
-        assert len(hashed) == count, "one that is new may be written again within a tick of the clock"
-    monkeypatch.setattr(cache_files, "SETTLED_NS", -(10**18))
-    for _ in range(3):
-        assert find_sealed(tmp_path, "stem", ".x") == path
-        assert len(hashed) == 3
-    path.write_bytes(b"another content")
-    assert find_sealed(tmp_path, "stem", ".x") is None
-    assert len(hashed) == 4
 
 
 def test_a_foreign_file_beside_a_good_one_changes_nothing(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

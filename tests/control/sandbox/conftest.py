@@ -5,7 +5,6 @@ from __future__ import annotations
 import shutil
 
 import pytest
-from filelock import FileLock
 
 from pie_control.sandbox.compiled.build import COMPILERS, build
 from pie_control.sandbox.compiled.crossings import Crossings
@@ -18,9 +17,7 @@ def crossings(pytestconfig: pytest.Config) -> Crossings:
     """The compiled way; skips where there is no compiler."""
     if not any(map(shutil.which, COMPILERS)):
         pytest.skip("there is no C compiler here")
-    folder = cache_folder(pytestconfig)
-    with FileLock(folder / "crossings.lock"):
-        return Crossings(build(folder / "guest"))
+    return Crossings(build(cache_folder(pytestconfig) / "guest"))
 
 
 @pytest.fixture(autouse=True, params=ways.NAMES)
