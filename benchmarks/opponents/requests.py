@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
+from typing import TypeVar
 
 from ..support.samples import median
 
 Request = Callable[[], Awaitable[object]]
+Name = TypeVar("Name")
 
 TURNS = 3
 """Rates are measured so often at each side: one run says little, as the pace of a machine changes by a tenth."""
@@ -37,6 +39,17 @@ async def run_many(request: Request, count: int, concurrent: int) -> tuple[float
     return count / (time.perf_counter() - start), times
 
 
+async def run_in_turns(
+    requests: Mapping[Name, Request], count: int, concurrent: int
+) -> list[dict[Name, tuple[float, list[float]]]]:
+    """What `run_many` gives for each of several requests, turn by turn."""
+    turns = []
+    for _ in range(TURNS):
+        turns.append({name: await run_many(request, count, concurrent) for name, request in requests.items()})
+        await asyncio.sleep(REST_SECONDS)
+    return turns
+
+
 @dataclass(frozen=True)
 class Compared:
     """Medians in milliseconds of requests alone, and requests a second; `latency` and `rate` are the medians of Pie's
@@ -56,12 +69,8 @@ async def compare(pie: Request, opponent: Request, rounds: int, count: int, conc
     await opponent()
     turns = [(await seconds_of(pie), await seconds_of(opponent)) for _ in range(rounds)]
     pie_seconds, opponent_seconds = zip(*turns, strict=True)
-    rates = []
-    for _ in range(TURNS):
-        opponent_s, _ = await run_many(opponent, count, concurrent)
-        pie_s, _ = await run_many(pie, count, concurrent)
-        rates.append((pie_s, opponent_s))
-        await asyncio.sleep(REST_SECONDS)
+    many = await run_in_turns({"opponent": opponent, "pie": pie}, count, concurrent)
+    rates = [(turn["pie"][0], turn["opponent"][0]) for turn in many]
     return Compared(
         pie_ms=round(1e3 * median(pie_seconds), 1),
         opponent_ms=round(1e3 * median(opponent_seconds), 1),

@@ -40,10 +40,9 @@ class Sides:
         """Greedy tokens behind a prompt, at the opponent: the first choice of the answer. Stop tokens do not count."""
         return (await self.choices(prompt, tokens, **more))[0]
 
-    async def check_same(self, programs: Iterable[str], prompt: int, **arguments: Any) -> None:
-        """Raises AssertionError unless programs give the same tokens behind a prompt, which has `prompt` tokens."""
-        tokens = new_prompt(0, prompt)
-        shown = [await self.pie.run(program, prompt=tokens, show=True, **arguments) for program in programs]
+    async def check_same(self, programs: Iterable[str], **arguments: Any) -> None:
+        """Raises AssertionError unless programs give the same tokens."""
+        shown = [await self.pie.run(program, show=True, **arguments) for program in programs]
         assert all(one == shown[0] for one in shown), f"programs give other tokens: {shown}"
 
     async def choices(self, prompt: list[int], tokens: int, **more: Any) -> list[dict[str, Any]]:

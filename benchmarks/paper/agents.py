@@ -104,7 +104,7 @@ async def run(plan: Plan) -> list[Row]:
                             told = _arguments(plan, task, f"{tools.url}{PAGE}")
                             guests = ("python", "rust") if task.kind == "react" else ("python",)
                             if len(guests) > 1:
-                                await both.check_same(programs.values(), plan.task, **told)
+                                await both.check_same(programs.values(), prompt=new_prompt(0, plan.task), **told)
                             for guest in guests:
                                 runs = _runs(plan, both, programs[guest], told, task, hands)
                                 rows.append(await _measure(plan, model, guest, round_trip, task, *runs))

@@ -109,7 +109,7 @@ async def _measure(plan: Plan, model: str, with_programs: bool) -> list[Row]:
                 for feature in plan.features:
                     if feature in PLAIN and not round_trip:
                         more = _arguments(plan, feature)
-                        await both.check_same(programs.values(), UNSHARED, **more)
+                        await both.check_same(programs.values(), prompt=new_prompt(0, UNSHARED), **more)
                         for guest, program in programs.items():
                             requests = _requests(plan, both, program, feature)
                             rows.append(await _compare(plan, model, feature, guest, 0, *requests))

@@ -14,7 +14,8 @@ and then, alone and stacked: documentation kept by export, and joined, so that i
 part sees itself alone: modular caching), which happens before it is measured; calls on sight; documentation dropped
 when its API has been called. Numbers of tokens are fixed, so models with random weights serve.
 
-`over_client` is the rate over the plain client's, `step` that over the row which lacks the last optimization.
+The program is there in Python and in Rust: the same tokens. All run in turns; `over_client` is the median of the rates
+over the plain client's of the same turn, `step` of those over the row which lacks the last optimization.
 """
 
 from __future__ import annotations
@@ -22,15 +23,16 @@ from __future__ import annotations
 import itertools
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from examples.world.serving import Settings
 from examples.world.serving import serving as world
 
-from ..opponents.api_agents import Apis, make_task, on_sight, plain
+from ..opponents.api_agents import Apis, ApiTask, make_task, on_sight, plain
 from ..opponents.client import CompletionClient
-from ..opponents.requests import Request, run_many
+from ..opponents.requests import Request, run_in_turns, run_many
 from ..opponents.sides import Sides, check_models, servers, sides
-from ..support.guests import source
+from ..support.guests import upload_both
 from ..support.samples import median
 from .agents import TOKENS
 
@@ -39,14 +41,16 @@ PAPER = 3.5
 STEPS = ("export", "sight", "drop")
 NAMES = {"export": "documentation exported", "sight": "calls on sight", "drop": "documentation dropped"}
 PAGE = "/tools/calculator?expression=12*12"
+Agent = tuple[str, str]
+"""How it is written, and in which language if it is a program."""
 
 
 @dataclass(frozen=True)
 class Plan:
     """The library has `library` APIs with `doc` tokens of documentation each; an agent gets `each` of them, `popular`
     ones among these. For each it generates `tokens`; the first `written` of them are the call. An API takes `api_ms`.
-    `agents` run for each row, `concurrent` at a time. `opponent`: the address of a server of completions; empty:
-    `closed`."""
+    `agents` run for each row and turn, `concurrent` at a time. `opponent`: the address of a server of completions;
+    empty: `closed`."""
 
     models: tuple[str, ...]
     concurrent: int
@@ -77,21 +81,27 @@ class Plan:
         return max(self.concurrent, 2 * (self.library - self.popular) // (self.each - self.popular))
 
 
-FULL = Plan(("demo", "random-160m", "paced:5ms+20us"), concurrent=16, agents=48)
-QUICK = Plan(("demo",), concurrent=8, agents=24)
+FULL = Plan(("demo", "random-160m", "paced:5ms+20us"), concurrent=16, agents=32)
+QUICK = Plan(("demo",), concurrent=8, agents=16)
 
 
 @dataclass(frozen=True)
 class Row:
-    """`agent_ms`: the median agent's time. `paper`: what the paper has for `over_client`."""
+    """`guest`: empty for a client. `agent_ms`: the median agent's time. `paper`: what the paper has for
+    `over_client`."""
 
     model: str
     agent: str
+    guest: str
     agents_s: float
     agent_ms: float
-    over_client: float
+    over_client: float | None
     step: float | None
     paper: float | None
+
+
+CLIENT = "client"
+PROGRAM = "program"
 
 
 async def run(plan: Plan) -> list[Row]:
@@ -104,80 +114,76 @@ async def run(plan: Plan) -> list[Row]:
                 servers(model, plan.opponent, **options) as (pie, opponent),
                 sides(model, pie, opponent, plan.round_trip) as both,
             ):
-                program = await both.pie.upload(source("paper/api_agent"), "api_agent")
-                rows += await _measure_all(plan, model, _agents(plan, both, program, tools.url, hands))
+                new_task, page = _tasks(plan), f"{tools.url}{PAGE}"
+                programs = await upload_both(both.pie, "api_agent")
+                for steps in ((), STEPS):
+                    await both.check_same(programs.values(), **_arguments(plan, new_task(), page, *steps))
+                agents = _clients(both, new_task, hands)
+                for guest, program in programs.items():
+                    agents |= _programs(plan, both, new_task, guest, program, page)
+                rows += await _measure(plan, model, agents)
     return rows
 
 
-def _agents(plan: Plan, both: Sides, uploaded: str, url: str, hands: CompletionClient) -> dict[str, Request]:
-    """The ways to write it, by name."""
-    apis = Apis(
-        plan.library,
-        plan.popular,
-        plan.each,
-        plan.system,
-        plan.doc,
-        plan.query,
-        plan.tokens,
-        plan.written,
-        plan.result,
-    )
+def _tasks(plan: Plan) -> Callable[[], ApiTask]:
+    """What gives the next agent its task."""
+    kinds = plan.library, plan.popular, plan.each
+    apis = Apis(*kinds, plan.system, plan.doc, plan.query, plan.tokens, plan.written, plan.result)
     numbers = itertools.count()
+    return lambda: make_task(apis, next(numbers))
 
+
+def _clients(both: Sides, new_task: Callable[[], ApiTask], hands: CompletionClient) -> dict[Agent, Request]:
     def client(run: Callable[..., Awaitable[int]]) -> Request:
-        return lambda: run(both, make_task(apis, next(numbers)), lambda: hands.get(PAGE))
+        return lambda: run(both, new_task(), lambda: hands.get(PAGE))
+
+    return {(CLIENT, ""): client(plain), (f"{CLIENT}, {NAMES['sight']}", ""): client(on_sight)}
+
+
+def _programs(
+    plan: Plan, both: Sides, new_task: Callable[[], ApiTask], guest: str, uploaded: str, url: str
+) -> dict[Agent, Request]:
+    """The optimizations stacked, and those alone that no stack begins with."""
 
     def program(*steps: str) -> Request:
-        async def run() -> int:
-            one = make_task(apis, next(numbers))
-            generated: int = await both.pie.run(
-                uploaded,
-                system=one.system,
-                docs=one.docs,
-                numbers=one.numbers,
-                popular=plan.popular,
-                query=one.query,
-                url=f"{url}{PAGE}",
-                tokens=one.tokens,
-                written=one.written,
-                result=one.result,
-                export="export" in steps,
-                sight="sight" in steps,
-                drop="drop" in steps,
-            )
-            return generated
-
-        return run
+        return lambda: both.pie.run(uploaded, **_arguments(plan, new_task(), url, *steps))
 
     stacked = [STEPS[:count] for count in range(len(STEPS) + 1)]
     alone = [(step,) for step in STEPS[1:]]
-    programs = {_name(steps): program(*steps) for steps in (*stacked, *alone)}
-    return {"client": client(plain), "client, calls on sight": client(on_sight), **programs}
+    return {(_name(steps), guest): program(*steps) for steps in (*stacked, *alone)}
+
+
+def _arguments(plan: Plan, task: ApiTask, url: str, *steps: str) -> dict[str, Any]:
+    """What the program is told."""
+    parts = {"system": task.system, "docs": task.docs, "query": task.query, "result": task.result}
+    numbers = {"numbers": task.numbers, "popular": plan.popular, "tokens": task.tokens, "written": task.written}
+    return {**parts, **numbers, "url": url, **{step: step in steps for step in STEPS}}
 
 
 def _name(steps: Sequence[str]) -> str:
-    return " + ".join(["program", *(NAMES[step] for step in steps)])
+    return " + ".join([PROGRAM, *(NAMES[step] for step in steps)])
 
 
-async def _measure_all(plan: Plan, model: str, agents: dict[str, Request]) -> list[Row]:
-    measured = {name: await _measure(plan, agent) for name, agent in agents.items()}
-    rates = {name: rate for name, (rate, _) in measured.items()}
+async def _measure(plan: Plan, model: str, agents: dict[Agent, Request]) -> list[Row]:
+    for agent in agents.values():
+        await run_many(agent, plan.warm, plan.concurrent)
+    turns = await run_in_turns(agents, plan.agents, plan.concurrent)
+
+    def over(agent: Agent, other: Agent) -> float | None:
+        if other not in agents:
+            return None
+        return round(median([turn[agent][0] / turn[other][0] for turn in turns]), 3)
+
     return [
         Row(
             model=model,
             agent=name,
-            agents_s=round(rate, 2),
-            agent_ms=round(1e3 * seconds, 1),
-            over_client=round(rate / rates["client"], 3),
-            step=round(rate / before, 3) if (before := rates.get(name.rpartition(" + ")[0])) else None,
+            guest=guest,
+            agents_s=round(median([turn[name, guest][0] for turn in turns]), 2),
+            agent_ms=round(1e3 * median([seconds for turn in turns for seconds in turn[name, guest][1]]), 1),
+            over_client=over((name, guest), (CLIENT, "")),
+            step=over((name, guest), (name.rpartition(" + ")[0], guest)),
             paper=PAPER if name == _name(STEPS) else None,
         )
-        for name, (rate, seconds) in measured.items()
+        for name, guest in agents
     ]
-
-
-async def _measure(plan: Plan, agent: Request) -> tuple[float, float]:
-    """Agents a second, and the median one's seconds."""
-    await run_many(agent, plan.warm, plan.concurrent)
-    rate, times = await run_many(agent, plan.agents, plan.concurrent)
-    return rate, median(times)

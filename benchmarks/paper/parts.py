@@ -68,7 +68,7 @@ PARTS = (
         "Figure 7: optimizations of an application",
         "3.5 times the throughput of the workflow in Python on vLLM, with all three.",
         "Agents a second",
-        _pairs(lambda row: f"{row['model']}, {_short(row['agent'])}", rate="agents_s"),
+        _pairs(lambda row: f"{row['model']}, {_short(row['agent'])}{_guest(row)}", rate="agents_s"),
         on_device=True,
     ),
     Part(

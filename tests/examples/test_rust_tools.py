@@ -212,3 +212,29 @@ def test_a_template_of_another_form_is_refused(guest_cache: Path) -> None:
     told, ran = toolbox(guest_cache, ["add"], template=chat_templates.UNKNOWN)
     assert told.startswith("unsupported: the model's chat template writes calls of tools in a form")
     assert ran == 0
+
+
+def test_a_request_leaves_at_once_and_its_url_is_quoted(guest_cache: Path) -> None:
+    """`/late` is answered when the request before it is there, of which the program has awaited nothing yet."""
+    came = asyncio.Event()
+
+    async def handle(asked: Asked, writer: asyncio.StreamWriter) -> None:
+        if asked.path == "/late":
+            await came.wait()
+        else:
+            came.set()
+        writer.write(answer(asked.path.encode()))
+
+    async def run() -> tuple[Any, str]:
+        model = ScriptedModel(lambda _: STOP, name="toy", page_size=16, num_pages=400)
+        async with serving(handle) as web:
+            options = {"warm_pool": 0, "http_allow": f"127.0.0.1:{web.port}"}
+            async with started(guest_cache, InProcessClient(model), **options) as host:
+                info, listener = await host.upload(*features()), Listener()
+                await host.launch(info.program, ["what=sent", f"url={web.url('')}"], listener=listener)
+                async with asyncio.timeout(HANG_SECONDS):
+                    return result(await listener.ended), web.url("")
+
+    (url, text), where = asyncio.run(run())
+    assert text == "/%C3%A9%20b?c=%20%7C"
+    assert url == where + text

@@ -135,6 +135,13 @@ async fn main(args: Args) -> Result<Json> {
             }
             Ok(Json::List(found.into_iter().map(Json::List).collect()))
         }
+        "sent" => {
+            let url: String = args.required("url")?;
+            let early = http_get(format!("{}/é b?c=%20|", url)).send();
+            http_get(format!("{}/late", url)).send().await?.check()?;
+            let response = early.await?.check()?;
+            Ok(list([response.url.clone().into(), response.text().await?.into()]))
+        }
         "toolbox" => {
             let (names, ran) = (args.required::<Json>("names")?, Rc::new(Cell::new(0)));
             let tool = |name: &Json| {

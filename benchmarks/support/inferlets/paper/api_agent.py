@@ -25,7 +25,8 @@ async def main(
     export: bool,
     sight: bool,
     drop: bool,
-) -> int:
+    show: bool = False,
+) -> int | list[list[int]]:
     context = await prepared(args, system, docs, numbers, popular) if export else Context(args.model).fill(system)
     if not export:
         for doc in docs:
@@ -34,21 +35,23 @@ async def main(
     calls: list[Awaitable[Any]] = []
     begin = len(system)
     for doc in docs:
+        text = context.generate(tokens, stop=IgnoreStopTokens())
         if sight:
-            await context.generate_until(IgnoreStopTokens(), written)
+            async for _ in text:
+                if len(text.tokens) >= written:
+                    break
             calls.append(http_get(url))
-            await context.generate_until(IgnoreStopTokens(), tokens - written)
-        else:
-            await context.generate_until(IgnoreStopTokens(), tokens)
+        await text.whole()
+        if not sight:
             (await http_get(url)).raise_for_status()
-        context.fill(result)
         if drop:
-            context.drop(begin, begin + len(doc), close_gap=False)
+            context.drop(begin, begin + len(doc), close_gap=False)  # before more is filled, which would run first
+        context.fill(result)
         begin += len(doc)
     await context.generate_until(IgnoreStopTokens(), tokens)
     for response in await gather(*calls):
         response.raise_for_status()
-    return tokens * (len(docs) + 1)
+    return [list(context.tokens[begin + len(query) :])] if show else tokens * (len(docs) + 1)
 
 
 async def prepared(args: Args, system: list[int], docs: list[list[int]], numbers: list[int], popular: int) -> Context:

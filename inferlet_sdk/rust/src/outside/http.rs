@@ -1,5 +1,7 @@
 //! Requests to servers outside, of those that the operator allows.
 
+use std::future::Future;
+
 use crate::base64::{decode, encode};
 use crate::error::{Code, Error, Result};
 use crate::generation::sampler::Handle;
@@ -71,8 +73,17 @@ impl Request {
         self
     }
 
-    /// The response, once its headers are there. A status such as 404 is a response, too.
-    pub async fn send(self) -> Result<Response> {
+    /// Sends it at once; what it gives is the response, once its headers are there, and dropped before, it is cancelled.
+    /// A status such as 404 is a response, too.
+    pub fn send(self) -> impl Future<Output = Result<Response>> {
+        let sent = self.sent();
+        async move {
+            let (body, about) = sent?.await?;
+            Response::new(body, &about)
+        }
+    }
+
+    fn sent(self) -> Result<HostFuture<(u32, String)>> {
         let mut options = Vec::new();
         if let Some(seconds) = self.timeout {
             options.push(("timeout", finite("timeout", seconds)?));
@@ -84,8 +95,7 @@ impl Request {
         let headers = Json::List(self.headers.into_iter().map(pair).collect()).to_string();
         let (url, options) = (quoted(&self.url), Json::object(options).to_string());
         let number = raw::http::http_request(&self.method, &url, &headers, &encode(&self.body), &options)?;
-        let (body, about) = HostFuture::new(number, raw::http::await_response).await?;
-        Response::new(body, &about)
+        Ok(HostFuture::new(number, raw::http::await_response))
     }
 }
 

@@ -1,11 +1,30 @@
-//! What `benchmarks features` asks of servers of completions too, and the agent `react` of `benchmarks agents`, as
-//! `paper/feature.py` and `paper/agent.py` have them. A completion is an agent without I/O.
+//! What `benchmarks features` asks of servers of completions too, the agent `react` of `benchmarks agents`, and that of
+//! `benchmarks optimizations`, as `paper/feature.py`, `paper/agent.py` and `paper/api_agent.py` have them. A completion is
+//! an agent without I/O.
+
+mod api_agent;
 
 use inferlet::{http_get, try_join_all, Args, Context, Json, Result, Sampler};
 
 inferlet::main!(main);
 
 async fn main(args: Args) -> Result<Json> {
+    let (texts, observed) = match args.optional::<Vec<Vec<u32>>>("docs")? {
+        Some(docs) => {
+            let result: Vec<u32> = args.required("result")?;
+            (vec![api_agent::run(&args, &docs).await?], docs.len() * result.len())
+        }
+        None => behind_prompt(&args).await?,
+    };
+    if args.or("show", false)? {
+        let list = |tokens: Vec<u32>| Json::List(tokens.into_iter().map(Json::from).collect());
+        return Ok(Json::List(texts.into_iter().map(list).collect()));
+    }
+    Ok((texts.iter().map(Vec::len).sum::<usize>() - observed).into())
+}
+
+/// The texts behind a prompt, and how many of their tokens are those of results.
+async fn behind_prompt(args: &Args) -> Result<(Vec<Vec<u32>>, usize)> {
     let prompt: Vec<u32> = args.required("prompt")?;
     let (tokens, n): (usize, usize) = (args.required("tokens")?, args.or("n", 1)?);
     let mut context = Context::new(args.model())?;
@@ -16,18 +35,11 @@ async fn main(args: Args) -> Result<Json> {
     } else if n > 1 {
         (samples(context, tokens, n).await?, 0)
     } else {
-        let observed = steps(&args, &mut context, tokens).await?;
+        let observed = steps(args, &mut context, tokens).await?;
         (vec![context], observed)
     };
-    let mut behind = Vec::new();
-    for mut text in texts {
-        behind.push(text.tokens()?[prompt.len()..].to_vec());
-    }
-    if args.or("show", false)? {
-        let list = |tokens: Vec<u32>| Json::List(tokens.into_iter().map(Json::from).collect());
-        return Ok(Json::List(behind.into_iter().map(list).collect()));
-    }
-    Ok((behind.iter().map(Vec::len).sum::<usize>() - observed).into())
+    let behind = texts.into_iter().map(|mut text| Ok(text.tokens()?[prompt.len()..].to_vec()));
+    Ok((behind.collect::<Result<_>>()?, observed))
 }
 
 async fn samples(mut context: Context, tokens: usize, n: usize) -> Result<Vec<Context>> {
