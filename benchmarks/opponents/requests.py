@@ -15,7 +15,7 @@ Name = TypeVar("Name")
 
 TURNS = 3
 """Rates are measured so often at each side: one run says little, as the pace of a machine changes by a tenth."""
-REST_SECONDS = 1.0
+REST_SECONDS = 0.5
 """Between turns: Pie makes guests for some time after its own."""
 
 

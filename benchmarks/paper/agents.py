@@ -52,7 +52,7 @@ class Plan:
     few_ios: tuple[int, ...]
     rounds: int
     concurrent: int
-    agents: int  # for each rate
+    agents: int  # for each turn of a rate
     system: int = 512
     task: int = 32
     tokens: int = 0
@@ -67,7 +67,7 @@ class Plan:
 
 
 ALL = tuple(KINDS)
-FULL = Plan(("demo", "random-160m", "paced:5ms+20us"), ALL, (0, 30, 100), (1, 2), rounds=7, concurrent=8, agents=48)
+FULL = Plan(("demo", "random-160m", "paced:5ms+20us"), ALL, (0, 30, 100), (1, 2), rounds=7, concurrent=8, agents=16)
 QUICK = Plan(("demo",), ALL, (0, 30), (2,), rounds=3, concurrent=8, agents=16)
 
 

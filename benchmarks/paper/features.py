@@ -75,7 +75,7 @@ class Plan:
         check_models(self.models)
 
 
-FULL = Plan(("demo", "random-160m"), FEATURES, PROGRAMS, rounds=9, concurrent=32, requests=128)
+FULL = Plan(("demo", "random-160m"), FEATURES, PROGRAMS, rounds=9, concurrent=32, requests=64)
 QUICK = Plan(("demo",), FEATURES, PROGRAMS[:2], rounds=5, concurrent=16, requests=32)
 
 
