@@ -13,7 +13,7 @@ from typing import Any, Literal, get_args, get_origin, get_type_hints
 from .catalog import Benchmark
 
 FORMS = {
-    "quick": "fewer rows and samples, in less than a minute",
+    "quick": "fewer rows and samples, mostly in less than a minute",
     "tiny": "too small to measure anything: only to see that it runs",
 }
 """The forms beside the full one."""

@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 ROOT = Path(__file__).resolve().parent.parent
 PACKAGES = (
@@ -23,6 +23,7 @@ PACKAGES = (
 )
 
 Row = Mapping[str, Any]
+T = TypeVar("T")
 
 
 class BenchmarkError(Exception):
@@ -113,6 +114,12 @@ def commit() -> str:
 
 def _git(*words: str) -> str:
     return subprocess.run(["git", *words], cwd=ROOT, check=True, capture_output=True, text=True).stdout.strip()
+
+
+def noted(row: T) -> T:
+    """Says on stderr what was measured, at once: a benchmark may take an hour. Returns it."""
+    print(row, file=sys.stderr, flush=True)
+    return row
 
 
 def as_table(rows: Sequence[Row]) -> str:

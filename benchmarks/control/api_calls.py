@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,6 +20,7 @@ from pie_control.client import Client
 from pie_control.client.running import Running
 
 from ..plans import refuse_unknown
+from ..report import noted
 from ..support.guests import end_all, launch_many, program_of
 from ..support.samples import median
 from ..support.server import scheduler_counts, serving
@@ -183,8 +183,7 @@ async def _measure(
         worker_us=round(with_worker * median([block.worker for block in measured]), 2),
         waves_per_call=round(with_worker * median([block.waves for block in measured]), 2),
     )
-    print(row, file=sys.stderr, flush=True)
-    return row
+    return noted(row)
 
 
 async def _block(client: Client, running: Sequence[Running], order: str, calls: int) -> _Block:

@@ -9,7 +9,6 @@ Python guests that takes about 7 s on a machine that does nothing else; they hol
 from __future__ import annotations
 
 import asyncio
-import sys
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
@@ -28,6 +27,7 @@ from pie_control.server_api import ServerApi
 from pie_control.testing.fake_model import FakeModel
 from pie_control.testing.in_process import InProcessClient
 
+from ..report import noted
 from ..support.guests import GUESTS, program_of, source
 from ..support.samples import percentile
 from ..support.server import cache_folder, serving
@@ -170,9 +170,7 @@ async def _row(guest: str, through: str, target: Target, concurrent: int, start:
     times = await _measure(target, concurrent, start, plan)
     p50, p99 = (round(1e3 * percentile(times, percent), 2) for percent in (50, 99))
     warm = getattr(start, "func", None) is not _launch_fresh
-    row = Row(guest, through, concurrent, warm, p50, p99, len(times))
-    print(row, file=sys.stderr, flush=True)
-    return row
+    return noted(Row(guest, through, concurrent, warm, p50, p99, len(times)))
 
 
 Start = Callable[[], Awaitable[Running]]

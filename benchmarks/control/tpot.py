@@ -5,13 +5,15 @@ Each inferlet fills a prompt. Once all have done so, they stream greedy tokens t
 time runs from the first message of any inferlet at the client to the last one of any, divided by the tokens that an
 inferlet sends between: so those that begin later, and the rest that then end alone, count. The closed loop (a worker in
 this process) and Pie take turns in one run, on the same prompts, with the same worker settings; one is idle
-while the other runs. `overhead` is the median of the rounds' ratios, minus one.
+while the other runs. `overhead` is the median of the rounds' ratios, minus one; `own_overhead` the same of an
+inferlet's own time per token, which does not see that others begin later.
 """
 
 from __future__ import annotations
 
 import asyncio
 import itertools
+import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -23,6 +25,7 @@ from pie_inference.config import WorkerConfig
 from pie_inference.protocol import ModelDescription
 
 from ..plans import refuse_unknown
+from ..report import noted
 from ..support.closed_loop import ClosedLoop
 from ..support.closed_loop import Generated as ClosedRun
 from ..support.generation import Generated, run_inferlets
@@ -47,8 +50,9 @@ STORY = (
 
 @dataclass(frozen=True)
 class Plan:
-    """Prompts have `prompt` tokens, and `tokens` tokens are generated. Closed loop and Pie take `rounds` turns each.
-    `tree`: the tree to serve from, if not this one; the closed loop is always this tree's."""
+    """Prompts have `prompt` tokens, and `tokens` tokens are generated. Closed loop and Pie take `rounds` turns each,
+    and more until `seconds` have passed. `tree`: the tree to serve from, if not this one; the closed loop is always
+    this tree's."""
 
     models: tuple[str, ...]
     programs: tuple[str, ...]
@@ -56,6 +60,7 @@ class Plan:
     prompt: int
     tokens: int
     rounds: int
+    seconds: float = 0.0
     tree: Path | None = None
 
     def __post_init__(self) -> None:
@@ -69,9 +74,9 @@ QUICK = Plan((DEMO, LLAMA_160M), ("stream",), (1, 8), prompt=64, tokens=16, roun
 
 @dataclass(frozen=True)
 class Row:
-    """Medians over the rounds. `own_ms`: the median inferlet's time per token, from its own first message to its last.
-    `batch`: average number of tokens in a Sample batch of Pie; `worker_ms`: the worker's time per wave; `guest_ms`:
-    time inside inferlets per wave. `same_tokens`: both sides gave the same tokens in every round.
+    """Medians over `rounds` rounds. `own_ms`: the median inferlet's time per token, from its own first message to its
+    last. `batch`: average number of tokens in a Sample batch of Pie; `worker_ms`: the worker's time per wave;
+    `guest_ms`: time inside inferlets per wave. `same_tokens`: both sides gave the same tokens in every round.
     """
 
     model: str
@@ -83,6 +88,8 @@ class Row:
     pie_ms: float
     overhead: float
     own_ms: float
+    own_overhead: float
+    rounds: int
     same_tokens: bool
     batch: float
     worker_ms: float
@@ -132,8 +139,11 @@ async def _compare(loop: ClosedLoop, client: Client, uploaded: str, program: str
         return _Turns(closed, await run_inferlets(client, uploaded, prompts, tokens, *PROGRAMS[program]))
 
     await turns(WARM_UP_TOKENS)
-    rounds = [await turns(plan.tokens) for _ in range(plan.rounds)]
-    return Row(
+    rounds: list[_Turns] = []
+    start = time.perf_counter()
+    while len(rounds) < plan.rounds or time.perf_counter() - start < plan.seconds:
+        rounds.append(await turns(plan.tokens))
+    row = Row(
         model=loop.description.name,
         dtype=loop.description.dtype,
         threads=loop.threads,
@@ -143,11 +153,14 @@ async def _compare(loop: ClosedLoop, client: Client, uploaded: str, program: str
         pie_ms=round(median([one.pie.together for one in rounds]), 3),
         overhead=round(median([one.pie.together / one.closed_ms for one in rounds]) - 1, 3),
         own_ms=round(median([one.pie.per_token for one in rounds]), 3),
+        own_overhead=round(median([one.pie.per_token / one.closed_ms for one in rounds]) - 1, 3),
+        rounds=len(rounds),
         same_tokens=all(one.same_tokens for one in rounds),
         batch=round(median([one.pie.waves.batch for one in rounds]), 2),
         worker_ms=round(median([one.pie.waves.worker for one in rounds]), 3),
         guest_ms=round(median([one.pie.waves.guest for one in rounds]), 3),
     )
+    return noted(row)
 
 
 def make_prompts(count: int, length: int, model: ModelDescription) -> list[list[int]]:

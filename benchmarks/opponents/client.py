@@ -124,7 +124,7 @@ class CompletionClient:
         """One request on a connection that nobody uses. It is kept if the answer was read to its end."""
         connection = None
         try:
-            connection = self._kept.pop() if self._kept else await self._connect()
+            connection = self._take_kept() or await self._connect()
             headers = await connection.send(method, self._host, self._base + path, body)
             pieces = connection.pieces(headers)
             if headers[":status"] != "200":
@@ -139,6 +139,15 @@ class CompletionClient:
         finally:
             if connection is not None:
                 connection.writer.close()
+
+    def _take_kept(self) -> _Connection | None:
+        """A connection that waits; servers close those that wait for long."""
+        while self._kept:
+            connection = self._kept.pop()
+            if not connection.reader.at_eof():
+                return connection
+            connection.writer.close()
+        return None
 
     async def _connect(self) -> _Connection:
         return _Connection(*await asyncio.open_connection(*self._place, limit=LIMIT, ssl=self._tls))

@@ -20,6 +20,7 @@ from pie_inference.config import WorkerConfig
 
 from ..control.tpot import DEMO, MODELS, PAGES, WARM_UP_TOKENS, make_prompts
 from ..plans import refuse_unknown
+from ..report import noted
 from ..support.closed_loop import ClosedLoop
 from ..support.models.random_models import LLAMA_160M, model_folder
 from ..support.samples import median
@@ -84,7 +85,7 @@ async def _compare(loop: ClosedLoop, client: CompletionClient, concurrent: int, 
         servers.append(1e3 * together(times))
         same = same and tokens == closed.tokens.tolist()
     ratios = [server / one for server, one in zip(servers, loops, strict=True)]
-    return Row(
+    row = Row(
         model=loop.description.name,
         dtype=loop.description.dtype,
         threads=loop.threads,
@@ -94,6 +95,7 @@ async def _compare(loop: ClosedLoop, client: CompletionClient, concurrent: int, 
         overhead=round(median(ratios) - 1, 3),
         same_tokens=same,
     )
+    return noted(row)
 
 
 async def run_server(

@@ -28,6 +28,7 @@ from ..opponents.client import CompletionClient
 from ..opponents.requests import Request, compare
 from ..opponents.sides import Sides, check_models, new_prompt, servers, sides
 from ..plans import refuse_unknown
+from ..report import noted
 from ..support.guests import upload_both
 
 PAPER = {"react": (0.85, 1.30)}
@@ -107,7 +108,7 @@ async def run(plan: Plan) -> list[Row]:
                                 await both.check_same(programs.values(), prompt=new_prompt(0, plan.task), **told)
                             for guest in guests:
                                 runs = _runs(plan, both, programs[guest], told, task, hands)
-                                rows.append(await _measure(plan, model, guest, round_trip, task, *runs))
+                                rows.append(noted(await _measure(plan, model, guest, round_trip, task, *runs)))
     return rows
 
 

@@ -21,7 +21,7 @@ from ..opponents import strategies
 from ..opponents.requests import Request, compare, run_many, seconds_of
 from ..opponents.sides import Sides, check_models, new_prompt, servers, sides
 from ..plans import refuse_unknown
-from ..report import ROOT
+from ..report import ROOT, noted
 from ..support.guests import upload_both
 from ..support.samples import median
 
@@ -166,7 +166,7 @@ async def _compare(
 ) -> Row:
     one = await compare(pie, opponent, plan.rounds, plan.requests, plan.concurrent)
     latencies = one.pie_ms, one.opponent_ms, one.latency
-    return Row(model, feature, guest, round_trip, *latencies, one.pie_s, one.opponent_s, one.rate)
+    return noted(Row(model, feature, guest, round_trip, *latencies, one.pie_s, one.opponent_s, one.rate))
 
 
 async def _alone(plan: Plan, both: Sides, model: str, name: str) -> Row:
@@ -180,4 +180,4 @@ async def _alone(plan: Plan, both: Sides, model: str, name: str) -> Row:
     await seconds_of(pie)
     times = [await seconds_of(pie) for _ in range(plan.rounds)]
     rate, _ = await run_many(pie, plan.requests, plan.concurrent)
-    return Row(model, name, "python", 0, round(1e3 * median(times), 1), None, None, round(rate, 2), None, None)
+    return noted(Row(model, name, "python", 0, round(1e3 * median(times), 1), None, None, round(rate, 2), None, None))

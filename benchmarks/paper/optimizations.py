@@ -32,6 +32,7 @@ from ..opponents.api_agents import Apis, ApiTask, make_task, on_sight, plain
 from ..opponents.client import CompletionClient
 from ..opponents.requests import Request, run_in_turns, run_many
 from ..opponents.sides import Sides, check_models, servers, sides
+from ..report import noted
 from ..support.guests import upload_both
 from ..support.samples import median
 from .agents import TOKENS
@@ -175,7 +176,7 @@ async def _measure(plan: Plan, model: str, agents: dict[Agent, Request]) -> list
             return None
         return round(median([turn[agent][0] / turn[other][0] for turn in turns]), 3)
 
-    return [
+    rows = [
         Row(
             model=model,
             agent=name,
@@ -188,3 +189,4 @@ async def _measure(plan: Plan, model: str, agents: dict[Agent, Request]) -> list
         )
         for name, guest in agents
     ]
+    return list(map(noted, rows))

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from ..plans import refuse_unknown
-from ..report import ROOT, as_table
+from ..report import ROOT, as_table, noted
 from .drawing import draw_bars
 from .parts import NAMES, PARTS, Part
 
@@ -65,8 +65,7 @@ async def run(plan: Plan) -> list[Row]:
     rows = []
     for part in PARTS:
         if part.name in plan.parts:
-            rows.append(await _measure(plan, part, folder / "evaluation" / f"{part.name}.json"))
-            print(rows[-1], file=sys.stderr, flush=True)
+            rows.append(noted(await _measure(plan, part, folder / "evaluation" / f"{part.name}.json")))
     write(folder)
     return rows
 
@@ -94,8 +93,13 @@ async def _measure(plan: Plan, part: Part, path: Path) -> Row:
         stdout=asyncio.subprocess.DEVNULL,
         stderr=asyncio.subprocess.PIPE,
     )
+    said = ""
     try:
-        _, said = await process.communicate()
+        assert process.stderr is not None
+        async for line in process.stderr:
+            sys.stderr.write(text := line.decode(errors="replace"))
+            said = (said + text)[-300:]
+        await process.wait()
     finally:
         if process.returncode is None:
             process.terminate()
@@ -103,7 +107,7 @@ async def _measure(plan: Plan, part: Part, path: Path) -> Row:
     seconds = round(time.perf_counter() - start, 1)
     measured = path.exists() and path.stat().st_mtime >= began  # also where a measure misses its bound
     if process.returncode and not measured:
-        return Row(part.title, part.name, seconds, 0, said.decode(errors="replace").strip()[-300:])
+        return Row(part.title, part.name, seconds, 0, said.strip())
     report = json.loads(path.read_text())
     path.write_text(json.dumps({**report, "command": command(plan, part), "seconds": seconds}, indent=1) + "\n")
     return Row(part.title, part.name, seconds, len(report["rows"]), MISSED if process.returncode else "")

@@ -18,7 +18,6 @@ commands.
 from __future__ import annotations
 
 import asyncio
-import sys
 import time
 from dataclasses import dataclass
 from typing import Any
@@ -26,6 +25,7 @@ from typing import Any
 from pie_control.client import Client
 
 from ..plans import refuse_unknown
+from ..report import noted
 from ..support.guests import program_of
 from ..support.server import scheduler_counts, serving
 
@@ -84,8 +84,7 @@ async def run(plan: Plan) -> list[Row]:
             best = best or rate
             label = f"{name} {value}" if (value := next(iter(options.values()), "")) else name
             over = round(PAPER["adaptive"] / PAPER[name], 2)
-            rows.append(Row(program, label, round(rate, 2), round(batch, 1), round(best / rate, 2), over))
-            print(rows[-1], file=sys.stderr, flush=True)
+            rows.append(noted(Row(program, label, round(rate, 2), round(batch, 1), round(best / rate, 2), over)))
     return rows
 
 

@@ -13,6 +13,7 @@ from examples import checks
 from pie_control.client import Client
 
 from ..plans import refuse_unknown
+from ..report import noted
 from ..support.server import serving
 
 
@@ -65,7 +66,7 @@ async def _measure(client: Client, name: str, plan: Plan) -> list[Row]:
     problems = plan.problems or one.LEAST
     lines = f"{checks.lines(checks.program(name))} ({one.PAPER_LINES or '-'})"
     return [
-        Row(name, lines, problems, found.name, round(found.value, 4), found.reach, found.passed)
+        noted(Row(name, lines, problems, found.name, round(found.value, 4), found.reach, found.passed))
         for found in await checks.run(name, client, problems, plan.seed)
     ]
 

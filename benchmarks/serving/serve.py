@@ -7,9 +7,9 @@ whether the bound is kept.
 
 from __future__ import annotations
 
-import sys
 from importlib import import_module
 
+from ..report import noted
 from .plan import FULL, QUICK, TINY, Plan
 from .rows import Row
 
@@ -18,9 +18,5 @@ __all__ = ["FULL", "QUICK", "TINY", "Plan", "run"]
 
 async def run(plan: Plan) -> list[Row]:
     """The rows of all scenarios; each is told on stderr when it is there."""
-    rows = []
-    for name in plan.scenarios:
-        for row in await import_module(f"{__package__}.scenarios.{name}").measure(plan):
-            print(row, file=sys.stderr, flush=True)
-            rows.append(row)
-    return rows
+    measures = [import_module(f"{__package__}.scenarios.{name}").measure for name in plan.scenarios]
+    return [noted(row) for measure in measures for row in await measure(plan)]

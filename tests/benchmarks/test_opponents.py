@@ -163,6 +163,28 @@ def test_an_address_that_is_none_is_told() -> None:
         CompletionClient("ftp://somewhere")
 
 
+def test_a_connection_that_the_server_has_closed_meanwhile_is_left_alone() -> None:
+    connections = 0
+
+    async def talk(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        nonlocal connections
+        connections += 1
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nhi")
+        writer.close()
+
+    async def ask() -> list[bytes]:
+        async with await asyncio.start_server(talk, "127.0.0.1", 0) as server:
+            url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+            async with CompletionClient(url) as client:
+                found = [await client.get("/")]
+                await asyncio.sleep(0.1)  # until the client knows of it
+                return [*found, await client.get("/")]
+
+    assert asyncio.run(ask()) == [b"hi", b"hi"]
+    assert connections == 2
+
+
 def test_the_proxy_delays_and_changes_nothing() -> None:
     sent = [bytes([number]) * 1000 for number in range(50)]
 
