@@ -82,7 +82,7 @@ class Plan:
         return 2 * (self.library - self.popular) // (self.each - self.popular)
 
 
-FULL = Plan(("demo", "random-160m", "paced:5ms+20us"), concurrent=16, agents=16)
+FULL = Plan(("demo", "random-160m", "paced:5ms+20us"), concurrent=8, agents=16)
 QUICK = Plan(("demo",), concurrent=8, agents=16)
 
 
