@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import signal
@@ -106,6 +107,15 @@ def test_commands_of_parts_are_commands(tmp_path: Path) -> None:
         plan = paper.Plan(quick, device="cpu", opponent="http://127.0.0.1:1", models=(LLAMA_TINY,))
         for part in PARTS:
             cli.parse(paper.command(plan, part))
+
+
+def test_a_part_that_fails_says_why(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    plan = paper.Plan(quick=True, parts=("agents",), models=("none",), folder=tmp_path)
+    rows = asyncio.run(paper.run(plan))
+    assert "there is no model none" in rows[0].failed
+    assert "there is no model none" in capsys.readouterr().err.split("Row(")[0], "as the part says it"
+    assert not paper.passed(rows)
+    assert (tmp_path / "evaluation.md").exists()
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
