@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..errors import BatchError
-from ..protocol import Array, Forward
+from ..protocol import Array, Forward, check_integers
 
 Integers = NDArray[np.int64]
 Booleans = NDArray[np.bool_]
@@ -43,6 +43,7 @@ def check(batch: Forward, page_size: int, num_pages: int) -> Ragged:
 
 
 def _lengths(indptr: Array, count: int, name: str) -> Integers:
+    check_integers(indptr, name)
     lengths = np.diff(indptr).astype(np.int64)
     if len(indptr) < 1 or indptr[0] != 0 or indptr[-1] != count or lengths.min(initial=0) < 0:
         raise BatchError(f"{name} must run from 0 to {count}, its number of elements, and never decrease")

@@ -195,7 +195,7 @@ class PackedTask {
         const uint8_t* end = batch_.mask_bits + batch_.mask_indptr[tile_.sequence + 1];
         const uint8_t* at = batch_.mask_bits + batch_.mask_indptr[tile_.sequence] + bit / 8;
         uint32_t bits = 0;
-        std::memcpy(&bits, at, std::min<int64_t>(end - at, 4));
+        std::memcpy(&bits, at, std::clamp<int64_t>(end - at, 0, 4));
         return uint16_t(bits >> bit % 8);
     }
 

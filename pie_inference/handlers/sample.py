@@ -11,6 +11,7 @@ from torch import Tensor
 
 from ..device.markers import Marker, mark_stream
 from ..device.tensors import download, index_tensor, tensor, upload
+from ..errors import BatchError
 from ..execution import sampling
 from ..execution.bias import bias_rows
 from ..execution.choices import choice_of
@@ -22,6 +23,7 @@ from ..protocol import Array, Sample, SampleResult, check_indptr, filled
 
 
 def sample(served: ServedModel, batch: Sample) -> PendingResult:
+    _check(batch, served.description.vocab_size)
     slots = upload(index_tensor(batch.token_slots, len(served.tokens), "token slot"), served.device)
     logits = served.next_logits(batch.embeds)
     asked = Asked.of(logits, batch.alternatives) if batch.alternatives is not None else None
@@ -47,6 +49,16 @@ def sample(served: ServedModel, batch: Sample) -> PendingResult:
         return PendingResult(build)
     step.sampled(_reader(host, mark_stream(served.device)))
     return PendingResult(build, tuple(step.faults.items()))
+
+
+def _check(batch: Sample, vocab_size: int) -> None:
+    """Raises BatchError for masks that kernels would read beyond their ends."""
+    for name, column in (("allowed_rows", batch.allowed_rows), ("matchers", batch.matchers)):
+        if column is not None and len(column) != len(batch.embeds):
+            raise BatchError(f"{name} has {len(column)} elements for {len(batch.embeds)} commands")
+    size = -(-vocab_size // 8)
+    if batch.allowed is not None and (batch.allowed.ndim != 2 or batch.allowed.shape[1] < size):
+        raise BatchError(f"allowed has the shape {batch.allowed.shape}: a mask has {size} bytes, a bit for each token")
 
 
 def _follow_grammars(served: ServedModel, batch: Sample) -> MatcherStep | None:

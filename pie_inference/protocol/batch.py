@@ -101,8 +101,15 @@ def filled(column: Array | None, count: int, value: float) -> Array:
     return np.full(count, value) if column is None else column
 
 
+def check_integers(indptr: Array, name: str) -> None:
+    """Raises ValueError for numbers that each reader would round in its own way."""
+    if indptr.dtype.kind != "i":
+        raise ValueError(f"{name} has {indptr.dtype} numbers, not integers")
+
+
 def check_indptr(indptr: Array, count: int, length: int, name: str) -> None:
     """Raises ValueError unless it divides `length` elements into `count` ranges."""
+    check_integers(indptr, name)
     if len(indptr) != count + 1 or indptr[0] != 0 or indptr[-1] != length or (np.diff(indptr) < 0).any():
         raise ValueError(f"{name} does not divide {length} elements among {count} commands")
 

@@ -16,8 +16,8 @@ from ..execution.served_model import ServedModel
 from ..handlers.table import HANDLERS
 from ..protocol import Batch, Failure, RunWave, call_name, join_results
 
-FAULTS = (InferenceError, RuntimeError, ValueError, IndexError, MemoryError)
-"""The exceptions of a handler that cannot run its batch."""
+FAULTS = (InferenceError, RuntimeError, ValueError, TypeError, AttributeError, IndexError, MemoryError)
+"""The exceptions of a handler that cannot run its batch: arrays of a wrong kind, and missing ones, are among them."""
 
 WHOLE_BATCH = -1
 """The number in place of a command's in the failure of a batch that will be taken apart."""

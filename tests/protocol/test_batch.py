@@ -86,6 +86,7 @@ def test_a_row_of_no_sequence_goes_to_the_last() -> None:
         (GetLogprobs(ints([1]), ints([0, 2]), ints([1])), "indptr of tokens does not divide 1 elements"),
         (GetLogprobs(ints([1, 2]), ints([0, 3, 2]), ints([1, 2])), "indptr of tokens does not divide"),
         (GetLogprobs(ints([1]), ints([1, 2]), ints([1, 2])), "indptr of tokens does not divide"),
+        (GetLogprobs(ints([1]), np.array([0.0, 1.0]), ints([1])), "indptr of tokens has float64 numbers, not integers"),
         (GetLogprobs(ints([1, 2]), ints([0, 1]), ints([1])), "embeds has 2 elements for 1 commands"),
     ],
 )

@@ -163,6 +163,11 @@ def forward_of(**changes: object) -> Forward:
         (GetNextDist(ints([1]), ints([273]), np.ones(1, np.float32)), "k must be 1 to 272"),
         (GetLogprobs(ints([1]), ints([0, 1]), ints([300])), "token 300"),
         (sample_batch(ints([1]), allowed_rows=ints([0]), allowed=np.zeros((1, 34), np.uint8)), "allows no token"),
+        (sample_batch(ints([1]), allowed_rows=ints([0]), allowed=np.ones((1, 4), np.uint8)), "a mask has 34 bytes"),
+        (sample_batch(ints([1]), allowed_rows=ints([-1, 0]), allowed=np.ones((1, 34), np.uint8)), "allowed_rows has 2"),
+        (sample_batch(ints([1]), matchers=np.zeros(2, np.int64)), "matchers has 2 elements for 1 commands"),
+        (msgspec.structs.replace(sample_batch(ints([1])), uniform=None), "sample: "),
+        (forward_of(q_indptr=np.array([0, 3.0])), "has float64 numbers, not integers"),
     ],
     ids=lambda value: value if isinstance(value, str) else type(value).__name__,
 )
