@@ -51,8 +51,9 @@ class Recorder(Protocol):
         """Numbers of rows that have a graph, in order."""
 
     def record(self, work: Work) -> Work | None:
-        """A function that runs the kernels that `work` launches. Recording does not run them. None: there is no room
-        for their results. Raises RuntimeError if `work` cannot be recorded."""
+        """A function that runs the kernels that `work` launches, as long as the caller keeps `work`: graphs hold no
+        memory but that of intermediate results. Recording may run them, too. None: there is no room for their results.
+        Raises RuntimeError if `work` cannot be recorded."""
 
 
 class CudaRecorder:
@@ -64,9 +65,13 @@ class CudaRecorder:
         self._pool = torch.cuda.graph_pool_handle()
 
     def record(self, work: Work) -> Work:
-        graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph, pool=self._pool, capture_error_mode="thread_local"):
-            work()
+        work()  # kernels that were not needed yet are loaded, which cannot be done within a recording
+        graph, stream = torch.cuda.CUDAGraph(), torch.cuda.current_stream()
+        try:
+            with torch.cuda.graph(graph, pool=self._pool, capture_error_mode="thread_local"):
+                work()
+        finally:
+            torch.cuda.set_stream(stream)  # torch stays on its own stream where a recording fails
         return graph.replay
 
 
@@ -78,6 +83,7 @@ class _Recording:
     inputs: Tensor  # int64 [2, size], embeds and positions
     outputs: Tensor  # [size, hidden_size]
     groups: Groups | None  # of adapters
+    work: Work  # owns what else `replay` reads
     replay: Work
 
 
@@ -163,7 +169,7 @@ class GraphExecutor:
 
         plan.update(batch)
         replay = self._recorder.record(work)
-        return None if replay is None else _Recording(plan, inputs, outputs, groups, replay)
+        return None if replay is None else _Recording(plan, inputs, outputs, groups, work, replay)
 
     def _replay(self, recording: _Recording, batch: Forward) -> None:
         indices = [

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+
 import torch
 
 from ..cpu_kernels.library import Library
@@ -10,6 +12,8 @@ from ..device import triton_support
 from .cpu_ops import CpuOps
 from .interface import Ops
 from .torch_ops import TorchOps
+
+log = logging.getLogger("pie.ops")
 
 
 def choose_ops(name: str, device: torch.device, dtype: torch.dtype, library: Library | None, way: Way = "own") -> Ops:
@@ -30,7 +34,13 @@ def _cuda_ops(device: torch.device, dtype: torch.dtype, plain: Ops) -> Ops:
     others = plain if triton_support.why_unavailable(device) is not None else _triton_ops(plain)
     if dtype not in flashinfer_library.DTYPES or flashinfer_library.why_unavailable(device) is not None:
         return others
-    return FlashInferOps(flashinfer_library.load(), others)
+    ops = FlashInferOps(flashinfer_library.load(), others)
+    try:
+        ops.compile(device, dtype)
+    except RuntimeError as error:
+        log.warning("FlashInfer's kernels for operations cannot be compiled, others run: %s", error)
+        return others
+    return ops
 
 
 def _triton_ops(plain: Ops) -> Ops:

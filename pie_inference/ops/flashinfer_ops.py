@@ -21,6 +21,13 @@ class FlashInferOps:
         self._library = library
         self._others = others
 
+    def compile(self, device: torch.device, dtype: torch.dtype) -> None:
+        """Compiles the kernels that are not compiled yet, which takes up to two minutes. Raises RuntimeError."""
+        rows = torch.zeros(1, 2 * ALIGNMENT, dtype=dtype, device=device)
+        self.add_rms_norm(rows, self.rms_norm(rows, rows[0], 1e-5), rows[0], 1e-5)
+        self.gated(rows, "silu")
+        self.gated(rows, "gelu_tanh")
+
     def linear(self, parts: Sequence[Tensor], bias: Tensor | None) -> Linear:
         return self._others.linear(parts, bias)
 

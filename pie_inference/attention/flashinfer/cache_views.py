@@ -14,6 +14,7 @@ from ..ragged import Ragged
 from .kernels import LAYOUT, Views
 
 FEW_ROWS = 256
+"""As many as a graph has at most."""
 
 
 class CacheViews:
@@ -26,7 +27,7 @@ class CacheViews:
         layers = [cache.layer(number) for number in range(cache.shape.num_layers)]
         self._pages = [page_tables.page_views(layer, cache.shape) for layer in layers]
         self._slots = [page_tables.slot_views(layer, cache.shape) for layer in layers]
-        self._make_constants(FEW_ROWS)
+        self._few = self._many = self._constants(FEW_ROWS)  # graphs hold the addresses of the few
         self._checked: tuple[Forward, Ragged] | None = None
 
     def check(self, batch: Forward) -> Ragged:
@@ -35,10 +36,10 @@ class CacheViews:
             self._checked = batch, ragged.check(batch, self.cache.shape.page_size, self.cache.num_pages)
         return self._checked[1]
 
-    def _make_constants(self, rows: int) -> None:
-        self._numbers = torch.arange(rows + 1, dtype=torch.int32, device=self.cache.device)
-        self._zeros = torch.zeros_like(self._numbers)
-        self._ones = torch.ones_like(self._numbers)
+    def _constants(self, rows: int) -> tuple[Tensor, Tensor, Tensor]:
+        """Numbers from 0 to `rows`, zeros and ones, int32 [rows + 1]."""
+        numbers = torch.arange(rows + 1, dtype=torch.int32, device=self.cache.device)
+        return numbers, torch.zeros_like(numbers), torch.ones_like(numbers)
 
     def layer(self, layer: int, *, by_slots: bool) -> Views:
         """Keys and values of a layer, by slots or by pages."""
@@ -46,21 +47,22 @@ class CacheViews:
 
     def places(self, slots: Array) -> Tensor:
         """The argument of `write` for these slots, int32 on the device."""
-        if len(slots) >= len(self._numbers):
-            self._make_constants(2 * len(slots))
+        if len(slots) >= len(self._many[0]):
+            self._many = self._constants(2 * len(slots))
         return upload(torch.from_numpy(page_tables.slot_places(slots, self.cache.shape)), self.cache.device)
 
     def write(self, layer: int, key_value: Tensor, places: Tensor) -> None:
         """Writes keys and values to `places`. key_value: [rows, 2 * kv_heads, head_dim], keys before values."""
         rows, heads = len(key_value), self.cache.shape.num_kv_heads
+        numbers, zeros, ones = self._few if rows <= FEW_ROWS else self._many
         self._append(
             key_value[:, :heads],
             key_value[:, heads:],
-            self._numbers[:rows],
-            self._zeros[:rows],
+            numbers[:rows],
+            zeros[:rows],
             self._slots[layer],
             places,
-            self._numbers[: rows + 1],
-            self._ones[:rows],
+            numbers[: rows + 1],
+            ones[:rows],
             LAYOUT,
         )

@@ -103,8 +103,14 @@ class FlashInferAttention:
         """Compiles the kernels that it may need and that are not compiled yet, which takes up to a minute for each
         kind. Raises RuntimeError. The cache must not be in use."""
         highest = max([spec.window or 0 for spec in self._specs], default=0)
-        self.plan(_sample_of_everything(highest))
+        for position in (highest, 0):  # with windows, and where they hide nothing yet
+            self.plan(_sample_of_everything(position))
         self._cache.positions[:] = 0
+        shape, device = self._cache.shape, self._cache.device
+        row = torch.zeros(1, 2 * shape.num_kv_heads, shape.head_dim, dtype=shape.dtype, device=device)
+        self._views.write(0, row, self._views.places(np.zeros(1, np.int32)))
+        sums = torch.zeros(row.shape[:2], device=device)
+        self._kernels.library.merge_in_place(row, sums, row.clone(), sums.clone())
 
     def can_replay(self, batch: Forward) -> bool:
         """Accepts decode batches with page lists and windows by rank, unless a cascade would save more than a graph."""

@@ -5,13 +5,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from torch import Tensor
 
 from pie_inference.attention.flashinfer import kernels as flashinfer_kernels
 from pie_inference.attention.flashinfer import pages as flashinfer_pages
+from pie_inference.attention.flashinfer.cache_views import CacheViews
 from pie_inference.attention.flashinfer.cascade import CascadeTables, find_cascade
 from pie_inference.attention.flashinfer.pages import FlashInferAttention
 from pie_inference.attention.interface import AttentionSpec, GraphBackend
@@ -191,6 +194,45 @@ def test_compiling_plans_every_kind_of_kernel() -> None:
     full.compile()
     assert len(full._kernels._kernels) == 3 * len(specs)
     assert not cache.positions.any()
+
+
+@pytest.mark.parametrize("broken", ["append", "merge_in_place"])
+def test_what_batches_need_beside_attention_is_compiled_too(broken: str) -> None:
+    def fail(*_: object) -> None:
+        raise RuntimeError("nvcc: not found")
+
+    problem = Problem(CASES["decode one"], torch.float32)
+    cache = KvCache(problem.shape, problem.num_pages, CPU)
+    changed: dict[str, Any] = {broken: fail}
+    library = replace(fake_flashinfer(), **changed)
+    with pytest.raises(RuntimeError, match="nvcc: not found"):
+        FlashInferAttention(cache, 4, problem.case.specs, library, workspace_bytes=16).compile()
+
+
+def test_layers_that_all_have_windows_get_the_kernels_for_short_texts_too() -> None:
+    specs = (AttentionSpec(0.2, 5),)
+    problem = Problem(replace(CASES["decode one"], specs=specs), torch.float32)
+    full = backend(KvCache(problem.shape, problem.num_pages, CPU), 4, specs)
+    full.compile()
+    assert len(full._kernels._kernels) == 2 * 3
+
+
+def test_a_large_batch_leaves_what_graphs_read_where_it_is() -> None:
+    """Graphs keep the addresses that they were recorded with."""
+    addresses: list[list[int]] = []
+
+    def append(*arguments: object) -> None:
+        addresses.append([one.data_ptr() for one in arguments if isinstance(one, Tensor) and one.dtype == torch.int32])
+
+    problem = Problem(CASES["decode one"], torch.float32)
+    cache = KvCache(problem.shape, 64, CPU)
+    views = CacheViews(cache, replace(fake_flashinfer(), append=append))
+    row = torch.zeros(3, 2 * problem.shape.num_kv_heads, problem.shape.head_dim)
+    places = views.places(np.arange(3, dtype=np.int32))
+    views.write(0, row, places)
+    views.places(np.arange(600, dtype=np.int32))
+    views.write(0, row, places)
+    assert addresses[0] == addresses[1]
 
 
 def test_each_kernel_names_its_backend() -> None:

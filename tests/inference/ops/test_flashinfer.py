@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from typing import Any
+
 import pytest
 import torch
 from torch import Tensor
 
+from pie_inference.device import flashinfer_library, triton_support
+from pie_inference.ops import choose
 from pie_inference.ops.flashinfer_ops import FlashInferOps
 from pie_inference.ops.interface import Activation, Rotation
 from pie_inference.ops.torch_ops import TorchOps
@@ -59,3 +64,21 @@ def test_the_rest_is_left_to_others(ops: FlashInferOps) -> None:
     PLAIN.rotate_(expected, rotation)
     ops.rotate_(vectors, rotation)
     torch.testing.assert_close(vectors, expected)
+
+
+@pytest.mark.parametrize("broken", ["rms_norm", "add_rms_norm", "silu_and_mul", "gelu_tanh_and_mul"])
+def test_kernels_that_cannot_be_compiled_are_told_at_the_start_and_others_serve(
+    broken: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fail(*_: Any) -> None:
+        raise RuntimeError("cublasLt.h: No such file")
+
+    monkeypatch.setattr(flashinfer_library, "why_unavailable", lambda device: None)
+    monkeypatch.setattr(triton_support, "why_unavailable", lambda device: "here is none")
+    asked = torch.device("cpu"), torch.bfloat16, PLAIN
+    monkeypatch.setattr(flashinfer_library, "load", fake_flashinfer)
+    assert isinstance(choose._cuda_ops(*asked), FlashInferOps)
+    changed: dict[str, Any] = {broken: fail}
+    monkeypatch.setattr(flashinfer_library, "load", lambda: replace(fake_flashinfer(), **changed))
+    assert choose._cuda_ops(*asked) is PLAIN
+    assert "cublasLt.h: No such file" in caplog.text
