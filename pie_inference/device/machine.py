@@ -60,6 +60,7 @@ def choose_dtype(
 def free_bytes(device: torch.device) -> int:
     """Free memory of the device, in bytes."""
     if device.type == "cuda":
+        torch.cuda.empty_cache()  # what torch keeps of tensors that are gone is free
         return torch.cuda.mem_get_info(device)[0]
     return min(_available_bytes(), _allowed_bytes())
 

@@ -168,8 +168,8 @@ def served(setting: Setting, dtype: str, **options: Any) -> Any:
 
 
 def _compare_decoding(found: Any, expected: Any, dtype: str) -> Errors:
-    """Compares log-probabilities of 3 prompts and of `TOKENS` decode steps on the same tokens; in float32 the greedy
-    tokens must be the same too."""
+    """Compares log-probabilities of prompts and of decode steps on the same tokens; in float32 the greedy tokens must
+    be the same too."""
     actual, reference = (torch.from_numpy(_logprobs(worker)) for worker in (found, expected))
     errors = compare(actual, reference.double(), LOGPROB_ERROR[dtype])
     tokens = [_greedy(worker) for worker in (found, expected)]
@@ -179,7 +179,7 @@ def _compare_decoding(found: Any, expected: Any, dtype: str) -> Errors:
 
 
 def _logprobs(worker: Any) -> np.ndarray:
-    """Log-probabilities [rows, vocab]."""
+    """Log-probabilities [rows, vocab] of prompts, and of twice `TOKENS` decode steps."""
     from testing.worker_batches import Driver, Extend, Keys
 
     driver, rng = Driver(worker.run, "model"), np.random.default_rng(0)
@@ -187,9 +187,11 @@ def _logprobs(worker: Any) -> np.ndarray:
     prompts = [rng.integers(0, VOCAB, count).tolist() for count in (40, 100, 7)]
     parts = [Extend(keys, prompt) for keys, prompt in zip(sequences, prompts, strict=True)]
     found = driver.logprobs(*parts, vocab_size=VOCAB)
-    for _ in range(TOKENS):
-        steps = [Extend(keys, rng.integers(0, VOCAB, 1).tolist()) for keys in sequences]
-        found += driver.logprobs(*steps, vocab_size=VOCAB)
+    for count in (1, 600):  # more than a graph can have, before they are replayed again
+        found += driver.logprobs(Extend(Keys(), rng.integers(0, VOCAB, count).tolist()), vocab_size=VOCAB)
+        for _ in range(TOKENS):
+            steps = [Extend(keys, rng.integers(0, VOCAB, 1).tolist()) for keys in sequences]
+            found += driver.logprobs(*steps, vocab_size=VOCAB)
     return np.concatenate(found)
 
 
