@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
@@ -127,6 +128,13 @@ class Checkpoint:
             raise CheckpointError(
                 f"{stored.path}: tensor {name!r} is stored as {stored.format}, expected {', '.join(formats)}"
             )
+
+    def differ(self, one: str, other: str) -> bool:
+        """Whether two tensors have different numbers, shapes or formats. Raises CheckpointError if one is missing."""
+        first, second = self.find(one), self.find(other)
+        if (first.shape, first.format) != (second.shape, second.format):
+            return True
+        return not torch.equal(*(self.read(name, first.shape, (first.format,)) for name in (one, other)))
 
     def names(self) -> Iterable[str]:
         """The names of all tensors."""

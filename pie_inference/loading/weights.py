@@ -45,6 +45,9 @@ class TensorSource(TensorReader, Protocol):
     def check(self, name: str, shape: Sequence[int]) -> None:
         """Raises CheckpointError as `read` does, without reading."""
 
+    def differ(self, one: str, other: str) -> bool:
+        """Whether two tensors have different numbers. Raises CheckpointError if one is missing."""
+
 
 class RenamedTensors(TensorReader, Protocol):
     """A checkpoint by other names."""
@@ -116,6 +119,10 @@ class WeightLoader:
         if self._as_stored is not None:
             self._as_stored = replace(self._as_stored, names=renamed.quantized)
         return renamed
+
+    def differ(self, one: str, other: str) -> bool:
+        """Whether two tensors of the checkpoint have different numbers. Raises CheckpointError if one is missing."""
+        return self._source.differ(one, other)
 
     @property
     def quantized(self) -> bool:

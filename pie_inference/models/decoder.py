@@ -19,6 +19,8 @@ from .vision import VisionTower
 
 ROOT = "model"
 """The beginning of the names of most tensors."""
+HEADS = ("lm_head", "language_model.lm_head")
+"""The output head, and its name in older checkpoints with images."""
 
 
 class Layer(Protocol):
@@ -98,6 +100,9 @@ def load_embedding(config: ModelConfig, weights: WeightLoader, root: str = ROOT)
 
 
 def load_head(config: ModelConfig, weights: WeightLoader, root: str = ROOT) -> LanguageHead:
-    """Loads lm_head, or the embedding again if they are tied."""
-    name = f"{root}.embed_tokens" if config.tie_embeddings else "lm_head"
-    return LanguageHead(weights, name, config.vocab_size, config.hidden_size)
+    """Loads the output head, or the embedding again if they are tied. As in transformers, they are not if the
+    checkpoint has both, with different numbers, whatever its config.json says."""
+    table, own = f"{root}.embed_tokens", next((name for name in HEADS if f"{name}.weight" in weights), None)
+    if config.tie_embeddings and not (own and weights.differ(f"{own}.weight", f"{table}.weight")):
+        own = table
+    return LanguageHead(weights, own or HEADS[0], config.vocab_size, config.hidden_size)

@@ -27,14 +27,15 @@ DEFAULTS = {
     "query_pre_attn_scalar": 256,
     "rope_theta": 1e6,
     "sliding_window": 4096,
-    "tie_word_embeddings": True,
     "vocab_size": 262208,
 }
 """Defaults; checkpoints with images leave out keys that have these values."""
 
 
 def read(config: ConfigJson) -> gemma2.Gemma2Config:
-    """Reads a config.json, or its `text_config` if the model takes images."""
+    """Reads a config.json, or its `text_config` if the model takes images; whether the head is the table is said
+    outside of that."""
+    tied = config.flag("tie_word_embeddings", True)
     config = config.within("text_config").with_defaults(**DEFAULTS)
     config.refuse("use_bidirectional_attention", "attn_logit_softcapping")
     types = layer_types(config)
@@ -45,7 +46,8 @@ def read(config: ConfigJson) -> gemma2.Gemma2Config:
     }
     ropes = {kind: read_rope(config, config.whole("head_dim"), each) for kind, each in parameters.items()}
     fields = gemma2.gemma_fields(config, types)
-    return gemma2.Gemma2Config.read(config, rope=tuple(ropes[kind] for kind in types), **fields)
+    rope = tuple(ropes[kind] for kind in types)
+    return gemma2.Gemma2Config.read(config, rope=rope, tie_embeddings=tied, **fields)
 
 
 def layer_types(config: ConfigJson) -> list[str]:

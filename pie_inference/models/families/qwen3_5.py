@@ -52,9 +52,11 @@ class Qwen35Config(ModelConfig):
 
 
 def read(config: ConfigJson) -> Qwen35Config:
-    """Reads a config.json, or its `text_config` if the model takes images."""
+    """Reads a config.json, or its `text_config` if the model takes images; whether the head is the table is said
+    outside of that."""
+    tied = config.flag("tie_word_embeddings")
     config = config.within("text_config").with_defaults(**DEFAULTS)
-    return Qwen35Config.read(config, **hybrid_fields(config))
+    return Qwen35Config.read(config, tie_embeddings=tied, **hybrid_fields(config))
 
 
 def hybrid_fields(config: ConfigJson) -> dict[str, Any]:

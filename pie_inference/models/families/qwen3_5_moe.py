@@ -35,10 +35,11 @@ class Qwen35MoeConfig(qwen3_5.Qwen35Config):
 
 def read(config: ConfigJson) -> Qwen35MoeConfig:
     """Reads a config.json, or its `text_config` if the model takes images. All layers have experts, whose weights are
-    made to add up to 1."""
+    made to add up to 1. Whether the head is the table is said outside of `text_config`."""
+    tied = config.flag("tie_word_embeddings")
     config = config.within("text_config").with_defaults(**DEFAULTS)
     moe = replace(qwen3_moe.read_moe(config), renormalize=True)
-    return _read(config, moe, (True,) * config.whole("num_hidden_layers"))
+    return replace(_read(config, moe, (True,) * config.whole("num_hidden_layers")), tie_embeddings=tied)
 
 
 def read_next(config: ConfigJson) -> Qwen35MoeConfig:

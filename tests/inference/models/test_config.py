@@ -156,6 +156,22 @@ def test_gemma_3_with_images_leaves_out_what_is_usual() -> None:
     assert [model.attention[layer].window for layer in (4, 5, 6)] == [1024, None, 1024]
 
 
+@pytest.mark.parametrize("family", ["Gemma3", "Qwen3_5", "Qwen3_5Moe"])
+@pytest.mark.parametrize("inner", [{}, {"tie_word_embeddings": True}, {"tie_word_embeddings": False}], ids=str)
+@pytest.mark.parametrize("outer", [{}, {"tie_word_embeddings": True}, {"tie_word_embeddings": False}], ids=str)
+def test_a_model_with_images_ties_its_head_as_transformers_does(
+    outer: dict[str, bool], inner: dict[str, bool], family: str
+) -> None:
+    import transformers
+
+    kind = getattr(transformers, f"{family}ForConditionalGeneration")
+    text = {**SIZES, "head_dim": 16, "num_hidden_layers": 4, "num_experts": 8, "moe_intermediate_size": 8, **inner}
+    raw = {"architectures": [kind.__name__], "text_config": text, **outer}
+    with torch.device("meta"):
+        reference = kind(kind.config_class.from_dict(raw))
+    assert read_architecture(raw).tie_embeddings == ("lm_head.weight" in reference.all_tied_weights_keys)
+
+
 @pytest.mark.parametrize(
     ("name", "wanted", "served"),
     [

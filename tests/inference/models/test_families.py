@@ -88,17 +88,34 @@ def deviations(actual: np.ndarray, expected: np.ndarray) -> np.ndarray:
     return roots
 
 
-@pytest.mark.parametrize("root", ["language_model.model", "model.language_model"])
-def test_the_text_model_of_a_checkpoint_with_images(root: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("root", "head"), [("language_model.model", "language_model.lm_head"), ("model.language_model", "lm_head")]
+)
+@pytest.mark.parametrize("tied", [True, False])
+def test_the_text_model_of_a_checkpoint_with_images(root: str, head: str, tied: bool, tmp_path: Path) -> None:
     architecture, settings = FAMILIES["gemma3"]
-    reference = save_reference(tmp_path, architecture, **settings)
+    reference = save_reference(tmp_path, architecture, **settings, tie_word_embeddings=tied)
     tensors = load_file(tmp_path / "model.safetensors")
     renamed = {name.replace("model.", f"{root}.", 1): tensor for name, tensor in tensors.items()}
+    if not tied:
+        renamed[f"{head}.weight"] = renamed.pop("lm_head.weight")
     save_file(renamed | {"vision_tower.weight": torch.ones(1)}, tmp_path / "model.safetensors")
-    config = {"architectures": ["Gemma3ForConditionalGeneration"], "vision_config": {}}
+    config = {"architectures": ["Gemma3ForConditionalGeneration"], "vision_config": {}, "tie_word_embeddings": tied}
     config["text_config"] = json.loads((tmp_path / "config.json").read_text())
     (tmp_path / "config.json").write_text(json.dumps(config))
     oracle, tokens = Oracle(tmp_path, reference), random_tokens(50, 9)
+    [result] = oracle.driver().logprobs(Extend(Keys(), tokens), vocab_size=VOCAB)
+    assert_close(result, oracle.expected(tokens))
+
+
+@pytest.mark.parametrize("code", ["own", "transformers"])
+def test_a_head_beside_the_table_is_used_though_the_config_ties_them(code: str, tmp_path: Path) -> None:
+    architecture, settings = FAMILIES["qwen2"]
+    save_reference(tmp_path, architecture, **settings)
+    tensors = load_file(tmp_path / "model.safetensors")
+    head = torch.randn(tensors["model.embed_tokens.weight"].shape, generator=torch.Generator().manual_seed(1))
+    save_file(tensors | {"lm_head.weight": head}, tmp_path / "model.safetensors", {"format": "pt"})
+    oracle, tokens = Oracle(tmp_path, load_reference(tmp_path, torch.float32), model_code=code), random_tokens(50, 9)
     [result] = oracle.driver().logprobs(Extend(Keys(), tokens), vocab_size=VOCAB)
     assert_close(result, oracle.expected(tokens))
 

@@ -69,7 +69,10 @@ class Renamed:
             for part in stacks_of(module)
         }
         self._assign(table)
-        self._check(getattr(model, "all_tied_weights_keys", {}))
+        tied: Mapping[str, str] = getattr(model, "all_tied_weights_keys", {})
+        self._check(tied)
+        self.tied = {one: other for one, other in tied.items() if not self._differ(one, other)}
+        """Parameters that are another one, by their names: that one's."""
 
     def __contains__(self, name: str) -> bool:
         return name in self._renamed or name in self._converted or name in self._alone or name in self._slices
@@ -114,6 +117,11 @@ class Renamed:
         tensors = self._experts[stacked]
         self._alone.update(*tensors)
         return [[Block(each.removesuffix(WEIGHT), outs // len(own)) for each in own] for own in tensors], ins
+
+    def _differ(self, one: str, other: str) -> bool:
+        """Whether the checkpoint has two tensors for parameters that config.json ties: transformers then does not."""
+        first, second = self._renamed.get(one), self._renamed.get(other)
+        return first is not None and second is not None and self._stored.differ(first, second)
 
     def _sizes(self, stacked: str) -> tuple[int, int, int]:
         """Of a parameter with all experts: their number, and the output and input features of each."""
@@ -271,7 +279,7 @@ def fill(
     linear layers that are one in `ours`, where nothing speaks against it. Raises CheckpointError."""
     renamed = weights.read_through(lambda stored, as_stored: Renamed(model, stored, as_stored))
     experts = experts_of(model) | batched_experts_of(model) if takes_experts(weights) else {}
-    tied: Mapping[str, str] = getattr(model, "all_tied_weights_keys", {})
+    tied = renamed.tied
     split = Splits(model, weights.ranks, whole)
     twins = _twins(model, tied)
     linear = _linear_layers(model, weights.dtype, tied)

@@ -158,6 +158,10 @@ class _InMemory:
     def check(self, name: str, shape: Sequence[int]) -> None:
         """Does nothing: these are the tensors of the same model."""
 
+    def differ(self, one: str, other: str) -> bool:
+        """Whether two tensors have different numbers."""
+        return not torch.equal(self._tensors[one], self._tensors[other])
+
     def read(self, name: str, shape: Sequence[int]) -> Tensor:
         """One tensor."""
         return self._tensors[name]
