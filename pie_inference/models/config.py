@@ -19,7 +19,7 @@ from ..ops.interface import Activation
 from ..recurrence.batches import Cut
 from ..recurrence.states import StateShape
 from .config_json import ConfigJson, check_heads, wrong
-from .rope_json import Context, read_context, read_rope
+from .rope_json import Context, check_dialects, read_context, read_rope
 from .vision import VisionConfig
 
 ACTIVATIONS: Mapping[str, Activation] = {"silu": "silu", "swish": "silu", "gelu_pytorch_tanh": "gelu_tanh"}
@@ -125,6 +125,7 @@ class ModelConfig:
     def read(cls, config: ConfigJson, *, windows: Sequence[int | None] | None = None, **specific: Any) -> Self:
         """Reads the fields that families share. `windows` are those of the layers, if they have any. `specific` are the
         fields of a subclass, and fields that replace the ones read here."""
+        check_dialects(config)
         num_layers, num_heads = config.whole("num_hidden_layers"), config.whole("num_attention_heads")
         head_dim = read_head_dim(config)
         shared: dict[str, Any] = {

@@ -46,6 +46,15 @@ def rope_parameters(config: ConfigJson) -> Mapping[str, Any]:
     return ConfigJson(section).section("full_attention") or section
 
 
+def check_dialects(config: ConfigJson) -> None:
+    """Raises CheckpointError if `rope_parameters` and `rope_scaling` say different things: transformers would take
+    `rope_scaling` alone, without the base that is in the other one."""
+    new, old = rope_parameters(config), config.section("rope_scaling")
+    base = {"rope_theta": config.get("rope_theta")}
+    if old and {**base, **new} != {**base, **old}:
+        raise CheckpointError("config.json: rope_parameters and rope_scaling contradict each other: keep one of them")
+
+
 def _complete(config: ConfigJson, parameters: Mapping[str, Any]) -> dict[str, Any]:
     """Adds the parameters that other dialects write elsewhere in config.json."""
     defaults = {

@@ -243,6 +243,16 @@ def test_tokens_are_not_moved_where_the_rotation_follows_the_length_of_the_text(
         ("Gemma 3", {"attn_logit_softcapping": 50.0}, r"attn_logit_softcapping 50.0 is not supported"),
         ("Llama 3.1", {"rope_scaling": {"type": "spiral"}}, r"rope type 'spiral' is not supported, only default, "),
         (
+            "Llama 3.1",
+            {"rope_parameters": {"rope_type": "default", "rope_theta": 5e5}},
+            r"rope_parameters and rope_scaling contradict each other: keep one of them",
+        ),
+        (
+            "Gemma 3",
+            {"rope_parameters": {"full_attention": {"rope_type": "default"}, "sliding_attention": {}}},
+            r"rope_parameters and rope_scaling contradict each other: keep one of them",
+        ),
+        (
             "linear",
             {"rope_scaling": {"type": "linear"}},
             r"rope type 'linear' needs a 'factor' of at least 1, not None",
