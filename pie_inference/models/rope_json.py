@@ -68,6 +68,8 @@ def _complete(config: ConfigJson, parameters: Mapping[str, Any]) -> dict[str, An
     if "short_factor" in completed:  # early Phi-3 says "su" or even "yarn"
         completed["rope_type"] = "longrope"
     original = config.optional_whole("original_max_position_embeddings")  # if Phi-3 has both, this one counts
+    if completed["rope_type"] == "dynamic":  # as in transformers
+        original = max_positions(config)
     return completed if original is None else {**completed, "original_max_position_embeddings": original}
 
 

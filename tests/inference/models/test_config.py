@@ -206,7 +206,9 @@ def test_dynamic_frequencies_are_those_of_the_served_context() -> None:
     from transformers import LlamaConfig
     from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
-    raw = {**SIZES, "architectures": ["LlamaForCausalLM"], "rope_scaling": {"type": "dynamic", "factor": 4.0}}
+    scaling = {"type": "dynamic", "factor": 4.0, "original_max_position_embeddings": 1024}  # which it leaves alone
+    raw = {**SIZES, "architectures": ["LlamaForCausalLM"], "rope_scaling": scaling}
+    assert read_architecture(raw).fixed_positions == ""
     for wanted, length in ((None, 4096), (10000, 10000), (10**6, 16384)):
         config = LlamaConfig.from_dict(as_written_today(raw))
         inverse, _ = ROPE_INIT_FUNCTIONS["dynamic"](config, torch.device("cpu"), seq_len=length)
