@@ -122,9 +122,12 @@ class ModelConfig:
         return AttentionShape(self.hidden_size, self.num_heads, self.num_kv_heads, self.head_dim)
 
     @classmethod
-    def read(cls, config: ConfigJson, *, windows: Sequence[int | None] | None = None, **specific: Any) -> Self:
-        """Reads the fields that families share. `windows` are those of the layers, if they have any. `specific` are the
-        fields of a subclass, and fields that replace the ones read here."""
+    def read(
+        cls, config: ConfigJson, *, windows: Sequence[int | None] | None = None, partly: bool = False, **specific: Any
+    ) -> Self:
+        """Reads the fields that families share. `windows` are those of the layers, if they have any. `partly`: whether
+        heads may be rotated in part. `specific` are the fields of a subclass, and fields that replace the ones read
+        here."""
         check_dialects(config)
         num_layers, num_heads = config.whole("num_hidden_layers"), config.whole("num_attention_heads")
         head_dim = read_head_dim(config)
@@ -142,7 +145,7 @@ class ModelConfig:
             "attention_bias": config.flag("attention_bias"),
             "activation": specific.get("activation") or read_activation(config, "hidden_act"),
             "context": read_context(config),
-            "rope": (read_rope(config, head_dim),) * num_layers,
+            "rope": (read_rope(config, head_dim, partly=partly),) * num_layers,
             "attention": tuple(AttentionSpec(head_dim**-0.5, window) for window in windows or [None] * num_layers),
         }
         return cls(**{**shared, **specific})

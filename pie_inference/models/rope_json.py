@@ -103,9 +103,11 @@ def read_context(config: ConfigJson) -> Context:
     return Context(positions, round(positions * stretch))
 
 
-def read_rope(config: ConfigJson, head_dim: int, parameters: Mapping[str, Any] | None = None) -> RopeConfig:
-    """The rotation of layers with full attention, or with other `parameters`. Raises CheckpointError, which names the
-    type, if it is unknown."""
+def read_rope(
+    config: ConfigJson, head_dim: int, parameters: Mapping[str, Any] | None = None, *, partly: bool = False
+) -> RopeConfig:
+    """The rotation of layers with full attention, or with other `parameters`. `partly`: whether a head may be rotated
+    in part. Raises CheckpointError for what is not supported; it names the type, if that is unknown."""
     completed = _complete(config, rope_parameters(config) if parameters is None else parameters)
     kind = completed["rope_type"]
     if kind not in ROPE_TYPES:
@@ -113,6 +115,8 @@ def read_rope(config: ConfigJson, head_dim: int, parameters: Mapping[str, Any] |
     if kind == "longrope":
         completed.setdefault("factor", max_positions(config) / completed["original_max_position_embeddings"])
     theta, part = float(completed["rope_theta"]), completed["partial_rotary_factor"]
+    if part != 1 and not partly:  # transformers would rotate all of it
+        raise CheckpointError(f"config.json: partial_rotary_factor {part!r} is not supported by this architecture")
     if part > 1:
         raise CheckpointError(f"config.json: partial_rotary_factor must be at most 1, not {part!r}")
     dim = int(head_dim * part)

@@ -20,7 +20,7 @@ def read(config: ConfigJson) -> ModelConfig:
     """Reads a config.json. Its window is for all layers; null: no window."""
     config = config.with_defaults(original_max_position_embeddings=4096, rms_norm_eps=1e-5)
     windows = [config.optional_whole("sliding_window")] * config.whole("num_hidden_layers")
-    return ModelConfig.read(config, windows=windows)
+    return ModelConfig.read(config, windows=windows, partly=True)
 
 
 def fused_qkv(prefix: str, shape: AttentionShape) -> list[Block]:

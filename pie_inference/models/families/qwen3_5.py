@@ -56,7 +56,7 @@ def read(config: ConfigJson) -> Qwen35Config:
     outside of that."""
     tied = config.flag("tie_word_embeddings")
     config = config.within("text_config").with_defaults(**DEFAULTS)
-    return Qwen35Config.read(config, tie_embeddings=tied, **hybrid_fields(config))
+    return Qwen35Config.read(config, tie_embeddings=tied, partly=True, **hybrid_fields(config))
 
 
 def hybrid_fields(config: ConfigJson) -> dict[str, Any]:

@@ -52,9 +52,8 @@ def _read(config: ConfigJson, moe: MoeShape, sparse: tuple[bool, ...]) -> Qwen35
     shared = config.whole("shared_expert_intermediate_size")
     inner = config.whole("intermediate_size", shared if all(sparse) else None)
     hybrid = qwen3_5.hybrid_fields(config)
-    return Qwen35MoeConfig.read(
-        config.with_defaults(intermediate_size=inner), **hybrid, moe=moe, shared_size=shared, sparse=sparse
-    )
+    config = config.with_defaults(intermediate_size=inner)
+    return Qwen35MoeConfig.read(config, partly=True, **hybrid, moe=moe, shared_size=shared, sparse=sparse)
 
 
 def build(config: Qwen35MoeConfig, weights: WeightLoader) -> Decoder:

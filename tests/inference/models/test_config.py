@@ -191,6 +191,17 @@ def test_the_context_can_be_chosen(name: str, wanted: int | None, served: int) -
     assert read_architecture(old_config(name), wanted).max_context == served
 
 
+@pytest.mark.parametrize("within", [False, True])
+@pytest.mark.parametrize("name", [name for name in OLD if not name.startswith("Phi-3")])
+def test_heads_that_are_rotated_in_part_are_refused_where_transformers_rotates_all(name: str, within: bool) -> None:
+    config, factor = old_config(name), {"partial_rotary_factor": 0.5}
+    parameters = {"rope_type": "default", **(config.get("rope_scaling") or {}), **factor}
+    changed = {**config, "rope_parameters": None, "rope_scaling": parameters} if within else config | factor
+    with pytest.raises(CheckpointError, match=r"partial_rotary_factor 0.5 is not supported"):
+        read_architecture(changed)
+    read_architecture({**config, "partial_rotary_factor": 1.0})
+
+
 def test_long_factors_are_used_only_for_a_long_context() -> None:
     short, long = (read_architecture(old_config("Phi-3 long"), wanted) for wanted in (1024, 1025))
     inverse = 10000.0 ** -(torch.arange(0, 12, 2) / 12)
