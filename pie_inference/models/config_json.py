@@ -61,7 +61,7 @@ def check_values(config: Mapping[str, Any]) -> None:
 
 def check_whole(key: str, value: object, least: int = 1) -> None:
     """Raises CheckpointError for what is no whole number within the bounds of `key`."""
-    lowest, most = BOUNDS.get(key, (1, LARGEST))
+    lowest, most = BOUNDS.get(key, (least, LARGEST))
     lowest = max(least, lowest)
     if isinstance(value, bool) or not isinstance(value, int) or not lowest <= value <= most:
         raise wrong(key, f"a whole number from {lowest} to {most}", value)
@@ -112,10 +112,10 @@ class ConfigJson:
         value = self._values.get(key)
         return default if value is None else value
 
-    def whole(self, key: str, default: int | None = None) -> int:
-        """A whole number, at least 1; `default` if it is missing or null. Raises CheckpointError."""
+    def whole(self, key: str, default: int | None = None, least: int = 1) -> int:
+        """A whole number, at least `least`; `default` if it is missing or null. Raises CheckpointError."""
         value: int = self._required(key, default)
-        check_whole(key, value)
+        check_whole(key, value, least)
         return value
 
     def optional_whole(self, key: str) -> int | None:

@@ -33,6 +33,7 @@ def read(config: ConfigJson) -> Gemma2Config:
     """Reads a config.json."""
     config = config.with_defaults(head_dim=256, tie_word_embeddings=True, final_logit_softcapping=30.0)
     config = config.with_defaults(attn_logit_softcapping=50.0, sliding_window=4096, query_pre_attn_scalar=256)
+    config.refuse("use_bidirectional_attention")
     kinds = ("sliding_attention", "full_attention")
     types = config.items("layer_types") or [kinds[layer % 2] for layer in range(config.whole("num_hidden_layers"))]
     return Gemma2Config.read(config, **gemma_fields(config, types))

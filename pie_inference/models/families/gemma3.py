@@ -42,7 +42,7 @@ def read(config: ConfigJson) -> gemma2.Gemma2Config:
     local = ConfigJson(config.section("rope_parameters")).section("sliding_attention")
     parameters = {
         "full_attention": None,
-        "sliding_attention": local or {"rope_theta": config.number("rope_local_base_freq", 10000.0)},
+        "sliding_attention": {"rope_theta": config.number("rope_local_base_freq", 10000.0), **local},
     }
     ropes = {kind: read_rope(config, config.whole("head_dim"), each) for kind, each in parameters.items()}
     fields = gemma2.gemma_fields(config, types)

@@ -19,7 +19,7 @@ from ..decoder import Decoder, plain_decoder
 
 def read(config: ConfigJson) -> ModelConfig:
     """Reads a config.json."""
-    return ModelConfig.read(config)
+    return ModelConfig.read(config.with_defaults(rms_norm_eps=1e-5))
 
 
 class PostNormLayer:

@@ -17,13 +17,14 @@ def read(config: ConfigJson) -> ModelConfig:
 
 
 def windows(config: ConfigJson) -> list[int | None]:
-    """The window of each layer: from layer `max_window_layers` on, if `use_sliding_window` is set."""
+    """The window of each layer: from layer `max_window_layers` on, if `use_sliding_window` is set; null: no window."""
+    config = config.with_defaults(sliding_window=4096)
     num_layers = config.whole("num_hidden_layers")
     if not config.flag("use_sliding_window"):
         return [None] * num_layers
-    first, kinds = config.whole("max_window_layers", 28), ("full_attention", "sliding_attention")
+    first, kinds = config.whole("max_window_layers", 28, least=0), ("full_attention", "sliding_attention")
     types = config.items("layer_types") or [kinds[layer >= first] for layer in range(num_layers)]
-    return windows_by_type(config, types, config.whole("sliding_window", 4096))
+    return windows_by_type(config, types, config.optional_whole("sliding_window"))
 
 
 def build(config: ModelConfig, weights: WeightLoader) -> Decoder:

@@ -24,7 +24,7 @@ class Qwen3MoeConfig(ModelConfig):
 
 def read(config: ConfigJson) -> Qwen3MoeConfig:
     """Reads a config.json. Its window is for all layers, if `use_sliding_window` is set."""
-    num_layers = config.whole("num_hidden_layers")
+    config, num_layers = config.with_defaults(sliding_window=4096), config.whole("num_hidden_layers")
     window = config.optional_whole("sliding_window") if config.flag("use_sliding_window") else None
     return Qwen3MoeConfig.read(
         config, windows=[window] * num_layers, moe=read_moe(config), sparse=sparse_layers(config, num_layers)

@@ -51,6 +51,14 @@ OLD: dict[str, tuple[str, dict[str, Any]]] = {
         "Qwen2ForCausalLM",
         {"use_sliding_window": True, "sliding_window": 512, "max_window_layers": 4},
     ),
+    "Qwen2 with windows that are null": (
+        "Qwen2ForCausalLM",
+        {"use_sliding_window": True, "sliding_window": None, "max_window_layers": 4},
+    ),
+    "Qwen2 with windows everywhere": (
+        "Qwen2ForCausalLM",
+        {"use_sliding_window": True, "sliding_window": 512, "max_window_layers": 0},
+    ),
     "Qwen2.5, stretched": (
         "Qwen2ForCausalLM",
         {"rope_scaling": {"type": "yarn", "factor": 4.0, "original_max_position_embeddings": 4096}},
@@ -61,6 +69,10 @@ OLD: dict[str, tuple[str, dict[str, Any]]] = {
         "Gemma3ForCausalLM",
         {"sliding_window": 512, "sliding_window_pattern": 3, "rope_theta": 500000.0, "rope_local_base_freq": 5000.0}
         | {"rope_scaling": {"rope_type": "linear", "factor": 8.0}},
+    ),
+    "Gemma 3 with one base": (
+        "Gemma3ForCausalLM",
+        {"rope_parameters": {"full_attention": {"rope_theta": 5e5}, "sliding_attention": {"rope_type": "default"}}},
     ),
     "Phi-3": ("Phi3ForCausalLM", {"sliding_window": 2047, "original_max_position_embeddings": 4096}),
     "Phi-3 long": ("Phi3ForCausalLM", LONGROPE | {"rope_scaling": {"type": "longrope", **FACTORS}}),
@@ -74,6 +86,10 @@ OLD: dict[str, tuple[str, dict[str, Any]]] = {
         "Qwen3MoeForCausalLM",
         {"num_experts": 16, "num_experts_per_tok": 4, "moe_intermediate_size": 32, "norm_topk_prob": True}
         | {"decoder_sparse_step": 2, "mlp_only_layers": [3], "head_dim": 32},
+    ),
+    "Qwen3-MoE with windows": (
+        "Qwen3MoeForCausalLM",
+        {"num_experts": 16, "num_experts_per_tok": 4, "moe_intermediate_size": 32, "use_sliding_window": True},
     ),
 }
 
@@ -112,6 +128,13 @@ def test_old_and_new_dialects_mean_the_same(name: str) -> None:
     torch.testing.assert_close(angles(old), angles(new))
 
 
+@pytest.mark.parametrize("name", OLD)
+def test_norms_are_those_of_transformers_by_default(name: str) -> None:
+    config = old_config(name)
+    del config["rms_norm_eps"]
+    assert read_architecture(config).norm_eps == as_written_today(config)["rms_norm_eps"]
+
+
 @pytest.mark.parametrize("kind", ["su", "yarn"])
 def test_early_names_of_longrope(kind: str) -> None:
     config = old_config("Phi-3 long")
@@ -129,6 +152,9 @@ def test_windows_are_those_of_the_family() -> None:
     assert windows("Mistral that says nothing of it") == [4096] * 8
     assert windows("Qwen2.5") == [None] * 8
     assert windows("Qwen2 with windows") == [None] * 4 + [512] * 4
+    assert windows("Qwen2 with windows that are null") == [None] * 8
+    assert windows("Qwen2 with windows everywhere") == [512] * 8
+    assert windows("Qwen3-MoE with windows") == [4096] * 8
     assert windows("Gemma 2") == [512, None] * 4
     assert windows("Gemma 3") == [512, 512, None, 512, 512, None, 512, 512]
 
@@ -252,6 +278,7 @@ def test_tokens_are_not_moved_where_the_rotation_follows_the_length_of_the_text(
         ("Llama 3.1", {"architectures": "LlamaForCausalLM"}, r"architectures must be a list"),
         ("Llama 3.1", {"hidden_act": "gelu"}, r"hidden_act 'gelu' is not supported, only silu"),
         ("Gemma 2", {"hidden_activation": "relu"}, r"hidden_activation 'relu' is not supported"),
+        ("Gemma 2", {"use_bidirectional_attention": True}, r"use_bidirectional_attention True is not supported"),
         ("Gemma 3", {"use_bidirectional_attention": True}, r"use_bidirectional_attention True is not supported"),
         ("Gemma 3", {"attn_logit_softcapping": 50.0}, r"attn_logit_softcapping 50.0 is not supported"),
         ("Llama 3.1", {"rope_scaling": {"type": "spiral"}}, r"rope type 'spiral' is not supported, only default, "),
