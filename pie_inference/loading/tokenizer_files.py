@@ -112,14 +112,15 @@ def _chat_template(folder: Path) -> object | None:
 
 
 def _stop_tokens(folder: Path, generation: Mapping[str, Any], config: Mapping[str, Any]) -> tuple[int, ...]:
-    """`eos_token_id` of generation_config.json, else of config.json; it may be a number, a list or missing."""
-    tokens = generation.get("eos_token_id")
-    if tokens is None:
-        tokens = config.get("eos_token_id")
-    found = tokens if isinstance(tokens, list) else [] if tokens is None else [tokens]
-    if not all(isinstance(token, int) for token in found):
+    """`eos_token_id` of generation_config.json, else of config.json, else of its `text_config`; it may be a number, a
+    list or missing."""
+    parts = (generation, config, config.get("text_config"))
+    found = (part.get("eos_token_id") for part in parts if isinstance(part, Mapping))
+    tokens = next((each for each in found if each is not None), None)
+    listed = tokens if isinstance(tokens, list) else [] if tokens is None else [tokens]
+    if not all(isinstance(token, int) for token in listed):
         raise CheckpointError(f"{folder}: eos_token_id {tokens!r} is neither a token id nor a list of token ids")
-    return tuple(found)
+    return tuple(listed)
 
 
 def _sampling(path: Path, generation: Mapping[str, Any]) -> dict[str, float]:

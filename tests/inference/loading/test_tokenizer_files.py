@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -72,6 +73,24 @@ def test_what_transformers_writes_where_a_tokenizer_has_no_longest_text_is_left_
 def test_stop_tokens(generation: dict[str, object], tokens: tuple[int, ...], folder: Path) -> None:
     write(folder, "generation_config.json", generation)
     assert read(folder).stop_tokens == tokens
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        {"text_config": {"eos_token_id": [7, 8]}},
+        {"eos_token_id": 9, "text_config": {"eos_token_id": 7}},
+        {"eos_token_id": None, "text_config": {"eos_token_id": 7}},
+        {"text_config": None},
+    ],
+    ids=str,
+)
+def test_stop_tokens_of_a_model_with_images_are_those_of_transformers(config: dict[str, Any], folder: Path) -> None:
+    from transformers import GenerationConfig
+
+    told = read_tokenizer_files(folder, config).stop_tokens
+    expected = GenerationConfig.from_model_config(config).eos_token_id
+    assert told == tuple(expected if isinstance(expected, list) else [] if expected is None else [expected])
 
 
 def test_how_its_authors_sample(folder: Path) -> None:
