@@ -42,6 +42,8 @@ TOWERS = (
 )
 """Parts of the names of matrices that turn images into vectors, or are of models that hear, draw and speak. These are
 not quantized either; models of text leave them out."""
+DRAFTS = ("mtp.",)
+"""Parts of the names of tensors that draft several tokens at once. No model loads them."""
 
 HEADROOM = 1 << 29
 """Memory that a worker needs beside the weights: its code, intermediate results, a small KV cache."""
@@ -58,13 +60,16 @@ class WeightSize:
     nbytes: int
 
 
-def weight_bytes(tensors: Iterable[StoredTensor], dtype: torch.dtype, quantization: str) -> int:
-    """Memory that these weights take when they serve; quantization "none" or one of FORMATS. A model without an output
-    head also uses its embedding table as one, in a second, packed form."""
+def weight_bytes(tensors: Iterable[StoredTensor], dtype: torch.dtype, quantization: str, ranks: int = 1) -> int:
+    """Memory that these weights take when they serve, on one of `ranks` ranks; quantization "none" or one of FORMATS.
+    A model without an output head also uses its embedding table as one, in a second, packed form."""
     stored = tuple(tensors)
     tied = not any(tensor.name.endswith(HEAD) for tensor in stored)
     heads = (tied_head(tensor) for tensor in stored if tied and tensor.name.endswith(TABLE))
-    return sum(tensor_bytes(tensor, dtype.itemsize, quantization) for tensor in (*stored, *heads))
+    return sum(
+        tensor_bytes(tensor, dtype.itemsize, quantization) // (1 if _is_whole(tensor) else ranks)
+        for tensor in (*stored, *heads)
+    )
 
 
 def tied_head(table: StoredTensor) -> StoredTensor:
@@ -90,19 +95,25 @@ def _format_of(tensor: StoredTensor, quantization: str) -> Format | None:
 
 
 def _is_quantized(tensor: StoredTensor) -> bool:
+    return not _is_whole(tensor) and tensor.per_number is None
+
+
+def _is_whole(tensor: StoredTensor) -> bool:
+    """Whether each rank has all of it, or about as much: vectors, and what is never quantized."""
     exact = tensor.name.endswith(KEPT_EXACT) or any(part in tensor.name for part in TOWERS)
-    return len(tensor.shape) > 1 and not exact and tensor.per_number is None
+    return exact or len(tensor.shape) <= 1
 
 
-def sizes(checkpoint: Checkpoint) -> tuple[WeightSize, ...]:
-    """The forms in which the weights could be served, the largest first. Those that are quantized already stay so."""
+def sizes(checkpoint: Checkpoint, ranks: int = 1) -> tuple[WeightSize, ...]:
+    """The forms in which the weights could be served by one of `ranks` ranks, the largest first. Those that are
+    quantized already stay so."""
     tensors = tuple(checkpoint.tensors())
     columns = {tensor.shape[-1] for tensor in tensors if _is_quantized(tensor) and not tensor.name.endswith(HEAD)}
     plain = [(torch.float32, "none"), (torch.bfloat16, "none")]
     fitting = [name for name, format in FORMATS.items() if all(map(format.divides, columns))]
     quantized = fitting if checkpoint.scheme is None else []
     forms = [*plain, *((torch.bfloat16, name) for name in quantized)]
-    found = [WeightSize(str(dtype)[6:], name, weight_bytes(tensors, dtype, name)) for dtype, name in forms]
+    found = [WeightSize(str(dtype)[6:], name, weight_bytes(tensors, dtype, name, ranks)) for dtype, name in forms]
     return tuple(sorted(found, key=lambda size: -size.nbytes))
 
 
@@ -135,14 +146,14 @@ def refuse_groups(quantization: str, name: str, columns: int) -> None:
 
 def check_fit(checkpoint: Checkpoint, dtype: torch.dtype, quantization: str, free: int, ranks: int = 1) -> None:
     """Raises ConfigError if the weights of one rank exceed `free` bytes; it names forms that would fit."""
-    needed = weight_bytes(checkpoint.tensors(), dtype, quantization) // ranks
+    needed = weight_bytes(checkpoint.tensors(), dtype, quantization, ranks)
     needed += _headroom(needed)
     if needed <= free:
         return
     form = str(dtype)[6:] if quantization == "none" else quantization
     raise ConfigError(
         f"{checkpoint.folder}: the weights need {amount(needed, 'B')} of memory in {form}, "
-        f"and {amount(free, 'B')} are free; {_advice(checkpoint, free * ranks)}"
+        f"and {amount(free, 'B')} are free; {_advice(checkpoint, free, ranks)}"
     )
 
 
@@ -150,8 +161,8 @@ def _headroom(nbytes: int) -> int:
     return min(HEADROOM, SMALL_HEADROOM + nbytes)
 
 
-def _advice(checkpoint: Checkpoint, free: int) -> str:
-    fitting = [size for size in sizes(checkpoint) if size.nbytes + _headroom(size.nbytes) <= free]
+def _advice(checkpoint: Checkpoint, free: int, ranks: int) -> str:
+    fitting = [size for size in sizes(checkpoint, ranks) if size.nbytes + _headroom(size.nbytes) <= free]
     if not fitting:
         return "they would not fit in any form"
     return "these would fit: " + ", ".join(f"{_option(size)} ({amount(size.nbytes, 'B')})" for size in fitting)

@@ -11,9 +11,11 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
+from pie_inference.assembly.load import load
+from pie_inference.assembly.plan import make_plan, read_model
 from pie_inference.config import WorkerConfig
 from pie_inference.device.machine import _allowed_bytes, free_bytes
-from pie_inference.device.ranks import SingleRank
+from pie_inference.device.ranks import Ranks, SingleRank, run_ranks
 from pie_inference.errors import CheckpointError, ConfigError
 from pie_inference.loading.checkpoint import INDEX_FILE, Checkpoint
 from pie_inference.loading.hub import find_folder
@@ -142,6 +144,29 @@ def test_memory_is_foreseen(dtype: str, quantization: str, tied: bool, tmp_path:
     )
     expected = weight_bytes(Checkpoint(tmp_path).tensors(), getattr(torch, dtype), quantization)
     assert Worker(config).describe()[0].weight_bytes == expected
+
+
+@pytest.mark.parametrize("tied", [False, True])
+def test_memory_of_each_rank_is_foreseen(tied: bool, tmp_path: Path) -> None:
+    """Each has the whole table of tokens and all norms."""
+    make_checkpoint(tmp_path, hidden_size=128, intermediate_size=256, tie_embeddings=tied)
+
+    def loaded(ranks: Ranks) -> tuple[int, int]:
+        config = WorkerConfig(tmp_path, "model", dtype="float32", device="cpu", kernels="torch", pages=4)
+        plan = make_plan(config, read_model(config), ranks)
+        return plan.weight_bytes, load(plan).description.weight_bytes // ranks.size
+
+    for foreseen, taken in run_ranks(2, loaded):
+        assert foreseen == taken
+
+
+def test_layers_that_draft_tokens_are_not_counted(tmp_path: Path) -> None:
+    make_checkpoint(tmp_path)
+    config = WorkerConfig(tmp_path, "model", device="cpu")
+    count = read_model(config).checkpoint.num_parameters()
+    tensors = load_file(tmp_path / "model.safetensors")
+    save_file(tensors | {"mtp.fc.weight": torch.ones(64, 128)}, tmp_path / "model.safetensors")
+    assert read_model(config).checkpoint.num_parameters() == count
 
 
 def test_weights_that_do_not_fit_are_refused_with_what_would(tmp_path: Path) -> None:
