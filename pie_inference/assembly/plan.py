@@ -95,7 +95,7 @@ class ServingPlan:
     def num_pages(self, free: int) -> int:
         """The number of KV pages, if `free` bytes of the device are left once the weights are loaded."""
         return self.config.pages or sizing.fitting_pages(
-            self.kv_shape, self.device, free, self.ranks.size, self.state_bytes
+            self.kv_shape, self.device, self._beside_embeds(free), self.ranks.size, self.state_bytes
         )
 
     @property
@@ -112,7 +112,13 @@ class ServingPlan:
         """The number of states, if `free` bytes of the device are left once the weights are loaded."""
         if not self.state_bytes:
             return 0
-        return self.config.states or sizing.fitting_states(self.state_bytes, self.device, free, self.ranks.size)
+        left = self._beside_embeds(free)
+        return self.config.states or sizing.fitting_states(self.state_bytes, self.device, left, self.ranks.size)
+
+    def _beside_embeds(self, free: int) -> int:
+        """What embeds leave of `free` bytes. On a CPU they take memory only as they are used."""
+        embeds = self.num_embeds * self.model.hidden_size * self.dtype.itemsize
+        return free if self.device.type == "cpu" else max(0, free - embeds)
 
     @property
     def num_embeds(self) -> int:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -158,6 +159,15 @@ def test_memory_of_each_rank_is_foreseen(tied: bool, tmp_path: Path) -> None:
 
     for foreseen, taken in run_ranks(2, loaded):
         assert foreseen == taken
+
+
+def test_pages_of_a_gpu_leave_room_for_embeds(tmp_path: Path) -> None:
+    make_checkpoint(tmp_path, hidden_size=512)
+    config = WorkerConfig(tmp_path, "model", dtype="float32", device="cpu")
+    plan = replace(make_plan(config, read_model(config), SingleRank()), device=torch.device("cuda"))
+    embeds = plan.num_embeds * 512 * 4
+    free = 2 * embeds
+    assert plan.num_pages(free) * plan.kv_shape.page_bytes + embeds < free
 
 
 def test_layers_that_draft_tokens_are_not_counted(tmp_path: Path) -> None:
