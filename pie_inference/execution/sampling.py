@@ -330,8 +330,17 @@ def top(logits: Tensor, width: int) -> tuple[Tensor, Tensor]:
     """Values and token ids [N, width] of the highest logits in order; equal ones in the order of their ids.
 
     Each logit becomes an integer: its high half has the order of the float, its low half is the id. So there are no
-    ties, which `topk` could order differently in another batch.
+    ties, which `topk` could order differently in another batch. These take memory, so only some rows at a time have
+    them.
     """
+    parts = [_top(logits[some], width) for some in _pieces(len(logits), logits.shape[1])]
+    if len(parts) == 1:
+        return parts[0]
+    values, tokens = zip(*parts, strict=True)
+    return torch.cat(values), torch.cat(tokens)
+
+
+def _top(logits: Tensor, width: int) -> tuple[Tensor, Tensor]:
     bits = logits.contiguous().view(torch.int32)
     ordered = bits ^ ((bits >> 31) & 0x7FFFFFFF)
     last = logits.shape[1] - 1

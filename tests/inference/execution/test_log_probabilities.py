@@ -1,8 +1,12 @@
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
+import pytest
 import torch
 
+from pie_inference.execution import sampling
 from pie_inference.execution.bias import bias_rows
 from pie_inference.execution.log_probabilities import Asked
 from testing.worker_batches import ints, sample_batch
@@ -27,6 +31,22 @@ def test_log_probabilities_are_those_of_the_logits_as_they_were() -> None:
     rows = np.repeat([0, 2, 3], [4, 1, 51])
     wanted = expected[torch.from_numpy(rows), torch.from_numpy(result.scored.astype(np.int64))]
     assert torch.allclose(torch.from_numpy(result.logprobs).double(), wanted, atol=1e-5)
+
+
+def test_rows_are_ranked_in_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
+    logits = torch.randn(64, 1000, generator=torch.Generator().manual_seed(4))
+    whole, ranked, topk = Asked.of(logits, ints([5] * 64)), [], torch.Tensor.topk
+
+    def noting(keys: torch.Tensor, width: int) -> Any:
+        ranked.append(keys.numel())
+        return topk(keys, width)
+
+    monkeypatch.setattr(torch.Tensor, "topk", noting)
+    monkeypatch.setattr(sampling, "MOST_LOGITS", 4096)
+    asked = Asked.of(logits, ints([5] * 64))
+    assert ranked == [4000] * 16
+    assert torch.equal(asked.tokens, whole.tokens)
+    assert torch.equal(asked.values, whole.values)
 
 
 def test_a_bias_is_added_to_the_rows_of_its_command() -> None:
