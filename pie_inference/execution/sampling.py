@@ -333,10 +333,10 @@ def top(logits: Tensor, width: int) -> tuple[Tensor, Tensor]:
     ties, which `topk` could order differently in another batch. These take memory, so only some rows at a time have
     them.
     """
-    parts = [_top(logits[some], width) for some in _pieces(len(logits), logits.shape[1])]
-    if len(parts) == 1:
-        return parts[0]
-    values, tokens = zip(*parts, strict=True)
+    pieces = [*_pieces(len(logits), logits.shape[1])]
+    if len(pieces) < 2:
+        return _top(logits, width)
+    values, tokens = zip(*(_top(logits[some], width) for some in pieces), strict=True)
     return torch.cat(values), torch.cat(tokens)
 
 
