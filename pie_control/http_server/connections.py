@@ -137,10 +137,22 @@ class Connections:
 
     def check(self, objection: Callable[[Scope], str]) -> None:
         """Ends those whose request or session may not go on: `objection` says why, or nothing."""
-        for watch in list(self._watches):
+
+        def look(watch: WatchedConnection) -> None:
             served = watch.protocol.serves()
             if watch.cut_at is None and served is not None and (reason := objection(served)):
                 self.end(watch, 401, "unauthorized", reason)
+
+        self._each(look)
+
+    def _each(self, look: Callable[[WatchedConnection], None]) -> None:
+        """Looks at all connections. One at which that fails is cut, and the others have their turn."""
+        for watch in list(self._watches):
+            try:
+                look(watch)
+            except Exception:
+                log.exception("a connection of %s is cut", watch.address or "a client")
+                watch.transport.abort()
 
     # ---- the sweep ----
 
@@ -158,20 +170,22 @@ class Connections:
 
     def sweep(self, now: float) -> None:
         """Ends the connections whose time is over."""
-        for watch in list(self._watches):
-            unsent = watch.transport.get_write_buffer_size()
-            if unsent == 0 or unsent < watch.unsent:
-                watch.progress = now
-            watch.unsent = unsent
-            if watch.cut_at is not None:
-                if now > watch.cut_at:
-                    watch.transport.abort()
-            elif now - watch.progress > STALLED_SECONDS:
-                reason = f"the client did not read for {STALLED_SECONDS:g} s"
-                log.warning("giving up a connection of %s: %s", watch.address or "a client", reason)
-                self.end(watch, 408, "overloaded", reason)
-            elif part := _overdue(watch, now):
-                self.end(watch, 408, "bad-request", f"the {part} of the request did not arrive in time: send it again")
+        self._each(lambda watch: self._look_at_time(watch, now))
+
+    def _look_at_time(self, watch: WatchedConnection, now: float) -> None:
+        unsent = watch.transport.get_write_buffer_size()
+        if unsent == 0 or unsent < watch.unsent:
+            watch.progress = now
+        watch.unsent = unsent
+        if watch.cut_at is not None:
+            if now > watch.cut_at:
+                watch.transport.abort()
+        elif now - watch.progress > STALLED_SECONDS:
+            reason = f"the client did not read for {STALLED_SECONDS:g} s"
+            log.warning("giving up a connection of %s: %s", watch.address or "a client", reason)
+            self.end(watch, 408, "overloaded", reason)
+        elif part := _overdue(watch, now):
+            self.end(watch, 408, "bad-request", f"the {part} of the request did not arrive in time: send it again")
 
     def end(self, watch: WatchedConnection, status: int, code: str, message: str) -> None:
         """The last word on a connection, which is cut a while later."""

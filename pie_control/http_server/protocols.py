@@ -215,7 +215,7 @@ class SessionProtocol(WebSocketsSansIOProtocol):
         closing = POLICY_VIOLATION if status == Unauthorized.status else TRY_AGAIN_LATER
         self.stop_keepalive()
         self.queue.put_nowait({"type": "websocket.disconnect", "code": closing, "reason": message})
-        if self.handshake_complete and not self.close_sent:
+        if self.handshake_complete and not self.close_sent and self.conn.state.name == "OPEN":
             self.conn.send_close(closing, message[:MAX_REASON_BYTES])
             self.transport.write(b"".join(self.conn.data_to_send()))
             self.close_sent = True

@@ -147,12 +147,15 @@ class HttpServer:
 
     async def _watch_keys(self, keys: Keys) -> None:
         """Sessions and requests end whose key was revoked or has expired, or that have none although the first one was
-        made."""
+        made. A fault is logged, and does not end the watch."""
         while True:
             await asyncio.sleep(WATCH_SECONDS)
-            if keys.look():
-                self._callers.forget_keys()
-                self._connections.check(self._callers.objection)
+            try:
+                if keys.look():
+                    self._callers.forget_keys()
+                    self._connections.check(self._callers.objection)
+            except Exception:
+                log.exception("the keys could not be looked at")
 
     def _bound_connections(self) -> None:
         """Allows as many as there are descriptors for, now that all processes of the server run."""

@@ -4,15 +4,24 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine
+from types import SimpleNamespace
 from typing import Any
 
+import pytest
 import uvicorn
 from starlette.types import Receive, Scope, Send
 from uvicorn.server import ServerState
 
-from pie_control.http_server.connections import Connections
-from pie_control.http_server.protocols import MAX_HEAD_BYTES, HttpProtocol
+from pie_control.http_server import server
+from pie_control.http_server.connections import HEADER_SECONDS, Connections, clock
+from pie_control.http_server.protocols import MAX_HEAD_BYTES, HttpProtocol, SessionProtocol
+from pie_control.http_server.server import HttpServer
+from tests.helpers.guard import HANG_SECONDS
 
+UPGRADE = (
+    b"GET /v1/session HTTP/1.1\r\nHost: localhost\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n"
+    b"Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: " + b"A" * 22 + b"==\r\n\r\n"
+)
 POST = b"POST / HTTP/1.1\r\nHost: localhost\r\nContent-Length: %d\r\n"
 
 
@@ -21,6 +30,7 @@ class Wire(asyncio.Transport):
 
     def __init__(self) -> None:
         super().__init__()
+        self.protocol: Any = None
         self.written: list[bytes] = []
         self.closed = False
         self.news = asyncio.Event()
@@ -47,6 +57,15 @@ class Wire(asyncio.Transport):
 
     resume_reading = pause_reading
 
+    def set_protocol(self, protocol: asyncio.BaseProtocol) -> None:
+        self.protocol = protocol
+
+    def get_protocol(self) -> Any:
+        return self.protocol
+
+    def abort(self) -> None:
+        self.closed = True
+
     async def until(self, is_there: Callable[[], bool]) -> None:
         while not is_there():
             self.news.clear()
@@ -66,12 +85,23 @@ async def echo(scope: Scope, receive: Receive, send: Send) -> None:
     await send({"type": "http.response.body", "body": body})
 
 
+def connect(app: Any, registry: Connections) -> Wire:
+    """A new connection."""
+    members = {"registry": registry}
+    config = uvicorn.Config(
+        app, log_config=None, lifespan="off", ws=type("Session", (SessionProtocol,), members), ws_ping_interval=None
+    )
+    wire = Wire()
+    wire.protocol = type("Http", (HttpProtocol,), members)(config=config, server_state=ServerState(), app_state={})
+    wire.protocol.connection_made(wire)
+    return wire
+
+
 def connected(test: Callable[[HttpProtocol, Wire], Coroutine[Any, Any, None]]) -> None:
     async def run() -> None:
-        config = uvicorn.Config(echo, log_config=None, lifespan="off")
-        kind = type("Http", (HttpProtocol,), {"registry": Connections(9, 9)})
-        wire, protocol = Wire(), kind(config=config, server_state=ServerState(), app_state={})
-        protocol.connection_made(wire)
+        wire = connect(echo, Connections(9, 9))
+        protocol = wire.protocol
+        assert isinstance(protocol, HttpProtocol)
         await test(protocol, wire)
         protocol.connection_lost(None)
 
@@ -132,3 +162,75 @@ def test_a_large_head_behind_a_body_is_refused() -> None:
         assert wire.closed
 
     connected(test)
+
+
+async def session(scope: Scope, receive: Receive, send: Send) -> None:
+    """Takes all that comes until the end."""
+    await receive()
+    await send({"type": "websocket.accept"})
+    while (await receive())["type"] != "websocket.disconnect":
+        pass
+
+
+def test_a_session_that_its_client_has_closed_keeps_no_other_one_from_ending() -> None:
+    """A client whose bytes still wait stays a connection for a while after its own last word."""
+
+    async def run() -> None:
+        registry = Connections(9, 9)
+        wires = [connect(session, registry) for _ in range(3)]
+        for wire in wires:
+            wire.protocol.data_received(UPGRADE)
+            await wire.until(lambda: statuses(wire) == [b"101"])  # noqa: B023
+        for wire in wires[:2]:
+            wire.protocol.data_received(b"\x88\x80\0\0\0\0")  # closes
+        registry.check(lambda _: "the key was revoked")
+        assert all(wire.closed and wire.protocol.watch.cut_at is not None for wire in wires)
+        assert b"the key was revoked" in wires[2].written[-1]
+        for wire in wires:
+            wire.protocol.connection_lost(None)
+
+    asyncio.run(asyncio.wait_for(run(), HANG_SECONDS))
+
+
+def test_a_connection_that_cannot_be_looked_at_is_cut_alone(caplog: pytest.LogCaptureFixture) -> None:
+    def fail(*_: object) -> Any:
+        raise ZeroDivisionError
+
+    async def run() -> None:
+        registry = Connections(9, 9)
+        wires = [connect(session, registry) for _ in range(3)]
+        wires[1].protocol.serves = wires[2].protocol.is_reading = fail
+        registry.check(lambda _: "the key was revoked")
+        assert [wire.closed for wire in wires] == [False, True, False]
+        wires[1].protocol.connection_lost(None)
+        registry.sweep(clock() + HEADER_SECONDS + 1)
+        assert all(wire.closed for wire in wires)
+        assert statuses(wires[0]) == [b"408"]
+
+    asyncio.run(run())
+    assert caplog.text.count("is cut") == 2
+
+
+def test_a_fault_does_not_end_the_watch_over_keys(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def run() -> None:
+        checked = asyncio.Event()
+        looks = iter([True])
+        faults = [ZeroDivisionError()]
+        callers = SimpleNamespace(forget_keys=lambda: None, objection=None)
+        served: Any = SimpleNamespace(_callers=callers, _connections=SimpleNamespace(check=lambda _: checked.set()))
+
+        def look() -> bool:
+            if faults:
+                raise faults.pop()
+            return next(looks, False)
+
+        keys: Any = SimpleNamespace(look=look)
+        watch = asyncio.create_task(HttpServer._watch_keys(served, keys))
+        await asyncio.wait_for(checked.wait(), HANG_SECONDS)
+        watch.cancel()
+
+    monkeypatch.setattr(server, "WATCH_SECONDS", 0.0)
+    asyncio.run(run())
+    assert "could not be looked at" in caplog.text
