@@ -44,7 +44,8 @@ class ProgramCompiler:
 
     async def bring(self, program: Program, host: ProgramHost, data: bytes | None = None) -> int:
         """Has a host ready to launch a program, whose content is `data` or lies in the store; returns the bytes that
-        this takes there. Raises BadProgram, UnknownName if the program is gone, Overloaded if the host ends."""
+        this takes there. Raises BadProgram, UnknownName if the program is gone, Overloaded if the host ends or the
+        program cannot be read now."""
         if program.kind != "component":
             return await self._bring_python(program, host, await self._content(program, data))
         path = await self._compiled(program, data)

@@ -26,7 +26,7 @@ from typing import Literal
 
 from pie_inference.options.cache_files import NotPrivate, private_folder, read_own_file, remove, write_atomically
 
-from ..errors import BadProgram, ConfigError, StorageFull
+from ..errors import BadProgram, ConfigError, Overloaded, StorageFull
 from ..tenants.tenant import DEFAULT_TENANT
 from .shelf import Kept, Owners, Shelf, check_label, check_name, owners_of
 
@@ -226,15 +226,17 @@ class ProgramStore:
         return None
 
     def try_read(self, program: Program) -> bytes | None:
-        """The content of a stored program; None if it is damaged, or was deleted by another process. A large one takes
-        time: call this in a thread."""
+        """The content of a stored program; None if it is damaged, or was deleted by another process. Raises Overloaded
+        if the system cannot read it now. A large one takes time: call this in a thread."""
         if program.hash in self._contents:
             return self._contents[program.hash]
         try:
             data = read_own_file(program.path)
         except OSError as error:
             logger.warning("program %s cannot be read: %s", program.hash, error)
-            return None
+            if isinstance(error, (FileNotFoundError, PermissionError)) or error.errno == errno.ELOOP:
+                return None  # there is none, or what is there is not ours: ELOOP tells of a symlink
+            raise Overloaded(f"program {program.title!r} cannot be read now: try again later") from None
         if content_hash(data) == program.hash:
             return data
         logger.warning("program %s is damaged: %s", program.hash, program.path)

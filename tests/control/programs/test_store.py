@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import errno
 import hashlib
 import json
@@ -9,10 +10,14 @@ import logging
 import os
 import time
 from pathlib import Path
+from typing import cast
 
 import pytest
 
-from pie_control.errors import BadProgram, BadRequest, ConfigError, StorageFull, UnknownName
+from pie_control.errors import BadProgram, BadRequest, ConfigError, Overloaded, StorageFull, UnknownName
+from pie_control.programs.compiling import ProgramCompiler
+from pie_control.programs.native import NativeCompiler
+from pie_control.programs.program_host import ProgramHost
 from pie_control.programs.store import SERVER, Program, ProgramInfo, ProgramStore, StoreLimits, kind_of
 
 SOURCE = "async def main(args):\n    return 'ü'\n".encode()
@@ -319,6 +324,25 @@ def test_a_file_that_others_can_write_or_a_symlink_is_not_read(tmp_path: Path) -
     os.rename(program.path, tmp_path / "elsewhere")
     program.path.symlink_to(tmp_path / "elsewhere")
     assert store.try_read(program) is None
+
+
+@pytest.mark.parametrize("number", [errno.EMFILE, errno.EIO])
+def test_a_program_that_cannot_be_read_for_a_while_is_not_taken_for_damaged(
+    number: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its launch is refused, but nobody forgets it."""
+
+    def fail(path: Path) -> bytes:
+        raise OSError(number, os.strerror(number), str(path))
+
+    store = ProgramStore(tmp_path)
+    put(store, SOURCE, "name")
+    compiler = ProgramCompiler(store, cast(NativeCompiler, None))
+    with monkeypatch.context() as patched:
+        patched.setattr("pie_control.programs.store.read_own_file", fail)
+        with pytest.raises(Overloaded, match="cannot be read now: try again"):
+            asyncio.run(compiler.bring(store.get("name"), cast(ProgramHost, None)))
+    assert read(store, "name") == SOURCE
 
 
 @pytest.mark.parametrize("folder", [".", "programs", "compiled"])
