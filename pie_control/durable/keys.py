@@ -89,9 +89,9 @@ class Keys:
         version = next((value for (value,) in found), 0)
         if version == self._version and now < self._next_expiry:
             return False
-        self._version = version
         rows = self._reader.execute(f"SELECT digest, {COLUMNS} FROM keys")
         self._by_digest = {digest: _record(row) for digest, *row in rows}
+        self._version = version  # now that they are known: a failure is made good at the next look
         coming = (one.expires for one in self._by_digest.values() if one.expires is not None and one.is_valid(now))
         self._next_expiry = min(coming, default=float("inf"))
         return True
