@@ -26,7 +26,7 @@ async def read_body(request: Request, kind: type[T]) -> T:
     body = await request.body()
     try:
         return msgspec.json.decode(body, type=kind)
-    except (msgspec.DecodeError, RecursionError) as error:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise BadRequest(f"the request is malformed: {error}") from None
 
 

@@ -106,7 +106,7 @@ class Session:
     def _read(self, frame: str | bytes) -> Sequence[wire.Request]:
         try:
             return wire.decode_requests(frame)
-        except (msgspec.DecodeError, RecursionError) as error:
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
             refusal = BadRequest(f"a frame holds a request or a list of requests as JSON: {error}")
             self._buffer.put(wire.Error(_id_of(frame), error_body(refusal)))
             return ()
@@ -206,5 +206,5 @@ def _id_of(frame: str | bytes) -> int | None:
     """The id of a request that is otherwise malformed, so that its sender learns which one it was."""
     try:
         return msgspec.json.decode(frame, type=_OnlyId).id
-    except (msgspec.DecodeError, RecursionError):
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return None

@@ -171,6 +171,7 @@ def test_system_routes() -> None:
         ("POST", "/v1/inferlets", {"json": {"program": "nothing"}}, 404, "unknown-name"),
         ("POST", "/v1/inferlets", {"json": {"program": "hello", "argument": []}}, 400, "bad-request"),
         ("POST", "/v1/inferlets", {"content": b"{"}, 400, "bad-request"),
+        ("POST", "/v1/inferlets", {"content": b'{"program": "\xff"}'}, 400, "bad-request"),
         ("POST", "/v1/programs?name=bad.py", {"content": b"def"}, 422, "bad-program"),
         ("POST", "/v1/programs", {"content": b"#" * 2000}, 413, "too-large"),
         ("POST", "/v1/inferlets", {"content": b" " * 70_000}, 413, "too-large"),

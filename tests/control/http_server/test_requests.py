@@ -188,10 +188,12 @@ def test_refusals_of_frames_that_nobody_reads_are_bounded_too(monkeypatch: pytes
         '{"type": "launch", "id": 1, "program": "x", "arguments": ' + "[" * 100_000,
         '{"type": "models", "id": 1, "more": ' + '{"a":' * 50_000 + "1" + "}" * 50_000 + "}",
         '{"type": "terminate", "id": 1, "inferlet": "i1", "reason": "\\ud800"}',
+        b'{"type": "terminate", "id": 1, "inferlet": "\xff"}',
+        b'{"type": "terminate", "id": "\xff"}',
     ],
-    ids=["many", "deep list", "deep arguments", "deep object", "surrogate"],
+    ids=["many", "deep list", "deep arguments", "deep object", "surrogate", "no UTF-8", "id in no UTF-8"],
 )
-def test_a_frame_that_is_too_much_is_refused_and_the_session_goes_on(frame: str) -> None:
+def test_a_frame_that_is_too_much_is_refused_and_the_session_goes_on(frame: str | bytes) -> None:
     async def test(url: str, runtime: FakeServerApi) -> None:
         async with open_session(url) as socket:
             await socket.send(frame)
