@@ -29,6 +29,7 @@ MALFORMED = (
     "this is no well-formed HTTP/1.1 request: a line of it is no header, for example, or it has Content-Length and "
     "Transfer-Encoding, of which a request has one, not both"
 )
+UNANSWERED = "a session cannot begin before the request ahead of it is answered: open another connection"
 MAX_HEAD_BYTES = 64 << 10
 """The line and the headers of a request have at most so many together."""
 MAX_REASON_BYTES = 123
@@ -112,6 +113,13 @@ class HttpProtocol(HttpToolsProtocol):
     def on_message_complete(self) -> None:
         self._is_mixed = True
         super().on_message_complete()
+
+    def handle_websocket_upgrade(self) -> None:
+        """A request that is not answered yet would not hear any more that its client leaves."""
+        if self.cycle is None or self.cycle.response_complete:
+            super().handle_websocket_upgrade()
+        else:
+            self._refuse(400, UNANSWERED)
 
     def send_400_response(self, msg: str) -> None:
         """The parser refuses what a proxy could take for something else, too: one that goes by the other length would

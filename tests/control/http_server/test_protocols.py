@@ -164,6 +164,25 @@ def test_a_large_head_behind_a_body_is_refused() -> None:
     connected(test)
 
 
+def test_no_session_begins_behind_a_request_that_is_not_answered() -> None:
+    """Its connection would belong to the session, and so the request would never hear that its client left."""
+    left = asyncio.Event()
+
+    async def waits(scope: Scope, receive: Receive, send: Send) -> None:
+        while (await receive())["type"] != "http.disconnect":
+            pass
+        left.set()
+
+    async def run() -> None:
+        wire = connect(waits, Connections(9, 9))
+        wire.protocol.data_received(b"GET /v1/dashboard HTTP/1.1\r\nHost: localhost\r\n\r\n" + UPGRADE)
+        assert statuses(wire) == [b"400"]
+        wire.protocol.connection_lost(None)
+        await left.wait()
+
+    asyncio.run(asyncio.wait_for(run(), HANG_SECONDS))
+
+
 async def session(scope: Scope, receive: Receive, send: Send) -> None:
     """Takes all that comes until the end."""
     await receive()
