@@ -13,6 +13,7 @@ from pie_control.errors import BadProgram, BadRequest
 from pie_control.programs.fair_places import FairPlaces
 
 MOST_BYTES = 1 << 20
+"""Of a program, and of what is found in it."""
 SECONDS = 20.0
 """By the clock; of processor time half of it."""
 MEMORY_BYTES = 1 << 30
@@ -46,7 +47,8 @@ async def _run(path: Path) -> list[dict[str, Any]]:
     try:
         _bound(process.pid)
         async with asyncio.timeout(SECONDS):
-            output, said = await process.communicate()
+            output, said = await asyncio.gather(_beginning(process.stdout), _beginning(process.stderr))
+            await process.wait()
     except TimeoutError:
         raise BadProgram(f"the check took longer than {SECONDS:g} s: make the program smaller") from None
     finally:
@@ -57,8 +59,20 @@ async def _run(path: Path) -> list[dict[str, Any]]:
         last = said.decode(errors="replace").strip().rpartition("\n")[2].replace(str(path), FILE)
         reason = last or f"its process ended with {process.returncode}"
         raise BadProgram(f"the program cannot be checked: {reason}")
+    if len(output) > MOST_BYTES:
+        raise BadProgram(f"there are more findings than {MOST_BYTES} bytes of them: check the program by `pie check`")
     found: list[dict[str, Any]] = json.loads(output)
     return found
+
+
+async def _beginning(stream: asyncio.StreamReader | None) -> bytes:
+    """All that comes, but of more than MOST_BYTES only a little more."""
+    assert stream is not None
+    read = bytearray()
+    while piece := await stream.read(1 << 16):
+        if len(read) <= MOST_BYTES:
+            read += piece
+    return bytes(read)
 
 
 def _bound(pid: int) -> None:

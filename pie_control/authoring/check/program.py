@@ -16,6 +16,8 @@ from .findings import Finding
 from .modules import imports, is_there
 from .walk import Walk
 
+MOST_SOURCE = 200
+"""Characters of its line that a finding shows."""
 NO_ENTRY = "decorate a function with @inferlet, or name it `main`: async def main(args)"
 
 
@@ -79,7 +81,7 @@ def _check_file(path: Path, name: str, own: set[str], *, is_entry: bool) -> Iter
     lines = text.splitlines()
 
     def finding(line: int, column: int, message: str, advice: str) -> Finding:
-        source = lines[line - 1].strip() if 0 < line <= len(lines) else ""
+        source = lines[line - 1].strip()[:MOST_SOURCE] if 0 < line <= len(lines) else ""
         return Finding(name, line, column, message, advice, source)
 
     try:

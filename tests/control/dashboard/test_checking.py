@@ -43,6 +43,22 @@ def test_a_check_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
         asyncio.run(Checker().check(b"x = 1", "alice"))
 
 
+def test_findings_are_bounded() -> None:
+    """Each tells of its line, which may be all of the program."""
+    line = b"input(); " * 200
+
+    async def check() -> None:
+        checker = Checker()
+        padded = line + b"#" * (checking.MOST_BYTES - 10_000)
+        found = await checker.check(b"async def main(args):\n    " + padded, "alice")
+        assert len(found) >= 200
+        assert len(json.dumps(found)) < checking.MOST_BYTES
+        with pytest.raises(BadProgram, match="more findings than"):
+            await checker.check(b"async def main(args):\n    " + line * 50, "alice")
+
+    asyncio.run(check())
+
+
 def test_examples_can_be_loaded() -> None:
     found = json.loads(examples())
     assert {"hello", "react", "tree_of_thought"} <= set(found)
