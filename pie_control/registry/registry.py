@@ -20,6 +20,8 @@ from ..tenants.tenant import DEFAULT_STANDING, DEFAULT_TENANT, Standing, Tenant
 from .entry import Entry
 from .kept import RecordKeeper
 
+MOST_ID = 20
+"""Characters of an id: numbers have at most 63 bits."""
 KEPT_ENDED = 1000
 """Number of ended inferlets that clients can still ask about."""
 KEPT_ENDED_BYTES = 64 << 20
@@ -188,7 +190,8 @@ class Registry:
 
     def get(self, inferlet_id: str, tenant: str | None = DEFAULT_TENANT.name) -> Entry:
         """A running or recently ended inferlet of a tenant, or of any (None); raises UnknownName."""
-        number = int(inferlet_id[1:]) if inferlet_id[:1] == "i" and inferlet_id[1:].isdecimal() else 0
+        is_id = inferlet_id[:1] == "i" and inferlet_id[1:].isdecimal() and len(inferlet_id) <= MOST_ID
+        number = int(inferlet_id[1:]) if is_id else 0
         found = self._running.get(number) or self._ended.get(number)
         if found is None and self._keeper and 0 < number < 1 << 63:
             found = self._keeper.find(number)
