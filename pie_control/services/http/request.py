@@ -182,7 +182,11 @@ def redirected(request: HttpRequest, status: int, location: str) -> HttpRequest:
     """The request that follows a redirect. Raises RequestFailed, InvalidArgument."""
     if not _URL.fullmatch(location):  # which `urljoin` would mend
         raise RequestFailed(f"{request.target.host} redirects to what is no URL: {_quoted(location)}")
-    target = parse_url(urljoin(request.target.url, location))
+    try:
+        url = urljoin(request.target.url, location)
+    except ValueError:
+        raise RequestFailed(f"{request.target.host} redirects to what is no URL: {_quoted(location)}") from None
+    target = parse_url(url)
     if request.target.scheme == "https" and target.scheme == "http":
         raise RequestFailed(f"{request.target.host} redirects from https to http, to {target.host}: not followed")
     method, headers, body = request.method, request.headers, request.body

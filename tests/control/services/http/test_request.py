@@ -140,6 +140,8 @@ def test_a_redirect_keeps_the_method_or_asks_anew(method: str, status: int, afte
 def test_a_redirect_never_leaves_https_or_http() -> None:
     with pytest.raises(RequestFailed, match="from https to http"):
         redirected(asked(), 302, "http://a.example/")
+    with pytest.raises(RequestFailed, match="redirects to what is no URL"):
+        redirected(asked(), 302, "http://[")
     for location in ("file:///etc/passwd", "gopher://a", "http://u:p@b/", "https://a\r\nb"):
         with pytest.raises(CallError):
             redirected(asked(), 302, location)
