@@ -31,10 +31,15 @@ class HttpClient:
         self._network: asyncio.Task[Any] | None = None
 
     async def network(self) -> Any:
-        """What connects; loaded at the first request, on a thread."""
+        """What connects; loaded at the first request, on a thread, and again at the next one if that failed."""
         if self._network is None:
             self._network = asyncio.get_running_loop().create_task(asyncio.to_thread(_load))
+            self._network.add_done_callback(self._loaded)
         return await asyncio.shield(self._network)
+
+    def _loaded(self, network: asyncio.Task[Any]) -> None:
+        if not network.cancelled() and network.exception() is not None:
+            self._network = None
 
     def outbound(self, tenant: Tenant, most: int, most_bytes: int, work: Work, may: bool = True) -> Outbound:
         """The requests of an inferlet: `most` at a time, with responses of `most_bytes`. `work`: see `Exchange`.

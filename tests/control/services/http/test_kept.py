@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import gzip
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 import pytest
 
-from pie_control.services.http import exchange, kept
+from pie_control.errors import CallError
+from pie_control.services.http import exchange, kept, outbound
 from pie_control.services.http.outbound import HttpClient
 from pie_control.tenants.tenant import Tenant
 from tests.control.services.http.test_exchange import LOCAL, MOST_BYTES, Caller, at_once, check, echo
@@ -31,6 +33,21 @@ async def get(client: HttpClient, caller: Caller, url: str, method: str = "GET",
     while client.under_way:
         await asyncio.sleep(0.001)
     return text
+
+
+def test_what_could_not_be_loaded_is_loaded_at_the_next_request(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail() -> None:
+        raise OSError(errno.EMFILE, "too many open files")
+
+    async def test() -> None:
+        async with clients() as (client, one, _), serving(echo, keeps=True) as web:
+            with monkeypatch.context() as patched:
+                patched.setattr(outbound, "_load", fail)
+                with pytest.raises(CallError):
+                    await one.text(web.url())
+            assert await get(client, one, web.url("/again")) == "/again"
+
+    check(test)
 
 
 def test_a_connection_serves_one_request_after_the_other_of_a_tenant() -> None:
