@@ -38,7 +38,7 @@ COSTS = {wire.Send: 1, wire.LaunchInferlet: 4}
 NEEDED = {wire.Statistics: "admin"} | dict.fromkeys(
     (wire.LaunchInferlet, wire.Attach, wire.Send, wire.Terminate, wire.Detach), "launch"
 )
-"""The capability that a key needs for a request; the others only look."""
+"""The capability that a key needs for a request; the others only look, except at a stack, which the inferlet tells."""
 DISCONNECTED = "its client disconnected"
 
 
@@ -113,7 +113,8 @@ class Session:
 
     async def _take_request(self, request: wire.Request) -> None:
         try:
-            self._caller.check(NEEDED.get(type(request)))
+            asks_for_stack = isinstance(request, wire.ShowInferlet) and request.stack
+            self._caller.check("launch" if asks_for_stack else NEEDED.get(type(request)))
             if isinstance(request, wire.LaunchInferlet):
                 self._start_launch(request)
             elif isinstance(request, wire.Attach):

@@ -32,6 +32,7 @@ from pie_control.tenants.tenant import Standing
 from tests.control.tenants.test_accounts import ALICE, BOB, NEW, written
 from tests.helpers.fake_server_api import FakeServerApi, serve_async
 from tests.helpers.guard import HANG_SECONDS
+from tests.helpers.sessions import exchange, open_session
 
 
 def tenants(**tokens: str) -> str:
@@ -234,3 +235,22 @@ def test_refusals_and_what_an_admin_did_are_noted(tmp_path: Path) -> None:
         database.close()
 
     serve_async(test)
+
+
+def test_a_key_that_only_looks_asks_no_inferlet_for_its_stack(tmp_path: Path) -> None:
+    """Over a session as by `POST /v1/inferlets/{inferlet}/stack`."""
+    key = make_key()
+    database = open_database(tmp_path)
+    add_key(database, "default", "viewer", digest_of(key), key[-4:], (), None)
+    server = FakeServerApi()
+    server.keys = Keys(database)
+
+    async def test(url: str, _: FakeServerApi) -> None:
+        async with open_session(url, additional_headers={"authorization": f"Bearer {key}"}) as socket:
+            for number, (stack, code) in enumerate([(True, "forbidden"), (False, "unknown-name")]):
+                request = {"type": "inferlet", "id": number, "inferlet": "i9", "stack": stack}
+                (refusal,) = await exchange(socket, request)
+                assert refusal["error"]["code"] == code
+
+    serve_async(test, server)
+    database.close()
