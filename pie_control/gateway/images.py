@@ -7,8 +7,9 @@ import re
 from base64 import b64decode
 from hashlib import sha256
 
-WRITTEN = re.compile(rb'(?<!\\)"(?:data:image\\?/[\w.+-]+;base64,)?((?:[A-Za-z0-9+/]|\\/){64,}={0,2})"')
-"""A JSON text that is base64, alone or as the data URL of an image."""
+WRITTEN = re.compile(rb'(?<!\\)"(?:data:image\\?/[\w.+-]+;base64,)?([A-Za-z0-9+/\\]{64,}={0,2})"')
+"""A JSON text that may be base64, alone or as the data URL of an image. No group repeats: `re` would keep 130 bytes for
+each time."""
 
 
 def images_of(body: bytes) -> dict[str, bytes]:

@@ -10,6 +10,7 @@ from typing import Any
 
 import msgspec
 
+from ..services.nesting import depth_of
 from ..tenants.tenant import MOST_PRIORITY
 from .refusal import Refused
 
@@ -53,26 +54,15 @@ class Target:
 
 def read_request(route: str, id: str, body: bytes) -> ServedRequest:
     """The request in a body; raises Refused for what is no JSON object, or has a `model` or `stream` of a wrong type.
-    Other fields are the program's."""
+    Other fields are the program's. Takes time if the body is large."""
     try:
         known = _decoder.decode(body)
-        if _nests_deeply(body):
+        if body.count(b"[") + body.count(b"{") > MOST_LEVELS and depth_of(body) > MOST_LEVELS:
             raise RecursionError(f"its objects and lists are nested more than {MOST_LEVELS} deep")
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         field = FIELD.search(str(error))
         raise Refused(400, f"the request is malformed: {error}", "bad-request", field[1] if field else None) from None
     return ServedRequest(route, id, body, known.model or "", bool(known.stream), _priority(known.priority))
-
-
-def _nests_deeply(body: bytes) -> bool:
-    """Whether a body of JSON has more than MOST_LEVELS. Decoders bound that by what the host's stack holds."""
-    if body.count(b"[") + body.count(b"{") <= MOST_LEVELS:
-        return False
-    level = [msgspec.json.decode(body)]
-    for _ in range(MOST_LEVELS):
-        inside = (each for each in level if isinstance(each, dict | list))
-        level = [each for one in inside for each in (one.values() if isinstance(one, dict) else one)]
-    return any(isinstance(each, dict | list) for each in level)
 
 
 def _priority(value: object) -> int:

@@ -13,6 +13,8 @@ from ..errors import InvalidArgument
 
 MAX_DEPTH = 128
 """Levels of lists and objects within each other. Schemas of real tools have about ten."""
+PIECE = 1 << 20
+"""Bytes that are looked at together: each takes ten bytes of memory meanwhile."""
 
 
 def _steps() -> np.ndarray[tuple[int], np.dtype[np.int8]]:
@@ -30,16 +32,20 @@ def check_depth(text: str, what: str, most: int = MAX_DEPTH) -> None:
     Time is linear in the text; most texts have so few brackets that counting these is enough."""
     if text.count("[") + text.count("{") <= most:
         return
-    if _depth(text.encode("utf-8", "surrogatepass")) > most:
+    if depth_of(text.encode("utf-8", "surrogatepass")) > most:
         raise InvalidArgument(f"{what} nests lists and objects deeper than {most} levels: make it flatter")
 
 
-def _depth(text: bytes) -> int:
-    """The most brackets that are open at a time, in as much of the text as is JSON; there, quotes that no backslash
-    escapes begin and end strings in turn."""
+def depth_of(text: bytes) -> int:
+    """The most brackets and braces that are open at a time, in as much of the text as is JSON; there, quotes that no
+    backslash escapes begin and end strings in turn."""
     text = text.replace(b"\\\\", b"__").replace(b'\\"', b"__")  # backslashes pair up from the left
-    characters = np.frombuffer(text, np.uint8)
-    inside = np.cumsum(characters == ord('"'), dtype=np.int32) & 1
-    steps = _STEP[characters]
-    steps[inside == 1] = 0
-    return int(np.cumsum(steps, dtype=np.int32).max(initial=0))
+    most = level = quotes = 0
+    for begin in range(0, len(text), PIECE):
+        characters = np.frombuffer(text, np.uint8, min(PIECE, len(text) - begin), begin)
+        inside = np.cumsum(characters == ord('"'), dtype=np.int32) + quotes & 1
+        steps = _STEP[characters]
+        steps[inside == 1] = 0
+        levels = np.cumsum(steps, dtype=np.int32) + level
+        most, level, quotes = max(most, int(levels.max())), int(levels[-1]), int(inside[-1])
+    return most

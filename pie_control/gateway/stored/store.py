@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Coroutine
+from collections import Counter
+from collections.abc import Callable, Coroutine, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from ...durable.responses import ResponseRecord, Responses
@@ -18,6 +20,12 @@ from .running import Running
 
 MOST_TURNS = 1000
 """Answers before one, which a program gets with it."""
+MOST_CONVERSATION = 64 << 20
+"""Characters of an answer and those before it."""
+MOST_MARK = 64 << 20
+"""Bytes of all parts of what a program says to the server."""
+MOST_MARKS = 256 << 20
+"""Bytes of the parts that all programs of a tenant have said, each until its request is answered."""
 LOST = "the server ended before the answer did: ask again"
 
 
@@ -30,6 +38,7 @@ class StoredAnswers:
         self._is_stopping = is_stopping
         self._running: dict[tuple[str, str], Running] = {}
         self._tasks: set[asyncio.Task[Any]] = set()
+        self._parts: Counter[str] = Counter()  # bytes, by tenant
 
     def hold(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         """Runs what may outlive the request that it comes of."""
@@ -89,15 +98,38 @@ class StoredAnswers:
                     running.add(error_event(refused))
         is_over = not record.background or running.is_cancelled or error is None or not self._is_stopping()
         stored = running.end(body, time.time(), error)
-        if is_over:
-            await self._put(stored)
-        del self._running[record.tenant, record.id]
-        running.finish()
+        try:
+            if is_over:
+                await self._put(stored)
+        finally:
+            del self._running[record.tenant, record.id]
+            running.finish()
 
     async def _put(self, record: ResponseRecord) -> None:
         done = asyncio.Event()
         self._responses.put(record, done.set)
         await done.wait()
+
+    @contextmanager
+    def parts_of(self, tenant: str) -> Iterator[Callable[[str], None]]:
+        """Counts the parts of what a program of a tenant says to the server, while it runs; what this gives is called
+        with each of them, and raises Refused if there are too many."""
+        held = 0
+
+        def hold(text: str) -> None:
+            nonlocal held
+            count = len(text.encode("utf-8", "surrogatepass"))
+            for bound, there, whose in ((MOST_MARK, held, "a program"), (MOST_MARKS, self._parts[tenant], "a tenant")):
+                if there + count > bound:
+                    raise Refused(413, f"{whose} has more than {bound >> 20} MiB stored by the server at a time")
+            self._parts[tenant] += count
+            held += count
+
+        try:
+            yield hold
+        finally:
+            self._parts[tenant] -= held
+            self._parts += Counter()  # drops tenants without any
 
     # ---- for clients ----
 
@@ -116,12 +148,20 @@ class StoredAnswers:
     def conversation(self, tenant: str, id: str) -> str:
         """An answer and those before it, oldest first, as JSON: [{"input": ..., "body": ...}, ...]. Raises Refused."""
         turns: list[str] = []
+        seen: set[str] = set()
+        size = 0
         while id:
             if len(turns) == MOST_TURNS:
                 raise Refused(400, f"the conversation has more than {MOST_TURNS} turns: begin a new one")
+            if id in seen:
+                raise Refused(400, f"the response {id[:80]!r} comes before itself: begin a new conversation")
+            seen.add(id)
             found = (self._responses.find_kept(tenant, id) if turns else None) or self.find(tenant, id)
             if isinstance(found, Running):
                 raise Refused(400, f"Response with id {id[:80]!r} is not finished yet: wait for its end")
+            size += len(found.input) + len(found.body)
+            if size > MOST_CONVERSATION:
+                raise Refused(400, f"the conversation is longer than {MOST_CONVERSATION >> 20} MiB: begin a new one")
             turns.append(f'{{"input": {found.input}, "body": {found.body}}}')
             id = found.previous
         return f"[{', '.join(reversed(turns))}]"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pie_control.gateway.gateway import Gateway
+from pie_control.gateway.refusal import Refused
 from pie_control.gateway.request import read_request
 from pie_control.gateway.stored.store import LOST
 
@@ -19,6 +20,10 @@ async def begin_again(gateway: Gateway, callers: Callers, attachments: Attachmen
         if not record.background or api is None:
             await gateway.stored.fail(record, LOST)
             continue
-        request = read_request(record.route, record.request_id, record.request)
+        try:
+            request = read_request(record.route, record.request_id, record.request)
+        except Refused as error:
+            await gateway.stored.fail(record, str(error))
+            continue
         made = ServedResponse(gateway, request, api, None, attachments, launches)
         gateway.stored.hold(made.again(record))

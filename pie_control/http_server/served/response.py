@@ -32,8 +32,6 @@ from .dialects import dialect_of, error_event
 from .sending import COMMENT, COMMENT_SECONDS, Headers, send_body, send_events, start_events
 
 LEFT = "the client of the request that it served has left"
-MOST_MARK = 128 << 20
-"""Characters of all parts of what a program says to the server."""
 CHUNK_BYTES = 64 << 10
 """A chunk ends with the event that reaches this size."""
 
@@ -145,14 +143,19 @@ class ServedResponse(Response):
 
     async def _begin(self, inferlet: Entry) -> Running | None:
         """What the program says to the server before anything else; the answer, if it shall be stored."""
+        with self._gateway.stored.parts_of(self._api.standing.tenant.name) as hold:
+            return await self._begin_by(inferlet, hold)
+
+    async def _begin_by(self, inferlet: Entry, hold: Callable[[str], None]) -> Running | None:
         stored, tenant, parts = self._gateway.stored, self._api.standing.tenant.name, ""
         while True:
             self._first = event = await self._next(inferlet)
             mark = read_mark(event.text) if isinstance(event, Message) else None
             if isinstance(mark, Part):
+                hold(mark.text)
                 parts += mark.text
                 mark = mark if mark.text else read_mark(parts)
-            if mark is None or len(parts) > MOST_MARK:
+            if mark is None:
                 return None
             self._first = None
             if isinstance(mark, Store):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Coroutine
 from typing import Any
 
@@ -33,6 +34,8 @@ BODY = {
 ANSWERS: dict[int | str, dict[str, Any]] = {
     200: {"description": "What the program answers.", "content": {"application/json": {}, "text/event-stream": {}}}
 }
+LARGE = 64 << 10
+"""Bytes of a body that is read beside the event loop."""
 STATUSES = (404, 409, 413, 422, 429)
 
 
@@ -71,7 +74,8 @@ def _add(
         """Runs a program for the request, as docs/serving-programs.md says. With `stream`, the answer is server-sent
         events. 404 `model_not_found`: no such model, adapter or program. The program ends when the client leaves."""
         try:
-            served = read_request(path, request_id(request.headers), await request.body())
+            told = path, request_id(request.headers), await request.body()
+            served = read_request(*told) if len(told[2]) < LARGE else await asyncio.to_thread(read_request, *told)
         except Refused as error:
             return dialect_of(path).answer(error)
         return ServedResponse(gateway, served, caller.api, request.client, attachments, launches)

@@ -18,6 +18,7 @@ from pie_control.durable.responses import DAY, AtOnce, ResponseRecord, Responses
 from pie_control.durable.state import State
 from pie_control.gateway.refusal import Refused
 from pie_control.gateway.request import ServedRequest
+from pie_control.gateway.stored import store
 from pie_control.gateway.stored.marks import Store
 from pie_control.gateway.stored.store import StoredAnswers
 from tests.helpers.guard import HANG_SECONDS
@@ -107,6 +108,40 @@ def test_a_restart_finds_what_was_stored_and_what_was_made(tmp_path: Path) -> No
         state = State(tmp_path / "state", 30.0, 1 << 30)
         asyncio.run(body(state))
         state.close()
+
+
+@pytest.mark.parametrize("ring", [["resp_1"], ["resp_1", "resp_2"]])
+def test_an_answer_that_comes_before_itself_is_not_gone_round(ring: list[str], responses: Responses) -> None:
+    put(responses, *(replace(ONE, id=id, previous=ring[number - 1]) for number, id in enumerate(ring)))
+    with pytest.raises(Refused, match="'resp_1' comes before itself"):
+        StoredAnswers(responses).conversation("alice", "resp_1")
+
+
+def test_a_conversation_has_a_bound(responses: Responses, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(store, "MOST_CONVERSATION", 2 * len(ONE.input + ONE.body))
+    put(responses, *(replace(ONE, id=f"resp_{n}", previous=f"resp_{n - 1}" if n else "") for n in range(3)))
+    answers = StoredAnswers(responses)
+    assert len(json.loads(answers.conversation("alice", "resp_1"))) == 2
+    with pytest.raises(Refused, match="longer than"):
+        answers.conversation("alice", "resp_2")
+
+
+def test_parts_of_what_programs_say_are_counted_until_their_requests_are_over(
+    responses: Responses, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(store, "MOST_MARK", 8)
+    monkeypatch.setattr(store, "MOST_MARKS", 12)
+    answers = StoredAnswers(responses)
+    for _ in range(2):
+        with answers.parts_of("alice") as first, answers.parts_of("alice") as second, answers.parts_of("bob") as other:
+            first("\N{GRINNING FACE}a")
+            first("\ud800")
+            with pytest.raises(Refused, match="a program has more"):
+                first("a")
+            second("abcd")
+            with pytest.raises(Refused, match="a tenant has more"):
+                second("a")
+            other("abcdefgh")
 
 
 def test_what_later_ones_need_outlives_its_deletion_and_a_restart(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import tracemalloc
 from base64 import b64encode
 from hashlib import sha256
 
@@ -35,3 +36,13 @@ def test_images_of_a_body(text: str, found: list[bytes]) -> None:
     expected = {name(data): data for data in found}
     assert images_of(body.encode()) == expected
     assert images_of(body.replace("/", "\\/").encode()) == expected
+
+
+def test_long_texts_take_no_memory_beside_themselves() -> None:
+    body = b'["iVBORw0KGgo", "' + b"A" * (4 << 20) + b' "]'
+    tracemalloc.start()
+    try:
+        assert images_of(body) == {}
+        assert tracemalloc.get_traced_memory()[1] < 1 << 20
+    finally:
+        tracemalloc.stop()

@@ -42,7 +42,9 @@ def test_a_priority_that_is_none_is_for_the_program_to_refuse(value: object, pri
 def test_a_request_may_be_nested_and_long() -> None:
     parts = [[{"type": "text", "text": "x"}]] * 1000
     nested = b"[" * 255 + b"]" * 255
-    for body in (json.dumps({"parts": parts}).encode(), b'{"x": ' + nested + b"}"):
+    strings = b'{"x": ["' + (b"[" * 300 + b'\\" \\\\') + b'"]}'
+    flat = b'{"x": [' + b"{}," * 500_000 + b"[]]}"
+    for body in (json.dumps({"parts": parts}).encode(), b'{"x": ' + nested + b"}", strings, flat):
         assert read_request("/v1/completions", "r1", body).body == body
 
 
@@ -59,6 +61,7 @@ def test_a_request_may_be_nested_and_long() -> None:
         (b'{"stream": "yes"}', "stream"),
         (b'{"stream": 1}', "stream"),
         (b'{"model": "\xff"}', None),
+        (b'{"x": "' + b"a" * (1 << 20) + b'", "y": ' + b"[" * 256 + b"]" * 256 + b"}", None),
         *((b'{"x": ' + b"[" * levels + b"]" * levels + b"}", None) for levels in (256, 5000, 100_000)),
     ],
 )

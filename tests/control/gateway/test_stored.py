@@ -27,6 +27,8 @@ def test_marks_are_read_and_the_words_of_a_model_are_not() -> None:
     for words in ('{"served_store"', '{"served_fetch": {}}', ' {"served_fetch": {"id": "r1"}}', '{"served_error": {}}'):
         assert read_mark(words) is None
     assert read_mark('{"served_store": {"id": "r1", "body": 7}}') is None
+    for number in ("1e999", "1" * 5000):  # what the server could not read when the answer ends
+        assert read_mark(f'{{"served_store": {{"id": "r1", "body": {{"a": {number}}}}}}}') is None
 
 
 def test_readers_follow_from_where_they_want() -> None:

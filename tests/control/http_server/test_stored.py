@@ -115,17 +115,22 @@ def test_items_come_in_pages() -> None:
 
 
 def test_the_background_begins_again_after_a_restart_and_the_rest_has_failed() -> None:
-    def left(id: str, background: bool, model: str = "+store") -> ResponseRecord:
+    def left(
+        id: str, background: bool, model: str = "+store", body: str = '{"status": "in_progress"}'
+    ) -> ResponseRecord:
         request = b'{"model": "%s"}' % model.encode()
-        told = ("", request, "[]", '{"status": "in_progress"}', ())
+        told = ("", request, "[]", body, ())
         return ResponseRecord("default", id, "i9", PATH, id, 1.0, None, background, False, *told)
+
+    odd = left("unread", False, body='{"a": 1e999}'), left("no-request", True, '"')  # as older servers took them
 
     async def test() -> None:
         api = FakeServerApi()
-        for one in (left("background", True), left("rest", False), left("background-gone", True, "+nothing")):
+        for one in (left("background", True), left("rest", False), left("background-gone", True, "+nothing"), *odd):
             api.responses.put(one, lambda: None)
         async with serving(api) as url, http(url) as client:
-            assert (await client.get(f"{PATH}/rest")).json()["status"] == "failed"
+            for id in ("rest", "unread", "no-request"):
+                assert (await client.get(f"{PATH}/{id}")).json()["status"] == "failed"
             while not api.inferlets():
                 await asyncio.sleep(0.005)
             assert (await client.get(f"{PATH}/background")).json()["status"] == "in_progress"
