@@ -26,6 +26,7 @@ def try_next_dist(sequence: TokenSequence, k: int, temperature: float) -> Dist |
         step is None
         or queue is None
         or queue.last_step is not step
+        or sequence.has_own_queue  # the program may use it, too
         or step.stop != start
         or len(sequence.tokens) != start + 1
         or start >= pages.capacity

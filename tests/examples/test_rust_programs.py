@@ -93,6 +93,29 @@ def test_context_does_so_at_a_model_that_keeps_states(guest_cache: Path, tmp_pat
     assert dict(zip(features_of, results[::2], strict=True)) == dict(zip(features_of, results[1::2], strict=True))
 
 
+def test_a_generation_that_has_begun_goes_to_the_client_as_it_comes(worker: Worker, guest_cache: Path) -> None:
+    async def run() -> tuple[Any, list[str]]:
+        async with started(guest_cache, InProcessClient(worker), model=["demo"], warm_pool=0) as server:
+            info, listener = await server.upload(*features()), Listener()
+            await server.launch(info.program, ["what=begun"], listener=listener)
+            async with asyncio.timeout(HANG_SECONDS):
+                return result(await listener.ended), "".join(listener.messages).split("|")
+
+    (piece, rest, text, to_stop, rest_to_stop, text_to_stop, everything), sent = asyncio.run(run())
+    assert piece + rest == everything
+    assert text.endswith(everything)
+    assert text_to_stop.endswith(to_stop + rest_to_stop)
+    assert everything.startswith(to_stop + rest_to_stop)
+    assert len(to_stop + rest_to_stop) <= len(everything) - 8
+    assert sent == [rest, rest_to_stop, ""]
+    assert rest
+
+
+def test_a_step_of_the_program_on_the_queue_of_a_context_is_none_of_its_own(worker: Worker, guest_cache: Path) -> None:
+    (ended,) = asyncio.run(ends_of(worker, guest_cache, [(*features(), "raw")]))
+    assert result(ended) == [True] * 4
+
+
 def test_topics_and_children(worker: Worker, guest_cache: Path) -> None:
     (ended,) = asyncio.run(ends_of(worker, guest_cache, [(*features(), "talk")]))
     assert result(ended) == [

@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use inferlet::*;
 
+mod midway;
 mod tried;
 
 inferlet::main!(main);
@@ -127,6 +128,8 @@ async fn main(args: Args) -> Result<Json> {
             }
             Ok(list([Json::List(chosen), ctx.text()?.into()]))
         }
+        "begun" => midway::begun(&mut ctx, &args).await,
+        "raw" => midway::raw(&mut ctx).await,
         "mcp" => {
             let (urls, mut found) = (args.required::<String>("urls")?, Vec::new());
             for url in Json::parse(&urls)?.items().iter().filter_map(Json::as_str) {

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from inferlet_sdk import Context, IgnoreStopTokens, WorkerFailed
+from inferlet_sdk import Context, Dist, DistSampler, IgnoreStopTokens, WorkerFailed, traits
 from inferlet_sdk.event_loop import run
 from tests.helpers.native_host import expected, install, refuse
 
@@ -71,6 +71,32 @@ def test_the_tokens_are_the_same_whatever_comes_between(between: Callable[..., A
     tokens = run(main())
     assert tokens == [97, 98, 99, *expected([97, 98, 99], len(tokens) - 3)]
     assert len(tokens) >= 17
+
+
+@pytest.mark.parametrize("within", [True, False])
+def test_a_forward_of_the_program_on_its_queue_is_no_step_of_the_context(within: bool) -> None:
+    install()
+    context = Context().fill("abc")
+
+    async def forward() -> None:
+        queue = context.queue
+        pages, embeds = traits.alloc_kvpage(queue), traits.alloc_emb(queue, 2)
+        await traits.forward_with_dist(queue, [65], [0], embeds[:1], pages, pages, embeds[1])
+
+    async def choose(dist: Dist) -> int:
+        await forward()
+        return dist.max_index()
+
+    async def main() -> None:
+        if within:
+            await context.generate_until(IgnoreStopTokens(), 6, sampler=DistSampler(choose))
+            return
+        for _ in range(6):
+            await forward()
+            await steps(context, 1)
+
+    run(main())
+    assert list(context.tokens) == [97, 98, 99, *expected([97, 98, 99], 6)]
 
 
 def test_contexts_in_turn_go_on_each_for_itself() -> None:

@@ -157,6 +157,7 @@ impl Context {
 
     /// Its queue and its pages as ranges, for raw calls.
     pub fn raw_parts(&mut self) -> (u32, Vec<u32>) {
+        self.sequence.queue.is_open.set(true);
         (self.sequence.queue.number, self.sequence.pages.context().to_vec())
     }
 

@@ -44,13 +44,14 @@ pub struct Model {
 pub(crate) struct Queue {
     pub number: u32,
     pub last_step: Cell<u32>, // the output embed of the last forward, if that gave a distribution
+    pub is_open: Cell<bool>,  // the program may use it, too
     inputs: RefCell<Vec<u32>>,
 }
 
 impl Queue {
     fn new(model: &str) -> Result<Self> {
         let number = raw::core::create_queue(model)?;
-        Ok(Queue { number, last_step: Cell::new(u32::MAX), inputs: RefCell::default() })
+        Ok(Queue { number, last_step: Cell::new(u32::MAX), is_open: Cell::default(), inputs: RefCell::default() })
     }
 
     /// Embeds for `count` tokens, at most `KEPT_INPUTS`, as ranges.

@@ -217,10 +217,10 @@ impl<'a> Generation<'a> {
         if self.state.is_none() && self.reason.is_none() {
             self.begin().await?;
         }
-        let is_followed = self.follow(to.is_some());
+        let is_sent = self.follow(to.is_some())?;
         let mut text = String::new();
         while let Some(piece) = self.next().await? {
-            if let (Some(args), false) = (to, is_followed) {
+            if let (Some(args), false) = (to, is_sent) {
                 args.send(&piece).await?;
             }
             text += &piece;
@@ -228,13 +228,13 @@ impl<'a> Generation<'a> {
         Ok(text)
     }
 
-    /// Leaves the text to the host, if nothing else has to look at it.
-    fn follow(&mut self, send: bool) -> bool {
+    /// Leaves the text to the host, if nothing else has to look at it. Whether the host sends it.
+    fn follow(&mut self, send: bool) -> Result<bool> {
         let characters: usize = self.options.stop.iter().map(|one| one.chars().count()).sum();
         let strings = !self.options.stop.is_empty();
         let fits = self.options.stop.len() <= MOST_STRINGS && characters <= MOST_CHARACTERS;
         match &mut self.state {
-            Some(State { source: Source::Runs(runs), stops, .. })
+            Some(State { source: Source::Runs(runs), filter, stops, detokenizer })
                 if fits
                     && stops.len() <= MOST_STOPS
                     && !self.options.include_stop
@@ -242,10 +242,11 @@ impl<'a> Generation<'a> {
                     && !(runs.is_guided() && (strings || send)) =>
             // the host does not see the tokens that are forced
             {
-                runs.follow(Following { stop: self.options.stop.clone(), send });
-                true
+                let held = filter.as_ref().map_or("", TextFilter::held);
+                let following = Following { stop: self.options.stop.clone(), send };
+                runs.follow(following, detokenizer.0, self.left, held)
             }
-            _ => false,
+            _ => Ok(false),
         }
     }
 

@@ -59,8 +59,10 @@ pub(crate) struct Following {
 struct Run {
     number: u32,
     position: usize,
+    steps: usize,
     taken: usize,
-    is_followed: bool,
+    is_watched: bool,
+    may_exceed: bool, // more tokens may have run than are taken
 }
 
 impl Runs {
@@ -74,9 +76,32 @@ impl Runs {
         self.guide.is_some()
     }
 
-    /// From now on the host follows the text of each run, which comes at its end.
-    pub fn follow(&mut self, following: Following) {
-        self.following = Some(following);
+    /// From now on the host follows the text of each run, which comes at its end; one that it follows already goes on
+    /// so. Whether the host sends the text. `left`: tokens that may come; `held`: text before them that may be the
+    /// beginning of a stop string.
+    pub fn follow(&mut self, following: Following, detokenizer: u32, left: usize, held: &str) -> Result<bool> {
+        if !self.run.as_ref().map_or(false, |run| run.is_watched) {
+            self.following = Some(following);
+            self.watch(detokenizer, left, held)?;
+        }
+        Ok(self.following.as_ref().map_or(false, |following| following.send))
+    }
+
+    /// Has the host follow the run that is under way, if it shall.
+    fn watch(&mut self, detokenizer: u32, left: usize, held: &str) -> Result<()> {
+        if let (Some(run), Some(following)) = (&mut self.run, &self.following) {
+            let stop = following.stop.iter().cloned().map(Json::Text).collect();
+            let options = Json::object([
+                ("stop", Json::List(stop)),
+                ("send", Json::Bool(following.send)),
+                ("held", Json::from(held)),
+                ("more", Json::Bool(left > run.steps - run.taken)),
+            ]);
+            raw::fused::watch_run(run.number, detokenizer, &options.to_string())?;
+            run.is_watched = true;
+            run.may_exceed = !following.stop.is_empty();
+        }
+        Ok(())
     }
 
     /// What has come, at most `left` tokens; `start`: tokens of the sequence before the generation.
@@ -167,19 +192,8 @@ impl Runs {
         };
         sequence.computed = position + steps - 1;
         sequence.output_of = 0;
-        let is_followed = self.following.as_ref().map_or(false, |following| !following.stop.is_empty());
-        self.run = Some(Run { number, position, taken: 0, is_followed });
-        if let Some(following) = &self.following {
-            let stop = following.stop.iter().cloned().map(Json::Text).collect();
-            let options = Json::object([
-                ("stop", Json::List(stop)),
-                ("send", Json::Bool(following.send)),
-                ("held", Json::from(held)),
-                ("more", Json::Bool(left > steps)),
-            ]);
-            raw::fused::watch_run(number, detokenizer, &options.to_string())?;
-        }
-        Ok(())
+        self.run = Some(Run { number, position, steps, taken: 0, is_watched: false, may_exceed: false });
+        self.watch(detokenizer, left, held)
     }
 
     /// Behind the pieces of a run that is over come tokens that the grammar forces, unless nothing comes behind these.
@@ -211,7 +225,7 @@ impl Runs {
     pub fn cancel(&mut self, sequence: &mut Sequence) -> Result<()> {
         if let Some(run) = &self.run {
             let _ = raw::core::cancel(run.number); // it is over, and its value was an error
-            self.run.as_mut().expect("it is there").is_followed = true; // there may be more than was taken
+            self.run.as_mut().expect("it is there").may_exceed = true;
             self.settle(sequence)?;
         }
         Ok(())
@@ -224,7 +238,7 @@ impl Runs {
             let kept = run.position + run.taken.max(1) - 1;
             sequence.pages.settle(kept);
             sequence.model.give_back();
-            if run.is_followed {
+            if run.may_exceed {
                 sequence.rewind(kept)?;
             } else {
                 sequence.computed = kept;

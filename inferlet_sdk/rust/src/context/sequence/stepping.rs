@@ -70,6 +70,7 @@ impl Sequence {
         let goes_on = self.last_step.as_ref() == Some(&wanted)
             && self.tokens.len() == start + 1
             && self.queue.last_step.get() == output
+            && !self.queue.is_open.get()
             && self.output.as_ref().map_or(false, Held::is_writable)
             && is_alone();
         if !goes_on {
