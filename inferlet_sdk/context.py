@@ -235,7 +235,7 @@ class Context(FilledContext):
     async def open(cls, name: str, model: str | None = None, *, adapter: str | None = None) -> Self:
         """A context with what was exported under a name; if nothing is filled behind it, the last token runs again for
         its output. Raises NotFound if there is none: then fill a new one. `adapter`: that with which it was made;
-        InvalidState names it if it is another one."""
+        InvalidState names it if it is another one. `keep` shares nothing of it: it may have been joined."""
         queues = queues_of(model if model is not None else traits.available_models()[0])
         context = cls.__new__(cls)
         context._start(await open_sequence(queues, "" if adapter is None else checked_text(adapter, "adapter"), name))
@@ -275,7 +275,8 @@ class Context(FilledContext):
         """
         sequence = self._settled("restarted")
         tokens = sequence.tokens[-whole(last, "last", least=1) :]
-        return Context(self.model.name, adapter=sequence.adapter or None).fill(tokens)
+        share = sequence.shared_with or sequence.shares
+        return Context(self.model.name, adapter=sequence.adapter or None, share=share).fill(tokens)
 
     @classmethod
     def join(cls, parts: Sequence[Context]) -> Context:
@@ -284,7 +285,7 @@ class Context(FilledContext):
         Each part keeps what it has computed alone; what comes sees all of them. A part that begins behind those before
         it (`Context(position=)`) stays there; any other is moved behind them, so parts may come in any order. With a
         model that cannot move tokens all stay where they are. Tokens that were dropped are left out. The parts
-        themselves stay as they are.
+        themselves stay as they are. Its keys are not shared: a prompt of the same tokens has others.
         """
         sequences = [part._settled("join") for part in parts]
         joined = cls.__new__(cls)

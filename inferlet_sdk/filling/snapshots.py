@@ -24,6 +24,7 @@ def snapshot_of(sequence: TokenSequence, conversation: Conversation) -> str:
         "adapter": sequence.adapter,
         "position": sequence.offset + sum(gap for *_, gap in sequence.drops),
         "share": sequence.shares,
+        "shared_with": sequence.shared_with,
         "tokens": sequence.tokens,
         "drops": sequence.drops,
         "images": [(seen.image.name, seen.start, seen.end) for seen in sequence.images.places],
@@ -39,6 +40,7 @@ def restore(snapshot: str) -> tuple[TokenSequence, Conversation]:
     sequence = TokenSequence(queues_of(kept["model"]), adapter=kept["adapter"])
     try:
         sequence.offset, sequence.shares = kept["position"], kept["share"]
+        sequence.shared_with = kept.get("shared_with", "")  # older snapshots have none
         sequence.tokens = list(kept["tokens"])
         sequence.images.places = [Seen(as_image(name), start, end) for name, start, end in kept["images"]]
         conversation = Conversation.of_state(kept["conversation"])

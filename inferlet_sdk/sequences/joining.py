@@ -13,7 +13,7 @@ from inferlet_sdk.sequences.states.kept import check_states
 def join_sequences(parts: Sequence[TokenSequence]) -> TokenSequence:
     """Their tokens behind each other, with keys as each part has computed them, but of the last token: that runs again,
     at a position behind all, and sees all. A part that is not behind those before it is moved there, if the model can
-    move tokens."""
+    move tokens. Its keys are not shared."""
     _check(parts)
     whole = TokenSequence(parts[0].queues, adapter=parts[0].adapter)
     try:
@@ -42,6 +42,7 @@ def _join(whole: TokenSequence, parts: Sequence[TokenSequence]) -> None:
     whole.computed = len(whole.tokens)
     whole.tokens.append(parts[-1].tokens[-1])
     whole.offset = max(0, behind - whole.computed)
+    whole.shares = False  # what runs all of these tokens in one piece has other keys
 
 
 def _check(parts: Sequence[TokenSequence]) -> None:

@@ -64,6 +64,7 @@ async def open_sequence(queues: Queues, adapter: str, name: str) -> TokenSequenc
                 sequence.states.note(len(found.tokens))
             sequence.computed = len(found.tokens)
             sequence.images.unseen = len(found.tokens)
+            sequence.shares = False  # it may have been joined, or be nobody else's: exports do not tell
             return sequence
     except BaseException:
         sequence.close()

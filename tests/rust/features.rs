@@ -265,6 +265,11 @@ async fn acts(text: &str, model: String) -> Result<Json> {
             contexts.push(Context::new(&model)?);
             continue;
         }
+        if name.as_str() == Some("restart") {
+            let fresh = contexts[place].restarted(tokens[0] as usize)?;
+            contexts.push(fresh);
+            continue;
+        }
         if name.as_str() == Some("join") {
             let mut all: Vec<Option<&mut Context>> = contexts.iter_mut().map(Some).collect();
             let parts: Vec<&mut Context> = tokens.iter().filter_map(|token| all[*token as usize].take()).collect();
@@ -280,6 +285,7 @@ async fn acts(text: &str, model: String) -> Result<Json> {
         let ctx = &mut contexts[place];
         match name.as_str().unwrap_or_default() {
             "fill" => drop(ctx.fill_tokens(&tokens)?),
+            "apart" => drop(ctx.keep_apart()),
             "texts" => texts.iter().for_each(|text| drop(ctx.fill(*text))),
             "chat" => {
                 let message = |pair: &[&str]| Json::object([("role", pair[0].into()), ("content", pair[1].into())]);

@@ -4,6 +4,7 @@ layer, in this process and in host processes."""
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,8 @@ from benchmarks.support.guests import program_of, source
 from pie_control.testing.fake_model import FakeModel
 from pie_control.testing.in_process import InProcessClient
 from pie_inference.protocol import Forward, RunWave, WaveDone
+from tests.examples.test_rust_programs import features
+from tests.examples.test_rust_states import Act
 from tests.helpers.guard import HANG_SECONDS
 from tests.helpers.servers import run, started
 from tests.helpers.tiers import corpus
@@ -144,6 +147,30 @@ def test_programs_in_rust_share_prompts_with_those_in_python(guest_cache: Path) 
     assert again == (first[0], first[1] - 288)
     assert other[1] == first[1] - 288
     assert both[0] == both[1]
+
+
+TEXT = [97 + n * n % 26 for n in range(320)]
+NEW: Act = "new", 0, [], []
+SHARED_OR_NOT: dict[str, tuple[list[Act], int]] = {
+    "a prompt": ([NEW, ("fill", 0, TEXT, []), ("sample", 0, [], [])], 304),
+    "a joined one": (
+        [NEW, ("fill", 0, TEXT[:200], []), NEW, ("fill", 1, TEXT[200:], []), ("join", 0, [0, 1], []),
+         ("sample", 2, [], []), ("keep", 2, [], [])], 0),
+    "an exported join": (
+        [NEW, ("fill", 0, TEXT[:200], []), NEW, ("fill", 1, TEXT[200:], []), ("join", 0, [0, 1], []),
+         ("export", 2, [], ["joined"]), ("sample", 3, [], []), ("keep", 3, [], [])], 0),
+    "one that is kept apart": (
+        [NEW, ("apart", 0, [], []), ("fill", 0, TEXT, []), ("restart", 0, [400], []), ("sample", 1, [], [])], 0),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", SHARED_OR_NOT)
+def test_what_a_program_in_rust_offers_to_the_next_one(name: str, guest_cache: Path) -> None:
+    acts, shared = SHARED_OR_NOT[name]
+    after = [NEW, ("fill", 0, [*TEXT, 65], []), ("sample", 0, [], [])]
+    given = [(features()[0], {"what": "acts", "acts": json.dumps(one)}) for one in (acts, after)]
+    _, (_, ran) = outcomes(guest_cache, 0, *given)
+    assert ran == 321 - shared
 
 
 @pytest.mark.parametrize("hosts", corpus([0, 1], lambda _: "any"))

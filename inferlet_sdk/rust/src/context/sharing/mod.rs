@@ -61,7 +61,7 @@ impl Context {
     /// A context with what was exported under a name; if nothing is filled behind it, the last token runs again for its
     /// output. An error with `Code::NotFound`: there is no such export; fill a new one. At a model that keeps states the
     /// last token does not run again: fill one more, or all run again for the next output. `adapter`: that with which it
-    /// was made ("": none).
+    /// was made ("": none). `keep` shares nothing of it: it may have been joined.
     pub async fn open(name: &str, model: impl AsRef<str>, adapter: &str) -> Result<Context> {
         let mut sequence = Sequence::new(Model::named(model.as_ref())?, adapter)?;
         let number = raw::exports::import_kvpage(sequence.queue.number, &full_name(name, adapter))?;
@@ -81,6 +81,7 @@ impl Context {
         sequence.computed = tokens.len();
         sequence.tokens = tokens;
         if sequence.model.has_states {
+        sequence.shares = false; // it may have been joined, or be nobody else's: exports do not tell
             sequence.note_kept();
         }
         Ok(Context::of(sequence))
@@ -89,7 +90,7 @@ impl Context {
     /// A context with the texts of all parts behind each other, without running them again: modular caching (Gim et al.
     /// 2024). Each part keeps what it has computed alone; what comes sees all. A part that begins behind those before
     /// it stays there; any other is moved behind them, if the model can move tokens. Tokens that were dropped are left
-    /// out. The parts themselves stay as they are.
+    /// out. The parts themselves stay as they are. Its keys are not shared: a prompt of the same tokens has others.
     pub fn join<'a>(parts: impl IntoIterator<Item = &'a mut Context>) -> Result<Context> {
         let mut parts: Vec<&mut Context> = parts.into_iter().collect();
         for part in &mut parts {
@@ -123,6 +124,7 @@ impl Context {
         whole.tokens.extend(parts[last].sequence.tokens.last());
         whole.offset = (behind - whole.computed as isize).max(0);
         Ok(Context::of(whole))
+        whole.shares = false; // what runs all of these tokens in one piece has other keys
     }
 
     /// A context with the last `last` tokens alone, which run anew from position 0 on: so a text goes on past the
@@ -133,5 +135,6 @@ impl Context {
         let mut fresh = Context::with(&self.sequence.model.name, &self.sequence.adapter, 0)?;
         fresh.sequence.tokens.extend_from_slice(tokens);
         Ok(fresh)
+        fresh.sequence.shares = self.sequence.shares;
     }
 }
