@@ -208,7 +208,8 @@ class Context(FilledContext):
     def keep(self) -> None:
         """Shares the keys of what it holds, generated text included, as those of long prompts are: a context that is
         filled with the same tokens does not compute them again. They are there, in whole pages, as long as memory is
-        not needed for something else. Nothing is waited for; short texts are left alone.
+        not needed for something else. What has not run yet runs, but for the last token; nothing is waited for. Short
+        texts are left alone, and so is what was joined or opened.
 
         At a model that keeps a state of each text, the state is kept here, too, until the context is cut before it or
         closed: `truncate` to this length, and what is filled then, runs nothing again. Others go on from the last token
@@ -219,9 +220,10 @@ class Context(FilledContext):
 
     async def pin(self, seconds: int, count: int | None = None) -> int:
         """Does as `keep`, and the keys of its first `count` tokens, or of all, stay for some seconds, at most a day,
-        even when memory is short. Returns how many of these tokens stay: none of a short text, and fewer than all if
-        the tenant would have pinned more than a quarter of the memory that it may use."""
-        sequence = self._settled("pin")
+        even when memory is short. Of a long prompt that has not run, what others have is looked for first. Returns how
+        many of these tokens stay: none of a text that `keep` leaves alone, and fewer than all if the tenant would have
+        pinned more than a quarter of the memory that it may use."""
+        sequence = await self._ready("pin")
         return await pin_pages(sequence, seconds, len(sequence.tokens) if count is None else whole(count, "count"))
 
     async def export(self, name: str, *, lease: int = 0) -> bool:
@@ -262,7 +264,8 @@ class Context(FilledContext):
     def fork(self) -> Context:
         """A context with the same text. Both share full pages, so a fork is cheap; thousands may live at once.
 
-        Close parent and child in any order.
+        Text that has not run yet runs first, and keys that others have are not looked for, nor are these offered: of a
+        long prompt that others may have, `await ctx.flush()` first. Close parent and child in any order.
         """
         child = Context.__new__(Context)
         child._start(self._settled("fork").fork())

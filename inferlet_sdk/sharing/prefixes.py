@@ -77,11 +77,8 @@ def _run_with_states(sequence: TokenSequence, tokens: list[int], apart: str, par
 def keep_pages(sequence: TokenSequence) -> None:
     """Offers all full pages of a sequence, and at a model with states all tokens that have run, if a state is behind
     them. What others know of them is not kept twice. Nobody waits for that, and it happens even if the inferlet ends at
-    once. Does nothing to a sequence that is short, or not shared. At a model with states all tokens but the last run
-    before, if the state behind them was lost: that of a reply that a stop string has cut."""
-    if sequence.info.state_pages:
-        with sequence:
-            sequence.compute(len(sequence.tokens) - 1, ())
+    once. Does nothing to a sequence that is short, or not shared. All tokens but the last run before, if they have not,
+    or if the state behind them was lost: that of a reply that a stop string has cut."""
     if (future := _offer(sequence)) is not None:
         future.cancel()
 
@@ -102,6 +99,7 @@ def _offer(sequence: TokenSequence) -> HostFuture[None] | None:
     if not (count := _shareable(sequence)):
         return None
     with sequence as queue:
+        sequence.compute(len(sequence.tokens) - 1, ())
         if sequence.info.state_pages:
             count = sequence.computed
             if traits.find_state(queue, sequence.pages.pages, count) != count:
@@ -111,9 +109,10 @@ def _offer(sequence: TokenSequence) -> HostFuture[None] | None:
 
 
 def _shareable(sequence: TokenSequence) -> int:
-    """How many of its first tokens others may use, in full pages; 0: it is short, or not shared."""
+    """How many of its first tokens others may use, in full pages, when all but the last have run; 0: it is short, or
+    not shared."""
     size = sequence.info.page_size
-    count = min(sequence.computed, len(sequence.tokens)) // size * size
+    count = max(sequence.computed, len(sequence.tokens) - 1) // size * size
     return count if count >= LEAST_SHARED and not sequence.pages.dropped and _can_share(sequence) else 0
 
 

@@ -77,3 +77,31 @@ def test_a_snapshot_of_before_can_be_read() -> None:
     del kept["shared_with"]
     run(Context.restore(json.dumps(kept)).sample())
     assert found(TEXT) > 0
+
+
+def test_what_has_not_run_is_kept_and_pinned() -> None:
+    Context().fill(TEXT).keep()
+    assert found([*TEXT, 65]) == 296  # the last token has not run
+    ctx = Context().fill([*TEXT, *TEXT])
+    assert run(ctx.pin(60)) == 600
+    assert ctx.found == 300
+    assert found([*TEXT, *TEXT, 65]) == 600
+    run(ctx.generate_until(max_tokens=3))
+    ctx.fill(TEXT)
+    ctx.keep()
+    assert found([*ctx.tokens, 65]) == (len(ctx) - 1) // 4 * 4
+
+
+def test_what_is_not_shared_does_not_run_to_be_kept() -> None:
+    host = install(max_context=1024)
+    for ctx in (Context(share=False).fill(TEXT), Context().fill(TEXT[:200])):
+        ctx.keep()
+        assert run(ctx.pin(60)) == 0
+    assert host.model.rows == 0
+
+
+def test_a_fork_shares_a_prompt_that_was_run_before() -> None:
+    run(Context().fill(TEXT).flush())
+    ctx = Context().fill([*TEXT, 65])
+    run(ctx.flush())
+    assert ctx.fork().found == 296

@@ -151,8 +151,11 @@ def test_programs_in_rust_share_prompts_with_those_in_python(guest_cache: Path) 
 
 TEXT = [97 + n * n % 26 for n in range(320)]
 NEW: Act = "new", 0, [], []
+BEST: Act = "try", 0, [], [json.dumps({"what": "best", "width": 2, "most": 2, "seed": 1})]
 SHARED_OR_NOT: dict[str, tuple[list[Act], int]] = {
     "a prompt": ([NEW, ("fill", 0, TEXT, []), ("sample", 0, [], [])], 304),
+    "a prompt that is forked first": ([NEW, ("fill", 0, TEXT, []), BEST], 304),
+    "a text that was kept before it ran": ([NEW, ("fill", 0, TEXT, []), ("keep", 0, [], [])], 304),
     "a joined one": (
         [NEW, ("fill", 0, TEXT[:200], []), NEW, ("fill", 1, TEXT[200:], []), ("join", 0, [0, 1], []),
          ("sample", 2, [], []), ("keep", 2, [], [])], 0),

@@ -191,7 +191,9 @@ impl Context {
 
     // ---- cutting and sharing ----
 
-    /// A context with the same text and shared pages. Thousands may live at once.
+    /// A context with the same text and shared pages. Thousands may live at once. Text that has not run yet runs first,
+    /// and keys that others have are not looked for, nor are these offered: of a long prompt that others may have,
+    /// `flush` first.
     pub fn fork(&mut self) -> Result<Context> {
         self.take_noted()?;
         let mut child = Self::of(self.sequence.fork()?);

@@ -97,6 +97,7 @@ impl Context {
         }
         self.take_noted()?;
         self.sequence.room()?;
+        self.settle().await?;
         let mut branches = Vec::new();
         for number in 0..count as u64 {
             let seed = sampler.seed.map(|seed| seed.wrapping_add(number));

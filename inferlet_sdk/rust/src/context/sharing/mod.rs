@@ -27,7 +27,8 @@ fn wrong_state(message: &str) -> Error {
 impl Context {
     /// Shares the keys of what it holds, generated text included, as those of long prompts are: a context that is
     /// filled with the same tokens does not compute them again. They are there, in whole pages, as long as memory is not
-    /// needed for something else. Nothing is waited for; short texts are left alone.
+    /// needed for something else. What has not run yet runs, but for the last token; nothing is waited for. Short texts
+    /// are left alone, and so is what was joined or opened.
     ///
     /// At a model that keeps a state of each text, the state is kept here, too, until the context is cut before it or
     /// dropped: `truncate` to this length, and what is filled then, runs nothing again. Others go on from the last token
@@ -80,8 +81,8 @@ impl Context {
         sequence.offset = last + 1 - tokens.len() as isize;
         sequence.computed = tokens.len();
         sequence.tokens = tokens;
-        if sequence.model.has_states {
         sequence.shares = false; // it may have been joined, or be nobody else's: exports do not tell
+        if sequence.model.has_states {
             sequence.note_kept();
         }
         Ok(Context::of(sequence))
@@ -123,8 +124,8 @@ impl Context {
         whole.computed = whole.tokens.len();
         whole.tokens.extend(parts[last].sequence.tokens.last());
         whole.offset = (behind - whole.computed as isize).max(0);
-        Ok(Context::of(whole))
         whole.shares = false; // what runs all of these tokens in one piece has other keys
+        Ok(Context::of(whole))
     }
 
     /// A context with the last `last` tokens alone, which run anew from position 0 on: so a text goes on past the
@@ -134,7 +135,7 @@ impl Context {
         let tokens = &self.sequence.tokens[self.sequence.tokens.len().saturating_sub(last.max(1))..];
         let mut fresh = Context::with(&self.sequence.model.name, &self.sequence.adapter, 0)?;
         fresh.sequence.tokens.extend_from_slice(tokens);
-        Ok(fresh)
         fresh.sequence.shares = self.sequence.shares;
+        Ok(fresh)
     }
 }

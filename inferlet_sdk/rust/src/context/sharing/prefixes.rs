@@ -75,17 +75,15 @@ fn give_up(sequence: &mut Sequence, length: usize) -> Result<()> {
 }
 
 /// Offers all full pages of a sequence, and at a model with states all tokens that have run, if a state is behind them.
-/// All but the last one run before, if that state was lost: that of a reply that a stop string has cut. Does nothing to a
-/// sequence that is short, or not shared.
+/// All but the last one run before, if they have not, or if that state was lost: that of a reply that a stop string has
+/// cut. Does nothing to a sequence that is short, or not shared.
 pub(crate) fn keep_pages(sequence: &mut Sequence) -> Result<()> {
-    if sequence.model.has_states {
-        sequence.compute(sequence.tokens.len().saturating_sub(1), &[])?;
-    }
-    let run = sequence.computed.min(sequence.tokens.len());
+    let run = sequence.computed.max(sequence.tokens.len().saturating_sub(1));
     let count = run / sequence.model.page_size * sequence.model.page_size;
     if count < LEAST_SHARED || sequence.pages.has_dropped() || !can_share(sequence) {
         return Ok(());
     }
+    sequence.compute(run, &[])?;
     if !sequence.model.has_states {
         return offer(sequence, count);
     }
