@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import gc
 import json
 import re
@@ -66,6 +67,19 @@ def test_a_child_is_awaited_and_followed(host: NativeHost) -> None:
         return said, await child, await child, await child.join()
 
     assert run(main()) == (["one", "two"], ["x"], ["x"], ChildEnd("i2", "finished", ["x"], None))
+
+
+def test_a_child_that_was_awaited_with_a_timeout_is_awaited_again(host: NativeHost) -> None:
+    async def main() -> Any:
+        child = launch("test", "x")
+        other = asyncio.ensure_future(child.join())
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(0.001):
+                await child
+        await child.send("end")
+        return await child, await other
+
+    assert run(main()) == (["x"], ChildEnd("i2", "finished", ["x"], None))
 
 
 def told_to_end(host: NativeHost) -> list[tuple[list[str], str | None]]:

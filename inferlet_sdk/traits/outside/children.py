@@ -67,17 +67,14 @@ class Child:
     def __init__(self, handle: int) -> None:
         self.handle: int | None = handle
         self._host = bindings.host
-        self._joined: HostFuture[ChildEnd] | None = None
 
     def __repr__(self) -> str:
         return f"Child({self.handle})"
 
     def join(self) -> HostFuture[ChildEnd]:
-        """How it ended, whatever that is. Raises at the `await` what kept it from being launched: NotFound,
-        InvalidArgument, Exhausted."""
-        if self._joined is None:
-            self._joined = join(self)
-        return self._joined
+        """How it ended, whatever that is; you may ask again, also after a timeout. Raises at the `await` what kept it
+        from being launched: NotFound, InvalidArgument, Exhausted."""
+        return join(self)
 
     def result(self) -> Any:
         """What its `main` returned: `await child.result()`, the same as `await child`; without `await` in a plain `def
