@@ -138,7 +138,7 @@ class TokenSequence:
         if self.closed:
             raise InvalidState("the context is closed and has no queue any more")
         if self._own is None and self.uses == 0:
-            self._own = self.queues.own()
+            self._own = self.last_queue = self.queues.own()
         elif self._own is None and self.last_queue is not None and self.queues.try_part_with(self.last_queue):
             self._own = self.last_queue
         return self._own.number if self._own is not None else self.queue

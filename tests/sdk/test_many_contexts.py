@@ -132,6 +132,18 @@ def test_the_queue_of_a_context_is_its_own() -> None:
         _ = ctx.queue
 
 
+def test_the_queue_of_a_context_that_has_worked_is_its_own() -> None:
+    host = install()
+    ctx = Context().fill("abc")
+    run(ctx.sample())
+    queue = ctx.queue
+    used = recording_queues(host)
+    run(ctx.fill([97]).next_dist())
+    assert used == {97: {queue}}
+    ctx.close()
+    assert nothing_held(host)
+
+
 def test_the_queue_of_a_context_that_generates_becomes_its_own() -> None:
     host = install()
     ctx = Context().fill("abc")
