@@ -120,7 +120,8 @@ class Context(FilledContext):
         "no"]`, or of any other annotation that `json_schema` takes. Afterwards the context holds its text.
 
         A model with the trait Grammar writes nothing else. Another one should be told in the prompt what to write, and
-        has `attempts` at it. Raises SchemaMismatch, which says where, or Truncated; the context is as before then.
+        has `attempts` at it. Raises SchemaMismatch, which says where, or Truncated. After any error the context is as
+        before.
         """
         sequence = self._settled("generate_as")
         return await generate_value(sequence, self.generate, kind, max_tokens, sampler, attempts)

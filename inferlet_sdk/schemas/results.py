@@ -47,9 +47,11 @@ async def generate_value(
             else:
                 text, ended = await _write_freely(sequence, generate, shape, max_tokens, _another(sampler, attempt))
             return _read(text, ended, shape, max_tokens)
-        except SchemaMismatch as error:
-            sequence.truncate(before)
-            if guided or isinstance(error, Truncated) or attempt == attempts - 1:
+        except BaseException as error:
+            if not sequence.closed:
+                sequence.truncate(before)
+            goes_on = isinstance(error, SchemaMismatch) and not isinstance(error, Truncated)
+            if guided or not goes_on or attempt == attempts - 1:
                 raise
     raise AssertionError("it is read or refused")
 
@@ -81,7 +83,10 @@ async def _write_guided(
     generate: Generate, shape: Shape, max_tokens: int | None, sampler: AnySampler
 ) -> tuple[str, bool]:
     generation = generate(max_tokens, sampler=sampler, schema=shape.schema())
-    text = await generation.whole()
+    try:
+        text = await generation.whole()
+    finally:
+        generation.end()
     scanner = JsonScanner()
     scanner.feed(text)
     return text, scanner.done or generation.stop_reason != "length"

@@ -260,8 +260,9 @@ class Record:
             return self.make(values)
         except SchemaMismatch:
             raise
-        except (TypeError, ValueError) as error:  # what the type itself checks, as in `__post_init__`
-            raise SchemaMismatch(f"{self.name} refuses it: {error}", path) from error
+        except Exception as error:  # what the type itself checks, as in `__post_init__`
+            why = str(error) or type(error).__name__
+            raise SchemaMismatch(f"{self.name} refuses it: {why}", path) from error
 
     def _check_keys(self, value: Mapping[str, Any], path: Path) -> None:
         names = [field.name for field in self.fields]

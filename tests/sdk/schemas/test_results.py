@@ -98,6 +98,42 @@ def test_after_the_last_attempt_the_error_says_what_was_wrong() -> None:
     assert (text, writer.host.calls.count("create_sampler")) == (PROMPT, 2)
 
 
+@dataclass
+class Cheap(Item):
+    def __post_init__(self) -> None:
+        if self.price > 1:
+            raise AssertionError
+
+
+def test_what_an_own_check_refuses_is_written_again() -> None:
+    writer = Writer([PEN, '{"name": "the pen", "price": 1}'])
+    assert outcome(writer, Cheap, 100)[0] == Cheap("the pen", 1.0)
+    error, text = outcome(Writer([PEN]), Cheap, 100)
+    assert (str(error), text) == ("$: Cheap refuses it: AssertionError", PROMPT)
+
+
+@pytest.mark.parametrize("grammars", [False, True])
+@pytest.mark.parametrize("closes", [False, True])
+def test_after_a_timeout_or_an_error_the_context_is_as_before(grammars: bool, closes: bool) -> None:
+    writer = Writer([PEN], grammars)
+    taken = writer.host.fused.take_run
+
+    def some(*given: Any) -> Any:
+        if len(ctx.tokens) > len(tokenized(PROMPT)) + 3:
+            if closes:
+                ctx.close()
+            raise KeyboardInterrupt
+        return taken(*given)
+
+    ctx = Context().fill(PROMPT)
+    writer.host.fused.take_run = some
+    with pytest.raises(KeyboardInterrupt):
+        run(ctx.generate_as(Item, 100))
+    assert closes or ctx.text == PROMPT
+    ctx.close()
+    assert nothing_held(writer.host)
+
+
 def test_a_value_that_is_cut_off_asks_for_more_tokens() -> None:
     error, text = outcome(Writer([PEN]), Item, 8)
     assert type(error) is Truncated
