@@ -89,6 +89,8 @@ GREEDY = Greedy()
 
 def seeded(sampler: Sampler, count: int) -> list[Sampler]:
     """Samplers for several continuations: a seed is that of the first, and the others have the next ones."""
+    if not isinstance(sampler, Sampler):
+        raise TypeError(f"sampler: give a Sampler: each continuation has its own, and {sampler!r} is none")
     seed = sampler.seed
     return [sampler if seed is None else replace(sampler, seed=(seed + n) % 2**64) for n in range(count)]
 

@@ -285,6 +285,7 @@ def test_contexts_check_too(host: NativeHost) -> None:
         (lambda: ctx.truncate(-1), "length"),
         (lambda: ctx.generate("5"), "max_tokens"),  # type: ignore[arg-type]
         (lambda: ctx.generate(-5), "max_tokens"),
+        (lambda: run(ctx.best_of(2, sampler=lambda dist: 1)), "sampler: give a Sampler"),  # type: ignore[arg-type]
         (lambda: run(ctx.score([1.5])), "continuation"),  # type: ignore[list-item]
         (lambda: ctx.fill_chat([5]), r"messages\[0\]"),  # type: ignore[list-item]
     ):
