@@ -10,7 +10,7 @@ from inferlet_sdk.errors import InvalidState
 from inferlet_sdk.filling.conversation import Conversation
 from inferlet_sdk.generation.generation import Generation
 from inferlet_sdk.images import Image, as_image, take_noted
-from inferlet_sdk.sequences.page_table import check_droppable
+from inferlet_sdk.sequences.dropping import check_droppable, check_end
 from inferlet_sdk.sequences.sequence import TokenSequence
 from inferlet_sdk.texts import Noted, shown
 from inferlet_sdk.tools.declaring import AnyTool
@@ -123,13 +123,14 @@ class FilledContext:
         return self
 
     def truncate(self, length: int) -> Self:
-        """Keeps the first `length` tokens. It cannot end among tokens that were dropped.
+        """Keeps the first `length` tokens. It cannot end among tokens that were dropped; right behind them it has no
+        output until something is filled.
 
         At a model that keeps a state of each text, the tokens behind the last place where a state is run again with
         the next output: places are the end of a `keep`, of a text that was forked or exported, and the beginning of the
         last generation, and of its last draft."""
         sequence = self._settled("truncate")
-        sequence.pages.check_end(whole(length, "length"))
+        check_end(sequence.pages.dropped, whole(length, "length"))
         sequence.truncate(length)
         return self
 

@@ -91,7 +91,7 @@ class DraftedTokens:
             raise InvalidState("the context is empty: `fill` it before generating")
         await share_prefix(sequence)
         if sequence.output_of != len(sequence.tokens):
-            sequence.rewind(len(sequence.tokens) - 1)
+            sequence.rewind_last()
         draft, masks = self._allowed(await self._guess(min(left - 1, MOST_DRAFTED)))
         tokens, outputs = await self._check(draft, masks)
         end = next((place + 1 for place, token in enumerate(tokens) if token in self._stop), len(tokens))

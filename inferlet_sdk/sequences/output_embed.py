@@ -33,7 +33,9 @@ class OutputEmbed:
         return self.own[0] if self._shared is None else self._shared.embed[0]
 
     def share_with(self, child: OutputEmbed) -> None:
-        """Both hold it from now on; the child has none."""
+        """Both hold it from now on, if there is one; the child has none."""
+        if self._shared is None and not self.own:
+            return
         if self._shared is None:
             self._shared, self.own = _Shared(self.own), []
         self._shared.holders += 1

@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from inferlet_sdk import traits
 from inferlet_sdk.addresses import Addresses, Pages, Slots
-from inferlet_sdk.errors import Exhausted, InvalidArgument, InvalidState, QuotaExceeded
+from inferlet_sdk.errors import Exhausted, QuotaExceeded
 from inferlet_sdk.sequences.queues import MANY_CONTEXTS, Queues
 
 PAGES_AHEAD = 4
@@ -216,12 +216,6 @@ class PageTable:
         begin = place * self._page_size
         return pages.slots(self._page_size)[start - begin : stop - begin]
 
-    def check_end(self, tokens: int) -> None:
-        """Raises InvalidState if a context of the first `tokens` tokens would end among those that were dropped."""
-        for start, stop in self.dropped:
-            if start < tokens < stop:
-                raise InvalidState(f"tokens {start} to {stop} were dropped: truncate to at most {start}, or {stop}")
-
     def adopt(self, imported: Iterable[Pages], tokens: int) -> None:
         """Has pages with `tokens` tokens that were imported, at its front; it is empty, but for spare pages."""
         self._pages[:0] = [Page(address, sealed=True) for pages in imported for address in pages]
@@ -360,14 +354,6 @@ class PageTable:
         self.output = list(Addresses.of(addresses[shared:]).ranges) if shared else self.context
         writable = self._shared_end // self._page_size if self._shared_end else len(self._pages)
         self.capacity = writable * self._page_size
-
-
-def check_droppable(tokens: int, start: int, stop: int) -> None:
-    """Raises InvalidArgument unless a context with `tokens` tokens may drop those from `start` to `stop`."""
-    if not 0 <= start <= stop <= max(tokens - 1, 0):
-        raise InvalidArgument(
-            f"tokens {start} to {stop} cannot be dropped: of {tokens} tokens all but the last one can"
-        )
 
 
 def _hide(queue: int, page: Page, ranges: Iterable[tuple[int, int]]) -> None:

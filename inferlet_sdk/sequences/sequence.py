@@ -19,6 +19,7 @@ from inferlet_sdk.addresses import Embeds, Pages
 from inferlet_sdk.dropped import drop, give_back
 from inferlet_sdk.errors import Exhausted, InvalidState, QuotaExceeded
 from inferlet_sdk.images import Image, Seen, SeenImages
+from inferlet_sdk.sequences.dropping import check_output, ends_dropped
 from inferlet_sdk.sequences.last_step import LastStep
 from inferlet_sdk.sequences.output_embed import OutputEmbed
 from inferlet_sdk.sequences.page_table import PageTable
@@ -159,7 +160,7 @@ class TokenSequence:
     def fork(self) -> TokenSequence:
         """A sequence with the same tokens. Runs pending tokens first, so that they are computed once for both."""
         with self:
-            if self.tokens:
+            if self.tokens and not ends_dropped(self.pages.dropped, len(self.tokens)):
                 self.flush()
                 if self.computed % self.info.page_size == 0:
                     self.keep_state()
@@ -221,7 +222,7 @@ class TokenSequence:
             raise InvalidState("the context is empty: `fill` it before generating")
         if self.output_of == len(self.tokens) == self.computed:
             return 0
-        self.rewind(len(self.tokens) - 1)
+        self.rewind_last()
         if not self.output.own:
             self.output.take(self.busy_queue)
         return len(self.tokens) - self.computed
@@ -278,6 +279,12 @@ class TokenSequence:
             lists = pages.context, list(inputs.ranges), pages.output, list(outputs.ranges)
             run(queue, *lists, *filling, adapter=self.adapter)
         self.computed = stop
+
+    def rewind_last(self) -> None:
+        """Drops keys and values of the last token, which runs again for its output. Raises InvalidState if the token
+        was dropped."""
+        check_output(self.pages.dropped, len(self.tokens))
+        self.rewind(len(self.tokens) - 1)
 
     def rewind(self, length: int) -> None:
         """Drops keys and values after the first `length` tokens; at a model with states, after the last one of them

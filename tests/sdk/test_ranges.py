@@ -113,6 +113,27 @@ def test_a_context_cannot_end_among_dropped_tokens() -> None:
     assert sorted(seen[-1]) == [(0, 0), (1, 1), (2, 2), (71, 3), (72, 4)]
 
 
+@pytest.mark.parametrize("forks", [False, True])
+def test_dropped_tokens_give_no_output(forks: bool) -> None:
+    """Nor are they visible again where they are the last ones, when an output is asked for."""
+    host, seen = watched()
+    ctx = Context().fill(range(30)).drop(3, 20)
+    cut = ctx.fork() if forks else ctx
+    cut.truncate(20)
+    child = cut.fork()
+    for ask in (Context.sample, Context.next_dist, Context.flush, lambda one: one.score([1]), Context.generate_until):
+        with pytest.raises(InvalidState, match=r"dropped, and gives no output: fill .* or truncate to at most 3"):
+            run(ask(child))
+    with pytest.raises(InvalidState, match="gives no output"):
+        run(cut.generate_until(max_tokens=4, draft=lambda _: [1, 2]))
+    for one in (cut, child):
+        run(one.fill([70]).sample())
+        assert sorted(seen[-1]) == pairs([0, 1, 2, 70], range(4))
+        one.close()
+    ctx.close()
+    assert nothing_held(host)
+
+
 @settings(max_examples=60, deadline=None)
 @given(st.data())
 def test_any_order_of_forks_drops_cuts_and_steps_shows_the_right_tokens(data: st.DataObject) -> None:
@@ -132,16 +153,20 @@ def test_any_order_of_forks_drops_cuts_and_steps_shows_the_right_tokens(data: st
                 dropped |= set(range(start, stop))
             case "cut":
                 length = data.draw(st.integers(1, len(ctx)))
-                if length - 1 not in dropped:
+                if not {length - 1, length} <= dropped:
                     ctx.truncate(length)
                     dropped -= set(range(length, 10_000))
             case "step":
                 ctx.fill(range(100, 100 + data.draw(st.integers(1, 9))))
-            case "run":
+            case "run" if len(ctx) - 1 not in dropped:
                 run(ctx.generate_until(IgnoreStopTokens(), data.draw(st.integers(1, 9))))
             case "close" if len(contexts) > 1:
                 contexts.pop(place)[0].close()
         for one, gone in contexts:
+            if len(one) - 1 in gone:
+                with pytest.raises(InvalidState, match="gives no output"):
+                    run(one.sample())
+                continue
             run(one.sample())
             left = [n for n in range(len(one)) if n not in gone]
             positions = range(len(left)) if close_gap else left

@@ -84,7 +84,7 @@ impl Drafted {
         sequence.check_filled()?;
         let length = sequence.tokens.len();
         if sequence.output_of != length {
-            sequence.rewind(length - 1)?;
+            sequence.rewind_last()?;
         }
         let room = sequence.model.max_context.saturating_sub(sequence.position(length));
         let most = (left - 1).min(MOST_DRAFTED).min(room);

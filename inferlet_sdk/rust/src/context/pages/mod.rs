@@ -62,6 +62,11 @@ impl Pages {
         self.dropped.iter().copied().find(|(start, stop)| *start < tokens && tokens < *stop)
     }
 
+    /// Where the dropped tokens begin that are the last ones of a context of `tokens` tokens, if they are.
+    pub fn dropped_up_to(&self, tokens: usize) -> Option<usize> {
+        self.dropped.last().filter(|(_, stop)| *stop == tokens).map(|(start, _)| *start)
+    }
+
     /// Makes room for tokens behind the first `tokens`, up to a total of `total`.
     pub fn reserve(&mut self, queue: u32, tokens: usize, total: usize) -> Result<()> {
         self.own_end(queue, tokens)?;

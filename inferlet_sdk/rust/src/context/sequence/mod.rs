@@ -87,7 +87,7 @@ impl Sequence {
 
     /// A sequence with the same tokens. Runs pending tokens first, so that they are computed once for both.
     pub fn fork(&mut self) -> Result<Sequence> {
-        if !self.tokens.is_empty() {
+        if !self.tokens.is_empty() && self.pages.dropped_up_to(self.tokens.len()).is_none() {
             self.flush()?;
         }
         if self.computed % self.model.page_size == 0 {
@@ -152,7 +152,7 @@ impl Sequence {
         if self.output_of == self.tokens.len() && self.computed == self.output_of {
             return Ok(0);
         }
-        self.rewind(self.tokens.len() - 1)?;
+        self.rewind_last()?;
         Ok(self.tokens.len() - self.computed)
     }
 
@@ -230,6 +230,18 @@ impl Sequence {
     fn have_run(&mut self, count: usize) {
         self.computed += count;
         self.queue.last_step.set(u32::MAX);
+    }
+
+    /// Drops keys and values of the last token, which runs again for its output; an error if it was dropped.
+    pub fn rewind_last(&mut self) -> Result<()> {
+        if let Some(start) = self.pages.dropped_up_to(self.tokens.len()) {
+            let message = format!(
+                "the last token was dropped, and gives no output: fill something behind it, or truncate to at most {}",
+                start
+            );
+            return Err(Error::with(Code::InvalidState, message));
+        }
+        self.rewind(self.tokens.len() - 1)
     }
 
     /// Drops keys and values after the first `length` tokens; at a model with states, after the last one of them where
