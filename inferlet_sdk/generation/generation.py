@@ -26,6 +26,9 @@ from inferlet_sdk.texts import shown
 from inferlet_sdk.traits.arguments import flag, whole
 from inferlet_sdk.traits.runs import MOST_STOPS, TokenLogprobs
 
+CHARACTER = 4
+"""Most bytes of a character, and so most tokens."""
+
 
 def rules_of(
     sequence: TokenSequence, stop: StopConditions, max_tokens: int | None, include_stop: bool = False
@@ -275,8 +278,15 @@ class Generation:
         self._sequence.end()
 
     def _cut_tokens(self, text_filter: TextFilter) -> None:
-        """Keeps only the emitted text. If a token straddles the cut, its part before the cut is tokenized again."""
-        kept = text_filter.kept_tokens()
+        """Keeps only the emitted text. If a token straddles the cut, its part before the cut is tokenized again, and so
+        are tokens before it that have begun its first character."""
+        tokens = self.tokens
+
+        def is_whole(count: int) -> bool:
+            last = self._sequence.detokenize(tokens[max(count - CHARACTER, 0) : count])
+            return not last.endswith("\ufffd")
+
+        kept = text_filter.kept_tokens(is_whole)
         self._sequence.truncate(self._start + kept.count)
         del self._logprobs[kept.count :]
         if kept.rest:

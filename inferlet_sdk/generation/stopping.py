@@ -238,14 +238,16 @@ class TextFilter:
         self.released = max(end, self.released)
         return piece
 
-    def kept_tokens(self) -> KeptTokens:
-        """The tokens that make up the text before the cut."""
+    def kept_tokens(self, is_whole: Callable[[int], bool]) -> KeptTokens:
+        """The tokens that make up the text before the cut. `is_whole`: whether so many first tokens end where a
+        character does; else the next one completes it, so the last of them is not kept."""
         assert self.cut is not None
-        if self.cut == 0:
-            return KeptTokens(0, "")
-        count = next(index for index, end in enumerate(self.ends) if end >= self.cut)
-        if self.ends[count] == self.cut:
-            return KeptTokens(count + 1, "")
+        count = 0
+        if self.cut:
+            count = next(index for index, end in enumerate(self.ends) if end >= self.cut)
+            count += self.ends[count] == self.cut
+        while count and not self.text[self.ends[count - 1] :][:1].isascii() and not is_whole(count):
+            count -= 1
         begin = self.ends[count - 1] if count else 0
         return KeptTokens(count, self.text[begin : self.cut])
 

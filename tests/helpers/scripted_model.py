@@ -36,6 +36,8 @@ STOP = byte_tokenizer.END
 IMAGES = msgspec.structs.replace(VISION, placeholder=SPECIAL["<|image|>"])
 MERGES = ("t h", "h e", "i s", "th e", "Ġ the", ". .")
 """Tokens of several bytes, which stand behind the special ones."""
+HALVES = ("t Ã", "© t")
+"""Tokens behind these, which end or begin within an "é"."""
 MERGED = {pair.replace(" ", "").replace("Ġ", " "): n for n, pair in enumerate(MERGES, 256 + len(SPECIAL))}
 SURE = 50.0
 """The score of a token that the script says, and of what it says no word; the others have 0."""
@@ -60,7 +62,7 @@ class ScriptedModel(FakeModel):
         self.waves = 0
         first = byte_tokenizer.VOCAB_SIZE + len(special)
         self._letters = np.array([*range(97, 123), *range(first, first + len(MERGES))])
-        size, data = first + len(MERGES), _tokenizer(tuple(special))
+        size, data = first + len(MERGES) + len(HALVES), _tokenizer(tuple(special))
         self._constraints = Constraints(data, size, (STOP,))
         self._description = msgspec.structs.replace(
             self._description,
@@ -179,7 +181,7 @@ class ScriptedModel(FakeModel):
 def _tokenizer(special: tuple[str, ...]) -> bytes:
     first = byte_tokenizer.VOCAB_SIZE + len(special)
     content = json.loads(byte_tokenizer.tokenizer_json(first, special))
-    content["model"]["merges"] = list(MERGES)
+    content["model"]["merges"] = [*MERGES, *HALVES]
     content["model"]["vocab"] |= {token["content"]: token["id"] for token in content["added_tokens"]}
-    content["model"]["vocab"] |= {pair.replace(" ", ""): first + n for n, pair in enumerate(MERGES)}
+    content["model"]["vocab"] |= {pair.replace(" ", ""): first + n for n, pair in enumerate((*MERGES, *HALVES))}
     return json.dumps(content).encode()

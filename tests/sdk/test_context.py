@@ -157,6 +157,26 @@ def test_stop_conditions(stop: Any, said: str, run_ahead: bool) -> None:
     assert ctx.text == "ab" + said
 
 
+@pytest.mark.parametrize("run_ahead", [True, False])
+@pytest.mark.parametrize(
+    ("text", "stop", "said"),
+    [
+        ("abét", "t", "abé"),
+        ("atét", "ét", "at"),
+        ("atét!", StopRegex("(?<=é)t", hold=3), "até"),
+        ("é", StopString("x"), "é"),
+    ],
+)
+def test_no_half_of_a_character_is_left_before_a_stop_string(text: str, stop: Any, said: str, run_ahead: bool) -> None:
+    """Where a character is of two tokens, of which the second goes on, or the first has begun before."""
+    install(next_token=saying(text, after=2))
+    ctx = Context().fill("xy")
+    generation = ctx.generate(stop=stop, run_ahead=run_ahead, logprobs=0)
+    assert run(generation.whole()) == said
+    assert ctx.text == "xy" + said
+    assert len(generation.logprobs) <= len(generation.tokens)
+
+
 def test_text_that_may_become_a_stop_string_is_held_back() -> None:
     install(next_token=saying("a.b..c...", after=2))
     pieces = list(Context().fill("ab").generate(stop="..."))  # tokens are "a" "." "b" ".." "c" ".." "."

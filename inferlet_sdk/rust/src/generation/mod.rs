@@ -24,6 +24,8 @@ use stop::{StopReason, TextFilter};
 /// Stop strings for which the host can look, and characters of all of them.
 const MOST_STRINGS: usize = 16;
 const MOST_CHARACTERS: usize = 1024;
+/// Most bytes of a character, and so most tokens.
+const CHARACTER: usize = 4;
 
 /// A continuation of a context: set what it needs, then take its pieces by `next`, or all of it by `text`.
 ///
@@ -369,8 +371,12 @@ impl<'a> Generation<'a> {
         if let Some(filter) = &mut state.filter {
             rest = filter.rest();
             if filter.cut.is_some() {
-                let (count, part) = filter.kept();
-                sequence.truncate(self.start + count)?;
+                let (start, all) = (self.start, &sequence);
+                let (count, part) = filter.kept(|count| {
+                    let last = &all.tokens[start + count.saturating_sub(CHARACTER)..start + count];
+                    Ok(!all.model.detokenize(last)?.ends_with('\u{fffd}'))
+                })?;
+                sequence.truncate(start + count)?;
                 if !part.is_empty() {
                     let tokens = sequence.model.tokenize(part, false)?;
                     sequence.append(&tokens);

@@ -1,6 +1,8 @@
 //! When generation ends: text that may be the beginning of a stop string is held back until it is certain that it is
 //! not.
 
+use crate::error::Result;
+
 /// Why a generation has ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum StopReason {
@@ -81,13 +83,20 @@ impl TextFilter {
         self.text[begin..end].to_string()
     }
 
-    /// How many tokens make up the text before the cut, and the part of the next token's text before it.
-    pub fn kept(&self) -> (usize, &str) {
+    /// How many tokens make up the text before the cut, and the part of the next token's text before it. `is_whole`:
+    /// whether so many first tokens end where a character does; else the next one completes it, so the last of them is
+    /// not kept.
+    pub fn kept(&self, is_whole: impl Fn(usize) -> Result<bool>) -> Result<(usize, &str)> {
         let cut = self.cut.unwrap_or(self.text.len());
-        let count = self.ends.iter().take_while(|end| **end < cut).count();
-        if cut == 0 || self.ends[count] == cut {
-            return (if cut == 0 { 0 } else { count + 1 }, "");
+        let mut count = self.ends.iter().take_while(|end| **end < cut).count();
+        count = if cut == 0 { 0 } else { count + usize::from(self.ends[count] == cut) };
+        let end_of = |count: usize| if count > 0 { self.ends[count - 1] } else { 0 };
+        while count > 0 && !self.text[end_of(count)..].chars().next().map_or(true, |one| one.is_ascii()) {
+            if is_whole(count)? {
+                break;
+            }
+            count -= 1;
         }
-        (count, &self.text[if count > 0 { self.ends[count - 1] } else { 0 }..cut])
+        Ok((count, &self.text[end_of(count)..cut]))
     }
 }
