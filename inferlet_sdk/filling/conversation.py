@@ -7,6 +7,7 @@ messages again and keeps the longest common token prefix. Then the context holds
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from functools import partial
 from typing import Any
 
@@ -27,6 +28,7 @@ class Conversation:
         self._images: list[Image] = []  # of all messages
         self._start: int | None = None  # tokens before the first message
         self._end = 0  # tokens up to the last `add`
+        self._left = 0  # how many of these are there since; fewer if the context was cut
         self._declared = Declared()
         self._variables: Mapping[str, Any] = {}
 
@@ -34,7 +36,7 @@ class Conversation:
         """A copy for a forked context."""
         other = Conversation()
         other._messages, other._start, other._end = self._messages.copy(), self._start, self._end
-        other._images = self._images.copy()
+        other._images, other._left = self._images.copy(), self._left
         other._declared, other._variables = self._declared, self._variables
         return other
 
@@ -45,6 +47,7 @@ class Conversation:
             "images": [image.name for image in self._images],
             "start": self._start,
             "end": self._end,
+            "left": self._left,
             "tools": list(self._declared.tools),
             "system": self._declared.system,
             "variables": self._variables,
@@ -55,10 +58,15 @@ class Conversation:
         """The conversation of a snapshot. Raises NotFound if the blob of an image is not there."""
         found = cls()
         found._messages, found._start, found._end = list(state["messages"]), state["start"], state["end"]
+        found._left = state.get("left", found._end)
         found._images = [as_image(name) for name in state["images"]]
         found._declared = Declared(state["tools"], state["system"])
         found._variables = state.get("variables", {})
         return found
+
+    def cut(self, length: int) -> None:
+        """The context keeps its first `length` tokens: the next `add` goes on from what is left of the messages."""
+        self._left = min(self._left, length)
 
     def add(
         self,
@@ -73,19 +81,16 @@ class Conversation:
 
         `tools` and `variables`, if there are any, hold from now on, instead of those before.
         """
+        if self._start is not None and self._left < self._end:
+            self._keep_left(sequence, self._start)
         start = len(sequence.tokens) if self._start is None else self._start
         images = self._images.copy()
         new = [_without_images(message, images) for message in messages]
         all_messages = [*self._messages, *(self._reply(sequence) if reply is None else reply), *new]
         self._declared = declare(sequence.queues, tools) or self._declared
         self._variables = variables or self._variables
-        shown = self._declared.put_into(all_messages)
-        with sequence.queues.some() as queue:
-            rendered = traits.tokenize_chat(queue, shown, self._declared.tools, add_generation_prompt, self._variables)
-            told = shown[:1], self._declared.tools, False, self._variables
-            seen: list[Seen] = []
-            if images:
-                rendered, seen = _with_images(queue, sequence.info, rendered, images, start)
+        shown, rendered, seen = self._render(sequence, all_messages, images, start, add_generation_prompt)
+        told = shown[:1], self._declared.tools, False, self._variables
         common = common_length(sequence.tokens[start:], rendered)
         sequence.truncate(start + common)
         has_system = not common and len(shown) > 1 and shown[0].get("role") == "system"
@@ -93,12 +98,62 @@ class Conversation:
         if seen:
             sequence.images.cut(start)
             sequence.images.places += seen
-        self._messages, self._start, self._end = all_messages, start, len(sequence.tokens)
-        self._images = images
+        self._messages, self._images = all_messages, images
+        self._start, self._end, self._left = start, len(sequence.tokens), len(sequence.tokens)
+
+    def _render(
+        self,
+        sequence: TokenSequence,
+        messages: Sequence[Mapping[str, Any]],
+        images: Sequence[Image],
+        start: int,
+        add_generation_prompt: bool,
+    ) -> tuple[list[Mapping[str, Any]], Sequence[int], list[Seen]]:
+        """Messages as the template gets them, their tokens behind the first `start`, and where images are in these."""
+        shown = self._declared.put_into(messages)
+        with sequence.queues.some() as queue:
+            rendered = traits.tokenize_chat(queue, shown, self._declared.tools, add_generation_prompt, self._variables)
+            if images:
+                return shown, *_with_images(queue, sequence.info, rendered, images, start)
+        return shown, rendered, []
+
+    def _keep_left(self, sequence: TokenSequence, start: int) -> None:
+        """Forgets the messages that were cut off. Of one that was cut in its middle, the text that is left stays. What
+        comes behind them is a reply."""
+        messages, left = self._messages, sequence.tokens[start : self._left]
+        for count in range(len(messages), 0, -1):
+            images = self._images[: sum(map(_count_images, messages[:count]))]
+            for is_reply in (True, False):  # whether the beginning of a reply is there
+                with suppress(InvalidArgument):  # not all templates take each part of a conversation
+                    _, rendered, _ = self._render(sequence, messages[:count], images, start, is_reply)
+                    if common_length(left, rendered) == len(rendered):
+                        half = [] if is_reply else _half(sequence, left[len(rendered) :], messages[count:])
+                        self._messages, self._images = messages[:count] + half, images
+                        self._end = start + len(rendered) if is_reply else self._left
+                        return
+        self._messages, self._images, self._end = _half(sequence, left, messages), [], self._left
+        if not left:
+            self._start = None
 
     def _reply(self, sequence: TokenSequence) -> list[Mapping[str, Any]]:
         tokens = sequence.tokens[self._end :] if self._start is not None else []
         return [{"role": "assistant", "content": sequence.detokenize(tokens)}] if tokens else []
+
+
+def _half(sequence: TokenSequence, left: Sequence[int], cut: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    """The first of the messages that were cut off, with as much of its text as there is in the tokens that are left."""
+    content = cut[0].get("content") if cut else None
+    if not isinstance(content, str):
+        return []
+    text = sequence.detokenize(left)
+    half = next((content[:n] for n in range(len(content), 0, -1) if text.endswith(content[:n])), "")
+    return [{**cut[0], "content": half}] if half else []
+
+
+def _count_images(message: Mapping[str, Any]) -> int:
+    content = message.get("content")
+    parts = content if isinstance(content, list) else ()
+    return sum(isinstance(part, Mapping) and part.get("type") == "image" for part in parts)
 
 
 def _without_images(message: Mapping[str, Any], images: list[Image]) -> Mapping[str, Any]:

@@ -114,9 +114,10 @@ class FilledContext:
         """Appends chat messages in the model's template: a role and its content, or a list of {"role", "content"}.
 
         Text generated since the last `fill_chat` becomes the assistant's message before them, or is replaced by the
-        messages of `reply`. Text of messages is never read as special tokens. `tools`: functions with annotations, or
-        declarations, which the model is told of from now on (see `Tools`). `variables`: further ones that the template
-        reads, also from now on, such as `{"enable_thinking": False}`.
+        messages of `reply`. Messages that `truncate` has cut off are gone; of one that it has cut in its middle, the
+        text that is left stays. Text of messages is never read as special tokens. `tools`: functions with annotations,
+        or declarations, which the model is told of from now on (see `Tools`). `variables`: further ones that the
+        template reads, also from now on, such as `{"enable_thinking": False}`.
         """
         new = [{"role": messages, "content": content}] if isinstance(messages, str) else list(messages)
         self._conversation.add(self._settled("fill_chat"), new, tools, add_generation_prompt, reply, variables)
@@ -132,6 +133,7 @@ class FilledContext:
         sequence = self._settled("truncate")
         check_end(sequence.pages.dropped, whole(length, "length"))
         sequence.truncate(length)
+        self._conversation.cut(length)
         return self
 
     def drop(self, start: int, stop: int, *, close_gap: bool = True) -> Self:

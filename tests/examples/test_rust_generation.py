@@ -18,11 +18,12 @@ from pie_control.testing.in_process import InProcessClient
 from tests.examples.test_rust_programs import result
 from tests.examples.test_rust_states import Act, programs
 from tests.helpers.guard import HANG_SECONDS
-from tests.helpers.scripted_model import MERGED, STOP, ScriptedModel, State
+from tests.helpers.native_host import saying, tokenized
+from tests.helpers.scripted_model import HALVES, MERGED, STOP, ScriptedModel, State
 from tests.helpers.servers import Listener, started
 
 LETTERS = list(b"abcdef t")
-LIKELY = [*LETTERS, *'"é'.encode(), STOP, *MERGED.values()]
+LIKELY = [*LETTERS, *'"é'.encode(), STOP, *range(min(MERGED.values()), max(MERGED.values()) + 1 + len(HALVES))]
 SCHEMA = {
     "type": "object",
     "properties": {"a long name of it": {"type": "integer", "maximum": 99}, "b": {"enum": ["abc", "abd"]}},
@@ -45,6 +46,8 @@ class Repetitive(ScriptedModel):
     """What comes depends on the last two tokens, and now and then on all; any token may come, some more likely."""
 
     def scores(self, state: State) -> Floats:
+        if self.next_token is not None:
+            return super().scores(state)
         everything = repr(state)
         seen = repr([token for token, _ in state[-2:]]) if crc32(everything.encode()) % 4 else everything
         tokens = np.arange(self._description.vocab_size, dtype=np.uint64)
@@ -168,3 +171,49 @@ def test_a_stop_token_ends_forced_tokens_too(guest_cache: Path) -> None:
     for program in programs():
         (found,) = asyncio.run(outcomes(guest_cache, program, [told([way, {**way, "include": 1}])]))
         assert found[::2] == ['{"a long na', '{"a long nam']
+
+
+def trying(place: int, **way: Any) -> Act:
+    """What a context gives, and its tokens."""
+    return "try", place, [], [json.dumps(way)]
+
+
+def test_dropped_tokens_give_no_output(guest_cache: Path) -> None:
+    acts: list[Act] = [
+        ("new", 0, [], []),
+        ("fill", 0, LETTERS * 4, []),
+        ("drop", 0, [3, 20, 1], []),
+        ("fork", 0, [], []),
+    ]
+    acts += [
+        ("truncate", 1, [20], []),
+        ("fork", 1, [], []),
+        trying(2, what="sample"),
+        trying(2, guess=1, most=3, whole=1),
+    ]
+    acts += [("fill", 2, [97], []), trying(2, most=6, whole=1), trying(0, most=6, whole=1), ("left", 0, [], [])]
+    rust, python = (asyncio.run(outcomes(guest_cache, one, [acts]))[0] for one in programs())
+    assert rust == python
+    assert all("the last token was dropped" in text for text in rust[:4:2])
+    assert len(rust[5]) == 27
+
+
+def test_no_half_of_a_character_is_left_before_a_stop_string(guest_cache: Path) -> None:
+    acts: list[Act] = [("new", 0, [], []), ("fill", 0, list(b"xy"), []), ("fork", 0, [], [])]
+    acts += [trying(0, stop=["t"], whole=1), trying(1, stop=["ét"], whole=1, slow=1), ("left", 0, [], [])]
+    for program in programs():
+        (found,) = asyncio.run(outcomes(guest_cache, program, [acts], next_token=saying("abétt", after=2)))
+        assert found == ["abé", tokenized("xyabé"), "ab", tokenized("xyab")]
+
+
+def test_a_chat_goes_on_from_what_is_left_of_it(guest_cache: Path) -> None:
+    chat: list[Act] = [("new", 0, [], []), ("chat", 0, [], ["system", "s", "user", "one"]), trying(0, most=4, whole=1)]
+    chat += [("chat", 0, [], ["user", "two"]), trying(0, most=4, whole=1)]
+    acts = chat.copy()
+    for place, length in enumerate([0, 6, 8, 10, 12, 18, 20, 24, 31, 34, 38, 46, 50, 52, 64, 90], 1):
+        acts += [("fork", 0, [], []), ("truncate", place, [length], []), ("chat", place, [], ["user", "more"])]
+        acts += [trying(place, what="sample")]
+    acts += [("left", 0, [], [])]
+    rust, python = (asyncio.run(outcomes(guest_cache, one, [acts]))[0] for one in programs())
+    assert rust == python
+    assert len({str(one) for one in rust[5::2]}) > 8

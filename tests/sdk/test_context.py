@@ -648,6 +648,55 @@ def test_chat_may_be_prefilled_forked_and_given_as_messages() -> None:
     assert nothing_held(host)
 
 
+def talk() -> tuple[Context, list[int]]:
+    """A conversation of two turns, and how many tokens it had before each message and reply."""
+    install(next_token=lambda context: STOP if context[-1][0] == ord("!") else ord("!"))
+    ctx, lengths = Context(), [0]
+    for turn in [[{"role": "system", "content": "s"}, {"role": "user", "content": "one"}], [user("two")]]:
+        ctx.fill_chat(turn)
+        lengths.append(len(ctx))
+        run(ctx.generate_until())
+        lengths.append(len(ctx))
+    return ctx, lengths
+
+
+def user(content: str) -> dict[str, str]:
+    return {"role": "user", "content": content}
+
+
+FIRST = ("system", "s"), ("user", "one")
+
+
+@pytest.mark.parametrize(
+    ("place", "left", "turns"),
+    [
+        (4, 0, [*FIRST, ("assistant", "!"), ("user", "two"), ("assistant", "!")]),
+        (3, 0, [*FIRST, ("assistant", "!"), ("user", "two")]),
+        (3, -3, [*FIRST, ("assistant", "!"), ("user", "two")]),  # of what begins the reply
+        (2, 0, [*FIRST, ("assistant", "!")]),
+        (1, 0, FIRST),
+        (1, -12, [("system", "s"), ("user", "on")]),
+        (0, 10, FIRST[:1]),
+        (0, 8, []),
+        (0, 0, []),
+    ],
+)
+def test_a_chat_goes_on_from_what_is_left_of_it(place: int, left: int, turns: list[tuple[str, str]]) -> None:
+    ctx, lengths = talk()
+    ctx.truncate(lengths[place] + left)
+    for one in (ctx.fork(), Context.restore(ctx.snapshot()), ctx):
+        one.fill_chat("user", "more")
+        assert one.text == Context().fill(rendered(*turns, ("user", "more"))).text
+        assert list(one.tokens) == rendered(*turns, ("user", "more"))
+
+
+def test_what_is_filled_behind_a_cut_chat_is_text_of_the_assistant() -> None:
+    ctx, lengths = talk()
+    ctx.truncate(lengths[1]).fill("something else, and more than what was cut").fill_chat("user", "more")
+    said = ("assistant", "something else, and more than what was cut")
+    assert list(ctx.tokens) == rendered(*FIRST, said, ("user", "more"))
+
+
 def test_a_program_that_reads_every_distribution_crosses_twice_for_a_token() -> None:
     host = install(page_size=100)
 

@@ -14,6 +14,7 @@ pub(crate) struct Conversation {
     messages: Vec<Json>,
     start: Option<usize>, // tokens before the first message
     end: usize,           // tokens up to the last `add`
+    left: usize,          // how many of these are there since; fewer if the context was cut
     pub tools: Vec<Json>, // declarations that the template tells the model of
     pub system: String,   // what the system message says of tools
 }
@@ -26,9 +27,25 @@ pub(crate) fn message(role: &str, content: &str) -> Json {
     Json::object([("role", Json::from(role)), ("content", Json::from(content))])
 }
 
+/// A message that was cut off, with as much of its text as stands at the end of what is left.
+fn beginning_of(cut: &Json, left: &str) -> Option<Json> {
+    let content = cut.get("content").and_then(Json::as_str)?;
+    let mut ends = content.char_indices().rev().map(|(at, one)| at + one.len_utf8());
+    let half = &content[..ends.find(|end| left.ends_with(&content[..*end]))?];
+    Some(message(cut.get("role").and_then(Json::as_str)?, half))
+}
+
 impl Conversation {
+    /// The context keeps its first `length` tokens: the next `add` goes on from what is left of the messages.
+    pub fn cut(&mut self, length: usize) {
+        self.left = self.left.min(length);
+    }
+
     /// Appends the reply that was generated since the last messages, or what stands for it, then new messages.
     pub fn add(&mut self, sequence: &mut Sequence, new: Vec<Json>, reply: Option<Vec<Json>>) -> Result<()> {
+        if self.left < self.end {
+            self.keep_left(sequence)?;
+        }
         let start = self.start.unwrap_or(sequence.tokens.len());
         let mut messages = self.messages.clone();
         messages.extend(match reply {
@@ -37,7 +54,7 @@ impl Conversation {
         });
         messages.extend(new);
         let shown = self.shown(&messages);
-        let tools = if self.tools.is_empty() { String::new() } else { Json::List(self.tools.clone()).to_string() };
+        let tools = self.told_tools();
         let queue = sequence.model.some_queue()?;
         let rendered = raw::tokenize::tokenize_chat(queue, &Json::List(shown.clone()).to_string(), &tools, true)?;
         let common = common_length(&sequence.tokens[start..], &rendered);
@@ -52,7 +69,45 @@ impl Conversation {
         self.messages = messages;
         self.start = Some(start);
         self.end = sequence.tokens.len();
+        self.left = self.end;
         Ok(())
+    }
+
+    /// Forgets the messages that were cut off. Of one that was cut in its middle, the text that is left stays. What
+    /// comes behind them is a reply.
+    fn keep_left(&mut self, sequence: &Sequence) -> Result<()> {
+        let start = self.start.unwrap_or(0);
+        let left = &sequence.tokens[start.min(self.left)..self.left];
+        let (queue, tools) = (sequence.model.some_queue()?, self.told_tools());
+        let try_fit = |(count, is_reply): (usize, bool)| {
+            let shown = Json::List(self.shown(&self.messages[..count])).to_string();
+            // not all templates take each part of a conversation
+            let rendered = raw::tokenize::tokenize_chat(queue, &shown, &tools, is_reply).ok()?;
+            left.starts_with(&rendered).then(|| (count, is_reply, rendered.len()))
+        };
+        // with the beginning of a reply, or without
+        let mut ways = (1..=self.messages.len()).rev().flat_map(|count| [(count, true), (count, false)]);
+        let (count, is_reply, length) = ways.find_map(try_fit).unwrap_or((0, false, 0));
+        self.end = if is_reply { start + length } else { self.left };
+        let rest = &left[length..];
+        let half = match self.messages.get(count) {
+            Some(cut) if !is_reply && !rest.is_empty() => beginning_of(cut, &sequence.model.detokenize(rest)?),
+            _ => None,
+        };
+        self.messages.truncate(count);
+        self.messages.extend(half);
+        if left.is_empty() {
+            self.start = None;
+        }
+        Ok(())
+    }
+
+    /// The declarations of tools as the template gets them.
+    fn told_tools(&self) -> String {
+        if self.tools.is_empty() {
+            return String::new();
+        }
+        Json::List(self.tools.clone()).to_string()
     }
 
     /// The messages with what the system message says of tools.

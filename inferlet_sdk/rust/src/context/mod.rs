@@ -201,7 +201,8 @@ impl Context {
         Ok(child)
     }
 
-    /// Keeps the first `length` tokens. It cannot end among tokens that were dropped.
+    /// Keeps the first `length` tokens. It cannot end among tokens that were dropped; right behind them it has no output
+    /// until something is filled. What is left of chat messages is what the next one goes on from.
     pub fn truncate(&mut self, length: usize) -> Result<&mut Self> {
         self.take_noted()?;
         if let Some((start, stop)) = self.sequence.pages.ends_in_dropped(length) {
@@ -210,6 +211,7 @@ impl Context {
             return Err(Error::with(crate::error::Code::InvalidState, message));
         }
         self.sequence.truncate(length)?;
+        self.conversation.cut(length);
         Ok(self)
     }
 
