@@ -186,7 +186,7 @@ async def main(args, how=""):
         try:
             await child
         except ChildFailed as error:
-            assert error.end is end
+            assert error.end == end
         child.cancel()
         told.append([end.status, (end.error or "").split("\\n")[-1], end.result])
     return told
