@@ -123,7 +123,8 @@ class Conversation:
         messages, left = self._messages, sequence.tokens[start : self._left]
         for count in range(len(messages), 0, -1):
             images = self._images[: sum(map(_count_images, messages[:count]))]
-            for is_reply in (True, False):  # whether the beginning of a reply is there
+            may_reply = count == len(messages) or messages[count].get("role") == "assistant"
+            for is_reply in (True, False) if may_reply else (False,):  # whether the beginning of a reply is there
                 with suppress(InvalidArgument):  # not all templates take each part of a conversation
                     _, rendered, _ = self._render(sequence, messages[:count], images, start, is_reply)
                     if common_length(left, rendered) == len(rendered):
@@ -147,7 +148,7 @@ def _half(sequence: TokenSequence, left: Sequence[int], cut: Sequence[Mapping[st
         return []
     text = sequence.detokenize(left)
     half = next((content[:n] for n in range(len(content), 0, -1) if text.endswith(content[:n])), "")
-    return [{**cut[0], "content": half}] if half else []
+    return [{"role": cut[0].get("role"), "content": half}] if half else []
 
 
 def _count_images(message: Mapping[str, Any]) -> int:

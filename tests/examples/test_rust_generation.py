@@ -209,8 +209,9 @@ def test_no_half_of_a_character_is_left_before_a_stop_string(guest_cache: Path) 
 def test_a_chat_goes_on_from_what_is_left_of_it(guest_cache: Path) -> None:
     chat: list[Act] = [("new", 0, [], []), ("chat", 0, [], ["system", "s", "user", "one"]), trying(0, most=4, whole=1)]
     chat += [("chat", 0, [], ["user", "two"]), trying(0, most=4, whole=1)]
+    chat += [("chat", 0, [], ["user", "three"]), ("chat", 0, [], ["user", "four"])]
     acts = chat.copy()
-    for place, length in enumerate([0, 6, 8, 10, 12, 18, 20, 24, 31, 34, 38, 46, 50, 52, 64, 90], 1):
+    for place, length in enumerate([0, 6, 8, 10, 12, 18, 20, 24, 31, 34, 38, 46, 50, 52, 64, 80, 90, 100], 1):
         acts += [("fork", 0, [], []), ("truncate", place, [length], []), ("chat", place, [], ["user", "more"])]
         acts += [trying(place, what="sample")]
     acts += [("left", 0, [], [])]

@@ -186,6 +186,20 @@ def test_chat_with_images() -> None:
     run(work)
 
 
+def test_a_chat_goes_on_from_the_images_that_are_left() -> None:
+    install(max_context=2000, blobs=BLOBS, template=TEMPLATE)
+
+    async def work() -> None:
+        cat, dog = ({"role": "user", "content": [{"type": "image", "image": name}]} for name in ("cat", "dog"))
+        plain, again = Context().fill_chat([cat, cat]), Context().fill_chat([cat]).fill_chat([dog])
+        again.truncate(len(again) - 20).fill_chat([cat])
+        assert again.tokens == plain.tokens
+        assert await again.sample() == await plain.sample()
+        assert await again.sample() != await Context().fill_chat([cat, dog]).sample()
+
+    run(work)
+
+
 def test_a_template_without_images_is_named(host: NativeHost) -> None:
     content = [{"type": "image", "image": "cat"}]
     with pytest.raises(InvalidArgument, match="template of toy shows 0 of 1 images: use `fill_image`"):

@@ -19,8 +19,8 @@ pub(crate) struct Conversation {
     pub system: String,   // what the system message says of tools
 }
 
-fn is_of_system(message: &Json) -> bool {
-    message.get("role").and_then(Json::as_str) == Some("system")
+fn is_of(role: &str, message: &Json) -> bool {
+    message.get("role").and_then(Json::as_str) == Some(role)
 }
 
 pub(crate) fn message(role: &str, content: &str) -> Json {
@@ -60,7 +60,7 @@ impl Conversation {
         let common = common_length(&sequence.tokens[start..], &rendered);
         sequence.truncate(start + common)?;
         let mut parts = Vec::new();
-        let has_system = common == 0 && shown.len() > 1 && is_of_system(&shown[0]);
+        let has_system = common == 0 && shown.len() > 1 && is_of("system", &shown[0]);
         if has_system && sequence.notes_ends(rendered.len()) {
             let system = Json::List(shown[..1].to_vec()).to_string(); // not all templates take it alone
             parts.extend(raw::tokenize::tokenize_chat(queue, &system, &tools, false));
@@ -86,8 +86,11 @@ impl Conversation {
             left.starts_with(&rendered).then(|| (count, is_reply, rendered.len()))
         };
         // with the beginning of a reply, or without
-        let mut ways = (1..=self.messages.len()).rev().flat_map(|count| [(count, true), (count, false)]);
-        let (count, is_reply, length) = ways.find_map(try_fit).unwrap_or((0, false, 0));
+        let ways = (1..=self.messages.len()).rev().flat_map(|count| [(count, true), (count, false)]);
+        let may_be = |(count, is_reply): &(usize, bool)| {
+            !is_reply || self.messages.get(*count).map_or(true, |next| is_of("assistant", next))
+        };
+        let (count, is_reply, length) = ways.filter(may_be).find_map(try_fit).unwrap_or((0, false, 0));
         self.end = if is_reply { start + length } else { self.left };
         let rest = &left[length..];
         let half = match self.messages.get(count) {
@@ -115,7 +118,7 @@ impl Conversation {
         if self.system.is_empty() {
             return messages.to_vec();
         }
-        let first = messages.first().filter(|one| is_of_system(one));
+        let first = messages.first().filter(|one| is_of("system", one));
         match first.and_then(|one| one.get("content")).and_then(Json::as_str) {
             Some(content) => {
                 let first = message("system", &format!("{}\n{}", content, self.system));
