@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from inferlet_sdk.errors import InvalidArgument, InvalidState
+from inferlet_sdk.sequences.dropping import check_output
 from inferlet_sdk.sequences.page_table import Part
 from inferlet_sdk.sequences.sequence import TokenSequence
 from inferlet_sdk.sequences.states.kept import check_states
@@ -50,6 +51,7 @@ def _check(parts: Sequence[TokenSequence]) -> None:
         check_states(part.info, "join")
     if not parts or not all(part.tokens for part in parts):
         raise InvalidState("join: give contexts that are not empty")
+    check_output(parts[-1].pages.dropped, len(parts[-1].tokens))
     if any(part.pages.dropped and part.images.places for part in parts):
         raise InvalidState("join: tokens of a part with images were dropped")
     if len({(part.info.name, part.adapter) for part in parts}) > 1:

@@ -126,6 +126,8 @@ def test_dropped_tokens_give_no_output(forks: bool) -> None:
             run(ask(child))
     with pytest.raises(InvalidState, match="gives no output"):
         run(cut.generate_until(max_tokens=4, draft=lambda _: [1, 2]))
+    with pytest.raises(InvalidState, match="gives no output"):
+        Context.join([child, cut])
     for one in (cut, child):
         run(one.fill([70]).sample())
         assert sorted(seen[-1]) == pairs([0, 1, 2, 70], range(4))

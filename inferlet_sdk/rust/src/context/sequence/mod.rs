@@ -232,8 +232,8 @@ impl Sequence {
         self.queue.last_step.set(u32::MAX);
     }
 
-    /// Drops keys and values of the last token, which runs again for its output; an error if it was dropped.
-    pub fn rewind_last(&mut self) -> Result<()> {
+    /// An error if the last token was dropped: it would run again for its output, and be seen again.
+    pub fn check_output(&self) -> Result<()> {
         if let Some(start) = self.pages.dropped_up_to(self.tokens.len()) {
             let message = format!(
                 "the last token was dropped, and gives no output: fill something behind it, or truncate to at most {}",
@@ -241,6 +241,12 @@ impl Sequence {
             );
             return Err(Error::with(Code::InvalidState, message));
         }
+        Ok(())
+    }
+
+    /// Drops keys and values of the last token, which runs again for its output.
+    pub fn rewind_last(&mut self) -> Result<()> {
+        self.check_output()?;
         self.rewind(self.tokens.len() - 1)
     }
 

@@ -101,6 +101,8 @@ impl Context {
         if parts.is_empty() || parts.iter().any(|part| part.sequence.tokens.is_empty()) {
             return Err(wrong_state("join: give contexts that are not empty"));
         }
+        let last = parts.len() - 1;
+        parts[last].sequence.check_output()?;
         let model = parts[0].sequence.model.clone();
         let adapter = parts[0].sequence.adapter.clone();
         if parts.iter().any(|part| part.sequence.model.name != model.name || part.sequence.adapter != adapter) {
@@ -108,7 +110,6 @@ impl Context {
         }
         let mut whole = Sequence::new(model, &adapter)?;
         let (mut behind, mut joined) = (0, Vec::new()); // behind: the highest position
-        let last = parts.len() - 1;
         for (place, part) in parts.iter_mut().enumerate() {
             let part = &mut part.sequence;
             let count = part.tokens.len() - usize::from(place == last); // the last token of all runs again, and sees all
