@@ -347,7 +347,7 @@ class Scheduler:
 
     def _fail(self, command: Command, error: CallError, stage: Stage) -> None:
         """A command failed on the worker. Its inferlet ends if it relies on what the command should have left."""
-        if command.future is None:
+        if command.future is None or stage is not Stage.OUTPUT:
             self._local.failed(command.owner)
         account = self._accounts.get(command.owner)
         if account is None:

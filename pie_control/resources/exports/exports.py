@@ -109,6 +109,7 @@ class Exports:
                 others = [(one.value(export.used), n, one) for n, one in enumerate(self._own(export.tenant))]
                 heapq.heapify(others)
             yield self._drop(heapq.heappop(others)[2])
+        count = self._of_tenant.setdefault(export.tenant.name, [0, 0])  # it went with the last one
         count[0] += 1
         count[1] += self._size(export)
         self._standing[export] = None

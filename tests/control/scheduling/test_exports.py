@@ -130,12 +130,19 @@ def test_a_maker_that_ends_before_its_turn_has_exported_nothing() -> None:
     assert used(world) == 1
 
 
+@pytest.mark.parametrize("told", [False, True])
 @pytest.mark.parametrize("closed", [False, True])
-def test_an_export_whose_writes_failed_does_not_stand(closed: bool) -> None:
+def test_an_export_whose_writes_failed_does_not_stand(closed: bool, told: bool) -> None:
+    """`told`: by a call that gives something, too."""
     world = World()
     maker, other = world.open(3, 64), world.open(1, 8)
     world.drain()
-    fill(maker, range(65, 74))
+    if told:
+        pages = [maker.pages, 3]
+        step = [maker.embeds, 9], pages, pages, maker.embeds + 63
+        maker.call("forward_with_dist", 1, list(range(65, 74)), list(range(9)), *step, 3, 1.0)
+    else:
+        fill(maker, range(65, 74))
     maker.call("export_kvpage", 1, "prefix", [maker.pages, 3], "")
     future = other.call("import_kvpage", 1, "prefix")
     wave = world.send()
@@ -214,6 +221,21 @@ def test_a_tenant_has_room_for_new_exports_at_the_cost_of_its_least_valuable_one
     world.drain()
     assert {one["name"] for one in json.loads(maker.answers[listed][0])} == {"0", "2"}  # type: ignore[index]
     assert world.scheduler.statistics().exports == 3
+
+
+def test_all_exports_of_a_tenant_make_room_for_a_large_one() -> None:
+    world = World()
+    maker = world.open(6, 64, tenant("one", max_pages=5))
+    fill(maker, range(65, 89))
+    for name in "abab":
+        maker.call("export_kvpage", 1, name, [maker.pages + 3 * (name == "b"), 3], "")
+        world.drain()
+        assert world.scheduler.statistics().exports == 1
+        world.scheduler.check_integrity()
+    maker.call("unexport_kvpage", 1, "b")
+    world.drain()
+    world.scheduler.check_integrity()
+    assert world.scheduler.statistics().exports == 0
 
 
 def test_a_tenant_has_a_bounded_number_of_exports(monkeypatch: pytest.MonkeyPatch) -> None:
