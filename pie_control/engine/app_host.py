@@ -15,7 +15,7 @@ from math import inf
 import msgspec
 
 from ..application.links import HostLink
-from ..application.messages import FromHost, Launch, Ping, Pong, Quiet, Report, Results, ToHost
+from ..application.messages import FromHost, Launch, ModelState, Pause, Ping, Pong, Quiet, Report, Results, ToHost
 from ..errors import HostUnavailable
 from ..ids import Owner
 from ..inferlets.events import InferletWait
@@ -201,6 +201,8 @@ class AppHost:
         self._waiting: list[ToHost] = []
         self._soon: asyncio.Handle | None = None
         self._began: asyncio.Future[None] | None = None  # its answer to the greeting
+        self._end = ""  # why it was lost before it served
+        self._missed: list[ToHost] = []  # what all hosts were told since the greeting, until it serves
         self._questions: deque[asyncio.Future[Sequence[InferletWait]]] = deque()  # in their order
         self.programs = RemotePrograms(self.post)
         link.on_messages = lambda frame: on_frame(self, frame)
@@ -215,11 +217,18 @@ class AppHost:
 
     async def start(self) -> None:
         """Waits until it is there; raises HostUnavailable, ConfigError."""
+        self._end = ""
         await self._link.start()
         self._began = asyncio.get_running_loop().create_future()
+        self._missed = []
         self._link.send([*self._greeting(self), Ping(GREETING)])
-        await self._began
+        if not self._end:
+            await self._began
+        if self._end:
+            raise HostUnavailable(self._end)
         self.life.serve()
+        for message in self._missed:
+            self.post(message)
 
     def take_pong(self, message: Pong) -> None:
         """The host has taken its greeting, or answers a question."""
@@ -231,9 +240,10 @@ class AppHost:
             self._began.set_result(None)
 
     def _lost(self, reason: str) -> None:
-        if self._began is not None and not self._began.done():
-            self._began.set_exception(HostUnavailable(f"application host {self.number} did not start: {reason}"))
         if not self.life.serves:
+            self._end = f"application host {self.number} did not start: {reason}"
+            if self._began is not None and not self._began.done():
+                self._began.set_exception(HostUnavailable(self._end))
             return
         pause = self.life.failed(reason)
         when = f"is started again in {pause:.0f} s" if pause else "restarts"
@@ -291,6 +301,8 @@ class AppHost:
     def post(self, message: ToHost) -> bool:
         """Says something soon, at the latest when the event loop has its next turn. False: the host is gone."""
         if not self.life.serves:
+            if isinstance(message, ModelState | Pause):
+                self._missed.append(message)
             return False
         self._waiting.append(message)
         if self._soon is None:

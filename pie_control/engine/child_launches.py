@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 
 from ..application.messages import LaunchChild, NotLaunched
 from ..errors import (
@@ -21,6 +22,8 @@ from ..registry.registry import Registry
 from ..services.http.trace_context import HEADER, checked
 from .app_host import AppHost
 from .hosts import Hosts
+
+log = logging.getLogger(__name__)
 
 
 class ChildLaunches:
@@ -50,7 +53,7 @@ class ChildLaunches:
             if not host.load().has_room:
                 raise Overloaded("the inferlets of this host hold as much memory as they may together: try again later")
             entry = self._registry.new(program, self._hosts.post, self._hosts.tell_room, parent.standing)
-        except (ClientError, HostUnavailable) as error:
+        except (ClientError, HostUnavailable, OSError) as error:
             host.post(NotLaunched(message.parent, message.child, _as_call_error(error)))
             return
         entry.parent = parent.id
@@ -64,4 +67,7 @@ def _as_call_error(error: Exception) -> CallError:
             return NotFound(str(error))
         case Overloaded() | HostUnavailable():
             return Exhausted(str(error))
+        case OSError():
+            log.error("a child could not be launched: %s", error)
+            return Exhausted("the server cannot read the program now: try again later")
     return InvalidArgument(str(error))

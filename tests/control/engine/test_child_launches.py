@@ -87,6 +87,18 @@ def test_why_not_is_told_to_the_parent(tmp_path: Path, error: Exception, kind: t
     with_parent(tmp_path, body)
 
 
+def test_a_file_that_cannot_be_read_leaves_nobody_waiting(tmp_path: Path) -> None:
+    async def body(scene: Scene, parent: Entry, library: Library) -> None:
+        library.error = OSError("no descriptors are left")
+        scene.link(parent).says(LaunchChild(parent.number, 7, "p", [], {}))
+        await settle()
+        (told,) = scene.link(parent).take(NotLaunched)
+        assert isinstance(told.error, Exhausted)
+        assert "try again later" in str(told.error)
+
+    with_parent(tmp_path, body)
+
+
 def test_a_host_without_memory_takes_no_child(tmp_path: Path) -> None:
     async def body(scene: Scene, parent: Entry, library: Library) -> None:
         scene.link(parent).says(Report(900, 0.0, 0, 0, 0))

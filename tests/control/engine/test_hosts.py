@@ -15,7 +15,9 @@ from pie_control.application.messages import (
     Launch,
     LinkComponent,
     ModelState,
+    Pause,
     Ping,
+    Pong,
     Post,
     Prepared,
     Provide,
@@ -33,7 +35,7 @@ from pie_control.calls.input_image.embed_img import ImageCommand
 from pie_control.calls.kind import Barrier, OpenQueue
 from pie_control.config import InferletLimits
 from pie_control.engine import hosts
-from pie_control.engine.app_host import AppHost
+from pie_control.engine.app_host import GREETING, AppHost
 from pie_control.engine.hosts import Hosts, HostSettings
 from pie_control.engine.loop import Loop
 from pie_control.engine.model import Model
@@ -405,6 +407,46 @@ def test_a_launch_waits_for_a_host_that_is_about_to_serve(tmp_path: Path) -> Non
         host = scene.hosts.all[0]
         host._began.set_result(None)  # type: ignore[union-attr]
         assert (await waiting).host == 1
+
+    play(tmp_path, body)
+
+
+async def restarting(scene: Scene) -> tuple[AppHost, PlayedHost]:
+    """The first host, which is started again and has not answered its greeting."""
+    host, link = scene.hosts.all[0], scene.links[1]
+    link.mute = True
+    link.on_lost("gone")
+    link.told.clear()
+    while not link.told:
+        await asyncio.sleep(0.001)
+    return host, link
+
+
+def test_a_host_that_starts_misses_nothing_that_all_are_told(tmp_path: Path) -> None:
+    async def body(scene: Scene) -> None:
+        host, link = await restarting(scene)
+        host.post(Pause("one", "", True))
+        host.post(Stop(1, Status.TERMINATED, "it is for an inferlet that was lost with the host"))
+        host.take_pong(Pong(GREETING))
+        while not host.life.serves:
+            await asyncio.sleep(0)
+        host.post(Pause("one", "", False))
+        host.flush()
+        assert [message.on for message in link.take(Pause)] == [True, False]
+        assert link.take(Stop) == []
+
+    play(tmp_path, body)
+
+
+def test_a_host_that_is_lost_as_it_becomes_ready_is_started_again(tmp_path: Path) -> None:
+    async def body(scene: Scene) -> None:
+        host, link = await restarting(scene)
+        starts, link.mute = link.starts, False
+        host.take_pong(Pong(GREETING))
+        link.on_lost("killed")
+        while not host.life.serves:
+            await asyncio.sleep(0.001)
+        assert link.starts == starts + 1
 
     play(tmp_path, body)
 
