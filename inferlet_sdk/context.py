@@ -209,8 +209,8 @@ class Context(FilledContext):
     def keep(self) -> None:
         """Shares the keys of what it holds, generated text included, as those of long prompts are: a context that is
         filled with the same tokens does not compute them again. They are there, in whole pages, as long as memory is
-        not needed for something else. What has not run yet runs, but for the last token; nothing is waited for. Short
-        texts are left alone, and so is what was joined or opened.
+        not needed for something else. What has not run yet runs, but for the last token. Nothing is waited for: if the
+        inferlet ends before that, no keys are shared. Short texts are left alone, and so is what was joined or opened.
 
         At a model that keeps a state of each text, the state is kept here, too, until the context is cut before it or
         closed: `truncate` to this length, and what is filled then, runs nothing again. Others go on from the last token

@@ -76,9 +76,9 @@ def _run_with_states(sequence: TokenSequence, tokens: list[int], apart: str, par
 
 def keep_pages(sequence: TokenSequence) -> None:
     """Offers all full pages of a sequence, and at a model with states all tokens that have run, if a state is behind
-    them. What others know of them is not kept twice. Nobody waits for that, and it happens even if the inferlet ends at
-    once. Does nothing to a sequence that is short, or not shared. All tokens but the last run before, if they have not,
-    or if the state behind them was lost: that of a reply that a stop string has cut."""
+    them. What others know of them is not kept twice. Nobody waits for that, and of what has run it happens even if the
+    inferlet ends at once. Does nothing to a sequence that is short, or not shared. All tokens but the last run before,
+    if they have not, or if the state behind them was lost: that of a reply that a stop string has cut."""
     if (future := _offer(sequence)) is not None:
         future.cancel()
 

@@ -155,7 +155,9 @@ BEST: Act = "try", 0, [], [json.dumps({"what": "best", "width": 2, "most": 2, "s
 SHARED_OR_NOT: dict[str, tuple[list[Act], int]] = {
     "a prompt": ([NEW, ("fill", 0, TEXT, []), ("sample", 0, [], [])], 304),
     "a prompt that is forked first": ([NEW, ("fill", 0, TEXT, []), BEST], 304),
-    "a text that was kept before it ran": ([NEW, ("fill", 0, TEXT, []), ("keep", 0, [], [])], 304),
+    "a text that was kept before it ran": (
+        [NEW, ("fill", 0, TEXT, []), ("keep", 0, [], []), NEW, ("fill", 1, [65], []),
+         *8 * [("sample", 1, [], [])]], 304),
     "a joined one": (
         [NEW, ("fill", 0, TEXT[:200], []), NEW, ("fill", 1, TEXT[200:], []), ("join", 0, [0, 1], []),
          ("sample", 2, [], []), ("keep", 2, [], [])], 0),
