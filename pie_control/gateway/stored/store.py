@@ -147,24 +147,22 @@ class StoredAnswers:
 
     def conversation(self, tenant: str, id: str) -> str:
         """An answer and those before it, oldest first, as JSON: [{"input": ..., "body": ...}, ...]. Raises Refused."""
-        turns: list[str] = []
-        seen: set[str] = set()
+        turns: dict[str, str] = {}
         size = 0
         while id:
             if len(turns) == MOST_TURNS:
                 raise Refused(400, f"the conversation has more than {MOST_TURNS} turns: begin a new one")
-            if id in seen:
+            if id in turns:
                 raise Refused(400, f"the response {id[:80]!r} comes before itself: begin a new conversation")
-            seen.add(id)
             found = (self._responses.find_kept(tenant, id) if turns else None) or self.find(tenant, id)
             if isinstance(found, Running):
                 raise Refused(400, f"Response with id {id[:80]!r} is not finished yet: wait for its end")
             size += len(found.input) + len(found.body)
             if size > MOST_CONVERSATION:
                 raise Refused(400, f"the conversation is longer than {MOST_CONVERSATION >> 20} MiB: begin a new one")
-            turns.append(f'{{"input": {found.input}, "body": {found.body}}}')
+            turns[id] = f'{{"input": {found.input}, "body": {found.body}}}'
             id = found.previous
-        return f"[{', '.join(reversed(turns))}]"
+        return f"[{', '.join(reversed(turns.values()))}]"
 
     async def cancel(self, tenant: str, id: str, terminate: Callable[[str], None]) -> ResponseRecord:
         """Ends an answer that is made in the background; nothing happens if it has ended. `terminate` ends an inferlet.

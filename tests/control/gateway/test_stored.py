@@ -9,7 +9,7 @@ import pytest
 from pie_control.durable.responses import ResponseRecord
 from pie_control.gateway.refusal import Refused
 from pie_control.gateway.stored import running
-from pie_control.gateway.stored.marks import Fetch, Store, read_mark
+from pie_control.gateway.stored.marks import Fetch, Store, read_mark, with_end
 from pie_control.gateway.stored.running import Running
 from tests.helpers.guard import HANG_SECONDS
 
@@ -27,8 +27,14 @@ def test_marks_are_read_and_the_words_of_a_model_are_not() -> None:
     for words in ('{"served_store"', '{"served_fetch": {}}', ' {"served_fetch": {"id": "r1"}}', '{"served_error": {}}'):
         assert read_mark(words) is None
     assert read_mark('{"served_store": {"id": "r1", "body": 7}}') is None
-    for number in ("1e999", "1" * 5000):  # what the server could not read when the answer ends
-        assert read_mark(f'{{"served_store": {{"id": "r1", "body": {{"a": {number}}}}}}}') is None
+
+
+@pytest.mark.parametrize("number", ["1e999", "1" * 5000])
+def test_a_body_ends_with_numbers_that_nobody_can_read(number: str) -> None:
+    store = read_mark(f'{{"served_store": {{"id": "r1", "body": {{"a": {number}, "status": "in_progress"}}}}}}')
+    assert isinstance(store, Store)
+    expected = f'{{"a":{number},"status":"failed","error":{{"code":"c"}}}}'
+    assert with_end(bytes(store.body).decode(), "failed", {"code": "c"}) == expected
 
 
 def test_readers_follow_from_where_they_want() -> None:
