@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import NoReturn, Protocol
 
 from pie_inference.options import lifetime
+from pie_inference.protocol.frames import MOST_ANNOUNCED
 
 from ..garbage import collect_at_leisure
 from ..processes.stream import FrameStream
@@ -46,7 +47,14 @@ class ControlEnd:
         self._make_host = make_host
         self._collecting: asyncio.Task[None] | None = None
         self.ended = asyncio.get_running_loop().create_future()  # with the exit status
-        self._stream = FrameStream(connection, self._take, self._control_ended, answers=True, on_pause=self._pause)
+        self._stream = FrameStream(
+            connection,
+            self._take,
+            self._control_ended,
+            answers=True,
+            on_pause=self._pause,
+            most_bytes=MOST_ANNOUNCED,  # all that a turn says to a thousand inferlets comes at once
+        )
 
     def send(self, messages: Sequence[FromHost]) -> None:
         self._stream.send(encode_for_control(messages))

@@ -11,14 +11,14 @@ import socket
 from collections import deque
 from collections.abc import Callable
 
-from pie_inference.protocol.frames import LENGTH, READ_BYTES, FrameReader, FrameTooLong
+from pie_inference.protocol.frames import LENGTH, MOST_BYTES, READ_BYTES, FrameReader, FrameTooLong
 
 
 class FrameStream:
     """One end. `on_frame` gets each frame that is not empty. `on_end` is called once when nothing more can come: with
     None if the peer has closed the socket or is gone, else with what is wrong with what it says. `on_pause` is called
     when all frames are taken that have come together. All belong to the thread of the loop in which the stream is made.
-    `answers`: it answers empty frames; the other end asks."""
+    `answers`: it answers empty frames; the other end asks. `most_bytes`: of a frame that comes."""
 
     def __init__(
         self,
@@ -28,6 +28,7 @@ class FrameStream:
         *,
         answers: bool,
         on_pause: Callable[[], None] | None = None,
+        most_bytes: int = MOST_BYTES,
     ) -> None:
         connection.setblocking(False)
         self._loop = asyncio.get_running_loop()
@@ -36,7 +37,7 @@ class FrameStream:
         self._on_end = on_end
         self._answers = answers
         self._on_pause = on_pause
-        self._reader = FrameReader()
+        self._reader = FrameReader(most_bytes)
         self._outgoing: deque[memoryview] = deque()  # what the socket did not take yet
         self._ended = False
         self.unanswered = 0  # times that it has asked for a sign of life since something came

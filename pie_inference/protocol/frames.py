@@ -19,6 +19,8 @@ READ_BYTES = 1 << 18
 """What is read at a time."""
 MOST_BYTES = 1 << 28
 """Most bytes of a frame; the largest ones have the tokenizers of models."""
+MOST_ANNOUNCED = (1 << 32) - 1
+"""Most bytes that a frame can announce: the bound of a reader that trusts its peer."""
 
 
 class FrameTooLong(ProtocolError):
@@ -49,7 +51,8 @@ def unpack(frame: memoryview) -> list[memoryview]:
 class FrameReader:
     """Cuts what comes into frames. It copies nothing where whole frames come."""
 
-    def __init__(self) -> None:
+    def __init__(self, most_bytes: int = MOST_BYTES) -> None:
+        self._most_bytes = most_bytes
         self._data: bytes | bytearray = b""  # a bytearray is its own, and nothing of it was handed out
         self._begin = 0  # of what was not handed out
 
@@ -68,8 +71,8 @@ class FrameReader:
         if begin > len(self._data):
             return None
         (size,) = LENGTH.unpack_from(self._data, self._begin)
-        if size > MOST_BYTES:
-            raise FrameTooLong(f"a frame of {size} bytes, more than {MOST_BYTES}")
+        if size > self._most_bytes:
+            raise FrameTooLong(f"a frame of {size} bytes, more than {self._most_bytes}")
         end = begin + size
         if end > len(self._data):
             return None
