@@ -70,15 +70,16 @@ def append_slots(intervals: Sequence[Range], physical: array[int], page_size: in
             start = end
 
 
-class WrittenEmbeds:
-    """What commands of each queue write in a batch; sets are built only for queues with several commands in it."""
+class NotedEmbeds:
+    """The embeds that commands of each queue read, or write, in a batch; sets are built only for queues with several
+    commands in it."""
 
     def __init__(self) -> None:
         self.first: dict[Hashable, Sequence[Range]] = {}  # by the first command of a queue
         self._sets: dict[Hashable, set[int]] = {}
 
     def disjoint(self, queue: Hashable, *touched: Sequence[Range]) -> bool:
-        """Whether no earlier command of the queue in this batch writes one of the embeds."""
+        """Whether no earlier command of the queue in this batch has noted one of the embeds."""
         if queue not in self.first:
             return True
         if queue not in self._sets:

@@ -239,7 +239,7 @@ class Batch(Generic[C]):
         queues apart."""
         raise NotImplementedError
 
-    def lets_pass(self, command: Command) -> bool:
+    def lets_pass(self, queue: Hashable, command: Command) -> bool:
         """Whether a later command of a queue may run before this batch, in the same wave, although commands of its
         queue are in it: it touches nothing that they use."""
         return False

@@ -9,7 +9,8 @@ from bisect import bisect_right
 from collections import deque
 from collections.abc import Iterator, Mapping
 from enum import Enum
-from heapq import heappop, heappush
+from heapq import heapify, heappop, heappush
+from operator import itemgetter
 from typing import Any
 
 from pie_control.calls.kind import Command, LongCommand, Stage
@@ -23,6 +24,9 @@ from pie_control.tenants.tenant import Standing
 from .decoding.run import DecodeRun
 from .fairness import Line, Share
 from .turn import Progress
+
+STALE_HEADS = 64
+"""Of commands that have left their queues: the most that are kept, with one for each queue."""
 
 
 class Whereabouts(Enum):
@@ -214,9 +218,7 @@ class Account(Share[CommandQueue]):
     def open_queue(self, number: int) -> None:
         self.queues[number] = CommandQueue(self, number)
         if self._heads is None and len(self.queues) > 1:
-            self._heads = []
-            for queue in self.queues.values():
-                self.head_changed(queue)
+            self._find_heads()
 
     def close_queue(self, queue: CommandQueue) -> None:
         """The queue ends after the commands that it holds."""
@@ -262,7 +264,7 @@ class Account(Share[CommandQueue]):
         higher: the other waits for every command up to its `after`."""
         afters: list[int] = []
         highest: list[int] = []
-        for after, _, queue in sorted(self.blocked, reverse=True, key=_after):
+        for after, _, queue in sorted(self.blocked, reverse=True, key=itemgetter(0)):
             afters.append(-after)
             highest.append(max(queue.priority, highest[-1] if highest else queue.priority))
         for queue in self.queues.values():
@@ -316,8 +318,15 @@ class Account(Share[CommandQueue]):
 
     def head_changed(self, queue: CommandQueue) -> None:
         """Another command is the first of a queue."""
-        if self._heads is not None and queue.commands:
-            heappush(self._heads, (queue.commands[0].seq, queue.id, queue))
+        if self._heads is None or not queue.commands:
+            return
+        heappush(self._heads, (queue.commands[0].seq, queue.id, queue))
+        if len(self._heads) > STALE_HEADS + 2 * len(self.queues):  # behind one that does not move
+            self._find_heads()
+
+    def _find_heads(self) -> None:
+        self._heads = [(one.commands[0].seq, one.id, one) for one in self.queues.values() if one.commands]
+        heapify(self._heads)
 
     def oldest_now(self) -> int:
         """Sequence number that no waiting command is below."""
@@ -380,11 +389,6 @@ class Account(Share[CommandQueue]):
         assert (self.futures | self.runs | self.cancelled).issuperset(
             future for future in waiting if future is not None
         )
-
-
-def _after(blocked: tuple[int, int, CommandQueue]) -> int:
-    return blocked[0]
-
 
 def take_progress(moved: dict[Account, None], present: Mapping[Owner, Account], *, at_once: bool) -> list[Progress]:
     """What address spaces should hear now; the others stay in `moved`. That commands have left their queues is worth

@@ -12,7 +12,7 @@ from pie_control.resources.kinds import EMBEDS, Resource
 from pie_control.resources.ranges import Range, parse_ranges, total_length
 from pie_inference.protocol import CopyEmb
 
-from ..arrays import WrittenEmbeds, addresses, as_int32
+from ..arrays import NotedEmbeds, addresses, as_int32
 from ..kind import Batch, Stage, WaveContext, WorkerCommand, define
 
 MOST_EMBEDS = 1 << 12
@@ -62,7 +62,7 @@ class CopyEmbBatch(Batch[CopyEmbCommand]):
 
     def __init__(self, context: WaveContext) -> None:
         super().__init__(context)
-        self._written = WrittenEmbeds()
+        self._written = NotedEmbeds()
         self._left = MOST_EMBEDS
         self._ends: array[int] = array("i", [0])
         self._source: array[int] = array("i")

@@ -18,7 +18,7 @@ from pie_control.resources.tables.contexts import NO_STATE, Context, Mask
 from pie_inference.protocol import Forward
 
 from ..adapters import NO_ADAPTER
-from ..arrays import WrittenEmbeds, addresses, append_slots, as_int32, join, offsets
+from ..arrays import NotedEmbeds, append_slots, as_int32, join, offsets
 from ..columns import ForwardColumns
 from ..kind import Command, LongBatch, LongCommand, WaveContext
 from .masks import masks, more_without_masks
@@ -60,7 +60,8 @@ class ForwardBatch(LongBatch[PassCommand]):
 
     def __init__(self, context: WaveContext) -> None:
         super().__init__(context)
-        self._written = WrittenEmbeds()
+        self._written = NotedEmbeds()
+        self._read = NotedEmbeds()
         self._scratch = context.scratch_slot
         self._outputs = _Outputs()
         self._keys = _Keys(context.model.page_size)
@@ -85,18 +86,16 @@ class ForwardBatch(LongBatch[PassCommand]):
             return False
         return queue not in self._written.first or self._written.disjoint(queue, command.inputs, command.outputs)
 
-    def lets_pass(self, command: Command) -> bool:
+    def lets_pass(self, queue: Hashable, command: Command) -> bool:
         """If it touches no pages, and no embeds that forwards of its queue read or write here."""
         page_size = self.context.model.page_size
         if command.uses(PAGES, page_size):
             return False
-        return self.lets_fill(command, command.uses(EMBEDS, page_size))
+        return self.lets_fill(queue, command.uses(EMBEDS, page_size))
 
-    def lets_fill(self, command: Command, embeds: Sequence[Range]) -> bool:
-        """Whether a later command may fill these embeds before this batch runs."""
-        filled = set(addresses(embeds))
-        own = (one for one in self.commands if one.owner == command.owner and one.queue == command.queue)
-        return all(filled.isdisjoint(addresses(ranges)) for one in own for ranges in (one.inputs, one.outputs))
+    def lets_fill(self, queue: Hashable, embeds: Sequence[Range]) -> bool:
+        """Whether a later command of this queue may fill these embeds before this batch runs."""
+        return self._read.disjoint(queue, embeds) and self._written.disjoint(queue, embeds)
 
     def room_for(self, command: PassCommand) -> int:
         """The room ends with the worker's masks for rows by position. The first such command of a batch may always have
@@ -112,6 +111,7 @@ class ForwardBatch(LongBatch[PassCommand]):
 
     def add(self, queue: Hashable, command: PassCommand, holdings: Holdings, begin: int, end: int) -> None:
         """Adds the input tokens `begin` .. `end`."""
+        self._read.note(queue, command.inputs)
         self._written.note(queue, command.outputs)
         self.commands.append(command)
         self._add_inputs(command, holdings.embeds.physical, begin, end)
@@ -136,6 +136,7 @@ class ForwardBatch(LongBatch[PassCommand]):
         decide about each token."""
         assert command.own is not None
         embeds, pages = holdings.embeds.physical, holdings.pages.physical
+        self._read.note(queue, command.inputs)
         self._written.note(queue, command.outputs)
         self.commands.append(command)
         self._embeds.append(embeds[command.inputs[0][0]])

@@ -55,7 +55,7 @@ class StepCommand(PassCommand, frozen=True):
         embeds, passes, outputs = batch(embed_txt.CALL), batch(ForwardBatch.call), batch(self.output)
         if self.size > room or not outputs.has_room() or not passes.can_add(queue, self):
             return False
-        if stage > Stage.EMBED and (stage > Stage.FORWARD or not passes.lets_fill(self, self.inputs)):
+        if stage > Stage.EMBED and (stage > Stage.FORWARD or not passes.lets_fill(queue, self.inputs)):
             return False
         if not embeds.try_add(queue, self, holdings, 0):
             return False

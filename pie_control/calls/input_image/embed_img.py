@@ -21,7 +21,7 @@ from pie_control.resources.quotas import check_quota
 from pie_control.resources.ranges import Range, parse_ranges, total_length
 from pie_inference.protocol import EmbedImg, ModelDescription, Vision
 
-from ..arrays import WrittenEmbeds, as_int32, ends_of
+from ..arrays import NotedEmbeds, as_int32, ends_of
 from ..kind import BulkyCommand, Handle, LongBatch, LongCommand, Stage, WaveContext, define
 from ..positions import check_positions
 from .image import Image
@@ -104,7 +104,7 @@ class ImageBatch(LongBatch[ImageCommand]):
 
     def __init__(self, context: WaveContext) -> None:
         super().__init__(context)
-        self._written = WrittenEmbeds()
+        self._written = NotedEmbeds()
         self._embeds: array[int] = array("i")
         self._lengths: list[int] = []
         self._tiles: dict[bytes, int] = {}  # those that begin

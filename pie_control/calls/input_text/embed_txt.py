@@ -14,7 +14,7 @@ from pie_control.resources.kinds import EMBEDS, PAGES, Resource
 from pie_control.resources.ranges import Range, parse_ranges, total_length
 from pie_inference.protocol import EmbedTxt
 
-from ..arrays import WrittenEmbeds, addresses, as_int32, join
+from ..arrays import NotedEmbeds, as_int32, join
 from ..columns import EmbedColumns
 from ..kind import Batch, Command, Stage, WaveContext, WorkerCommand, define
 from ..positions import check_positions
@@ -92,7 +92,7 @@ class EmbedBatch(Batch[EmbedCommand]):
 
     def __init__(self, context: WaveContext) -> None:
         super().__init__(context)
-        self._written = WrittenEmbeds()
+        self._written = NotedEmbeds()
         self._ends: array[int] = array("i", [0])
         self._embeds: array[int] = array("i")
         self._tokens: array[int] = array("i")
@@ -118,14 +118,12 @@ class EmbedBatch(Batch[EmbedCommand]):
         self._columns = columns
         self.rows = len(columns.tokens)
 
-    def lets_pass(self, command: Command) -> bool:
+    def lets_pass(self, queue: Hashable, command: Command) -> bool:
         """If it fills other embeds than those of its queue here, and touches no pages."""
         page_size = self.context.model.page_size
         if command.uses(PAGES, page_size):
             return False
-        filled = set(addresses(command.uses(EMBEDS, page_size)))
-        own = (one for one in self.commands if one.owner == command.owner and one.queue == command.queue)
-        return all(filled.isdisjoint(addresses(one.embeds)) for one in own)
+        return self._written.disjoint(queue, command.uses(EMBEDS, page_size))
 
     def build(self) -> EmbedTxt:
         if self._columns is not None and not self.commands:

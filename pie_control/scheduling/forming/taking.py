@@ -146,7 +146,7 @@ class Taking:
         if not isinstance(command, WorkerCommand):
             return self._take_control(visit, command)
         stage = command.call.stage
-        if stage < visit.stage and not self._may_pass(command, stage, visit.stage):
+        if stage < visit.stage and not self._may_pass(visit, command, stage):
             return Next.DONE
         if visit.cost >= self.few:
             return Next.AGAIN
@@ -211,10 +211,10 @@ class Taking:
             return size, None
         return 0, Next.MISFIT if visit.is_alone else Next.DONE
 
-    def _may_pass(self, command: Command, stage: Stage, last: Stage | int) -> bool:
-        """Whether a command may run before those of its queue that are in this wave, at a later stage up to `last`."""
-        later = (batch for call, batch in self.batches.items() if stage < call.stage <= last and batch.commands)
-        return all(batch.lets_pass(command) for batch in later)
+    def _may_pass(self, visit: _Visit, command: Command, stage: Stage) -> bool:
+        """Whether a command may run before those of its queue that are in this wave at a later stage."""
+        later = (batch for call, batch in self.batches.items() if stage < call.stage <= visit.stage and batch.commands)
+        return all(batch.lets_pass(visit.queue, command) for batch in later)
 
     def _refuse_long(self, batch: LongBatch[Any], queue: CommandQueue, command: LongCommand, size: int) -> Next:
         """What becomes of a queue whose long command, with `size` parts left, cannot be added as one part."""

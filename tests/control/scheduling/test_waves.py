@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from typing import Any
 
 import pytest
@@ -406,3 +407,33 @@ def test_no_embed_passes_a_sample_or_a_forward_that_gives_what_it_overwrites() -
     one.embed(3, 1, 2)
     one.forward(2)
     assert [len(wave.batches) for wave in world.drain()] == [3, 2]
+
+
+def test_the_work_for_a_command_does_not_grow_with_those_before_it_in_its_queue() -> None:
+    """One program could otherwise hold up all others for seconds."""
+
+    def work(pairs: int) -> int:
+        """Functions called by the turn that takes so many tokens, each embedded and run by commands of its own."""
+        world = World(num_pages=2000, num_embeds=4096, max_batch_tokens=2048)
+        world.check_every = 100  # turns: a check is work, too
+        one = world.open(1, 2 * pairs)
+        for at in range(pairs):
+            one.embed(at, 1, 2 * at)
+            one.call("forward", one.queue, [], [one.embeds + 2 * at, 1], [], [one.embeds + 2 * at + 1, 1])
+        calls = 0
+
+        def count(_frame: Any, event: str, _arg: Any) -> None:
+            nonlocal calls
+            calls += event == "call"
+
+        sys.setprofile(count)
+        try:
+            world.turn()
+        finally:
+            sys.setprofile(None)
+        (wave,) = world.sent
+        assert len(by_kind(wave)[Forward].q_embeds) == pairs
+        return calls
+
+    few, many = work(50), work(400)
+    assert many < 10 * few
