@@ -390,6 +390,7 @@ class Account(Share[CommandQueue]):
             future for future in waiting if future is not None
         )
 
+
 def take_progress(moved: dict[Account, None], present: Mapping[Owner, Account], *, at_once: bool) -> list[Progress]:
     """What address spaces should hear now; the others stay in `moved`. That commands have left their queues is worth
     no frame of its own, which would wake a host: if not `at_once`, it is told with the answer of a wave in flight.

@@ -40,7 +40,8 @@ def launch(guest: Guest, program: str, arguments: list[str], options: str) -> in
         raise InvalidArgument(f"arguments and environment have {size} bytes, more than {most}: send them later")
     kept = sum(one.kept_bytes for one in guest.handles_of(Child))
     if kept > MOST_KEPT:
-        raise QuotaExceeded(f"{kept} bytes of results wait for `join`: join or drop children that have ended first")
+        why = f"{kept} bytes of results and messages of children that have ended wait"
+        raise QuotaExceeded(f"{why}: receive the messages, or drop children first")
     child = inferlet.kin.ask(inferlet.waits, limits)
     try:
         handle = guest.add_handle(child, child.forget)

@@ -26,7 +26,7 @@ from .mail import Mailbox, Pace, Source
 MOST_DEPTH = 4
 """Generations below one that a client has launched."""
 MOST_KEPT = 8 << 20
-"""Bytes of results that no `join` has taken: with more, no further child is launched."""
+"""Bytes of children that have ended: with more, no further child is launched."""
 OF_CHILD = "a message of a child"
 PARENT = "parent"
 """The sender of messages that are not from clients."""
@@ -128,8 +128,8 @@ class Child(Source):
 
     @property
     def kept_bytes(self) -> int:
-        """The size of its result, while nobody has taken it."""
-        return len(self.end.text) if isinstance(self.end, ChildEnd) else 0
+        """The size of its result and of its messages that nobody has received, if it has ended."""
+        return len(self.end.text) + self._said - self._taken if isinstance(self.end, ChildEnd) else 0
 
     # ---- for the host ----
 
