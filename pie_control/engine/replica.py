@@ -58,6 +58,7 @@ class Replica:
         """Takes what an inferlet that is placed here has done."""
         self._owners: dict[Owner, None] = {}  # in the order in which they were placed
         self._last_turn: Turn | None = None  # of a worker that was lost
+        self._end = ""  # why one was lost before it served
         self.deadline: float | None = None  # for the next turn
         self._clock = clock
         self.life = Life("worker", self._start_again, self._restart_failed, clock, sleep, longest_pause)
@@ -73,9 +74,12 @@ class Replica:
 
     async def start(self) -> None:
         """Waits for the worker; raises WorkerUnavailable."""
+        self._end = ""
         self._serve((await self._client.start()).models[0])
 
     def _serve(self, description: ModelDescription) -> None:
+        if self._end:
+            raise WorkerUnavailable(self._end)
         self.description = description
         if description.lacks_pages:
             raise WorkerUnavailable(description.lacks_pages)
@@ -179,7 +183,8 @@ class Replica:
     def _on_lost(self, reason: str) -> None:
         """Ends what has state on the worker, and restarts it."""
         if not self.life.serves:
-            return  # it is lost already
+            self._end = reason
+            return
         pause = self.life.failed(reason)
         when = f"is started again in {pause:.0f} s: launch again then" if pause else "restarts: launch again"
         lost = WorkerLost(f"the worker of model {self.description.name} was lost ({reason}); it {when}")
@@ -206,6 +211,7 @@ class Replica:
         return [event for event in self._take_events() if not isinstance(event, WaveDone)]
 
     async def _start_again(self) -> None:
+        self._end = ""
         ready = await self._client.restart()
         await self.prepare(self)
         self._serve(ready.models[0])

@@ -64,6 +64,7 @@ class WorkerClient:
         self._state = State.AWAY
         self._connection: Connection | None = None
         self._ready: asyncio.Future[Ready] | None = None  # of this start
+        self._end = ""  # why it was lost before it served
         self._watch: WaveWatch | None = None
         self._adapters: dict[int, asyncio.Future[AdapterLoaded]] = {}  # that are being loaded
 
@@ -75,12 +76,15 @@ class WorkerClient:
         if self._state is not State.AWAY:
             raise WorkerUnavailable("the worker is already started")
         self._become(State.STARTING)
+        self._end = ""
         self._ready = asyncio.get_running_loop().create_future()
         try:
             self._connection = self._connector.open(self._receive, self._lose)
             self._connection.send(encode(Hello(PROTOCOL_VERSION, self._connector.server)))
             ready = await self._wait_until_ready(self._ready)
             self._check(ready)
+            if self._end:
+                raise WorkerUnavailable(self._end)
         except BaseException as error:
             self._ready = None  # nobody waits: a last word of the worker would be an exception that nobody takes
             await self._tear_down(0.0)
@@ -179,8 +183,10 @@ class WorkerClient:
         self._lose(f"the worker did not answer for {self._wave_seconds:g} s and is ended (--wave-timeout)")
 
     def _lose(self, reason: str) -> None:
-        if self._state is State.STARTING and self._ready is not None and not self._ready.done():
-            self._ready.set_exception(WorkerUnavailable(reason))
+        if self._state is State.STARTING:
+            self._end = reason
+            if self._ready is not None and not self._ready.done():
+                self._ready.set_exception(WorkerUnavailable(reason))
         elif self._state is State.SERVING:
             self._become(State.LOST)
             self._end_adapters(reason)

@@ -249,6 +249,23 @@ def test_a_worker_is_tried_again_whatever_went_wrong() -> None:
     play(body)
 
 
+def test_a_worker_that_is_lost_before_it_serves_again_is_tried_again() -> None:
+    async def body(scene: Scene) -> None:
+        async def lose_it_once(_: Replica) -> None:
+            scene.replica.prepare = prepare
+            scene.client.on_lost("gone again")
+
+        prepare, scene.replica.prepare = scene.replica.prepare, lose_it_once
+        scene.client.may_restart.set()
+        scene.client.on_lost("gone")
+        await reaches(scene, 1)
+        assert "gone again" in str(scene.replica.life.outage)
+        scene.may_wake.set()
+        assert await settled(scene.replica) is State.SERVING
+
+    play(body)
+
+
 def test_a_replica_closes_while_it_pauses() -> None:
     async def body(scene: Scene) -> None:
         scene.client.fails = WorkerUnavailable("no memory")

@@ -17,7 +17,8 @@ from pie_control.errors import WorkerUnavailable
 from pie_control.inference_client.client import WAVE_SECONDS, WorkerClient
 from pie_control.inference_client.connection import Connection, OnFrames, OnLost
 from pie_control.inference_client.local import LocalWorker
-from pie_inference.protocol import PROTOCOL_VERSION, RunWave, SampleResult, WaveDone
+from pie_control.testing.fake_model import FakeModel
+from pie_inference.protocol import PROTOCOL_VERSION, Ready, RunWave, SampleResult, WaveDone, encode
 from testing.checkpoints import make_checkpoint
 from testing.worker_batches import Driver, Extend, Keys, ints, sample_batch
 from tests.helpers.clients import ask, loss_of, run
@@ -224,6 +225,32 @@ class Late(LocalWorker):
 
     async def leave(self, seconds: float) -> None:
         self._on_lost("too late")
+
+
+class Fleeting(LocalWorker):
+    """Its worker fails as soon as it is ready."""
+
+    def open(self, on_frames: OnFrames, on_lost: OnLost) -> Connection:
+        def come_and_go() -> None:
+            on_frames(encode(Ready(PROTOCOL_VERSION, 1, FakeModel().describe())))
+            on_lost("out of memory")
+
+        asyncio.get_running_loop().call_soon(come_and_go)
+        return Silence()
+
+    def why_not(self, ready: Ready) -> None:
+        """Nothing is wrong with it."""
+
+    async def leave(self, seconds: float) -> None:
+        """It has gone."""
+
+
+def test_a_worker_that_fails_as_it_becomes_ready_has_not_started() -> None:
+    async def start() -> None:
+        with pytest.raises(WorkerUnavailable, match="out of memory"):
+            await WorkerClient(Fleeting(["--model", "m"])).start()
+
+    asyncio.run(start())
 
 
 def test_the_last_word_of_a_worker_that_nobody_waits_for_any_more_is_no_exception() -> None:
