@@ -1,11 +1,13 @@
 //! Whether values keep to a JSON Schema.
 //!
-//! Looked at are `type`, `enum`, `const`, `properties`, `required`, `additionalProperties`, `items`, `anyOf` and
-//! `oneOf` (as `anyOf`). What else a schema says, references included, is told to the model and not looked at.
+//! Looked at are `type`, `enum`, `const`, `properties`, `required`, `additionalProperties`, `items`, `allOf`, `anyOf`
+//! and `oneOf` (as `anyOf`). What else a schema says, references included, is told to the model and not looked at.
 
 use crate::json::Json;
 
 const LONGEST_SHOWN: usize = 60;
+/// By these a schema may name keys of an object elsewhere than in `properties`.
+const ELSEWHERE: [&str; 6] = ["allOf", "anyOf", "oneOf", "patternProperties", "$ref", "$dynamicRef"];
 
 /// A value as JSON, cut where it is long.
 pub(crate) fn shown(value: &Json) -> String {
@@ -35,7 +37,10 @@ pub(crate) fn keys(schema: &Json) -> Vec<&str> {
 /// schema are refused, unless it says that there may be some.
 pub(crate) fn check_arguments(schema: &Json, arguments: &Json, name: &str) -> Result<(), String> {
     match arguments {
-        Json::Object(entries) => check_object(schema, entries, "$", &format!(" of {}", name), false),
+        Json::Object(entries) => {
+            let has_others = ELSEWHERE.iter().any(|key| schema.get(key).is_some());
+            check_object(schema, entries, "$", &format!(" of {}", name), has_others)
+        }
         other => Err(format!("$: expected an object ({}), got {}", name, shown(other))),
     }
 }
@@ -43,7 +48,7 @@ pub(crate) fn check_arguments(schema: &Json, arguments: &Json, name: &str) -> Re
 /// Says what is wrong with a value; `path` is where it stands.
 pub(crate) fn check(schema: &Json, value: &Json, path: &str) -> Result<(), String> {
     let mismatch = || Err(format!("{}: expected {}, got {}", path, wanted(schema), shown(value)));
-    if values(schema).map_or(false, |values| !values.contains(value)) {
+    if values(schema).map_or(false, |values| !values.iter().any(|one| is_same(one, value))) {
         return mismatch();
     }
     let kinds = kinds(schema);
@@ -56,6 +61,7 @@ pub(crate) fn check(schema: &Json, value: &Json, path: &str) -> Result<(), Strin
             return mismatch();
         }
     }
+    schema.get("allOf").map_or(&[][..], Json::items).iter().try_for_each(|part| check(part, value, path))?;
     match (value, schema.get("items")) {
         (Json::Object(entries), _) => check_object(schema, entries, path, "", true),
         (Json::List(items), Some(schema)) => {
@@ -73,8 +79,9 @@ fn check_object(
     of: &str,
     others_by_default: bool,
 ) -> Result<(), String> {
-    let (keys, rest) = (keys(schema), schema.get("additionalProperties"));
-    let has_others = rest.map_or(others_by_default, |rest| *rest != Json::Bool(false));
+    let is_open = schema.get("patternProperties").is_some(); // which patterns a key matches is not looked at
+    let (keys, rest) = (keys(schema), schema.get("additionalProperties").filter(|_| !is_open));
+    let has_others = rest.map_or(others_by_default || is_open, |rest| *rest != Json::Bool(false));
     let property = |key: &str| schema.get("properties").and_then(|all| all.get(key));
     if let Some(key) = required(schema).find(|key| entries.iter().all(|(one, _)| one != key)) {
         let wanted = property(key).map_or("anything".to_string(), wanted);
@@ -104,6 +111,14 @@ fn values(schema: &Json) -> Option<&[Json]> {
         (Some(value), _) => Some(std::slice::from_ref(value)),
         (None, Some(Json::List(values))) => Some(values),
         _ => None,
+    }
+}
+
+/// Whether two values are equal; numbers are by what they count.
+fn is_same(one: &Json, other: &Json) -> bool {
+    match (one, other) {
+        (Json::Int(whole), Json::Float(number)) | (Json::Float(number), Json::Int(whole)) => *whole as f64 == *number,
+        _ => one == other,
     }
 }
 

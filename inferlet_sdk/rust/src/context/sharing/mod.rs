@@ -27,8 +27,8 @@ fn wrong_state(message: &str) -> Error {
 impl Context {
     /// Shares the keys of what it holds, generated text included, as those of long prompts are: a context that is
     /// filled with the same tokens does not compute them again. They are there, in whole pages, as long as memory is not
-    /// needed for something else. What has not run yet runs, but for the last token; nothing is waited for. Short texts
-    /// are left alone, and so is what was joined or opened.
+    /// needed for something else. What has not run yet runs, but for the last token. Nothing is waited for: if the
+    /// inferlet ends before that, no keys are shared. Short texts are left alone, and so is what was joined or opened.
     ///
     /// At a model that keeps a state of each text, the state is kept here, too, until the context is cut before it or
     /// dropped: `truncate` to this length, and what is filled then, runs nothing again. Others go on from the last token
