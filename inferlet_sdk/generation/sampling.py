@@ -15,7 +15,7 @@ from math import inf, log2
 from inferlet_sdk import traits
 from inferlet_sdk.sequences.queues import Queues
 from inferlet_sdk.traits import Dist
-from inferlet_sdk.traits.arguments import number
+from inferlet_sdk.traits.arguments import number, whole
 
 
 @dataclass(frozen=True)
@@ -54,7 +54,10 @@ class Sampler:
         return (self.repetition_penalty, self.frequency_penalty, self.presence_penalty) != (1.0, 0.0, 0.0)
 
     def create(self) -> int:
-        """Creates a sampler of the host, which the caller destroys."""
+        """Creates a sampler of the host, which the caller destroys. Raises as `traits.create_sampler`, and for what the
+        host is not told with it."""
+        for name in _HERE:
+            whole(getattr(self, name), name)
         options = {field.name: getattr(self, field.name) for field in fields(Sampler) if field.name not in _HERE}
         return traits.create_sampler(**options)
 

@@ -57,7 +57,16 @@ class ControlEnd:
         )
 
     def send(self, messages: Sequence[FromHost]) -> None:
-        self._stream.send(encode_for_control(messages))
+        """A host that cannot say something ends, and says nothing more: control would wait for what is missing."""
+        if self.ended.done():
+            return
+        try:
+            frame = encode_for_control(messages)
+        except Exception:
+            traceback.print_exc()
+            self._end(FAILED)
+        else:
+            self._stream.send(frame)
 
     def _welcome(self, messages: Sequence[ToHost]) -> None:
         welcome, *others = messages

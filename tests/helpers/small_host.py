@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import ctypes
 import os
 import signal
@@ -78,6 +79,16 @@ def _raise(_: SmallHost) -> None:
     raise RuntimeError("a bug")
 
 
+def _say_what_cannot_be_encoded(host: SmallHost) -> None:
+    """In a turn of its own, as rounds are."""
+
+    def say() -> None:
+        host.link.send([host.says(1 << 64, "lost")])
+        host.link.send([host.says(0, "behind it")])
+
+    asyncio.get_running_loop().call_soon(say)
+
+
 DEEDS: dict[str, Callable[[SmallHost], object]] = {
     "hang": lambda host: time.sleep(1000),
     "stop": lambda host: os.kill(os.getpid(), signal.SIGSTOP),
@@ -89,4 +100,5 @@ DEEDS: dict[str, Callable[[SmallHost], object]] = {
     "close": _close,
     "exit": _die_with_last_words,
     "raise": _raise,
+    "too large": _say_what_cannot_be_encoded,
 }

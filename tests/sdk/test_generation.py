@@ -524,6 +524,13 @@ def test_the_options_of_a_run_say_what_the_sampler_needs() -> None:
     assert plain == (5, [3, 7, STOP], "")
 
 
+@pytest.mark.parametrize("wrong", [{"window": 10**26}, {"window": -1}, {"since": -1}])
+def test_a_sampler_that_looks_back_over_no_number_of_tokens_is_refused(wrong: dict[str, Any]) -> None:
+    install()
+    with pytest.raises(ValueError, match=f"{next(iter(wrong))}: .* is not between 0 and 4294967295"):
+        run(Context().fill("abcdef").generate_until(max_tokens=5, sampler=Sampler(presence_penalty=1.0, **wrong)))
+
+
 def test_a_run_that_the_worker_is_not_ready_for_is_issued_again_by_the_short_way_too() -> None:
     host = install(page_size=16)
     take = host.fused.take_run

@@ -45,6 +45,8 @@ MOST_STOPS = 64
 """Stop tokens of one run."""
 RUN_BYTES = 100
 """Memory of a token of a run that was not taken, with its text."""
+LARGEST_WINDOW = 2**32 - 1
+"""As numbers of the interface are: what crosses to other processes has no more than 64 bits."""
 SCORES_BYTES = 8 * (1 + MOST_ALTERNATIVES)
 """Most memory of its log-probabilities."""
 
@@ -178,8 +180,8 @@ def _parse_options(space: AddressSpace, text: str) -> _Chosen:
         ) from None
     check_recent(space, given.recent)
     check_vocabulary(space, given.recent)
-    if given.window < 0:
-        raise InvalidArgument(f"window is {given.window}; it must not be negative")
+    if not 0 <= given.window <= LARGEST_WINDOW:
+        raise InvalidArgument(f"window is {given.window}; it must lie between 0 (all) and {LARGEST_WINDOW}")
     allowed = parse_allowed(given.allowed, space.model.vocab_size) if given.allowed else None
     if given.logprobs is not None:
         check_alternatives(given.logprobs)
@@ -190,10 +192,12 @@ def _parse_options(space: AddressSpace, text: str) -> _Chosen:
 
 def _context(space: AddressSpace, ranges: Sequence[Range], position: int, steps: int) -> Context:
     """What all steps see beside the run's own tokens."""
-    if steps == 1:
+    limit, last = space.model.max_context, position + steps - 2
+    if steps == 1:  # the token is not run, so the context may be full
+        if not 0 <= position <= limit:
+            raise InvalidArgument(f"position {position} is behind the model's context of {limit} tokens")
         space.pages.check_owned(ranges)
         return Context((), 0)
-    limit, last = space.model.max_context, position + steps - 2
     check_positions((position, last), limit)
     seen = space.pages.context(ranges, position, last)
     if seen.by_position:

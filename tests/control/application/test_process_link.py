@@ -160,6 +160,7 @@ async def test_closing_ends_the_process() -> None:
         ("exit", "it ended with status 7; its last words:\ncannot go on"),
         ("close", "it closed the connection and was killed"),
         ("raise", "it ended with status 1; its last words:\nTraceback(.|\n)*RuntimeError: a bug"),
+        ("too large", "it ended with status 1; its last words:\nTraceback(.|\n)*OverflowError"),
         ("garbage", "it said what is no message and was killed: not a frame of messages"),
         ("too much", "it said what is no message and was killed: a frame of 4294967295 bytes, more than 268435456"),
     ],
@@ -173,6 +174,7 @@ async def test_the_reason_of_an_end_is_told(deed: str, said: str) -> None:
         reason = await heard.loss()
         await gone(pid)
     assert re.match(said, reason), reason
+    assert "behind it" not in heard.texts
 
 
 @started_as_usual
