@@ -14,6 +14,7 @@ from typing import NamedTuple, Protocol
 from pie_control.ids import Owner
 from pie_control.tenants.tenant import DEFAULT_STANDING, ServiceClass, Standing
 
+from .holdings import Holdings
 from .kinds import Resource
 
 
@@ -38,6 +39,26 @@ class Holder(NamedTuple):
     waits_for: int = 0
     waits_since: float | None = None  # seconds
     standing: Standing = DEFAULT_STANDING
+
+
+class Stalled(NamedTuple):
+    """Whose commands may not go for long. `owners`: inferlets that wait for a budget; `classes`: those of which
+    something waits that waves had no room for."""
+
+    owners: frozenset[Owner] = frozenset()
+    classes: tuple[ServiceClass, ...] = ()
+
+    def keeps(self, one: Holdings, asking: Holdings) -> bool:
+        """Whether an inferlet that yields to another one may keep what it gives back for longer than that should wait:
+        it waits itself for those of the other's class, or for a budget that is not the other's."""
+        class_ = one.standing.service_class
+        if class_ > asking.standing.service_class and class_ in self.classes:
+            return True
+        waits = one.owner in self.owners and one.standing.tenant != asking.standing.tenant
+        return waits and one.rank(0) > asking.rank(0)
+
+
+NOBODY = Stalled()
 
 
 @dataclass(frozen=True, slots=True)

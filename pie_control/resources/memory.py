@@ -5,7 +5,7 @@ older one is served before a younger one, and a small one never overtakes a larg
 comes back, the next wave begins by serving the line from its head, so commands that wait need no look until `begin`
 names them. The contention policy is asked about the first request that what is free and what is
 coming back do not cover; those behind it wait for it. It is asked again only if something has changed since: who holds
-what, or who asks for what. So beside requests that wait, a wave costs nothing.
+what, who asks for what, or who is stalled. So beside requests that wait, a wave costs nothing.
 
 Memory that is given back stays in quarantine until the last wave whose commands may touch it has completed: the one
 under formation, else the last that was sent.
@@ -14,7 +14,7 @@ under formation, else the last that was sent.
 from __future__ import annotations
 
 from bisect import bisect_left, insort
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from operator import attrgetter
 from typing import Any, Protocol
@@ -25,7 +25,7 @@ from pie_control.ids import Owner
 from pie_control.tenants.tenant import DEFAULT_STANDING, Standing
 from pie_inference.protocol import ModelDescription
 
-from .contention import Action, ContentionPolicy, Holder, Shed, Shortage
+from .contention import NOBODY, Action, ContentionPolicy, Holder, Shed, Shortage, Stalled
 from .exports.exports import Exports
 from .holdings import UNBOUND, Block, Holdings, MemoryRequest, Returns
 from .kinds import EMBEDS, PAGES, RESOURCES, STATES, Resource, charged
@@ -92,7 +92,7 @@ class Memory:
         self._holdings: dict[Owner, Holdings] = {}
         self._lines: dict[Resource, list[MemoryRequest]] = {resource: [] for resource in RESOURCES}  # by rank
         self._changes = dict.fromkeys(RESOURCES, 0)  # of what a policy looks at
-        self._resolved = dict.fromkeys(RESOURCES, 0)  # the changes that the last answer of the policy knew
+        self._resolved = dict.fromkeys(RESOURCES, (0, NOBODY))  # what the last answer of the policy knew of these
         self._quarantine: int | None = None  # the wave to wait for; None: nothing is in flight or under formation
 
     # ---- holders ----
@@ -226,18 +226,17 @@ class Memory:
 
     # ---- shortages ----
 
-    def resolve_shortages(self, now: float = 0.0) -> Iterator[Action]:
+    def resolve_shortages(self, now: float = 0.0, stalled: Stalled = NOBODY) -> Iterator[Action]:
         """The wave is formed: asks the policy about requests for more memory than is coming back, and that exports do
         not give. Each action must be taken before the next is asked for. `now`: in seconds."""
         for resource, line in self._lines.items():
-            while line and self._resolved[resource] != self._changes[resource]:
-                self._resolved[resource] = self._changes[resource]
-                coming = {owner: one.coming(resource) for owner, one in self._holdings.items()}
-                shortage = self._first_shortage(resource, sum(coming.values()))
+            while line and self._resolved[resource] != (known := (self._changes[resource], stalled)):
+                self._resolved[resource] = known
+                shortage, coming = self._first_shortage(resource, stalled)
                 if shortage is not None and self._shed(resource, shortage.missing, now):
                     yield Shed()
                 elif shortage is not None:
-                    yield from self._policy.resolve(shortage, self._holders(resource, coming))
+                    yield from self._policy.resolve(shortage, self._holders(resource, coming, now))
 
     def _shed(self, resource: Resource, missing: int, now: float) -> bool:
         """Whether exports could be dropped that nobody uses."""
@@ -252,33 +251,42 @@ class Memory:
         for block in self.exports.drop_adapter(adapter):
             self.release_block(block)
 
-    def _first_shortage(self, resource: Resource, coming: int) -> Shortage | None:
-        """The shortage of the first request in line that is not covered."""
+    def _first_shortage(self, resource: Resource, stalled: Stalled) -> tuple[Shortage | None, Mapping[Owner, int]]:
+        """The shortage of the first request in line that is not covered, and what is coming back to it, by inferlet."""
         pool = self.pools[resource]
-        left = pool.free + pool.quarantined + coming
+        coming = {owner: count for owner, one in self._holdings.items() if (count := one.coming(resource))}
+        slow = [self._holdings[owner] for owner in coming] if any(stalled) else []
+        left = pool.free + pool.quarantined + sum(coming.values())
         for request in self._lines[resource]:
             left -= request.count
-            if left < 0:
-                return Shortage(request.owner, resource, request.count, -left, pool.total)
-        return None
+            kept = [one.owner for one in slow if stalled.keeps(one, self._holdings[request.owner])]
+            missing = sum(coming[owner] for owner in kept) - left
+            if missing > 0:
+                for owner in kept:
+                    del coming[owner]
+                return Shortage(request.owner, resource, request.count, missing, pool.total), coming
+        return None, coming
 
-    def _holders(self, resource: Resource, coming: dict[Owner, int]) -> Sequence[Holder]:
+    def _holders(self, resource: Resource, coming: Mapping[Owner, int], now: float) -> Sequence[Holder]:
         waiting: dict[Owner, list[MemoryRequest]] = {}
         for request in self._lines[resource]:
             waiting.setdefault(request.owner, []).append(request)
-        shared = self._held_by_older(resource) if self._shares and resource is not EMBEDS else {}
+        pinned = self.exports.pinned(resource, now)
+        shared = self._held_by_others(resource, pinned) if (self._shares or pinned) and resource is not EMBEDS else {}
         return [
             _holder(
                 holdings,
-                holdings.binding(resource).bound - coming[owner] - shared.get(owner, 0),
+                max(holdings.binding(resource).bound - coming.get(owner, 0) - shared.get(owner, 0), 0),
                 waiting.get(owner, ()),
             )
             for owner, holdings in self._holdings.items()
         ]
 
-    def _held_by_older(self, resource: Resource) -> dict[Owner, int]:
-        """What each inferlet holds that one does, too, which yields later: it does not come back when it ends."""
+    def _held_by_others(self, resource: Resource, pinned: Sequence[int]) -> dict[Owner, int]:
+        """What each inferlet holds that is pinned, or that one holds, too, which yields later: it does not come back
+        when the inferlet ends."""
         claimed = np.zeros(self.pools[resource].total, np.bool_)
+        claimed[np.array(pinned, np.int64)] = True
         shared = {}
         for holdings in sorted(self._holdings.values(), key=lambda one: one.rank(0)):
             bound = np.frombuffer(holdings.binding(resource).physical, np.int32)

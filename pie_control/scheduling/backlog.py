@@ -25,6 +25,7 @@ import numpy as np
 
 from pie_control.calls.kind import Command, LongCommand
 from pie_control.ids import Owner
+from pie_control.resources.contention import Stalled
 from pie_control.resources.holdings import Holdings
 from pie_control.tenants.meters import Meters
 from pie_control.tenants.tenant import ServiceClass, Standing
@@ -203,6 +204,10 @@ class Backlog:
         counts = np.bincount(taken.meters)
         for number in counts.nonzero()[0].tolist():
             self.meters.all[number].generates(sign * int(counts[number]), self.now)
+
+    def stalled(self) -> Stalled:
+        """Who waits for a budget, and of which classes something stands in line."""
+        return Stalled(self.held.owners, tuple(one for one in ServiceClass if self.tenants.classes[one].ready))
 
     # ---- places ----
 

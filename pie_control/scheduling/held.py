@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from math import inf
 
+from pie_control.ids import Owner
 from pie_control.tenants.meters import Meter
 
 from .account import CommandQueue
@@ -15,6 +16,7 @@ class Held:
 
     def __init__(self) -> None:
         self._queues: dict[Meter, dict[CommandQueue, None]] = {}
+        self._owners: frozenset[Owner] | None = None  # unless they have changed since they were asked for
 
     def __bool__(self) -> bool:
         return bool(self._queues)
@@ -25,12 +27,21 @@ class Held:
     def __contains__(self, queue: CommandQueue) -> bool:
         return queue in self._queues.get(queue.account.meter, ())
 
+    @property
+    def owners(self) -> frozenset[Owner]:
+        """Whose they are."""
+        if self._owners is None:
+            self._owners = frozenset(one.account.owner for queues in self._queues.values() for one in queues)
+        return self._owners
+
     def add(self, queue: CommandQueue) -> None:
         self._queues.setdefault(queue.account.meter, {})[queue] = None
+        self._owners = None
 
     def discard(self, queue: CommandQueue) -> None:
         meter = queue.account.meter
         if queue in self:
+            self._owners = None
             del self._queues[meter][queue]
             if not self._queues[meter]:
                 del self._queues[meter]
@@ -38,6 +49,7 @@ class Held:
     def take(self, now: float) -> Iterator[CommandQueue]:
         """Those that go on, which it forgets."""
         for meter in [one for one in self._queues if one.ready_at(now) <= now]:
+            self._owners = None
             yield from self._queues.pop(meter)
 
     def next(self, now: float) -> float | None:

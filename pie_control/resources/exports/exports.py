@@ -255,6 +255,10 @@ class Exports:
             export.pin(until)
         return exports
 
+    def pinned(self, resource: Resource, now: float) -> Sequence[int]:
+        """What does not come free, whoever ends."""
+        return [slot for one in self._standing if one.pinned > now for slot in one.block.of(resource)]
+
     def shed(self, resource: Resource, missing: int, now: float) -> Iterator[Block]:
         """Drops the least valuable exports that nobody else holds and nobody has pinned, until so many pages or states
         come free, or the least part of the pool. Gives what each had, to be released before the next is asked for."""

@@ -12,7 +12,8 @@ from pie_control.resources.contention import Action, Holder, Shortage, Wait
 from pie_control.resources.kinds import PAGES
 from pie_control.resources.quotas import Quota
 from pie_control.scheduling import Adaptive
-from pie_control.tenants.tenant import ServiceClass, Standing
+from pie_control.tenants.budgets import Budget
+from pie_control.tenants.tenant import ServiceClass, Standing, Tenant
 from tests.helpers.scheduling import Inferlet, World
 
 BATCH = Standing(service_class=ServiceClass.BATCH)
@@ -193,6 +194,88 @@ def test_nobody_is_ended_if_that_does_not_serve_the_request() -> None:
     middle.call("alloc", 1, "kvpage", 4)
     world.drain()
     assert ended(world) == {2}, "the youngest holds 2 only"
+
+
+# ---- what does not come back, or not soon ----
+
+
+def test_nobody_is_ended_for_pages_that_are_pinned() -> None:
+    world = World(page_size=4, num_pages=60, max_batch_tokens=16)
+    old, maker = world.open(20, 64), world.open(12, 64)
+    maker.embed(0, 48)
+    maker.forward(0, 48, 63)
+    world.drain()
+    maker.call("export_kvpage", 1, "notes", [maker.pages, 12], "")
+    world.drain()
+    maker.call("pin_exports", 1, "notes", "", "", 3600)
+    world.drain()
+    user = world.open()
+    user.create_queue()
+    user.call("import_kvpage", 1, "notes")
+    world.drain()
+    user.call("alloc", 1, "kvpage", 1)
+    world.drain()
+    old.call("alloc", 1, "kvpage", world.scheduler.statistics().pages.free + 2)
+    world.drain()
+    assert ended(world) == {1}, "the others could give one page back"
+
+
+def giving_back(inferlet: Inferlet) -> None:
+    """Gives all pages back behind a forward over them."""
+    pages, last = [inferlet.pages, inferlet.num_pages], [inferlet.embeds + 3, 1]
+    inferlet.call("forward", 1, pages, last, pages, last)
+    inferlet.call("dealloc_kvpage", 1, pages)
+
+
+@pytest.mark.parametrize("asks_first", [False, True])
+def test_nobody_waits_for_what_a_batch_job_gives_back_behind_interactive_work(asks_first: bool) -> None:
+    world = World(Adaptive(max_in_flight=1), page_size=4, num_pages=20 + 4, num_embeds=200, max_batch_tokens=16)
+    busy, batch = world.open(2, 100), world.open(16, 4, BATCH)
+    asking = world.open(1, 1)
+    busy.embed(0, 16)
+    batch.embed(0, 4)
+    batch.forward(0, 4, 3)
+    world.drain()
+
+    def ask() -> None:
+        asking.call("alloc", 1, "kvpage", 8)
+
+    def fill() -> None:
+        for _ in range(2):
+            busy.call("forward", 1, [], [busy.embeds, 16], [], [])
+        world.turn()
+
+    fill()
+    giving_back(batch)
+    for do in (ask, fill) if asks_first else (fill, ask):
+        do()
+    fill()
+    world.answer()
+    fill()
+    assert ended(world) == {2}
+    world.drain()
+    assert asking.space.waiting == 0
+
+
+POOR, OTHER = Standing(tenant=Tenant("poor")), Standing(tenant=Tenant("other"))
+
+
+@pytest.mark.parametrize(("asks", "standing", "victims"), [(1, OTHER, {2}), (1, POOR, set()), (3, OTHER, set())])
+def test_who_would_yield_is_not_waited_for_while_it_waits_for_a_budget_of_its_own(
+    asks: int, standing: Standing, victims: set[int]
+) -> None:
+    world = World(page_size=4, num_pages=20 + 16, num_embeds=64, max_batch_tokens=64)
+    world.meters.use({"poor": Budget(tokens_per_minute=4)})
+    _, held, _ = world.open(1, 4, standing), world.open(16, 4, POOR), world.open(1, 4, standing)
+    held.embed(0, 4)
+    held.forward(0, 4, 3)
+    world.drain()
+    asking = world.inferlets[asks]
+    asking.call("alloc", 1, "kvpage", 10)
+    giving_back(held)
+    world.drain()
+    assert ended(world) == victims
+    assert asking.space.waiting == int(not victims)
 
 
 # ---- what waiting costs ----
