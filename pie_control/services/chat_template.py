@@ -181,5 +181,5 @@ def _parsed(text: str, what: str) -> Any:
     check_depth(text, what)
     try:
         return json.loads(text)
-    except (json.JSONDecodeError, RecursionError) as error:
+    except (ValueError, RecursionError) as error:  # such as a number of more digits than Python reads
         raise InvalidArgument(f"{what} is not JSON: {error}") from error

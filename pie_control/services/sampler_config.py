@@ -16,6 +16,8 @@ MAX_CONFIG = 1 << 14
 """Characters: settings are a few numbers, and the largest logit bias."""
 MAX_DEPTH = 8
 """Levels: more than settings have."""
+MOST_DIGITS = 10
+"""Of a token id, which has 32 bits."""
 MOST_REMEMBERED = 256
 """Texts whose meaning is known: programs make the same sampler again and again."""
 SEEDS = 2**64
@@ -55,8 +57,8 @@ def _settings(config: str) -> tuple[SamplingParams, int | None, Bias | None]:
 def _parse_bias(given: Any) -> Bias | None:
     pairs = []
     for token, value in given.items():
-        if not (token.isascii() and token.isdecimal()):
-            raise InvalidArgument(f"logit_bias is by token id, and {json.dumps(token)} is none")
+        if not (token.isascii() and token.isdecimal() and len(token) <= MOST_DIGITS):
+            raise InvalidArgument(f"logit_bias is by token id, and {json.dumps(token)[:40]} is none")
         _check_number(f"logit_bias of token {token}", value, "a number", (int, float))
         pairs.append((int(token), value))
     return make_bias(pairs)

@@ -456,7 +456,12 @@ def test_a_function_of_the_program_is_a_child(guest_cache: Path) -> None:
     ("call", "why"),
     [
         ("launch(max_pages=4097)", "limits: max_pages is 4097; a child may have 0 to 4096, as its parent"),
-        ("launch(cpu_seconds=1e9)", "limits: cpu_seconds is 1e"),
+        (
+            "from inferlet_sdk import bindings\n    "
+            f"bindings.children.launch('', [], '{json.dumps({'limits': {'max_pages': 10**400}})}')",
+            "limits: max_pages is 100000000",
+        ),
+        ("launch(cpu_seconds=1e9)", "limits: cpu_seconds is 1000000000.0; a child may have 0 to "),
         (
             "launch(colour={3})",
             "colour: give text, a number, True, False, None, or lists and dicts of these, not set {3}",

@@ -65,7 +65,7 @@ def _narrowed(limits: InferletLimits, given: _Limits) -> InferletLimits:
     for name, value in wanted.items():
         most = getattr(limits, name)
         if not 0 <= value <= most:
-            raise InvalidArgument(f"limits: {name} is {value:g}; a child may have 0 to {most:g}, as its parent")
+            raise InvalidArgument(f"limits: {name} is {value}; a child may have 0 to {most}, as its parent")
     return replace(limits, **wanted)
 
 

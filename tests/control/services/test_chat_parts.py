@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from pie_control.services.chat_template import ChatTemplate, Conversation
+from pie_control.errors import InvalidArgument
+from pie_control.services.chat_template import ChatTemplate, Conversation, parse_conversation
 
 PARTS = (
     "{% for m in messages %}[{{ m.role }}"
@@ -41,3 +42,9 @@ def test_images_stand_among_texts() -> None:
 def test_a_message_without_content_stays_as_it_is() -> None:
     calls: dict[str, Any] = {"role": "assistant", "content": None, "tool_calls": []}
     assert rendered("{% for m in messages %}{{ m.tool_calls }}{% endfor %}", calls) == "[]"
+
+
+@pytest.mark.parametrize("text", ["[", "{", f"[{'1' * 5000}]"])
+def test_what_cannot_be_read_is_refused(text: str) -> None:
+    with pytest.raises(InvalidArgument, match="messages is not JSON"):
+        parse_conversation(text)

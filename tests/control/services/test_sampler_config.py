@@ -65,6 +65,7 @@ def test_the_seed_decides_the_draws() -> None:
         ('{"logit_bias": [1]}', r"logit_bias must be an object, as in .*, not \[1\]"),
         ('{"logit_bias": {"a": 1}}', 'logit_bias is by token id, and "a" is none'),
         ('{"logit_bias": {"-1": 1}}', 'by token id, and "-1" is none'),
+        (json.dumps({"logit_bias": {"1" * 5000: 1}}), 'by token id, and "1111'),
         ('{"logit_bias": {"4294967296": 1}}', "4294967296 is no token"),
         ('{"logit_bias": {"1": true}}', "logit_bias of token 1 must be a number, not true"),
         ('{"logit_bias": {"1": null}}', "logit_bias of token 1 must be a number, not null"),
