@@ -352,6 +352,7 @@ class Host:
         self._speak(quiet=False)
 
     def _report(self) -> None:
+        self._inferlets.runner.memory.settle()  # what was freed since the last turn may be room for a launch
         counts = self._inferlets.runner.statistics()
         self._said.append(
             Report(

@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import mmap
+import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
+
+import pytest
 
 from pie_control.application.host import Host
 from pie_control.application.messages import (
@@ -19,6 +23,7 @@ from pie_control.application.messages import (
     ToHost,
     Welcome,
 )
+from pie_control.authoring.native.programs import NativePrograms
 from pie_control.config import InferletLimits
 from pie_control.programs.python_guest import compiled_guest
 from pie_control.programs.warm_pool import WarmPool
@@ -34,8 +39,10 @@ class Control:
 
     def __init__(self) -> None:
         self.heard: list[list[type]] = []
+        self.reported = 0  # bytes of memory
 
     def send(self, messages: Sequence[FromHost]) -> None:
+        self.reported = next((one.memory_bytes for one in messages if isinstance(one, Report)), self.reported)
         self.heard.append([type(message) for message in messages])
 
     def says(self, *messages: ToHost) -> None:
@@ -57,3 +64,20 @@ def test_a_launch_and_a_question_are_answered_in_one_frame(guest_cache: Path) ->
         host.close()
 
     asyncio.run(check(asyncio.run(compiled_guest(guest_cache))))
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells")
+def test_a_report_knows_what_was_freed_since_the_last_turn() -> None:
+    async def check() -> None:
+        control = Control()
+        host = Host(Welcome(1, InferletLimits(), 0, WarmPool(), ""), control, NativePrograms)
+        size = 128 << 20
+        with mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS) as memory:
+            memory.write(bytes(size))
+            control.says(Ping(0))
+            assert control.reported > size * 3 / 4
+        control.says(Ping(0))
+        assert control.reported < size / 4
+        host.close()
+
+    asyncio.run(check())
