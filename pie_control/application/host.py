@@ -18,8 +18,10 @@ from ..images.reader import ImageReader
 from ..inferlets.events import Ended, LogLine, Span
 from ..inferlets.inferlet import Launched
 from ..inferlets.lifecycle import Status
+from ..inferlets.mailbox import size_of
 from ..inferlets.manager import InferletManager
 from ..inferlets.model import ModelView
+from ..inferlets.relations.log_lines import LogLines
 from ..inferlets.relations.topics import Reached, Topics
 from ..programs.host.programs import HostPrograms
 from ..programs.warm_pool import WarmPool
@@ -88,6 +90,7 @@ class Host:
         self._models: dict[str, ModelView] = {}
         self._http = HttpClient(welcome.http_allow)
         self._topics = Topics(self)
+        self._lines = LogLines(lambda number, line: self._say(Logged(number, line)), lambda: link.unsent)
         self._rounds = Rounds(self._speak)
         self._images = ImageReader()
         reach = Reach(self._http, self._topics, self, self._images)
@@ -275,6 +278,7 @@ class Host:
             self._said.clear()
         if frame:
             self._link.send(frame)
+            self._lines.sent()
 
     def runs(self, number: int) -> None:
         """An inferlet has its first turn."""
@@ -299,15 +303,17 @@ class Host:
 
     def logs(self, number: int, line: LogLine) -> None:
         """It has a line for its log."""
-        self._say(Logged(number, line))
+        self._lines.add(number, line)
 
     def ended(self, number: int, event: Ended, cpu_seconds: float) -> None:
         """The last that it says."""
+        self._lines.ended(number)
         self._say(Finished(number, event, cpu_seconds))
 
     def did(self, number: int, span: Span) -> None:
         """It has done something of which its trace tells."""
-        self._say(Did(number, span))
+        if self._lines.has_room(number, size_of(span.operation) + size_of(span.name) + size_of(span.error)):
+            self._say(Did(number, span))
 
     def launches(
         self, parent: int, child: int, program: str, arguments: Sequence[str], environment: Mapping[str, str]

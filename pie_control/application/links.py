@@ -39,5 +39,9 @@ class ControlLink(Protocol):
     on_pause: Callable[[], None] | None
     """Called, if it is set, when all frames are taken that have come together. A host in this process does without."""
 
+    @property
+    def unsent(self) -> int:
+        """Bytes of frames that control has not taken."""
+
     def send(self, messages: Sequence[FromHost]) -> None:
         """Hands a frame over without waiting."""

@@ -51,6 +51,7 @@ class _HostEnd:
 
     on_messages: Callable[[Sequence[ToHost]], None]
     on_pause: Callable[[], None] | None = None
+    unsent = 0
 
     def __init__(self, link: LocalLink) -> None:
         self._link = link

@@ -56,6 +56,10 @@ class ControlEnd:
             most_bytes=MOST_ANNOUNCED,  # all that a turn says to a thousand inferlets comes at once
         )
 
+    @property
+    def unsent(self) -> int:
+        return self._stream.unsent
+
     def send(self, messages: Sequence[FromHost]) -> None:
         """A host that cannot say something ends, and says nothing more: control would wait for what is missing."""
         if self.ended.done():

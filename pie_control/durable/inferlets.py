@@ -6,7 +6,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from .commits import Reading, Write
 from .writer import Writer
@@ -63,6 +63,7 @@ class LineBuffer:
         self._counts: dict[int, int] = {}
 
     def add(self, number: int, line: KeptLine) -> None:
+        line = replace(line, text=line.text[:LINE_CHARACTERS])
         with self._lock:
             count = self._counts[number] = self._counts.get(number, -1) + 1
             self._waiting.setdefault(number, deque(maxlen=LINES)).append((count, line))
@@ -84,7 +85,7 @@ def _writes_of(number: int, lines: Iterable[tuple[int, KeptLine]]) -> list[Write
     return [
         (
             "INSERT OR REPLACE INTO lines VALUES (?, ?, ?, ?, ?, ?)",
-            (number, count % LINES, count, line.time, line.stream, line.text[:LINE_CHARACTERS]),
+            (number, count % LINES, count, line.time, line.stream, line.text),
         )
         for count, line in lines
     ]

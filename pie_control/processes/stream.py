@@ -39,6 +39,7 @@ class FrameStream:
         self._on_pause = on_pause
         self._reader = FrameReader(most_bytes)
         self._outgoing: deque[memoryview] = deque()  # what the socket did not take yet
+        self.unsent = 0  # bytes of that
         self._ended = False
         self.unanswered = 0  # times that it has asked for a sign of life since something came
         self._loop.add_reader(connection.fileno(), self.read)
@@ -53,11 +54,14 @@ class FrameStream:
         """Sends frames with their lengths, in parts."""
         if self._ended:
             return
+        size = sum(map(len, parts))
         if self._outgoing:
             self._outgoing += map(memoryview, filter(None, parts))
+            self.unsent += size
             return
         sent = self._try_send(parts)
-        if sent < sum(map(len, parts)):
+        if sent < size:
+            self.unsent = size - sent
             self._outgoing.append(memoryview(b"".join(parts))[sent:])
             self._loop.add_writer(self._socket.fileno(), self._flush)
 
@@ -79,6 +83,7 @@ class FrameStream:
         while self._outgoing:
             part = self._outgoing[0]
             sent = self._try_send([part])
+            self.unsent -= sent
             if sent < len(part):
                 self._outgoing[0] = part[sent:]
                 return

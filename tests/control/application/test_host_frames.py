@@ -36,6 +36,7 @@ class Control:
 
     on_messages: Callable[[Sequence[ToHost]], None]
     on_pause: Callable[[], None] | None = None
+    unsent = 0
 
     def __init__(self) -> None:
         self.heard: list[list[type]] = []

@@ -72,12 +72,14 @@ def test_a_peer_that_does_not_read_gets_everything_later() -> None:
         with Peer() as peer:
             for frame in frames:
                 peer.stream.send(frame)
+            assert 0 < peer.stream.unsent < len(framed(*frames))
             received = b""
             loop = asyncio.get_running_loop()
             async with asyncio.timeout(HANG_SECONDS):
                 while len(received) < len(framed(*frames)):
                     received += await loop.sock_recv(peer.socket, 1 << 16)
             assert received == framed(*frames)
+            assert peer.stream.unsent == 0
 
     asyncio.run(check())
 
