@@ -46,6 +46,10 @@ class BlobTable:
         blob.handles += 1
         return blob
 
+    def hold(self, blob: Blob) -> None:
+        """A further holder of a blob that is open, who will close it."""
+        blob.handles += 1
+
     def adopt(self, data: bytes | bytearray) -> Blob:
         """A blob without a name, for a new handle; its bytes are reserved."""
         blob = Blob(data)

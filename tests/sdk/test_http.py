@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from inferlet_sdk import NotFound, RequestFailed, Response, http_get, http_post, traits
+from inferlet_sdk import Blob, NotFound, RequestFailed, Response, http_get, http_post, traits
 from inferlet_sdk.dropped import give_back
 from inferlet_sdk.event_loop import run
 from inferlet_sdk.traits.outside.http import Headers
-from tests.helpers.native_host import NativeHost
+from tests.helpers.native_host import NativeHost, install
 
 URL = "https://api.example.com/"
 
@@ -154,3 +154,18 @@ def test_the_calls_under_their_own_names(host: NativeHost) -> None:
     with pytest.raises(ValueError, match="most: 0"):
         traits.read_body(body, 0)
     vars(response)["_body"] = None
+
+
+def test_a_blob_that_is_sent_counts_until_the_request_has_ended() -> None:
+    host = install(blobs={"photo": b"a cat"})
+    held = host.guest.inferlet.blobs
+    host.web.pages[URL] = 200, {"content-length": "1000000"}, bytes(1_000_000)
+    blob = Blob.open("photo")
+    response = http_post(URL, data=blob).result()
+    blob.close()
+    host.settle()
+    assert held.bytes == len(b"a cat")
+    response.close()
+    host.settle()
+    assert held.bytes == 0
+    assert host.web.asked[0]["body"] == "a cat"

@@ -7,9 +7,7 @@ import base64
 from ...errors import InvalidArgument
 from ...inferlets.blobs import Blob
 from ..guest import Guest
-
-MOST_READ = 256 << 10
-"""Bytes that one call reads."""
+from ..limits.bounds import MOST_READ
 
 
 def blob_names(guest: Guest) -> list[str]:

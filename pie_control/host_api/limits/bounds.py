@@ -13,6 +13,8 @@ from ...calls import CALLS
 from ...calls.tokens import MOST_OF_CONTEXT
 from ...services.http.request import MAX_OPTIONS, MAX_URL
 
+MOST_READ = 256 << 10
+"""Bytes that one call reads of a blob or of a body."""
 MAX_NAME_BYTES = 1024
 """Most bytes of the name of a model."""
 MAX_WATCH_OPTIONS = 16 << 10

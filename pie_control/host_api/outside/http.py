@@ -14,12 +14,9 @@ from ...services.http.exchange import Exchange, Head
 from ...services.http.request import new_request
 from ...services.http.trace_context import HEADER, in_trace
 from ..guest import Guest
+from ..limits.bounds import MOST_READ
 from ..suspending import suspending, when_done
 from .keeping import Keeping
-
-MOST_READ = 1 << 18
-"""Bytes of a body that one call gives."""
-
 
 A_BODY = "the body of an answer"
 
@@ -34,19 +31,27 @@ class Body:
 
 
 def http_request(guest: Guest, method: str, url: str, headers: str, body: str, options: str) -> int:
-    seconds = guest.inferlet.limits.http_seconds
+    seconds, blobs = guest.inferlet.limits.http_seconds, guest.inferlet.blobs
+    sent: list[Blob] = []
 
-    def blob_of(handle: int) -> bytes:
-        return bytes(guest.handle(handle, Blob).data)
+    def blob_of(handle: int) -> bytes | bytearray:
+        sent.append(guest.handle(handle, Blob))
+        return sent[0].data
+
+    def ended() -> None:
+        for blob in sent:
+            blobs.close(blob)
 
     request = new_request(method, url, headers, _decoded(body), options, seconds, blob_of)
     request = in_trace(request, guest.inferlet.environment.get(HEADER, ""))
     outbound, future = guest.outbound, guest.futures.new()
     try:
-        exchange = outbound.begin(request, _concludes(guest, future))
+        exchange = outbound.begin(request, _concludes(guest, future), ended)
     except BaseException:
         guest.futures.forget(future)
         raise
+    for blob in sent:  # it counts until it is sent, also if the program closes it before
+        blobs.hold(blob)
     guest.inferlet.waits.begin(future, exchange.close, f"the answer of {request.target.host}")
     return future
 
@@ -78,26 +83,24 @@ def read_body(guest: Guest, body: int, most: int) -> int:
     if most < 1:
         raise InvalidArgument("most: read one byte at least")
     size = min(most, MOST_READ)
+    return _begin(guest, exchange.stop_reading, lambda answer: exchange.read(size, answer))
+
+
+def keep_body(guest: Guest, body: int) -> int:
+    keeping = Keeping(guest.handle(body, Body).exchange, guest.inferlet.blobs)
+    future = _begin(guest, keeping.stop, keeping.start)
+    guest.forget_handle(body)
+    return future
+
+
+def _begin(guest: Guest, stop: Callable[[], None], start: Callable[[Callable[[Any], None]], None]) -> int:
+    """The future of what `start` begins, which gets the callback for its value, and `stop` ends."""
     future = guest.futures.new()
-    guest.inferlet.waits.begin(future, exchange.stop_reading, A_BODY)
+    guest.inferlet.waits.begin(future, stop, A_BODY)
     try:
-        exchange.read(size, _concludes(guest, future))
+        start(_concludes(guest, future))
     except BaseException:
         guest.inferlet.waits.conclude(future, None)
         guest.futures.forget(future)
         raise
-    return future
-
-
-def keep_body(guest: Guest, body: int) -> int:
-    exchange, inferlet, future = guest.handle(body, Body).exchange, guest.inferlet, guest.futures.new()
-    keeping = Keeping(exchange, inferlet.blobs, _concludes(guest, future))
-    inferlet.waits.begin(future, keeping.stop, A_BODY)
-    try:
-        keeping.start()
-    except BaseException:
-        inferlet.waits.conclude(future, None)
-        guest.futures.forget(future)
-        raise
-    guest.forget_handle(body)
     return future

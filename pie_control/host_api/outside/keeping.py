@@ -8,24 +8,22 @@ from typing import Any
 from ...errors import CallError
 from ...inferlets.blobs import BlobTable, KeptBlob
 from ...services.http.exchange import Chunk, Exchange
-
-MOST_READ = 1 << 18
-"""Bytes that are taken at a time."""
+from ..limits.bounds import MOST_READ
 
 
 class Keeping:
     """Reads a body to its end. What has come is reserved among the blobs of the inferlet before it is kept; all of it
     is free again if the rest does not come."""
 
-    def __init__(self, exchange: Exchange, blobs: BlobTable, answer: Callable[[Any], None]) -> None:
-        """`answer` gets a `KeptBlob` or a CallError."""
+    def __init__(self, exchange: Exchange, blobs: BlobTable) -> None:
         self._exchange = exchange
         self._blobs = blobs
-        self._answer = answer
+        self._answer: Callable[[Any], None]
         self._data = bytearray()
 
-    def start(self) -> None:
-        """Raises InvalidState while the body is being read."""
+    def start(self, answer: Callable[[Any], None]) -> None:
+        """`answer` gets a `KeptBlob` or a CallError. Raises InvalidState while the body is being read."""
+        self._answer = answer
         self._exchange.read(MOST_READ, self._take)
 
     def stop(self) -> None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import socket
 import ssl
-from collections.abc import Iterable
+from collections.abc import AsyncIterator, Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from ipaddress import ip_address
@@ -29,6 +29,8 @@ MOST_ADDRESSES = 4
 """Most addresses of one name that are tried."""
 CONNECT_SECONDS = 10.0
 """For one address."""
+SLICE_BYTES = 1 << 16
+"""Of a body, handed over at a time."""
 USER_AGENT = b"pie-inferlet"
 REPEATABLE = frozenset(["GET", "HEAD", "PUT", "DELETE", "OPTIONS"])
 """Methods of requests that may be sent twice (RFC 9110, 9.2.2). Others never go on a connection that was kept: if that
@@ -157,6 +159,17 @@ class Network:
         self.resolver.close()
 
 
+class Slices:
+    """A body that is sent as fast as its server takes it, and is never whole in the buffers on its way."""
+
+    def __init__(self, body: bytes | bytearray) -> None:
+        self._body = body
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        for start in range(0, len(self._body), SLICE_BYTES):
+            yield bytes(self._body[start : start + SLICE_BYTES])
+
+
 def _message(request: HttpRequest) -> httpcore.Request:
     target = request.target
     url = httpcore.URL(
@@ -168,7 +181,7 @@ def _message(request: HttpRequest) -> httpcore.Request:
         headers.append((b"User-Agent", USER_AGENT))
     if request.body or request.method in ("POST", "PUT", "PATCH"):
         headers.append((b"Content-Length", str(len(request.body)).encode()))
-    return httpcore.Request(request.method, url, headers=headers, content=request.body or None)
+    return httpcore.Request(request.method, url, headers=headers, content=Slices(request.body))
 
 
 async def _response(connection: httpcore.AsyncHTTPConnection, message: httpcore.Request) -> httpcore.Response:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from ...errors import Exhausted, QuotaExceeded
@@ -82,8 +82,9 @@ class Outbound:
         """Requests whose responses have not ended, and are wanted."""
         return sum(not one.is_left for one in self._exchanges)
 
-    def begin(self, request: HttpRequest, answer: Answer) -> Exchange:
-        """`answer` gets the `Head` of the response or a CallError. Raises NotAllowed, Unsupported, QuotaExceeded,
+    def begin(self, request: HttpRequest, answer: Answer, on_end: Callable[[], None] = lambda: None) -> Exchange:
+        """`answer` gets the `Head` of the response or a CallError. `on_end` is called when the request needs its body
+        no more, and its connection is closed. Raises NotAllowed, Unsupported, QuotaExceeded,
         Exhausted."""
         self._sender.allowed.check_host(request.target.host, request.target.port)
         if len(self) >= self._most:
@@ -92,15 +93,17 @@ class Outbound:
             )
         if self._client.under_way >= self._client.most:
             raise Exhausted(f"the inferlets here have {self._client.most} requests open: try again in a while")
-        exchange = Exchange(request, self._sender, self._most_bytes, self._work, answer, self._ended)
+
+        def ended(exchange: Exchange) -> None:
+            self._exchanges.discard(exchange)
+            self._client.under_way -= 1
+            on_end()
+
+        exchange = Exchange(request, self._sender, self._most_bytes, self._work, answer, ended)
         self._exchanges.add(exchange)
         self._client.under_way += 1
         exchange.start(self._client.network)
         return exchange
-
-    def _ended(self, exchange: Exchange) -> None:
-        self._exchanges.discard(exchange)
-        self._client.under_way -= 1
 
     def close(self) -> None:
         """Ends all requests. Idempotent."""

@@ -81,7 +81,7 @@ class HttpRequest:
     method: str
     target: Target
     headers: Headers
-    body: bytes
+    body: bytes | bytearray
     seconds: float
     redirects: int
 
@@ -102,10 +102,10 @@ def new_request(
     method: str,
     url: str,
     headers: str,
-    body: bytes,
+    body: bytes | bytearray,
     options: str,
     most_seconds: float,
-    blob_of: Callable[[int], bytes] = _no_blob,
+    blob_of: Callable[[int], bytes | bytearray] = _no_blob,
 ) -> HttpRequest:
     """`blob_of` gives the bytes of a blob, by its handle. Raises InvalidArgument, which names what is wrong, and what
     `blob_of` raises."""

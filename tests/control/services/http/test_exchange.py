@@ -20,6 +20,7 @@ import pytest
 from pie_control.errors import CallError, Exhausted, InvalidState, NotAllowed, QuotaExceeded, RequestFailed, TimedOut
 from pie_control.services.http.decoding import PIECE_BYTES
 from pie_control.services.http.exchange import Chunk, Exchange, Head, Work
+from pie_control.services.http.network import SLICE_BYTES, Slices
 from pie_control.services.http.outbound import HttpClient, Outbound
 from pie_control.services.http.request import new_request
 from pie_control.tenants.tenant import Tenant
@@ -38,7 +39,7 @@ class Caller:
         self.outbound = outbound
 
     def begin(
-        self, url: str, method: str = "GET", body: bytes = b"", options: str = "", headers: str = ""
+        self, url: str, method: str = "GET", body: bytes | bytearray = b"", options: str = "", headers: str = ""
     ) -> tuple[Exchange, asyncio.Future[Any]]:
         future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
         request = new_request(method, url, headers, body, options, SECONDS)
@@ -615,5 +616,20 @@ def test_the_helper_sees_connections_end() -> None:
             writer.close()
             await web.until_open(0)
         assert isinstance(web, Web)
+
+    check(test)
+
+
+def test_a_large_body_goes_in_slices_as_the_server_takes_it() -> None:
+    body = bytearray(random.Random(1).randbytes(5 * SLICE_BYTES + 1))
+
+    async def test() -> None:
+        async with calling() as caller, serving(echo) as web:
+            assert await caller.whole(await caller.head(web.url(), method="PUT", body=body)) == body
+            assert web.asked[0].headers["content-length"] == str(len(body))
+        slices = Slices(body)
+        for _ in range(2):  # the second time on another connection
+            sizes = [len(one) async for one in slices]
+            assert sizes == [SLICE_BYTES] * 5 + [1]
 
     check(test)
