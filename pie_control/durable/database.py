@@ -271,6 +271,8 @@ def back_up(folder: Path, target: Path) -> None:
             database.execute("VACUUM INTO ?", (str(target),))
         with contextlib.closing(sqlite3.connect(target, isolation_level=None)) as copy:
             catch_up(copy, records_of(waiting))
-    except (OSError, sqlite3.Error) as error:
+    except BaseException as error:
         target.unlink(missing_ok=True)
+        if not isinstance(error, (OSError, sqlite3.Error)):
+            raise
         raise ConfigError(f"the state in {path} cannot be copied to {target}: {error}") from None

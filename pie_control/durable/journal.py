@@ -80,8 +80,8 @@ def records_of(data: bytes) -> Iterator[tuple[int, list[Write]]]:
     while place + HEAD.size <= len(data):
         length, checksum = HEAD.unpack_from(data, place)
         body = data[place + HEAD.size : place + HEAD.size + length]
-        if len(body) < length or zlib.crc32(body) != checksum:
-            return
+        if not length or len(body) < length or zlib.crc32(body) != checksum:
+            return  # cut off, or zeros that were never written
         number, writes = msgspec.msgpack.decode(body)
         yield number, [(statement, values) for statement, values in writes]
         place += HEAD.size + length
