@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import sqlite3
+from collections import deque
 from collections.abc import Iterable, Sequence
 from typing import Any, Protocol
 
@@ -17,11 +18,41 @@ OF_VALUES = (
 )
 """A value is at fault, which no table can hold. Other errors are of the file: it is full, damaged or gone."""
 
+MOST_KEPT, MOST_KEPT_BYTES = 20_000, 64 << 20
+"""Writes that are kept in memory while nothing can be written, and of their texts and bytes."""
+
 
 class Reading(Protocol):
     """What reads: a connection, or what has one."""
 
     def execute(self, statement: str, values: Sequence[Any] = ..., /) -> Iterable[Any]: ...
+
+
+class Backlog:
+    """Writes that are not committed, in their order."""
+
+    def __init__(self) -> None:
+        self.writes: deque[Write] = deque()
+        self._bytes = 0
+
+    def add(self, writes: Sequence[Write]) -> None:
+        """Adds what comes next."""
+        self.writes += writes
+        self._bytes += sum(map(_size, writes))
+
+    def bound(self) -> None:
+        """Drops the oldest beyond what may be kept."""
+        while len(self.writes) > MOST_KEPT or self._bytes > MOST_KEPT_BYTES:
+            self._bytes -= _size(self.writes.popleft())
+
+    def clear(self) -> None:
+        """All are committed."""
+        self.writes.clear()
+        self._bytes = 0
+
+
+def _size(write: Write) -> int:
+    return sum(len(value) for value in write[1] if isinstance(value, (str, bytes)))
 
 
 def commit(database: sqlite3.Connection, writes: Sequence[Write], number: int) -> None:

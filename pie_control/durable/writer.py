@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import ConfigError, StateUnavailable
-from .commits import Write, catch_up, commit
+from .commits import Backlog, Write, catch_up, commit
 from .database import FILE, open_database
 from .journal import Journal
 
@@ -29,13 +29,11 @@ RETRY_SECONDS = 5.0
 """Between two tries to write what could not be written."""
 TOLD_SECONDS = 60.0
 """So long it is told that something could not be read."""
-MOST_KEPT = 20_000
-"""Writes that are kept in memory meanwhile; the oldest go first."""
 
 
 class Writer:
     """Commits in groups. While the file cannot be written (a full disk), the server goes on: what is put is kept in
-    memory, within bounds, and tried again; `trouble` says so."""
+    memory, the newest of it (`Backlog`), and tried again; `trouble` says so."""
 
     def __init__(
         self,
@@ -117,18 +115,18 @@ class Writer:
     # ---- on the thread ----
 
     def _run(self) -> None:
-        writes: list[Write] = []
-        number, closing = 0, False
+        backlog, closing = Backlog(), False
         while not closing:
             more, after, number, closing = self._wait()
-            writes += more
+            backlog.add(more)
             if closing or time.monotonic() >= self._next_try:
-                writes = self._try_to_commit(writes, number)
-            del writes[:-MOST_KEPT]
+                backlog.add(self._collect())
+                self._try_to_commit(backlog, number)
+            backlog.bound()
             for then in after:
                 then()
-        if writes:
-            log.error("%d changes of the state are not committed: %s", len(writes), self.trouble)
+        if backlog.writes:
+            log.error("%d changes of the state are not committed: %s", len(backlog.writes), self.trouble)
         self._database.close()
         self._journal.close()
 
@@ -143,31 +141,29 @@ class Writer:
             self._stirred = self._urgent = False
             return writes, after, self._number, self._closing
 
-    def _try_to_commit(self, writes: list[Write], number: int) -> list[Write]:
-        """Commits, up to a record. Returns what has to be tried again."""
-        writes = [*self._collect(), *writes]
+    def _try_to_commit(self, backlog: Backlog, number: int) -> None:
+        """Commits, up to a record. What has to be tried again stays in the backlog."""
         found = _identity(self._path)
-        if not writes and found == self._identity and not self.trouble:
-            return writes
+        if not backlog.writes and found == self._identity and not self.trouble:
+            return
         try:
             if found not in (None, self._identity):
                 raise OSError(f"{self._path} was replaced by another file: stop the server before you do that")
             if found and not self._sqlite_journal.exists():
                 raise OSError(f"{self._sqlite_journal} was removed: start the server again")
-            commit(self._database, writes, number)  # a file that was removed is there as long as it is open
-            writes = []
+            commit(self._database, backlog.writes, number)  # a file that was removed is there as long as it is open
+            backlog.clear()
             if found is None:
                 self._write_anew()
         except (OSError, ConfigError, sqlite3.Error) as error:
             self._failed(str(error))
-            return writes
+            return
         if self.trouble:
             log.warning("the state is written again")
             self.trouble = ""
         with self._changed:
             if not self._writes:
                 self._journal.committed(self._closing)
-        return []
 
     def _write_anew(self) -> None:
         """Writes a file that was removed, of what this process still has of it, and goes on with that."""

@@ -1,0 +1,55 @@
+"""What is kept while nothing can be written: the newest, in its order, within bounds."""
+
+from __future__ import annotations
+
+import sqlite3
+from pathlib import Path
+
+import pytest
+
+from pie_control.durable import commits, writer
+from pie_control.durable.commits import Backlog
+from pie_control.durable.inferlets import LINES, KeptLine
+from pie_control.durable.state import State
+from tests.helpers.guard import HANG_SECONDS
+
+
+def test_the_newest_lines_stand_after_a_time_without_writing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(writer, "RETRY_SECONDS", 0.0)
+    real, fails = writer.commit, True
+
+    def commit(*given: object) -> None:
+        if fails:
+            raise sqlite3.OperationalError("disk full")
+        real(*given)  # type: ignore[arg-type]
+
+    state = State(tmp_path / "state", 1.0, 1 << 30)
+    monkeypatch.setattr(writer, "commit", commit)
+    number = state.inferlets.next_number()
+    state.inferlets.launched(number, "alice", "p", "p", 0.0)
+    for line in range(2 * LINES):
+        state.inferlets.said(number, KeptLine(0.0, "log", f"{line}"))
+        if line % LINES == LINES // 2:
+            state.inferlets._writer.wait(HANG_SECONDS)  # these are tried, and fail
+            assert "disk full" in state.trouble
+    fails = False
+    state.inferlets._writer.wait(HANG_SECONDS)
+    assert [line.text for line in state.inferlets.lines(number)] == [f"{line}" for line in range(LINES, 2 * LINES)]
+    state.close()
+
+
+def test_what_waits_is_bounded_in_number_and_in_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(commits, "MOST_KEPT", 10)
+    monkeypatch.setattr(commits, "MOST_KEPT_BYTES", 1000)
+    backlog = Backlog()
+    backlog.add([("", (number,)) for number in range(15)])
+    assert len(backlog.writes) == 15, "what was not tried yet is all there"
+    backlog.bound()
+    assert [values for _, values in backlog.writes] == [(number,) for number in range(5, 15)]
+    backlog.add([("", ("x" * 400, number)) for number in range(4)])
+    backlog.bound()
+    assert [values[1] for _, values in backlog.writes] == [2, 3]
+    backlog.clear()
+    backlog.add([("", (b"y" * 999,))])
+    backlog.bound()
+    assert len(backlog.writes) == 1
