@@ -264,7 +264,7 @@ class Guest:
         """Gives back what the inferlet holds at models and outside. Idempotent."""
         if self._outbound is not None:
             self._outbound.close()
-        self.reach.topics.ended(self.inferlet.number)
+        self.reach.topics.ended(self.inferlet.number, self.inferlet.launched.standing.tenant.name)
         for place in self._places.values():
             place.space.end(Cancelled("the inferlet has ended"))
             place.model.release(self.inferlet.number)

@@ -6,8 +6,10 @@ from ..guest import Guest
 
 
 def broadcast(guest: Guest, topic: str, message: str) -> int:
-    future = guest.reach.topics.broadcast(guest.inferlet.number, topic, message, guest.futures.new)
-    guest.inferlet.waits.begin(future, lambda: None, f"subscribers of topic {topic!r}")
+    inferlet = guest.inferlet
+    tenant = inferlet.launched.standing.tenant.name
+    future = guest.reach.topics.broadcast(inferlet.number, tenant, topic, message, guest.futures.new)
+    inferlet.waits.begin(future, lambda: None, f"subscribers of topic {topic!r}")
     return future
 
 

@@ -10,7 +10,7 @@ others go wrong in silence, and a program that prefers it can receive all the ti
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Sequence
 from typing import NamedTuple, Protocol
 
@@ -30,6 +30,8 @@ MOST_WAITING = 1 << 20
 """Bytes in the queue of a subscription, above which publishers wait."""
 MOST_UNCONFIRMED = 1 << 18
 """Bytes that one inferlet has broadcast and that were not confirmed; a single message may be larger."""
+MOST_LEFT = 4 << 20
+"""The same of all inferlets of a tenant that have ended, above which its others broadcast no more."""
 
 
 class Reached(NamedTuple):
@@ -99,6 +101,8 @@ class Topics:
         self._subscriptions: dict[tuple[int, str], list[Subscription]] = {}  # by inferlet and topic
         self._counts: defaultdict[int, int] = defaultdict(int)  # by inferlet
         self._unconfirmed: defaultdict[int, dict[int, int]] = defaultdict(dict)  # bytes by inferlet and future
+        self._left: dict[int, tuple[str, dict[int, int]]] = {}  # the same of those that have ended, with their tenants
+        self._left_bytes: Counter[str] = Counter()  # of these, by tenant
 
     # ---- for inferlets ----
 
@@ -129,7 +133,7 @@ class Topics:
             self._wire.subscribes(*key, False)
         subscription.close()
 
-    def broadcast(self, number: int, topic: str, text: str, new_future: Callable[[], int]) -> int:
+    def broadcast(self, number: int, tenant: str, topic: str, text: str, new_future: Callable[[], int]) -> int:
         """The future of a broadcast, which gets `Reached`. Raises InvalidArgument, QuotaExceeded."""
         _check_name(topic)
         size = byte_size(text)
@@ -141,14 +145,21 @@ class Topics:
                 f"{len(under_way)} broadcasts are under way, as subscribers take them slowly: await the futures of "
                 "earlier ones before you broadcast more"
             )
+        if (left := self._left_bytes[tenant]) > MOST_LEFT:
+            raise QuotaExceeded(
+                f"{left} bytes of broadcasts are under way of inferlets that have ended, as subscribers take them "
+                "slowly: try again when they have received some, and await broadcasts before an inferlet ends"
+            )
         future = new_future()
         under_way[future] = size + EVENT_BYTES
         self._wire.broadcasts(number, future, topic, text)
         return future
 
-    def ended(self, number: int) -> None:
+    def ended(self, number: int, tenant: str) -> None:
         """An inferlet has ended, which control knows by itself. Idempotent."""
-        self._unconfirmed.pop(number, None)
+        if left := self._unconfirmed.pop(number, None):
+            self._left[number] = tenant, left
+            self._left_bytes[tenant] += sum(left.values())
         if self._counts.pop(number, 0):
             for key in [key for key in self._subscriptions if key[0] == number]:
                 for subscription in self._subscriptions.pop(key):
@@ -179,6 +190,12 @@ class Topics:
         """All hosts have confirmed a broadcast of an inferlet of this one."""
         if number in self._unconfirmed:
             self._unconfirmed[number].pop(future, None)
+        elif number in self._left:
+            tenant, left = self._left[number]
+            self._left_bytes[tenant] -= left.pop(future, 0)
+            self._left_bytes += Counter()  # drops those of whom nothing is left
+            if not left:
+                del self._left[number]
 
 
 def _check_name(topic: str) -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from pie_control.errors import Cancelled, InvalidArgument, NotFound, QuotaExceeded
 from pie_control.inferlets.relations.mail import Letter
-from pie_control.inferlets.relations.topics import MOST_MESSAGE, MOST_SUBSCRIPTIONS, MOST_WAITING, Topics
+from pie_control.inferlets.relations.topics import MOST_LEFT, MOST_MESSAGE, MOST_SUBSCRIPTIONS, MOST_WAITING, Topics
 from pie_control.inferlets.waiting.waits import Waits
 
 
@@ -121,8 +121,8 @@ def test_a_full_queue_that_is_dropped_holds_up_nobody(topics: Topics, wire: Wire
         topics.published(number, "i1", "t", "x" * MOST_MESSAGE, [7])
     assert len(wire.confirmed) < 8
     if how == "end":
-        topics.ended(7)
-        topics.ended(7)
+        topics.ended(7, "a")
+        topics.ended(7, "a")
     else:
         topics.unsubscribe(queue)
     assert sorted(wire.confirmed) == list(range(8))
@@ -158,9 +158,9 @@ def test_names_messages_and_subscriptions_are_bounded(topics: Topics) -> None:
         with pytest.raises(InvalidArgument, match="1 to 256 bytes"):
             topics.subscribe(owner, 7, name)
         with pytest.raises(InvalidArgument, match="1 to 256 bytes"):
-            topics.broadcast(7, name, "x", owner.new)
+            topics.broadcast(7, "a", name, "x", owner.new)
     with pytest.raises(QuotaExceeded, match="send it in pieces"):
-        topics.broadcast(7, "t", "x" * (MOST_MESSAGE + 1), owner.new)
+        topics.broadcast(7, "a", "t", "x" * (MOST_MESSAGE + 1), owner.new)
     queues = [topics.subscribe(owner, 7, f"t{number}") for number in range(MOST_SUBSCRIPTIONS)]
     with pytest.raises(QuotaExceeded, match="unsubscribe from some first"):
         topics.subscribe(owner, 7, "t")
@@ -172,11 +172,26 @@ def test_names_messages_and_subscriptions_are_bounded(topics: Topics) -> None:
 
 def test_what_is_not_confirmed_is_bounded(topics: Topics, wire: Wire) -> None:
     owner = Owner()
-    topics.broadcast(7, "t", "x" * MOST_MESSAGE, owner.new)
+    topics.broadcast(7, "a", "t", "x" * MOST_MESSAGE, owner.new)
     with pytest.raises(QuotaExceeded, match="await the futures"):
-        topics.broadcast(7, "t", "x", owner.new)
-    topics.broadcast(8, "t", "x", owner.new)  # another inferlet
+        topics.broadcast(7, "a", "t", "x", owner.new)
+    topics.broadcast(8, "a", "t", "x", owner.new)  # another inferlet
     topics.confirmed(7, 1)
-    topics.broadcast(7, "t", "x", owner.new)
+    topics.broadcast(7, "a", "t", "x", owner.new)
     assert [said[:2] for said in wire.said] == [(7, 1), (8, 2), (7, 3)]
     topics.confirmed(9, 1)
+
+
+def test_what_inferlets_have_left_unconfirmed_counts_for_their_tenant(topics: Topics) -> None:
+    owner = Owner()
+    left = []
+    for number in range(MOST_LEFT // MOST_MESSAGE):
+        left.append((number, topics.broadcast(number, "a", "t", "x" * MOST_MESSAGE, owner.new)))
+        topics.ended(number, "a")
+    with pytest.raises(QuotaExceeded, match="of inferlets that have ended"):
+        topics.broadcast(2000, "a", "t", "x", owner.new)
+    topics.broadcast(2000, "b", "t", "x", owner.new)  # of another tenant
+    for number, future in left:
+        topics.confirmed(number, future)
+        topics.confirmed(number, future)
+    topics.broadcast(2001, "a", "t", "x", owner.new)
