@@ -169,9 +169,10 @@ class Client:
         After `timeout` seconds it is ended, and the error says so. Where its worker or host was lost, it is launched
         again, `retries` times at most: from its beginning, under another id, after the messages that came until then.
 
-        The inferlet ends with this client unless `detached`. With `logs`, `Running.events` includes its log lines.
-        `blobs`: files (paths) or bytes, such as images, by the names under which the inferlet opens them. Raises
-        UnknownName, BadProgram, and BadRequest for what cannot be sent.
+        The inferlet ends with this client unless `detached`. Then it sends to whom attaches first: to this client when
+        it waits for a message or the result, and to another one if it never does. With `logs`, `Running.events`
+        includes its log lines. `blobs`: files (paths) or bytes, such as images, by the names under which the inferlet
+        opens them. Raises UnknownName, BadProgram, and BadRequest for what cannot be sent.
         """
         check_watch(timeout, retries, detached)
         words, passed_on = passed(args, kwargs, environment)

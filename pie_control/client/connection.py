@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import itertools
 from collections.abc import Awaitable, Callable, Mapping
 from types import MappingProxyType
@@ -206,6 +207,10 @@ class ServerSession:
         reply, following = self._replies.get(id), self._following.pop(id, None)
         if following is not None and reply is None:
             self._undo(following[0], value)
+        elif following is not None and isinstance(following[0], wire.LaunchInferlet) and following[0].detached:
+            value = Running(value, self)
+            attach = functools.partial(self.follow, wire.Attach, inferlet=value.id, logs=following[0].logs)
+            value.attach_by(functools.partial(attach, running=value))
         elif following is not None:
             # Entered at once, not when the caller wakes up: its first events may be in the same frame.
             id_now, value = value, self._running.setdefault(value, following[1] or Running(value, self))

@@ -7,7 +7,7 @@ import contextlib
 import json
 import os
 from collections import deque
-from collections.abc import AsyncIterator, Coroutine, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping
 from dataclasses import replace
 from typing import Any, Protocol
 
@@ -74,6 +74,7 @@ class Running:
         self._changed = asyncio.Event()
         self._retries = self._tries = 0
         self._relaunch: Relaunch | None = None
+        self._attach: Callable[[], Awaitable[object]] | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._tasks: set[asyncio.Task[None]] = set()
         self._overdue = ""
@@ -91,6 +92,10 @@ class Running:
                 self._timer.cancel()
         self._events.append(event)
         self._changed.set()
+
+    def attach_by(self, attach: Callable[[], Awaitable[object]]) -> None:
+        """No events come before `attach` is called, by the first who waits for one."""
+        self._attach = attach
 
     def watch(self, timeout: float | None, retries: int, relaunch: Relaunch) -> None:
         """Ends it after `timeout` seconds; launches it again where it is lost, so many times."""
@@ -195,5 +200,14 @@ class Running:
     async def _wait(self) -> None:
         if self._lost is not None:
             raise self._lost
-        self._changed.clear()
-        await self._changed.wait()
+        attach, self._attach = self._attach, None
+        if attach is None:
+            self._changed.clear()
+            await self._changed.wait()
+            return
+        try:
+            await attach()
+        except BaseException:
+            self._attach = attach  # whoever waits as well tries it next
+            self._changed.set()
+            raise

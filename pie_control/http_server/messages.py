@@ -2,9 +2,9 @@
 
 A frame from the client holds one request or a list of requests. A frame from the server holds a list of replies and
 events; what arises in one turn of its loop travels in one frame, up to a size. Each message has a `type`. The client
-chooses a request's `id`; the answer, `reply` or `error`, repeats it. The events of an inferlet that was launched or
-attached on the connection (`pie_control.inferlets.events`) follow that reply, in their order; `ended` is the last one.
-Replies overtake events that wait for a slow client, and events of one inferlet those of another.
+chooses a request's `id`; the answer, `reply` or `error`, repeats it. The events of an inferlet that was attached on the
+connection, or launched without `detached` (`pie_control.inferlets.events`), follow that reply, in their order; `ended`
+is the last one. Replies overtake events that wait for a slow client, and events of one inferlet those of another.
 """
 
 from __future__ import annotations
@@ -24,7 +24,8 @@ class _Tagged(msgspec.Struct, frozen=True, tag_field="type", tag=str.lower, omit
 
 
 class LaunchInferlet(_Tagged, frozen=True, tag="launch"):
-    """Starts an inferlet; the value is its id. It ends with the connection unless `detached`.
+    """Starts an inferlet; the value is its id. It ends with the connection unless `detached`; then its events are kept
+    for the first client that attaches, which may be this one.
 
     `program` is a content hash, a unique beginning of one, or a name. `logs` asks for `log` events too.
     `blobs`: content hashes of uploaded blobs, by the names under which the inferlet knows them.

@@ -159,11 +159,15 @@ class Session:
                     request.program, request.arguments, environment=request.environment, blobs=request.blobs
                 )
                 launched(inferlet)
-            self._attachments.claim(inferlet.id, self)
+            if not request.detached:
+                self._attachments.claim(inferlet.id, self)
         except Exception as error:
             self._buffer.put(wire.Error(request.id, error_body(error)))
             return
-        self._open_channel(request, inferlet, owned=not request.detached)
+        if request.detached:  # its events are for the first client that attaches
+            self._buffer.put(wire.Reply(request.id, inferlet.id))
+            return
+        self._open_channel(request, inferlet, owned=True)
         if not self._open:  # the client vanished while the program was starting
             self._release()
 

@@ -225,6 +225,30 @@ def test_detached_inferlets_outlive_the_client_and_can_be_attached_to() -> None:
     serve_async(test)
 
 
+def test_what_a_detached_inferlet_says_is_kept_for_whom_attaches_first() -> None:
+    async def test(url: str, runtime: FakeServerApi) -> None:
+        async with Client(url) as client:
+            unread = await client.launch("hello", "Ada", detached=True)
+            while runtime.inferlet(unread.id).ended is None:
+                await asyncio.sleep(0)
+            await client.models()  # what the server would have sent has come
+            read = await client.launch("hello", detached=True, logs=True)
+            assert [type(each) async for each in read.events()] == [LogLine, Message, Ended]
+            both = await client.launch("hello", "Eve", detached=True)
+            assert await asyncio.gather(both.receive(), both.result()) == ["Hello, Eve! ", 1]
+        async with Client(url) as client:
+            assert [text async for text in await client.attach(unread.id)] == ["Hello, Ada! "]
+            taken = await client.launch("echo", detached=True)
+            async with Client(url) as other:
+                await other.attach(taken.id)
+                with pytest.raises(Conflict):
+                    await taken.receive()
+            await taken.send("to me")
+            assert await taken.receive() == "to me", "the other one has left"
+
+    serve_async(test)
+
+
 def test_a_launch_that_is_given_up_ends_its_inferlet() -> None:
     async def test(url: str, runtime: FakeServerApi) -> None:
         async with Client(url) as client:

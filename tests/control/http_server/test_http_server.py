@@ -357,6 +357,21 @@ def test_owned_inferlets_end_with_the_session_and_detached_ones_do_not() -> None
     serve_async(test)
 
 
+def test_the_session_that_launches_a_detached_inferlet_gets_its_events_when_it_attaches() -> None:
+    async def test(url: str, runtime: FakeServerApi) -> None:
+        async with open_session(url) as socket:
+            launch = {"type": "launch", "id": 1, "program": "hello", "detached": True}
+            (reply,) = await exchange(socket, launch)
+            assert reply == {"type": "reply", "id": 1, "value": "i1"}
+            assert await ended(runtime, "i1") == "finished"
+            (answer,) = await exchange(socket, {"type": "models", "id": 2})
+            assert answer["type"] == "reply"
+            messages = await exchange(socket, {"type": "attach", "id": 3, "inferlet": "i1"})
+            assert [each["type"] for each in messages] == ["reply", "message", "ended"]
+
+    serve_async(test)
+
+
 def test_attach_takes_over_what_nobody_has_read() -> None:
     async def test(url: str, runtime: FakeServerApi) -> None:
         inferlet = await runtime.launch("echo")
