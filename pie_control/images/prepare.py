@@ -36,7 +36,7 @@ def _read(data: bytes) -> Image.Image:
             if image.format == "JPEG":
                 check_scans(data.count(START_OF_SCAN), *image.size)
             image.load()
-            return (ImageOps.exif_transpose(image) or image).convert("RGB")
+            return _on_white(ImageOps.exif_transpose(image) or image)
     except BadImage:
         raise
     except MemoryError:
@@ -47,6 +47,14 @@ def _read(data: bytes) -> Image.Image:
         raise BadImage(f"the image has more than {MOST_PIXELS} pixels: send a smaller one") from None
     except Exception as error:  # decoders raise anything for bytes that are broken
         raise BadImage(f"the image is broken: {error}") from None
+
+
+def _on_white(image: Image.Image) -> Image.Image:
+    """In RGB, over white where it is transparent."""
+    if "A" not in image.getbands() and image.info.get("transparency") is None:
+        return image.convert("RGB")
+    image = image.convert("RGBA")
+    return Image.alpha_composite(Image.new("RGBA", image.size, "white"), image).convert("RGB")
 
 
 def _tiles(image: Image.Image, tiling: Tiling, vision: Vision) -> list[bytes]:
