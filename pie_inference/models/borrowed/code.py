@@ -18,6 +18,7 @@ import torch
 import transformers
 from torch import Tensor
 from transformers import CONFIG_MAPPING, AttentionInterface
+from transformers.core_model_loading import build_glob_alternation
 from transformers.models.auto.modeling_auto import (
     MODEL_FOR_CAUSAL_LM_MAPPING_NAMES,
     MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES,
@@ -208,7 +209,18 @@ def _modules(kind: Any, config: Any, dtype: torch.dtype, attention: str) -> Any:
             raise
     for module in filter(_attends_alone, model.modules() if attention == NAME else ()):
         module._attn = partial(_attend_alone, module)
+    _keep_wide(model, dtype)
     return model
+
+
+def _keep_wide(model: Any, dtype: torch.dtype) -> None:
+    """Makes float32 of the parameters and buffers that `from_pretrained` keeps so in a model of this dtype, such as
+    biases by which routers choose experts."""
+    if wide := list(model._get_dtype_plan(dtype)):
+        pattern, *_ = build_glob_alternation(wide)
+        for name, tensor in model.state_dict(keep_vars=True).items():
+            if pattern.search(name):
+                tensor.data = tensor.data.float()
 
 
 def _attends_alone(module: Any) -> bool:
