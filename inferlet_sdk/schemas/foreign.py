@@ -1,14 +1,16 @@
 """JSON Schemas that others have written, as shapes: what a value must keep to, and the schema as a model is told it.
 
-Read are `type`, `enum`, `const`, `properties`, `required`, `additionalProperties`, `items`, `anyOf`, `oneOf` (as
-`anyOf`), `allOf` and references within the schema. All other keywords are passed on, and not looked at.
+Read are `type`, `enum`, `const`, `properties`, `patternProperties`, `required`, `additionalProperties`, `items`,
+`anyOf`, `oneOf` (as `anyOf`), `allOf` and references within the schema. All other keywords are passed on, and not
+looked at.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 from urllib.parse import unquote
 
@@ -24,6 +26,8 @@ MOST_PARTS = 5000
 _SCALARS = {shape.name: shape for shape in SCALARS.values()}
 _KINDS = (*_SCALARS, "array", "object")
 _DEFINITIONS = ("$schema", "$id", "$defs", "definitions")
+_NAMES_MORE = ("allOf", "anyOf", "oneOf", "patternProperties", "$dynamicRef")
+"""Keywords of an object that may describe keys beside its `properties`."""
 
 
 @dataclass(frozen=True)
@@ -46,6 +50,22 @@ class Foreign:
         return value
 
 
+@dataclass(frozen=True)
+class _Object(Record):
+    """An object as somebody else describes it. A key that none of the fields has is read by each pattern that is in it,
+    and by `rest` if there is none."""
+
+    told: Mapping[str, Any] = field(default_factory=dict)
+    patterns: Sequence[tuple[re.Pattern[str], Shape]] = ()
+
+    def schema(self) -> dict[str, Any]:
+        return dict(self.told)
+
+    def further(self, key: str) -> Shape | None:
+        found = [shape for pattern, shape in self.patterns if pattern.search(key)]
+        return Foreign({}, found) if found else self.rest
+
+
 def foreign_shape(schema: object) -> Shape:
     """What a JSON Schema takes. Raises UnsupportedType, which says where and why it is none, or none that any value can
     keep to."""
@@ -53,13 +73,29 @@ def foreign_shape(schema: object) -> Shape:
 
 
 def foreign_record(name: str, schema: object) -> Record:
-    """The parameters of a function by the schema of its arguments, which must be of type object. Others than those are
-    refused, unless the schema says that there may be some. Raises UnsupportedType."""
+    """The parameters of a function by the schema of its arguments, which must be of type object. Arguments that are
+    none of its `properties` are refused, unless the schema says that there may be some: by `additionalProperties`, or
+    by a keyword that can describe more of them, such as `allOf`. Raises UnsupportedType."""
     expanded = _Expander(schema).expand(schema, (), ())
     if not isinstance(expanded, dict) or expanded.get("type") != "object":
         kind = expanded.get("type") if isinstance(expanded, dict) else expanded
         raise _refused((), f'the type of arguments must be "object", not {told(kind)}')
-    return _record(name, {"additionalProperties": False, **expanded}, ())
+    closed = {} if any(word in expanded for word in _NAMES_MORE) else {"additionalProperties": False}
+    _shape(expanded, ())  # which refuses what is no schema
+    parts = Foreign({}, _combined(expanded, ()))
+    named = {**closed, **expanded, "properties": _properties(expanded)}
+    return _record(name, named, (), lambda values: parts.read(values, ()))
+
+
+def _properties(schema: Mapping[str, Any]) -> dict[str, Any]:
+    """The properties of an object, with those that its `allOf`, `anyOf` and `oneOf` name."""
+    named: dict[str, list[Any]] = {}
+    for part in [part for key in ("allOf", "anyOf", "oneOf") for part in schema.get(key, ()) if isinstance(part, dict)]:
+        for key, one in _properties(part).items():
+            named.setdefault(key, []).append(one)
+    own = schema.get("properties")
+    together = {key: ones[0] if len(ones) == 1 else {"anyOf": ones} for key, ones in named.items()}
+    return together | own if isinstance(own, dict) else together
 
 
 def _refused(path: Path, reason: str) -> UnsupportedType:
@@ -127,12 +163,13 @@ def _shape(schema: Any, path: Path) -> Shape:
         raise _refused(path, f"none of its values ({told(values)}) is of its type")
     parts: list[Shape] = [OneValue([(value, value) for value in values])] if values is not None else []
     parts += [of_type] if of_type is not None else []
-    for key in ("anyOf", "oneOf"):
-        if key in schema:
-            parts.append(Union(_shapes(schema[key], (*path, key))))
-    if "allOf" in schema:
-        parts += _shapes(schema["allOf"], (*path, "allOf"))
-    return Foreign(schema, parts)
+    return Foreign(schema, parts + _combined(schema, path))
+
+
+def _combined(schema: Mapping[str, Any], path: Path) -> list[Shape]:
+    """What a value must keep to beside its type."""
+    parts: list[Shape] = [Union(_shapes(schema[key], (*path, key))) for key in ("anyOf", "oneOf") if key in schema]
+    return parts + (_shapes(schema["allOf"], (*path, "allOf")) if "allOf" in schema else [])
 
 
 def _shapes(schemas: Any, path: Path) -> list[Shape]:
@@ -168,27 +205,40 @@ def _of_type(schema: Mapping[str, Any], path: Path) -> Shape | None:
 
 def _of_kind(kind: str, schema: Mapping[str, Any], path: Path) -> Shape:
     if kind == "object":
-        return _record("", {"additionalProperties": True, **schema}, path)
+        return _record("", schema, path)
     if kind == "array":
         items = schema.get("items", True)
         return Array(Anything() if isinstance(items, bool | list) else _shape(items, (*path, "items")), list)
     return _SCALARS[kind]
 
 
-def _record(name: str, schema: Mapping[str, Any], path: Path) -> Record:
+def _record(name: str, schema: Mapping[str, Any], path: Path, make: Callable[[dict[str, Any]], Any] = dict) -> _Object:
     properties, required = schema.get("properties", {}), schema.get("required", [])
     if not isinstance(properties, dict):
         raise _refused((*path, "properties"), f"expected an object, got {told(properties)}")
     if not isinstance(required, list) or not all(isinstance(one, str) for one in required):
         raise _refused((*path, "required"), f"expected a list of names, got {told(required)}")
-    rest = schema["additionalProperties"]
+    rest = schema.get("additionalProperties", True)
     others = None if rest is False else _shape(rest, (*path, "additionalProperties"))
+    patterns = _patterns(schema.get("patternProperties", {}), (*path, "patternProperties"))
     missing = [one for one in required if one not in properties]
-    if missing and others is None:
+    if missing and others is None and not patterns:
         raise _refused((*path, "required"), f"{json.dumps(missing[0])} is required, and is none of the properties")
     fields = [Field(key, _shape(one, (*path, "properties", key)), key in required) for key, one in properties.items()]
-    fields += [Field(key, others or Anything(), True) for key in missing]
-    return Record(name, fields, dict, rest=others)
+    found = _Object(name, fields, make, rest=others, told=schema, patterns=patterns)
+    return replace(found, fields=fields + [Field(key, found.further(key) or Anything(), True) for key in missing])
+
+
+def _patterns(patterns: Any, path: Path) -> list[tuple[re.Pattern[str], Shape]]:
+    if not isinstance(patterns, dict):
+        raise _refused(path, f"expected an object, got {told(patterns)}")
+    found = []
+    for text, schema in patterns.items():
+        try:
+            found.append((re.compile(text), _shape(schema, (*path, text))))
+        except (re.error, RecursionError, OverflowError) as error:
+            raise _refused((*path, text), f"no pattern that can be read: {error}") from None
+    return found
 
 
 def _takes(shape: Shape | None, value: Any) -> bool:

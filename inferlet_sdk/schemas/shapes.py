@@ -249,13 +249,18 @@ class Record:
             schema["required"] = required
         return {**schema, "additionalProperties": False if self.rest is None else self.rest.schema()}
 
+    def further(self, key: str) -> Shape | None:
+        """What a key that is none of the fields has; None: there may be no such key."""
+        return self.rest
+
     def read(self, value: Any, path: Path) -> Any:
         if type(value) is not dict:
             raise mismatch(path, self.wanted, value)
         self._check_keys(value, path)
         values = {f.name: f.shape.read(value[f.name], (*path, f.name)) for f in self.fields if f.name in value}
-        if self.rest is not None:
-            values |= {key: self.rest.read(one, (*path, key)) for key, one in value.items() if key not in values}
+        for key, one in value.items():
+            if key not in values and (shape := self.further(key)) is not None:
+                values[key] = shape.read(one, (*path, key))
         try:
             return self.make(values)
         except SchemaMismatch:
@@ -269,8 +274,8 @@ class Record:
         for field in self.fields:
             if field.required and field.name not in value:
                 raise SchemaMismatch(f"{json.dumps(field.name)} is missing: expected {field.shape.wanted}", path)
-        for key in value if self.rest is None else ():
-            if key not in names:
+        for key in value:
+            if key not in names and self.further(key) is None:
                 known = f"there are {', '.join(names)}" if names else "there are none"
                 raise SchemaMismatch(f"no such key{f' of {self.name}' if self.name else ''}; {known}", (*path, key))
 

@@ -18,7 +18,16 @@ from inferlet_sdk.tools.formats import deepseek, hermes, llama, mistral, qwen_co
 AUTO, REQUIRED = "auto", "required"
 
 Schema = Mapping[str, Any]
-_AS_DUMPED = {"x-guidance": {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}}
+_AS_DUMPED = {
+    "x-guidance": {
+        "whitespace_flexible": False,
+        "item_separator": ", ",
+        "key_separator": ": ",
+        "coerce_one_of": True,
+        "lenient": True,
+    }
+}
+"""JSON as `json.dumps` writes it. A schema may be a stranger's: keywords that no grammar can keep are left out."""
 
 
 @dataclass(frozen=True)

@@ -14,6 +14,7 @@ POINT = {
     "properties": {"x": {"type": "integer"}, "y": {"type": "number", "minimum": 0}},
     "required": ["x"],
 }
+CLOSED = {"additionalProperties": False}
 LINE = {
     "$schema": "https://json-schema.org/draft/2020-12/schema",
     "$defs": {"a/b": POINT, "points": {"type": "array", "items": {"$ref": "#/$defs/a~1b"}}},
@@ -46,6 +47,11 @@ LINE = {
             [{"z": ""}, {"x": 1, "z": 1}],
         ),
         ({"required": ["a"], "type": "object"}, [{"a": 1}], [{}]),
+        (
+            {"type": "object", "patternProperties": {"^x-": {"type": "string"}, "n$": {"const": "1"}}, **CLOSED},
+            [{}, {"x-a": ""}, {"x-n": "1"}],
+            [{"a": ""}, {"x-a": 1}, {"x-n": "2"}],
+        ),
         (LINE, [{"points": [{"x": 1}]}], [{"points": [{}]}]),
     ],
 )
@@ -78,6 +84,38 @@ def test_arguments_that_do_not_fit_are_told_where() -> None:
         "type": "object",
         "properties": {},
         "additionalProperties": False,
+    }
+
+
+A, B = ({"properties": {key: {"type": kind}}, "required": [key]} for key, kind in (("a", "integer"), ("b", "string")))
+
+
+@pytest.mark.parametrize(
+    ("told", "takes", "refuses"),
+    [
+        ({"allOf": [{"$ref": "#/$defs/A"}], "$defs": {"A": A}}, [{"a": 1}, {"a": 1, "c": 2}], [{}, {"a": "1"}]),
+        ({"oneOf": [A, B]}, [{"a": 1}, {"b": "1"}], [{}, {"a": "1"}]),
+        ({"anyOf": [A, B], **CLOSED}, [{"a": 1}, {"b": "1"}], [{}, {"a": 1, "c": 1}]),
+        ({"patternProperties": {"^x-": {"type": "string"}}, **CLOSED}, [{"x-a": ""}], [{"x-a": 1}, {"a": ""}]),
+        ({"patternProperties": {"^x-": A}, "required": ["x-a"], **CLOSED}, [{"x-a": {"a": 1}}], [{}, {"x-a": {}}]),
+    ],
+)
+def test_arguments_may_be_described_by_parts(told: Any, takes: list[Any], refuses: list[Any]) -> None:
+    record = foreign_record("tool", {"type": "object", **told})
+    for value in takes:
+        assert record.read(value, ()) == value
+    for value in refuses:
+        with pytest.raises(SchemaMismatch):
+            record.read(value, ())
+
+
+def test_a_model_is_told_the_parts_and_what_they_name() -> None:
+    schema = foreign_record("tool", {"type": "object", "title": "T", "oneOf": [A, B]}).schema()
+    assert schema == {
+        "type": "object",
+        "title": "T",
+        "oneOf": [A, B],
+        "properties": {"a": {"type": "integer"}, "b": {"type": "string"}},
     }
 
 
@@ -116,6 +154,8 @@ LAUGHS = {
         ({"type": "object", "required": ["a"], "additionalProperties": False}, r'\$.required: "a" is required, and is'),
         ({"type": "object", "additionalProperties": 1}, r"\$.additionalProperties: expected a JSON Schema"),
         ({"type": "array", "items": 1}, r"\$.items: expected a JSON Schema, got 1"),
+        ({"type": "object", "patternProperties": {"(": {}}}, r"\$.patternProperties\[.*\]: no pattern that can be"),
+        ({"type": "object", "patternProperties": 1}, r"\$.patternProperties: expected an object, got 1"),
         ({"anyOf": []}, r"\$.anyOf: expected a list of schemas"),
         ({"allOf": [1]}, r"\$.allOf\[0\]: expected a JSON Schema"),
         ({"$ref": "https://example.com/a"}, "is not within the schema"),
@@ -140,3 +180,5 @@ def test_arguments_are_an_object(schema: Any) -> None:
 def test_arguments_that_are_required_are_known() -> None:
     with pytest.raises(UnsupportedType, match=r'\$.required: "town" is required, and is none of the properties'):
         foreign_record("tool", {"type": "object", "properties": {"city": {}}, "required": ["town"]})
+    with pytest.raises(UnsupportedType, match=r"\$.properties: expected an object"):
+        foreign_record("tool", {"type": "object", "properties": []})

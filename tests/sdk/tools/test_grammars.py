@@ -11,6 +11,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from inferlet_sdk.schemas.foreign import foreign_record
 from inferlet_sdk.tools.events import Call, Event, Malformed, Text
 from inferlet_sdk.tools.formats.dialect import FORMATS
 from inferlet_sdk.tools.formats.grammars import AUTO, REQUIRED, Called, call_grammar
@@ -58,8 +59,8 @@ class Model:
         self._vocabulary = Vocabulary(tokenizer, self.size, (byte_tokenizer.END,))
         self._format = format
 
-    def matcher(self, choice: str) -> Matcher:
-        source = source_of("lark", call_grammar(self._format, called(), self.shown, choice))
+    def matcher(self, choice: str, tools: Sequence[Called] | None = None) -> Matcher:
+        source = source_of("lark", call_grammar(self._format, tools or called(), self.shown, choice))
         matcher: Matcher = deep(lambda: Grammar(self._vocabulary, source)).matcher()
         return matcher
 
@@ -163,6 +164,18 @@ def test_a_model_may_answer_or_call_and_calls_only_what_there_is(
         assert not may_be_written(model, choice, "It is 5.")
         assert not may_be_written(model, choice, f"Well. {call}")
     assert not may_be_written(model, "now", call)
+
+
+@pytest.mark.parametrize(("name", "special"), ALL)
+def test_a_tool_of_a_server_may_be_described_by_keywords_that_no_grammar_keeps(
+    models: Callable[[str, bool], Model], name: str, special: bool
+) -> None:
+    options = [{"properties": {key: {"type": "integer"}}, "required": [key]} for key in "ab"]
+    told = {"type": "object", "oneOf": options, "not": {"required": ["c"]}, "propertyNames": {"minLength": 1}}
+    tools = [Called("add", foreign_record("add", told).schema())]
+    model = models(name, special)
+    tokens = model.tokens('[TOOL_CALLS]add[ARGS]{"a": 2}' if name == "mistral" and special else ADD[name])
+    assert model.matcher("add", tools).accept(tokens) == len(tokens)
 
 
 @settings(max_examples=40, deadline=None)
