@@ -20,6 +20,7 @@ from ..plans import refuse_unknown
 from ..report import ROOT, as_table, noted
 from .drawing import draw_bars
 from .parts import NAMES, PARTS, Part
+from .shown import closed_verdict
 
 GUIDE = Path(__file__).with_name("evaluation.md")
 """What stands before the results."""
@@ -115,25 +116,32 @@ async def _measure(plan: Plan, part: Part, path: Path) -> Row:
 
 def write(folder: Path) -> None:
     """Writes evaluation.md and the figures, from the JSON of all parts that there is."""
+    paths = {part.name: folder / "evaluation" / f"{part.name}.json" for part in PARTS}
+    reports = {name: json.loads(path.read_text()) for name, path in paths.items() if path.exists()}
+    closed = closed_verdict(reports["closed_tpot"]["rows"]) if "closed_tpot" in reports else ""
     texts = [GUIDE.read_text().rstrip()]
-    for part in PARTS:
-        path = folder / "evaluation" / f"{part.name}.json"
-        if path.exists():
-            texts.append(_section(part, json.loads(path.read_text()), path))
+    texts += [_section(part, reports[part.name], paths[part.name], closed) for part in PARTS if part.name in reports]
     (folder / "evaluation.md").write_text("\n\n".join(texts) + "\n")
 
 
-def _section(part: Part, report: dict[str, Any], path: Path) -> str:
-    machine = report["machine"]
-    gpu = f", {report['gpu']['name']}" if report["gpu"] else ""
-    where = f"{machine['cpu']}, {machine['cores']} cores{gpu}, load before {machine['load']}"
-    words = " ".join(["python -m benchmarks", *report.get("command", [part.name])])
-    lines = [
-        f"## {part.title}",
-        f"**Paper:** {part.paper}",
-        f"`{words}` ({report.get('seconds', 0):g} s), {where}, commit {report['commit']}:",
-    ]
+def _section(part: Part, report: dict[str, Any], path: Path, closed: str) -> str:
+    """`closed`: what to know of the opponent that is there if no other one is named."""
+    lines = [f"## {part.title}", f"**Paper:** {part.paper}", _origin(part, report)]
     if part.groups is not None and (groups := part.groups(report["rows"])):
         path.with_suffix(".svg").write_text(draw_bars(part.drawn, groups))
         lines.append(f"![{part.drawn}](evaluation/{part.name}.svg)")
-    return "\n\n".join([*lines, as_table(report["rows"])])
+    lines += [said] if (said := part.said(report["rows"])) else []
+    lines += [closed] if closed and part.on_device and not report["plan"]["opponent"] else []
+    return "\n\n".join([*lines, *([as_table(table)] if (table := part.table(report["rows"])) else [])])
+
+
+def _origin(part: Part, report: dict[str, Any]) -> str:
+    """How, where and of which code the rows were measured."""
+    machine, commit = report["machine"], report["commit"]
+    gpu = f", {report['gpu']['name']}" if report["gpu"] else ""
+    where = f"{machine['cpu']}, {machine['cores']} cores{gpu}, load before {machine['load']}"
+    words = " ".join(["python -m benchmarks", *report.get("command", [part.name])])
+    form = "the short form" if report["form"] == "quick" else "the full form"
+    tree = " with changes that were not committed" if commit.endswith("-dirty") else ""
+    of = f"commit {commit.removesuffix('-dirty')}{tree}"
+    return f"`{words}`, {form} ({report.get('seconds', 0):g} s), {where}, {of}:"

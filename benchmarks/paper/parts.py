@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from .drawing import Groups
+from .shown import closed_verdict, measures_met, times_of_calls
 
 Row = Mapping[str, Any]
 
@@ -14,7 +15,8 @@ Row = Mapping[str, Any]
 @dataclass(frozen=True)
 class Part:
     """`name`: of the benchmark. `paper`: what the paper has, in figures. `quick`, `full`: its options. `on_device`: it
-    takes `--device` and `--opponent`. `groups`: the bars of its figure; None: a table is enough."""
+    takes `--device` and `--opponent`. `groups`: the bars of its figure; None: a table is enough. `table`: the rows that
+    the page shows, made of those that were measured. `said`: a sentence about them."""
 
     name: str
     title: str
@@ -24,6 +26,8 @@ class Part:
     quick: tuple[str, ...] = ("--quick",)
     full: tuple[str, ...] = ()
     on_device: bool = False
+    table: Callable[[Sequence[Row]], Sequence[Row]] = lambda rows: rows
+    said: Callable[[Sequence[Row]], str] = lambda rows: ""
 
 
 def _pairs(label: Callable[[Row], str], **series: str) -> Callable[[Sequence[Row]], Groups]:
@@ -88,6 +92,8 @@ PARTS = (
         "Lines of each program, in brackets here. Beside the numbers above: tree of thought, recursion of thought, "
         "graph of thought, skeleton of thought, watermarking, output validation, speculative decoding, Jacobi decoding "
         "and attention over windows, each over a baseline of its own.",
+        table=lambda rows: (),
+        said=measures_met,
     ),
     Part(
         "transformers_batching",
@@ -105,6 +111,7 @@ PARTS = (
             lambda row: f"{row['model']}, {row['concurrent']} at once",
             **{"closed": "closed_ms", "closed loop": "closed_loop_ms"},
         ),
+        said=closed_verdict,
     ),
     Part(
         "launch",
@@ -124,6 +131,11 @@ PARTS = (
         "api_calls",
         "Figure 10: time of calls",
         "Below 30 us in the control layer, 10 to 300 us in the inference layer, with up to 896 inferlets.",
+        table=times_of_calls,
+        said=lambda rows: (
+            "Microseconds (`us`) of the calls of the paper's Table 1, by guest and inferlets that call at the same "
+            "time. `-`: less than what is taken off for the guest, so below the noise. The JSON has all calls."
+        ),
     ),
     Part(
         "calls_per_token",

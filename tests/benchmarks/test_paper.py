@@ -11,6 +11,7 @@ import sys
 import time
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 from xml.etree import ElementTree
 
 import psutil
@@ -87,19 +88,52 @@ def test_figures_are_well_formed_and_bars_have_their_lengths() -> None:
     assert bars[0] == 2 * bars[1] == 4 * bars[2]
 
 
-def test_the_page_has_what_was_measured(tmp_path: Path) -> None:
+def write_page(folder: Path, form: str = "full", commit: str = "abc", **rows: list[dict[str, Any]]) -> str:
+    """The page of these rows of parts."""
     machine = {"cpu": "a processor", "cores": 2, "load": 0.1}
-    row = {"program": "run", "policy": "eager", "requests_s": 5.0}
-    report = {"machine": machine, "gpu": None, "commit": "abc", "rows": [row], "command": ["policies"], "seconds": 3}
-    (tmp_path / "evaluation").mkdir()
-    (tmp_path / "evaluation" / "policies.json").write_text(json.dumps(report))
-    paper.write(tmp_path)
-    page = (tmp_path / "evaluation.md").read_text()
+    (folder / "evaluation").mkdir()
+    for name, its in rows.items():
+        plan = {"opponent": ""}
+        report = {"machine": machine, "gpu": None, "commit": commit, "form": form, "plan": plan, "rows": its}
+        (folder / "evaluation" / f"{name}.json").write_text(json.dumps(report))
+    paper.write(folder)
+    return (folder / "evaluation.md").read_text()
+
+
+def test_the_page_has_what_was_measured(tmp_path: Path) -> None:
+    page = write_page(tmp_path, policies=[{"program": "run", "policy": "eager", "requests_s": 5.0}])
     assert "## Table 5" in page
     assert "| run | eager | 5.0 |" in page
+    assert "the full form" in page
+    assert "not committed" not in page
     assert "## Figure 6" not in page
     assert "evaluation/policies.svg" in page
     assert (tmp_path / "evaluation" / "policies.svg").exists()
+
+
+def test_the_page_says_what_its_rows_are_worth(tmp_path: Path) -> None:
+    closed = {"model": "demo", "concurrent": 8, "closed_loop_ms": 1.0, "closed_ms": 1.2, "overhead": 0.158}
+    agent = {"model": "demo", "agent": "react", "ios": 1, "round_trip_ms": 0, "pie_ms": 1.0, "opponent_ms": 1.0}
+    page = write_page(tmp_path, "quick", "abc-dirty", closed_tpot=[closed], agents=[agent])
+    assert page.count("`closed` takes up to 15.8 % longer") == page.count("no opponent") == 2
+    assert page.count("the short form") == page.count("commit abc with changes that were not committed") == 2
+
+
+def test_the_page_has_a_row_for_each_call_of_the_papers_table(tmp_path: Path) -> None:
+    call = {"guest": "python", "call": "get_vocabs", "layer": "control", "inferlets": 1, "us": 25.5}
+    rows = [call, {**call, "inferlets": 16, "us": -192.39}, {**call, "call": "clock"}]
+    page = write_page(tmp_path, api_calls=rows)
+    assert "| call | layer | python, 1 | python, 16 |" in page
+    assert "| get_vocabs | control | 25.5 | - |" in page
+    assert "clock" not in page
+
+
+def test_the_page_counts_the_measures_of_techniques(tmp_path: Path) -> None:
+    row = {"technique": "one", "reach": "at least 1", "passed": True}
+    rows = [row, {**row, "passed": False}, {**row, "reach": ""}]
+    page = write_page(tmp_path, techniques=rows)
+    assert "1 of 2 measures of 1 techniques" in page
+    assert "| one |" not in page
 
 
 def test_commands_of_parts_are_commands(tmp_path: Path) -> None:
