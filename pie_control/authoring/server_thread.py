@@ -3,22 +3,25 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import threading
 from collections.abc import Callable, Coroutine, Mapping
+from concurrent.futures import Future
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from ..client.programs.packages import read_file
 from ..client.running import Content
-from ..errors import Conflict
+from ..errors import Conflict, Overloaded, PieError
 from ..inferlets.events import Ended, Event
 
 if TYPE_CHECKING:
     from ..server_api import ServerApi
 
 T = TypeVar("T")
+
+FULL_SECONDS = 0.05
+"""A message is sent again after this time, as long as the inferlet does not keep up."""
 
 
 @dataclass
@@ -50,6 +53,8 @@ class ServerThread:
     def __init__(self) -> None:
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="pie-server", daemon=True)
+        self._sending = asyncio.Lock()
+        self._under_way: set[Future[None]] = set()  # messages
 
     async def _begin(self) -> None:
         """Makes `_api`, and starts it."""
@@ -66,6 +71,8 @@ class ServerThread:
 
     def close(self) -> None:
         """Stops them."""
+        for message in tuple(self._under_way):
+            message.cancel()
         try:
             self.call(self._api.close())
         finally:
@@ -85,12 +92,23 @@ class ServerThread:
         contents = {name: blob if isinstance(blob, bytes) else read_file(Path(blob)) for name, blob in blobs.items()}
         return {name: await self._api.upload_blob(content) for name, content in contents.items()}
 
-    def send(self, inferlet: str, text: str, blobs: Mapping[str, Content] | None = None) -> None:
-        """Sends a message to an inferlet, with blobs by name; one that has ended gets none."""
+    def send(self, inferlet: str, text: str, blobs: Mapping[str, Content] | None = None) -> Future[None]:
+        """Sends a message to an inferlet, with blobs by name, after those before it, and when there is room; the future
+        tells of that. An inferlet that has ended gets none; one whose message cannot be sent is ended."""
         uploaded = self.call(self.upload(blobs)) if blobs else {}
+        sent = asyncio.run_coroutine_threadsafe(self._send(inferlet, text, uploaded), self._loop)
+        self._under_way.add(sent)
+        sent.add_done_callback(self._under_way.discard)
+        return sent
 
-        def send() -> None:
-            with contextlib.suppress(Conflict):
-                self._api.send(inferlet, text, uploaded)
-
-        self._loop.call_soon_threadsafe(send)
+    async def _send(self, inferlet: str, text: str, blobs: Mapping[str, str]) -> None:
+        async with self._sending:  # those that wait for it get it in their order
+            while True:
+                try:
+                    return self._api.send(inferlet, text, blobs)
+                except Overloaded:
+                    await asyncio.sleep(FULL_SECONDS)
+                except Conflict:
+                    return None
+                except PieError as error:
+                    return self._api.terminate(inferlet, str(error))

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import signal
 import sys
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Iterator
 from typing import Any
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
@@ -48,6 +49,16 @@ async def until_interrupt(part: Coroutine[Any, Any, None]) -> bool:
     finally:
         _parts.remove(task)
     return True
+
+
+@contextlib.contextmanager
+def interrupted_by_sigterm() -> Iterator[None]:
+    """For a block without an event loop: SIGTERM raises KeyboardInterrupt in it, as Ctrl-C does."""
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def _interrupt(task: asyncio.Future[int], number: int, received: list[int]) -> None:

@@ -7,9 +7,10 @@ import contextlib
 import os
 import threading
 from collections.abc import AsyncIterator, Callable, Iterator
+from concurrent.futures import CancelledError
 from typing import TYPE_CHECKING
 
-from pie_control.errors import Conflict
+from pie_control.errors import Conflict, Overloaded, PieError
 
 if TYPE_CHECKING:
     from pie_control.client.running import Running
@@ -17,14 +18,24 @@ if TYPE_CHECKING:
 STDIN = 0
 END = ""
 """The message that stands for the end of stdin: `receive` has no other way to report it."""
+MOST_AHEAD = 100
+"""Lines that are read before the inferlet is sent them."""
+FULL_SECONDS = 0.05
+"""A line is sent again after this time, as long as the inferlet does not keep up."""
 
 
 @contextlib.asynccontextmanager
 async def sending_lines(running: Running) -> AsyncIterator[None]:
-    """Sends each line without its line break while the block runs, then an empty message."""
-    lines: asyncio.Queue[str] = asyncio.Queue()
-    _start_reader(asyncio.get_running_loop(), lines.put_nowait)
-    sender = asyncio.create_task(_send(lines, running))
+    """Sends each line without its line break while the block runs, then an empty message. Where one cannot be sent,
+    `running` raises why."""
+    loop, lines, room = asyncio.get_running_loop(), asyncio.Queue[str](), threading.Semaphore(MOST_AHEAD)
+
+    def put(line: str) -> None:
+        room.acquire()
+        loop.call_soon_threadsafe(lines.put_nowait, line)
+
+    start_reader(put)
+    sender = asyncio.create_task(_send(lines, room, running))
     try:
         yield
     finally:
@@ -32,14 +43,24 @@ async def sending_lines(running: Running) -> AsyncIterator[None]:
         await asyncio.gather(sender, return_exceptions=True)
 
 
-async def _send(lines: asyncio.Queue[str], running: Running) -> None:
-    with contextlib.suppress(Conflict):  # the inferlet has ended
+async def _send(lines: asyncio.Queue[str], room: threading.Semaphore, running: Running) -> None:
+    try:
         while True:
-            await running.send(await lines.get())
+            line = await lines.get()
+            room.release()
+            await _send_line(line, running)
+    except Conflict:  # the inferlet has ended
+        return
+    except PieError as error:
+        running.lose(error)
 
 
-def _start_reader(loop: asyncio.AbstractEventLoop, put: Callable[[str], None]) -> None:
-    start_reader(lambda line: loop.call_soon_threadsafe(put, line))
+async def _send_line(line: str, running: Running) -> None:
+    while True:
+        try:
+            return await running.send(line)
+        except Overloaded:
+            await asyncio.sleep(FULL_SECONDS)
 
 
 def start_reader(put: Callable[[str], object]) -> None:
@@ -47,7 +68,7 @@ def start_reader(put: Callable[[str], object]) -> None:
     a file, and does not keep the process alive."""
 
     def read() -> None:
-        with contextlib.suppress(RuntimeError):  # the loop was closed meanwhile
+        with contextlib.suppress(RuntimeError, CancelledError):  # the loop has closed, or closes
             for line in _lines():
                 put(line)
             put(END)

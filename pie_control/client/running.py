@@ -135,7 +135,7 @@ class Running:
             await self._end_overdue(self._overdue)
 
     def lose(self, error: PieError) -> None:
-        """The connection broke: no more events will come. Events delivered before can still be read."""
+        """No more events will come, such as because the connection broke. Events delivered before can still be read."""
         self._lost = error
         self._changed.set()
 

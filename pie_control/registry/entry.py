@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
 from ..config import InferletLimits
-from ..errors import Conflict, Overloaded
+from ..errors import BadRequest, Conflict, Overloaded
 from ..inferlets.events import Ended, InferletUsage, InferletWait, LogLine
 from ..inferlets.lifecycle import ENDINGS, Status, check_transition
 from ..inferlets.mailbox import EVENT_BYTES, NO_BLOBS
@@ -110,10 +110,12 @@ class Entry:
 
     def send(self, text: str, blobs: Mapping[str, bytes] = NO_BLOBS) -> None:
         """Sends a message to the inferlet, with blobs by name, which `BlobStore.find` has checked; raises Conflict if
-        it has ended, Overloaded if it does not keep up."""
+        it has ended, Overloaded if it does not keep up, BadRequest for one that is too long."""
         if self.status in ENDINGS:
             raise Conflict(f"inferlet {self.id} has ended ({self.status})")
         size, blob_bytes = byte_size(text), sum(map(len, blobs.values()))
+        if size > MAX_INBOX_BYTES:
+            raise BadRequest(f"the message has {size} bytes, more than {MAX_INBOX_BYTES}: send it in parts")
         if self._inbox_bytes + size > MAX_INBOX_BYTES:
             raise Overloaded(f"{self._inbox_bytes} bytes of messages wait for the inferlet: let it receive some first")
         if blobs and self._inbox_blob_bytes + blob_bytes > self._most_blob_bytes:

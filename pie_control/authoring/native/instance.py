@@ -81,9 +81,12 @@ class NativeInstance:
     def step(self) -> Step:
         """Answers calls until the program computes, waits or ends."""
         if self.waiting:
-            if self._resume is None:
+            if self._resume is not None:
+                self._answer(self._resume)
+            elif self._asked.empty():
                 return Step.WAITING
-            self._answer(self._resume)
+            else:  # Ctrl-C has ended its wait, and it asks for something else
+                self._current, self.waiting = None, False
         seconds = 0.0
         while not self._is_done:
             try:

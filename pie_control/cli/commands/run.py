@@ -137,17 +137,18 @@ def _run_native(options: argparse.Namespace) -> int:
     from pie_control.authoring.native.program import source_of
     from pie_control.authoring.native.server import native_server
 
+    from ..interrupts import interrupted_by_sigterm
     from ..programs import find_program
     from ..stdin import start_reader
 
     source = source_of(Path(find_program(options.program, ()).program))
     write_line(NO_SANDBOX, sys.stderr)
     printer = _Printer(options.result)
-    with native_server(config_of(options)) as server:
+    with interrupted_by_sigterm(), native_server(config_of(options)) as server:
 
         def began(inferlet: str) -> None:
             if options.interactive:
-                start_reader(lambda line: server.send(inferlet, line))
+                start_reader(lambda line: server.send(inferlet, line).result())
 
         blobs = blobs_of(options)
         failed = stop_at if options.pdb else None

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import io
+import signal
 import sys
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -16,6 +18,7 @@ from inferlet_sdk import bindings
 from pie_control.authoring.native.program import source_of
 from pie_control.authoring.native.server import NativeServer, native_server
 from pie_control.authoring.testing import fake_client
+from pie_control.cli.interrupts import interrupted_by_sigterm
 from pie_control.cli.main import main
 from pie_control.client.programs.passing import passed
 from pie_control.config import build_config
@@ -151,6 +154,20 @@ def test_lists_that_are_too_long_are_refused_as_in_the_sandbox(server: NativeSer
     assert "20000 items; one call takes 16384" in (ended.error or "")
 
 
+def test_mail_waits_for_room(server: NativeServer, tmp_path: Path) -> None:
+    text = "async def main(args):\n    return [len(await args.receive()) for _ in range(5)]\n"
+    sizes = [3 << 20, 3 << 20, 3 << 20, 1, 2]
+
+    def began(inferlet: str) -> None:
+        for size in sizes:
+            server.send(inferlet, "x" * size)
+
+    ended = server.run(source_of(written(tmp_path, text)), began=began)
+    assert (ended.result, ended.error) == (str(sizes), None)
+    ended = server.run(source_of(written(tmp_path, text)), began=lambda one: server.send(one, "x" * (9 << 20)))
+    assert (ended.status, "send it in parts" in (ended.error or "")) == ("terminated", True)
+
+
 def test_an_interrupt_ends_the_program_and_the_server_goes_on(server: NativeServer, tmp_path: Path) -> None:
     path = written(
         tmp_path,
@@ -160,6 +177,22 @@ def test_an_interrupt_ends_the_program_and_the_server_goes_on(server: NativeServ
         run(server, path)
     ended, _ = run(server, written(tmp_path, "def main(args):\n    return 3\n"))
     assert ended.result == "3"
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_an_interrupt_ends_a_program_that_waits(server: NativeServer, tmp_path: Path, number: signal.Signals) -> None:
+    async def waits(inferlet: str) -> None:
+        while (await vars(server)["_api"].look_at(inferlet)).waits_for is None:
+            await asyncio.sleep(0.01)
+        signal.pthread_kill(threading.main_thread().ident or 0, number)
+
+    def began(inferlet: str) -> None:
+        asyncio.run_coroutine_threadsafe(waits(inferlet), vars(server)["_loop"])
+
+    path = written(tmp_path, "async def main(args):\n    await args.receive()\n")
+    with pytest.raises(KeyboardInterrupt), interrupted_by_sigterm():
+        server.run(source_of(path), began=began)
+    assert vars(server)["_api"].inferlets()[-1].status == "failed"
 
 
 def test_what_is_held_is_given_back(server: NativeServer, tmp_path: Path) -> None:

@@ -40,7 +40,7 @@ from pie_control.engine.hosts import Hosts, HostSettings
 from pie_control.engine.loop import Loop
 from pie_control.engine.model import Model
 from pie_control.engine.replica import Replica
-from pie_control.errors import BadProgram, Conflict, HostUnavailable, Overloaded
+from pie_control.errors import BadProgram, BadRequest, Conflict, HostUnavailable, Overloaded
 from pie_control.inferlets.events import Ended, Event, InferletUsage, Message
 from pie_control.inferlets.lifecycle import Status
 from pie_control.inferlets.model import SpaceEvent
@@ -225,6 +225,8 @@ def test_the_inbox_is_bounded_in_bytes_and_room_comes_back(tmp_path: Path) -> No
         text = "x" * (1 << 20)
         for _ in range(7):
             entry.send(text)
+        with pytest.raises(BadRequest, match="send it in parts"):  # there would never be room
+            entry.send("x" * (MAX_INBOX_BYTES + 1))
         with pytest.raises(Overloaded, match=r"\d+ bytes of messages wait for the inferlet"):
             entry.send(text)
         await asyncio.sleep(0)

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from pie_control.errors import ConfigError, UnknownName
 
+from ...interrupts import interrupted_by_sigterm
 from ...server_options import add_settings, config_of
 from ..run import OWN_SERVER_SETTINGS
 
@@ -41,7 +42,9 @@ def execute(options: argparse.Namespace) -> int:
         raise ConfigError("--pdb cannot look into the sandbox: leave --sandbox out")
     paths = list(_tests_of(options.paths or ["."]))
     arguments = [*paths, *options.program_arguments]
-    code = run_tests(arguments, config_of(options), fake=options.fake, sandbox=options.sandbox, debug=options.pdb)
+    config = config_of(options)
+    with interrupted_by_sigterm():
+        code = run_tests(arguments, config, fake=options.fake, sandbox=options.sandbox, debug=options.pdb)
     return ENDS_WITH.get(code, MISUSED)
 
 
