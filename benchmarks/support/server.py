@@ -14,9 +14,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import benchmarks
+import pie_control
 from pie_control.config import ServerConfig
-
-from ..report import ROOT
 
 SHARED = ("guest", "kernels")
 """Folders of the user's cache that the benchmark's cache shares: their content takes 15 seconds to compile."""
@@ -55,17 +55,15 @@ async def serving(
     """Runs `pie serve`, or another command that says where it serves as that does, on a free port with these settings
     (`max_inferlets=2000`). Raises RuntimeError, with the end of its log, if it does not start.
 
-    `tree`: the folder with the packages to serve with, if not these (a checkout of another commit).
+    `tree`: the folder with the packages to serve with (a checkout of another commit), if not those of this process.
     """
-    root = (tree or ROOT).resolve()
     with cache_folder() as cache, tempfile.TemporaryFile() as errors:
         process = await asyncio.create_subprocess_exec(
             *(sys.executable, "-m", *command),
             *_options({"port": 0, "cache_dir": cache, **settings}),
             stdout=asyncio.subprocess.PIPE,
             stderr=errors.fileno(),
-            cwd=root,  # `python -m` looks there first
-            env=_environment(root) | {"XDG_STATE_HOME": str(cache)},  # the user's has one server at a time
+            **_from(tree, XDG_STATE_HOME=str(cache)),  # the user's has one server at a time
         )
         try:
             assert process.stdout is not None
@@ -83,7 +81,6 @@ async def serving(
 async def listening_worker(model: str, pace: str, tree: Path | None = None) -> AsyncIterator[dict[str, object]]:
     """Runs `pie worker` at a free port of the loopback, with a secret. Gives the settings of a server that uses it.
     `model` and `pace` are its options `--model` and `--worker`."""
-    root = (tree or ROOT).resolve()
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         address = f"tcp://127.0.0.1:{probe.getsockname()[1]}"
@@ -95,8 +92,7 @@ async def listening_worker(model: str, pace: str, tree: Path | None = None) -> A
             *(sys.executable, "-m", "pie_control.cli", "worker"),
             *_options({"listen": address, "secret_file": secret, "model": model, "worker": pace}),
             stderr=asyncio.subprocess.DEVNULL,
-            cwd=root,
-            env=_environment(root),
+            **_from(tree),
         )
         try:
             yield {"worker": address, "secret_file": secret}
@@ -104,10 +100,15 @@ async def listening_worker(model: str, pace: str, tree: Path | None = None) -> A
             await _stop(process)
 
 
-def _environment(root: Path) -> dict[str, str]:
-    """The environment of the server and of its processes: packages come from `root` first, and Pie has no settings."""
-    path = os.pathsep.join(filter(None, (str(root), os.environ.get("PYTHONPATH"))))
-    return {name: value for name, value in os.environ.items() if not name.startswith("PIE_")} | {"PYTHONPATH": path}
+def _from(tree: Path | None, **more: str) -> dict[str, Any]:
+    """The folder and the environment of a server and of its processes. Packages come from `tree`, or from where this
+    process has them, which for `compare` are two folders: its benchmarks and another commit's packages. Pie has no
+    settings but `more`."""
+    here = (Path(str(package.__file__)).absolute().parents[1] for package in (benchmarks, pie_control))
+    folders = list(dict.fromkeys(map(str, here))) if tree is None else [str(tree.resolve())]
+    path = os.pathsep.join([*folders, *filter(None, [os.environ.get("PYTHONPATH")])])
+    own = {name: value for name, value in os.environ.items() if not name.startswith("PIE_")}
+    return {"cwd": folders[0], "env": {**own, "PYTHONPATH": path, **more}}  # `python -m` looks in `cwd` first
 
 
 def _options(settings: dict[str, object]) -> list[str]:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import subprocess
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -12,6 +14,7 @@ import pytest
 
 from benchmarks import compare
 from benchmarks.compare import Plan, Row
+from tests.helpers.tree import ROOT
 
 DRIVER = """
 import argparse, json, pathlib, runpy
@@ -63,6 +66,35 @@ def test_in_a_benchmark_without_a_server_packages_are_each_trees(root: Path) -> 
 def test_in_a_benchmark_with_a_server_only_the_server_is_each_trees(root: Path) -> None:
     rows = asyncio.run(compare.run(Plan("HEAD", "tpot", (), rounds=1)))
     assert {row.number: row.ratio for row in rows} == {"driver_ms": 1.0, "ms": 1.0, "served_ms": 0.25}
+
+
+SERVES = """
+import benchmarks, pie_control
+print(f"serving x at {pie_control.__file__},{benchmarks.__file__}", flush=True)
+input()
+"""
+STARTS = """
+import asyncio
+from benchmarks.support.server import serving
+
+async def start():
+    async with serving(("served",)) as server:
+        print(server.url)
+
+asyncio.run(start())
+"""
+
+
+def test_a_server_that_a_benchmark_starts_has_the_packages_of_the_benchmarks_process(tmp_path: Path) -> None:
+    driver, tree = tmp_path / "driver", tmp_path / "tree"
+    for folder, packages in ((driver, ["benchmarks"]), (tree, ["benchmarks", "pie_control", "pie_inference"])):
+        folder.mkdir()
+        for package in packages:
+            (folder / package).symlink_to(ROOT / package)
+    (tree / "served.py").write_text(SERVES)
+    environment = {**os.environ, "PYTHONPATH": str(tree)}
+    told = subprocess.check_output([sys.executable, "-c", STARTS], cwd=driver, env=environment, text=True)
+    assert told.strip() == f"{tree}/pie_control/__init__.py,{driver}/benchmarks/__init__.py"
 
 
 def test_nothing_is_left_behind(root: Path) -> None:
