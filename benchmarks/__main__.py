@@ -8,10 +8,11 @@ import functools
 import os
 import signal
 import sys
-from collections.abc import Sequence
+from collections.abc import Coroutine, Sequence
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
+from pie_control.client import ServerUnavailable
 from pie_control.inference_client.process import worker_environment
 
 from . import catalog, plans, report
@@ -19,6 +20,8 @@ from .catalog import Benchmark, Entry
 
 MOST_LOAD = 0.5
 """Most runnable processes of others; above it, times measure them too."""
+INTERRUPTED = 130
+"""The exit status."""
 LINES = functools.partial(argparse.HelpFormatter, max_help_position=20, width=120)
 """One description for each benchmark."""
 TEXT = functools.partial(argparse.RawDescriptionHelpFormatter, width=120)
@@ -28,20 +31,20 @@ def main(words: Sequence[str]) -> int:
     """Runs a benchmark. Returns the exit status: 1 if the benchmark is one that can fail, and did, 2 if it
     cannot go on, such as with a server that is none of completions, 130 if it was interrupted. Its servers and folders
     go even so."""
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, _interrupt)
     benchmark, options = parse(words)
     machine = report.machine()
     if machine.load > MOST_LOAD:
         print(f"the machine is not idle (load {machine.load}): times will be too long", file=sys.stderr)
     try:
-        rows = asyncio.run(benchmark.run(options.plan))
-    except report.BenchmarkError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
-    except KeyboardInterrupt:
+        rows = asyncio.run(_until_signal(benchmark.run(options.plan)))
+    except (KeyboardInterrupt, asyncio.CancelledError):
         print("interrupted", file=sys.stderr)
-        return 130
+        return INTERRUPTED
+    except Exception as error:
+        if (sentence := _sentence(error)) is None:
+            raise
+        print(f"error: {sentence}", file=sys.stderr)
+        return 2
     made = report.make_report(options.name, options.form, options.plan, machine, rows)
     print(benchmark.summary(rows) if hasattr(benchmark, "summary") else report.as_table(made.rows))
     if options.json is not None:
@@ -49,8 +52,34 @@ def main(words: Sequence[str]) -> int:
     return 0 if not hasattr(benchmark, "passed") or benchmark.passed(rows) else 1
 
 
-def _interrupt(*_: object) -> NoReturn:
-    raise KeyboardInterrupt
+async def _until_signal(work: Coroutine[Any, Any, Sequence[Any]]) -> Sequence[Any]:
+    """The rows. Ctrl-C and SIGTERM end the benchmark's own task alone, whose `finally` clauses need the others; a
+    second one ends the process at once. Raises KeyboardInterrupt or CancelledError for it."""
+    loop, own, received = asyncio.get_running_loop(), asyncio.current_task(), list[int]()
+    assert own is not None
+
+    def interrupt(number: int, _: object) -> None:
+        if received:
+            os._exit(INTERRUPTED)
+        received.append(number)
+        if asyncio.current_task() is own:
+            raise KeyboardInterrupt  # it computes, and may not wait for anything soon
+        loop.call_soon_threadsafe(own.cancel)
+
+    before = {number: signal.signal(number, interrupt) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        return await work
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _sentence(error: BaseException) -> str | None:
+    """What there is to say of an error for which a benchmark cannot help it; None: how it came about has to be seen."""
+    if isinstance(error, BaseExceptionGroup):
+        found = [_sentence(one) for one in error.exceptions]
+        return None if None in found else found[0]
+    return str(error) if isinstance(error, report.BenchmarkError | ServerUnavailable) else None
 
 
 def parse(words: Sequence[str]) -> tuple[Benchmark, argparse.Namespace]:

@@ -18,6 +18,8 @@ import benchmarks
 import pie_control
 from pie_control.config import ServerConfig
 
+from ..report import BenchmarkError
+
 SHARED = ("guest", "kernels")
 """Folders of the user's cache that the benchmark's cache shares: their content takes 15 seconds to compile."""
 STOP_SECONDS = 10.0
@@ -53,7 +55,7 @@ async def serving(
     command: Sequence[str] = PIE, /, *, tree: Path | None = None, **settings: object
 ) -> AsyncIterator[Server]:
     """Runs `pie serve`, or another command that says where it serves as that does, on a free port with these settings
-    (`max_inferlets=2000`). Raises RuntimeError, with the end of its log, if it does not start.
+    (`max_inferlets=2000`). Raises BenchmarkError, with the end of its log, if it does not start.
 
     `tree`: the folder with the packages to serve with (a checkout of another commit), if not those of this process.
     """
@@ -71,7 +73,7 @@ async def serving(
             if not first.startswith("serving "):
                 errors.seek(0)
                 end = errors.read()[-2000:].decode(errors="replace")
-                raise RuntimeError(f"{' '.join(command)} did not start: {end}")
+                raise BenchmarkError(f"{' '.join(command)} did not start: {end}")
             yield Server(first.split(" at ")[1].split()[0], process.pid)
         finally:
             await _stop(process)

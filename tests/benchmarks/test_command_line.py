@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import argparse
 import dataclasses
 import signal
 import subprocess
 import sys
+import types
 from pathlib import Path
 
 import pytest
@@ -13,6 +15,9 @@ import pytest
 from benchmarks import __main__ as cli
 from benchmarks import catalog, report
 from benchmarks.control import tpot
+from benchmarks.support.server import serving
+from pie_control.client import ServerUnavailable
+from tests.helpers.guard import HANG_SECONDS
 from tests.helpers.tree import ROOT
 
 NAMES = sorted(catalog.find())
@@ -45,34 +50,84 @@ def test_options_replace_what_the_form_says() -> None:
     assert plan == dataclasses.replace(tpot.QUICK, models=("demo",), concurrent=(3, 5))
 
 
-INTERRUPTED = """
+HEAD = """
 import argparse, asyncio, sys, types
 from benchmarks import __main__ as cli
 from benchmarks.support.server import cache_folder
 
+async def last_words(asked, said):
+    await asked.wait()
+    said.set()
+"""
+TAIL = """
+cli.parse = lambda words: (types.SimpleNamespace(run=run), argparse.Namespace(plan=None))
+sys.exit(cli.main([]))
+"""
+WAITS = """
+async def run(plan):
+    asked, said = asyncio.Event(), asyncio.Event()
+    other = asyncio.create_task(last_words(asked, said))
+    with cache_folder() as folder:
+        try:
+            print(folder, flush=True)
+            await asyncio.sleep(600)
+        finally:  # as a client closes, whose task reads what the server says
+            asked.set()
+            await said.wait()
+"""
+COMPUTES = """
 async def run(plan):
     with cache_folder() as folder:
         print(folder, flush=True)
-        await asyncio.sleep(600)
-
-cli.parse = lambda words: (types.SimpleNamespace(run=run), argparse.Namespace(plan=None))
-sys.exit(cli.main([]))
+        while True:
+            pass
 """
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_a_benchmark_that_is_interrupted_leaves_no_folder(number: int) -> None:
-    command = [sys.executable, "-c", INTERRUPTED]
+@pytest.mark.parametrize("body", [WAITS, COMPUTES], ids=["waits", "computes"])
+def test_a_benchmark_that_is_interrupted_leaves_no_folder(body: str, number: int) -> None:
+    command = [sys.executable, "-c", HEAD + body + TAIL]
     with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         folder = Path(process.stdout.readline().strip())
         assert folder.is_dir()
         process.send_signal(number)
-        _, said = process.communicate()
+        try:
+            _, said = process.communicate(timeout=HANG_SECONDS)
+        finally:
+            process.kill()
     assert process.returncode == 130
     assert said.endswith("interrupted\n")
     assert "Traceback" not in said
     assert not folder.exists()
+
+
+LOST = ServerUnavailable("the connection broke")
+
+
+@pytest.mark.parametrize(
+    ("error", "sentence"),
+    [
+        (LOST, "the connection broke"),
+        (ExceptionGroup("", [ExceptionGroup("", [LOST]), LOST]), "the connection broke"),
+        (None, "no_such_server did not start: "),
+    ],
+    ids=["lost", "lost by several", "did not start"],
+)
+def test_what_a_benchmark_cannot_help_is_told_in_a_sentence(
+    error: Exception | None, sentence: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def run(_: object) -> list[object]:
+        if error is not None:
+            raise error
+        async with serving(("no_such_server",)):
+            return []
+
+    found = types.SimpleNamespace(run=run), argparse.Namespace(plan=None)
+    monkeypatch.setattr(cli, "parse", lambda _: found)
+    assert cli.main([]) == 2
+    assert f"error: {sentence}" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
