@@ -25,6 +25,7 @@ from typing import Any
 
 from . import catalog, plans
 from .report import ROOT
+from .support.processes import run_group
 from .support.samples import median
 
 Rows = Sequence[Mapping[str, Any]]
@@ -93,7 +94,7 @@ async def run(plan: Plan) -> list[Row]:
         for number in range(plan.rounds):
             for tree in (base, ROOT) if number % 2 == 0 else (ROOT, base):
                 print(f"round {number + 1}: {'base' if tree == base else 'here'} ...", file=sys.stderr, flush=True)
-                runs.setdefault(tree, []).append(_turn(plan, tree, serves, Path(folder)))
+                runs.setdefault(tree, []).append(await _turn(plan, tree, serves, Path(folder)))
         return compared(runs[base], runs[ROOT])
 
 
@@ -108,15 +109,17 @@ def _checked_out(commit: str) -> Iterator[Path]:
             subprocess.run(["git", "worktree", "remove", "--force", tree], cwd=ROOT, check=True)
 
 
-def _turn(plan: Plan, tree: Path, serves: bool, folder: Path) -> Rows:
+async def _turn(plan: Plan, tree: Path, serves: bool, folder: Path) -> Rows:
     """Runs one turn. `folder` has only the benchmarks, so that the other packages come from the path."""
     file = folder / "rows.json"
     words = [sys.executable, "-m", "benchmarks", plan.name, *plan.options, "--json", str(file)]
     words += ["--tree", str(tree)] if serves else []
     path = os.pathsep.join(filter(None, (str(ROOT if serves else tree), os.environ.get("PYTHONPATH"))))
-    ended = subprocess.run(words, cwd=folder, env={**os.environ, "PYTHONPATH": path}, capture_output=True, text=True)
-    if ended.returncode:
-        raise SystemExit(f"{shlex.join(words[2:])} ended with {ended.returncode}: {ended.stderr[-2000:]}")
+    with tempfile.TemporaryFile("w+") as errors:
+        own = {**os.environ, "PYTHONPATH": path}
+        if code := await run_group(words, cwd=folder, env=own, stdout=subprocess.DEVNULL, stderr=errors):
+            errors.seek(0)
+            raise SystemExit(f"{shlex.join(words[2:])} ended with {code}: {errors.read()[-2000:]}")
     rows: Rows = json.loads(file.read_text())["rows"]
     return rows
 

@@ -16,7 +16,8 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import os
-import subprocess
+import shutil
+import signal
 import sys
 import tempfile
 import time
@@ -29,6 +30,7 @@ from typing import Any
 import msgspec
 import torch
 
+from ..support.processes import run_group
 from . import plan as plans
 from .plan import Plan
 from .results import Measured, log, read, read_problems
@@ -36,6 +38,9 @@ from .shapes import SHAPES, write_checkpoint
 
 FULL, QUICK, TINY = plans.FULL, plans.QUICK, plans.TINY
 SYSTEM_PACKAGES = ("wasmtime", "zmq", "fastapi", "uvicorn", "websockets", "httpx", "msgspec", "componentize_py")
+MEMORY = "/dev/shm"
+SPARE_BYTES = 64 << 20
+"""Room for what a checkpoint has beside weights."""
 LEAST_SECONDS = 20.0
 """Seconds; a part with less time left is not begun."""
 
@@ -66,12 +71,14 @@ async def run(plan: Plan) -> list[Row]:
     log(f"memory is read at {bandwidth / 1e9:.0f} GB/s")
     found, left_out = list[Measured](), list[tuple[str, str, str]]()
     for model in plan.models:
-        with _checkpoint(model) as folder:
-            for part in plan.parts:
-                obstacle = _obstacle(part, end)
-                measured, problems = ([], [obstacle]) if obstacle else _run_in_process(part, model, folder, plan, end)
-                found += measured
-                left_out += [(model, part, problem) for problem in problems]
+        try:
+            with _checkpoint(model) as folder:
+                for part in plan.parts:
+                    measured, problems = await _measure(part, model, folder, plan, end)
+                    found += measured
+                    left_out += [(model, part, problem) for problem in problems]
+        except OSError as error:
+            left_out.append((model, "checkpoint", str(error)))
     for each in left_out:
         log(": ".join(each))
     read_gb_s = round(bandwidth / 1e9, 3)
@@ -101,15 +108,14 @@ def _obstacle(part: str, end: float) -> str | None:
     return "no time left" if end - time.monotonic() < LEAST_SECONDS else None
 
 
-def _run_in_process(part: str, model: str, folder: Path, plan: Plan, end: float) -> tuple[list[Measured], list[str]]:
-    """Runs a part. Returns its rows, also if it fails after a while, and the reasons for missing rows."""
+async def _measure(part: str, model: str, folder: Path, plan: Plan, end: float) -> tuple[list[Measured], list[str]]:
+    """Runs a part in a process. Returns its rows, also if it fails after a while, and the reasons for missing rows."""
+    if obstacle := _obstacle(part, end):
+        return [], [obstacle]
     words = [sys.executable, "-m", __name__, part, model, str(folder), msgspec.json.encode(plan).decode()]
     log(f"{model}: {part} ...")
     with tempfile.TemporaryFile("w+") as output, tempfile.TemporaryFile("w+") as errors:
-        try:
-            code = subprocess.run(words, stdout=output, stderr=errors, timeout=end - time.monotonic()).returncode
-        except subprocess.TimeoutExpired:
-            code = None
+        code = await run_group(words, end - time.monotonic(), stdout=output, stderr=errors)
         output.seek(0)
         errors.seek(0)
         told, tail = output.read(), errors.read()[-1500:]
@@ -118,15 +124,19 @@ def _run_in_process(part: str, model: str, folder: Path, plan: Plan, end: float)
 
 
 def _run_part(part: str, model: str, folder: str, plan: str) -> None:
-    """The main function of a part's process."""
+    """The main function of a part's process. SIGTERM ends it as Ctrl-C does, with its server."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    signal.signal(signal.SIGTERM, lambda *_: signal.raise_signal(signal.SIGINT))
     module = importlib.import_module(f"benchmarks.gpu.{part}_part")
     module.run(model, Path(folder), msgspec.json.decode(plan, type=Plan))
 
 
 @contextmanager
 def _checkpoint(model: str) -> Iterator[Path]:
-    """A checkpoint of a model, in a file system in memory if there is one."""
-    memory = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
+    """A checkpoint of a model, in a file system in memory if there is one with room for it. Raises OSError if it fits
+    nowhere."""
+    room = shutil.disk_usage(MEMORY).free if os.access(MEMORY, os.W_OK) else 0
+    memory = MEMORY if room > SHAPES[model].checkpoint_bytes + SPARE_BYTES else None
     with tempfile.TemporaryDirectory(prefix="pie-gpu-bench-", dir=memory) as folder:
         start = time.perf_counter()
         write_checkpoint(SHAPES[model], Path(folder))

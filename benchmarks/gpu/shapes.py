@@ -59,15 +59,17 @@ class Shape:
             "torch_dtype": "bfloat16",
         }
 
+    @property
+    def checkpoint_bytes(self) -> int:
+        """The bytes of all weights."""
+        return ITEM_BYTES * sum(math.prod(shape) for shape in tensor_shapes(self.config()).values())
+
     def step_bytes(self, sequences: int, context: int) -> int:
         """The least bytes that a decode step of `sequences` sequences with `context` tokens each reads: all weights,
         and all keys and values. The embedding table counts only if it is also the head."""
-        shapes = tensor_shapes(self.config())
-        weights = sum(math.prod(shape) for shape in shapes.values())
-        if not self.tie_embeddings:
-            weights -= self.vocab_size * self.hidden_size
         cache = 2 * self.num_layers * self.num_kv_heads * self.head_dim * sequences * context
-        return ITEM_BYTES * (weights + cache)
+        unread = 0 if self.tie_embeddings else self.vocab_size * self.hidden_size
+        return self.checkpoint_bytes + ITEM_BYTES * (cache - unread)
 
 
 SHAPES: Mapping[str, Shape] = {

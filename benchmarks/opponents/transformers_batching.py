@@ -20,6 +20,7 @@ import numpy as np
 from pie_inference.device.threads import default_threads
 
 from ..report import ROOT
+from ..support.processes import stop
 from ..support.samples import median
 from ..support.server import CLOSED, serving
 from .client import CompletionClient
@@ -111,9 +112,9 @@ async def _transformers(plan: Plan, folder: Path, threads: int) -> list[float] |
     try:
         said, errors = await asyncio.wait_for(process.communicate(), plan.limit)
     except TimeoutError:
-        process.kill()
-        await process.wait()
         return f"not done within {plan.limit:g} s"
+    finally:
+        await stop(process)
     if process.returncode:
         return "does not run here: " + errors.decode(errors="replace").strip().rpartition("\n")[2][:200]
     times: list[float] = json.loads(said.decode().strip().rpartition("\n")[2])

@@ -24,12 +24,12 @@ from pie_inference.device.threads import default_threads
 from ..opponents.client import CompletionClient, OpponentError
 from ..opponents.sides import settings_of
 from ..support.peers.gguf_file import gguf_of
+from ..support.processes import stop
 from ..support.server import CLOSED, serving
 from .client import HttpClient
 
 START_SECONDS = 300.0
 POLL_SECONDS = 0.2
-STOP_SECONDS = 10.0
 GREEDY = {"temperature": 0, "ignore_eos": True, "stream_options": {"include_usage": True}}
 
 
@@ -129,7 +129,7 @@ async def _started(
                 raise CannotServeError(f"{words[0]} did not start: {log.read()[-500:].decode(errors='replace')}")
             yield url
         finally:
-            await _stop(process)
+            await stop(process)
 
 
 async def _is_ready(url: str, process: asyncio.subprocess.Process) -> bool:
@@ -143,13 +143,3 @@ async def _is_ready(url: str, process: asyncio.subprocess.Process) -> bool:
                         return True
                 await asyncio.sleep(POLL_SECONDS)
     return False
-
-
-async def _stop(process: asyncio.subprocess.Process) -> None:
-    if process.returncode is None:
-        process.terminate()
-    try:
-        await asyncio.wait_for(process.wait(), STOP_SECONDS)
-    except TimeoutError:
-        process.kill()
-        await process.wait()

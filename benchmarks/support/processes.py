@@ -1,15 +1,45 @@
-"""Processor time of a server's processes, by what they do. Needs Linux."""
+"""How processes end, and processor time of a server's, by what they do. Needs Linux."""
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
+import os
+import signal
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 PARTS = {"paced_worker": "worker", "pie_inference.serving": "worker", "pie_control.application": "hosts"}
 """What a child process is, by a part of its command line."""
 OTHERS = "others"
+STOP_SECONDS = 10.0
+
+
+async def stop(process: asyncio.subprocess.Process) -> None:
+    """Asks a process to end, if it has not; kills it if that takes too long."""
+    if process.returncode is None:
+        process.terminate()
+    try:
+        await asyncio.wait_for(process.communicate(), STOP_SECONDS)
+    except TimeoutError:
+        process.kill()
+        await process.wait()
+
+
+async def run_group(words: Sequence[str], seconds: float | None = None, **options: Any) -> int | None:
+    """Runs a process and returns its exit status; None: it took longer than `seconds`. However this ends, the process
+    is asked to end before, and what it has started and left is killed."""
+    process = await asyncio.create_subprocess_exec(*words, start_new_session=True, **options)
+    try:
+        return await asyncio.wait_for(process.wait(), seconds)
+    except TimeoutError:
+        return None
+    finally:
+        await stop(process)
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
 
 
 def processor_seconds(pid: int) -> Mapping[str, float]:

@@ -19,10 +19,10 @@ import pie_control
 from pie_control.config import ServerConfig
 
 from ..report import BenchmarkError
+from .processes import stop
 
 SHARED = ("guest", "kernels")
 """Folders of the user's cache that the benchmark's cache shares: their content takes 15 seconds to compile."""
-STOP_SECONDS = 10.0
 PIE = ("pie_control.cli", "serve")
 CLOSED = ("benchmarks.opponents.closed",)
 """The modules of servers: Pie, and its opponent without programs."""
@@ -76,7 +76,7 @@ async def serving(
                 raise BenchmarkError(f"{' '.join(command)} did not start: {end}")
             yield Server(first.split(" at ")[1].split()[0], process.pid)
         finally:
-            await _stop(process)
+            await stop(process)
 
 
 @contextlib.asynccontextmanager
@@ -99,7 +99,7 @@ async def listening_worker(model: str, pace: str, tree: Path | None = None) -> A
         try:
             yield {"worker": address, "secret_file": secret}
         finally:
-            await _stop(process)
+            await stop(process)
 
 
 def _from(tree: Path | None, **more: str) -> dict[str, Any]:
@@ -121,16 +121,6 @@ def _options(settings: dict[str, object]) -> list[str]:
         for one in (value if isinstance(value, list) else [value])
         for word in (f"--{name.replace('_', '-')}", *(() if one is True else (str(one),)))
     ]
-
-
-async def _stop(process: asyncio.subprocess.Process) -> None:
-    if process.returncode is None:
-        process.terminate()
-    try:
-        await asyncio.wait_for(process.communicate(), STOP_SECONDS)
-    except TimeoutError:
-        process.kill()
-        await process.wait()
 
 
 def scheduler_counts(statistics: dict[str, Any]) -> dict[str, Any]:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import subprocess
 import sys
 from collections.abc import AsyncIterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
+from typing import IO
 
 import pytest
 
@@ -16,7 +18,9 @@ from benchmarks import __main__ as cli
 from benchmarks.control import api_calls, idle
 from benchmarks.control.contexts import PHASES
 from benchmarks.control.scale import fits
+from benchmarks.report import BenchmarkError
 from benchmarks.stress import soak
+from benchmarks.support.processes import run_group
 from benchmarks.support.server import Server, serving
 from pie_control.client import ServerUnavailable
 from testing.browser import find_chromium
@@ -161,15 +165,43 @@ def start_and_stop(serving: AbstractAsyncContextManager[Server]) -> None:
 
 
 def test_a_server_that_does_not_start_says_why() -> None:
-    with pytest.raises(RuntimeError, match="no model at /nowhere"):
+    with pytest.raises(BenchmarkError, match="no model at /nowhere"):
         start_and_stop(serving(model="/nowhere"))
 
 
 def test_a_server_has_the_packages_of_its_tree(tmp_path: Path) -> None:
     (tmp_path / "pie_control").mkdir()
     (tmp_path / "pie_control" / "__init__.py").write_text("raise ImportError('this is another tree')")
-    with pytest.raises(RuntimeError, match="this is another tree"):
+    with pytest.raises(BenchmarkError, match="this is another tree"):
         start_and_stop(serving(tree=tmp_path))
+
+
+PARENT = """
+import subprocess, sys
+child = subprocess.Popen(["sleep", "600"], stdout=sys.stdout)
+print("started", flush=True)
+child.wait()
+"""
+
+
+def test_a_process_ends_with_what_it_has_started() -> None:
+    async def check(told: IO[str], writing: int) -> None:
+        running = asyncio.create_task(run_group([sys.executable, "-c", PARENT], stdout=writing))
+        assert await asyncio.to_thread(told.readline) == "started\n"
+        running.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await running
+        os.close(writing)
+        assert await asyncio.to_thread(told.read) == ""  # once nobody can write
+
+    reading, writing = os.pipe()
+    with os.fdopen(reading) as told:
+        asyncio.run(check(told, writing))
+
+
+def test_a_process_that_takes_too_long_has_no_status() -> None:
+    assert asyncio.run(run_group([sys.executable, "-c", "input()"], 0.01, stdin=subprocess.PIPE)) is None
+    assert asyncio.run(run_group([sys.executable, "-c", "raise SystemExit(3)"])) == 3
 
 
 def test_neighbours(tmp_path: Path) -> None:

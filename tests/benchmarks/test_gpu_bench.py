@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import math
+import shutil
+import tempfile
+import types
 from dataclasses import replace
 from pathlib import Path
 
@@ -50,6 +54,21 @@ def test_a_part_that_fails_is_told_of(capsys: pytest.CaptureFixture[str]) -> Non
 def test_without_time_nothing_is_begun() -> None:
     rows = asyncio.run(gpu_bench.run(replace(gpu_bench.TINY, budget=1.0)))
     assert [(row.way, row.note) for row in rows] == [(part, "no time left") for part in PARTS]
+
+
+def test_a_checkpoint_that_fits_nowhere_leaves_its_model_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    places, full = [], OSError(errno.ENOSPC, "No space left on device")
+
+    def write(_: object, folder: Path) -> None:
+        places.append(str(folder.parent))
+        raise full
+
+    monkeypatch.setattr(gpu_bench, "write_checkpoint", write)
+    for free in (1 << 40, 64 << 20):
+        monkeypatch.setattr(shutil, "disk_usage", lambda _, free=free: types.SimpleNamespace(free=free))
+        [row] = asyncio.run(gpu_bench.run(gpu_bench.TINY))
+        assert (row.model, row.way, row.tpot_ms, row.note) == ("tiny", "checkpoint", None, str(full))
+    assert places == [gpu_bench.MEMORY, tempfile.gettempdir()]
 
 
 def test_a_checkpoint_has_what_its_shape_says(tmp_path: Path) -> None:
