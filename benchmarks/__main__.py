@@ -12,7 +12,6 @@ from collections.abc import Coroutine, Sequence
 from pathlib import Path
 from typing import Any
 
-from pie_control.client import ServerUnavailable
 from pie_control.inference_client.process import worker_environment
 
 from . import catalog, plans, report
@@ -79,7 +78,9 @@ def _sentence(error: BaseException) -> str | None:
     if isinstance(error, BaseExceptionGroup):
         found = [_sentence(one) for one in error.exceptions]
         return None if None in found else found[0]
-    return str(error) if isinstance(error, report.BenchmarkError | ServerUnavailable) else None
+    client: Any = sys.modules.get("pie_control.client")  # needs packages that not all benchmarks need
+    helpless = (report.BenchmarkError, *((client.ServerUnavailable,) if client else ()))
+    return str(error) if isinstance(error, helpless) else None
 
 
 def parse(words: Sequence[str]) -> tuple[Benchmark, argparse.Namespace]:

@@ -4,7 +4,7 @@ For Llama shapes with random weights in bfloat16 and 1 to 128 concurrent sequenc
 
 - `pie`: concurrent inferlets through the whole system, where its packages are installed;
 - `closed loop`: the worker alone in a tight loop; `closed loop, ahead`: with the next wave launched while one runs;
-- `transformers`, and `transformers, varlen`: its continuous batching, as shipped and with torch's varlen attention.
+- `transformers`: its continuous batching, as shipped.
 
 Each row has its share of the bound: the time in which the GPU reads all weights and keys once, at the rate measured
 here. Each part runs in its own process; a part that fails or does not fit the time is reported and left out. It needs
@@ -93,9 +93,15 @@ def passed(rows: Sequence[Row]) -> bool:
 
 
 def _row(found: Measured, plan: Plan, bandwidth: float) -> Row:
+    """A row. It has no time if that is less than the bound, which no measurement can be."""
     bound = 1e3 * SHAPES[found.model].step_bytes(found.concurrent, plan.context) / bandwidth
-    share = round(bound / found.tpot_ms, 3)
-    return Row(**asdict(found), bound_ms=round(bound, 4), share_of_bound=share, read_gb_s=round(bandwidth / 1e9, 3))
+    read_gb_s = round(bandwidth / 1e9, 3)
+    if found.tpot_ms < bound:
+        note = f"{found.tpot_ms} ms, in which memory cannot be read: something else was measured"
+        return Row(found.model, found.way, found.concurrent, None, None, round(bound, 4), None, read_gb_s, note)
+    return Row(
+        **asdict(found), bound_ms=round(bound, 4), share_of_bound=round(bound / found.tpot_ms, 3), read_gb_s=read_gb_s
+    )
 
 
 def _obstacle(part: str, end: float) -> str | None:

@@ -23,7 +23,7 @@ from ..plans import refuse_unknown
 from ..report import noted
 from ..support.closed_loop import ClosedLoop
 from ..support.models.random_models import LLAMA_160M, model_folder
-from ..support.samples import median
+from ..support.samples import median, together
 from ..support.server import CLOSED, serving
 from .client import CompletionClient
 
@@ -113,13 +113,3 @@ async def run_server(
 
     streams = await asyncio.gather(*(stream(prompt) for prompt in prompts))
     return [tokens for tokens, _ in streams], [times for _, times in streams]
-
-
-def together(streams: Sequence[Sequence[float]]) -> float:
-    """Seconds for a token while all streams run, by the times of their tokens: the median over the streams. Raises
-    RuntimeError if they run together for less than half of their tokens: what is left is too short to tell."""
-    begin, end = max(times[0] for times in streams), min(times[-1] for times in streams)
-    inside = [[time for time in times if begin <= time <= end] for times in streams]
-    if 2 * min(map(len, inside)) < len(streams[0]):
-        raise RuntimeError("the streams ran together for less than half of their tokens: take more --tokens")
-    return median([(times[-1] - times[0]) / (len(times) - 1) for times in inside])

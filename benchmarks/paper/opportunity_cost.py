@@ -20,13 +20,13 @@ from pie_inference.config import WorkerConfig
 
 from ..control.tpot import DEMO, MODELS, PAGES, WARM_UP_TOKENS, make_prompts
 from ..opponents.client import CompletionClient
-from ..opponents.closed_tpot import run_server, together
+from ..opponents.closed_tpot import run_server
 from ..plans import refuse_unknown
 from ..support.closed_loop import ClosedLoop
 from ..support.generation import run_inferlets
 from ..support.guests import source
 from ..support.models.random_models import LLAMA_160M, model_folder
-from ..support.samples import median
+from ..support.samples import median, together
 from ..support.server import CLOSED, serving
 
 LOOP, SERVER, RUN = "closed loop", "server without programs", "one call"

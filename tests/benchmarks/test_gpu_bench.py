@@ -6,6 +6,8 @@ import asyncio
 import errno
 import math
 import shutil
+import subprocess
+import sys
 import tempfile
 import types
 from dataclasses import replace
@@ -39,8 +41,7 @@ def test_it_runs_from_end_to_end(
     assert {(way, n) for way in expected for n in (1, 3)} <= ways
     assert all(row["tpot_ms"] > 0 and row["bound_ms"] > 0 and row["read_gb_s"] > 0 for row in measured)
     assert not [row for row in measured if row["way"].startswith("closed loop") and row["note"]]
-    left_out = [row["note"] for row in rows if row["tpot_ms"] is None]
-    assert all("varlen" in note for note in left_out)  # not in every version, and needs a GPU
+    assert len(measured) == len(rows) == 2 * len(expected)
 
 
 def test_a_part_that_fails_is_told_of(capsys: pytest.CaptureFixture[str]) -> None:
@@ -49,6 +50,21 @@ def test_a_part_that_fails_is_told_of(capsys: pytest.CaptureFixture[str]) -> Non
     assert row.note.startswith("ended with 1")
     assert row.note.splitlines()[-1] in capsys.readouterr().err
     assert not gpu_bench.passed([row])
+
+
+def test_a_time_below_the_bound_is_no_measurement() -> None:
+    found = Measured("tiny", "transformers", 1, tpot_ms=1e-3, tokens_per_second=1e6)
+    above, below = (gpu_bench._row(found, gpu_bench.TINY, bandwidth) for bandwidth in (1e12, 1e6))
+    assert (above.tpot_ms, above.note) == (1e-3, "")
+    assert (below.tpot_ms, below.tokens_per_second, below.share_of_bound) == (None, None, None)
+    assert "memory cannot be read" in below.note
+
+
+def test_a_machine_with_a_gpu_needs_few_packages() -> None:
+    """docs/gpu.md names them."""
+    words = "import sys, benchmarks.__main__, benchmarks.gpu.gpu_bench, benchmarks.gpu.transformers_part as part\n"
+    words += f"print({set(gpu_bench.SYSTEM_PACKAGES) - {'zmq', 'msgspec'}} & set(sys.modules))"
+    assert subprocess.check_output([sys.executable, "-c", words], text=True) == "set()\n"
 
 
 def test_without_time_nothing_is_begun() -> None:

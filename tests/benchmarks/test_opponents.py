@@ -13,10 +13,10 @@ import pytest
 
 from benchmarks.opponents.client import CompletionClient, OpponentError
 from benchmarks.opponents.closed.pages import PagePool
-from benchmarks.opponents.closed_tpot import together
 from benchmarks.opponents.delay import delayed
 from benchmarks.support.closed_loop import ClosedLoop
 from benchmarks.support.models.random_models import LLAMA_TINY, random_model
+from benchmarks.support.samples import together
 from benchmarks.support.server import CLOSED, serving
 from pie_inference.config import WorkerConfig
 

@@ -17,10 +17,9 @@ import msgspec
 from pie_control.client import Client
 from pie_control.gateway.programs import FOLDER
 
-from ...opponents.closed_tpot import together
 from ...opponents.sides import settings_of
 from ...support.processes import processor_seconds
-from ...support.samples import median
+from ...support.samples import median, together
 from ...support.server import Server, serving
 from ..client import HttpClient
 from ..load import GREEDY, STREAM, served, timed
