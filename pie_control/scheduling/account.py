@@ -25,8 +25,7 @@ from .decoding.run import DecodeRun
 from .fairness import Line, Share
 from .turn import Progress
 
-STALE_HEADS = 64
-"""Of commands that have left their queues: the most that are kept, with one for each queue."""
+STALE_HEADS = 64  # of commands that have left their queues: the most that are kept, with one for each queue
 
 
 class Whereabouts(Enum):

@@ -53,7 +53,10 @@ PARTS = {
     ),
 }
 MARKS = (*'"{}[]()\\,< x', "")
-KINDS = ("string", "integer", "number", "boolean", "null", "object", "array", "enum", "several", "any", "anyOf")
+KINDS = (
+    *("string", "integer", "number", "boolean", "null", "object", "array", "enum", "several", "any"),
+    *("anyOf", "allOf"),
+)
 VALUES: tuple[Any, ...] = (1, 2, 2.0, 2.5, "a", "b", True, None, [], {}, {"a": 1}, [1])
 
 
@@ -90,11 +93,13 @@ def random_schema(pick: random.Random, level: int = 0) -> dict[str, Any]:
         properties = {name: random_schema(pick, level + 1) for name in pick.sample("abc", pick.randint(0, 3))}
         required = pick.sample(sorted(properties), pick.randint(0, len(properties)))
         others = pick.choice(({}, {"additionalProperties": pick.choice((True, False, random_schema(pick, 3)))}))
+        if level == 0 and pick.random() < 0.2:
+            others = {"allOf": [{"properties": {"other": random_schema(pick, 2)}, "required": ["other"]}]}
         return {"type": "object", "properties": properties, "required": required, **others}
     if kind == "array":
         return {"type": "array", "items": random_schema(pick, level + 1)}
-    if kind == "anyOf":
-        return {"anyOf": [random_schema(pick, level + 1), random_schema(pick, level + 1)]}
+    if kind in ("anyOf", "allOf"):
+        return {kind: [random_schema(pick, level + 1), random_schema(pick, level + 1)]}
     plain: dict[str, dict[str, Any]] = {
         "enum": {"enum": pick.choices((1, 2, "a", None, True), k=3)},
         "several": {"type": pick.sample(KINDS[:5], 2)},
@@ -107,8 +112,10 @@ def random_value(pick: random.Random, schema: Any) -> Any:
     """One that often keeps to a schema."""
     if not isinstance(schema, dict) or pick.random() < 0.1:
         return pick.choice(VALUES)
-    if "enum" in schema or "anyOf" in schema:
-        return pick.choice(schema["enum"]) if "enum" in schema else random_value(pick, pick.choice(schema["anyOf"]))
+    if "enum" in schema:
+        return pick.choice(schema["enum"])
+    if options := schema.get("anyOf") or ("type" not in schema and schema.get("allOf")):
+        return random_value(pick, pick.choice(options))
     if schema.get("type") == "object":
         entries = {key: random_value(pick, one) for key, one in schema["properties"].items() if pick.random() < 0.9}
         return entries | ({"other": random_value(pick, None)} if pick.random() < 0.2 else {})

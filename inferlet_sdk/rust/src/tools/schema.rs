@@ -39,7 +39,8 @@ pub(crate) fn check_arguments(schema: &Json, arguments: &Json, name: &str) -> Re
     match arguments {
         Json::Object(entries) => {
             let has_others = ELSEWHERE.iter().any(|key| schema.get(key).is_some());
-            check_object(schema, entries, "$", &format!(" of {}", name), has_others)
+            check_object(schema, entries, "$", &format!(" of {}", name), has_others)?;
+            check_parts(schema, arguments, "$")
         }
         other => Err(format!("$: expected an object ({}), got {}", name, shown(other))),
     }
@@ -55,13 +56,7 @@ pub(crate) fn check(schema: &Json, value: &Json, path: &str) -> Result<(), Strin
     if !kinds.is_empty() && !kinds.iter().any(|kind| is_of(kind, value)) {
         return mismatch();
     }
-    for key in ["anyOf", "oneOf"] {
-        let options = schema.get(key).map_or(&[][..], Json::items);
-        if !options.is_empty() && options.iter().all(|option| check(option, value, path).is_err()) {
-            return mismatch();
-        }
-    }
-    schema.get("allOf").map_or(&[][..], Json::items).iter().try_for_each(|part| check(part, value, path))?;
+    check_parts(schema, value, path)?;
     match (value, schema.get("items")) {
         (Json::Object(entries), _) => check_object(schema, entries, path, "", true),
         (Json::List(items), Some(schema)) => {
@@ -70,6 +65,17 @@ pub(crate) fn check(schema: &Json, value: &Json, path: &str) -> Result<(), Strin
         }
         _ => Ok(()),
     }
+}
+
+/// Says what is wrong with a value by the schemas of which a schema consists.
+fn check_parts(schema: &Json, value: &Json, path: &str) -> Result<(), String> {
+    let parts = |key: &str| schema.get(key).map_or(&[][..], Json::items);
+    for options in [parts("anyOf"), parts("oneOf")] {
+        if !options.is_empty() && options.iter().all(|option| check(option, value, path).is_err()) {
+            return Err(format!("{}: expected {}, got {}", path, wanted(schema), shown(value)));
+        }
+    }
+    parts("allOf").iter().try_for_each(|part| check(part, value, path))
 }
 
 fn check_object(
