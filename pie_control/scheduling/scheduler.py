@@ -22,7 +22,7 @@ from typing import Any
 from pie_control.calls.exports.sharing import Fetch
 from pie_control.calls.kind import CloseQueue, Command, EndRun, OpenQueue, Prioritize, Release, Stage
 from pie_control.calls.values import Completion, Done, Value
-from pie_control.errors import CallError, Exhausted, QuotaExceeded, WorkerError
+from pie_control.errors import CallError, Exhausted, NotFound, QuotaExceeded, WorkerError
 from pie_control.ids import Owner
 from pie_control.resources.address_space import again
 from pie_control.resources.contention import Action, ContentionPolicy, End, FirstComeFirstServed, Shed
@@ -140,12 +140,22 @@ class Scheduler:
             account.open_queue(note.queue)
 
     def _close_queue(self, note: CloseQueue) -> None:
-        if account := self._accounts.get(note.owner):
-            account.close_queue(account.queues[note.queue])
+        if queue := self._find_queue(note):
+            queue.account.close_queue(queue)
 
     def _prioritize(self, note: Prioritize) -> None:
-        if account := self._accounts.get(note.owner):
-            self._backlog.prioritize(account.queues[note.queue], note.priority)
+        if queue := self._find_queue(note):
+            self._backlog.prioritize(queue, note.priority)
+
+    def _find_queue(self, note: Command | CloseQueue | Prioritize) -> CommandQueue | None:
+        """The queue that is named. If there is none, something that the inferlet relies on has been lost: it ends, and
+        nobody else."""
+        account = self._accounts.get(note.owner)
+        queue = account.queues.get(note.queue) if account is not None else None
+        if account is not None and queue is None:
+            error = NotFound(f"queue {note.queue} is not known to the scheduler: this is a defect of the server")
+            self._end(account, Reason.FAILED, error)
+        return queue
 
     def _free(self, note: Release) -> None:
         if account := self._accounts.get(note.owner):
@@ -164,11 +174,11 @@ class Scheduler:
             return  # its inferlet was ended while the command was on its way
         self._guests.issued(account)
         error = account.command_arrived(command)
-        if error is None:
-            self._local.announce(account, command)
-            self._backlog.add(account.queues[command.queue], command)
-        else:
+        if error is not None:
             self._end(account, Reason.FAILED, error)
+        elif queue := self._find_queue(command):
+            self._local.announce(account, command)
+            self._backlog.add(queue, command)
 
     def _cancel_run(self, note: EndRun) -> None:
         """Its future is forgotten."""

@@ -399,6 +399,27 @@ def test_late_commands_of_an_inferlet_that_was_ended_are_dropped() -> None:
 # ---- progress ----
 
 
+@pytest.mark.parametrize("name", ["synchronize", "set_queue_priority", "destroy_queue"])
+def test_who_names_a_queue_that_the_scheduler_does_not_know_ends_and_nobody_else(name: str) -> None:
+    world = start()
+    one, other = world.open(4, 4), world.open(4, 4)
+    world.drain()
+    lost = one.create_queue()
+    world.events.clear()
+    other.embed(0)
+    sample = other.sample(0)
+    if name == "destroy_queue":
+        one.destroy_queue(lost)
+    else:
+        one.call(name, lost, *([1] if name == "set_queue_priority" else []))
+    world.drain()
+    assert ended(world, 1)
+    assert one.ending is not None
+    assert one.ending.reason is Reason.FAILED
+    assert "queue 2 is not known to the scheduler" in str(one.ending.error)
+    assert sample in other.answers
+
+
 def test_that_commands_have_left_their_queues_is_told_with_an_answer() -> None:
     world = start()
     one = world.open(1, 2)
