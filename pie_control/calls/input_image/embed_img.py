@@ -16,6 +16,7 @@ import numpy as np
 from pie_control.errors import InvalidArgument
 from pie_control.resources.address_space import AddressSpace
 from pie_control.resources.holdings import Holdings
+from pie_control.resources.intervals import take_intervals
 from pie_control.resources.kinds import EMBEDS, Resource
 from pie_control.resources.quotas import check_quota
 from pie_control.resources.ranges import Range, parse_ranges, total_length
@@ -79,24 +80,13 @@ def issue(
     check_quota(space.waiting, len(parts), space.ledger.quota.commands, "waiting commands", "wait for results first")
     ends = list(accumulate((length for _, _, length in parts), initial=0))
     for (tile, start, length), done in zip(parts, ends, strict=False):
-        own = _cut(ranges, done, done + length)
+        own = take_intervals(ranges, done, done + length)
         after = 0 if space.has_one_queue else space.hazards.of_writing(queue, own)
         seq = space.next_seq()
         space.embeds.fill_inputs(own, positions[done : done + length])
         space.hazards.note_writes(own, space.stamp(queue))
         shape = vision.tile_tokens, False, tile, start, own, vision.layer_tokens
         space.issue(ImageCommand(space.owner, queue, seq, after, None, (), *shape))
-
-
-def _cut(ranges: Sequence[Range], begin: int, end: int) -> Sequence[Range]:
-    """The addresses `begin` to `end`, as ranges count them."""
-    found = []
-    for first, last in ranges:
-        size = last - first
-        if begin < size and end > 0:
-            found.append((first + max(begin, 0), first + min(end, size)))
-        begin, end = begin - size, end - size
-    return tuple(found)
 
 
 class ImageBatch(LongBatch[ImageCommand]):

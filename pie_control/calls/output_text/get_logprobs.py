@@ -70,7 +70,7 @@ class LogprobsBatch(RowBatch[LogprobsCommand]):
         told = self._listed.split(result.logprobs) if isinstance(result, GetLogprobsResult) else None
         if told is None:
             raise self.misfit(result)
-        return [Logprobs(one) for one in told]
+        return told
 
 
 def _result_bytes(embeds: Sequence[int], tokens: Sequence[int]) -> int:

@@ -40,7 +40,7 @@ class LogprobsAtBatch(RowsBatch[LogprobsAtCommand]):
         told = self._listed.split(result.logprobs) if isinstance(result, GetLogprobsAtResult) else None
         if told is None:
             raise self.misfit(result)
-        return [Logprobs(one) for one in told]
+        return told
 
 
 CALL = LogprobsAtCommand.call = define(__name__, stage=Stage.OUTPUT, new_batch=LogprobsAtBatch)

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from itertools import pairwise
 
 import numpy as np
 
@@ -16,7 +15,7 @@ from pie_inference.protocol import GetNextDist, GetNextDistResult, Result
 from ..arrays import as_int32
 from ..kind import Stage, define
 from ..outputs import RowBatch, RowCommand, check_output, check_outputs, note_reading
-from .get_next_dists import Dists, DistsCommand
+from .get_next_dists import Dists, DistsCommand, dists_of
 
 DEFAULT_K = 256
 """The paper's truncation of distributions."""
@@ -78,14 +77,7 @@ class DistBatch(RowBatch[DistCommand]):
             len(result.indptr) - 1 == len(result.rest) == len(self.commands)
         ):
             raise self.misfit(result)
-        ends = result.indptr.tolist()
-        tokens = result.tokens.astype(np.int32, copy=False)
-        probabilities = result.probabilities.astype(np.float32, copy=False)
-        rest = result.rest.astype(np.float32, copy=False)
-        return [  # copies: a view keeps those of the whole wave
-            Dists(tokens[begin:end].copy(), probabilities[begin:end].copy(), rest[row : row + 1].copy())
-            for row, (begin, end) in enumerate(pairwise(ends))
-        ]
+        return dists_of(result, range(len(self.commands) + 1))
 
 
 def result_bytes(embeds: Sequence[int], k: int, temperature: float) -> int:

@@ -9,7 +9,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from pie_inference.protocol import GetNextDists, GetNextDistsResult, Result
+from pie_inference.protocol import GetNextDistResult, GetNextDists, GetNextDistsResult, Result
 
 from ..arrays import as_int32, ends_of, packed
 from ..kind import Stage, define
@@ -26,6 +26,18 @@ class Dists(NamedTuple):
     def packed(self) -> tuple[str, str, NDArray[np.float32]]:
         """Tokens and probabilities as base64."""
         return packed(self.tokens, "<i4"), packed(self.probabilities, "<f4"), self.rest  # a token has no sign
+
+
+def dists_of(result: GetNextDistResult | GetNextDistsResult, rests: Sequence[int]) -> Sequence[Dists]:
+    """Those of each command; `rests`: where its embeds begin, and where those of the last one end."""
+    tokens = result.tokens.astype(np.int32, copy=False)
+    probabilities = result.probabilities.astype(np.float32, copy=False)
+    rest = result.rest.astype(np.float32, copy=False)
+    ranges = zip(pairwise(result.indptr.tolist()), pairwise(rests), strict=True)
+    return [  # copies: a view keeps those of the whole wave
+        Dists(tokens[begin:end].copy(), probabilities[begin:end].copy(), rest[first:last].copy())
+        for (begin, end), (first, last) in ranges
+    ]
 
 
 class DistsCommand(RowsCommand, frozen=True):
@@ -47,14 +59,7 @@ class DistsBatch(RowsBatch[DistsCommand]):
             len(result.indptr) == len(result.rest_indptr) == len(self.commands) + 1
         ):
             raise self.misfit(result)
-        tokens = result.tokens.astype(np.int32, copy=False)
-        probabilities = result.probabilities.astype(np.float32, copy=False)
-        rest = result.rest.astype(np.float32, copy=False)
-        ranges = zip(pairwise(result.indptr.tolist()), pairwise(result.rest_indptr.tolist()), strict=True)
-        return [  # copies: a view keeps those of the whole wave
-            Dists(tokens[begin:end].copy(), probabilities[begin:end].copy(), rest[first:last].copy())
-            for (begin, end), (first, last) in ranges
-        ]
+        return dists_of(result, result.rest_indptr.tolist())
 
 
 CALL = DistsCommand.call = define(__name__, stage=Stage.OUTPUT, new_batch=DistsBatch)

@@ -42,11 +42,9 @@ class Listed:
         """A 0, and where each list ends."""
         return ends_of(map(len, self._lists))
 
-    def split(self, logprobs: NDArray[np.generic]) -> list[NDArray[np.float32]] | None:
+    def split(self, logprobs: NDArray[np.generic]) -> Sequence[Logprobs] | None:
         """Those of each list; None if they are not as many as tokens."""
         if len(logprobs) != self._length:
             return None
-        told = logprobs.astype(np.float32, copy=False)
-        return [
-            told[begin:end].copy() for begin, end in pairwise(self.ends().tolist())
-        ]  # a view keeps the whole wave's
+        told, ends = logprobs.astype(np.float32, copy=False), pairwise(self.ends().tolist())
+        return [Logprobs(told[begin:end].copy()) for begin, end in ends]  # a view keeps the whole wave's
