@@ -8,6 +8,7 @@ from collections import deque
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 
+from ..texts import byte_size
 from .commits import Reading, Write
 from .writer import Writer
 
@@ -17,6 +18,8 @@ LINE_CHARACTERS = 2000
 """What is kept of a line."""
 ROW_BYTES = 300
 """What an inferlet counts beside its texts."""
+LINE_BYTES = "(SELECT coalesce(sum(length(CAST(text AS BLOB))), 0) FROM lines WHERE lines.number = inferlets.number)"
+"""The bytes of the lines of an inferlet."""
 NUMBERS = 1000
 """Numbers are reserved by so many: those that a crash leaves over are left out."""
 WAIT_SECONDS = 2.0
@@ -105,7 +108,8 @@ class InferletRecords:
         self._reserved: int = self._next  # the first number that is not
         writer.put(
             (
-                "UPDATE inferlets SET status = 'lost', ended = ?, error = ?, size = ? WHERE ended IS NULL",
+                f"UPDATE inferlets SET status = 'lost', ended = ?, error = ?, size = ? + {LINE_BYTES} "
+                "WHERE ended IS NULL",
                 (time.time(), LOST, ROW_BYTES),
             )
         )
@@ -145,16 +149,15 @@ class InferletRecords:
 
     def ended(self, record: InferletRecord) -> None:
         """It has ended."""
-        size = ROW_BYTES + len(record.result or "") + len(record.error or "")
+        size = ROW_BYTES + byte_size(record.result or "") + byte_size(record.error or "")
         self._writer.put(
             *self._lines.take_last(record.number),
             (
                 "UPDATE inferlets SET host = ?, parent = ?, status = ?, ended = ?, cpu_seconds = ?, result = ?, "
-                "error = ?, size = ? + (SELECT coalesce(sum(length(text)), 0) FROM lines WHERE number = ?) "
-                "WHERE number = ?",
+                f"error = ?, size = ? + {LINE_BYTES} WHERE number = ?",
                 (
                     *(record.host, record.parent, record.status, record.ended, record.cpu_seconds, record.result),
-                    *(record.error, size, record.number, record.number),
+                    *(record.error, size, record.number),
                 ),
             ),
         )

@@ -12,6 +12,7 @@ from typing import Protocol
 
 import msgspec
 
+from ..texts import byte_size
 from .commits import Reading, Write, commit
 from .database import database_in_memory
 
@@ -51,7 +52,7 @@ class ResponseRecord:
     @property
     def size(self) -> int:
         """In bytes, as its bounds count it."""
-        texts = len(self.input) + len(self.body) + sum(map(len, self.events))
+        texts = byte_size(self.input) + byte_size(self.body) + sum(map(byte_size, self.events))
         return ROW_BYTES + len(self.request) + texts
 
 

@@ -214,3 +214,8 @@ def test_what_a_later_one_goes_on_from_is_kept_as_many_days(
     assert kept(responses, 1, 2, 3, 4, 5) == [1, 2, 3, 5]
     with pytest.raises(Refused, match="'resp_4' not found"):
         answers.conversation("alice", "resp_4")
+
+
+def test_sizes_are_in_bytes() -> None:
+    grown = replace(ONE, input=ONE.input + "界", body=ONE.body + "é", events=(*ONE.events, "界"))
+    assert grown.size - ONE.size == 3 + 2 + 3
