@@ -14,6 +14,8 @@ from ..errors import BadRequest, StorageFull, UnknownName
 
 MOST_BYTES = 256 << 20
 """Most bytes of all blobs, unless a single one may be larger. Those that were used longest ago make room."""
+BLOB_BYTES = 512
+"""What a blob counts beside its bytes."""
 KEPT_SECONDS = 600.0
 """Since a blob was uploaded or used."""
 MOST_NAME = 128
@@ -35,6 +37,7 @@ class BlobStore:
         self._clock = clock
         self._kept: OrderedDict[str, _Kept] = OrderedDict()  # what was used longest ago comes first
         self._bytes = 0
+        self._timer: asyncio.TimerHandle | None = None
 
     async def put(self, data: bytes) -> str:
         """Keeps a blob; returns its content hash. Raises StorageFull for one that no inferlet could hold."""
@@ -42,12 +45,30 @@ class BlobStore:
             raise StorageFull(f"the blob has {len(data)} bytes, more than {self._most} (see --max-blob-bytes)")
         digest = (await asyncio.to_thread(hashlib.sha256, data)).hexdigest()
         if digest not in self._kept:
-            self._bytes += len(data)
+            self._bytes += len(data) + BLOB_BYTES
         self._keep(digest, data)
-        while self._bytes > max(MOST_BYTES, self._most) or next(iter(self._kept.values())).until < self._clock():
-            _, dropped = self._kept.popitem(last=False)
-            self._bytes -= len(dropped.data)
+        self._drop_old()
+        if self._timer is None and self._kept:
+            self._drop_later()
         return digest
+
+    def _drop_old(self) -> None:
+        most, now = max(MOST_BYTES, self._most + BLOB_BYTES), self._clock()
+        while self._kept and (self._bytes > most or next(iter(self._kept.values())).until < now):
+            _, dropped = self._kept.popitem(last=False)
+            self._bytes -= len(dropped.data) + BLOB_BYTES
+
+    def _drop_later(self) -> None:
+        """Drops those that nobody uses in time, also if no other one comes."""
+
+        def drop() -> None:
+            self._timer = None
+            self._drop_old()
+            if self._kept:
+                self._drop_later()
+
+        seconds = next(iter(self._kept.values())).until - self._clock()
+        self._timer = asyncio.get_running_loop().call_later(seconds, drop)
 
     def _keep(self, digest: str, data: bytes) -> None:
         self._kept[digest] = _Kept(data, self._clock() + KEPT_SECONDS)
@@ -63,7 +84,7 @@ class BlobStore:
             if not 0 < len(name) <= MOST_NAME:
                 raise BadRequest(f"the name of a blob has 1 to {MOST_NAME} characters, not {len(name)}")
             kept = self._kept.get(digest)
-            if kept is None:
+            if kept is None or kept.until < self._clock():
                 raise UnknownName(f"no blob {digest!r}: upload it again; blobs are kept {KEPT_SECONDS / 60:g} minutes")
             self._keep(digest, kept.data)
             found[name] = kept.data

@@ -9,6 +9,7 @@ import pytest
 from pie_control.errors import BadRequest, StorageFull, UnknownName
 from pie_control.registry import blobs as module
 from pie_control.registry.blobs import KEPT_SECONDS, BlobStore
+from tests.helpers.guard import HANG_SECONDS
 
 
 class Clock:
@@ -41,8 +42,39 @@ def test_blobs_that_nobody_uses_are_dropped() -> None:
         store.find({"old": old})
 
 
+def test_a_blob_that_has_expired_is_unknown_whether_or_not_another_one_comes() -> None:
+    store, clock = BlobStore(100, clock := Clock()), clock
+    old = put(store, b"old")
+    clock.now = KEPT_SECONDS + 1
+    with pytest.raises(UnknownName):
+        store.find({"old": old})
+
+
+def test_blobs_go_in_time_if_no_other_one_comes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "KEPT_SECONDS", 0.0)
+
+    async def check() -> None:
+        store = BlobStore(100)
+        async with asyncio.timeout(HANG_SECONDS):
+            await store.put(b"one")
+            while store._kept:
+                await asyncio.sleep(0)
+        assert store._bytes == 0
+
+    asyncio.run(check())
+
+
+def test_many_small_blobs_are_bounded_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "MOST_BYTES", 10_000)
+    store = BlobStore(100)
+    for number in range(100):
+        put(store, b"%d" % number)
+    assert len(store._kept) < 20
+
+
 def test_those_used_longest_ago_make_room(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "MOST_BYTES", 10)
+    monkeypatch.setattr(module, "BLOB_BYTES", 0)
     store = BlobStore(6)
     first, second = put(store, b"11111"), put(store, b"22222")
     store.find({"first": first})
