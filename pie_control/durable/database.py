@@ -14,6 +14,7 @@ import stat
 import sys
 from io import BufferedRandom
 from pathlib import Path
+from time import monotonic, sleep
 
 from ..errors import ConfigError
 from .commits import catch_up
@@ -23,6 +24,8 @@ from .journal import records_of
 FILE = "state.sqlite3"
 BUSY_SECONDS = 5.0
 """A writer waits as long for one of another process, such as `pie keys`."""
+LOOK_SECONDS = 0.5
+"""Longer than another command holds the lock that only looks whether a server has it."""
 
 MIGRATIONS = (
     """
@@ -141,10 +144,8 @@ def hold(folder: Path) -> BufferedRandom:
     except OSError as error:
         raise ConfigError(f"the state folder {folder} cannot be written: {error}; {_OTHERWISE}") from None
     if sys.platform != "win32":
-        import fcntl
-
         try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            _lock(file)
         except OSError:
             holder = file.read(20).decode(errors="replace").strip() or "unknown"
             file.close()
@@ -155,6 +156,20 @@ def hold(folder: Path) -> BufferedRandom:
     file.write(f"{os.getpid()}\n".encode())
     file.flush()
     return file
+
+
+def _lock(file: BufferedRandom) -> None:
+    """Waits a moment for a command that looks whether a server is there. Raises OSError if that is not all."""
+    import fcntl
+
+    until = monotonic() + LOOK_SECONDS
+    while True:
+        try:
+            return fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            if monotonic() > until:
+                raise
+            sleep(LOOK_SECONDS / 20)
 
 
 def holder(folder: Path) -> int | None:
