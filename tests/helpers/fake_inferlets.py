@@ -177,7 +177,9 @@ async def environment(inferlet: FakeInferlet) -> str:
 
 
 async def store(inferlet: FakeInferlet) -> str:
-    """Lets the server store its answer, and says each message that it gets, until one is `end`, `fail` or `refuse`."""
+    """Logs a line, lets the server store its answer, and says each message that it gets, until one is `end`, `fail` or
+    `refuse`."""
+    inferlet.sender.log("log", "a request has come")
     told = {"id": inferlet.environment["request_id"], "body": {"status": "in_progress"}, "input": [{"id": "a"}]}
     background = inferlet.environment["request_id"].startswith("background")
     inferlet.sender.send(json.dumps({"served_store": {**told, "background": background}}))
@@ -188,4 +190,20 @@ async def store(inferlet: FakeInferlet) -> str:
     return await refuse(inferlet) if text == "refuse" else json.dumps({"status": "completed"})
 
 
-BODIES: tuple[Body, ...] = (store, refuse, environment, hello, echo, fail, rude, wait, flood, heedless, tick, burst)
+async def answer(inferlet: FakeInferlet) -> str:
+    """Has a result alone."""
+    return '{"answer": 1}'
+
+
+async def logs(inferlet: FakeInferlet) -> None:
+    """Logs many lines, each in a turn of its own, before its only message."""
+    for number in range(2000):
+        inferlet.sender.log("log", str(number))
+        await asyncio.sleep(0)
+    inferlet.sender.send("said")
+
+
+BODIES: tuple[Body, ...] = (
+    *(answer, logs, store, refuse, environment, hello, echo, fail, rude, wait),
+    *(flood, heedless, tick, burst),
+)

@@ -15,10 +15,21 @@ from ..attachments import Attachments
 from ..messages import encode
 
 COMMENT_SECONDS = 15.0
-"""Time without events after which a comment is sent, which detects a client that vanished."""
+"""Time without events after which a comment is sent: it detects a client that vanished, and proxies keep the
+connection."""
 CHUNK_BYTES = 64 << 10
 """A chunk ends with the event that reaches this size."""
 COMMENT = b": nothing new\n\n"
+
+
+def next_chunk(take: Callable[[], Event | None], encoded: Callable[[Event], bytes]) -> tuple[bytes, Ended | None]:
+    """The events that there are, up to a size, and the end if it is the last of them."""
+    chunk = b""
+    while len(chunk) < CHUNK_BYTES and (event := take()) is not None:
+        chunk += encoded(event)
+        if isinstance(event, Ended):
+            return chunk, event
+    return chunk, None
 
 
 def _encode_event(event: Event) -> bytes:
@@ -63,22 +74,13 @@ class _EventStream(StreamingResponse):
                 self._end()
 
     async def _produce(self) -> AsyncIterator[bytes]:
-        ended = False
-        while not ended:
-            chunk, ended = self._next_chunk()
+        ended = None
+        while ended is None:
+            chunk, ended = next_chunk(self._outbox.take, _encode_event)
             if chunk:
                 yield chunk
             elif not await self._has_news():
                 yield COMMENT
-
-    def _next_chunk(self) -> tuple[bytes, bool]:
-        """The events that are there, up to a size, and whether the last one is the end."""
-        chunk = b""
-        while len(chunk) < CHUNK_BYTES and (event := self._outbox.take()) is not None:
-            chunk += _encode_event(event)
-            if isinstance(event, Ended):
-                return chunk, True
-        return chunk, False
 
     async def _has_news(self) -> bool:
         """Waits for events; False if none come for a while."""

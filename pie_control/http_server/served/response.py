@@ -20,7 +20,7 @@ from pie_control.gateway.request import ServedRequest
 from pie_control.gateway.stored.marks import Fetch, Part, Store, read_mark
 from pie_control.gateway.stored.running import Running
 from pie_control.gateway.stored.store import LOST
-from pie_control.inferlets.events import Ended, Event, Message
+from pie_control.inferlets.events import Ended, Event, LogLine, Message
 from pie_control.inferlets.lifecycle import Status
 from pie_control.registry.entry import Entry
 from pie_control.tenant_api import TenantApi
@@ -28,12 +28,12 @@ from pie_control.tenant_api import TenantApi
 from ..attachments import Attachments
 from ..launches import Launches
 from ..messages import encode
+from ..routes.event_stream import COMMENT, COMMENT_SECONDS, next_chunk
 from .dialects import dialect_of, error_event
-from .sending import COMMENT, COMMENT_SECONDS, Headers, send_body, send_events, start_events
+from .sending import Headers, send_body, send_events, start_events
 
 LEFT = "the client of the request that it served has left"
-CHUNK_BYTES = 64 << 10
-"""A chunk ends with the event that reaches this size."""
+NO_STREAM = 'the program that serves this does not stream its answers: send the request without "stream"'
 
 
 class ServedResponse(Response):
@@ -59,7 +59,7 @@ class ServedResponse(Response):
         self._news = asyncio.Event()
         self._dialect = dialect_of(request.route)
         self._sent = 0  # events of an answer that is not stored
-        self._first: Event | None = None  # taken, and not looked at yet
+        self._first: Message | Ended | None = None  # taken, and not looked at yet
         self._stored: asyncio.Future[Running] = asyncio.get_running_loop().create_future()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -191,8 +191,9 @@ class ServedResponse(Response):
 
     async def _stream(self, inferlet: Entry, send: Send) -> None:
         chunk, ended = await self._next_chunk(inferlet)
-        if ended is not None and not chunk:
-            result_of(ended, self._api.refusal_today)  # an error has its own status
+        # An error has its own status.
+        if ended is not None and not chunk and result_of(ended, self._api.refusal_today) != "null":
+            raise Refused(400, NO_STREAM, param="stream")
         await start_events(self._ids(inferlet.id), send)
         while ended is None:
             await send({"type": "http.response.body", "body": chunk, "more_body": True})
@@ -203,27 +204,30 @@ class ServedResponse(Response):
                 chunk = COMMENT
         await send({"type": "http.response.body", "body": chunk + self._last_events(ended)})
 
-    async def _next(self, inferlet: Entry) -> Event:
-        if self._first is not None:
-            event, self._first = self._first, None
-            return event
-        while (taken := inferlet.outbox.take()) is None:
+    async def _next(self, inferlet: Entry) -> Message | Ended:
+        while (taken := self._take(inferlet)) is None:
             self._news.clear()
             await self._news.wait()
         return taken
 
+    def _take(self, inferlet: Entry) -> Message | Ended | None:
+        """The next event, or None if there is none now. What its log says is not for the client."""
+        first, self._first = self._first, None
+        event = first or inferlet.outbox.take()
+        while isinstance(event, LogLine):
+            event = inferlet.outbox.take()
+        return event
+
     async def _next_chunk(self, inferlet: Entry) -> tuple[bytes, Ended | None]:
         """The next events, up to a size, and how the inferlet has ended if it has."""
-        event: Event | None = await self._next(inferlet)
-        chunk = b""
-        while event is not None:
-            if isinstance(event, Ended):
-                return chunk, event
-            if isinstance(event, Message):
-                chunk += self._dialect.event(event.text, self._sent)
-                self._sent += 1
-            event = inferlet.outbox.take() if len(chunk) < CHUNK_BYTES else None
-        return (chunk, None) if chunk else await self._next_chunk(inferlet)
+        self._first = await self._next(inferlet)
+        return next_chunk(partial(self._take, inferlet), self._event)
+
+    def _event(self, event: Event) -> bytes:
+        if not isinstance(event, Message):
+            return b""
+        self._sent += 1
+        return self._dialect.event(event.text, self._sent - 1)
 
     def _last_events(self, ended: Ended) -> bytes:
         try:

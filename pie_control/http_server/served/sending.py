@@ -9,11 +9,9 @@ from starlette.types import Send
 from pie_control.gateway.refusal import Refused
 from pie_control.gateway.stored.running import Running
 
+from ..routes.event_stream import COMMENT, COMMENT_SECONDS
 from .dialects import OpenAi, error_event
 
-COMMENT = b": nothing new\n\n"
-COMMENT_SECONDS = 15.0
-"""Time without events after which a comment is sent, so that proxies keep the connection."""
 JSON, EVENTS = "application/json", "text/event-stream; charset=utf-8"
 
 Headers = list[tuple[bytes, bytes]]

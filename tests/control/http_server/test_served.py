@@ -91,6 +91,27 @@ def test_messages_are_the_stream() -> None:
     serve_async(test)
 
 
+def test_lines_of_a_log_are_not_for_the_client() -> None:
+    async def test(url: str, runtime: FakeServerApi) -> None:
+        async with http(url) as client:
+            answer = await client.post(CHAT, json={"model": "fake+logs", "stream": True})
+            assert (answer.status_code, answer.text) == (200, "data: said\n\ndata: [DONE]\n\n")
+            assert len(runtime.inferlet("i1").logs()) == 2000
+
+    serve_async(test)
+
+
+def test_a_stream_of_a_program_that_sends_nothing_is_refused() -> None:
+    async def test(url: str, runtime: FakeServerApi) -> None:
+        async with http(url) as client:
+            answer = await client.post(CHAT, json={"model": "fake+answer", "stream": True})
+            assert (answer.status_code, answer.json()["error"]["param"]) == (400, "stream")
+            assert "does not stream" in answer.json()["error"]["message"]
+            assert (await client.post(CHAT, json={"model": "fake+answer"})).json() == {"answer": 1}
+
+    serve_async(test)
+
+
 def test_an_error_of_a_program() -> None:
     told = {"code": "too_many", "message": "n is too large", "type": "invalid_request_error", "param": "n"}
 

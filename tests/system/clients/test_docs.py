@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from typing import Any
 
 from pie_control.client import SyncClient
 from tests.helpers.tree import ROOT
@@ -15,7 +16,7 @@ def test_what_the_page_shows_runs(server: str) -> None:
     blocks = BLOCK.findall(page.replace("http://127.0.0.1:8011", server).replace('"demo', '"fake'))
     assert {name for name, _ in blocks} >= {"", "careful"}
     printed: list[str] = []
-    names = {"print": lambda text, **_: printed.append(text)}
+    names: dict[str, Any] = {"print": lambda text, **_: printed.append(text)}
     for name, code in blocks:
         if name:
             with SyncClient(server) as uploader:
@@ -26,3 +27,6 @@ def test_what_the_page_shows_runs(server: str) -> None:
     assert whole
     assert "".join(pieces)
     assert careful
+    asked: dict[str, Any] = {"model": "fake+careful", "messages": [{"role": "user", "content": "What is 3 plus 4?"}]}
+    chunks = names["client"].chat.completions.create(**asked, stream=True)
+    assert [chunk.choices[0].delta.content for chunk in chunks] == [careful]
