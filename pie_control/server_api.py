@@ -285,15 +285,16 @@ class ServerApi(TenantApi):
 
         return Dashboard(self._registry, self._hosts, self._all_models)
 
-    def metrics(self) -> bytes:
-        """What was measured, in the text format of Prometheus. Raises UnknownName if nothing is."""
+    def metrics(self, tenant: str | None) -> bytes:
+        """What was measured, in the text format of Prometheus, for who sees this tenant alone; None: all.
+        Raises UnknownName if nothing is."""
         if self.observer is None or not self.config.metrics:
             raise UnknownName("nothing is measured: the operator starts the server with --metrics to change that")
         from .observation.prometheus.exposition import exposition  # which needs prometheus_client
 
         workers = {name: model.statistics() for name, model in self._models.items()}
         seen = self._registry.statistics(), self._hosts.statistics(), workers
-        return exposition(self.observer, *seen, self.meters.budgets, monotonic())
+        return exposition(self.observer, *seen, self.meters.budgets, monotonic(), tenant)
 
 
 def _first(group: BaseExceptionGroup[BaseException]) -> BaseException:

@@ -237,8 +237,8 @@ class FakeServerApi:
     observer = None
     keys: Keys | None = None
 
-    def metrics(self) -> bytes:
-        raise UnknownName("nothing is measured")
+    def metrics(self, tenant: str | None) -> bytes:
+        return f"of {tenant or 'all'}".encode()
 
     def statistics(self) -> FakeStatistics:
         return FakeStatistics(FakeCounts(launched=len(self._inferlets)))

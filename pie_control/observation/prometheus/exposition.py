@@ -30,8 +30,10 @@ def exposition(
     workers: Workers,
     budgets: Mapping[str, Spender],
     now: float,
+    tenant: str | None = None,
 ) -> bytes:
-    """The answer to a scrape. `budgets`: of tenants; `now`: of their clock, in seconds."""
+    """The answer to a scrape. `budgets`: of tenants; `now`: of their clock, in seconds. `tenant`: samples of the others
+    are left out."""
     families = [
         *_of_inferlets(inferlets),
         *_of_hosts(hosts),
@@ -42,6 +44,9 @@ def exposition(
         *_of_budgets(budgets, now),
         *other_names(observer.models, workers, observer.line().get("waiting", 0)),
     ]
+    if tenant is not None:
+        for family in families:
+            family.samples = [one for one in family.samples if one.labels.get("tenant", tenant) == tenant]
     return generate_latest(_Fixed(families))
 
 

@@ -70,6 +70,17 @@ def test_a_tenant_is_the_same_with_all_of_its_tokens_until_the_file_changes_it(t
     assert alice.account.standing.tenant.weight == alice.api.standing.tenant.weight == 3.0
 
 
+def test_metrics_are_those_of_the_tenant_unless_it_sees_all(tmp_path: Path) -> None:
+    path = written(tmp_path, tenants(bob=BOB, alice=ALICE) + "\nmay_see_all = true")
+
+    async def test(url: str, runtime: FakeServerApi) -> None:
+        async with httpx.AsyncClient(base_url=url) as client:
+            asked = [await client.get("/metrics", headers={"authorization": f"Bearer {one}"}) for one in (BOB, ALICE)]
+            assert [one.text for one in asked] == ["of bob", "of all"]
+
+    serve_async(test, tenants=str(path))
+
+
 def test_a_hangup_reads_the_file_again(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     path = written(tmp_path, tenants(alice=ALICE))
     config = build_config({"tenants": str(path)}).resolved()

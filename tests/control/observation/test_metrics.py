@@ -6,6 +6,8 @@ import asyncio
 import json
 import re
 from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
 
 import httpx
 from prometheus_client.parser import text_string_to_metric_families
@@ -13,7 +15,11 @@ from prometheus_client.samples import Sample
 
 from pie_control.http_server.listening import bind
 from pie_control.http_server.server import HttpServer
+from pie_control.observation.observer import Observer
+from pie_control.observation.prometheus.exposition import exposition
+from pie_control.registry.registry import Registry, RegistryStatistics
 from pie_control.tenants.budgets import Budget
+from pie_control.tenants.meters import Meters
 from pie_control.testing.fake_model import FakeModel
 from pie_control.testing.in_process import InProcessClient
 from tests.helpers.servers import run, started
@@ -68,6 +74,20 @@ async def scraped(cache: Path, **settings: object) -> tuple[httpx.Response, str]
                 return await client.get("/metrics"), api.inferlets()[0].id
         finally:
             await server.close()
+
+
+def test_samples_of_other_tenants_are_left_out() -> None:
+    meters = Meters()
+    meters.use({name: Budget(requests_per_minute=60) for name in ("alice", "bob")})
+    counts = RegistryStatistics(3, 3, {}, 0, {"alice": 1, "bob": 2})
+    observer = Observer(cast(Registry, SimpleNamespace(on_end=[])))
+    of_bob, of_all = [
+        read(exposition(observer, counts, (), {}, meters.budgets, 0.0, one).decode())[0] for one in ("bob", None)
+    ]
+    assert {one.labels["tenant"] for one in of_bob["pie_budget"]} == {"bob"}
+    assert [one.labels for one in of_bob["pie_tenant_inferlets"]] == [{"tenant": "bob"}]
+    assert len(of_all["pie_tenant_inferlets"]) == 2
+    assert value(of_bob, "pie_launches") == 3
 
 
 def test_what_a_program_did_is_told(guest_cache: Path) -> None:
