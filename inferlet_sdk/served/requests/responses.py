@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -15,6 +16,8 @@ _TRANSLATED = (
 _PARTS = {"input_text": "text", "output_text": "text", "text": "text", "refusal": "refusal"}
 
 
+ID = re.compile(r"[\w.-]{1,128}")
+"""What the path of a stored response can name."""
 _PREFIXES = {"message": "msg", "function_call": "fc", "function_call_output": "fco", "reasoning": "rs"}
 
 
@@ -50,6 +53,8 @@ def text_format(fields: Fields) -> dict[str, Any]:
 
 
 def _refuse_others(fields: Fields) -> None:
+    if fields.flag("store", True) and fields.text("request_id") and not ID.fullmatch(fields.text("request_id")):
+        raise fields.wrong("request_id", "1 to 128 letters, digits, '_', '.' and '-': routes find the response by it")
     if fields.flag("background") and not fields.flag("store", True):
         raise fields.refuse("background", 'needs a response that is stored: leave "store": false out')
     fields.allow_only("conversation", (), "conversations are not stored: previous_response_id goes on from a response")

@@ -94,6 +94,15 @@ def test_what_is_not_stored_and_what_is_too_long_for_one_message(ask: Ask) -> No
     assert streamed.body == streamed.events[-1]["response"]  # of a stream, for those who ask later
 
 
+def test_the_id_of_a_stored_response_can_stand_in_its_path(ask: Ask, server: NativeServer) -> None:
+    asked: dict[str, Any] = {"input": ASKED, "max_output_tokens": 1}
+    of_proxy = asking(server, "responses", route="/v1/responses", request_id="host/7-1 ?")
+    (mark,) = of_proxy(**asked).marks
+    assert mark.id == "resp_host-7-1--"
+    assert ask(**asked, store=False, request_id="a/b").body["status"] == "incomplete"
+    assert ask(**asked, request_id="a-1.b_2").marks[0].id == "resp_a-1.b_2"
+
+
 def test_a_format(ask: Ask) -> None:
     form = {"type": "json_schema", "name": "n", "schema": {"type": "boolean"}}
     body = ask(input=ASKED, text={"format": form}, **GREEDY).body
@@ -110,6 +119,8 @@ def test_a_format(ask: Ask) -> None:
         ({"input": [{"role": "user", "content": [{"type": "input_file"}]}]}, "input[0].content[0].type"),
         ({"max_output_tokens": 0}, "max_output_tokens"),
         ({"store": "yes"}, "store"),
+        ({"request_id": "a/b"}, "request_id"),
+        ({"request_id": "a" * 129}, "request_id"),
         ({"background": True, "store": False}, "background"),
         ({"conversation": "conv_1"}, "conversation"),
         ({"tools": [{"type": "web_search"}]}, "tools[0].type"),
