@@ -59,9 +59,9 @@ class Fields:
         value = self.values.get(name)
         if value is None:
             return default
-        if type(value) not in (int, float) or not least <= value <= most or value != int(value):
+        if not _is_whole(value) or not least <= value <= most:
             raise self.wrong(name, f"a whole number from {least} to {most}")
-        return int(value)  # JSON Schema calls 3.0 an integer, too
+        return int(value)
 
     def number(self, name: str, least: float, most: float, default: float) -> float:
         """A number."""
@@ -141,9 +141,18 @@ class Fields:
         value = self.values.get(name)
         if value is None:
             return []
-        if not is_tokens(value):
+        if (tokens := tokens_of(value)) is None:
             raise self.wrong(name, "a list of token ids")
-        return list(value)
+        return tokens
+
+    def seed(self, name: str) -> int | None:
+        """A whole number of any size, of which 64 bits count."""
+        value = self.values.get(name)
+        if value is None:
+            return None
+        if not _is_whole(value):
+            raise self.wrong(name, "a whole number")
+        return int(value) % 2**64
 
     def check_priority(self) -> None:
         """Refuses a `priority` that the server, which has read it before the launch, could not go by."""
@@ -156,9 +165,16 @@ class Fields:
             raise self.refuse(name, reason)
 
 
-def is_tokens(value: Any) -> bool:
-    """Whether a value is a list of token ids."""
-    return isinstance(value, list) and all(type(one) is int and 0 <= one <= MOST for one in value)
+def tokens_of(value: Any) -> list[int] | None:
+    """The token ids that a list has; None for any other value."""
+    if not isinstance(value, list) or not all(_is_whole(one) and 0 <= one <= MOST for one in value):
+        return None
+    return [int(one) for one in value]
+
+
+def _is_whole(value: Any) -> bool:
+    """Whether a value is a whole number. JSON Schema calls 3.0 an integer, too."""
+    return type(value) is int or (type(value) is float and value.is_integer())
 
 
 def _told(value: Any) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import time
+from codecs import getincrementaldecoder
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
@@ -114,6 +115,22 @@ def _call(call: ToolCall) -> dict[str, Any]:
 # ---- log-probabilities -----------------------------------------------------------------------------------------------
 
 
+class Offsets:
+    """Where the tokens of a text begin in it, one after the other. A character of several tokens counts with the one
+    that ends it."""
+
+    def __init__(self, vocabulary: Sequence[bytes], start: int) -> None:
+        self._vocabulary = vocabulary
+        self._place = start
+        self._decoder = getincrementaldecoder("utf-8")("replace")
+
+    def next(self, token: int) -> int:
+        """Where the next token begins, in characters."""
+        place = self._place
+        self._place += len(self._decoder.decode(self._vocabulary[token]))
+        return max(0, place)
+
+
 class Vocabulary:
     """Texts and bytes of single tokens."""
 
@@ -128,9 +145,14 @@ class Vocabulary:
         except UnicodeDecodeError:
             return "bytes:" + "".join(f"\\x{byte:02x}" for byte in data)
 
-    def size(self, token: int) -> int:
-        """How many characters it adds to a text; half a character counts with the token that ends it."""
-        return len(self._bytes[token].decode("utf-8", "ignore"))
+    def length(self, tokens: Sequence[int]) -> int:
+        """How many characters their text has."""
+        return len(b"".join(self._bytes[token] for token in tokens).decode(errors="replace"))
+
+    def offsets(self, start: int = 0) -> Offsets:
+        """Tells where tokens begin in a text. `start`: characters before the tokens, below 0 if that many characters of
+        the first ones are not in the text."""
+        return Offsets(self._bytes, start)
 
     def chat_logprobs(self, part: Part) -> dict[str, Any]:
         """In the form of chat completions."""
@@ -158,19 +180,14 @@ class Vocabulary:
         return {str(token): own, **found}
 
     def text_logprobs(
-        self, tokens: Sequence[int], scores: Sequence[TokenLogprobs | None], start: int
+        self, tokens: Sequence[int], scores: Sequence[TokenLogprobs | None], offsets: Offsets
     ) -> dict[str, Any]:
-        """In the form of completions: the first token of a prompt has none. `start`: characters before the tokens,
-        below 0 if that many characters of the first ones are not in the text."""
-        offsets = []
-        for token in tokens:
-            offsets.append(max(0, start))
-            start += self.size(token)
+        """In the form of completions: the first token of a prompt has none. `offsets`: those of this text."""
         return {
             "tokens": [self.text(token) for token in tokens],
             "token_logprobs": [None if one is None else _finite(one.logprob) for one in scores],
             "top_logprobs": [self._named(*pair) for pair in zip(tokens, scores, strict=True)],
-            "text_offset": offsets,
+            "text_offset": [offsets.next(token) for token in tokens],
         }
 
     def _named(self, token: int, scores: TokenLogprobs | None) -> dict[str, float] | None:

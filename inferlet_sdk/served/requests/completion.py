@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from inferlet_sdk.context import Context
 from inferlet_sdk.served.errors import of_field
-from inferlet_sdk.served.fields import Fields, is_tokens
+from inferlet_sdk.served.fields import Fields, tokens_of
 from inferlet_sdk.served.requests.wanted import MOST_ALTERNATIVES, Place, Wanted, check_known
 
 USUAL_TOKENS = 16
@@ -65,8 +65,9 @@ def _prompts(fields: Fields) -> list[Prompt]:
         return [given]
     if not isinstance(given, list) or not given:
         raise fields.wrong("prompt", "a text, a list of texts, a list of token ids, or a list of such lists")
-    if is_tokens(given):
-        return [list(given)]
-    if all(isinstance(one, str) or (is_tokens(one) and one) for one in given):
-        return list(given)
+    if (tokens := tokens_of(given)) is not None:
+        return [tokens]
+    prompts = [one if isinstance(one, str) else tokens_of(one) for one in given]
+    if all(one is not None and (one or isinstance(one, str)) for one in prompts):
+        return [one for one in prompts if one is not None]
     raise fields.wrong("prompt", "a text, a list of texts, a list of token ids, or a list of such lists")

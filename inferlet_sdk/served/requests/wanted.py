@@ -171,9 +171,6 @@ def _sampler(fields: Fields, model: str) -> Sampler:
     if repetition != 1 and (presence or frequency):
         reason = "looks at the prompt, too, so it does not go with presence_penalty and frequency_penalty"
         raise fields.refuse("repetition_penalty", reason)
-    seed = fields.get("seed")
-    if seed is not None and type(seed) is not int:
-        raise fields.wrong("seed", "a whole number")
     return Sampler(
         temperature=fields.number("temperature", 0, 100, advised.get("temperature", 1.0)),
         top_k=max(fields.whole("top_k", -1, default=int(advised.get("top_k", 0))), 0),
@@ -184,7 +181,7 @@ def _sampler(fields: Fields, model: str) -> Sampler:
         presence_penalty=presence,
         frequency_penalty=frequency,
         logit_bias=_logit_bias(fields, model),
-        seed=None if seed is None else seed % 2**64,
+        seed=fields.seed("seed"),
         window=0,
     )
 

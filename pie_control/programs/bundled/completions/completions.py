@@ -66,8 +66,9 @@ async def choice_of(answer: Answer, vocabulary: Vocabulary | None, echo: Echo, i
     choice = {"index": answer.number, "text": text, "finish_reason": answer.finish_reason, "logprobs": None}
     if vocabulary is not None:
         tokens, scores = (echo.tokens, echo.scores) if is_shown else ((), ())
-        unseen = sum(map(vocabulary.size, tokens)) - len(echo.text) if is_shown else 0  # what the prompt begins with
-        choice["logprobs"] = vocabulary.text_logprobs([*tokens, *part.tokens], [*scores, *part.logprobs], -unseen)
+        unseen = vocabulary.length(tokens) - len(echo.text) if is_shown else 0  # what the prompt begins with
+        offsets = vocabulary.offsets(-unseen)
+        choice["logprobs"] = vocabulary.text_logprobs([*tokens, *part.tokens], [*scores, *part.logprobs], offsets)
     if answer.wanted.token_ids:
         choice |= {"prompt_token_ids": list(echo.tokens), "token_ids": list(part.tokens)}
     return choice
@@ -75,17 +76,16 @@ async def choice_of(answer: Answer, vocabulary: Vocabulary | None, echo: Echo, i
 
 async def stream(args: Args, reply: Reply, answer: Answer, vocabulary: Vocabulary | None, usage: Usage) -> None:
     """Sends a continuation as it is written; the last chunk tells why it ended."""
-    length = 0
+    offsets = vocabulary.offsets() if vocabulary is not None else None
     piece = {"index": answer.number, "text": TEXT_PLACE, "finish_reason": None, "logprobs": None}
     async for part in answer.parts(frame=reply.frame(piece)):
         if not part.text and not part.tokens:
             continue
         choice = {"index": answer.number, "text": part.text, "finish_reason": None, "logprobs": None}
-        if vocabulary is not None and part.tokens:
-            choice["logprobs"] = vocabulary.text_logprobs(part.tokens, part.logprobs, length)
+        if vocabulary is not None and offsets is not None and part.tokens:
+            choice["logprobs"] = vocabulary.text_logprobs(part.tokens, part.logprobs, offsets)
         if answer.wanted.token_ids:
             choice["token_ids"] = list(part.tokens)
-        length += len(part.text)
         await args.send(reply.chunk(choice, **so_far(answer, usage)))
     end = {"index": answer.number, "text": "", "finish_reason": answer.finish_reason, "logprobs": None}
     await args.send(reply.chunk(end, **so_far(answer, usage)))

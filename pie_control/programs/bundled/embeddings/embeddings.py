@@ -7,7 +7,7 @@ from typing import Any
 from inferlet_sdk import Args, TooLong, inferlet
 from inferlet_sdk.retrieval.embedding import embed, text_tokens
 from inferlet_sdk.served import Fields, Place, Refused, check_model, of_field, served, too_long
-from inferlet_sdk.served.fields import is_tokens
+from inferlet_sdk.served.fields import tokens_of
 from inferlet_sdk.traits import get_model_info
 
 MOST_INPUTS = 2048
@@ -51,12 +51,15 @@ async def main(args: Args) -> dict[str, Any]:
 def inputs_of(fields: Fields) -> list[Any]:
     """What `input` holds: a text, a list of texts, a list of tokens, or a list of those."""
     given = fields.get("input")
-    if isinstance(given, str) or (given and is_tokens(given)):
+    if isinstance(given, str) or (given and tokens_of(given) is not None):
         given = [given]
-    is_list = isinstance(given, list) and 0 < len(given) <= MOST_INPUTS
-    if not is_list or not (all(isinstance(one, str) for one in given) or all(map(is_tokens, given))):
-        raise fields.wrong("input", f"a text, a list of token ids, or a list of 1 to {MOST_INPUTS} of either")
-    return list(given)
+    if isinstance(given, list) and 0 < len(given) <= MOST_INPUTS:
+        if all(isinstance(one, str) for one in given):
+            return list(given)
+        inputs = [tokens for one in given if (tokens := tokens_of(one)) is not None]
+        if len(inputs) == len(given):
+            return inputs
+    raise fields.wrong("input", f"a text, a list of token ids, or a list of 1 to {MOST_INPUTS} of either")
 
 
 def written(vector: "array[float]", form: str) -> str | list[float]:

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from inferlet_sdk import Args, Context
+from inferlet_sdk.served import Vocabulary
 from pie_control.authoring.native.program import Source
 from pie_control.authoring.native.server import NativeServer
 from tests.control.programs.bundled.launching import BUNDLED, Ask, asking
@@ -99,6 +100,30 @@ def test_texts_begin_as_the_tokenizer_says(ask: Ask, own: Any, server: NativeSer
     assert prompt(BEGIN, add_special_tokens=False) == prompt(own["prompt"][1:]) == own["prompt"][1:]
     assert prompt(f"<|begin|>{BEGIN}") == own["prompt"]  # not twice
     assert ask(prompt=BEGIN, add_special_tokens=1).error["param"] == "add_special_tokens"
+
+
+def test_offsets_are_places_in_the_text_where_a_character_takes_several_tokens(ask: Ask) -> None:
+    prompt = "ok é🙂 now"
+    choice = ask(prompt=prompt, **GREEDY, echo=True, logprobs=0).body["choices"][0]
+    told = choice["logprobs"]
+    assert any(one.startswith("bytes:") for one in told["tokens"])
+    for token, offset in zip(told["tokens"], told["text_offset"], strict=True):
+        if not token.startswith(("bytes:", "<")):
+            assert choice["text"][offset : offset + len(token)] == token
+    streamed = Vocabulary.__new__(Vocabulary)
+    streamed._bytes = [bytes([one]) for one in range(256)]
+    offsets = streamed.offsets()
+    assert [offsets.next(one) for one in "é🙂!".encode()] == [0, 0, 1, 1, 1, 1, 2]
+
+
+def test_numbers_may_be_written_with_a_point(ask: Ask, own: Any) -> None:
+    sampled = {"prompt": BEGIN, "max_tokens": 4.0, "temperature": 1}
+    assert ask(**sampled, seed=3.0).text == ask(**sampled, seed=3).text
+    tokens = [float(one) for one in own["prompt"]]
+    assert ask(prompt=tokens, **GREEDY, stop_token_ids=[5.0]).text == ask(prompt=BEGIN, **GREEDY).text
+    assert ask(prompt=[tokens], **GREEDY).text == ask(prompt=BEGIN, **GREEDY).text
+    for wrong in ({"seed": 3.5}, {"seed": True}, {"seed": 1e400}, {"stop_token_ids": [1.5]}, {"prompt": [0.5]}):
+        assert ask(**{"prompt": BEGIN, **wrong}).error["param"] == next(iter(wrong))
 
 
 def test_echo(ask: Ask, own: Any) -> None:
