@@ -51,7 +51,7 @@ def check_values(config: Mapping[str, Any]) -> None:
             check_values(value)
         elif key in BOUNDS:
             for each in value if isinstance(value, list) and value else [value]:
-                check_whole(key, each)
+                check_whole(key, each, least=0)
         elif key in NOT_NEGATIVE and not is_number(value, above=-1e-300):
             raise wrong(key, "a number that is at least 0", value)
     check_heads(config.get("num_attention_heads"), config.get("num_key_value_heads"))

@@ -14,6 +14,9 @@ from transformers import PreTrainedModel
 from ...errors import CheckpointError
 from .code import text_of
 
+FACTORS = {"falcon_h1": "embedding_multiplier"}
+"""Types whose base multiplies the vectors of tokens, but not vectors that it is given; its attribute has the factor."""
+
 
 class _Output(tuple[Tensor]):
     """Hidden states, as a base gives them: also by name. It has every other attribute that a head may pass on: None.
@@ -97,6 +100,8 @@ class Base:
         per_layer = getattr(base.config, "hidden_size_per_layer_input", None)
         self.asks_for_tokens = bool(per_layer) and hasattr(base, "get_per_layer_inputs")
         """Whether layers have embeddings of their own."""
+        self.factor: float = getattr(base, FACTORS.get(base.config.model_type, ""), 1.0)
+        """What the vectors of tokens are multiplied by before it gets them."""
         takes = inspect.signature(base.forward).parameters
         self._cache_name = "cache_params" if "cache_params" in takes else "past_key_values"
 

@@ -98,6 +98,8 @@ def read(raw: Mapping[str, Any], architecture: str) -> Any:
     kind = raw.get("model_type")
     named = kind if isinstance(kind, str) else ""
     known = MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.get(named) or SEEING.get(named)
+    if known and _letters(architecture) in (_letters(known), _letters(f"{named}ForCausalLM")):
+        architecture = known
     if architecture not in (known, SEEING.get(named)):
         raise CheckpointError(
             f"config.json: architecture {architecture} is not supported: Pie has no such family, and transformers "
@@ -124,6 +126,11 @@ def read(raw: Mapping[str, Any], architecture: str) -> Any:
     if config.model_type not in (MODEL_FOR_CAUSAL_LM_MAPPING_NAMES if config is text else SEEING):
         raise CheckpointError(f"config.json: model_type {config.model_type!r} is no causal model")
     return config
+
+
+def _letters(name: str) -> str:
+    """The letters and digits of a name: code in checkpoints writes names of types in other ways than transformers."""
+    return "".join(filter(str.isalnum, name)).lower()
 
 
 def _wrong_field(key: str, values: Mapping[str, Any]) -> CheckpointError:

@@ -48,7 +48,7 @@ class BorrowedModel:
 
     def embed(self, tokens: Tensor) -> Tensor:
         vectors: Tensor = self._embedding(tokens)
-        return vectors
+        return vectors if self._base.factor == 1 else vectors * self._base.factor
 
     def forward(
         self,

@@ -123,13 +123,18 @@ def freeze_positions(model: Any, context: int, device: torch.device) -> None:
             given = {} if layer is None else {"layer_type": layer}
             module(torch.zeros(1, 1, 1, device=device), torch.tensor([[context - 1]], device=device), **given)
         if following:
-            stop_following(module)
+            stop_following(module, context)
 
 
-def stop_following(module: Any) -> None:
-    """Makes a module keep the rotations that it has."""
+def stop_following(module: Any, context: int = 1) -> None:
+    """Makes a module keep the rotations that it has, with the scale for texts of this context, where there are two."""
     kinds = module.rope_type
     module.rope_type = dict.fromkeys(kinds, "default") if isinstance(kinds, dict) else "default"
+    parameters = module.config.rope_parameters
+    if "long_mscale" in parameters:
+        which = "long_mscale" if context > parameters["original_max_position_embeddings"] else "short_mscale"
+        module.config = copy.copy(module.config)
+        module.config.rope_parameters = parameters | {"rope_type": "default", "attention_factor": parameters[which]}
 
 
 def following_of(module: Any) -> list[str | None]:

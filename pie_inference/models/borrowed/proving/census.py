@@ -31,6 +31,10 @@ from .host_reads import HostReads
 from .turning import Traced, why_fixed
 
 ROWS = 3
+STATES_ALONE = (1 << 13, 1 << 20)
+"""The default context and the longest one of models without attention: a state has no end."""
+WINDOW_IN_MASKS = ("phimoe",)
+"""Types whose layers all have the window of config.json, of which their code tells masks alone."""
 
 
 class _Refused(Exception):
@@ -63,7 +67,7 @@ def survey(config: Any, small: bool = False) -> Survey:
     state, found = () if cache is None else shared_parts(model, parts_of(cache)), attentions.found
     _check(name, found, state, embeds, hidden[0])
     sizes = (embeds.shape[-1], logits.shape[-1])
-    context = _context(text_of(config), base.first_position)
+    context = _context(text_of(config), base.first_position) if found else _context_of_states(text_of(config))
     return Survey(
         *(tuple(found), *sizes, linears.irregular, *context, state),
         fixed_positions=why_fixed(model, found, bool(following)),
@@ -196,6 +200,12 @@ def _context(config: Any, first_position: int) -> tuple[int, int]:
     return min(context.served, longest), longest
 
 
+def _context_of_states(config: Any) -> tuple[int, int]:
+    """Those of a model that attends to nothing, whose config.json need not name any."""
+    named = getattr(config, "max_position_embeddings", None)
+    return STATES_ALONE if named is None else (named, named)
+
+
 def _check(name: str, found: list[Heads], state: Sequence[StatePart], embeds: Tensor, hidden: Tensor) -> None:
     def refuse(reason: str) -> None:
         raise CheckpointError(f"config.json: {name} is not supported: {reason}")
@@ -226,7 +236,7 @@ def _heads(
     kinds, layer = getattr(own, "layer_types", None), getattr(module, "layer_idx", None)
     kind = kinds[layer] if kinds and layer is not None and layer < len(kinds) else None
     window = more.get("sliding_window")
-    if window is None and kind == "sliding_attention":
+    if window is None and (kind == "sliding_attention" or own.model_type in WINDOW_IN_MASKS):
         window = own.sliding_window
     scale, width, cap = more.get("scaling"), query.shape[3], more.get("softcap")
     return Heads(

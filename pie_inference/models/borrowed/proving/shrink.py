@@ -144,7 +144,9 @@ def _small(name: str, value: Any, values: Mapping[str, Any], count: Any, layers:
     if isinstance(value, bool) or value is None:
         return value
     if name.startswith("rope_") and isinstance(value, dict):
-        return _small_rotation(value)
+        return _small_rotation(value, 4 if values.get("qk_rope_head_dim") else 8)
+    if name == "linear_attn_config":
+        return {own: _small(f"linear_{own}", each, values, None, layers) for own, each in value.items()}
     if name.endswith("token_id"):
         return [TOKEN] if isinstance(value, list) else min(value, TOKEN)
     if isinstance(value, list):
@@ -163,13 +165,13 @@ def _small_kv_heads(value: int, values: Mapping[str, Any]) -> int:
     return min(4 if value == heads else 2, value)
 
 
-def _small_rotation(value: Mapping[str, Any]) -> dict[str, Any]:
-    """Parameters of rotary positions, with as many factors as a small head has pairs."""
-    pairs = max(1, int(8 * (value.get("partial_rotary_factor") or 1.0)))
+def _small_rotation(value: Mapping[str, Any], most: int) -> dict[str, Any]:
+    """Parameters of rotary positions, with as many factors as a small head has pairs: at `most` so many."""
+    pairs = max(1, int(most * (value.get("partial_rotary_factor") or 1.0)))
     small: dict[str, Any] = {}
     for name, each in value.items():
         if isinstance(each, dict):
-            small[name] = _small_rotation(each)
+            small[name] = _small_rotation(each, most)
         elif name in ("short_factor", "long_factor") and isinstance(each, list):
             small[name] = each[:pairs]
         else:
