@@ -1,10 +1,13 @@
-"""Texts for people, and texts that wait to become tokens."""
+"""Texts for people, JSON texts, and texts that wait to become tokens."""
 
 from __future__ import annotations
 
+import json
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import groupby
+from typing import Any
 
 SHOWN = 40
 
@@ -12,6 +15,30 @@ SHOWN = 40
 def shown(text: str) -> str:
     """The end of a text, as `repr` writes it."""
     return repr(text) if len(text) <= SHOWN else "..." + repr(text[-SHOWN:])
+
+
+def json_text(value: Any) -> str:
+    """The JSON text of what JSON has. Raises as `json.dumps` does, and ValueError for NaN and infinities, which JSON
+    has not: it says where one is."""
+    try:
+        return json.dumps(value, allow_nan=False)
+    except ValueError as error:
+        raise ValueError(_not_finite(value) or str(error)) from None
+
+
+def _not_finite(value: Any) -> str:
+    """What to do about a number that is none of JSON; "": there is none."""
+    left: list[tuple[str, Any]] = [("$", value)]
+    seen: set[int] = set()
+    while left:
+        path, one = left.pop()
+        if isinstance(one, float) and not math.isfinite(one):
+            return f"{path} is {one}, which is no number of JSON: give null (None) or a text for it"
+        if isinstance(one, dict | list | tuple) and id(one) not in seen:
+            seen.add(id(one))
+            parts = one.items() if isinstance(one, dict) else enumerate(one)
+            left += [(f"{path}[{key!r}]", part) for key, part in parts]
+    return ""
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,6 @@ constrained text after something else, or choose tokens themselves:
 
 from __future__ import annotations
 
-import json
 from base64 import b64decode
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -19,6 +18,7 @@ from typing import Any, Self
 from inferlet_sdk import bindings, traits
 from inferlet_sdk.dropped import drop, give_back
 from inferlet_sdk.errors import InvalidState
+from inferlet_sdk.texts import json_text
 from inferlet_sdk.traits.arguments import flag, wrong
 from inferlet_sdk.traits.arguments import text as checked_text
 from inferlet_sdk.traits.grammar.matchers import Advanced, GrammarState
@@ -26,7 +26,7 @@ from inferlet_sdk.traits.grammar.matchers import Advanced, GrammarState
 
 def _written(schema: Mapping[Any, Any]) -> str:
     try:
-        return json.dumps(schema)
+        return json_text(schema)
     except (TypeError, ValueError, RecursionError) as error:
         raise TypeError(f"schema: it cannot be written as JSON: {error}") from None
 

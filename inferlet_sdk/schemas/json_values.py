@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 from typing import Any, NoReturn
 
@@ -97,7 +98,7 @@ def parse_json(text: str) -> Any:
     if _too_deep(text):
         raise SchemaMismatch(f"lists and objects are nested more than {DEEPEST} levels deep", text=text)
     try:
-        return json.loads(text, parse_constant=_refuse)
+        return json.loads(text, parse_constant=_refuse, parse_float=_finite)
     except (ValueError, RecursionError) as error:
         scanner.feed(text)
         if not scanner.done and not (text.strip() and scanner.depth == 0 and text.strip()[0] not in '"{['):
@@ -107,6 +108,13 @@ def parse_json(text: str) -> Any:
 
 def _refuse(name: str) -> NoReturn:
     raise ValueError(f"{name} is no JSON number")
+
+
+def _finite(text: str) -> float:
+    number = float(text)
+    if math.isinf(number):
+        raise ValueError(f"{told(text)} is larger than any number here")
+    return number
 
 
 def _too_deep(text: str) -> bool:

@@ -8,15 +8,17 @@ import enum
 import json
 from typing import Any
 
+from inferlet_sdk.texts import json_text
+
 
 def to_json(value: Any) -> str:
     """The JSON text of a value, which `from_json` reads with the value's type.
 
     A dataclass (its fields with `init`) and a NamedTuple are objects, an Enum is its value, a set is a list (sorted if
     it can be), a date, time or datetime is text in ISO 8601. Raises TypeError for what has no JSON, ValueError if a
-    value contains itself.
+    value contains itself, or NaN or an infinity.
     """
-    return json.dumps(plain(value))
+    return json_text(plain(value))
 
 
 def plain(value: Any) -> Any:

@@ -7,7 +7,6 @@ parameter and says what it takes. Lists are checked by `array`, at 20 ns a numbe
 
 from __future__ import annotations
 
-import json
 from array import array
 from collections.abc import Iterable, Mapping
 from inspect import isawaitable
@@ -16,6 +15,7 @@ from typing import Any, Protocol
 from inferlet_sdk.addresses import Addresses, Embeds, Pages, Slots
 from inferlet_sdk.errors import TooLong
 from inferlet_sdk.futures import HostFuture
+from inferlet_sdk.texts import json_text
 
 MOST_TEXT, MOST_TOKENS = 4 << 20, 131_072
 """Characters of a text, and numbers in a list of tokens, that one call may pass: the sandbox ends an inferlet whose
@@ -134,7 +134,7 @@ def as_json(value: Any, name: str) -> str:
         if not isinstance(item, Mapping):
             raise wrong(f"{name}[{place}]", "a mapping, such as {'role': 'user', 'content': '...'}", item)
     try:
-        return _short(json.dumps(items), name)
+        return _short(json_text(items), name)
     except (TypeError, ValueError, RecursionError) as error:
         raise TypeError(f"{name}: cannot be written as JSON: {error}") from None
 

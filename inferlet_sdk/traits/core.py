@@ -15,6 +15,7 @@ from inferlet_sdk.dropped import give_back
 from inferlet_sdk.errors import QuotaExceeded, call
 from inferlet_sdk.event_loop import until_any_done
 from inferlet_sdk.futures import HostFuture, await_done
+from inferlet_sdk.texts import json_text
 from inferlet_sdk.traits.arguments import LARGEST_U64, HasQueue, number, queue_number, whole, wrong
 from inferlet_sdk.traits.arguments import text as checked_text
 from inferlet_sdk.traits.outside.blobs import Message, take_message, take_message_if_any
@@ -194,9 +195,9 @@ def receive_from(handle: int) -> HostFuture[Message | None]:
 
 def set_result(value: Any) -> None:
     """Sets the result for the client, as JSON. The last call counts; a return value of `main` other than None sets it
-    too.
+    too. Raises ValueError for NaN and infinities, which JSON has not.
     """
-    call(bindings.core.set_result, json.dumps(value))
+    call(bindings.core.set_result, json_text(value))
 
 
 def log(message: object, level: LogLevel = "info") -> None:

@@ -53,6 +53,11 @@ def test_a_post_has_a_body_and_says_what_it_is(host: NativeHost, given: Any, bod
     [
         ({"json": 1, "text": "x"}, TypeError, "give one of json, text and data"),
         ({"json": object()}, TypeError, "json: cannot be written"),
+        (
+            {"json": {"a": [1, float("nan")]}},
+            TypeError,
+            r"json: cannot be written as JSON: \$\['a'\]\[1\] is nan, which is",
+        ),
         ({"data": "text"}, TypeError, "data: give bytes"),
         ({"headers": [("a", "b")]}, TypeError, "headers: give a mapping"),
         ({"headers": {"a": 1}}, TypeError, r"headers\['a'\]: give text"),

@@ -168,6 +168,10 @@ def test_a_module_level_dataclass_finds_its_module() -> None:
         ("x = 1", "no entry: decorate a function with @inferlet"),
         ("def main(a): return b''", "result (bytes) cannot be sent as JSON"),
         ("def main(a): return {'a': [1, {2, b''}]}", "the result['a'][1]["),
+        (
+            "def main(a): return {'a': [1, float('inf')]}",
+            "$['a'][1] is inf, which is no number of JSON: give null (None)",
+        ),
         ("import sys\ndef main(a): sys.exit(3)", "exited with code 3"),
         ("import sys\ndef main(a): sys.exit('no luck')", "no luck"),
         ("import sys\ndef main(a): sys.exit('\\ud800')", "\\ud800"),

@@ -15,6 +15,7 @@ from inferlet_sdk.dropped import drop
 from inferlet_sdk.errors import call
 from inferlet_sdk.event_loop import wait_for, waited_for
 from inferlet_sdk.futures import HostFuture, await_done
+from inferlet_sdk.texts import json_text
 from inferlet_sdk.traits.arguments import number, whole, wrong
 from inferlet_sdk.traits.arguments import text as checked_text
 from inferlet_sdk.traits.outside.blobs import take_message_if_any
@@ -195,8 +196,10 @@ def _arguments(args: Sequence[Any], kwargs: Mapping[str, Any], env: dict[str, st
 
 def _as_json(value: Any, name: str) -> str:
     try:
-        return json.dumps(value)
-    except (TypeError, ValueError, RecursionError):
+        return json_text(value)
+    except ValueError as error:
+        raise ValueError(f"{name}: {error}") from None
+    except (TypeError, RecursionError):
         raise wrong(name, "text, a number, True, False, None, or lists and dicts of these", value) from None
 
 

@@ -13,6 +13,7 @@ from inferlet_sdk.dropped import drop
 from inferlet_sdk.errors import RequestFailed, call
 from inferlet_sdk.event_loop import wait_for, waited_for
 from inferlet_sdk.futures import HostFuture
+from inferlet_sdk.texts import json_text as written
 from inferlet_sdk.traits.arguments import number, whole, wrong
 from inferlet_sdk.traits.arguments import text as checked_text
 from inferlet_sdk.traits.outside.blobs import Blob
@@ -294,7 +295,7 @@ def _body(json: Any, text: str | None, data: Any) -> tuple[bytes, str | None, di
         raise TypeError("give one of json, text and data")
     if json is not None:
         try:
-            return json_text.dumps(json).encode(), "application/json", {}
+            return written(json).encode(), "application/json", {}
         except (TypeError, ValueError, RecursionError) as error:
             raise TypeError(f"json: cannot be written as JSON: {error}") from None
     if text is not None:

@@ -175,6 +175,7 @@ WRONG: list[tuple[Any, str, str]] = [
     (int, "1.5", "$: expected an integer, got 1.5"),
     (float, "1" + "0" * 400, "$: the number is too large"),
     (list[int], "[NaN]", "$: not JSON: NaN is no JSON number"),
+    (list[float], "[-1e999]", '$: not JSON: "-1e999" is larger than any number here'),
     (list[int], "[1,]", "$: not JSON"),
     (int, "nope", "$: not JSON"),
     (dict[str, int], '{"a": "' + "x" * 100 + '"}', '$.a: expected an integer, got "xxx'),

@@ -90,6 +90,7 @@ def circle() -> list[Any]:
     [
         (lambda: {"a": b"x"}, TypeError, "bytes is not JSON serializable"),
         (circle, ValueError, "it contains itself"),
+        (lambda: [1.5, {"p": float("-inf")}], ValueError, r"\$\[1\]\['p'\] is -inf, which is no number of JSON"),
         (lambda: Item, TypeError, "type is not JSON serializable"),
     ],
 )
