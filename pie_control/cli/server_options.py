@@ -24,13 +24,18 @@ PROBE_SECONDS = 0.5
 DEFAULT_SERVER = f"http://{DEFAULT_HOST}:{DEFAULT_PORT}"
 
 
-def add_server(parser: argparse.ArgumentParser) -> None:
-    """Adds `--server` and `--token`."""
+def add_server(parser: argparse.ArgumentParser, default: str | None = None) -> None:
+    """Adds `--server` and `--token`. `default`: argparse.SUPPRESS where a parser above this one has them, too."""
     parser.add_argument(
-        "--server", metavar="URL", help=f"address of the server (default: $PIE_SERVER or {DEFAULT_SERVER})"
+        "--server",
+        metavar="URL",
+        default=default,
+        help=f"address of the server (default: $PIE_SERVER or {DEFAULT_SERVER})",
     )
     parser.add_argument(
-        "--token", help="of a tenant, where the server asks for one; $PIE_TOKEN hides it better (default: that)"
+        "--token",
+        default=default,
+        help="of a tenant, where the server asks for one; $PIE_TOKEN hides it better (default: that)",
     )
 
 
@@ -93,6 +98,8 @@ def add_settings(
 def _metavar(setting: Field[Any]) -> str:
     if setting.name in TUPLE_METAVARS:
         return TUPLE_METAVARS[setting.name]
+    if setting.name.endswith("_days"):
+        return "DAYS"
     return "|".join(setting.metadata["choices"]) or METAVARS[type(setting.default)]
 
 

@@ -114,6 +114,13 @@ def find_adapter(text: str, models: Sequence[ModelPath], others: bool) -> Adapte
     return AdapterPath(name, model, str(folder))
 
 
+def find_adapter_dir(given: str) -> str:
+    """The folder whose subfolders clients may load as adapters; raises ConfigError."""
+    if given and not Path(given).expanduser().is_dir():
+        raise ConfigError(f"adapter-dir: no folder {given}: make it, or give another one")
+    return str(Path(given).expanduser()) if given else ""
+
+
 def _shipped_model(folder: str) -> Path:
     # Found without importing the package, so that the control process never loads torch.
     spec = importlib.util.find_spec("pie_inference")

@@ -8,7 +8,7 @@ from dataclasses import Field, dataclass, field, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pie_control.config.paths import AdapterPath, ModelPath, find_accounts, find_adapter, model_paths
+from pie_control.config.paths import AdapterPath, ModelPath, find_accounts, find_adapter, find_adapter_dir, model_paths
 from pie_control.config.workers import find_secret, pace_of, remote_of
 from pie_control.host_memory import machine_memory
 from pie_inference.options import (
@@ -172,6 +172,7 @@ class ServerConfig:
             max_guest_bytes=self.max_guest_bytes or machine_memory() // 2,
             models=models,
             adapters=tuple(find_adapter(text, models, bool(self.remote_workers)) for text in self.adapter),
+            adapter_dir=find_adapter_dir(self.adapter_dir),
             worker_secret=find_secret(self.worker_secret, self.secret_file, self.remote_workers),
             accounts=find_accounts(self.tenants) if self.tenants else None,
             cache_dir=str(Path(self.cache_dir or default_cache_dir()).expanduser()),

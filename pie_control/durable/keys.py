@@ -124,7 +124,14 @@ def add_key(
     budget: Budget = NO_BUDGET,
     max_inferlets: int | None = None,
 ) -> KeyRecord:
-    """Keeps a new key. `expires`: seconds since the epoch."""
+    """Keeps a new key. `expires`: seconds since the epoch. Raises ConfigError for the name of a valid one, which could
+    not be revoked by it any more."""
+    for other in list_keys(database):
+        if other.name == name and other.is_valid(time.time()):
+            raise ConfigError(
+                f"{other.tenant} has a valid key {name!r}: give another name, or revoke that one first by `pie keys "
+                f"revoke {other.id}`"
+            )
     id_, bounds = f"key_{uuid.uuid4().hex[:12]}", (*astuple(budget), max_inferlets)
     record = KeyRecord(id_, tenant, name, ending, tuple(may), time.time(), expires, None, *bounds)
     values = (id_, tenant, name, ending, ",".join(may), record.created, expires, None, *bounds, digest)

@@ -66,7 +66,8 @@ class ProgramInfo:
 
 @dataclass(frozen=True)
 class Program:
-    """A program as its owner knows it; its content stays on disk. `name`: the newest one, or ""; `file`: see `Kept`."""
+    """A program as its owner knows it; its content stays on disk. `name`: the one that
+    it was asked for by, else the newest one, or ""; `file`: see `Kept`."""
 
     hash: str
     name: str
@@ -328,8 +329,10 @@ class ProgramStore:
 
     def get(self, reference: str, owner: str = DEFAULT_OWNER) -> Program:
         """Finds a program of a tenant by hash, by name, or by a unique beginning of its hash; raises UnknownName,
-        BadRequest."""
-        return self._program(self._shelf(owner).find(reference), owner)
+        BadRequest. By one of its names it is found under that."""
+        shelf = self._shelf(owner)
+        program = self._program(shelf.find(reference), owner)
+        return replace(program, name=reference) if shelf.named(reference) else program
 
     def all(self, owner: str = DEFAULT_OWNER) -> Iterator[Program]:
         """The programs of a tenant."""

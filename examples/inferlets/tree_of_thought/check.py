@@ -14,6 +14,7 @@ from pie_control.client import Client
 MODELS = ["demo-reasoner"]
 PAPER_LINES = 198
 LEAST = 6
+IN_VLLM, IN_SGLANG = "no", "in part: as a program of the client"
 AT_ONCE = 3
 MOST_SAMPLES = 64
 

@@ -23,33 +23,40 @@ COLUMNS = ("NAME", "MODEL", "BYTES", "FOLDER")
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declares the options."""
-    parser.add_argument("action", nargs="?", choices=("list", "load", "drop"), default="list")
-    parser.add_argument(
-        "adapters", nargs="*", metavar="NAME[=FOLDER]", help="load: names with their folders on the server; drop: names"
-    )
-    parser.add_argument("--model", default="", help="the model that they belong to (default: the server's first)")
-    parser.add_argument("--json", action="store_true", help="list: print all fields as JSON")
-    add_server(parser)
+    _add_list(parser)
+    actions = parser.add_subparsers(metavar="ACTION", dest="action")
+    _add_list(actions.add_parser("list", help="list all (the default)", allow_abbrev=False), again=True)
+    load = actions.add_parser("load", help="load adapters, one after the other", allow_abbrev=False)
+    load.add_argument("adapters", nargs="+", metavar="NAME=FOLDER", help="a name, and a folder inside --adapter-dir")
+    drop = actions.add_parser("drop", help="drop adapters", allow_abbrev=False)
+    drop.add_argument("adapters", nargs="+", metavar="NAME", help="of one that is loaded")
+    for action in (load, drop):
+        action.add_argument("--model", default="", help="the model that they belong to (default: the server's first)")
+        add_server(action, argparse.SUPPRESS)
+
+
+def _add_list(parser: argparse.ArgumentParser, again: bool = False) -> None:
+    default = argparse.SUPPRESS if again else None
+    parser.add_argument("--json", action="store_true", default=default, help="list: print all fields as JSON")
+    add_server(parser, default)
 
 
 def execute(options: argparse.Namespace) -> int:
     """Does it in order; the first that fails is an error."""
     from pie_control.client import SyncClient
 
-    if (options.action == "list") == bool(options.adapters):
-        raise BadRequest(f"`pie adapters {options.action}` takes {'no' if options.adapters else 'one or more'} names")
-    given = [name.partition("=") for name in options.adapters]
+    given = [name.partition("=") for name in getattr(options, "adapters", ())]
     if any(bool(folder) != (options.action == "load") for _, _, folder in given):
         raise BadRequest("`pie adapters load` takes NAME=FOLDER, `pie adapters drop` takes NAME")
     with SyncClient(server_of(options) or DEFAULT_SERVER, token_of(options)) as client:
-        if options.action == "list":
-            adapters = client.adapters()
-            write_line(json.dumps(adapters, indent=2) if options.json else format_table(COLUMNS, map(_row, adapters)))
         for name, _, folder in given:
             if options.action == "load":
                 client.load_adapter(name, folder, options.model)
             else:
                 client.drop_adapter(name, options.model)
+        if not given:
+            adapters = client.adapters()
+            write_line(json.dumps(adapters, indent=2) if options.json else format_table(COLUMNS, map(_row, adapters)))
     return 0
 
 

@@ -51,6 +51,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def execute(options: argparse.Namespace) -> int:
     """Becomes the worker; returns only if that cannot be."""
     from pie_control.config import LISTEN_VARIABLE, build_config
+    from pie_control.config.workers import find_secret
     from pie_control.inference_client.process import PACED_WORKER, WORKER, worker_environment
     from pie_inference.options import option_fields
 
@@ -64,6 +65,7 @@ def execute(options: argparse.Namespace) -> int:
     if len(config.models) != 1:
         raise ConfigError("a worker serves one model: start one worker for each")
     (model,) = config.models
+    find_secret(config.worker_secret, config.secret_file, (listen,))
     place = ["--listen", listen]
     if config.secret_file:
         place += ["--secret-file", config.secret_file]

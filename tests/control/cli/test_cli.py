@@ -114,6 +114,10 @@ def test_every_command_has_help_with_examples(command: str, capsys: pytest.Captu
         (["serve", "--worker", "tcp://10.0.0.2:8012"], "so a worker there needs a secret"),
         (["serve", "--worker", "tcp://10.0.0.2"], "the address of a worker is tcp://HOST:PORT"),
         (["serve", "--worker", "tcp://127.0.0.1:1", "--secret-file", "/nowhere"], "cannot read the secret in /nowhere"),
+        (["serve", "--adapter-dir", "/nowhere"], "pie: adapter-dir: no folder /nowhere: make it"),
+        (["worker", "--listen", "tcp://10.0.0.2:8012"], "pie: tcp://10.0.0.2:8012 can be reached from other machines"),
+        (["adapters", "load", "--server", "http://127.0.0.1:1", "x=y"], "no Pie server answers at http://127.0.0.1:1"),
+        (["adapters", "--server", "http://127.0.0.1:1", "drop", "x"], "no Pie server answers at http://127.0.0.1:1"),
         (["worker"], "say where servers find the worker: --listen tcp://ADDRESS:PORT"),
         (["worker", "--listen", "tcp://127.0.0.1:1", "--worker", "tcp://127.0.0.1:2"], "a worker has no workers"),
         (["worker", "--listen", "tcp://127.0.0.1:1", "--model", "demo", "--secret-file", "/nowhere"], "/nowhere"),
@@ -144,6 +148,12 @@ def test_help_of_run_is_short_and_help_all_has_every_setting(capsys: pytest.Capt
     assert {f"--{each.name.replace('_', '-')}" for each in settings()} - whole == {
         f"--{name.replace('_', '-')}" for name in run.OWN_SERVER_SETTINGS
     }
+
+
+def test_help_names_the_unit_of_days(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["serve", "--help"])
+    assert {"--state-days DAYS", "--response-days DAYS"} <= set(re.findall(r"--\w+-days \w+", capsys.readouterr().out))
 
 
 def test_unknown_options_end_with_code_2(capsys: pytest.CaptureFixture[str]) -> None:

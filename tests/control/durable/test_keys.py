@@ -7,9 +7,11 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from pie_control.durable.database import open_database
 from pie_control.durable.keys import Keys, add_key, revoke_key
-from pie_control.errors import StateUnavailable
+from pie_control.errors import ConfigError, StateUnavailable
 
 
 class Failing:
@@ -37,4 +39,17 @@ def test_a_revocation_is_not_lost_when_reading_it_fails(tmp_path: Path) -> None:
     reader.fails = False
     assert keys.look()
     assert not keys.valid(key.created)
+    database.close()
+
+
+def test_a_name_has_one_valid_key(tmp_path: Path) -> None:
+    database = open_database(tmp_path)
+    first = add_key(database, "default", "ci", b"first", "abcd", (), None)
+    with pytest.raises(ConfigError, match=f"default has a valid key 'ci': give another name, .* revoke {first.id}"):
+        add_key(database, "alice", "ci", b"second", "abcd", (), None)
+    revoke_key(database, "ci")
+    expired = add_key(database, "default", "ci", b"third", "abcd", (), 1.0)
+    assert not expired.is_valid(2.0)
+    last = add_key(database, "default", "ci", b"fourth", "abcd", (), None)
+    assert revoke_key(database, "ci").id == last.id
     database.close()

@@ -59,6 +59,7 @@ def test_the_same_content_is_one_program_under_two_names(tmp_path: Path) -> None
     assert first.program == second.program
     assert store.get("a").hash == store.get("b").hash
     assert [program.name for program in store.all()] == ["b"]
+    assert [store.get(asked).title for asked in ("a", "b", first.program, first.program[:8])] == ["a", "b", "b", "b"]
 
 
 def test_a_name_stands_for_its_newest_upload_and_the_answer_says_what_it_replaced(tmp_path: Path) -> None:
@@ -79,7 +80,7 @@ def test_programs_survive_a_restart(tmp_path: Path) -> None:
         before[1].program,
         before[0].program,
     ]
-    assert after.get("text").name == "also text"
+    assert after.get(before[0].program).name == "also text"
     assert read(after, "text") == SOURCE
 
 
