@@ -109,6 +109,7 @@ def _build(
     state: State | None,
 ) -> ServerApi:
     loop, registry = Loop(), Registry(config.limits, config.max_inferlets, state.inferlets if state else None)
+    library.in_use = registry.programs
     observer, meters = _observer(config, registry), Meters()
     if config.accounts is not None:
         meters.use(config.accounts.budgets)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable, Collection
 
 from ..errors import Overloaded
 from .prepared import PreparedPrograms
@@ -21,12 +22,15 @@ class ProgramLibrary:
         self._store = store
         self._prepared = prepared
         self._uploading_bytes = 0
+        self.in_use: Callable[[], Collection[str]] = frozenset
+        """Gives the hashes of programs that are not to be deleted to make room."""
 
     async def upload(
         self, data: bytes, name: str, host: ProgramHost, owner: str = DEFAULT_OWNER, file: str = ""
     ) -> ProgramInfo:
         """Stores a program and makes it ready to launch, with the help of any host; raises BadProgram, BadRequest (a
-        name that cannot be), StorageFull, Overloaded. A program that is refused leaves nothing."""
+        name that cannot be), StorageFull, Overloaded. A program that is refused leaves nothing. Where there is no room,
+        programs without a name go, those first that came first."""
         if self._uploading_bytes and self._uploading_bytes + len(data) > UPLOADING_BYTES:
             raise Overloaded(f"{self._uploading_bytes} bytes of programs are being uploaded: try again in a while")
         self._uploading_bytes += len(data)
@@ -41,16 +45,22 @@ class ProgramLibrary:
         self._store.bound(owner, programs, stored_bytes)
 
     async def _upload(self, program: Program, host: ProgramHost, data: bytes) -> ProgramInfo:
-        self._store.check_room(program)
         try:
             with self._store.arriving(program), keeping():
+                self._make_room(program)
                 await self._prepared.prepare(program, host, data)
                 await asyncio.to_thread(self._store.write, program, data)
+                self._store.count_compiled(program.hash)
+                self._make_room(program)
                 return self._store.enter(program)
         except BaseException:
             if self._store.drop_if_unknown(program):
                 self._prepared.forget(program.hash)
             raise
+
+    def _make_room(self, program: Program) -> None:
+        for gone in self._store.make_room(program, {*self.in_use(), *self._prepared.under_way}):
+            self._prepared.forget(gone)
 
     async def find(self, reference: str, host: ProgramHost, owner: str = DEFAULT_OWNER) -> Program:
         """A program that can be launched on a host, until the caller waits for something else; raises UnknownName,

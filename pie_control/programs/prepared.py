@@ -46,12 +46,15 @@ class PreparedPrograms:
         """Returns when the program can be launched on a host, until the caller waits for something else. However many
         ask for it at a time, it is compiled once."""
         while not self._is_ready(program.hash, host):
-            task = self._under_way.get(program.hash)
+            task = others = self._under_way.get(program.hash)
             if task is None:
                 task = self._under_way[program.hash] = asyncio.create_task(self._prepare(program, host, data))
                 task.add_done_callback(_retrieve)
             try:
                 await asyncio.shield(task)  # others may wait for it
+            except UnknownName:
+                if data is None or others is None:
+                    raise  # else a launch was told that it was deleted, and an upload brings it anew
             except asyncio.CancelledError:
                 if task.cancelled():
                     raise Overloaded("the server stops") from None
@@ -106,6 +109,11 @@ class PreparedPrograms:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+
+    @property
+    def under_way(self) -> tuple[str, ...]:
+        """Programs that are being prepared."""
+        return tuple(self._under_way)
 
     @property
     def kept_bytes(self) -> int:

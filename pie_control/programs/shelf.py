@@ -8,15 +8,16 @@ one; and a beginning must be unique.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
-from ..errors import BadRequest, UnknownName
+from ..errors import BadRequest, StorageFull, UnknownName
 
 MIN_PREFIX = 8
 """Characters of a hash by which a program can be named."""
 MOST_NAME = 128
+FILE_SUFFIXES = (".py", ".zip", ".wasm")
 LOOKS_LIKE_A_HASH = re.compile(rf"[0-9a-fA-F]{{{MIN_PREFIX},}}")
 
 
@@ -33,6 +34,11 @@ def check_name(name: str) -> None:
         raise BadRequest(
             f"the name {name!r} looks like the hash of a program: choose one with other characters than 0-9 and a-f, "
             f"or with fewer than {MIN_PREFIX}"
+        )
+    if "/" in name or name in (".", "..") or name.endswith(FILE_SUFFIXES):
+        raise BadRequest(
+            f"the name {name!r} means a file where a program is named: choose one without `/`, and without "
+            f"{', '.join(FILE_SUFFIXES)} at its end"
         )
 
 
@@ -88,6 +94,37 @@ class Shelf:
                 self._kept[before].names.remove(name)
             kept.names.append(name)
             self._programs[name] = program
+
+    def making_room(
+        self,
+        program: str,
+        name: str,
+        most: int,
+        more_bytes: int,
+        most_bytes: int,
+        bytes_of: Callable[[str], int],
+        used: Collection[str],
+    ) -> list[str]:
+        """Programs that must go so that this one can be kept under this name: those without a name that came first, and
+        none of `used`. `most`: programs, and names. Raises StorageFull if they do not suffice, and names none."""
+        going, count, kept = list[str](), len(self), sum(map(bytes_of, self._kept))
+        left, more = kept, 0 if program in self else more_bytes
+        unnamed = [one for one in self._kept if not (self._kept[one].names or one in used or one == program)]
+        unnamed.sort(key=lambda one: self._kept[one].uploaded, reverse=True)
+        while True:
+            if program not in self and count - len(going) >= most:
+                full = f"{count} programs, which is the limit (--max-programs, or your tenant's own)"
+            elif name and name not in self._programs and self.names >= most:
+                full = f"programs with {self.names} names, which is the limit (--max-programs, or your tenant's own)"
+            elif left + more > most_bytes:
+                full = f"{kept} bytes of programs: {more} more are beyond the limit (--max-stored-program-bytes, or "
+                full += "your own)"
+            else:
+                return going
+            if not unnamed:
+                raise StorageFull(f"you keep {full}; delete some first: `pie delete`, or DELETE /v1/programs/HASH")
+            going.append(unnamed.pop())
+            left -= bytes_of(going[-1])
 
     def copy(self) -> Shelf:
         """A shelf that changes by itself."""

@@ -19,12 +19,19 @@ import logging
 import os
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Literal
 
-from pie_inference.options.cache_files import NotPrivate, private_folder, read_own_file, remove, write_atomically
+from pie_inference.options.cache_files import (
+    NotPrivate,
+    private_folder,
+    queued,
+    read_own_file,
+    remove,
+    write_atomically,
+)
 
 from ..errors import BadProgram, ConfigError, Overloaded, StorageFull
 from ..tenants.tenant import DEFAULT_TENANT
@@ -214,16 +221,19 @@ class ProgramStore:
             return None
         if self._owners is not None:
             return self._owners.write(owner, {one: asdict(shelf[one]) for one in shelf.programs})
-        owners = self._read_owners()
-        mine = owners.setdefault(owner, {})
-        mine.pop(program, None)
-        if program in shelf:
-            kept = shelf[program]
-            for other in mine.values():
-                other.names = [name for name in other.names if name not in kept.names]
-            mine[program] = kept
-        written = {owner: {hash_: asdict(kept) for hash_, kept in shelf.items()} for owner, shelf in owners.items()}
-        write_atomically(self._folder / "owners.json", json.dumps(written, indent=1).encode())
+        with queued(self._folder) as is_our_turn:
+            while not is_our_turn():
+                time.sleep(0.001)  # others need no longer
+            owners = self._read_owners()
+            mine = owners.setdefault(owner, {})
+            mine.pop(program, None)
+            if program in shelf:
+                kept = shelf[program]
+                for other in mine.values():
+                    other.names = [name for name in other.names if name not in kept.names]
+                mine[program] = kept
+            written = {owner: {hash_: asdict(kept) for hash_, kept in shelf.items()} for owner, shelf in owners.items()}
+            write_atomically(self._folder / "owners.json", json.dumps(written, indent=1).encode())
         return None
 
     def try_read(self, program: Program) -> bytes | None:
@@ -273,24 +283,16 @@ class ProgramStore:
             most, programs=programs or most.programs, stored_bytes=stored_bytes or most.stored_bytes
         )
 
-    def check_room(self, program: Program) -> None:
-        """Raises StorageFull if its owner cannot keep another program, or this one."""
+    def make_room(self, program: Program, used: Collection[str] = ()) -> list[str]:
+        """Deletes programs without a name, but for `used`, until its owner can keep this one; returns what is gone.
+        Raises StorageFull."""
         if program.owner == SERVER:
-            return
+            return []
         shelf, most = self._shelf(program.owner), self._own_limits.get(program.owner, self._limits)
-        kept = sum(map(self._bytes, shelf.programs))
-        more = 0 if program.hash in shelf else program.size + self._compiled_sizes.get(program.hash, 0)
-        if program.hash not in shelf and len(shelf) >= most.programs:
-            full = f"{len(shelf)} programs, which is the limit (--max-programs, or your tenant's own)"
-        elif program.name and not shelf.named(program.name) and shelf.names >= most.programs:
-            full = f"programs with {shelf.names} names, which is the limit (--max-programs, or your tenant's own)"
-        elif kept + more > most.stored_bytes:
-            full = (
-                f"{kept} bytes of programs: {more} more are beyond the limit (--max-stored-program-bytes, or your own)"
-            )
-        else:
-            return
-        raise StorageFull(f"you keep {full}; delete some first: `pie delete`, or DELETE /v1/programs/HASH")
+        more = program.size + self._compiled_sizes.get(program.hash, 0)
+        limits = most.programs, more, most.stored_bytes
+        going = shelf.making_room(program.hash, program.name, *limits, self._bytes, used)
+        return [one for one in going if self.remove(self._program(one, program.owner))]
 
     @contextlib.contextmanager
     def arriving(self, program: Program) -> Iterator[None]:
@@ -303,10 +305,8 @@ class ProgramStore:
             self._arriving += Counter()  # drops what has arrived
 
     def enter(self, program: Program) -> ProgramInfo:
-        """Makes a program known that `write` has written; raises StorageFull. A name that stood for another program of
+        """Makes a program known that `write` has written, where `make_room` has made room. A name that stood for another program of
         its owner stands for this one from now on, and the answer says so."""
-        self.count_compiled(program.hash)
-        self.check_room(program)
         shelf = self._shelf(program.owner)
         before = shelf.named(program.name)
         self._files[program.hash], self._sizes[program.hash] = program.path, program.size

@@ -90,6 +90,10 @@ class Registry:
             self._keeper.launched(entry)
         return entry
 
+    def programs(self) -> frozenset[str]:
+        """Hashes of the programs of all that run."""
+        return frozenset(entry.program.hash for entry in self._running.values())
+
     def check_open(self) -> None:
         """Raises Overloaded if the server takes no new work."""
         if self.draining:

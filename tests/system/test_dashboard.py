@@ -190,7 +190,7 @@ def test_viewers_are_bounded(tmp_path: Path, guest_cache: Path, monkeypatch: pyt
 def test_the_page_in_a_browser(tmp_path: Path, guest_cache: Path) -> None:
     async def launch(url: str) -> None:
         async with Client(url, ALICE) as alice:
-            running = await alice.launch(await alice.upload(GENERATES, "<b>bold</b>"), detached=True)
+            running = await alice.launch(await alice.upload(GENERATES, "<b>bold<b>"), detached=True)
             assert await running.receive() == "here"
 
     tenants = written(tmp_path, TENANTS)
@@ -206,7 +206,7 @@ def test_the_page_in_a_browser(tmp_path: Path, guest_cache: Path) -> None:
         asyncio.run(launch(url))
         page.until("document.querySelectorAll('.scroll tbody tr').length === 1")
         row = page.value("document.querySelector('.scroll tbody tr').innerText")
-        assert "<b>bold</b>" in row, "what inferlets wrote is text"
+        assert "<b>bold<b>" in row, "what inferlets wrote is text"
         sections = "[...document.querySelectorAll('section')]"
         memory = f"{sections}.find((one) => one.querySelector('h2')?.innerText === 'Memory')"
         assert "embeds" in page.value(f"{memory}.querySelector('thead').innerText")

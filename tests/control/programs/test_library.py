@@ -192,6 +192,18 @@ def test_uploads_beyond_the_quota_are_refused_and_leave_nothing(cache: Path) -> 
     on_server(cache, body, max_programs=3)
 
 
+def test_programs_that_run_make_no_room(cache: Path) -> None:
+    async def body(server: ServerApi) -> None:
+        waits = await server.upload(b"async def main(args):\n    await args.receive()\n")
+        await server.launch(waits.program)
+        later = await server.upload(returning("later"))
+        newest = await server.upload(returning("newest"))
+        assert [each.program for each in server.programs()] == [waits.program, newest.program]
+        assert not [name for name in files(cache) if later.program in name]
+
+    on_server(cache, body, max_programs=2)
+
+
 def test_native_code_counts(cache: Path) -> None:
     """A kilobyte may become many megabytes."""
 
@@ -208,22 +220,23 @@ def test_a_tenant_may_keep_what_its_operator_says(cache: Path) -> None:
     async def body(server: ServerApi) -> None:
         few, many = server.of(Standing(Tenant("few", max_programs=1))), server.of(Standing(Tenant("many")))
         await few.upload(returning("1"))
+        await few.upload(returning("2"), "named")  # the one without a name makes room
         with pytest.raises(StorageFull, match="you keep 1 programs"):
-            await few.upload(returning("2"))
+            await few.upload(returning("1"))
         for number in range(2):
             await many.upload(returning(str(number)))
         few.use(Standing(Tenant("few", max_programs=5, max_stored_program_bytes=1)))
         with pytest.raises(StorageFull, match="bytes of programs"):
-            await few.upload(returning("2"))
+            await few.upload(returning("3"))
         few.use(Standing(Tenant("few")))
-        await few.upload(returning("2"))
+        await few.upload(returning("3"))
 
     on_server(cache, body)
 
 
 def test_uploads_at_once_do_not_exceed_the_quota(cache: Path) -> None:
     async def body(server: ServerApi) -> None:
-        uploads = [server.upload(returning(str(number)), "") for number in range(6)]
+        uploads = [server.upload(returning(str(number)), str(number)) for number in range(6)]
         answers = await asyncio.gather(*uploads, return_exceptions=True)
         assert sum(isinstance(answer, StorageFull) for answer in answers) == 4
         assert len(server.programs()) == 2

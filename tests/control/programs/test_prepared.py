@@ -93,6 +93,26 @@ def check(body: Callable[[World], Awaitable[None]], folder: Path, most_bytes: in
     asyncio.run(run())
 
 
+def test_an_upload_beside_a_launch_of_what_was_deleted_brings_it_anew(tmp_path: Path) -> None:
+    async def body(world: World) -> None:
+        program = (await world.upload(COMPONENT)).program
+        world.two.may_link.clear()
+        launch = asyncio.create_task(world.library.find(program, world.two))
+        await asyncio.sleep(0)
+        world.library.remove(program)
+        upload = asyncio.create_task(world.library.upload(COMPONENT, "again", world.two))
+        while program not in world.library._store._arriving:
+            await asyncio.sleep(0)
+        world.two.may_link.set()
+        with pytest.raises(UnknownName):
+            await launch
+        assert (await upload).program == program
+        assert world.library.all()[0].name == "again"
+        assert program in world.two.programs
+
+    check(body, tmp_path)
+
+
 @pytest.mark.parametrize("data", [b"text", COMPONENT])
 def test_a_program_comes_to_a_host_when_it_is_launched_there_and_is_compiled_once(data: bytes, tmp_path: Path) -> None:
     async def body(world: World) -> None:

@@ -29,7 +29,13 @@ def test_a_name_is_short_and_printable(name: str) -> None:
         check_name(name)
 
 
-@pytest.mark.parametrize("name", ["", "story", "abcdef1", "deadbeef.py", "deadbeefs", "größe", "two words", "x" * 128])
+@pytest.mark.parametrize("name", ["a/b", "/", ".", "..", "story.py", "story.zip", ".wasm"])
+def test_a_name_must_not_look_like_a_file(name: str) -> None:
+    with pytest.raises(BadRequest, match="means a file"):
+        check_name(name)
+
+
+@pytest.mark.parametrize("name", ["", "story", "abcdef1", "deadbeef.v2", "deadbeefs", "größe", "two words", "x" * 128])
 def test_other_names_are_accepted(name: str) -> None:
     check_name(name)
 

@@ -3,22 +3,28 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import errno
 import hashlib
 import json
 import logging
 import os
+import threading
 import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 import pytest
 
 from pie_control.errors import BadProgram, BadRequest, ConfigError, Overloaded, StorageFull, UnknownName
+from pie_control import programs
 from pie_control.programs.compiling import ProgramCompiler
 from pie_control.programs.native import NativeCompiler
 from pie_control.programs.program_host import ProgramHost
 from pie_control.programs.store import SERVER, Program, ProgramInfo, ProgramStore, StoreLimits, kind_of
+from pie_inference.options.cache_files import queued
+from tests.helpers.guard import HANG_SECONDS
 
 SOURCE = "async def main(args):\n    return 'ü'\n".encode()
 COMPONENT = b"\0asm\x0d\x00\x01\x00" + bytes(100)
@@ -27,8 +33,10 @@ COMPONENT = b"\0asm\x0d\x00\x01\x00" + bytes(100)
 def put(store: ProgramStore, data: bytes, name: str = "", owner: str = "default", file: str = "") -> ProgramInfo:
     """What an upload does, without compiling."""
     program = store.describe(data, name, owner, file)
-    store.check_room(program)
+    store.make_room(program)
     store.write(program, data)
+    store.count_compiled(program.hash)
+    store.make_room(program)
     return store.enter(program)
 
 
@@ -45,11 +53,11 @@ def damage(program: Program) -> None:
 
 def test_a_program_is_named_by_its_content(tmp_path: Path) -> None:
     store = ProgramStore(tmp_path)
-    info = put(store, SOURCE, "hello.py")
+    info = put(store, SOURCE, "hello")
     digest = hashlib.sha256(SOURCE).hexdigest()
-    assert info == ProgramInfo(digest, "hello.py", "python", len(SOURCE), None, ("hello.py",), "", info.uploaded)
+    assert info == ProgramInfo(digest, "hello", "python", len(SOURCE), None, ("hello",), "", info.uploaded)
     assert time.time() - 600 < info.uploaded <= time.time()
-    assert store.get("hello.py").path.read_bytes() == SOURCE
+    assert store.get("hello").path.read_bytes() == SOURCE
     assert read(store, digest) == SOURCE
 
 
@@ -183,6 +191,50 @@ def test_a_tenant_keeps_a_bounded_number_of_programs(tmp_path: Path) -> None:
     put(store, b"x = 3", "three", "another tenant")
     store.remove(store.get("one"))
     put(store, b"x = 3", "three")
+
+
+def test_programs_without_a_name_make_room(tmp_path: Path) -> None:
+    store = ProgramStore(tmp_path, StoreLimits(programs=3, stored_bytes=100))
+    put(store, b"x = 0", "named")
+    first, second = put(store, b"x = 1"), put(store, b"x = 2")
+    assert store.make_room(store.describe(b"x = 3"), used=[first.program]) == [second.program]
+    put(store, b"x = 3")
+    with pytest.raises(StorageFull, match="bytes of programs"):
+        put(store, b"#" * 100)
+    assert len(list(store.all())) == 3, "nothing goes for what cannot be kept"
+    put(store, b"#" * 95)
+    assert [each.size for each in ProgramStore(tmp_path).all()] == [5, 95]
+    put(store, b"x = 4", "also named")
+    put(store, b"x = 5", "named, too")
+    with pytest.raises(StorageFull, match="you keep 3 programs"):
+        put(store, b"x = 6")
+
+
+def test_servers_that_share_a_folder_lose_no_names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    one, other = ProgramStore(tmp_path), ProgramStore(tmp_path)
+    read, write = ProgramStore._read_owners, threading.Thread(target=put, args=(other, b"x = 2", "second"))
+    waits = threading.Event()
+
+    @contextlib.contextmanager
+    def asking(folder: Path) -> Iterator[Callable[[], bool]]:
+        with queued(folder) as is_our_turn:
+            if threading.current_thread() is write:
+                waits.set()
+            yield is_our_turn
+
+    def read_while_the_other_begins(store: ProgramStore) -> Any:
+        found = read(store)
+        if store is one:
+            write.start()
+            assert waits.wait(HANG_SECONDS)
+        return found
+
+    monkeypatch.setattr(programs.store, "queued", asking)
+    monkeypatch.setattr(ProgramStore, "_read_owners", read_while_the_other_begins)
+    put(one, b"x = 1", "first")
+    write.join()
+    monkeypatch.undo()
+    assert {each.name for each in ProgramStore(tmp_path).all()} == {"first", "second"}
 
 
 def test_names_are_bounded_too(tmp_path: Path) -> None:
