@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import hashlib
 import inspect
@@ -14,6 +15,7 @@ from typing import Any, Self
 from urllib.parse import quote
 
 from pie_control.config import DEFAULT_HOST, DEFAULT_PORT
+from pie_control.errors import PieError
 from pie_control.http_server import messages as wire
 from pie_control.inferlets.events import LogLine
 
@@ -232,7 +234,8 @@ class Client:
                         await taken
             return await running.result()
         except BaseException:
-            await self._end(running)
+            with contextlib.suppress(PieError):  # it, or the connection, has ended
+                await running.terminate()
             raise
 
     async def map(
@@ -263,10 +266,6 @@ class Client:
 
         async for result in mapped(run, inputs, at_once, ordered):
             yield result
-
-    async def _end(self, running: Running) -> None:
-        if self._connection is not None and not self._connection.is_lost:
-            await running.terminate()
 
     # ---- look-ups ----
 

@@ -115,11 +115,6 @@ class ServerSession:
             await self._reader
         self._lose(ServerUnavailable("the client was closed"))
 
-    @property
-    def is_lost(self) -> bool:
-        """Nothing can be sent any more."""
-        return self._lost is not None
-
     # ---- requests ----
 
     async def request(self, kind: Callable[..., wire.Request], /, **fields: Any) -> Any:
@@ -151,6 +146,11 @@ class ServerSession:
             return await reply
         except ConnectionClosed:
             return await reply  # the reader sets the reason
+        except asyncio.CancelledError:
+            came = reply.done() and not reply.cancelled() and reply.exception() is None
+            if came and isinstance(request, wire.LaunchInferlet | wire.Attach):
+                self._undo(request, reply.result().id)
+            raise
         finally:
             self._replies.pop(request.id, None)
 
@@ -178,6 +178,9 @@ class ServerSession:
             async for frame in self._socket:
                 for message in wire.decode_frame(frame):
                     self._take(message)
+        except asyncio.CancelledError:  # by `close`, or with all tasks of the loop
+            self._lose(ServerUnavailable("the client was closed"))
+            raise
         except Exception as error:  # whatever stops the reader must reach those who wait for replies
             if self._socket.close_code == CloseCode.POLICY_VIOLATION:
                 self._lose(errors.Unauthorized(f"{self._server} ended the session: {self._socket.close_reason}"))
@@ -205,7 +208,7 @@ class ServerSession:
 
     def _take_reply(self, id: int, value: Any) -> None:
         reply, following = self._replies.get(id), self._following.pop(id, None)
-        if following is not None and reply is None:
+        if following is not None and (reply is None or reply.cancelled()):
             self._undo(following[0], value)
         elif following is not None and isinstance(following[0], wire.LaunchInferlet) and following[0].detached:
             value = Running(value, self)

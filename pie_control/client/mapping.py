@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from typing import Any, TypeVar
 
 from pie_control.errors import BadRequest
 
 T = TypeVar("T")
+
+AHEAD = 4
+"""So many times `at_once` results are kept, of those behind one that is not there yet."""
 
 
 async def mapped(
@@ -20,19 +22,29 @@ async def mapped(
     raised in its turn, and cancels the calls that go on; so does closing the iterator."""
     if type(at_once) is not int or at_once < 1:
         raise BadRequest(f"at_once: give a number of 1 or more, not {at_once!r}")
-    source, started = iter(inputs), deque[asyncio.Future[T]]()
+    source, started, done = iter(inputs), dict[asyncio.Future[T], None](), dict[asyncio.Future[T], None]()  # in this order
+    changed = asyncio.Event()
+
+    def finished(one: asyncio.Future[T]) -> None:
+        done[one] = None
+        changed.set()
+
     try:
         while True:
-            room = at_once - sum(not one.done() for one in started)
-            started.extend(asyncio.ensure_future(call(one)) for one in itertools.islice(source, room))
+            room = min(at_once - (len(started) - len(done)), AHEAD * at_once - len(started))
+            for one in itertools.islice(source, room):
+                result = asyncio.ensure_future(call(one))
+                result.add_done_callback(finished)
+                started[result] = None
             if not started:
                 return
-            done = [one for one in (itertools.islice(started, 1) if ordered else started) if one.done()]
-            if not done:
-                await asyncio.wait([one for one in started if not one.done()], return_when="FIRST_COMPLETED")
+            first = next(iter(started if ordered else done), None)
+            if first not in done:
+                changed.clear()
+                await changed.wait()
                 continue
-            started.remove(done[0])
-            yield done[0].result()
+            del started[first], done[first]
+            yield first.result()
     finally:
         for one in started:
             one.cancel()

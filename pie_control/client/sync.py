@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import threading
 import weakref
@@ -10,6 +11,7 @@ from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterat
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
+from pie_control.errors import PieError
 from pie_control.inferlets.events import Event, LogLine
 
 from .client import DEFAULT_SERVER, Client, Program
@@ -130,6 +132,7 @@ class SyncClient:
         self._client = Client(server, token)
         self._thread: _LoopThread | None = None
         self._at_end: weakref.finalize[Any, SyncClient] | None = None
+        self._opening = threading.Lock()
         self._closed = False
 
     def __enter__(self) -> Self:
@@ -138,15 +141,18 @@ class SyncClient:
         return self
 
     def _open(self) -> _LoopThread:
-        thread = _LoopThread()
-        try:
-            thread.call(self._client.connect())
-        except BaseException:
-            thread.stop()
-            raise
-        self._at_end = weakref.finalize(self, thread.drop, self._client)
-        self._thread = thread
-        return thread
+        """The thread, with a connection: it is made once, however many threads ask first."""
+        with self._opening:
+            if self._thread is None:
+                thread = _LoopThread()
+                try:
+                    thread.call(self._client.connect())
+                except BaseException:
+                    thread.stop()
+                    raise
+                self._at_end = weakref.finalize(self, thread.drop, self._client)
+                self._thread = thread
+            return self._thread
 
     def __exit__(self, kind: type[BaseException] | None, error: object, trace: TracebackType | None) -> None:
         self.close()
@@ -243,7 +249,8 @@ class SyncClient:
                 on_message(text)
             return running.result()
         except BaseException:
-            running.terminate()
+            with contextlib.suppress(PieError):  # it, or the connection, has ended
+                running.terminate()
             raise
 
     def map(

@@ -5,12 +5,14 @@ from __future__ import annotations
 import asyncio
 import itertools
 import json
-from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from typing import Any
 
 from inferlet_sdk.traits.arguments import flag, whole
 from inferlet_sdk.traits.outside.children import launch
+
+AHEAD = 4
+"""So many times `at_once` results are kept, of those behind one that is not there yet."""
 
 
 async def map_children(
@@ -44,19 +46,29 @@ async def map_children(
             child.cancel()
             raise
 
-    source, started = iter(inputs), deque[asyncio.Task[Any]]()
+    source, started, done = iter(inputs), dict[asyncio.Task[Any], None](), dict[asyncio.Task[Any], None]()  # in this order
+    changed = asyncio.Event()
+
+    def finished(one: asyncio.Task[Any]) -> None:
+        done[one] = None
+        changed.set()
+
     try:
         while True:
-            room = at_once - sum(not one.done() for one in started)
-            started.extend(asyncio.create_task(run(one)) for one in itertools.islice(source, room))
+            room = min(at_once - (len(started) - len(done)), AHEAD * at_once - len(started))
+            for one in itertools.islice(source, room):
+                child = asyncio.create_task(run(one))
+                child.add_done_callback(finished)
+                started[child] = None
             if not started:
                 return
-            done = [one for one in (itertools.islice(started, 1) if ordered else started) if one.done()]
-            if not done:
-                await asyncio.wait([one for one in started if not one.done()], return_when="FIRST_COMPLETED")
+            first = next(iter(started if ordered else done), None)
+            if first not in done:
+                changed.clear()
+                await changed.wait()
                 continue
-            started.remove(done[0])
-            yield done[0].result()
+            del started[first], done[first]
+            yield first.result()
     finally:
         for one in started:
             one.cancel()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import functools
 import gc
+import itertools
 import json
 import socket
 import threading
@@ -18,7 +19,7 @@ import pytest
 from inferlet_sdk import Context, gather
 from pie_control.client import Client, InferletEnded, ServerUnavailable, SyncClient
 from pie_control.client.connection import error_of
-from pie_control.client.mapping import mapped
+from pie_control.client.mapping import AHEAD, mapped
 from pie_control.client.programs.shipping import program_of
 from pie_control.errors import BadProgram, BadRequest, Conflict, UnknownName
 from pie_control.http_server.messages import ErrorBody
@@ -162,6 +163,28 @@ def test_so_many_run_at_once(ordered: bool, first: int) -> None:
     asyncio.run(test())
 
 
+def test_results_behind_a_slow_one_are_bounded() -> None:
+    async def test() -> None:
+        began, last = 0, asyncio.Event()
+
+        async def call(value: int) -> int:
+            nonlocal began
+            began += 1
+            if value == 0:
+                await last.wait()
+            elif value == 3 * AHEAD - 1:
+                asyncio.get_running_loop().call_soon(last.set)
+            return value
+
+        results = mapped(call, itertools.count(), 3, True)
+        assert await anext(results) == 0
+        assert began == 3 * AHEAD
+        assert [await anext(results) for _ in range(50)] == [*range(1, 51)]
+        await results.aclose()
+
+    asyncio.run(test())
+
+
 def test_messages_go_both_ways() -> None:
     async def test(url: str, runtime: FakeServerApi) -> None:
         async with Client(url) as client:
@@ -259,6 +282,45 @@ def test_a_launch_that_is_given_up_ends_its_inferlet() -> None:
             while runtime.inferlet("i1").ended is None:
                 await asyncio.sleep(0.005)
             assert len(await client.models()) == 1
+
+    serve_async(test)
+
+
+def test_a_launch_that_is_given_up_as_its_reply_comes_ends_its_inferlet() -> None:
+    async def test(url: str, runtime: FakeServerApi) -> None:
+        async with Client(url) as client:
+            session = client._session
+            take = session._take_reply
+            for when in ("before", "after"):
+                launching = asyncio.create_task(client.launch("wait"))
+
+                def take_and_cancel(id: int, value: Any, launching: Any = launching, when: str = when) -> None:
+                    if when == "before":
+                        launching.cancel()
+                    take(id, value)
+                    launching.cancel()
+
+                session._take_reply = take_and_cancel  # type: ignore[method-assign]
+                with pytest.raises(asyncio.CancelledError):
+                    await launching
+                session._take_reply = take  # type: ignore[method-assign]
+            while {each.status for each in runtime.inferlets()} != {"terminated"}:
+                await asyncio.sleep(0.005)
+            assert len(runtime.inferlets()) == 2
+
+    serve_async(test)
+
+
+def test_a_run_ends_when_all_tasks_are_cancelled() -> None:
+    async def test(url: str, runtime: FakeServerApi) -> None:
+        async with Client(url) as client:
+            running = asyncio.create_task(client.run("wait"))
+            while not runtime.inferlets():
+                await asyncio.sleep(0)
+            for one in (client._session._reader, running):
+                one.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await running
 
     serve_async(test)
 
@@ -608,6 +670,33 @@ def test_sync_client_without_with(url: str) -> None:
     assert other.inferlet(inferlet)["status"] == "terminated"
     other.close()
     other.close()
+
+
+def test_sync_client_opens_once(url: str) -> None:
+    client = SyncClient(url)
+    threads = [threading.Thread(target=client.models) for _ in range(5)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    opened = client._thread
+    with client:
+        assert client.models()
+        assert client._thread is opened
+    with client:
+        assert client.models()
+
+
+def test_an_error_of_the_caller_is_not_hidden_by_a_lost_connection(url: str) -> None:
+    client = SyncClient(url)
+
+    def fails(text: str) -> None:
+        client._call(client._client.close())
+        raise ValueError(text)
+
+    with pytest.raises(ValueError, match="Hello, world!"):
+        client.run("hello", on_message=fails)
+    client.close()
 
 
 def test_sync_client_without_a_server_leaves_no_thread() -> None:
