@@ -22,7 +22,7 @@ async def mapped(
     raised in its turn, and cancels the calls that go on; so does closing the iterator."""
     if type(at_once) is not int or at_once < 1:
         raise BadRequest(f"at_once: give a number of 1 or more, not {at_once!r}")
-    source, started, done = iter(inputs), dict[asyncio.Future[T], None](), dict[asyncio.Future[T], None]()  # in this order
+    source, started, done = iter(inputs), dict[asyncio.Future[T], None](), dict[asyncio.Future[T], None]()
     changed = asyncio.Event()
 
     def finished(one: asyncio.Future[T]) -> None:

@@ -305,8 +305,8 @@ class ProgramStore:
             self._arriving += Counter()  # drops what has arrived
 
     def enter(self, program: Program) -> ProgramInfo:
-        """Makes a program known that `write` has written, where `make_room` has made room. A name that stood for another program of
-        its owner stands for this one from now on, and the answer says so."""
+        """Makes a program known that `write` has written, where `make_room` has made room. A name that stood for
+        another program of its owner stands for this one from now on, and the answer says so."""
         shelf = self._shelf(program.owner)
         before = shelf.named(program.name)
         self._files[program.hash], self._sizes[program.hash] = program.path, program.size

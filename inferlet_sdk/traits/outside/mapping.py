@@ -46,7 +46,7 @@ async def map_children(
             child.cancel()
             raise
 
-    source, started, done = iter(inputs), dict[asyncio.Task[Any], None](), dict[asyncio.Task[Any], None]()  # in this order
+    source, started, done = iter(inputs), dict[asyncio.Task[Any], None](), dict[asyncio.Task[Any], None]()
     changed = asyncio.Event()
 
     def finished(one: asyncio.Task[Any]) -> None:

@@ -17,8 +17,8 @@ from typing import Any, cast
 
 import pytest
 
-from pie_control.errors import BadProgram, BadRequest, ConfigError, Overloaded, StorageFull, UnknownName
 from pie_control import programs
+from pie_control.errors import BadProgram, BadRequest, ConfigError, Overloaded, StorageFull, UnknownName
 from pie_control.programs.compiling import ProgramCompiler
 from pie_control.programs.native import NativeCompiler
 from pie_control.programs.program_host import ProgramHost
