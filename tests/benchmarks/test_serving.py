@@ -8,14 +8,18 @@ import json
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
+from websockets.exceptions import ConnectionClosedError
 
 from benchmarks.opponents.client import OpponentError
 from benchmarks.serving.client import HttpClient
 from benchmarks.serving.load import Timed, poisson, timed
 from benchmarks.serving.plan import NAMES
 from benchmarks.serving.rows import row
+from benchmarks.serving.session import Session
+from pie_control.client import ServerUnavailable
 
 from .running import run
 
@@ -103,6 +107,36 @@ def test_random_requests_come_at_the_rate_that_is_asked_for() -> None:
             return len(loaded.served)
 
     assert 25 <= asyncio.run(load()) <= 80
+
+
+class LostSocket:
+    """Takes one message, and then the connection breaks."""
+
+    def __init__(self) -> None:
+        self._taken = asyncio.Event()
+
+    async def send(self, _: str) -> None:
+        if self._taken.is_set():
+            raise ConnectionClosedError(None, None)
+        self._taken.set()
+
+    async def __aiter__(self) -> AsyncIterator[str]:
+        await self._taken.wait()
+        raise ConnectionClosedError(None, None)
+        yield ""
+
+
+def test_a_launch_fails_if_the_server_is_lost() -> None:
+    async def check() -> None:
+        socket: Any = LostSocket()
+        own = Session(socket, HttpClient("127.0.0.1"))
+        reads = asyncio.create_task(own.read())
+        for _ in ("while it waits", "afterwards"):
+            with pytest.raises(ServerUnavailable, match="the connection to the server broke"):
+                await own.launch("0" * 64)
+        await reads
+
+    asyncio.run(check())
 
 
 @pytest.mark.parametrize(
