@@ -50,6 +50,8 @@ PATHS: Mapping[str, Callable[[Setting], Checks]] = {
 """The paths, in the order in which they run; the last may have to compile for minutes."""
 LEAST_SECONDS = 10.0
 """Seconds; a path with less time left is not begun."""
+AMPLE_SECONDS = 240.0
+"""Seconds that each path needs less than, compilers included; one that does not end within them hangs."""
 
 
 @dataclass(frozen=True)
@@ -99,17 +101,20 @@ def passed(found: Sequence[Found]) -> bool:
 
 
 def run_in_process(path: str, plan: Plan, folder: Path, seconds: float) -> list[Found]:
-    """Runs a path. Returns its results, and one more failed check if its process crashed or ran out of time."""
+    """Runs a path. Returns its results, and one more if its process did not end well: a failed check if it crashed or
+    hung, one that is left out if it only had what was left of the budget."""
     if seconds < LEAST_SECONDS:
         return [Found(path, "", None, note="no time left")]
     file = folder / f"{path}.jsonl"
     words = [sys.executable, "-m", __name__, path, plan.device, str(plan.cases), str(file), str(folder)]
     try:
         status = subprocess.run(words, timeout=seconds).returncode
-        trouble = f"its process ended with {status}" if status else None
+        troubles = [Found(path, "", False, note=f"its process ended with {status}")] if status else []
     except subprocess.TimeoutExpired:
-        trouble = f"did not end within {seconds:.0f} s"
-    return read(file) + ([Found(path, "", False, note=trouble)] if trouble else [])
+        hangs = seconds >= AMPLE_SECONDS
+        note = f"did not end within {seconds:.0f} s" if hangs else f"no time left for all of it: it had {seconds:.0f} s"
+        troubles = [Found(path, "", False if hangs else None, note=note)]
+    return read(file) + troubles
 
 
 def _run_path(path: str, device: str, cases: str, file: str, folder: str) -> None:

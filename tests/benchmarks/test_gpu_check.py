@@ -72,6 +72,9 @@ def test_a_process_that_dies_fails_its_path(tmp_path: Path, capfd: pytest.Captur
 
 def test_a_process_that_hangs_is_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(gpu_check, "LEAST_SECONDS", 0.0)
+    [cut] = gpu_check.run_in_process("sampling", ON_CPU, tmp_path, 0.01)
+    assert (cut.passed, cut.note) == (None, "no time left for all of it: it had 0 s")
+    monkeypatch.setattr(gpu_check, "AMPLE_SECONDS", 0.0)
     [failed] = gpu_check.run_in_process("sampling", ON_CPU, tmp_path, 0.01)
     assert (failed.passed, failed.note) == (False, "did not end within 0 s")
     monkeypatch.setattr(gpu_check, "LEAST_SECONDS", 1.0)
