@@ -31,7 +31,7 @@ def main(words: Sequence[str]) -> int:
     cannot go on, such as with a server that is none of completions, 130 if it was interrupted. Its servers and folders
     go even so."""
     benchmark, options = parse(words)
-    machine = report.machine()
+    machine, commit = report.machine(), report.commit()
     if machine.load > MOST_LOAD:
         print(f"the machine is not idle (load {machine.load}): times will be too long", file=sys.stderr)
     try:
@@ -44,7 +44,7 @@ def main(words: Sequence[str]) -> int:
             raise
         print(f"error: {sentence}", file=sys.stderr)
         return 2
-    made = report.make_report(options.name, options.form, options.plan, machine, rows)
+    made = report.make_report(options.name, options.form, options.plan, machine, commit, rows)
     print(benchmark.summary(rows) if hasattr(benchmark, "summary") else report.as_table(made.rows))
     if options.json is not None:
         made.write(options.json)

@@ -65,8 +65,14 @@ def chosen(_: catalog.Benchmark, options: argparse.Namespace) -> Plan:
     """The plan. Raises ValueError if there is no such commit or benchmark; exits if the benchmark does not know an
     option."""
     own = argparse.ArgumentParser(f"python -m benchmarks {options.benchmark}", allow_abbrev=False)
-    plans.add_options(own, _load(options.benchmark))
-    own.parse_args(options.options)
+    benchmark = _load(options.benchmark)
+    plans.add_options(own, benchmark)
+    try:
+        plans.chosen(benchmark, own.parse_args(options.options))
+    except ValueError as error:
+        own.error(str(error))
+    if options.rounds < 1:
+        raise ValueError(f"--rounds is {options.rounds}: give 1 or more")
     return Plan(_commit(options.base), options.benchmark, tuple(options.options), options.rounds)
 
 

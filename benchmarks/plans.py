@@ -19,6 +19,11 @@ FORMS = {
 """The forms beside the full one."""
 
 
+MAY_BE_ZERO = {"least": 0}
+"""Metadata of a field. Others may be 0 if they are times, or 0 in a form."""
+TIMES = ("_ms", "_us", "round_trip", "round_trips")
+
+
 def add_options(parser: argparse.ArgumentParser, benchmark: Benchmark) -> None:
     """Adds an option for each field of the plan whose type an option can have."""
     forms = _forms(benchmark)
@@ -39,7 +44,18 @@ def chosen(benchmark: Benchmark, options: argparse.Namespace) -> Any:
     """The plan that the options ask for. Raises ValueError if it makes no sense."""
     plan = _forms(benchmark)[options.form]
     given = {field.name: getattr(options, field.name, None) for field in dataclasses.fields(plan)}
-    return dataclasses.replace(plan, **{name: value for name, value in given.items() if value is not None})
+    given = {name: value for name, value in given.items() if value is not None}
+    for field in dataclasses.fields(plan):
+        usual = [number for form in _forms(benchmark).values() for number in _integers(getattr(form, field.name))]
+        least = min([field.metadata.get("least", 0 if field.name.endswith(TIMES) else 1), *usual])
+        if any(number < least for number in _integers(given.get(field.name))):
+            raise ValueError(f"--{field.name.replace('_', '-')} is {_shown(given[field.name])}: give {least} or more")
+    return dataclasses.replace(plan, **given)
+
+
+def _integers(value: Any) -> list[int]:
+    """Those that an option has."""
+    return [one for one in (value if isinstance(value, tuple) else (value,)) if isinstance(one, int)]
 
 
 def refuse_unknown(what: str, given: tuple[str, ...], known: tuple[str, ...]) -> None:

@@ -22,6 +22,9 @@ PACKAGES = (
     *("triton", "flashinfer-python", "apache-tvm-ffi", "transformers", "llama-cpp-python"),
 )
 
+MEASURED = (":(top)", ":(top,exclude)docs/evaluation*")
+"""What has to be as the commit has it."""
+
 Row = Mapping[str, Any]
 T = TypeVar("T")
 
@@ -62,11 +65,11 @@ class Report:
         path.write_text(json.dumps(dataclasses.asdict(self), indent=1, default=str) + "\n")
 
 
-def make_report(benchmark: str, form: str, plan: Any, machine: Machine, rows: Sequence[Any]) -> Report:
-    """A report of `rows` on the current commit. The rows and the plan are dataclasses."""
+def make_report(benchmark: str, form: str, plan: Any, machine: Machine, commit: str, rows: Sequence[Any]) -> Report:
+    """A report of `rows`. The rows and the plan are dataclasses."""
     today = datetime.datetime.now(datetime.UTC).date().isoformat()
     told = [dataclasses.asdict(row) for row in rows]
-    return Report(benchmark, form, dataclasses.asdict(plan), today, machine, _gpu(), commit(), told)
+    return Report(benchmark, form, dataclasses.asdict(plan), today, machine, _gpu(), commit, told)
 
 
 def machine() -> Machine:
@@ -104,10 +107,11 @@ def _cpu_model() -> str:
 
 
 def commit() -> str:
-    """Hash of the commit, with "-dirty" if tracked files have changed since; "unknown" outside a repository."""
+    """Hash of the commit, with "-dirty" if tracked files have changed since, other than those of the evaluation, which
+    its parts write; "unknown" outside a repository. Call it before the benchmark: the tree may change meanwhile."""
     try:
         head = _git("rev-parse", "--short=12", "HEAD")
-        return head + ("-dirty" if _git("status", "--porcelain", "--untracked-files=no") else "")
+        return head + ("-dirty" if _git("status", "--porcelain", "--untracked-files=no", "--", *MEASURED) else "")
     except (OSError, subprocess.CalledProcessError):
         return "unknown"
 

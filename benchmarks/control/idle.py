@@ -5,30 +5,30 @@ from __future__ import annotations
 import asyncio
 import re
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from pie_control.client import Client
 from pie_control.config import ServerConfig
 
+from ..plans import MAY_BE_ZERO
 from ..support.guests import GUESTS, launch_many, program_of
 from ..support.processes import of_part
 from ..support.server import Server, serving
 
 AT_ONCE = 64
 SETTLE_SECONDS = 1.0
-WARM_POOL = ServerConfig().warm_pool
 EXPECTED_MB = 12
 """Memory to expect for one inferlet: a step that does not fit the machine's memory is left out."""
 
 
 @dataclass(frozen=True)
 class Plan:
-    """Numbers of idle `inferlets`, ascending; ready guests in the pool. `tree`: the tree to serve from, if not this
+    """Numbers of idle `inferlets`; ready guests in the pool. `tree`: the tree to serve from, if not this
     one."""
 
     inferlets: tuple[int, ...]
-    warm_pool: int = ServerConfig().warm_pool
+    warm_pool: int = field(default=ServerConfig().warm_pool, metadata=MAY_BE_ZERO)
     tree: Path | None = None
 
 
@@ -38,7 +38,8 @@ QUICK = Plan((16, 64))
 
 @dataclass(frozen=True)
 class Row:
-    """`mb_each`: growth of the control process's proportional set size per inferlet, in 10^6 bytes."""
+    """In 10^6 bytes: `server_mb`, the proportional set sizes of the control process and the hosts, and `mb_each`, how
+    much these have grown for each inferlet."""
 
     guest: str
     inferlets: int
@@ -52,7 +53,8 @@ async def run(plan: Plan) -> list[Row]:
 
 
 async def _run_guest(guest: str, plan: Plan) -> list[Row]:
-    most, warm = plan.inferlets[-1] + 1, plan.warm_pool
+    numbers, warm = sorted(plan.inferlets), plan.warm_pool
+    most = numbers[-1] + 1
     async with (
         serving(tree=plan.tree, max_inferlets=most, max_inferlets_per_client=most, warm_pool=warm) as server,
         Client(server.url) as client,
@@ -61,7 +63,7 @@ async def _run_guest(guest: str, plan: Plan) -> list[Row]:
         await _warm_up(client, program)
         empty = await _settled_mb(client, server, warm)
         rows: list[Row] = []
-        for number in plan.inferlets:
+        for number in numbers:
             present = rows[-1].inferlets if rows else 0
             if not _fits(number - present):
                 break

@@ -12,7 +12,7 @@ import asyncio
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import count
 from pathlib import Path
@@ -27,6 +27,7 @@ from pie_control.server_api import ServerApi
 from pie_control.testing.fake_model import FakeModel
 from pie_control.testing.in_process import InProcessClient
 
+from ..plans import MAY_BE_ZERO
 from ..report import noted
 from ..support.guests import GUESTS, program_of, source
 from ..support.samples import percentile
@@ -35,7 +36,6 @@ from ..support.server import cache_folder, serving
 REST_SECONDS = 0.05
 FREEING_SECONDS = 0.001
 """Of rest for each launch of the round before: what a server takes to free an inferlet that has ended, and more."""
-WARM_POOL = ServerConfig().warm_pool
 _fresh = count()
 
 
@@ -50,7 +50,7 @@ class Plan:
     cold: tuple[int, ...]
     launches: int
     least_rounds: int
-    warm_pool: int = ServerConfig().warm_pool
+    warm_pool: int = field(default=ServerConfig().warm_pool, metadata=MAY_BE_ZERO)
     tree: Path | None = None
     hosts: int = -1
 

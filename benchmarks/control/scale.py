@@ -13,13 +13,13 @@ import sys
 import time
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from pie_control.client import Client
 
-from ..plans import refuse_unknown
+from ..plans import MAY_BE_ZERO, refuse_unknown
 from ..support.guests import program_of
 from ..support.processes import count_parts, processor_seconds
 from ..support.reader import Read, Reader, reading
@@ -55,7 +55,7 @@ class Plan:
     programs: tuple[str, ...]
     inferlets: tuple[int, ...]
     steps_ms: tuple[int, ...]
-    hosts: tuple[int, ...]
+    hosts: tuple[int, ...] = field(metadata=MAY_BE_ZERO)
     tokens: int
     rounds: int
     workers: tuple[str, ...] = (OWN,)

@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import time
 from contextlib import AsyncExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, cast
 
@@ -25,7 +25,7 @@ from pie_control.registry.registry import Registry
 from pie_control.scheduling import RunTokens, Turn
 from pie_control.scheduling.answers import Wave
 
-from ..plans import refuse_unknown
+from ..plans import MAY_BE_ZERO, refuse_unknown
 from ..support.guests import program_of
 from ..support.processes import processor_seconds
 from ..support.reader import Reader, reading
@@ -49,7 +49,7 @@ class Plan:
     streams: int = 64
     tokens: int = 200
     rounds: int = 5
-    hosts: int = 1
+    hosts: int = field(default=1, metadata=MAY_BE_ZERO)
     step_ms: int = 5
     modes: tuple[str, ...] = (OFF, ON)
     tree: Path | None = None

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from ..opponents.sides import check_models
-from ..plans import refuse_unknown
+from ..plans import MAY_BE_ZERO, refuse_unknown
 from .servers import PEERS
 
 NAMES = tuple(sorted(path.stem for path in (Path(__file__).parent / "scenarios").glob("[!_]*.py")))
@@ -32,7 +32,7 @@ class Plan:
     percents: tuple[int, ...] = (25, 50, 75, 90)
     slo_ttft_ms: int = 500
     slo_tpot_ms: int = 50
-    records: int = 100_000
+    records: int = field(default=100_000, metadata=MAY_BE_ZERO)
     peers: tuple[str, ...] = ("closed", "llama.cpp", "transformers")
     opponent: str = ""
     peer_model: str = "random-1b"

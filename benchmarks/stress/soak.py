@@ -33,6 +33,7 @@ import psutil
 from pie_control.client import Client, InferletEnded, ServerUnavailable
 from pie_control.errors import Conflict, HostUnavailable, PieError, WorkerUnavailable
 
+from ..plans import MAY_BE_ZERO
 from ..report import ROOT, BenchmarkError
 from ..support.processes import of_part
 from ..support.server import Server, serving
@@ -63,7 +64,7 @@ class Plan:
     minutes: float = 10.0
     at_once: int = 8
     kill_seconds: float = 35.0
-    vanishing: int = 5
+    vanishing: int = field(default=5, metadata=MAY_BE_ZERO)
     seed: int = 0
 
     def __post_init__(self) -> None:

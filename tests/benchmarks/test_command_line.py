@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+import json
 import signal
 import subprocess
 import sys
@@ -149,6 +150,12 @@ def test_what_a_benchmark_cannot_help_is_told_in_a_sentence(
         (["compare", "HEAD", "tpot", "--steps", "3"], "benchmarks tpot: error: unrecognized arguments: --steps 3"),
         (["compare", "HEAD", "tpot", "--json", "file"], "unrecognized arguments: --json file"),
         (["compare", "no-such-commit", "tpot"], "there is no commit no-such-commit"),
+        (["compare", "--rounds", "0", "HEAD", "tpot"], "--rounds is 0: give 1 or more"),
+        (["compare", "HEAD", "tpot", "--rounds", "0"], "benchmarks tpot: error: --rounds is 0: give 1 or more"),
+        (["tpot", "--rounds", "0"], "--rounds is 0: give 1 or more"),
+        (["launch", "--warm", "16,0"], "--warm is 16,0: give 1 or more"),
+        (["launch", "--warm-pool", "-1"], "--warm-pool is -1: give 0 or more"),
+        (["one_call", "--pace-us", "-1"], "--pace-us is -1: give 0 or more"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
 )
@@ -157,6 +164,44 @@ def test_what_makes_no_sense_is_refused(words: list[str], message: str, capsys: 
         cli.parse(words)
     assert ended.value.code == 2
     assert message in capsys.readouterr().err
+
+
+def test_a_number_may_be_zero_if_that_means_something() -> None:
+    assert cli.parse(["launch", "--warm-pool", "0", "--hosts", "-1"])[1].plan.warm_pool == 0
+    assert cli.parse(["one_call", "--hosts", "0", "--pace-us", "0"])[1].plan.hosts == (0,)
+
+
+@pytest.fixture
+def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A repository with the page of the evaluation and the code that it measures, both committed."""
+    (tmp_path / "docs" / "evaluation").mkdir(parents=True)
+    for name in ("docs/evaluation.md", "docs/evaluation/agents.json", "code.py"):
+        (tmp_path / name).write_text("1")
+    author = ("-c", "user.name=test", "-c", "user.email=test@example.org")
+    for words in (("init", "--quiet"), ("add", "."), ("commit", "--quiet", "-m", "Measure")):
+        subprocess.run(["git", *author, *words], cwd=tmp_path, check=True)
+    monkeypatch.setattr(report, "ROOT", tmp_path)
+    return tmp_path
+
+
+def test_what_the_evaluation_writes_is_no_change_of_what_it_measures(root: Path) -> None:
+    for name in ("docs/evaluation.md", "docs/evaluation/agents.json"):
+        (root / name).write_text("2")
+    assert len(report.commit()) == 12
+    (root / "code.py").write_text("2")
+    assert report.commit().endswith("-dirty")
+
+
+def test_a_report_names_the_commit_that_ran(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def run(_: object) -> list[object]:
+        (root / "code.py").write_text("2")
+        return []
+
+    file, before = root / "report.json", report.commit()
+    options = argparse.Namespace(name="name", form="full", plan=tpot.FULL, json=file)
+    monkeypatch.setattr(cli, "parse", lambda _: (types.SimpleNamespace(run=run), options))
+    assert cli.main([]) == 0
+    assert json.loads(file.read_text())["commit"] == before
 
 
 @pytest.mark.parametrize("module", ["benchmarks", "benchmarks.gpu_check"])
