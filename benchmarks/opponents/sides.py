@@ -15,6 +15,7 @@ from tokenizers import Tokenizer
 
 from pie_control.client import Client
 from pie_control.config import SHIPPED
+from pie_inference.device.threads import default_threads
 from pie_inference.testing import byte_tokenizer
 
 from ..support.models.random_models import SHAPES, model_folder
@@ -83,6 +84,16 @@ def settings_of(model: str) -> dict[str, Any]:
     return {"model": f"{model}={model_folder(model)}" if model in MODELS else model}
 
 
+def checkpoint_of(model: str) -> Path:
+    """The folder of a model that is none of a pace."""
+    return Path(settings_of(model)["model"].rpartition("=")[2])
+
+
+def threads_for(checkpoint: Path) -> int:
+    """As many as Pie's worker takes for it."""
+    return default_threads(sum(path.stat().st_size for path in checkpoint.glob("*.safetensors")))
+
+
 @contextlib.asynccontextmanager
 async def servers(model: str, opponent: str = "", **settings: Any) -> AsyncIterator[tuple[str, str]]:
     """The addresses of a server of Pie, and of its opponent: `closed`, or the one at the address `opponent`. `settings`
@@ -113,8 +124,7 @@ async def sides(model: str, pie: str, opponent: str, round_trip_ms: float = 0.0)
 def _tokenizer(model: str) -> Tokenizer:
     if model.startswith(PACED):
         return Tokenizer.from_str(byte_tokenizer.tokenizer_json().decode())
-    folder = settings_of(model)["model"].rpartition("=")[2]
-    return Tokenizer.from_file(str(Path(folder) / "tokenizer.json"))
+    return Tokenizer.from_file(str(checkpoint_of(model) / "tokenizer.json"))
 
 
 _numbers = itertools.count()

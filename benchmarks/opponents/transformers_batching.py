@@ -17,14 +17,12 @@ from typing import Any
 
 import numpy as np
 
-from pie_inference.device.threads import default_threads
-
 from ..report import ROOT
 from ..support.processes import stop
 from ..support.samples import median
 from ..support.server import CLOSED, serving
 from .client import CompletionClient
-from .sides import PACED, check_models, settings_of
+from .sides import PACED, check_models, checkpoint_of, settings_of, threads_for
 
 PAGE = 256
 """Tokens in a page of transformers' cache."""
@@ -71,10 +69,9 @@ async def run(plan: Plan) -> list[Row]:
 
 
 async def _measure(plan: Plan, model: str) -> Row:
-    settings = settings_of(model)
-    folder = Path(settings["model"].rpartition("=")[2])
-    threads = default_threads(sum(path.stat().st_size for path in folder.glob("*.safetensors")))
-    settings |= {"threads": threads, "device": plan.device}
+    folder = checkpoint_of(model)
+    threads = threads_for(folder)
+    settings = {**settings_of(model), "threads": threads, "device": plan.device}
     async with serving(CLOSED, **settings) as server, CompletionClient(server.url) as client:
         times = [await _closed(plan, client, number) for number in range(plan.rounds + 1)]
     told = await _transformers(plan, folder, threads)

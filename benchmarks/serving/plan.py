@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Literal
 
 from ..opponents.sides import check_models
 from ..plans import MAY_BE_ZERO, refuse_unknown
@@ -19,7 +20,8 @@ class Plan:
     `rounds` turns, with `streams` at once of `tokens` tokens; a conversation has `turns`. Loads last `seconds` each,
     overload `overload_seconds`; `percents`: of the capacity, for requests at random times. `records`: of inferlets that
     have ended, in a state. `peers` and the server at the address `opponent` are compared on `peer_model` in
-    `peer_rounds` turns of `peer_streams` requests at once. `tree`: the tree to serve from, if not this one."""
+    `peer_rounds` turns of `peer_streams` requests at once, Pie and `peers` on one `device`. `tree`: the tree to serve
+    from, if not this one."""
 
     scenarios: tuple[str, ...] = NAMES
     model: str = "demo"
@@ -39,6 +41,7 @@ class Plan:
     peer_streams: tuple[int, ...] = (16, 32)
     peer_tokens: int = 64
     peer_rounds: int = 1
+    device: Literal["auto", "cpu", "cuda"] = "auto"
     tree: Path | None = None
 
     def __post_init__(self) -> None:

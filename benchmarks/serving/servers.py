@@ -16,13 +16,10 @@ import tempfile
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
-from pie_inference.device.threads import default_threads
-
 from ..opponents.client import CompletionClient, OpponentError
-from ..opponents.sides import settings_of
+from ..opponents.sides import checkpoint_of, settings_of, threads_for
 from ..support.peers.gguf_file import gguf_of
 from ..support.processes import stop
 from ..support.server import CLOSED, serving
@@ -46,40 +43,43 @@ class Server:
 
 
 @contextlib.asynccontextmanager
-async def closed(model: str, streams: int, tokens: int) -> AsyncIterator[Server]:
+async def closed(model: str, device: str, streams: int, tokens: int) -> AsyncIterator[Server]:
     """Pie's own worker in a plain server."""
-    async with serving(CLOSED, **settings_of(model)) as server:
+    async with serving(CLOSED, **settings_of(model), device=device) as server:
         yield Server(server.url)
 
 
 @contextlib.asynccontextmanager
-async def llama_cpp(model: str, streams: int, tokens: int) -> AsyncIterator[Server]:
+async def llama_cpp(model: str, device: str, streams: int, tokens: int) -> AsyncIterator[Server]:
     """llama.cpp's server, `llama-server` in the PATH, on the checkpoint as a GGUF file in bfloat16."""
-    program, folder = _found("llama-server", "build llama.cpp's llama-server"), _folder(model)
+    if device != "cpu":
+        raise CannotServeError("llama.cpp's server, as docs/benchmarks.md builds it, has no GPU: take --device cpu")
+    program, folder = _found("llama-server", "build llama.cpp's llama-server"), checkpoint_of(model)
     try:
         file = await asyncio.to_thread(gguf_of, folder, "bf16", is_text=True)
     except ImportError:
         raise CannotServeError("the package gguf is missing, which writes the checkpoint for llama.cpp") from None
-    threads = _threads(folder)
+    threads = str(threads_for(folder))
     words = [program, "-m", str(file), "-np", str(streams), "-c", str(streams * _room(tokens)), "-t", threads]
-    async with _started([*words, "-tb", threads, "-b", "2048", "--no-webui"], "/health") as url:
+    async with _started([*words, "-tb", threads, "-b", "2048", "--no-webui", "--device", "none"], "/health") as url:
         yield Server(url)
 
 
 @contextlib.asynccontextmanager
-async def transformers(model: str, streams: int, tokens: int) -> AsyncIterator[Server]:
+async def transformers(model: str, device: str, streams: int, tokens: int) -> AsyncIterator[Server]:
     """`transformers serve` with continuous batching. It counts tokens by itself, and refuses fields that it lacks."""
     program = _found("transformers", "pip install transformers[serving]")
-    folder = _folder(model)
-    words = [program, "serve", str(folder), "--device", "cpu", "--dtype", "bfloat16", "--continuous-batching"]
+    folder = checkpoint_of(model)
+    words = [program, "serve", str(folder), "--device", device, "--dtype", "bfloat16", "--continuous-batching"]
     config = json.dumps({"max_new_tokens": tokens, "do_sample": False})
-    environment = {**os.environ, "OMP_NUM_THREADS": _threads(folder)}
+    environment = {**os.environ, "OMP_NUM_THREADS": str(threads_for(folder))}
     async with _started([*words, "--host", "127.0.0.1"], "/health", environment) as url:
         yield Server(url, {"temperature": 0, "generation_config": config})
 
 
-Start = Callable[[str, int, int], AbstractAsyncContextManager[Server]]
-"""Serves a model, for so many requests at a time of at most so many tokens. Raises CannotServeError."""
+Start = Callable[[str, str, int, int], AbstractAsyncContextManager[Server]]
+"""Serves a model on a device (`cpu` or `cuda`), for so many requests at a time of at most so many tokens. Raises
+CannotServeError."""
 PEERS: Mapping[str, Start] = {"closed": closed, "llama.cpp": llama_cpp, "transformers": transformers}
 
 
@@ -88,15 +88,6 @@ async def at_address(url: str) -> AsyncIterator[Server]:
     """A server that runs: vLLM, SGLang or another one. Raises OpponentError if it is none of completions."""
     async with CompletionClient(url) as client:
         yield Server(url, {**GREEDY, "model": await client.model()})
-
-
-def _folder(model: str) -> Path:
-    return Path(settings_of(model)["model"].rpartition("=")[2])
-
-
-def _threads(folder: Path) -> str:
-    """As many as Pie's worker takes for the checkpoint."""
-    return str(default_threads(sum(path.stat().st_size for path in folder.glob("*.safetensors"))))
 
 
 def _room(tokens: int) -> int:

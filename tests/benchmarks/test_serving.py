@@ -5,19 +5,24 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import types
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from websockets.exceptions import ConnectionClosedError
 
 from benchmarks.opponents.client import OpponentError
 from benchmarks.serving.client import HttpClient
 from benchmarks.serving.load import Timed, poisson, timed
-from benchmarks.serving.plan import NAMES
+from benchmarks.serving.plan import NAMES, TINY
 from benchmarks.serving.rows import row
+from benchmarks.serving.scenarios import opponents
+from benchmarks.serving.servers import CannotServeError, Server
 from benchmarks.serving.session import Session
 from pie_control.client import ServerUnavailable
 
@@ -149,6 +154,32 @@ def test_a_bound_has_a_verdict(value: float | None, bound: str, verdict: str) ->
 
 def test_a_measure_without_a_bound_has_none() -> None:
     assert row("scenario", "measure", 1.0).verdict == ""
+
+
+@pytest.mark.parametrize(
+    ("asked", "has_gpu", "used"), [("auto", True, "cuda"), ("auto", False, "cpu"), ("cpu", True, "cpu")]
+)
+def test_opponents_compute_on_the_same_device_as_pie(
+    asked: Any, has_gpu: bool, used: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    devices = []
+
+    @asynccontextmanager
+    async def serving(*_: object, device: str = "", **__: object) -> AsyncIterator[types.SimpleNamespace]:
+        devices.append(device)
+        yield types.SimpleNamespace(url="127.0.0.1")
+
+    @asynccontextmanager
+    async def peer(_: str, device: str, *__: int) -> AsyncIterator[Server]:
+        devices.append(device)
+        raise CannotServeError("it is not here")
+        yield Server("")
+
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: has_gpu)
+    monkeypatch.setattr(opponents, "serving", serving)
+    monkeypatch.setattr(opponents, "PEERS", {"closed": peer})
+    [row] = asyncio.run(opponents.measure(replace(TINY, peers=("closed",), device=asked)))
+    assert (devices, row.note) == ([used, used], "it is not here")
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -2,7 +2,8 @@
 
 Requests come at once, each with a text of its own; the time runs from the first to the end of the last, prompts
 included. Pie and each opponent take turns behind a trial with other texts; both run meanwhile, one of them idle.
-Opponents are those of `--peers`, and the server at `--opponent URL`. One that does not run here has a row that says so.
+Opponents are those of `--peers`, which compute on the `--device` that Pie has, and the server at `--opponent URL`. One
+that does not run here has a row that says so.
 """
 
 from __future__ import annotations
@@ -13,6 +14,8 @@ import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
+
+import torch
 
 from ...opponents.client import OpponentError
 from ...opponents.sides import settings_of
@@ -75,18 +78,20 @@ async def measure(plan: Plan) -> list[Row]:
     peers: dict[str, Start] = {name: PEERS[name] for name in plan.peers}
     if plan.opponent:
         peers[plan.opponent] = lambda *_: at_address(plan.opponent)
-    async with serving(tree=plan.tree, **settings_of(plan.peer_model)) as server, HttpClient(server.url) as client:
+    device = plan.device if plan.device != "auto" else "cuda" if torch.cuda.is_available() else "cpu"
+    settings = {**settings_of(plan.peer_model), "device": device}
+    async with serving(tree=plan.tree, **settings) as server, HttpClient(server.url) as client:
         pie = _Side(client, Server(server.url, GREEDY), plan)
-        return [row for name, start in peers.items() for row in await _against(pie, name, start, plan)]
+        return [row for name, start in peers.items() for row in await _against(pie, name, start, device, plan)]
 
 
-async def _against(pie: _Side, name: str, start: Start, plan: Plan) -> list[Row]:
-    at = f"{plan.peer_model}, {PROMPT} + {plan.peer_tokens} tokens, against {name}"
+async def _against(pie: _Side, name: str, start: Start, device: str, plan: Plan) -> list[Row]:
+    at = f"{plan.peer_model} on {device}, {PROMPT} + {plan.peer_tokens} tokens, against {name}"
     faster, sooner = WANTED.get(name, ("", ""))
     rows, numbers = [], iter(range(1 << 30))
     try:
         async with (
-            start(plan.peer_model, max(plan.peer_streams), PROMPT + plan.peer_tokens + SPARE) as server,
+            start(plan.peer_model, device, max(plan.peer_streams), PROMPT + plan.peer_tokens + SPARE) as server,
             HttpClient(server.url) as client,
         ):
             other = _Side(client, server, plan)
