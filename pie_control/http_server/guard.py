@@ -114,8 +114,8 @@ class AllowedHosts:
             )
         if origin is not None and not self._is_ours(origin, host):
             return 403, (
-                f"requests from web pages of another origin ({origin}) are refused; --allowed-hosts names the hosts "
-                "whose pages may use this server"
+                f"requests from web pages of another origin ({origin}) are refused: let the page come from this "
+                "server, or through one proxy with it, whose name --allowed-hosts gives"
             )
         return None
 
