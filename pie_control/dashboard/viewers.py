@@ -28,7 +28,8 @@ MOST_LANES = 64
 """Inferlets whose commands are shown."""
 LANE_SECONDS = 1.0
 """After its end, an inferlet keeps its lane for so long."""
-MOST_VIEWERS = 16
+MOST_VIEWERS, MOST_OF_TENANT = 16, 4
+"""Viewers of a tenant count together, but those who see all tenants."""
 SLOW, SLOWER = 4, 8
 """Looks between two at pages by owner and counts of schedulers; and between two questions for what inferlets wait."""
 
@@ -47,15 +48,18 @@ class Dashboard:
         self.watch = RecentWaves(models)
         self.tenants: Counter[str] = Counter()  # tokens run since the first viewer came
         self._counted: Counter[Owner] = Counter()  # of these, by inferlet
-        self._viewers = 0
+        self._viewers: Counter[str | None] = Counter()  # by tenant
 
     @contextlib.contextmanager
     def viewer(self, tenant: str | None, line: Line = tuple, *, later: bool = False) -> Iterator[Viewer]:
         """Somebody looks at what a tenant has; None: at everything. `later`: but only at what is launched from now on.
         Raises TooManyRequests."""
-        if self._viewers >= MOST_VIEWERS:
-            raise TooManyRequests(f"{MOST_VIEWERS} viewers look at the dashboard, and no more may: close another one")
-        self._viewers += 1
+        end = "look at the dashboard, and no more may: close another one"
+        if tenant is not None and self._viewers[tenant] >= MOST_OF_TENANT:
+            raise TooManyRequests(f"{MOST_OF_TENANT} viewers of this tenant {end}")
+        if self._viewers.total() >= MOST_VIEWERS:
+            raise TooManyRequests(f"{MOST_VIEWERS} viewers {end}")
+        self._viewers[tenant] += 1
         try:
             with (
                 self.watch.looking(),
@@ -63,7 +67,7 @@ class Dashboard:
             ):
                 yield viewer
         finally:
-            self._viewers -= 1
+            self._viewers -= Counter((tenant,))
             if not self._viewers:
                 self.tenants.clear()
                 self._counted.clear()

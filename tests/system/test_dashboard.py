@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import re
 from collections.abc import Callable
@@ -14,6 +15,7 @@ import pytest
 
 from pie_control.client import Client
 from pie_control.dashboard import viewers
+from pie_control.errors import TooManyRequests
 from pie_control.server_api import ServerApi
 from pie_control.testing.fake_model import FakeModel
 from pie_control.testing.in_process import InProcessClient
@@ -166,6 +168,22 @@ def test_without_viewers_nothing_is_watched(tmp_path: Path, guest_cache: Path) -
                 assert second.look().now == {}
             assert _counts(api) is own
             assert own.fields() == before
+
+    asyncio.run(check())
+
+
+def test_viewers_of_a_tenant_leave_room_for_others(tmp_path: Path, guest_cache: Path) -> None:
+    async def check() -> None:
+        async with started(cache_with_guest(_made(tmp_path), guest_cache), InProcessClient(FakeModel())) as api:
+            with contextlib.ExitStack() as looking:
+                for _ in range(viewers.MOST_OF_TENANT):
+                    looking.enter_context(api.dashboard.viewer("alice"))
+                with pytest.raises(TooManyRequests, match="4 viewers of this tenant"):
+                    looking.enter_context(api.dashboard.viewer("alice"))
+                for other in ("bob", *[None] * (viewers.MOST_VIEWERS - viewers.MOST_OF_TENANT - 1)):
+                    looking.enter_context(api.dashboard.viewer(other))
+                with pytest.raises(TooManyRequests, match="16 viewers"):
+                    looking.enter_context(api.dashboard.viewer(None))
 
     asyncio.run(check())
 

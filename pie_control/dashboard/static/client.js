@@ -5,6 +5,11 @@ export function useKey(given) {
   key = given.trim();
 }
 
+// Whether a text can be a key at all: no header has other characters.
+export function canBeKey(given) {
+  return /^[!-~]*$/.test(given.trim());
+}
+
 function headers() {
   return key ? { authorization: `Bearer ${key}` } : {};
 }
@@ -26,7 +31,7 @@ export async function request(path, options = {}) {
   return checked(await fetch(path, { cache: "no-store", ...options, headers: headers() }));
 }
 
-// Server-sent events: { event, data } each. By fetch, since an EventSource could show the key in the URL only.
+// Server-sent events: { event, data } each. The reason for which the server ends them, an `error`, is thrown. By fetch, since an EventSource could show the key in the URL only.
 export async function* events(path, options = {}, answered = () => {}) {
   const response = await request(path, options);
   answered(response);
@@ -44,7 +49,10 @@ export async function* events(path, options = {}, answered = () => {}) {
           const colon = line.indexOf(":");
           if (colon > 0) found[line.slice(0, colon)] = line.slice(colon + 1).trimStart();
         }
-        if (found.data) yield { event: found.event, data: JSON.parse(found.data) };
+        if (!found.data) continue;
+        const data = JSON.parse(found.data);
+        if (found.event === "error") throw new Error(data.error?.message ?? "the server has ended the stream");
+        yield { event: found.event, data };
       }
     }
   } finally {

@@ -171,6 +171,7 @@ function App() {
   }, [tries]);
   useEffect(() => {
     const press = (event) => {
+      if (event.ctrlKey || event.metaKey || event.altKey) return; // the browser's own
       if (event.target.closest?.("input, textarea, button, a, select")) return;
       if (event.key === "p") setPaused((value) => !value);
       if (event.key === "s") save(store);

@@ -79,7 +79,10 @@ function App() {
     show();
     try {
       const program = await (await request(`v1/programs?file=${NAME}.py`, { method: "POST", body: text, signal })).json();
-      await watch(now, show, signal);
+      await watch(now, show, signal).catch((error) => {
+        if (!(error instanceof Refused) || error.status !== 429) throw error;
+        setTrouble(`no calls over time: ${error.message}`);
+      });
       const body = JSON.stringify({ program: program.program, arguments: words(given) });
       const found = (answer) => {
         now.id = answer.headers.get("location").split("/").at(-1);

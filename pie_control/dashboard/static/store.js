@@ -21,7 +21,7 @@ export class Store {
     this.skipped = 0;
     this.points = []; // [seconds, generated tokens a second, tokens run a second, pages in use]
     this.measured = 0;
-    this.tenants = new Map();
+    this.tenants = new Map(); // of each, tokens when they were measured, and how fast they came
   }
 
   apply(delta) {
@@ -31,7 +31,6 @@ export class Store {
     for (const [number, values] of Object.entries(delta.now ?? {}))
       Object.assign(this.inferlets.get(Number(number)), named(NOW, values));
     for (const number of delta.gone ?? []) this.inferlets.delete(number);
-    if (delta.sections?.tenants) this.compare(delta.sections.tenants);
     Object.assign(this.sections, delta.sections);
     for (const wave of delta.waves ?? []) this.waves.push(named(WAVE, wave));
     this.skipped += delta.skipped ?? 0;
@@ -39,15 +38,7 @@ export class Store {
     const first = this.waves.findIndex((wave) => wave.begin + wave.seconds > begin);
     this.waves.splice(0, Math.max(first < 0 ? this.waves.length : first, this.waves.length - MOST_WAVES));
     if (this.time - this.measured >= 1) this.measure();
-  }
-
-  // How fast the tokens of tenants have come since they were told last.
-  compare(tenants) {
-    for (const one of tenants) {
-      const before = this.tenants.get(one.tenant);
-      one.rate = before ? Math.max(0, one.tokens - before.tokens) / (this.time - before.time) : 0;
-      this.tenants.set(one.tenant, { tokens: one.tokens, time: this.time });
-    }
+    for (const one of this.sections.tenants) one.rate = this.tenants.get(one.tenant)?.rate ?? 0;
   }
 
   // Once a second: how fast tokens come.
@@ -59,6 +50,11 @@ export class Store {
       one.before = one.generated;
       generated += one.rate;
     }
+    const before = this.tenants;
+    this.tenants = new Map(this.sections.tenants.map(({ tenant, tokens }) => {
+      const more = before.has(tenant) ? Math.max(0, tokens - before.get(tenant).tokens) : 0;
+      return [tenant, { tokens, rate: more / seconds }];
+    }));
     const used = this.sections.workers.reduce((sum, one) => sum + (one.pages ? one.pages.total - one.pages.free : 0), 0);
     if (this.measured) this.points.push([this.time, generated, used]);
     if (this.points.length > MOST_POINTS) this.points.shift();

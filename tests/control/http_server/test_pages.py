@@ -17,6 +17,7 @@ from tests.helpers.fake_server_api import FakeServerApi, serve_async
 
 SCRIPTS = sorted(path for path in STATIC.glob("*.js"))
 IMPORTED = re.compile(r'from "\./([\w/.]+)"')
+needs_node = pytest.mark.skipif(shutil.which("node") is None, reason="there is no node here")
 LINKED = re.compile(r'(?:href|src)="assets/([\w/.]+)"')
 
 
@@ -72,7 +73,44 @@ def test_vendored_files_stand_beside_their_licences() -> None:
     assert {"LICENSE.txt", "NOTICE.txt", "swagger-ui-bundle.js.LICENSE.txt"} <= names
 
 
-@pytest.mark.skipif(shutil.which("node") is None, reason="there is no node here")
+def node(tmp_path: Path, script: str, code: str) -> str:
+    """What `code` prints behind `import * as it` of a script."""
+    shutil.copy(STATIC / script, tmp_path / "it.mjs")
+    (tmp_path / "test.mjs").write_text(f'import * as it from "./it.mjs";\n{code}')
+    return subprocess.run(["node", str(tmp_path / "test.mjs")], check=True, capture_output=True, text=True).stdout
+
+
+@needs_node
+def test_the_rate_of_a_tenant_that_does_nothing_more_is_none(tmp_path: Path) -> None:
+    code = """
+    const store = new it.Store(), told = (tokens) => ({ sections: { tenants: [{ tenant: "a", tokens }] } });
+    for (const [time, more] of [[10, told(0)], [11, told(50)], [11.5], [12], [13]]) {
+      store.apply({ time, ...more });
+      console.log(store.sections.tenants[0].rate);
+    }"""
+    assert node(tmp_path, "store.js", code).split() == ["0", "50", "50", "0", "0"]
+
+
+@needs_node
+def test_what_ends_a_stream_is_told_and_a_key_can_be_sent(tmp_path: Path) -> None:
+    code = """
+    const body = 'data: {"time": 1}\\n\\nevent: error\\ndata: {"error": {"message": "its key was revoked"}}\\n\\n';
+    globalThis.fetch = async () => new Response(body);
+    try {
+      for await (const { data } of it.events("v1/dashboard")) console.log(data.time);
+    } catch (error) {
+      console.log(error.message);
+    }
+    console.log(["", " pie_a-1 ", "schlüssel", "a b", "п"].map(it.canBeKey).join());"""
+    assert node(tmp_path, "client.js", code).split("\n") == [
+        "1",
+        "its key was revoked",
+        "true,true,false,false,false",
+        "",
+    ]
+
+
+@needs_node
 @pytest.mark.parametrize("script", SCRIPTS, ids=lambda path: path.name)
 def test_scripts_can_be_parsed(script: Path, tmp_path: Path) -> None:
     module = tmp_path / f"{script.stem}.mjs"  # node takes its name to mean that it is a module
