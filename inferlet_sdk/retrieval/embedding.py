@@ -10,7 +10,7 @@ from inferlet_sdk import traits
 from inferlet_sdk.addresses import Embeds
 from inferlet_sdk.dropped import give_back
 from inferlet_sdk.errors import TooLong
-from inferlet_sdk.retrieval.together import each
+from inferlet_sdk.retrieval.together import each, free_pages, pages_of
 from inferlet_sdk.sequences.queues import queues_of
 from inferlet_sdk.sequences.sequence import TokenSequence
 from inferlet_sdk.traits.arguments import flag, numbers, whole, wrong
@@ -57,7 +57,7 @@ async def embed(
             sequence.close()
 
     if mode == "last":
-        return await each(one, lists)
+        return await each(one, lists, lambda tokens: pages_of(info, tokens), free_pages())
     return [await one(tokens) for tokens in lists]  # each takes many embeds
 
 

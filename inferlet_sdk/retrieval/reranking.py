@@ -7,7 +7,7 @@ from math import exp
 
 from inferlet_sdk import traits
 from inferlet_sdk.errors import TooLong
-from inferlet_sdk.retrieval.together import each
+from inferlet_sdk.retrieval.together import each, free_pages, pages_of
 from inferlet_sdk.sequences.queues import queues_of
 from inferlet_sdk.sequences.sequence import TokenSequence
 from inferlet_sdk.traits.arguments import text as checked_text
@@ -71,7 +71,7 @@ async def score_prompts(model: str, prompts: Sequence[Sequence[int]], adapter: s
 
     trunk.tokens += prompts[0][:common]
     try:
-        return await each(score, prompts)
+        return await each(score, prompts, lambda prompt: pages_of(queues.info, prompt), free_pages())
     finally:
         trunk.close()
 

@@ -1,26 +1,53 @@
-"""Runs many short pieces of work, some at a time."""
+"""Runs many short pieces of work, as many at a time as there are pages for."""
 
 from __future__ import annotations
 
-from asyncio import gather
-from collections.abc import Awaitable, Callable, Sequence
-from typing import TypeVar
+import asyncio
+from collections import deque
+from collections.abc import Callable, Coroutine, Sequence
+from typing import Any, TypeVar
+
+from inferlet_sdk import traits
+from inferlet_sdk.traits.core import ModelInfo
 
 T = TypeVar("T")
 R = TypeVar("R")
 
 AT_ONCE = 32
-"""Texts that run at a time: enough to fill waves, few enough for the pages of an inferlet."""
+"""Texts that run at a time: enough to fill waves."""
 
 
-async def each(work: Callable[[T], Awaitable[R]], items: Sequence[T]) -> list[R]:
-    """What `work` gives for each item, in order. The next item begins when any has ended."""
-    rest = iter(enumerate(items))
-    found: dict[int, R] = {}
+def pages_of(info: ModelInfo, tokens: Sequence[int]) -> int:
+    """The pages that a text takes while it runs."""
+    return -(-len(tokens) // info.page_size) + info.state_pages
 
-    async def worker() -> None:
-        for place, item in rest:
-            found[place] = await work(item)
 
-    await gather(*(worker() for _ in range(min(AT_ONCE, len(items)))))
-    return [found[place] for place in range(len(items))]
+def free_pages() -> int:
+    """How many pages the inferlet may still take."""
+    usage = traits.usage()
+    return usage.max_pages - usage.pages
+
+
+async def each(
+    work: Callable[[T], Coroutine[Any, Any, R]], items: Sequence[T], pages: Callable[[T], int], room: int
+) -> list[R]:
+    """What `work` gives for each item, in order. An item begins when those that run leave room for its pages; one with
+    more pages than there is room for runs alone. If one fails, the others end."""
+    waiting, begun, running = deque(items), list[asyncio.Task[R]](), dict[asyncio.Task[R], int]()
+    try:
+        while waiting or running:
+            while waiting and len(running) < AT_ONCE:
+                need = pages(waiting[0])
+                if running and sum(running.values()) + need > room:
+                    break
+                begun.append(asyncio.create_task(work(waiting.popleft())))
+                running[begun[-1]] = need
+            done, _ = await asyncio.wait(running, return_when=asyncio.FIRST_COMPLETED)
+            for task in done:
+                task.result()
+                del running[task]
+    finally:
+        for task in running:
+            task.cancel()
+        await asyncio.gather(*running, return_exceptions=True)
+    return [task.result() for task in begun]

@@ -47,3 +47,10 @@ def test_scores_are_those_of_transformers(tmp_path: Path) -> None:
     assert [found[place] for place in range(3)] == pytest.approx(expected, abs=1e-4)
     assert [one["index"] for one in served.body["results"]] == sorted(range(3), key=lambda one: -expected[one])
     assert max(expected) - min(expected) > 1e-2
+
+
+def test_texts_wait_for_the_pages_of_others() -> None:
+    with native_server(build_config({"max_pages": 12}).resolved()) as server:
+        vectors = asking(server, "embeddings", model="demo")(input=[[5 + n] * 60 for n in range(16)])
+        ranks = asking(server, "rerank", model="demo")(query="a", documents=["word"] * 16)
+    assert (len(vectors.body["data"]), len(ranks.body["results"])) == (16, 16)

@@ -1,0 +1,55 @@
+"""Many pieces of work run as far as there are pages for them."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from inferlet_sdk.retrieval.together import AT_ONCE, each
+
+
+class Work:
+    """Work on items, each of which is the number of its pages."""
+
+    def __init__(self, bad: int = -1) -> None:
+        self.running: list[int] = []
+        self.most = self.most_pages = self.ended = 0
+        self._bad = bad
+
+    async def __call__(self, item: int) -> int:
+        self.running.append(item)
+        self.most = max(self.most, len(self.running))
+        self.most_pages = max(self.most_pages, sum(self.running))
+        try:
+            for _ in range(item % 5):
+                await asyncio.sleep(0)
+            if item == self._bad:
+                raise ValueError("no")
+            return -item
+        finally:
+            self.running.remove(item)
+            self.ended += 1
+
+
+async def run(work: Work, items: list[int], room: int) -> list[int]:
+    return await each(work, items, lambda item: item, room)
+
+
+def test_as_many_run_as_have_room() -> None:
+    work, items = Work(), [3, 8, 9, 1, 4, 4, 2, 7] * 9
+    assert asyncio.run(run(work, items, 20)) == [-item for item in items]
+    assert 10 < work.most_pages <= 20
+    assert asyncio.run(run(work, [30, 31], 20)) == [-30, -31], "one at a time, where there is room for none"
+    assert work.most_pages == 31
+    asyncio.run(run(work, [1] * 100, 1000))
+    assert work.most == AT_ONCE
+    assert asyncio.run(run(work, [], 5)) == []
+
+
+def test_if_one_fails_the_others_end() -> None:
+    work = Work(bad=6)
+    with pytest.raises(ValueError, match="no"):
+        asyncio.run(run(work, [4, 6, 4, 4, 4], 20))
+    assert work.running == []
+    assert work.ended == 4, "the last has not begun"
