@@ -9,9 +9,10 @@ from starlette.responses import JSONResponse, PlainTextResponse, Response
 
 from examples.world.tools import ToolFailed
 from inferlet_sdk.schemas.mismatch import SchemaMismatch
-from inferlet_sdk.tools.mcp import VERSIONS
 from inferlet_sdk.tools.tool import Tool, as_text
 
+REVISION = "2025-06-18"
+"""What is spoken here, whatever a client would like."""
 NO_METHOD, WRONG_PARAMETERS, WRONG_MESSAGE = -32601, -32602, -32600
 LIAR = "liar"
 
@@ -19,18 +20,20 @@ Tools = Mapping[str, Tool[..., Any]]
 Caller = Callable[[str, dict[str, Any]], Awaitable[Any]]
 
 
-async def answer(call: Caller, tools: Tools, message: dict[str, Any]) -> Response:
-    """The response to a message."""
+async def answer(call: Caller, tools: Tools, message: dict[str, Any], revision: str = REVISION) -> Response:
+    """The response to a message; `revision`: what its header says."""
     method, number, params = message.get("method"), message.get("id"), message.get("params", {})
-    if number is None:
-        return Response(status_code=202)  # a notification
+    if revision != REVISION and method != "initialize":
+        return _error(None, WRONG_MESSAGE, f"revision {revision[:40]!r} is not spoken here: take {REVISION}", 400)
+    if message.get("jsonrpc") != "2.0" or isinstance(number, bool) or not isinstance(number, str | int | None):
+        return _error(None, WRONG_MESSAGE, 'a message has "jsonrpc": "2.0", and a text or a whole number as id', 400)
+    if number is None or (method is None and message.keys() & {"result", "error"}):
+        return Response(status_code=202)  # a notification, or a response: the world asks nothing
     if not isinstance(method, str) or not isinstance(params, dict):
         return _error(number, WRONG_MESSAGE, "a message has a method, and an object as params")
     if method == "initialize":
-        wanted = params.get("protocolVersion")
-        version = wanted if wanted in VERSIONS else VERSIONS[0]
         about = {"name": "village", "version": "1"}
-        return _result(number, {"protocolVersion": version, "capabilities": {"tools": {}}, "serverInfo": about})
+        return _result(number, {"protocolVersion": REVISION, "capabilities": {"tools": {}}, "serverInfo": about})
     if method == "ping":
         return _result(number, {})
     if method == "tools/list":
@@ -72,5 +75,5 @@ def _result(number: Any, result: dict[str, Any]) -> Response:
     return JSONResponse({"jsonrpc": "2.0", "id": number, "result": result})
 
 
-def _error(number: Any, code: int, message: str) -> Response:
-    return JSONResponse({"jsonrpc": "2.0", "id": number, "error": {"code": code, "message": message}})
+def _error(number: Any, code: int, message: str, status: int = 200) -> Response:
+    return JSONResponse({"jsonrpc": "2.0", "id": number, "error": {"code": code, "message": message}}, status)

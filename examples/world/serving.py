@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 import socket
 from collections import Counter
 from collections.abc import AsyncIterator, Iterator
@@ -145,7 +146,10 @@ def application(world: World) -> ASGIApp:
         if request.method != "POST":
             return _said("MCP is spoken here by POST: there is no stream to listen to, and no session to end", 405)
         body = await _body(request)
-        return body if isinstance(body, Response) else await mcp.answer(world.call, world.tools, body)
+        if isinstance(body, Response):
+            return body
+        revision = request.headers.get("mcp-protocol-version", mcp.REVISION)
+        return await mcp.answer(world.call, world.tools, body, revision)
 
     ways = [
         Route("/", root),
@@ -166,7 +170,8 @@ async def _body(request: Request) -> dict[str, Any] | Response:
             return _said(f"the body has more than {LARGEST_BODY} bytes: send less", 413)
     try:
         value = parse_json(body.decode())
-    except (SchemaMismatch, UnicodeDecodeError):
+        json.dumps(value, ensure_ascii=False).encode()  # halves of surrogate pairs are no text
+    except (SchemaMismatch, UnicodeError):
         return _said('the body is no JSON: send an object, as in {"city": "Oslo"}', 400)
     if not isinstance(value, dict):
         return _said('the body is no JSON object: send one, as in {"city": "Oslo"}', 400)

@@ -43,7 +43,7 @@ def compute(expression: str) -> str:
         raise ToolFailed(f"{expression[:40]!r} is no sum: write one as in (12 + 30) * 2") from None
     except ZeroDivisionError:
         raise ToolFailed("nothing can be divided by 0") from None
-    return f"{value:g}" if isinstance(value, float) else str(value)
+    return f"{value:.15g}" if isinstance(value, float) else str(value)
 
 
 def _value(node: ast.expr) -> int | float:

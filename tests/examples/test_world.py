@@ -110,6 +110,7 @@ def test_pages_say_what_look_ups_say() -> None:
 
 def test_the_calculator_computes_and_nothing_else() -> None:
     assert [compute(one) for one in ("12 + 30 * 2", "-(2 - 5)", "7 / 2", "7 // 2")] == ["72", "3", "3.5", "3"]
+    assert [compute(one) for one in ("12345678 / 2", "0.1 + 0.2", "8 / 2")] == ["6172839", "0.3", "4"]
     for wrong in ("__import__('os')", "2 ** 9", "1 +", "(" * 500, "True", "'a' * 9"):
         with pytest.raises(ToolFailed, match="is no sum: write one"):
             compute(wrong)
@@ -143,7 +144,13 @@ def test_plain_http() -> None:
         assert await said("/tools/friend") == (400, 'friend: $: "person" is missing: expected a string')
         assert (await said("/tools/friend", person="Q"))[1].startswith("no person is called 'Q': there are Rosa, ")
         assert await said("/pages/Q") == (422, "there is no page 'Q': search for one")
-        for body, words in ((b"[", "no JSON:"), (b"[]", "no JSON object:"), (b" " * (LARGEST_BODY + 1), "send less")):
+        for body, words in (
+            (b"[", "no JSON:"),
+            (b'{"person": "\\ud800"}', "no JSON:"),
+            (b'{"person": 1e400}', "no JSON:"),
+            (b"[]", "no JSON object:"),
+            (b" " * (LARGEST_BODY + 1), "send less"),
+        ):
             assert words in (await client.post("/tools/friend", content=body)).text
         assert served.world.called["friend"] == served.world.ended["friend"] == 2
 
@@ -224,7 +231,17 @@ def test_mcp_says_what_is_wrong() -> None:
         assert "there is no tool 'x'" in await said(method="tools/call", params={"name": "x"})
         assert '"isError": true' in await said(method="tools/call", params={"name": "friend"})
         assert (await client.get("/mcp")).status_code == 405
-        assert (await client.post("/mcp", json={"method": "notifications/initialized"})).status_code == 202
+        assert (
+            await client.post("/mcp", json={"jsonrpc": "2.0", "method": "notifications/initialized"})
+        ).status_code == 202
+        for wrong in ({"jsonrpc": "1.0"}, {"id": {}}, {"id": True}, {"id": 1.5}):
+            answer = await client.post("/mcp", json={"jsonrpc": "2.0", "id": 1, "method": "ping", **wrong})
+            assert (answer.status_code, answer.json()["error"]["code"]) == (400, -32600)
+        for response in ({"result": {}}, {"error": {"code": 1, "message": "x"}}):
+            assert (await client.post("/mcp", json={"jsonrpc": "2.0", "id": 1, **response})).status_code == 202
+        for revision, status in (("2025-06-18", 200), ("2025-03-26", 400), ("soon", 400)):
+            headers, ping = {"MCP-Protocol-Version": revision}, {"jsonrpc": "2.0", "id": 1, "method": "ping"}
+            assert (await client.post("/mcp", headers=headers, json=ping)).status_code == status
 
     asking(Settings(), test)
 
