@@ -204,9 +204,8 @@ def test_a_report_names_the_commit_that_ran(root: Path, monkeypatch: pytest.Monk
     assert json.loads(file.read_text())["commit"] == before
 
 
-@pytest.mark.parametrize("module", ["benchmarks", "benchmarks.gpu_check"])
-def test_modules_run(module: str) -> None:
-    ended = subprocess.run([sys.executable, "-m", module, "--help"], cwd=ROOT, capture_output=True, text=True)
+def test_the_module_runs() -> None:
+    ended = subprocess.run([sys.executable, "-m", "benchmarks", "--help"], cwd=ROOT, capture_output=True, text=True)
     assert (ended.returncode, ended.stderr) == (0, "")
     assert "gpu_check" in ended.stdout
 
