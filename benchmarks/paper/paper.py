@@ -19,8 +19,7 @@ from typing import Any
 from ..plans import refuse_unknown
 from ..report import ROOT, as_table, noted
 from .drawing import draw_bars
-from .parts import NAMES, PARTS, Part
-from .shown import closed_verdict
+from .parts import NAMES, PARTS, Part, closed_verdict
 
 GUIDE = Path(__file__).with_name("evaluation.md")
 """What stands before the results."""
