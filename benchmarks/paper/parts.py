@@ -135,7 +135,7 @@ PARTS = (
     Part(
         "techniques",
         "Figure 8 and Table 2: what each technique gains",
-        "Lines of each program, in brackets here. Beside the numbers above: tree of thought, recursion of thought, "
+        "Lines of each program. Beside the numbers above: tree of thought, recursion of thought, "
         "graph of thought, skeleton of thought, watermarking, output validation, speculative decoding, Jacobi decoding "
         "and attention over windows, each over a baseline of its own.",
         table=lambda rows: (),
