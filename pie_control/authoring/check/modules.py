@@ -8,12 +8,21 @@ from collections.abc import Collection, Iterator
 from importlib.util import find_spec
 
 import inferlet_sdk
+from inferlet_sdk.guest.packages.imports import advice_on_package
 from inferlet_sdk.guest.standard_library import lacks
 
 GUEST = (3, 14)
 """Version of the sandbox's Python."""
 NEWER = {"annotationlib", "compression"}
 """Modules that older versions lack."""
+# fmt: off
+REMOVED = frozenset((
+    "aifc", "asynchat", "asyncore", "audioop", "cgi", "cgitb", "chunk", "crypt", "distutils", "imghdr", "imp",
+    "lib2to3", "mailcap", "msilib", "nis", "nntplib", "ossaudiodev", "pipes", "smtpd", "sndhdr", "spwd", "sunau",
+    "telnetlib", "uu", "xdrlib",
+))
+# fmt: on
+"""Modules that older versions have."""
 
 
 def is_there(module: str, own: Collection[str]) -> bool:
@@ -21,9 +30,19 @@ def is_there(module: str, own: Collection[str]) -> bool:
     if module in own or any(one.startswith(f"{module}.") for one in own) or module.startswith("_"):
         return True
     top = module.partition(".")[0]
+    if top in REMOVED:
+        return False
     return top in (inferlet_sdk.__name__, *NEWER) or (
         top in sys.stdlib_module_names and not lacks(module) and (sys.version_info < GUEST or _is_found(module))
     )
+
+
+def advice_on(module: str) -> str:
+    """What to do without a module that is not there."""
+    top = module.partition(".")[0]
+    if top in REMOVED:
+        return f"Python {GUEST[0]}.{GUEST[1]}, which runs there, has it no more: use something else"
+    return advice_on_package(top)
 
 
 def _is_found(module: str) -> bool:

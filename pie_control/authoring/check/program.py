@@ -3,21 +3,26 @@
 from __future__ import annotations
 
 import ast
+import re
+import sys
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from inferlet_sdk.guest.packages.imports import advice_on_package
 from inferlet_sdk.guest.packages.package import COMPILED, PURE
-from inferlet_sdk.tracebacks.hints import advice_on
+from inferlet_sdk.tracebacks.hints import advice_on as advice_on_error
 
 from ...client.programs.packages import entry_of
 from ...errors import BadRequest
 from .findings import Finding
-from .modules import imports, is_there
+from .modules import GUEST, advice_on, imports, is_there
 from .walk import Walk
 
 MOST_SOURCE = 200
 """Characters of its line that a finding shows."""
+NEWER = re.compile(
+    r"""\s*(async\s+def|def|class)\s+\w+\s*\[|\s*type\s+\w+\b.*=|\s*except\b[^(]*,|.*\b([fF][rR]?|[rR]?[tT]|[rR][fF]|[tT][rR])["']"""
+)
+"""Lines that newer versions of Python may take: type parameters, f-strings and t-strings, `except A, B`."""
 NO_ENTRY = "decorate a function with @inferlet, or name it `main`: async def main(args)"
 
 
@@ -89,18 +94,23 @@ def _check_file(path: Path, name: str, own: set[str], *, is_entry: bool) -> Iter
         compile(text, name, "exec", dont_inherit=True)  # which finds more, such as an `await` outside of coroutines
     except (SyntaxError, ValueError, RecursionError) as error:
         line, column = getattr(error, "lineno", None) or 1, getattr(error, "offset", None) or 1
+        if isinstance(error, SyntaxError) and sys.version_info < GUEST and NEWER.match("".join(lines[line - 1 : line])):
+            raise BadRequest(
+                f"{path}, line {line}: this Python cannot check newer syntax, if it is that ({error.msg}): the sandbox "
+                f"has {GUEST[0]}.{GUEST[1]}, so check it with that"
+            ) from None
         yield finding(
             line,
             column,
             f"{type(error).__name__}: {getattr(error, 'msg', error)}",
-            advice_on(error) or "this is no Python",
+            advice_on_error(error) or "this is no Python",
         )
         return
     for node, module in imports(tree):
         if not is_there(module, own):
-            advice = advice_on_package(module.partition(".")[0])
-            yield finding(node.lineno, node.col_offset + 1, f"the sandbox has no module {module!r}", advice)
-    walk = Walk(tree)
+            message = f"the sandbox has no module {module!r}"
+            yield finding(node.lineno, node.col_offset + 1, message, advice_on(module))
+    walk = Walk(tree, is_entry)
     for at, message, advice in walk.run():
         yield finding(at.lineno, at.col_offset + 1, message, advice)
     if is_entry:
@@ -109,7 +119,7 @@ def _check_file(path: Path, name: str, own: set[str], *, is_entry: bool) -> Iter
 
 def _check_entry(tree: ast.Module, walk: Walk) -> Iterator[tuple[int, str, str]]:
     names = {name for node in tree.body for name in _bound(node)}
-    if not walk.entries and "main" not in names and "*" not in names:
+    if not walk.is_marked and "main" not in names and "*" not in names:
         yield 1, "the program has no entry", NO_ENTRY
     for node in walk.entries[:-1]:
         advice = f"only the last one runs (line {walk.entries[-1].lineno}): remove @inferlet here"

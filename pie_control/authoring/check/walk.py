@@ -50,11 +50,15 @@ READERS = ("print", "str", "len", "int", "float", "repr", "sum", "list", "sorted
 
 
 class Walk:
-    """`run` gives what is wrong. `entries`: functions marked with @inferlet."""
+    """`run` gives what is wrong. `entries`: functions marked with @inferlet; `is_marked`: whether there is any, so
+    that `main` is not the entry."""
 
-    def __init__(self, tree: ast.Module) -> None:
+    def __init__(self, tree: ast.Module, is_entry: bool = True) -> None:
+        """`is_entry`: the module runs; it is no helper of one that does."""
         self._tree = tree
+        self._is_entry = is_entry
         self.entries: list[Function] = []
+        self.is_marked = False
         self._told: dict[tuple[int, int, str], Told] = {}
         self._results: set[Function] = set()  # functions whose result the client gets
         self._loud = False
@@ -190,7 +194,8 @@ class Walk:
     def _function(self, node: Function, names: Names, bind: Bind, deep: bool) -> None:
         bare = [one.func if isinstance(one, ast.Call) else one for one in node.decorator_list]
         marks = [self.infer(one, names, None) for one in bare]
-        is_marked = any(one is not None and getattr(one.of, "__name__", "") == "inferlet" for one in marks)
+        is_marked = any(map(_is_mark, marks))
+        self.is_marked |= is_marked
         if is_marked and deep and self._loud:
             self.entries.append(node)
         is_coroutine = isinstance(node, ast.AsyncFunctionDef) and not node.decorator_list and not _yields(node)
@@ -205,7 +210,7 @@ class Walk:
                 known = given is not None and given.kind == "object" and isinstance(given.of, type)
                 inner[one.arg] = Value("instance", given.of) if known and given and is_of_sdk(given.of) else None
         first = (*spec.posonlyargs, *spec.args)[:1]
-        if is_marked or (node.name == "main" and node in self._tree.body):
+        if is_marked or (node.name == "main" and self._runs_main() and node in self._tree.body):
             self._results.add(node)
             if first and first[0].annotation is None:
                 inner[first[0].arg] = Value("instance", Args)
@@ -269,6 +274,7 @@ class Walk:
 
     def _call(self, node: ast.Call, names: Names, function: Function | None) -> Value | None:
         value = self.infer(node.func, names, function)
+        self.is_marked |= _is_mark(value)  # inferlet(function)
         if function is None and isinstance(node.func, ast.Name) and node.func.id == "main" and self._has_main():
             self._tell(node, "the server calls `main`, with its `args`", "leave this call out")
             return None
@@ -294,8 +300,11 @@ class Walk:
                 self._read(one, found, function)
         return called(value)
 
+    def _runs_main(self) -> bool:
+        return self._is_entry and not self.is_marked
+
     def _has_main(self) -> bool:
-        return any(isinstance(each, Function) and each.name == "main" for each in self._tree.body)
+        return self._runs_main() and any(isinstance(each, Function) and each.name == "main" for each in self._tree.body)
 
     def _check_place(self, node: ast.Call, value: Value, function: Function | None) -> None:
         place = getattr(value.of, "__module__", None) or "", getattr(value.of, "__name__", "")
@@ -333,7 +342,7 @@ class Walk:
     def _returned(self, node: ast.expr, value: Value | None, function: Function | None) -> None:
         if value is None or function not in self._results:
             return
-        if value.kind == "coroutine":
+        if value.kind == "coroutine" and isinstance(function, ast.AsyncFunctionDef):
             self._tell(node, f"`{value.name}` is returned before it is awaited", _how(function))
         elif value == Value("instance", Generation):
             advice = "write `return await args.stream(...)`, or `await ctx.generate_until(...)`"
@@ -352,6 +361,10 @@ def _how(function: Function | None) -> str:
     if isinstance(function, ast.FunctionDef):
         return f"make `{function.name}` an `async def`, and write `await` in front"
     return "write `await` in front"
+
+
+def _is_mark(value: Value | None) -> bool:
+    return value is not None and is_of_sdk(value.of) and getattr(value.of, "__name__", "") == "inferlet"
 
 
 def _yields(node: Function) -> bool:

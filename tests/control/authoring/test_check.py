@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import sys
 import zipfile
 from pathlib import Path
 
@@ -150,6 +151,41 @@ def test_nothing_is_found_in_examples_and_docs(text: str, tmp_path: Path) -> Non
 )
 def test_nothing_is_found_in_what_may_be_right(body: str, tmp_path: Path) -> None:
     assert check(written(tmp_path, MAIN.format(body))) == []
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "async def work(args):\n    return 1\ndef main(args):\n    return work(args)",
+        START
+        + "@inferlet\nasync def story(args):\n    return main(2)\ndef main(thing):\n    return thing.bit_length()",
+        START + "def main(thing):\n    return thing.bit_length()\nmain(1)\ninferlet(lambda args: 1)",
+        START + "async def work(args):\n    return 1\ninferlet(work)",
+    ],
+)
+def test_nothing_is_found_in_entries_that_are_right(text: str, tmp_path: Path) -> None:
+    assert check(written(tmp_path, text)) == []
+
+
+@pytest.mark.parametrize("module", ["cgi", "imp", "telnetlib", "distutils.core", "asyncore"])
+def test_modules_that_the_sandbox_s_python_has_no_more_are_found(module: str, tmp_path: Path) -> None:
+    (found,) = check(written(tmp_path, f"import {module}\ndef main(args): ..."))
+    assert (found.message, "has it no more" in found.advice) == (f"the sandbox has no module {module!r}", True)
+
+
+@pytest.mark.skipif(sys.version_info >= (3, 14), reason="nothing is newer")
+@pytest.mark.parametrize(
+    "line", ["    try: ...\n    except A, B: ...", "    return t'{args}'", "    return f'{args['a' 'b']}', 1 1"]
+)
+def test_newer_syntax_is_no_mistake(line: str, tmp_path: Path) -> None:
+    with pytest.raises(BadRequest, match=r"cannot check newer syntax.*has 3\.14"):
+        check(written(tmp_path, f"def main(args):\n{line}\n"))
+
+
+def test_a_helper_may_have_a_main(tmp_path: Path) -> None:
+    folder = make("story", tmp_path)
+    (folder / "tool.py").write_text("def main(options):\n    options.verbose = 1\n    return options.rest\nmain(1)\n")
+    assert check(folder) == []
 
 
 def test_a_folder_is_one_program(tmp_path: Path) -> None:
