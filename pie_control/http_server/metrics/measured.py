@@ -8,6 +8,8 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from pie_control.observation.http_requests import HttpRequests
 
+from ..failures import LEFT
+
 METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
 NO_ROUTE = "none"
 PROBES = frozenset({"/metrics", "/v1/health", "/health", "/ready"})
@@ -24,7 +26,7 @@ class MeasuredRequests:
         if scope["type"] != "http" or scope["path"] in PROBES:
             await self._app(scope, receive, send)
             return
-        began, status = monotonic(), 500
+        began, status = monotonic(), LEFT
 
         async def watched(message: Message) -> None:
             nonlocal status
@@ -34,6 +36,9 @@ class MeasuredRequests:
 
         try:
             await self._app(scope, receive, watched)
+        except Exception:
+            status = 500 if status == LEFT else status
+            raise
         finally:
             handler = getattr(scope.get("route"), "path", NO_ROUTE)
             method = scope["method"] if scope["method"] in METHODS else "other"

@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import re
 from pathlib import Path
 from types import SimpleNamespace
-from typing import cast
+from typing import Any, cast
 
 import httpx
+import pytest
 from prometheus_client.parser import text_string_to_metric_families
 from prometheus_client.samples import Sample
+from starlette.types import Receive, Scope, Send
 
 from pie_control.http_server.listening import bind
+from pie_control.http_server.metrics.measured import MeasuredRequests
 from pie_control.http_server.server import HttpServer
+from pie_control.observation.http_requests import HttpRequests
 from pie_control.observation.observer import Observer
 from pie_control.observation.prometheus.exposition import exposition
 from pie_control.registry.registry import Registry, RegistryStatistics
@@ -74,6 +79,24 @@ async def scraped(cache: Path, **settings: object) -> tuple[httpx.Response, str]
                 return await client.get("/metrics"), api.inferlets()[0].id
         finally:
             await server.close()
+
+
+@pytest.mark.parametrize(("way", "status"), [("answered", "2xx"), ("left", "4xx"), ("broken", "5xx"), ("cut", "2xx")])
+def test_a_client_that_leaves_is_no_failure_of_the_server(way: str, status: str) -> None:
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        if way in ("answered", "cut"):
+            await send({"type": "http.response.start", "status": 200})
+        if way in ("broken", "cut"):
+            raise ValueError(way)
+
+    async def nothing(*_: object) -> Any:
+        pass
+
+    requests = HttpRequests()
+    scope = {"type": "http", "path": "/v1/models", "method": "GET"}
+    with contextlib.suppress(ValueError):
+        asyncio.run(MeasuredRequests(app, requests)(scope, nothing, nothing))
+    assert requests.answered == {("none", "GET", status): 1}
 
 
 def test_samples_of_other_tenants_are_left_out() -> None:
