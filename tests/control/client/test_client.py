@@ -258,7 +258,7 @@ def test_what_a_detached_inferlet_says_is_kept_for_whom_attaches_first() -> None
             read = await client.launch("hello", detached=True, logs=True)
             assert [type(each) async for each in read.events()] == [LogLine, Message, Ended]
             both = await client.launch("hello", "Eve", detached=True)
-            assert await asyncio.gather(both.receive(), both.result()) == ["Hello, Eve! ", 1]
+            assert [*await asyncio.gather(both.receive(), both.result())] == ["Hello, Eve! ", 1]
         async with Client(url) as client:
             assert [text async for text in await client.attach(unread.id)] == ["Hello, Ada! "]
             taken = await client.launch("echo", detached=True)

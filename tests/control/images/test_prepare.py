@@ -82,12 +82,12 @@ def test_other_colours_are_those_of_transformers(mode: str) -> None:
 def test_what_is_transparent_is_white_as_transformers_makes_it(mode: str) -> None:
     image = picture(60, 40).convert("RGBA")
     image.putalpha(Image.linear_gradient("L").resize(image.size))
-    options: dict[str, Any] = {
+    chosen: dict[str, dict[str, Any]] = {
         "P": {"transparency": bytes(range(256))},
         "RGB": {"transparency": image.convert("RGB").getpixel((5, 5))},
         "L": {"transparency": image.convert("L").getpixel((5, 5))},
-    }.get(mode, {})
-    data = saved(image.convert(mode), **options)
+    }
+    data = saved(image.convert(mode), **chosen.get(mode, {}))
     expected, *_ = reference(Image.open(io.BytesIO(data)), VISION)
     made = np.frombuffer(b"".join(prepare(data, VISION).tiles), np.uint8).reshape(-1, 32, 32, 3)
     np.testing.assert_array_equal(made.transpose(0, 3, 1, 2), expected)
