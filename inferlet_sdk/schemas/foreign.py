@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 from urllib.parse import unquote
 
-from inferlet_sdk.schemas.mismatch import Path, SchemaMismatch, UnsupportedType, shown_path, told
+from inferlet_sdk.schemas.mismatch import Path, SchemaMismatch, UnsupportedType, mismatch, shown_path, told
 from inferlet_sdk.schemas.shapes import Anything, Array, Field, OneValue, Record, Shape, Union
 from inferlet_sdk.schemas.types import SCALARS
 
@@ -26,6 +26,10 @@ MOST_PARTS = 5000
 _SCALARS = {shape.name: shape for shape in SCALARS.values()}
 _KINDS = (*_SCALARS, "array", "object")
 _DEFINITIONS = ("$schema", "$id", "$defs", "definitions")
+_NAMES = ("properties", "patternProperties", "dependentSchemas")
+"""Keywords of an object whose keys are names."""
+_DATA = ("const", "default", "enum", "examples")
+"""Keywords whose values are data, whatever these look like."""
 _NAMES_MORE = ("allOf", "anyOf", "oneOf", "patternProperties", "$dynamicRef")
 """Keywords of an object that may describe keys beside its `properties`."""
 
@@ -47,6 +51,16 @@ class Foreign:
     def read(self, value: Any, path: Path) -> Any:
         for part in self.parts:
             part.read(value, path)
+        return value
+
+
+@dataclass(frozen=True)
+class _Values(OneValue):
+    """Values of `enum` or `const`. Numbers are equal by their value, as 1 and 1.0."""
+
+    def read(self, value: Any, path: Path) -> Any:
+        if not any(_equal(value, known) for known, _ in self.values):
+            raise mismatch(path, self.wanted, value)
         return value
 
 
@@ -109,7 +123,8 @@ class _Expander:
         self._root = root
         self._parts = 0
 
-    def expand(self, value: Any, path: Path, inside: tuple[str, ...]) -> Any:
+    def expand(self, value: Any, path: Path, inside: tuple[str, ...], is_names: bool = False) -> Any:
+        """`is_names`: the keys are names that the schema gives, and no keywords."""
         if not isinstance(value, dict | list):
             return value
         self._parts += 1
@@ -129,7 +144,12 @@ class _Expander:
             beside = {key: one for key, one in value.items() if key != "$ref"}
             merged = {**target, **beside} if isinstance(target, dict) else target
             return self.expand(merged, path, (*inside, reference))
-        return {key: self.expand(one, (*path, key), inside) for key, one in value.items()}
+        return {
+            key: one
+            if key in _DATA and not is_names
+            else self.expand(one, (*path, key), inside, key in _NAMES and not is_names)
+            for key, one in value.items()
+        }
 
     def _target(self, reference: str, path: Path) -> Any:
         found: Any = self._root
@@ -161,7 +181,7 @@ def _shape(schema: Any, path: Path) -> Shape:
     values = _values(schema, path)
     if values is not None and not any(_takes(of_type, value) for value in values):
         raise _refused(path, f"none of its values ({told(values)}) is of its type")
-    parts: list[Shape] = [OneValue([(value, value) for value in values])] if values is not None else []
+    parts: list[Shape] = [_Values([(value, value) for value in values])] if values is not None else []
     parts += [of_type] if of_type is not None else []
     return Foreign(schema, parts + _combined(schema, path))
 
@@ -239,6 +259,14 @@ def _patterns(patterns: Any, path: Path) -> list[tuple[re.Pattern[str], Shape]]:
         except (re.error, RecursionError, OverflowError) as error:
             raise _refused((*path, text), f"no pattern that can be read: {error}") from None
     return found
+
+
+def _equal(one: Any, other: Any) -> bool:
+    if isinstance(one, dict) and isinstance(other, dict):
+        return one.keys() == other.keys() and all(_equal(one[key], other[key]) for key in one)
+    if isinstance(one, list) and isinstance(other, list):
+        return len(one) == len(other) and all(map(_equal, one, other))
+    return isinstance(one, bool) == isinstance(other, bool) and bool(one == other)
 
 
 def _takes(shape: Shape | None, value: Any) -> bool:

@@ -19,6 +19,7 @@ BAD: dict[str, str | tuple[str, ...]] = {
     "while True: pass": "Error: the program was ended: used more than 1 s of processor time",
     "x = [0]\nwhile True: x += x": ("Error: the program was ended: ", "MemoryError"),
     "def f(): f()\nf()": "RecursionError: maximum recursion depth exceeded",
+    "print(chr(0xd800), 1)": "? 1",
     "print(1 / 0)": "ZeroDivisionError: division by zero",
     "print(price('nothing'))": "LookupError: no thing is called 'nothing'",
     "from inferlet_sdk import launch\nlaunch(None)": "QuotaExceeded: ",

@@ -78,5 +78,6 @@ def execute(args, code: str, names: list[str], world: str, texts: bool) -> str:
     try:
         exec(code, {"print": show, **{name: lambda x, name=name: ask(name, x) for name in names}})
     except (Exception, SystemExit) as error:
-        return f"{type(error).__name__}: {error}"[:LONGEST]
-    return "\n".join(printed)[:LONGEST] or "Error: the program printed nothing"
+        printed = [f"{type(error).__name__}: {error}"]
+    said = "\n".join(printed)[:LONGEST] or "Error: the program printed nothing"
+    return said.encode(errors="replace").decode()  # halves of surrogate pairs are no text

@@ -10,9 +10,10 @@ async def main(
     top_p: float = 1.0,
     seed: int | None = None,
     stop: str | None = None,
+    top_k: int = 0,
 ):
     """Completes `prompt` and returns how it ended."""
-    sampler = Sampler(temperature=temperature, top_p=top_p, seed=seed) if temperature else Greedy()
+    sampler = Sampler(temperature=temperature, top_p=top_p, top_k=top_k, seed=seed) if temperature else Greedy()
     async with Context(args.model) as ctx:
         ctx.fill(prompt)
         generation = ctx.generate(max_tokens, sampler=sampler, stop=stop)

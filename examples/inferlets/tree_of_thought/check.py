@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import random
+import re
 from typing import Any
 
 from examples.checks import Measure, program
-from examples.demo_model.reasoning.evaluate import solves
 from examples.demo_model.reasoning.puzzles import shuffled, written
 from pie_control.client import Client
 
@@ -17,6 +17,25 @@ LEAST = 6
 IN_VLLM, IN_SGLANG = "no", "in part: as a program of the client"
 AT_ONCE = 3
 MOST_SAMPLES = 64
+STEP = re.compile(r"(\d+)([-+*/])(\d+)=(\d+)( left [\d,]+)?")
+
+
+def makes_24(puzzle: str, text: str) -> bool:
+    """Whether lines are right steps from the numbers to 24. What they say is left is not read: that is plain."""
+    left = [int(number) for number in puzzle.split(",")]
+    for line in text.splitlines():
+        if (step := STEP.fullmatch(line.strip())) is None:
+            return False
+        one, operator, other, result = int(step[1]), step[2], int(step[3]), int(step[4])
+        for number in (one, other):
+            if number not in left:
+                return False
+            left.remove(number)
+        sums = {"+": one + other == result, "-": one - other == result, "*": one * other == result}
+        if not sums.get(operator, other != 0 and one == other * result):
+            return False
+        left.append(result)
+    return left == [24]
 
 
 async def check(client: Client, problems: int, seed: int) -> list[Measure]:
@@ -35,7 +54,9 @@ async def search(client: Client, name: str, problems: int, seed: int) -> tuple[l
         """Whether the search has found a solution, its tokens, the share of samples that are one, and whether one of
         those that take as many tokens is."""
         async with limit:
-            found = await client.run(searching, numbers=puzzle, seed=1000 * (seed + number))
+            sent: list[str] = []
+            found = await client.run(searching, numbers=puzzle, seed=1000 * (seed + number), on_message=sent.append)
+            solved = makes_24(puzzle, "".join(sent))
             options: Any = {"count": MOST_SAMPLES, "temperature": 1.0, "seed": 1000 * (seed + number)}
             given = await client.run(sampling, question=f"Make 24: {puzzle}", **options)
         right, left = [], int(found["tokens"])
@@ -43,9 +64,9 @@ async def search(client: Client, name: str, problems: int, seed: int) -> tuple[l
         random.Random(number).shuffle(samples)  # they come by their probability
         for text, tokens in samples:
             if left > 0:
-                right.append(solves(f"Make 24: {puzzle}", "", text))
+                right.append(makes_24(puzzle, text))
             left -= tokens
-        return bool(found["solved"]), int(found["tokens"]), sum(right) / len(right), any(right)
+        return solved, int(found["tokens"]), sum(right) / len(right), any(right)
 
     found = await asyncio.gather(*(solve(*one) for one in enumerate(drawn)))
     searched, tokens, one, best = (sum(column) / problems for column in zip(*found, strict=True))

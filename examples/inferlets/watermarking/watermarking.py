@@ -14,8 +14,9 @@ def log_draw(key: str, before: Sequence[int], token: int) -> float:
 
 
 async def evidence(model: str, key: str, text: str) -> float:
-    """The logarithm of how much more probable a text is with the mark than without it."""
-    queue, total = traits.create_queue(model), 0.0
+    """The logarithm of how much more probable a text is with the mark than without it. What is repeated, and draws the
+    same number again, counts once."""
+    queue, total, counted = traits.create_queue(model), 0.0, set[tuple[int, ...]]()
     tokens = traits.tokenize(queue, text)[: traits.get_model_info(model).max_context]
     pages = traits.alloc_kvpage(queue, -(-len(tokens) // traits.get_model_info(model).page_size))
     embeds = traits.alloc_emb(queue, AT_ONCE)
@@ -25,7 +26,9 @@ async def evidence(model: str, key: str, text: str) -> float:
         traits.forward(queue, pages, used, pages, used)
         for place, dist in enumerate(await traits.get_next_dists(queue, used, K, TEMPERATURE), start + 1):
             p = dict(zip(dist.tokens, dist.probabilities, strict=True)).get(tokens[place]) if tokens[place:] else None
-            if p:
+            drawn = tuple(tokens[max(place - LOOKS_BACK, 0) : place + 1])
+            if p and drawn not in counted:
+                counted.add(drawn)
                 draw = log_draw(key, tokens[:place], tokens[place])
                 total += log(1 - KEPT + KEPT * exp((1 / p - 1) * draw) / p)
     return total
