@@ -34,7 +34,7 @@ class SandboxedServer(ServerThread):
         arguments: Sequence[str],
         environment: Mapping[str, str],
         tell: Callable[[Event], None],
-        began: Callable[[str], None],
+        began: Callable[[str], object],
         blobs: Mapping[str, Content],
     ) -> Ended:
         """Runs the program of a content to its end; `tell` hears its events, `began` its id. `blobs`: files or bytes by

@@ -62,6 +62,8 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     """Options of a command line; what follows `--` goes to the inferlet, as `program_arguments`."""
     ours, dashes, theirs = _split(arguments)
     options, unknown = make_parser().parse_known_args(ours)
+    if hasattr(options, "program") and hasattr(options, "arguments") and not any(map(_is_option, unknown)):
+        options.arguments, unknown = [*options.arguments, *unknown], []  # those after our options, before Python 3.12
     if unknown:
         said, program = " ".join(unknown), getattr(options, "program", None)
         rather = f"options of the inferlet follow `--`: `pie {options.command} {program} -- {said}`"
@@ -71,6 +73,10 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
         raise SystemExit("pie: only `run`, `launch` and `test` take arguments after `--`")
     options.program_arguments = [*getattr(options, "arguments", []), *theirs]
     return options
+
+
+def _is_option(word: str) -> bool:
+    return word.startswith("-")
 
 
 def _split(arguments: Sequence[str]) -> tuple[Sequence[str], bool, Sequence[str]]:

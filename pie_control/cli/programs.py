@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import os
 from collections.abc import Mapping, Sequence
 from hashlib import sha256
 from pathlib import Path
@@ -27,8 +28,8 @@ class Found(NamedTuple):
 def find_program(reference: str, known: Sequence[Mapping[str, Any]]) -> Found:
     """A file, a program that the server knows (`known`: all of them, as clients see them), a folder, or an example, in
     this order; a folder with a slash comes first. Raises UnknownName."""
-    path = Path(reference).expanduser()
-    if path.is_file() or (path.is_dir() and "/" in reference):
+    path = _path(reference)
+    if os.path.isfile(path) or (os.path.isdir(path) and "/" in reference):
         return Found(path)
     refuse_missing_file(reference)
     for program in known:
@@ -36,10 +37,10 @@ def find_program(reference: str, known: Sequence[Mapping[str, Any]]) -> Found:
             return Found(program["program"], _note(reference, program))
     if len(reference) >= MIN_PREFIX and any(program["program"].startswith(reference) for program in known):
         return Found(reference)
-    if path.is_dir():
+    if os.path.isdir(path):
         return Found(path)
     example = EXAMPLES / reference / f"{reference}.py"
-    if example.is_file():
+    if os.path.isfile(example):
         return Found(example)
     examples = sorted(path.stem for path in EXAMPLES.glob("*/*.py") if path.stem == path.parent.name)
     close = difflib.get_close_matches(reference, [*(name for each in known for name in each["names"]), *examples], 1)
@@ -49,9 +50,14 @@ def find_program(reference: str, known: Sequence[Mapping[str, Any]]) -> Found:
 
 def refuse_missing_file(reference: str) -> None:
     """Raises UnknownName for what can only be a file or a folder, and is not there."""
-    path = Path(reference).expanduser()
-    if (path.suffix in SUFFIXES or "/" in reference) and not path.exists():
+    path = _path(reference)
+    if (path.suffix in SUFFIXES or "/" in reference) and not os.path.exists(path):
         raise UnknownName(f"there is no file {reference}")
+
+
+def _path(reference: str) -> Path:
+    """A path that may be none: `os.path` answers questions about it, where `Path` raises errors."""
+    return Path(os.path.expanduser(reference))
 
 
 def built(path: Path) -> Path:

@@ -16,12 +16,12 @@ from pie_control.config import (
     build_config,
     settings,
 )
+from pie_control.config import DEFAULT_SERVER as DEFAULT_SERVER
 from pie_inference.options.secret import SECRET_VARIABLE
 
 METAVARS = {str: "TEXT", int: "N", float: "SECONDS", tuple: "NAME", type(None): "N"}
 TUPLE_METAVARS = {"model": "[NAME=]MODEL", "worker": "ADDRESS"}
 PROBE_SECONDS = 0.5
-DEFAULT_SERVER = f"http://{DEFAULT_HOST}:{DEFAULT_PORT}"
 
 
 def add_server(parser: argparse.ArgumentParser, default: str | None = None) -> None:
@@ -47,6 +47,11 @@ def token_of(options: argparse.Namespace) -> str | None:
 def server_of(options: argparse.Namespace) -> str | None:
     """The server that the user named, by option or environment."""
     return options.server or os.environ.get("PIE_SERVER") or None
+
+
+def access_of(options: argparse.Namespace) -> tuple[str, str | None]:
+    """What a client takes: the server that the user named, else the default one, and the token."""
+    return server_of(options) or DEFAULT_SERVER, token_of(options)
 
 
 def is_listening() -> bool:

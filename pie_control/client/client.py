@@ -14,7 +14,7 @@ from types import TracebackType
 from typing import Any, Self
 from urllib.parse import quote
 
-from pie_control.config import DEFAULT_HOST, DEFAULT_PORT
+from pie_control.config import DEFAULT_SERVER
 from pie_control.errors import PieError
 from pie_control.http_server import messages as wire
 from pie_control.inferlets.events import LogLine
@@ -26,7 +26,6 @@ from .programs.passing import as_value, passed, wrong
 from .programs.shipping import program_of
 from .running import Content, Running, check_watch
 
-DEFAULT_SERVER = f"http://{DEFAULT_HOST}:{DEFAULT_PORT}"
 Program = str | os.PathLike[str] | bytes | Callable[..., Any]
 """What can be launched: a name or hash, a file or folder, the bytes of a program, a function."""
 UPLOAD_SECONDS = 300.0

@@ -11,10 +11,11 @@ from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterat
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
+from pie_control.config import DEFAULT_SERVER
 from pie_control.errors import PieError
 from pie_control.inferlets.events import Event, LogLine
 
-from .client import DEFAULT_SERVER, Client, Program
+from .client import Client, Program
 from .running import Content, Running
 
 T = TypeVar("T")

@@ -10,6 +10,7 @@ from pie_control.config.reading import ENVIRONMENT_PREFIX, LISTEN_VARIABLE, buil
 from pie_control.config.settings import (
     DEFAULT_HOST,
     DEFAULT_PORT,
+    DEFAULT_SERVER,
     JSON,
     MIB,
     InferletLimits,
@@ -21,6 +22,7 @@ from pie_control.config.settings import (
 __all__ = [
     "DEFAULT_HOST",
     "DEFAULT_PORT",
+    "DEFAULT_SERVER",
     "ENVIRONMENT_PREFIX",
     "JSON",
     "LISTEN_VARIABLE",

@@ -74,7 +74,8 @@ def _parsed(known: Mapping[str, Field[Any]], values: Mapping[str, object]) -> di
 def _parse(setting: Field[Any], value: Any) -> Any:
     kind: Any = type(setting.default)
     if kind is tuple:
-        return tuple(value.split(",")) if isinstance(value, str) else tuple(map(str, value))
+        parts = value.split(",") if isinstance(value, str) else map(str, value)
+        return tuple(part.strip() for part in parts if part.strip())
     if kind is bool:
         return _parse_bool(setting.name, value)
     try:

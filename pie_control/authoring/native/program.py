@@ -15,7 +15,7 @@ from typing import Any
 from inferlet_sdk import bindings, event_loop
 from inferlet_sdk.guest import program as guest_program
 
-from ...client.programs.packages import entry_of
+from ...client.programs.packages import entry_of, files_of
 from ...errors import BadRequest, CallError
 from ...host_api import wit_files
 from ...sandbox.contract import Contract
@@ -43,7 +43,7 @@ class Source:
 def source_of(path: Path) -> Source:
     """A Python file, or a folder with `main.py` or `__main__.py`. Raises BadRequest."""
     if path.is_dir():
-        return Source(path, path.resolve().name, partial(_load, entry_of(path).resolve(), path.resolve()))
+        return Source(path, path.resolve().name, partial(_load, entry_of(path).resolve(), path.resolve(), path))
     if path.suffix != ".py":
         raise BadRequest(f"{path} cannot run outside of the sandbox: give a Python file, or a folder with main.py")
     return Source(path, path.stem, partial(_load, path.resolve(), path.resolve().parent))
@@ -52,10 +52,10 @@ def source_of(path: Path) -> Source:
 # ---- loading ---------------------------------------------------------------------------------------------------------
 
 
-def _load(file: Path, folder: Path) -> Callable[..., Any]:
+def _load(file: Path, folder: Path, data: Path | None = None) -> Callable[..., Any]:
     module = types.ModuleType("__main__")
     module.__file__ = str(file)
-    module.__dict__["__loader__"] = DataFiles(folder)  # which loads nothing else
+    module.__dict__["__loader__"] = DataFiles(data)  # which loads nothing else
     module.__package__ = folder.name if _is_package(folder) else None
     sys.modules["__main__"] = module
     text = file.read_bytes()
@@ -67,17 +67,18 @@ def _is_package(folder: Path) -> bool:
 
 
 class DataFiles:
-    """What `inferlet_sdk.program_files` reads of a folder."""
+    """What `inferlet_sdk.program_files` reads of a folder; a program without one has no data files."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path | None) -> None:
         self._folder = folder
 
     @cached_property
     def files(self) -> dict[str, bytes]:
-        found = sorted(
-            path for path in self._folder.rglob("*") if path.is_file() and path.suffix not in (".py", ".pyc")
-        )
-        return {path.relative_to(self._folder).as_posix(): path.read_bytes() for path in found}
+        folder = self._folder
+        if folder is None:
+            return {}
+        found = [path for path in files_of(folder) if path.suffix != ".py"]
+        return {path.relative_to(folder).as_posix(): path.read_bytes() for path in found}
 
 
 # ---- running ---------------------------------------------------------------------------------------------------------

@@ -62,7 +62,7 @@ class NativeServer(ServerThread):
         arguments: Sequence[str] = (),
         environment: Mapping[str, str] = NOTHING,
         tell: Callable[[Event], None] = lambda _: None,
-        began: Callable[[str], None] = lambda _: None,
+        began: Callable[[str], object] = lambda _: None,
         got: Callable[[Sequence[int]], None] = lambda _: None,
         blobs: Mapping[str, Content] | None = None,
         failed: Callable[[BaseException], None] | None = None,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from ..server_options import DEFAULT_SERVER, add_server, server_of, token_of
+from ..server_options import access_of, add_server
 
 NAME = "delete"
 HELP = "delete programs from a server; their inferlets go on"
@@ -27,7 +27,7 @@ def execute(options: argparse.Namespace) -> int:
     """Deletes the programs in order; the first that does not exist is an error."""
     from pie_control.client import SyncClient
 
-    with SyncClient(server_of(options) or DEFAULT_SERVER, token_of(options)) as client:
+    with SyncClient(*access_of(options)) as client:
         for program in options.programs:
             client.remove_program(program)
     return 0

@@ -12,7 +12,7 @@ from typing import Any
 
 from pie_control.errors import Forbidden
 
-from ..server_options import DEFAULT_SERVER, add_server, server_of, token_of
+from ..server_options import access_of, add_server
 from ..tables import format_table, waiting
 from ..terminal import write_line
 
@@ -34,7 +34,7 @@ def execute(options: argparse.Namespace) -> int:
     """Prints the list, and on stderr which workers and hosts do not serve."""
     from pie_control.client import SyncClient
 
-    with SyncClient(server_of(options) or DEFAULT_SERVER, token_of(options)) as client:
+    with SyncClient(*access_of(options)) as client:
         inferlets = client.inferlets()
         outages: Sequence[str] = ()
         with contextlib.suppress(Forbidden):  # of a key that may not look at the server

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from pie_control.errors import UnknownName
 
-from ..server_options import DEFAULT_SERVER, add_server, server_of, token_of
+from ..server_options import access_of, add_server
 from ..tables import standing
 from ..terminal import write, write_line
 
@@ -48,7 +48,7 @@ def execute(options: argparse.Namespace) -> int:
 
     from ..interrupts import run_until_signal
 
-    client = Client(server_of(options) or DEFAULT_SERVER, token_of(options))
+    client = Client(*access_of(options))
     return run_until_signal(_print(client, options))
 
 

@@ -10,7 +10,7 @@ from typing import Any
 from pie_inference.amounts import amount
 
 from ..inspection import add_model_settings, count, inspect
-from ..server_options import DEFAULT_SERVER, add_server, server_of, token_of
+from ..server_options import access_of, add_server
 from ..tables import format_table
 from ..terminal import write_line
 
@@ -48,7 +48,7 @@ def execute(options: argparse.Namespace) -> int:
 def _list(options: argparse.Namespace) -> int:
     from pie_control.client import SyncClient
 
-    with SyncClient(server_of(options) or DEFAULT_SERVER, token_of(options)) as client:
+    with SyncClient(*access_of(options)) as client:
         models = client.models()
     if options.json:
         write_line(json.dumps(models, indent=2))

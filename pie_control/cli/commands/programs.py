@@ -6,7 +6,7 @@ import argparse
 import json
 from typing import Any
 
-from ..server_options import DEFAULT_SERVER, add_server, server_of, token_of
+from ..server_options import access_of, add_server
 from ..tables import format_table, moment
 from ..terminal import write_line
 
@@ -28,7 +28,7 @@ def execute(options: argparse.Namespace) -> int:
     """Prints the list."""
     from pie_control.client import SyncClient
 
-    with SyncClient(server_of(options) or DEFAULT_SERVER, token_of(options)) as client:
+    with SyncClient(*access_of(options)) as client:
         programs = client.programs()
     write_line(json.dumps(programs, indent=2) if options.json else format_table(COLUMNS, map(_row, programs)))
     return 0

@@ -6,7 +6,7 @@ import argparse
 
 from pie_control.errors import ConfigError
 
-from ..server_options import DEFAULT_SERVER, add_server, server_of, token_of
+from ..server_options import access_of, add_server
 from ..terminal import write_line
 
 NAME = "stop"
@@ -29,7 +29,7 @@ def execute(options: argparse.Namespace) -> int:
 
     if bool(options.inferlets) == options.all:
         raise ConfigError("name the inferlets that shall end, as `pie list` shows them, or all by --all")
-    with SyncClient(server_of(options) or DEFAULT_SERVER, token_of(options)) as client:
+    with SyncClient(*access_of(options)) as client:
         for inferlet in options.inferlets:
             client.terminate(inferlet)
         for info in client.inferlets() if options.all else ():

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from ..server_options import DEFAULT_SERVER, add_server, server_of, token_of
+from ..server_options import access_of, add_server
 from ..tables import moment
 from ..terminal import write_line
 
@@ -36,7 +36,7 @@ def execute(options: argparse.Namespace) -> int:
 
     path = Path(options.file).expanduser()
     name = options.name or name_of(path)
-    with SyncClient(server_of(options) or DEFAULT_SERVER, token_of(options)) as client:
+    with SyncClient(*access_of(options)) as client:
         before = {each["program"]: each for each in client.programs()}
         stored = client.store(built(path), name)
     write_line(f"{name}: {stored['program'][:12]}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -23,8 +24,7 @@ def is_file(program: str) -> bool:
     """Whether a text means a file or folder, and not the name of a program: it has a slash or the suffix of a program,
     and is there. Raises BadRequest for the text of a program."""
     check_no_source(program)
-    path = Path(program)
-    return (path.suffix in SUFFIXES or "/" in program) and path.exists()
+    return (Path(program).suffix in SUFFIXES or "/" in program) and os.path.exists(program)
 
 
 def check_no_source(program: str) -> None:
@@ -72,24 +72,28 @@ def package_of(folder: Path) -> bytes:
     prefix = f"{folder.resolve().name}/" if is_package else ""
     archive, total = io.BytesIO(), 0
     with zipfile.ZipFile(archive, "w", zipfile.ZIP_DEFLATED) as content:
-        for path in _files(folder):
+        for path in files_of(folder):
             data = read_file(path)
             total += len(data)
             if total > MOST_BYTES:
                 raise BadRequest(f"the files in {folder} are more than {MOST_BYTES >> 20} MiB: is it the right folder?")
             entry = zipfile.ZipInfo(prefix + path.relative_to(folder).as_posix(), EARLIEST)
             entry.compress_type = zipfile.ZIP_DEFLATED
-            content.writestr(entry, data)
+            try:
+                content.writestr(entry, data)
+            except UnicodeEncodeError:
+                raise BadRequest(f"the name of the file {str(path)!a} is no text in UTF-8: rename it") from None
     return archive.getvalue()
 
 
-def _files(folder: Path) -> Iterator[Path]:
+def files_of(folder: Path) -> Iterator[Path]:
+    """The files of a program in a folder, in order: no hidden ones, caches and virtual environments."""
     for path in sorted(folder.iterdir()):
         if path.name.startswith(".") or path.name in LEFT_OUT or path.suffix == ".pyc":
             continue
         if path.is_dir():
             if not (path / "pyvenv.cfg").is_file() and not path.is_symlink():
-                yield from _files(path)
+                yield from files_of(path)
         elif path.is_file():
             yield path
 

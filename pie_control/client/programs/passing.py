@@ -14,7 +14,10 @@ LONGEST_TOLD = 60
 
 def wrong(name: str, wanted: str, value: object) -> BadRequest:
     """The error for an argument of a wrong type."""
-    text = repr(value)
+    try:
+        text = repr(value)
+    except (ValueError, RecursionError):  # a number with too many digits, lists in lists in lists
+        return BadRequest(f"{name}: give {wanted}, not such a {type(value).__name__}, which cannot be written")
     text = text if len(text) <= LONGEST_TOLD else f"{text[: LONGEST_TOLD - 3]}..."
     return BadRequest(f"{name}: give {wanted}, not {type(value).__name__} {text}")
 

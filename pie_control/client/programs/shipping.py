@@ -9,7 +9,6 @@ import dis
 import functools
 import importlib.util
 import inspect
-import textwrap
 import types
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -115,13 +114,20 @@ Definition = ast.FunctionDef | ast.AsyncFunctionDef
 
 def _source(function: Callable[..., Any]) -> tuple[str, Definition]:
     """The text of a function, and what it is. Raises BadRequest."""
-    with contextlib.suppress(OSError, TypeError, SyntaxError):
-        text = textwrap.dedent(inspect.getsource(function))
+    with contextlib.suppress(OSError, TypeError, SyntaxError, ValueError):
+        text = _dedented(inspect.getsource(function))
         definition = ast.parse(text).body[0]
         if isinstance(definition, Definition):  # that of what `exec` made may be the text of something else
             return text, definition
     name = getattr(function, "__name__", repr(function))
     raise BadRequest(f"the source of {name} cannot be found: put it in a file, or upload it as a program")
+
+
+def _dedented(source: str) -> str:
+    """The text of a definition from the margin on; its strings stay as they are."""
+    if not source[:1].isspace():
+        return source
+    return ast.unparse(next(ast.iter_child_nodes(ast.parse(f"class _:\n{source}").body[0])))
 
 
 def _undecorated(source: str, definition: Definition) -> str:

@@ -15,7 +15,7 @@ import pytest
 
 import inferlet_sdk
 from inferlet_sdk import bindings
-from pie_control.authoring.native.program import source_of
+from pie_control.authoring.native.program import DataFiles, source_of
 from pie_control.authoring.native.server import NativeServer, native_server
 from pie_control.authoring.testing import fake_client
 from pie_control.cli.interrupts import interrupted_by_sigterm
@@ -131,6 +131,20 @@ def test_a_folder_has_its_data_files(server: NativeServer, tmp_path: Path) -> No
     written(tmp_path, text, "app/main.py")
     ended, _ = run(server, tmp_path / "app")
     assert ended.result == '"one"'
+
+
+def test_data_files_are_those_of_an_upload(tmp_path: Path) -> None:
+    for name in (".git/config", "venv/big.bin", "words.txt"):
+        written(tmp_path, "one", name)
+    assert DataFiles(tmp_path).files == {"words.txt": b"one"}
+    assert DataFiles(None).files == {}
+    file = written(tmp_path, "def main(args): ...")
+    main = sys.modules["__main__"]
+    try:
+        source_of(file).load()
+        assert vars(sys.modules["__main__"])["__loader__"].files == {}
+    finally:
+        sys.modules["__main__"] = main
 
 
 def test_errors_are_those_of_the_sandbox(server: NativeServer, tmp_path: Path) -> None:

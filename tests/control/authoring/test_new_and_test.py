@@ -35,7 +35,7 @@ def test_what_new_makes_passes_its_test(
     assert " test story/`" in capsys.readouterr().out
     assert sorted(path.name for path in (tmp_path / "story").iterdir()) == ["README.md", "main.py", "test_story.py"]
     assert len((tmp_path / "story" / "README.md").read_text().splitlines()) == 5
-    done = pie(tmp_path, "test", "--fake", "story")
+    done = pie(tmp_path, "test", "--fake", "story/main.py")
     assert done.returncode == 0, done.stdout + done.stderr
     assert "1 passed" in done.stdout
 
@@ -203,6 +203,10 @@ def test_without_tests_there_is_an_error(tmp_path: Path, capsys: pytest.CaptureF
     program.write_text("")
     assert main(["test", str(program)]) == 2
     assert "has no tests: they would be in" in capsys.readouterr().err
+    (tmp_path / "main.py").write_text("")
+    assert main(["test", str(tmp_path / "main.py")]) == 2
+    here = tmp_path.resolve()
+    assert f"in {here / 'test_main.py'} or {here / f'test_{here.name}.py'}" in capsys.readouterr().err
     assert main(["test", str(tmp_path / "gone")]) == 2
     assert "there is no file or folder" in capsys.readouterr().err
     assert pie(tmp_path, "test", "--fake").returncode == 2

@@ -108,6 +108,8 @@ def test_every_command_has_help_with_examples(command: str, capsys: pytest.Captu
     [
         (["list", "--server", "http://127.0.0.1:1"], "pie serve"),
         (["run", "--server", "http://127.0.0.1:1", "--model", "x", "hello"], "leave it out"),
+        (["run", "--server", "http://127.0.0.1:1", "~nosuch/x.py"], "there is no file ~nosuch/x.py"),
+        (["run", "--native", "x" * 300], "is not a file, a program of the server or an example"),
         (["serve", "--model", "/nowhere"], "no model at"),
         (["serve", "--page-size", "many"], "--page-size must be a whole number"),
         (["serve", "--policy", "lazy"], "must be one of adaptive, eager"),
@@ -212,6 +214,11 @@ def _with_kwargs(launch: Any) -> Any:
         return await launch(self, *arguments, **{**options, "environment": {"kwargs": '{"a": 1}'}})
 
     return launch_with
+
+
+def test_arguments_may_follow_our_options(url: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["run", "hello", "A", "--server", url, "B"]) == 0
+    assert capsys.readouterr().out == "Hello, A! Hello, B! \n"
 
 
 def test_run_of_a_failing_inferlet_shows_its_traceback(url: str, capsys: pytest.CaptureFixture[str]) -> None:
@@ -513,6 +520,8 @@ def test_options_beat_the_environment_and_that_the_defaults() -> None:
     assert build_config({"metrics": True}).metrics
     assert build_config({}, {"PIE_METRICS": "1"}).metrics
     assert (config.port, config.limits.max_pages, config.host) == (9, 7, "127.0.0.1")
+    lists = build_config({}, {"PIE_HTTP_ALLOW": "", "PIE_WORKER": " ", "PIE_MODEL": "demo, demo-reasoner,"})
+    assert (lists.http_allow, lists.worker, lists.model) == ((), (), ("demo", "demo-reasoner"))
 
 
 @pytest.mark.parametrize(

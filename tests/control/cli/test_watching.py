@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import shutil
 import signal
@@ -131,6 +132,12 @@ def test_each_line_is_answered_with_all_that_was_said(
     one, answered = {"role": "user", "content": "one"}, {"role": "assistant", "content": "answer 2"}
     assert first == {"model": "first", "messages": [system, one], "max_tokens": 9, "stream": True}
     assert second["messages"] == [system, one, answered, {"role": "user", "content": "two"}]
+
+
+def test_input_that_is_no_text_is_sent_as_far_as_it_is(talker: Talker, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(b"caf\xe9\n"), "utf-8"))
+    assert main(["chat", "--server", talker.url]) == 0
+    assert talker.requests[0]["messages"] == [{"role": "user", "content": "caf\ufffd"}]
 
 
 def test_lines_with_a_slash_change_the_conversation(

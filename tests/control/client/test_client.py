@@ -176,7 +176,7 @@ def test_results_behind_a_slow_one_are_bounded() -> None:
                 asyncio.get_running_loop().call_soon(last.set)
             return value
 
-        results = mapped(call, itertools.count(), 3, True)
+        results: Any = mapped(call, itertools.count(), 3, True)
         assert await anext(results) == 0
         assert began == 3 * AHEAD
         assert [await anext(results) for _ in range(50)] == [*range(1, 51)]
@@ -422,6 +422,7 @@ def test_values_keep_their_types_and_texts_are_words() -> None:
         (("import x\n" * 99,), {}, "program: a text names a program, .*; upload a program's own text as bytes"),
         (("p", {1}), {}, r"args\[0\]: give text, a number, True, .*, not set {1}"),
         (("p",), {"where": Path("x")}, r"where: give text, a number, .*, not PosixPath PosixPath\('x'\)"),
+        (("p", 10**5000), {}, r"args\[0\]: give text, .*, not such a int, which cannot be written"),
         (("p", "a\ud800"), {}, r"args\[0\]: character 1 is half of a surrogate pair"),
         (("p",), {"environment": {"a": 1}}, r"environment\['a'\]: give text, not int 1"),
         (("p",), {"environment": "a"}, "environment: give a mapping of names to texts, not str 'a'"),
@@ -487,6 +488,17 @@ def test_shipped_text_of_a_nested_function_is_dedented() -> None:
         return 1
 
     assert "\ndef inner(" in program_of(inner)
+
+
+def test_shipped_strings_stay_as_they_are() -> None:
+    def inner() -> str:
+        return """one
+            two
+  three"""
+
+    shipped: dict[str, Any] = {"inferlet": lambda function: function}
+    exec(program_of(inner).removeprefix("from inferlet_sdk import *\n"), shipped)
+    assert shipped["inner"]() == inner()
 
 
 def test_what_cannot_be_shipped_is_refused() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import io
 import json
+import os
 import zipfile
 from collections.abc import Mapping
 from pathlib import Path
@@ -83,6 +84,14 @@ def test_a_folder_that_is_a_package_keeps_its_name(tmp_path: Path) -> None:
     folder = write(tmp_path / "tool", {"__init__.py": "", "__main__.py": "from . import inner\n", "inner.py": ""})
     names = zipfile.ZipFile(io.BytesIO(package_of(folder))).namelist()
     assert names == ["tool/__init__.py", "tool/__main__.py", "tool/inner.py"]
+
+
+def test_a_file_whose_name_is_no_text_is_told(tmp_path: Path) -> None:
+    (tmp_path / "main.py").write_text("")
+    with open(os.fsencode(tmp_path) + b"/\xff.txt", "wb"):
+        pass
+    with pytest.raises(BadRequest, match=r"xff\.txt' is no text in UTF-8: rename it|udcff\.txt' is no text"):
+        package_of(tmp_path)
 
 
 def test_a_folder_without_an_entry_is_refused(tmp_path: Path) -> None:

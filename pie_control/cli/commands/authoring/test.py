@@ -49,13 +49,18 @@ def execute(options: argparse.Namespace) -> int:
 
 
 def _tests_of(given: list[str]) -> Iterator[str]:
+    from pie_control.client.programs.packages import ENTRIES
+
     for text in given:
         path = Path(text)
-        beside = path.parent / f"test_{path.name}"
         if path.suffix == ".py" and not path.name.startswith("test_"):
-            if not beside.is_file():
-                raise UnknownName(f"{path} has no tests: they would be in {beside}")
-            path = beside
+            folder = path.resolve().parent.name
+            names = [path.name, f"{folder}.py"] if path.name in ENTRIES else [path.name]
+            beside = [path.parent / f"test_{name}" for name in names]
+            found = [one for one in beside if one.is_file()]
+            if not found:
+                raise UnknownName(f"{path} has no tests: they would be in {' or '.join(map(str, beside))}")
+            path = found[0]
         if not path.exists() and "::" not in text:
             raise UnknownName(f"there is no file or folder {text}")
         yield str(path)

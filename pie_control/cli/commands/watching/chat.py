@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import contextlib
+import io
 import logging
 import os
 import sys
@@ -70,6 +71,8 @@ async def _talk(options: argparse.Namespace) -> int:
 
 
 async def _converse(chat: _Conversation) -> int:
+    if isinstance(sys.stdin, io.TextIOWrapper):
+        sys.stdin.reconfigure(errors="replace")
     asking = sys.stdin.isatty() and sys.stdout.isatty()
     if asking:
         with contextlib.suppress(ImportError):
