@@ -17,7 +17,6 @@ from ..errors import BadRequest, StorageFull, UnknownName
 MIN_PREFIX = 8
 """Characters of a hash by which a program can be named."""
 MOST_NAME = 128
-FILE_SUFFIXES = (".py", ".zip", ".wasm")
 LOOKS_LIKE_A_HASH = re.compile(rf"[0-9a-fA-F]{{{MIN_PREFIX},}}")
 
 
@@ -35,11 +34,8 @@ def check_name(name: str) -> None:
             f"the name {name!r} looks like the hash of a program: choose one with other characters than 0-9 and a-f, "
             f"or with fewer than {MIN_PREFIX}"
         )
-    if "/" in name or name in (".", "..") or name.endswith(FILE_SUFFIXES):
-        raise BadRequest(
-            f"the name {name!r} means a file where a program is named: choose one without `/`, and without "
-            f"{', '.join(FILE_SUFFIXES)} at its end"
-        )
+    if "/" in name or name in (".", ".."):
+        raise BadRequest(f"the name {name!r} means a file or folder where a program is named: choose one without `/`")
 
 
 @dataclass

@@ -29,7 +29,7 @@ def test_a_name_is_short_and_printable(name: str) -> None:
         check_name(name)
 
 
-@pytest.mark.parametrize("name", ["a/b", "/", ".", "..", "story.py", "story.zip", ".wasm"])
+@pytest.mark.parametrize("name", ["a/b", "/", ".", ".."])
 def test_a_name_must_not_look_like_a_file(name: str) -> None:
     with pytest.raises(BadRequest, match="means a file"):
         check_name(name)
