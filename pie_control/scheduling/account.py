@@ -384,10 +384,8 @@ class Account(Share[CommandQueue]):
         oldest = min((one.commands[0].seq for one in self.queues.values() if one.commands), default=self.newest + 1)
         assert self.oldest_waiting <= self.oldest_now() == oldest
         assert self.ready == sum(queue.line is not None for queue in self.queues.values())
-        waiting = (command.future for queue in self.queues.values() for command in queue.commands)
-        assert (self.futures | self.runs | self.cancelled).issuperset(
-            future for future in waiting if future is not None
-        )
+        waiting = {command.future for queue in self.queues.values() for command in queue.commands}
+        assert self.futures | self.runs | self.cancelled >= waiting - {None}
 
 
 def take_progress(moved: dict[Account, None], present: Mapping[Owner, Account], *, at_once: bool) -> list[Progress]:
