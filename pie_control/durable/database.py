@@ -291,3 +291,26 @@ def back_up(folder: Path, target: Path) -> None:
         if not isinstance(error, (OSError, sqlite3.Error)):
             raise
         raise ConfigError(f"the state in {path} cannot be copied to {target}: {error}") from None
+
+
+def put_back(folder: Path, copy: Path) -> None:
+    """Puts a copy that `back_up` has written in place of what a state has, which must have no server. What the journal
+    has beyond the copy comes with the next server. Raises ConfigError, and then changes nothing."""
+    with hold(own_folder(folder)):
+        path = folder.expanduser() / FILE
+        made = path.with_name(f"{FILE}.new")
+        try:
+            made.unlink(missing_ok=True)
+            uri = f"{copy.resolve(strict=True).as_uri()}?mode=ro"
+            with contextlib.closing(sqlite3.connect(uri, uri=True, isolation_level=None)) as database:
+                found = database.execute("PRAGMA quick_check(1)").fetchone()[0]
+                if found != "ok" or not 0 < _version(database) <= len(MIGRATIONS):
+                    raise OSError("it is damaged" if found != "ok" else "it is no state of this version of Pie")
+                os.close(os.open(made, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))
+                database.execute("VACUUM INTO ?", (str(made),))
+            for ending in ("-wal", "-shm"):  # they belong to the file that goes
+                path.with_name(path.name + ending).unlink(missing_ok=True)
+            os.replace(made, path)
+        except (OSError, sqlite3.Error) as error:
+            made.unlink(missing_ok=True)
+            raise ConfigError(f"{copy} cannot be put into {path}: {error}") from None

@@ -144,7 +144,8 @@ class ProgramStore:
     """Uploaded programs, by tenant. In memory are only their names and sizes.
 
     Several processes may share the folder: content hashes name the files, and writes are atomic. Each process knows the
-    programs that were there when it started, and those uploaded to it; what one deletes is gone for all. Raises ConfigError if others can write there.
+    programs that were there when it started, and those uploaded to it; what one deletes is gone for all. Raises
+    ConfigError if others can write there.
     """
 
     def __init__(self, cache_dir: Path, limits: StoreLimits | None = None, owners: Owners | None = None) -> None:

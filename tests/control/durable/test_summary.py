@@ -39,6 +39,8 @@ def test_what_there_is_in_a_state(tmp_path: Path, capsys: pytest.CaptureFixture[
     assert "no server uses it" in text
     assert "stored responses of a tenant for 7.5 days, 1 MiB at most" in text
     assert main(["state", "backup", str(tmp_path / "copy"), "--state", str(tmp_path)]) == 0
+    assert main(["state", "restore", str(tmp_path / "copy"), "--state", str(tmp_path / "other")]) == 0
+    assert (tmp_path / "other" / "state.sqlite3").exists()
     assert (tmp_path / "copy").exists()
 
 

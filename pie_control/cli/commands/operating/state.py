@@ -15,10 +15,11 @@ if TYPE_CHECKING:
     from pie_control.durable.accounts.summary import Summary
 
 NAME = "state"
-HELP = "tell or copy what survives the server of this machine"
+HELP = "tell, copy or restore what survives the server of this machine"
 EXAMPLES = """  pie state
   pie state backup today.sqlite3             also while the server runs
-  pie state backup today.sqlite3 --state /var/lib/pie"""
+  pie state backup today.sqlite3 --state /var/lib/pie
+  pie state restore today.sqlite3            while no server runs"""
 COLUMNS = ("TABLE", "ROWS", "OLDEST")
 DAY = 86400
 MIB = 1 << 20
@@ -26,13 +27,16 @@ MIB = 1 << 20
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declares the options."""
-    parser.set_defaults(file=None)
+    parser.set_defaults(file=None, copy=None)
     _add_show(parser)
     actions = parser.add_subparsers(metavar="ACTION")
     _add_show(actions.add_parser("show", help="tell what there is (the default)", allow_abbrev=False), again=True)
     backup = actions.add_parser("backup", help="write all of it into a new file", allow_abbrev=False)
     backup.add_argument("file", metavar="FILE", help="to be made; as state.sqlite3 in an empty folder it is a state")
     add_state(backup, argparse.SUPPRESS)
+    restore = actions.add_parser("restore", help="put such a file in place of what there is", allow_abbrev=False)
+    restore.add_argument("copy", metavar="FILE", help="that `backup` has written; it is checked first")
+    add_state(restore, argparse.SUPPRESS)
 
 
 def _add_show(parser: argparse.ArgumentParser, again: bool = False) -> None:
@@ -52,15 +56,19 @@ def add_state(parser: argparse.ArgumentParser, default: str | None = None) -> No
 
 
 def execute(options: argparse.Namespace) -> int:
-    """Tells what there is; or writes the copy, and tells where it is."""
+    """Tells what there is; or writes a copy or puts one in place, and tells where it is."""
     from pie_control.durable.accounts.summary import summarize
-    from pie_control.durable.database import back_up, state_folder
+    from pie_control.durable.database import back_up, put_back, state_folder
 
     folder = state_folder(options.state)
     if options.file is not None:
         file = Path(options.file).expanduser()
         back_up(folder, file)
         write_line(f"the state is in {file}")
+        return 0
+    if options.copy is not None:
+        put_back(folder, Path(options.copy).expanduser())
+        write_line(f"the state in {folder} is that of {options.copy}")
         return 0
     summary = summarize(folder)
     write_line(json.dumps(asdict(summary), indent=2) if options.json else _told(summary))

@@ -1,0 +1,62 @@
+"""`pie state restore`: a copy comes in place of a state, whatever is beside that."""
+
+from __future__ import annotations
+
+import shutil
+import sqlite3
+from pathlib import Path
+
+import pytest
+
+from pie_control.durable.database import FILE, back_up, put_back
+from pie_control.durable.inferlets import InferletRecord
+from pie_control.durable.state import State
+from pie_control.errors import ConfigError
+from tests.helpers.guard import HANG_SECONDS
+
+
+def run(state: State, count: int) -> None:
+    for _ in range(count):
+        number = state.inferlets.next_number()
+        state.inferlets.launched(number, "alice", "p" * 64, "story", 0.0)
+        ended = InferletRecord(number, "alice", "p" * 64, "story", 0, None, 0.0, "finished", 1.0, 0.1, "r" * 800, None)
+        state.inferlets.ended(ended)
+    state.inferlets._writer.wait(HANG_SECONDS)
+
+
+def test_a_copy_replaces_a_damaged_file_and_what_sqlite_kept_beside_it(tmp_path: Path) -> None:
+    folder, crashed, copy = tmp_path / "state", tmp_path / "crashed", tmp_path / "copy"
+    state = State(folder, 1e6, 1 << 30)
+    run(state, 20)
+    back_up(folder, copy)
+    with sqlite3.connect(folder / FILE) as other:
+        other.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+    run(state, 200)
+    shutil.copytree(folder, crashed)
+    other.close()
+    with pytest.raises(ConfigError, match="another server"):
+        put_back(folder, copy)
+    state.close()
+    assert (crashed / f"{FILE}-wal").stat().st_size > 0
+    (crashed / FILE).write_bytes(bytes(4096))
+    (crashed / "journal").unlink()
+    put_back(crashed, copy)
+    again = State(crashed, 1e6, 1 << 30)
+    assert again._reader.execute("PRAGMA integrity_check") == [("ok",)]
+    assert [one.number for one in again.inferlets.newest(1000)] == list(range(1, 21))
+    again.close()
+
+
+def test_what_is_no_copy_changes_nothing(tmp_path: Path) -> None:
+    folder, damaged, foreign = tmp_path / "state", tmp_path / "damaged", tmp_path / "foreign"
+    state = State(folder, 1e6, 1 << 30)
+    run(state, 20)
+    state.close()
+    before = (folder / FILE).read_bytes()
+    damaged.write_bytes(before[:4096] + bytes(4096) + before[8192:])
+    sqlite3.connect(foreign).close()
+    for copy in (damaged, foreign, tmp_path / "missing"):
+        with pytest.raises(ConfigError, match="cannot be put into"):
+            put_back(folder, copy)
+    assert (folder / FILE).read_bytes() == before
+    assert sorted(path.name for path in folder.iterdir()) == ["journal", "lock", FILE]
