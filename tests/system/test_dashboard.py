@@ -287,6 +287,20 @@ def test_the_playground_in_a_browser(tmp_path: Path, guest_cache: Path) -> None:
         assert page.errors == []
 
 
+def test_the_playground_runs_where_nobody_more_may_look(
+    tmp_path: Path, guest_cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(viewers, "MOST_VIEWERS", 0)
+    with chromium_or_skip() as page, live_server(cache_with_guest(_made(tmp_path), guest_cache)) as url:
+        page.open(f"{url}/playground")
+        page.until("document.querySelector('textarea') !== null")
+        page.value("document.querySelector('textarea').select()")
+        page.type(PROGRAM)
+        page.value("document.querySelector('button.run').click()")
+        page.until("document.querySelector('pre.output')?.innerText === '<i>one</i>'")
+        assert "no calls over time" in page.value("document.querySelector('[role=status]').innerText")
+
+
 def test_the_api_can_be_tried_in_a_browser(tmp_path: Path, guest_cache: Path) -> None:
     tenants = written(tmp_path, TENANTS)
     with (
