@@ -1,4 +1,4 @@
-"""Reads files with a JSON object."""
+"""Reads files of JSON."""
 
 from __future__ import annotations
 
@@ -24,14 +24,19 @@ def check_depth(path: Path, value: Any) -> None:
 
 def read_json(path: Path) -> dict[str, Any]:
     """Reads a file with a JSON object. Raises CheckpointError, which names the file."""
+    value = read_json_value(path)
+    if not isinstance(value, dict):
+        raise CheckpointError(f"{path}: not a JSON object")
+    return value
+
+
+def read_json_value(path: Path) -> Any:
+    """Reads a file with any JSON. Raises CheckpointError, which names the file."""
     try:
-        value = json.loads(path.read_bytes())
+        return json.loads(path.read_bytes())
     except FileNotFoundError:
         raise CheckpointError(f"{path}: there is no such file") from None
     except (OSError, ValueError) as error:
         raise CheckpointError(f"{path}: unreadable: {error}") from error
     except RecursionError:
         raise CheckpointError(f"{path}: unreadable: its objects are nested too deeply") from None
-    if not isinstance(value, dict):
-        raise CheckpointError(f"{path}: not a JSON object")
-    return value

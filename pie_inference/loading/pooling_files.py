@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
 from ..errors import CheckpointError
-from ..json_files import read_json
+from ..json_files import read_json, read_json_value
 
 MODULES = "modules.json"
 MODES = {"pooling_mode_lasttoken": "last", "pooling_mode_mean_tokens": "mean"}
@@ -26,10 +25,7 @@ def read_pooling(folder: Path) -> str:
 
 
 def _modules(path: Path) -> list[dict[str, Any]]:
-    try:
-        modules = json.loads(path.read_text("utf-8"))
-    except (OSError, ValueError) as error:
-        raise CheckpointError(f"{path}: unreadable: {error}") from error
+    modules = read_json_value(path)
     if not isinstance(modules, list) or not all(isinstance(module, dict) for module in modules):
         raise CheckpointError(f"{path}: expected a list of objects")
     for module in modules:

@@ -3,6 +3,7 @@ control layer tokenizes, and programs sample."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,13 +12,15 @@ from typing import Any
 import msgspec
 
 from ..errors import CheckpointError
-from ..json_files import read_json
+from ..json_files import check_depth, read_json
 
 SLOW_TOKENIZERS = ("tokenizer.model", "vocab.json", "vocab.txt", "spiece.model")
 
 MOST = (1 << 63) - 1
 """The largest integer in a message."""
 GENERATION = "generation_config.json"
+MORE_TEMPLATES = "additional_chat_templates"
+"""A folder of chat templates, which are called as their files."""
 SAMPLING: Mapping[str, tuple[float, float]] = {
     "temperature": (0, 100),
     "top_k": (0, MOST),
@@ -93,22 +96,56 @@ def _advice(folder: Path) -> str:
 
 def _tokenizer_config(folder: Path) -> dict[str, object]:
     """tokenizer_config.json, with the special tokens of special_tokens_map.json if it names none, and with the chat
-    template from the file where transformers would look for it. Integers that no message can hold are left out:
-    transformers writes 10**30 as `model_max_length` where there is none."""
-    read = _read_optional(folder / "special_tokens_map.json") | _read_optional(folder / "tokenizer_config.json")
-    config = {key: value for key, value in read.items() if not isinstance(value, int) or -MOST <= value <= MOST}
-    template = _chat_template(folder)
-    return config if template is None else {**config, "chat_template": template}
+    templates from files of their own where transformers would look for them. Integers that no message can hold are left
+    out: transformers writes 10**30 as `model_max_length` where there is none."""
+    path = folder / "tokenizer_config.json"
+    config: dict[str, object] = _held(_read_optional(folder / "special_tokens_map.json") | _read_optional(path))
+    template = _templates_of_files(folder)
+    if template is None and (template := config.get("chat_template")) is None:
+        return config
+    return {**config, "chat_template": _checked_template(folder, template)}
 
 
-def _chat_template(folder: Path) -> object | None:
-    """The chat template from a separate file; None if there is no such file."""
-    try:
-        return (folder / "chat_template.jinja").read_text("utf-8")
-    except FileNotFoundError:
+def _held(value: Any) -> Any:
+    """A value without the integers that no message can hold."""
+    if isinstance(value, dict):
+        return {key: _held(each) for key, each in value.items() if not _is_huge(each)}
+    return [_held(each) for each in value if not _is_huge(each)] if isinstance(value, list) else value
+
+
+def _is_huge(value: object) -> bool:
+    return isinstance(value, int) and not -MOST <= value <= MOST
+
+
+def _templates_of_files(folder: Path) -> object | None:
+    """The chat template from a file of its own, or several of them with their names; None if there is no such file."""
+    paths = {"default": folder / "chat_template.jinja"}
+    paths |= {path.stem: path for path in sorted((folder / MORE_TEMPLATES).glob("*.jinja"))}
+    found = {name: _text(path) for name, path in paths.items() if path.exists()}
+    if not found:
         return _read_optional(folder / "chat_template.json").get("chat_template")
+    return found["default"] if found.keys() == {"default"} else found
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text("utf-8")
     except (OSError, ValueError) as error:
-        raise CheckpointError(f"{folder / 'chat_template.jinja'}: unreadable: {error}") from error
+        raise CheckpointError(f"{path}: unreadable: {error}") from error
+
+
+def _checked_template(folder: Path, template: object) -> object:
+    """A chat template, or a list of several with their names. Raises CheckpointError for anything else."""
+    if isinstance(template, dict):
+        template = [{"name": name, "template": text} for name, text in template.items()]
+    listed = template if isinstance(template, list) else [{"name": "default", "template": template}]
+    for one in listed:
+        if not isinstance(one, dict) or not all(isinstance(one.get(key), str) for key in ("name", "template")):
+            raise CheckpointError(
+                f"{folder}: chat_template in tokenizer_config.json or chat_template.json must be a text, or a list of "
+                "objects with name and template: correct it there, or get the checkpoint's files again"
+            )
+    return template
 
 
 def _stop_tokens(folder: Path, generation: Mapping[str, Any], config: Mapping[str, Any]) -> tuple[int, ...]:
@@ -118,7 +155,7 @@ def _stop_tokens(folder: Path, generation: Mapping[str, Any], config: Mapping[st
     found = (part.get("eos_token_id") for part in parts if isinstance(part, Mapping))
     tokens = next((each for each in found if each is not None), None)
     listed = tokens if isinstance(tokens, list) else [] if tokens is None else [tokens]
-    if not all(isinstance(token, int) for token in listed):
+    if not all(isinstance(token, int) and not isinstance(token, bool) and not _is_huge(token) for token in listed):
         raise CheckpointError(f"{folder}: eos_token_id {tokens!r} is neither a token id nor a list of token ids")
     return tuple(listed)
 
@@ -136,4 +173,15 @@ def _sampling(path: Path, generation: Mapping[str, Any]) -> dict[str, float]:
 
 
 def _read_optional(path: Path) -> dict[str, Any]:
-    return read_json(path) if path.exists() else {}
+    """What a file says; nothing if it is not there. Raises CheckpointError for what no message can hold."""
+    if not path.exists():
+        return {}
+    read = read_json(path)
+    check_depth(path, read)
+    try:
+        json.dumps(read, ensure_ascii=False).encode()
+    except UnicodeEncodeError as error:
+        raise CheckpointError(
+            f"{path}: unreadable: it has half of a character, {error.object[error.start]!r}"
+        ) from None
+    return read

@@ -47,3 +47,9 @@ def test_what_is_not_supported_is_named(
     write(tmp_path, modes, kinds)
     with pytest.raises(CheckpointError, match=message):
         read_pooling(tmp_path)
+
+
+def test_modules_that_are_nested_too_deeply_are_told(tmp_path: Path) -> None:
+    (tmp_path / "modules.json").write_text("[" * 100_000)
+    with pytest.raises(CheckpointError, match=r"modules.json: unreadable: its objects are nested too deeply"):
+        read_pooling(tmp_path)

@@ -27,6 +27,7 @@ def read(folder: Path) -> TokenizerFiles:
 
 
 def write(folder: Path, name: str, content: object) -> None:
+    (folder / name).parent.mkdir(exist_ok=True)
     (folder / name).write_text(content if isinstance(content, str) else json.dumps(content))
 
 
@@ -45,8 +46,12 @@ def write(folder: Path, name: str, content: object) -> None:
             }
         },
         {"chat_template.jinja": "T{{ messages[0].content }}", "tokenizer_config.json": {"chat_template": "no"}},
+        {
+            "chat_template.jinja": "T{{ messages[0].content }}",
+            "additional_chat_templates/tool_use.jinja": "no",
+        },
     ],
-    ids=["jinja", "json", "config", "named", "the file wins"],
+    ids=["jinja", "json", "config", "named", "the file wins", "several files"],
 )
 def test_chat_templates(files: dict[str, object], folder: Path) -> None:
     for name, content in files.items():
@@ -54,6 +59,8 @@ def test_chat_templates(files: dict[str, object], folder: Path) -> None:
     found = read(folder)
     tokenizer = Tokenizer(found.tokenizer, found.config, 272)
     assert tokenizer.format_chat(json.dumps(HELLO), "", False) == "Thi"
+    several = "tool_use" in json.dumps(found.config)
+    assert tokenizer.format_chat(json.dumps(HELLO), "[]", False) == ("no" if several else "Thi")
 
 
 def test_special_tokens_of_an_older_file(folder: Path) -> None:
@@ -63,8 +70,8 @@ def test_special_tokens_of_an_older_file(folder: Path) -> None:
 
 
 def test_what_transformers_writes_where_a_tokenizer_has_no_longest_text_is_left_out(folder: Path) -> None:
-    write(folder, "tokenizer_config.json", {"model_max_length": int(1e30), "eos_token": "<c>", "padding": 3})
-    assert msgspec.msgpack.decode(msgspec.msgpack.encode(read(folder).config)) == {"eos_token": "<c>", "padding": 3}
+    write(folder, "tokenizer_config.json", {"model_max_length": 10**30, "own": {"most": 10**30, "list": [1, 10**30]}})
+    assert msgspec.msgpack.decode(msgspec.msgpack.encode(read(folder).config)) == {"own": {"list": [1]}}
 
 
 @pytest.mark.parametrize(
@@ -142,4 +149,23 @@ def test_wrong_files_are_named(folder: Path) -> None:
     (folder / "generation_config.json").unlink()
     (folder / "chat_template.jinja").write_bytes(b"\xff")
     with pytest.raises(CheckpointError, match=r"chat_template.jinja: unreadable"):
+        read(folder)
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("tokenizer_config.json", {"chat_template": ["x"]}, "chat_template in tokenizer_config.json .* must be a text"),
+        ("tokenizer_config.json", {"chat_template": 5}, "chat_template in tokenizer_config.json .* must be a text"),
+        ("tokenizer_config.json", {"x": "\ud800"}, r"tokenizer_config.json: unreadable: it has half of a character"),
+        ("tokenizer_config.json", '{"x":' + "[" * 500 + "]" * 500 + "}", "tokenizer_config.json: .* nested too deeply"),
+        ("generation_config.json", {"eos_token_id": 10**30}, "eos_token_id 10*0 is neither"),
+    ],
+    ids=["templates", "number", "surrogate", "deep", "huge"],
+)
+def test_what_no_message_can_hold_is_refused_by_its_file(
+    name: str, content: object, message: str, folder: Path
+) -> None:
+    write(folder, name, content)
+    with pytest.raises(CheckpointError, match=message):
         read(folder)
