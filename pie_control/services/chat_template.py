@@ -21,8 +21,8 @@ from ..errors import InvalidArgument, TooLong
 from .nesting import check_depth
 from .plain_text import MARK
 
-SPECIAL_TOKENS = ("bos_token", "eos_token", "pad_token", "unk_token")
-
+DEFAULT, WITH_TOOLS = "default", "tool_use"
+"""Names of templates, where a model has several."""
 PROBE = "a text that is shown"
 MOST_PIECES = 1000
 """Most pieces of what a template makes of one message that are looked at."""
@@ -65,18 +65,21 @@ def _environment() -> ImmutableSandboxedEnvironment:
     return environment
 
 
-def special_token(config: Mapping[str, Any], name: str) -> str | None:
-    """Text of one of SPECIAL_TOKENS, as tokenizer_config.json has it; None if it has none."""
-    value = config.get(name)
-    return value.get("content") if isinstance(value, Mapping) else value
+def special_tokens(config: Mapping[str, Any]) -> dict[str, str]:
+    """The texts of the special tokens that tokenizer_config.json names, as transformers hands them to templates."""
+    extra = config.get("extra_special_tokens")
+    named = {key: value for key, value in config.items() if key.endswith("_token")}
+    named |= extra if isinstance(extra, Mapping) else {}
+    texts = {key: value.get("content") if isinstance(value, Mapping) else value for key, value in named.items()}
+    return {key: text for key, text in texts.items() if isinstance(text, str)}
 
 
-def template_source(config: Mapping[str, Any]) -> str | None:
-    """The template in tokenizer_config.json, or the one named default of several."""
+def template_sources(config: Mapping[str, Any]) -> dict[str, str]:
+    """The templates in tokenizer_config.json by their names: one alone is `default`."""
     found = config.get("chat_template")
     if isinstance(found, list):
-        return next((one["template"] for one in found if one.get("name") == "default"), None)
-    return found
+        return {one["name"]: one["template"] for one in found}
+    return {} if found is None else {DEFAULT: found}
 
 
 def _as_parts(text: str) -> list[Any]:
@@ -116,8 +119,7 @@ class ChatTemplate:
 
     def __init__(self, source: str, config: Mapping[str, Any]) -> None:
         self.source = source
-        values = {name: special_token(config, name) for name in SPECIAL_TOKENS}
-        self._variables = {name: value for name, value in values.items() if value is not None}
+        self._variables = special_tokens(config)
 
     @cached_property
     def _compiled(self) -> Any:
@@ -133,7 +135,7 @@ class ChatTemplate:
         messages = [{"role": "user", "content": content}]
         try:
             pieces = self._compiled.generate(
-                messages=messages, tools=None, add_generation_prompt=False, **self._variables
+                messages=messages, tools=None, documents=None, add_generation_prompt=False, **self._variables
             )
             return PROBE in "".join(islice(pieces, MOST_PIECES))
         except Exception:  # it is code, and may want more than one message
@@ -155,7 +157,8 @@ class ChatTemplate:
         size = 0
         try:
             own = {"messages": messages, "tools": tools, "add_generation_prompt": add_generation_prompt}
-            for piece in self._compiled.generate({**conversation.variables, **self._variables, **own}):
+            given = {"documents": None, **conversation.variables}
+            for piece in self._compiled.generate({**given, **self._variables, **own}):
                 pieces.append(piece)
                 size += len(piece)
                 if size > longest or time.thread_time() > deadline:

@@ -17,7 +17,15 @@ from tokenizers.decoders import ByteLevel
 
 from ..calls.tokens import longest_text
 from ..errors import ConfigError, InvalidArgument, TooLong, Unsupported
-from .chat_template import ChatTemplate, Conversation, parse_conversation, parse_list, template_source
+from .chat_template import (
+    DEFAULT,
+    WITH_TOOLS,
+    ChatTemplate,
+    Conversation,
+    parse_conversation,
+    parse_list,
+    template_sources,
+)
 from .plain_text import MARK, PlainText, encode, load_tokenizer
 
 CHARACTERS = 8
@@ -81,18 +89,19 @@ class Tokenizer:
             self.inner = load_tokenizer(data)
         except Exception as error:  # the library raises plain Exceptions
             raise ConfigError(f"tokenizer.json cannot be read: {error}") from error
-        source = template_source(config)
+        sources = template_sources(config)
+        used = {name: sources[name] for name in (DEFAULT, WITH_TOOLS) if name in sources}
         self._vocab_size = vocab_size
-        self._template = None if source is None else ChatTemplate(source, config)
+        self._templates = {name: ChatTemplate(source, config) for name, source in used.items()}
         self._added = self.inner.get_added_tokens_decoder()
-        self._plain_text = PlainText(data, self._added, source or "", self._most)
+        self._plain_text = PlainText(data, self._added, "\n".join(used.values()), self._most)
         self.is_byte_level = isinstance(self.inner.decoder, ByteLevel)
         self.printed_bytes = lru_cache(REMEMBERED_TOKENS)(self._printed_bytes)
         """Bytes that a token adds to text: none if it is special. Raises InvalidArgument."""
 
     @property
     def has_chat_template(self) -> bool:
-        return self._template is not None
+        return DEFAULT in self._templates
 
     def encode(self, text: str, special_tokens: bool = True) -> list[int]:
         """Token ids; none are added. Special tokens written in the text are recognized, or are plain text. Raises
@@ -151,6 +160,8 @@ class Tokenizer:
         if written is None or token in self._added:
             return (written or "").encode()
         if self.is_byte_level:
+            if not _BYTE_LEVEL.keys() >= set(written):
+                return written.encode()  # as the library does
             return bytes(_BYTE_LEVEL[character] for character in written)
         byte = BYTE_TOKEN.fullmatch(written)
         return bytes([int(byte[1], 16)]) if byte else written.replace("▁", " ").encode()  # as SentencePiece writes them
@@ -180,14 +191,17 @@ class Tokenizer:
             return encode(self.inner, rendered, self._most)
         return plain.tokenize_rendered(rendered)
 
-    def _chat_template(self, *texts: str) -> ChatTemplate:
-        if self._template is None:
+    def _chat_template(self, messages: str, tools: str) -> ChatTemplate:
+        """The template for chats with such tools."""
+        default = self._templates.get(DEFAULT)
+        template = self._templates.get(WITH_TOOLS, default) if tools else default
+        if template is None:
             raise Unsupported(
                 "this model has no chat template: write the prompt yourself, by `fill` or /v1/completions, "
                 "or put a chat_template.jinja into its folder"
             )
-        self._check_size(*texts)
-        return self._template
+        self._check_size(messages, tools)
+        return template
 
     def _check_size(self, *texts: str) -> None:
         size, most = sum(map(len, texts)), CHARACTERS * self._most

@@ -252,6 +252,34 @@ def test_the_default_of_several_templates_is_used() -> None:
     config = {"chat_template": [{"name": "rag", "template": "no"}, {"name": "default", "template": "yes"}]}
     one = Tokenizer(byte_tokenizer.tokenizer_json(), config, byte_tokenizer.VOCAB_SIZE)
     assert one.format_chat("[]", "", False) == "yes"
+    assert one.format_chat("[]", "[]", False) == "yes"
+
+
+def test_chats_with_tools_have_a_template_of_their_own() -> None:
+    config = {"chat_template": [{"name": "tool_use", "template": "tools"}, {"name": "default", "template": "yes"}]}
+    one = Tokenizer(byte_tokenizer.tokenizer_json(), config, byte_tokenizer.VOCAB_SIZE)
+    assert [one.format_chat("[]", tools, False) for tools in ("", "[]")] == ["yes", "tools"]
+    assert one.encode_chat("[]", "[]", False) == one.encode("tools")
+
+
+def test_templates_know_each_special_token_that_is_named_and_that_there_are_no_documents() -> None:
+    config = {
+        "sep_token": "<s>",
+        "image_token": {"content": "<i>"},
+        "extra_special_tokens": {"boi_token": "<b>"},
+        "add_bos_token": True,
+        "chat_template": "{{ sep_token }}{{ image_token }}{{ boi_token }}{{ documents is none }}{{ add_bos_token }}",
+    }
+    one = Tokenizer(byte_tokenizer.tokenizer_json(), config, byte_tokenizer.VOCAB_SIZE)
+    assert one.format_chat("[]", "", False) == "<s><i><b>True"
+
+
+def test_a_token_outside_of_the_alphabet_of_bytes_is_its_own_text() -> None:
+    words = {"type": "BPE", "vocab": {"a": 0, "你好": 1, "Ġb c": 2}, "merges": []}
+    level = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": True}
+    data = {"version": "1.0", "added_tokens": [], "pre_tokenizer": level, "decoder": level, "model": words}
+    one = Tokenizer(json.dumps(data).encode(), {}, 3)
+    assert Detokenizer(one).push([0, 1, 2]) == one.decode([0, 1, 2]) == "a你好Ġb c"
 
 
 def test_a_model_without_a_template_says_so() -> None:
