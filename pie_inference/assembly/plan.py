@@ -27,7 +27,7 @@ from ..loading.hub import find_folder
 from ..loading.quantized.check import check_scales
 from ..loading.quantized.choose import find_scheme
 from ..loading.tokenizer_files import TokenizerFiles, check_vocabulary, read_tokenizer_files
-from ..loading.weight_sizes import DRAFTS, TOWERS, check_fit, check_groups, weight_bytes
+from ..loading.weight_sizes import TOWERS, check_fit, check_groups, drafts_of, weight_bytes
 from ..models.config import ModelConfig
 from ..models.image_processor import ImageProcessor, read_image_processor
 from ..models.registry import read_architecture
@@ -63,7 +63,7 @@ def read_model(config: WorkerConfig) -> ModelFiles:
             f"--quantization {config.quantization}: the checkpoint is quantized already ({scheme.name}); serve it "
             "without this option, or take the original"
         )
-    left_out = DRAFTS if model.vision else (*DRAFTS, *TOWERS)
+    left_out = (*drafts_of(raw_config), *(() if model.vision else TOWERS))
     return ModelFiles(raw_config, model, Checkpoint(folder, scheme, left_out))
 
 

@@ -18,6 +18,8 @@ from .quantized.scheme import Scheme
 
 SINGLE_FILE = "model.safetensors"
 INDEX_FILE = "model.safetensors.index.json"
+SHARDS = "model-*-of-*.safetensors"
+"""The names of files with parts of the weights."""
 LFS_POINTER = b"version https://git-lfs"
 """With it begins what stands in a file's place where Git LFS has not fetched it."""
 
@@ -158,7 +160,10 @@ class Checkpoint:
         if (self.folder / SINGLE_FILE).exists() or not index.exists():
             path = self.folder / SINGLE_FILE
             if not path.exists():
-                raise CheckpointError(f"{self.folder}: there is no {SINGLE_FILE}: the weights are missing")
+                told = f"{SINGLE_FILE}: the weights are missing"
+                if any(self.folder.glob(SHARDS)):
+                    told = f"{INDEX_FILE}, which names the shard of each tensor: get it from where the shards are from"
+                raise CheckpointError(f"{self.folder}: there is no {told}")
             return dict.fromkeys(self._open(path).keys(), path)
         weight_map = read_json(index).get("weight_map")
         if not isinstance(weight_map, dict) or not weight_map:

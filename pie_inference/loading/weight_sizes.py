@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 
@@ -42,13 +43,22 @@ TOWERS = (
 )
 """Parts of the names of matrices that turn images into vectors, or are of models that hear, draw and speak. These are
 not quantized either; models of text leave them out."""
-DRAFTS = ("mtp.",)
-"""Parts of the names of tensors that draft several tokens at once. No model loads them."""
+DRAFTS = "num_nextn_predict_layers"
+"""The key of config.json that says how many layers behind the last one draft further tokens."""
 
 HEADROOM = 1 << 29
 """Memory that a worker needs beside the weights: its code, intermediate results, a small KV cache."""
 SMALL_HEADROOM = 1 << 26
 """A small model needs less: this, plus as much as its weights."""
+
+
+def drafts_of(config: Mapping[str, Any]) -> tuple[str, ...]:
+    """Parts of the names of tensors that draft several tokens at once. No model loads them."""
+    text = config.get("text_config")
+    values = text if isinstance(text, Mapping) else config
+    count, layers = values.get(DRAFTS), values.get("num_hidden_layers")
+    own = range(layers, layers + min(count, layers)) if isinstance(count, int) and isinstance(layers, int) else ()
+    return "mtp.", *(f"layers.{layer}." for layer in own)
 
 
 @dataclass(frozen=True)

@@ -56,6 +56,12 @@ def test_a_tensor_that_the_index_invents_is_named(tmp_path: Path) -> None:
         Checkpoint(tmp_path).find("invented")
 
 
+def test_an_index_that_is_missing_is_named(tmp_path: Path) -> None:
+    (make_checkpoint(tmp_path, shards=2) / INDEX_FILE).unlink()
+    with pytest.raises(CheckpointError, match=r"there is no model.safetensors.index.json, which names the shard of"):
+        Checkpoint(tmp_path)
+
+
 def test_a_truncated_shard_is_named_before_weights_are_read(tmp_path: Path) -> None:
     make_checkpoint(tmp_path, shards=2)
     path = tmp_path / "model-00002-of-00002.safetensors"
@@ -175,7 +181,10 @@ def test_layers_that_draft_tokens_are_not_counted(tmp_path: Path) -> None:
     config = WorkerConfig(tmp_path, "model", device="cpu")
     count = read_model(config).checkpoint.num_parameters()
     tensors = load_file(tmp_path / "model.safetensors")
-    save_file(tensors | {"mtp.fc.weight": torch.ones(64, 128)}, tmp_path / "model.safetensors")
+    drafts = {name: torch.ones(64, 128) for name in ("mtp.fc.weight", "model.layers.2.eh_proj.weight")}
+    save_file(tensors | drafts, tmp_path / "model.safetensors")
+    config_json = json.loads((tmp_path / "config.json").read_text())
+    (tmp_path / "config.json").write_text(json.dumps(config_json | {"num_nextn_predict_layers": 1}))
     assert read_model(config).checkpoint.num_parameters() == count
 
 
