@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -21,7 +22,8 @@ def test_what_transformers_keeps_in_float32_stays_so(kind: str, tmp_path: Path) 
     expected = {name: tensor.dtype for name, tensor in reference.state_dict().items()}
     assert set(expected.values()) == {torch.bfloat16, torch.float32}
     oracle = StateOracle(tmp_path, model, dtype="bfloat16", model_code="transformers")
-    served = oracle.worker._served.model._base.module.state_dict()
+    borrowed: Any = oracle.worker._served.model
+    served = borrowed._base.module.state_dict()
     for name, tensor in served.items():
         assert {tensor.dtype} == {dtype for whole, dtype in expected.items() if whole.endswith(name)}, name
     assert torch.float32 in {tensor.dtype for tensor in served.values()}

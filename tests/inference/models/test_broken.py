@@ -207,7 +207,7 @@ MUCH = 10**12
         ({"layer_types": ["full_attention"] * 3}, "layer_types"),
         ({"layer_types": ["full_attention", "spiral"]}, "layer_types"),
         ({"num_attention_heads": -1}, "num_attention_heads must be a whole number from 1 to 2147483647, not -1"),
-        ({"num_experts_per_tok": MUCH}, "num_experts_per_tok must be a whole number from 1"),
+        ({"num_experts_per_tok": MUCH}, "num_experts_per_tok must be a whole number from 0"),
         ({"rope_parameters": {"rope_type": "spiral"}}, "rope_type must be a name that transformers "),
         ({"rope_parameters": {"rope_type": 2}}, "rope_type must be a string, not 2"),
         ({"rope_scaling": {"type": "linear", "factor": "2"}, "rope_parameters": None}, "factor of rotary positions"),
