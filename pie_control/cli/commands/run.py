@@ -51,6 +51,10 @@ itself and stops it at the end. At the end of stdin, `-i` sends one empty messag
 
 PLACE_SECONDS = 0.5
 """After Ctrl-C, the inferlet has this time to say where its tasks are."""
+WAITS_SECONDS = 1.0
+"""Where nobody sends messages, so often is looked whether the inferlet waits for one."""
+MESSAGE_OF_CLIENT = "a message of its client"
+"""What an inferlet says that it waits for."""
 OWN_SERVER_SETTINGS = (
     "host",
     "port",
@@ -123,6 +127,9 @@ async def _run(options: argparse.Namespace) -> int:
                 from ..stdin import sending_lines
 
                 await stack.enter_async_context(sending_lines(running))
+            else:
+                hint = asyncio.create_task(_say_that_it_waits(running))
+                stack.callback(hint.cancel)
             return await _show(running, _Printer(options.result))
 
 
@@ -174,6 +181,16 @@ async def _target(options: argparse.Namespace) -> AsyncIterator[RunTarget]:
         opened = targets.server(server, token_of(options))
     async with opened as target:
         yield target
+
+
+async def _say_that_it_waits(running: Running) -> None:
+    """Says once that the inferlet waits for a message, where nobody sends one."""
+    with contextlib.suppress(PieError):
+        waits_for = None
+        while waits_for != MESSAGE_OF_CLIENT:
+            await asyncio.sleep(WAITS_SECONDS)
+            waits_for = (await running.info())["waits_for"]
+        write_line("pie: it waits for a message: `pie run -i` sends lines of stdin", sys.stderr)
 
 
 async def _show(running: Running, printer: _Printer) -> int:

@@ -238,6 +238,21 @@ def test_run_sends_lines_of_stdin(
         assert capsys.readouterr().out == "onetwo\n"
 
 
+def test_run_says_once_that_a_message_is_waited_for(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    class Running:
+        waits = iter((None, "a time to pass", "a message of its client"))
+
+        async def info(self) -> dict[str, Any]:
+            return {"waits_for": next(self.waits)}
+
+    monkeypatch.setattr(run, "WAITS_SECONDS", 0)
+    running: Any = Running()
+    asyncio.run(run._say_that_it_waits(running))
+    assert capsys.readouterr().err == "pie: it waits for a message: `pie run -i` sends lines of stdin\n"
+
+
 def test_programs_and_delete(url: str, capsys: pytest.CaptureFixture[str]) -> None:
     with SyncClient(url) as client:
         digest = client.upload(b"x = 'to be deleted'", "to delete")
