@@ -34,7 +34,6 @@ async def check(client: Client, problems: int, seed: int) -> list[Measure]:
     anew = await client.run(ANEW.encode(), text=text, window=WINDOW + SINK, step=STEP, first=first)
     ratio = perplexity(read["logprobs"][first - 1 :]) / perplexity(anew)
     return [
-        Measure("tokens over the model's positions", len(text) / LAST_POSITION, at_least=1.0),
         Measure("pages over those of a window", read["pages"] / -(-(WINDOW + SINK) // PAGE), at_most=1.5),
         Measure("perplexity behind the last position over that of windows computed anew", ratio, at_most=1.1),
         Measure("perplexity of windows computed anew", perplexity(anew)),

@@ -33,18 +33,20 @@ async def member(args, part: int, number: int, size: int):
     """In each round it tells one of the other half what it knows by then, and adds what that one tells; then all
     vote."""
     swarm, rounds, known = f"swarm of {args.environment['parent']}", size.bit_length() - 1, str(part)
-    mail: dict[str, str] = {}
+    mail, sent = dict[str, str](), 0
     with subscribe(f"{swarm}, {number}") as inbox, subscribe(swarm) as everybody:
         await args.send("ready")
         await args.receive()
         for turn in range(rounds):
             await broadcast(f"{swarm}, {number ^ 1 << turn}", f"{turn} {known}")
+            sent += 1
             while str(turn) not in mail:  # another one may be ahead
                 mail |= dict([(await inbox.next()).text.split()])
             known = await add(args.model, *sorted((known, mail[str(turn)]), key=int))  # both add the same way
         await broadcast(swarm, known)
+        sent += 1
         votes = Counter([(await everybody.next()).text for _ in range(size)])
-    return {"heard": [mail[str(turn)] for turn in range(rounds)], "votes": votes.most_common(1), "sent": rounds + 1}
+    return {"heard": [mail[str(turn)] for turn in range(rounds)], "votes": votes.most_common(1), "sent": sent}
 
 
 async def add(model: str, *numbers: str) -> str:
