@@ -14,8 +14,8 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 from urllib.parse import unquote
 
-from inferlet_sdk.schemas.mismatch import Path, SchemaMismatch, UnsupportedType, mismatch, shown_path, told
-from inferlet_sdk.schemas.shapes import Anything, Array, Field, OneValue, Record, Shape, Union
+from inferlet_sdk.schemas.mismatch import Path, UnsupportedType, mismatch, shown_path, told
+from inferlet_sdk.schemas.shapes import Anything, Array, Field, OneValue, Record, Shape, Union, takes
 from inferlet_sdk.schemas.types import SCALARS
 
 DEEPEST = 32
@@ -179,7 +179,7 @@ def _shape(schema: Any, path: Path) -> Shape:
         raise _refused((*path, "description"), f"expected a string, got {told(schema['description'])}")
     of_type = _of_type(schema, path)
     values = _values(schema, path)
-    if values is not None and not any(_takes(of_type, value) for value in values):
+    if values is not None and of_type is not None and not any(takes(of_type, value) for value in values):
         raise _refused(path, f"none of its values ({told(values)}) is of its type")
     parts: list[Shape] = [_Values([(value, value) for value in values])] if values is not None else []
     parts += [of_type] if of_type is not None else []
@@ -267,13 +267,3 @@ def _equal(one: Any, other: Any) -> bool:
     if isinstance(one, list) and isinstance(other, list):
         return len(one) == len(other) and all(map(_equal, one, other))
     return isinstance(one, bool) == isinstance(other, bool) and bool(one == other)
-
-
-def _takes(shape: Shape | None, value: Any) -> bool:
-    if shape is None:
-        return True
-    try:
-        shape.read(value, ())
-    except SchemaMismatch:
-        return False
-    return True

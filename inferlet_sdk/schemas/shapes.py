@@ -25,6 +25,15 @@ class Shape(Protocol):
         """The instance for a JSON value; raises SchemaMismatch."""
 
 
+def takes(shape: Shape, value: object) -> bool:
+    """Whether a value is one of a shape."""
+    try:
+        shape.read(value, ())
+    except SchemaMismatch:
+        return False
+    return True
+
+
 @dataclass(frozen=True)
 class Anything:
     """`Any`: a JSON value as it is."""

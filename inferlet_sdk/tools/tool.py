@@ -12,7 +12,7 @@ from typing import Any, Generic, ParamSpec, TypeVar, overload
 
 from inferlet_sdk.schemas.json_values import parse_json
 from inferlet_sdk.schemas.mismatch import SchemaMismatch, UnsupportedType
-from inferlet_sdk.schemas.shapes import Described, Field, Record, Shape
+from inferlet_sdk.schemas.shapes import Described, Field, Record, Shape, takes
 from inferlet_sdk.schemas.types import record_of
 from inferlet_sdk.tools.docstring import read_docstring
 from inferlet_sdk.tools.events import Written
@@ -122,20 +122,12 @@ def _typed(shape: Shape | None, value: object) -> object:
     if shape is None:
         return text
     for option in (None, text) if word in ("null", "None") else (text,):
-        if _takes(shape, option):
+        if takes(shape, option):
             return option
     try:
         return parse_json({"True": "true", "False": "false", "None": "null"}.get(word, word))
     except SchemaMismatch:
         return text
-
-
-def _takes(shape: Shape, value: object) -> bool:
-    try:
-        shape.read(value, ())
-    except SchemaMismatch:
-        return False
-    return True
 
 
 def _checked_name(name: str) -> str:
