@@ -71,7 +71,7 @@ class Client:
         content hash, for `launch`.
 
         `name` defaults to that of the folder, or of the file without its suffix; it stands for the newest upload. ""
-        gives none. Raises BadProgram, StorageFull, BadRequest for a name that looks like a hash.
+        gives none. Raises BadProgram, StorageFull, BadRequest for a name that looks like a hash or a file.
         """
         digest: str = (await self.store(program, name))["program"]
         return digest

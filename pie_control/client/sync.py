@@ -171,7 +171,7 @@ class SyncClient:
         """Uploads a file, or the bytes of a program, unless the server has it. Returns its content hash, for `launch`.
 
         `name` defaults to that of the folder, or of the file without its suffix; it stands for the newest upload. ""
-        gives none. Raises BadProgram, StorageFull, BadRequest for a name that looks like a hash.
+        gives none. Raises BadProgram, StorageFull, BadRequest for a name that looks like a hash or a file.
         """
         return self._call(self._client.upload(program, name))
 
