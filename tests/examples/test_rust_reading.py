@@ -92,7 +92,8 @@ def random_schema(pick: random.Random, level: int = 0) -> dict[str, Any]:
     if kind == "object":
         properties = {name: random_schema(pick, level + 1) for name in pick.sample("abc", pick.randint(0, 3))}
         required = pick.sample(sorted(properties), pick.randint(0, len(properties)))
-        others = pick.choice(({}, {"additionalProperties": pick.choice((True, False, random_schema(pick, 3)))}))
+        further = pick.choice((True, False, random_schema(pick, 3)))
+        others: dict[str, Any] = pick.choice(({}, {"additionalProperties": further}))
         if level == 0 and pick.random() < 0.2:
             others = {"allOf": [{"properties": {"other": random_schema(pick, 2)}, "required": ["other"]}]}
         return {"type": "object", "properties": properties, "required": required, **others}

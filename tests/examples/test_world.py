@@ -234,10 +234,12 @@ def test_mcp_says_what_is_wrong() -> None:
         assert (
             await client.post("/mcp", json={"jsonrpc": "2.0", "method": "notifications/initialized"})
         ).status_code == 202
-        for wrong in ({"jsonrpc": "1.0"}, {"id": {}}, {"id": True}, {"id": 1.5}):
+        odd: tuple[dict[str, Any], ...] = ({"jsonrpc": "1.0"}, {"id": {}}, {"id": True}, {"id": 1.5})
+        for wrong in odd:
             answer = await client.post("/mcp", json={"jsonrpc": "2.0", "id": 1, "method": "ping", **wrong})
             assert (answer.status_code, answer.json()["error"]["code"]) == (400, -32600)
-        for response in ({"result": {}}, {"error": {"code": 1, "message": "x"}}):
+        responses: tuple[dict[str, Any], ...] = ({"result": {}}, {"error": {"code": 1, "message": "x"}})
+        for response in responses:
             assert (await client.post("/mcp", json={"jsonrpc": "2.0", "id": 1, **response})).status_code == 202
         for revision, status in (("2025-06-18", 200), ("2025-03-26", 400), ("soon", 400)):
             headers, ping = {"MCP-Protocol-Version": revision}, {"jsonrpc": "2.0", "id": 1, "method": "ping"}
