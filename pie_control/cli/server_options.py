@@ -11,12 +11,12 @@ from typing import Any
 from pie_control.config import (
     DEFAULT_HOST,
     DEFAULT_PORT,
+    DEFAULT_SERVER,
     ENVIRONMENT_PREFIX,
     ServerConfig,
     build_config,
     settings,
 )
-from pie_control.config import DEFAULT_SERVER as DEFAULT_SERVER
 from pie_inference.options.secret import SECRET_VARIABLE
 
 METAVARS = {str: "TEXT", int: "N", float: "SECONDS", tuple: "NAME", type(None): "N"}

@@ -8,7 +8,7 @@ from typing import Any
 
 from pie_control.errors import BadRequest
 
-from ..server_options import DEFAULT_SERVER, add_server, server_of, token_of
+from ..server_options import access_of, add_server
 from ..tables import format_table
 from ..terminal import write_line
 
@@ -48,7 +48,7 @@ def execute(options: argparse.Namespace) -> int:
     given = [name.partition("=") for name in getattr(options, "adapters", ())]
     if any(bool(folder) != (options.action == "load") for _, _, folder in given):
         raise BadRequest("`pie adapters load` takes NAME=FOLDER, `pie adapters drop` takes NAME")
-    with SyncClient(server_of(options) or DEFAULT_SERVER, token_of(options)) as client:
+    with SyncClient(*access_of(options)) as client:
         for name, _, folder in given:
             if options.action == "load":
                 client.load_adapter(name, folder, options.model)

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ..blobs import add_blobs, blobs_of
-from ..server_options import DEFAULT_SERVER, add_server, server_of, token_of
+from ..server_options import access_of, add_server
 from ..terminal import write_line
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ def execute(options: argparse.Namespace) -> int:
 
     from ..interrupts import run_until_signal
 
-    client = Client(server_of(options) or DEFAULT_SERVER, token_of(options))
+    client = Client(*access_of(options))
     return run_until_signal(_launch(client, options.program, options.program_arguments, blobs_of(options)))
 
 
