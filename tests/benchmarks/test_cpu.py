@@ -98,7 +98,7 @@ def test_shared_cores(tmp_path: Path) -> None:
 def test_busy_processes_are_refused_that_are_none(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         cli.parse(["shared_cores", "--busy", "0,1"])
-    assert "--busy: numbers of busy processes, at least 1" in capsys.readouterr().err
+    assert "--busy is 0,1: give 1 or more" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("name", ["decode", "prefill", "shared_cores"])
