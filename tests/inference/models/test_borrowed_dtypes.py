@@ -13,9 +13,10 @@ from testing.worker_batches import Extend, Keys
 from tests.helpers.borrowed import save_small
 from tests.helpers.oracle import VOCAB, random_tokens
 from tests.helpers.states import StateOracle
+from tests.helpers.tiers import WHOLE
 
 
-@pytest.mark.parametrize("kind", ["deepseek_v3", "flint", "bailing_hybrid", "muse_spark"])
+@pytest.mark.parametrize("kind", ["deepseek_v3", "flint", "bailing_hybrid", pytest.param("muse_spark", marks=WHOLE)])
 def test_what_transformers_keeps_in_float32_stays_so(kind: str, tmp_path: Path) -> None:
     model = save_small(kind, tmp_path)
     reference = type(model).from_pretrained(tmp_path, dtype=torch.bfloat16)
