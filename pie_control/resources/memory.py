@@ -14,7 +14,7 @@ under formation, else the last that was sent.
 from __future__ import annotations
 
 from bisect import bisect_left, insort
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from operator import attrgetter
 from typing import Any, Protocol
@@ -61,6 +61,10 @@ class Keeper(Protocol):
 
     def keeps(self, resource: Resource) -> Sequence[Range]:
         """Addresses of this kind of memory."""
+
+
+def _nobody() -> Stalled:
+    return NOBODY
 
 
 @dataclass(frozen=True, slots=True)
@@ -226,13 +230,14 @@ class Memory:
 
     # ---- shortages ----
 
-    def resolve_shortages(self, now: float = 0.0, stalled: Stalled = NOBODY) -> Iterator[Action]:
+    def resolve_shortages(self, now: float = 0.0, stalled: Callable[[], Stalled] = _nobody) -> Iterator[Action]:
         """The wave is formed: asks the policy about requests for more memory than is coming back, and that exports do
-        not give. Each action must be taken before the next is asked for. `now`: in seconds."""
+        not give. Each action must be taken before the next is asked for. `now`: in seconds. `stalled` is asked if
+        something waits."""
         for resource, line in self._lines.items():
-            while line and self._resolved[resource] != (known := (self._changes[resource], stalled)):
+            while line and self._resolved[resource] != (known := (self._changes[resource], stalled())):
                 self._resolved[resource] = known
-                shortage, coming = self._first_shortage(resource, stalled)
+                shortage, coming = self._first_shortage(resource, known[1])
                 if shortage is not None and self._shed(resource, shortage.missing, now):
                     yield Shed()
                 elif shortage is not None:

@@ -289,8 +289,7 @@ class Scheduler:
 
     def _settle(self, builder: WaveBuilder, wave: Wave | None) -> bool:
         """What a builder has taken takes its course; whether an inferlet was ended for lack of memory."""
-        shortages = self._memory.resolve_shortages(self._now, self._backlog.stalled())
-        ended = [self._act(action) for action in shortages]
+        ended = [self._act(action) for action in self._memory.resolve_shortages(self._now, self._backlog.stalled)]
         if wave is not None:
             self._memory.wave_sent()
             self.counts.add(wave)
