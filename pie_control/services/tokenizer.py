@@ -160,9 +160,10 @@ class Tokenizer:
         if written is None or token in self._added:
             return (written or "").encode()
         if self.is_byte_level:
-            if not _BYTE_LEVEL.keys() >= set(written):
-                return written.encode()  # as the library does
-            return bytes(_BYTE_LEVEL[character] for character in written)
+            try:
+                return bytes(_BYTE_LEVEL[character] for character in written)
+            except KeyError:  # outside of the alphabet of bytes: the library takes it as it is
+                return written.encode()
         byte = BYTE_TOKEN.fullmatch(written)
         return bytes([int(byte[1], 16)]) if byte else written.replace("▁", " ").encode()  # as SentencePiece writes them
 
