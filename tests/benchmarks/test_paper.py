@@ -113,9 +113,11 @@ def test_the_page_has_what_was_measured(tmp_path: Path) -> None:
 
 def test_the_page_says_what_its_rows_are_worth(tmp_path: Path) -> None:
     closed = {"model": "demo", "concurrent": 8, "closed_loop_ms": 1.0, "closed_ms": 1.2, "overhead": 0.158}
+    others = [{**closed, "overhead": 0.072}, {**closed, "model": "random-160m", "overhead": 0.02}]
     agent = {"model": "demo", "agent": "react", "ios": 1, "round_trip_ms": 0, "pie_ms": 1.0, "opponent_ms": 1.0}
-    page = write_page(tmp_path, "quick", "abc-dirty", closed_tpot=[closed], agents=[agent])
-    assert page.count("`closed` takes up to 15.8 % longer") == page.count("no opponent") == 2
+    page = write_page(tmp_path, "quick", "abc-dirty", closed_tpot=[closed, *others], agents=[agent])
+    assert page.count("by 7.2 to 15.8 % with demo, 2.0 % with random-160m: ") == page.count("no opponent") == 2
+    assert page.count("so with demo it is **no opponent**") == 2
     assert page.count("the short form") == page.count("commit abc with changes that were not committed") == 2
 
 
