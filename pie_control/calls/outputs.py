@@ -6,12 +6,16 @@ from array import array
 from collections.abc import Hashable, Sequence
 from typing import TypeVar
 
+import numpy as np
+from numpy.typing import NDArray
+
 from pie_control.errors import InvalidArgument
 from pie_control.resources.address_space import AddressSpace
 from pie_control.resources.holdings import Holdings
 from pie_control.resources.kinds import EMBEDS, Resource
 from pie_control.resources.ranges import Range, parse_ranges, total_length
 
+from .arrays import ends_of
 from .kind import Batch, WaveContext, WorkerCommand
 
 
@@ -27,8 +31,11 @@ def check_output(space: AddressSpace, queue: int, embed: int) -> None:
 
 
 def check_outputs(space: AddressSpace, queue: int, embeds: Sequence[int], most: int = 0) -> Sequence[Range]:
-    """The ranges of several embeds, which a command may read in one row each: at most `most`, 0: the rows of a batch.
-    Raises as `check_output`."""
+    """The ranges of embeds, which a command may read in one row each: at most `most`, 0: the rows of a batch. Raises as
+    `check_output`."""
+    if len(embeds) == 2 and embeds[1] == 1:
+        check_output(space, queue, embeds[0])
+        return ((embeds[0], embeds[0] + 1),)
     space.check_command(queue)
     ranges = parse_ranges(embeds, "embed")
     count, most = total_length(ranges), most or space.model.max_batch_rows
@@ -46,63 +53,42 @@ def note_reading(space: AddressSpace, queue: int, embeds: Sequence[Range]) -> tu
     return seq, after
 
 
-class RowCommand(WorkerCommand, frozen=True):
-    """One that reads one output embed."""
-
-    embed: int
-
-    def uses(self, resource: Resource, page_size: int) -> Sequence[Range]:
-        return ((self.embed, self.embed + 1),) if resource is EMBEDS else ()
-
-
 class RowsCommand(WorkerCommand, frozen=True):
-    """One that reads several."""
+    """One that reads output embeds."""
 
-    embeds: Sequence[Range]
-
-    @property
-    def count(self) -> int:
-        return total_length(self.embeds)
+    outputs: Sequence[Range]
 
     def uses(self, resource: Resource, page_size: int) -> Sequence[Range]:
-        return self.embeds if resource is EMBEDS else ()
+        return self.outputs if resource is EMBEDS else ()
 
 
-R = TypeVar("R", bound=RowCommand)
 S = TypeVar("S", bound=RowsCommand)
 
 
-class RowBatch(Batch[R]):
-    """One row for each command."""
-
-    def __init__(self, context: WaveContext) -> None:
-        super().__init__(context)
-        self._embeds: list[int] = []
-
-    def has_room(self) -> bool:
-        """Whether a further row can be added."""
-        return len(self.commands) < self.context.model.max_batch_rows
-
-    def try_add(self, queue: Hashable, command: R, holdings: Holdings, done: int) -> int:
-        if not self.has_room():
-            return done
-        self.commands.append(command)
-        self._embeds.append(holdings.embeds.physical[command.embed])
-        return 1
-
-
 class RowsBatch(Batch[S]):
-    """Several rows for each command."""
+    """A row for each embed of each command. Steps (fused/step.py) are in some, too."""
 
     def __init__(self, context: WaveContext) -> None:
         super().__init__(context)
         self.most = context.model.max_batch_rows  # rows
         self._embeds: array[int] = array("i")
 
+    def has_room(self) -> bool:
+        """Whether a further row can be added."""
+        return len(self._embeds) < self.most
+
+    def ends(self) -> NDArray[np.int32]:
+        """A 0, and where the rows of each command end."""
+        return ends_of(total_length(command.outputs) for command in self.commands)
+
+    def ends_if_several(self) -> NDArray[np.int32] | None:
+        """The same; None if each command has one row."""
+        return None if len(self._embeds) == len(self.commands) else self.ends()
+
     def try_add(self, queue: Hashable, command: S, holdings: Holdings, done: int) -> int:
-        if len(self._embeds) + command.count > self.most:
+        if len(self._embeds) + total_length(command.outputs) > self.most:
             return done
         self.commands.append(command)
-        for first, last in command.embeds:
+        for first, last in command.outputs:
             self._embeds.extend(holdings.embeds.physical[first:last])
         return 1

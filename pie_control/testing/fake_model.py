@@ -37,13 +37,9 @@ from pie_inference.protocol import (
     GetEmbedding,
     GetEmbeddingResult,
     GetLogprobs,
-    GetLogprobsAt,
-    GetLogprobsAtResult,
     GetLogprobsResult,
     GetNextDist,
     GetNextDistResult,
-    GetNextDists,
-    GetNextDistsResult,
     LoadAdapter,
     ModelDescription,
     Result,
@@ -57,7 +53,9 @@ from pie_inference.protocol import (
     VerifyResult,
     WaveDone,
     call_name,
+    embeds_of_each,
     join_results,
+    tokens_of_each,
 )
 from pie_inference.testing import byte_tokenizer
 from pie_inference.testing.small_vision import VISION, TileRunner
@@ -358,34 +356,25 @@ class FakeModel:
     def _get_next_dist(self, batch: GetNextDist) -> GetNextDistResult:
         if batch.k.min(initial=1) < 1 or batch.k.max(initial=1) > self._description.max_dist:
             raise ValueError(f"k must be 1 to {self._description.max_dist}")
-        probabilities = [softmax(row / t) for row, t in zip(self._scores(batch.embeds), batch.temperature, strict=True)]
-        orders = [np.argsort(-row, kind="stable")[:k] for row, k in zip(probabilities, batch.k, strict=True)]
+        rows = embeds_of_each(batch)
+        k, temperatures = batch.k.repeat(rows), batch.temperature.repeat(rows)
+        probabilities = [softmax(row / t) for row, t in zip(self._scores(batch.embeds), temperatures, strict=True)]
+        orders = [np.argsort(-row, kind="stable")[:most] for row, most in zip(probabilities, k, strict=True)]
         kept = [row[order] for row, order in zip(probabilities, orders, strict=True)]
+        ends = np.cumsum([0, *map(len, kept)]).astype(np.int32)
         return GetNextDistResult(
-            indptr=np.cumsum([0, *map(len, kept)]).astype(np.int32),
+            indptr=ends if batch.embed_indptr is None else ends[batch.embed_indptr],
             tokens=np.concatenate([np.zeros(0, np.int32), *orders]).astype(np.int32),
             probabilities=np.concatenate([np.zeros(0), *kept]).astype(np.float32),
             rest=np.array([max(0.0, 1 - row.sum()) for row in kept], np.float32),
+            rest_indptr=batch.embed_indptr,
         )
 
     def _get_embedding(self, batch: GetEmbedding) -> GetEmbeddingResult:
         return pooled(batch, self._scores(batch.embeds)[:, :HIDDEN_SIZE] - SCORE_RANGE / 2)
 
-    def _get_next_dists(self, batch: GetNextDists) -> GetNextDistsResult:
-        rows = np.diff(batch.indptr)
-        flat = self._get_next_dist(GetNextDist(batch.embeds, batch.k.repeat(rows), batch.temperature.repeat(rows)))
-        ends = flat.indptr[batch.indptr].astype(np.int32)
-        return GetNextDistsResult(ends, flat.tokens, flat.probabilities, batch.indptr.astype(np.int32), flat.rest)
-
-    def _get_logprobs_at(self, batch: GetLogprobsAt) -> GetLogprobsAtResult:
-        rows, listed = np.diff(batch.indptr), np.diff(batch.token_indptr)
-        if (rows < 1).any() or (listed % rows).any():
-            raise ValueError("there are not as many tokens for each embed")
-        ends = np.concatenate(([0], (listed // rows).repeat(rows).cumsum())).astype(np.int32)
-        return GetLogprobsAtResult(self._get_logprobs(GetLogprobs(batch.embeds, ends, batch.tokens)).logprobs)
-
     def _get_logprobs(self, batch: GetLogprobs) -> GetLogprobsResult:
         self._check_tokens(batch.tokens)
         logprobs = np.log(np.array([softmax(row) for row in self._scores(batch.embeds)]))
-        rows = np.repeat(np.arange(len(batch.embeds)), np.diff(batch.indptr))
+        rows = np.arange(len(batch.embeds)).repeat(tokens_of_each(batch))
         return GetLogprobsResult(logprobs[rows, batch.tokens].astype(np.float32))

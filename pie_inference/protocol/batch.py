@@ -9,6 +9,7 @@ same as all of them together.
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, Self
@@ -21,7 +22,8 @@ Array = NDArray[Any]
 """A numpy array; it travels as raw bytes behind the header."""
 
 Layout = Mapping[str, tuple[str, ...]]
-"""Arrays with a range of elements for each command, by the name of the indptr, int32 [N + 1], that divides them."""
+"""Arrays with a range of elements for each command, by the name of the indptr, int32 [N + 1], that divides them; where
+that is left out, they have one element for each."""
 
 
 class Message(msgspec.Struct, frozen=True, tag=True, eq=False, omit_defaults=True):
@@ -59,7 +61,8 @@ class Batch(Message, frozen=True):
 
     def _columns(self) -> dict[str, Array]:
         """The arrays with one element for each command, but for those that are left out."""
-        others = {*self.shared, *self.ragged, *(name for names in self.ragged.values() for name in names)}
+        divided = [names for indptr, names in self.ragged.items() if getattr(self, indptr) is not None]
+        others = {*self.shared, *self.ragged, *itertools.chain.from_iterable(divided)}
         columns = {name: getattr(self, name) for name in self.__struct_fields__ if name not in others}
         return {name: column for name, column in columns.items() if column is not None}
 

@@ -111,7 +111,7 @@ class ModelDescription(Message, frozen=True):
     num_embeds: int
     num_token_slots: int
     max_batch_tokens: int  # input tokens in one Forward
-    max_batch_rows: int  # commands in one Sample, GetNextDist or GetLogprobs; rows in one Verify
+    max_batch_rows: int  # commands in one Sample; rows in one GetNextDist, GetLogprobs or Verify
     max_dist: int  # largest k of GetNextDist
     max_swap_pages: int  # pages in one SwapOut or SwapIn
     stop_tokens: tuple[int, ...]

@@ -27,7 +27,7 @@ import numpy as np
 from . import rows as _rows  # noqa: F401  # its classes are among those below
 from .batch import Array, Batch, Layout, Result, call_name
 
-PROTOCOL_VERSION = 15
+PROTOCOL_VERSION = 16
 """Raised by every change of this file that an older peer would misread; checked when a worker connects."""
 
 
@@ -283,32 +283,6 @@ class Verify(Batch, frozen=True):
         return VerifyResult(*(_zeros(self.count(), np.int32) for _ in range(2)))
 
 
-class GetNextDist(Batch, frozen=True):
-    """The most probable next tokens at each embed."""
-
-    embeds: Array  # int32 [N]
-    k: Array  # int32 [N], >= 1
-    temperature: Array  # float32 [N], > 0
-
-    def zeros(self) -> GetNextDistResult:
-        count = self.count()
-        none = _zeros(0, np.int32), _zeros(0, np.float32)
-        return GetNextDistResult(_zeros(count + 1, np.int32), *none, _zeros(count, np.float32))
-
-
-class GetLogprobs(Batch, frozen=True):
-    """Log-probabilities of given tokens at each embed."""
-
-    ragged: ClassVar[Layout] = {"indptr": ("tokens",)}
-
-    embeds: Array  # int32 [N]
-    indptr: Array  # int32 [N + 1]
-    tokens: Array  # int32 [indptr[N]]
-
-    def zeros(self) -> GetLogprobsResult:
-        return GetLogprobsResult(_zeros(len(self.tokens), np.float32))
-
-
 def _zeros(count: int, dtype: type[np.generic]) -> Array:
     return np.zeros(count, dtype)
 
@@ -357,23 +331,6 @@ class VerifyResult(Result, frozen=True):
 
     accepted: Array  # int32 [N], leading rows where the chosen token is the draft
     tokens: Array  # int32 [N], the token chosen at the first row where it is not, or at the last row
-
-
-class GetNextDistResult(Result, frozen=True):
-    """The answer to `GetNextDist`: N ragged rows, most probable first; equal ones in the order of token ids."""
-
-    ragged: ClassVar[Layout] = {"indptr": ("tokens", "probabilities")}
-
-    indptr: Array  # int32 [N + 1]
-    tokens: Array  # int32
-    probabilities: Array  # float32
-    rest: Array  # float32 [N], probability mass left out
-
-
-class GetLogprobsResult(Result, frozen=True):
-    """The answer to `GetLogprobs`, in its order."""
-
-    logprobs: Array  # float32 [indptr[N]]
 
 
 if TYPE_CHECKING:

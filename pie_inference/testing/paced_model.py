@@ -38,13 +38,9 @@ from ..protocol import (
     GetEmbedding,
     GetEmbeddingResult,
     GetLogprobs,
-    GetLogprobsAt,
-    GetLogprobsAtResult,
     GetLogprobsResult,
     GetNextDist,
     GetNextDistResult,
-    GetNextDists,
-    GetNextDistsResult,
     LoadAdapter,
     ModelDescription,
     Result,
@@ -58,6 +54,8 @@ from ..protocol import (
     VerifyResult,
     WaveDone,
     call_name,
+    embeds_of_each,
+    tokens_of_each,
 )
 from . import byte_tokenizer
 from .small_vision import VISION, TileRunner
@@ -141,8 +139,6 @@ class PacedModel:
             GetEmbedding: _get_embedding,
             GetNextDist: self._get_next_dist,
             GetLogprobs: self._get_logprobs,
-            GetNextDists: self._get_next_dists,
-            GetLogprobsAt: self._get_logprobs_at,
         }
 
     def describe(self) -> tuple[ModelDescription, ...]:
@@ -233,29 +229,19 @@ class PacedModel:
         return VerifyResult(accepted.astype(np.int32), tokens[stops])
 
     def _get_next_dist(self, batch: GetNextDist) -> GetNextDistResult:
-        chosen, lengths = self._choose(batch.embeds), batch.k.astype(np.int64)
+        chosen, lengths = self._choose(batch.embeds), batch.k.astype(np.int64).repeat(embeds_of_each(batch))
         indptr = np.concatenate(([0], lengths.cumsum()))
         ranks = np.arange(indptr[-1]) - indptr[:-1].repeat(lengths)
         return GetNextDistResult(
-            indptr=indptr.astype(np.int32),
+            indptr=(indptr if batch.embed_indptr is None else indptr[batch.embed_indptr]).astype(np.int32),
             tokens=RANKED[(chosen - FIRST).repeat(lengths), ranks],
             probabilities=WEIGHTS[ranks],
             rest=np.maximum(0, 1 - WEIGHTS.cumsum()[lengths - 1]),
+            rest_indptr=batch.embed_indptr,
         )
 
-    def _get_next_dists(self, batch: GetNextDists) -> GetNextDistsResult:
-        rows = np.diff(batch.indptr)
-        flat = self._get_next_dist(GetNextDist(batch.embeds, batch.k.repeat(rows), batch.temperature.repeat(rows)))
-        ends = flat.indptr[batch.indptr].astype(np.int32)
-        return GetNextDistsResult(ends, flat.tokens, flat.probabilities, batch.indptr.astype(np.int32), flat.rest)
-
-    def _get_logprobs_at(self, batch: GetLogprobsAt) -> GetLogprobsAtResult:
-        rows, listed = np.diff(batch.indptr), np.diff(batch.token_indptr)
-        ends = np.concatenate(([0], (listed // rows).repeat(rows).cumsum()))
-        return GetLogprobsAtResult(self._get_logprobs(GetLogprobs(batch.embeds, ends, batch.tokens)).logprobs)
-
     def _get_logprobs(self, batch: GetLogprobs) -> GetLogprobsResult:
-        chosen = np.repeat(self._choose(batch.embeds), np.diff(batch.indptr))
+        chosen = self._choose(batch.embeds).repeat(tokens_of_each(batch))
         return GetLogprobsResult(np.log(WEIGHTS[(batch.tokens - chosen) % VOCAB]))
 
 

@@ -140,6 +140,7 @@ def test_ragged_results_are_joined_with_empty_ranges() -> None:
         "tokens": [8, 9, 8, 9],
         "probabilities": [0.5, 0.25, 0.5, 0.25],
         "rest": [0, 0.25, 0.25],
+        "rest_indptr": None,
     }
     columns = (joined.indptr, joined.probabilities, joined.rest)
     assert [column.dtype.name for column in columns] == ["int32", "float32", "float32"]

@@ -12,7 +12,7 @@ from pie_control.errors import InvalidArgument
 from pie_control.resources.address_space import AddressSpace
 from pie_inference.protocol import GetEmbedding, GetEmbeddingResult, Result
 
-from ..arrays import as_int32, ends_of, packed
+from ..arrays import as_int32, packed
 from ..kind import Stage, WaveContext, define
 from ..outputs import RowsBatch, RowsCommand, check_outputs, note_reading
 
@@ -57,7 +57,7 @@ class EmbeddingBatch(RowsBatch[EmbeddingCommand]):
     def build(self) -> GetEmbedding:
         return GetEmbedding(
             embeds=as_int32(self._embeds),
-            indptr=ends_of(command.count for command in self.commands),
+            indptr=self.ends(),
             mean=np.array([command.mean for command in self.commands], np.bool_),
             dimensions=as_int32([command.dimensions for command in self.commands]),
             normalize=np.array([command.normalize for command in self.commands], np.bool_),

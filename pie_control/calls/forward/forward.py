@@ -17,7 +17,7 @@ from ..introspective_forward import forward_with_scores
 from ..introspective_forward.forward_with_scores import AttentionScores
 from ..kind import Handle, Stage, define
 from ..output_text import get_next_dist
-from ..output_text.get_next_dists import Dists
+from ..output_text.get_next_dist import Dists
 from ..sampler import Sampler
 from ..values import Token
 from . import plain
@@ -84,7 +84,7 @@ def read_dist(space: AddressSpace, queue: int, way: Way, k: int, temperature: fl
     chosen, output = get_next_dist.check(space, k, temperature), way.output_embed
 
     def read() -> None:
-        get_next_dist.issue_one(space, queue, output, chosen, temperature, future)
+        get_next_dist.issue(space, queue, (output, 1), chosen, temperature, future)
 
     command = issue_step(space, queue, way, future, DistStep, lambda: (chosen, temperature), read)
     remember(space, queue, command, way, chosen, temperature)

@@ -13,8 +13,7 @@ from pie_control.resources.tables.contexts import Context
 from ..adapters import check_adapter
 from ..forward import forward
 from ..kind import define
-from ..output_text.get_next_dist import result_bytes
-from ..output_text.get_next_dists import Dists
+from ..output_text.get_next_dist import Dists, result_bytes
 from .last_step import MOST_NUMBERS, LastStep, Place
 from .step import DistStep, Way
 

@@ -13,13 +13,15 @@ from numpy.typing import NDArray
 from pie_control.errors import CallError, InvalidArgument
 from pie_control.resources.address_space import AddressSpace
 from pie_control.resources.holdings import Holdings, Reference, TokenSource
+from pie_control.resources.kinds import EMBEDS, Resource
 from pie_control.resources.pool import Pool
+from pie_control.resources.ranges import Range
 from pie_inference.protocol import Result, Sample, SampleResult
 
 from ..arrays import as_int32, ends_of, join
 from ..columns import MatcherColumns, RowsTold, SampleColumns
-from ..kind import Batch, Handle, Stage, WaveContext, define
-from ..outputs import RowCommand, check_output, note_reading
+from ..kind import Batch, Handle, Stage, WaveContext, WorkerCommand, define
+from ..outputs import check_output, note_reading
 from ..sampler import Bias, Sampler, SamplingParams, bias_arrays, join_params, param_columns, param_rows
 from ..scores import MOST_ALTERNATIVES, NO_SCORES, Scores, read_scores, scores_fit
 from ..tokens import MOST_LISTED, MOST_OF_CONTEXT, check_recent, parse_allowed, resolve
@@ -34,17 +36,21 @@ class ScoredToken(NamedTuple):
     logprobs: NDArray[np.float32]
 
 
-class SampleCommand(RowCommand, frozen=True):
+class SampleCommand(WorkerCommand, frozen=True):
     """`recent`: tokens that penalties count; `allowed`: bits of the tokens that may come, lowest bit first."""
 
     gives_token = True
 
+    embed: int
     params: SamplingParams
     uniform: float
     recent: Sequence[int]
     allowed: bytes | None
     bias: Bias | None = None
     alternatives: int = NO_SCORES
+
+    def uses(self, resource: Resource, page_size: int) -> Sequence[Range]:
+        return ((self.embed, self.embed + 1),) if resource is EMBEDS else ()
 
 
 def issue(

@@ -18,7 +18,7 @@ from pie_control.resources.address_space import AddressSpace
 from pie_control.resources.ranges import parse_ranges, total_length
 from pie_inference.protocol import Result, Verify, VerifyResult
 
-from ..arrays import as_int32, ends_of
+from ..arrays import as_int32
 from ..kind import Handle, Stage, define
 from ..outputs import RowsBatch, RowsCommand, note_reading
 from ..sampler import Bias, Draws, Sampler, SamplingParams, bias_arrays, param_columns, param_rows
@@ -80,7 +80,7 @@ class VerifyBatch(RowsBatch[VerifyCommand]):
         params = param_columns(param_rows(command.params for command in commands))
         return Verify(
             embeds=as_int32(self._embeds),
-            indptr=ends_of(len(command.draft) + 1 for command in commands),
+            indptr=self.ends(),
             draft=as_int32([token for command in commands for token in (*command.draft, NOTHING_TO_CHECK)]),
             uniform=np.array([number for command in commands for number in command.uniform], np.float64),
             **{name: values for name, values in params.items() if name not in PENALTIES},

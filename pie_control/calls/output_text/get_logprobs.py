@@ -1,5 +1,4 @@
-"""Log-probabilities of given tokens at output embeds. Of one embed it is a command of this kind; of several, one of the
-kind `get_logprobs_at`."""
+"""Log-probabilities of given tokens at output embeds."""
 
 from __future__ import annotations
 
@@ -13,13 +12,12 @@ from pie_inference.protocol import GetLogprobs, GetLogprobsResult, Result
 
 from ..arrays import as_int32
 from ..kind import Stage, WaveContext, define
-from ..outputs import RowBatch, RowCommand, check_output, check_outputs, note_reading
+from ..outputs import RowsBatch, RowsCommand, check_outputs, note_reading
 from ..tokens import MOST_LISTED, MOST_OF_CONTEXT, check_vocabulary
-from .get_logprobs_at import LogprobsAtCommand
 from .listed import Listed, Logprobs
 
 
-class LogprobsCommand(RowCommand, frozen=True):
+class LogprobsCommand(RowsCommand, frozen=True):
     tokens: Sequence[int]
 
 
@@ -27,32 +25,22 @@ def issue(space: AddressSpace, queue: int, embeds: Sequence[int], tokens: Sequen
     """`embeds` are ranges, at most as many embeds as a batch of the model has rows; `tokens` has as many tokens for
     each, those of the first embed first, and for one embed at most as many as the vocabulary has. Raises
     InvalidArgument, NotFound, InvalidState (embed never filled, or an input)."""
-    if len(embeds) == 2 and embeds[1] == 1:
-        _issue_one(space, queue, embeds[0], tokens, future)
-        return
     ranges = check_outputs(space, queue, embeds)
-    count = total_length(ranges)
-    if not tokens or len(tokens) % count:
+    count, vocabulary = total_length(ranges), space.model.vocab_size
+    if count == 1 and len(tokens) > vocabulary:
+        raise InvalidArgument(
+            f"{len(tokens)} tokens are more than the vocabulary of {vocabulary}: name each token once"
+        )
+    if count > 1 and (not tokens or len(tokens) % count):
         raise InvalidArgument(f"get_logprobs got {len(tokens)} tokens for {count} embeds: name as many for each")
-    if len(tokens) > MOST_LISTED:
+    if count > 1 and len(tokens) > MOST_LISTED:
         raise InvalidArgument(f"{len(tokens)} tokens are more than {MOST_LISTED}: ask in several calls")
     check_vocabulary(space, tokens)
     seq, after = note_reading(space, queue, ranges)
-    space.issue(LogprobsAtCommand(space.owner, queue, seq, after, future, (), ranges, tuple(tokens)))
+    space.issue(LogprobsCommand(space.owner, queue, seq, after, future, (), ranges, tuple(tokens)))
 
 
-def _issue_one(space: AddressSpace, queue: int, embed: int, tokens: Sequence[int], future: int) -> None:
-    check_output(space, queue, embed)
-    if len(tokens) > space.model.vocab_size:
-        raise InvalidArgument(
-            f"{len(tokens)} tokens are more than the vocabulary of {space.model.vocab_size}: name each token once"
-        )
-    check_vocabulary(space, tokens)
-    seq, after = note_reading(space, queue, ((embed, embed + 1),))
-    space.issue(LogprobsCommand(space.owner, queue, seq, after, future, (), embed, tuple(tokens)))
-
-
-class LogprobsBatch(RowBatch[LogprobsCommand]):
+class LogprobsBatch(RowsBatch[LogprobsCommand]):
     def __init__(self, context: WaveContext) -> None:
         super().__init__(context)
         self._listed = Listed()
@@ -64,7 +52,12 @@ class LogprobsBatch(RowBatch[LogprobsCommand]):
         return 1
 
     def build(self) -> GetLogprobs:
-        return GetLogprobs(embeds=as_int32(self._embeds), indptr=self._listed.ends(), tokens=self._listed.tokens())
+        return GetLogprobs(
+            embeds=as_int32(self._embeds),
+            indptr=self._listed.ends(),
+            tokens=self._listed.tokens(),
+            embed_indptr=self.ends_if_several(),
+        )
 
     def values(self, result: Result) -> Sequence[Logprobs]:
         told = self._listed.split(result.logprobs) if isinstance(result, GetLogprobsResult) else None

@@ -1,21 +1,22 @@
-"""The most probable next tokens at output embeds. Of one embed it is a command of this kind, as most are, and as a pass
-reads it; of several, one of the kind `get_next_dists`."""
+"""The most probable next tokens at output embeds: mostly at one, as steps read it."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from itertools import pairwise
+from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from pie_control.errors import InvalidArgument
 from pie_control.resources.address_space import AddressSpace
 from pie_inference.protocol import GetNextDist, GetNextDistResult, Result
 
-from ..arrays import as_int32
+from ..arrays import as_int32, packed
 from ..kind import Stage, define
-from ..outputs import RowBatch, RowCommand, check_output, check_outputs, note_reading
-from .get_next_dists import Dists, DistsCommand, dists_of
+from ..outputs import RowsBatch, RowsCommand, check_outputs, note_reading
 
 DEFAULT_K = 256
 """The paper's truncation of distributions."""
@@ -27,7 +28,19 @@ MOST_ROWS = 1 << 12
 """Embeds of one command that a worker may allow; more are refused anyway."""
 
 
-class DistCommand(RowCommand, frozen=True):
+class Dists(NamedTuple):
+    """What the future gives: of R embeds, k tokens each."""
+
+    tokens: NDArray[np.int32]  # [R * k], most probable first at each embed
+    probabilities: NDArray[np.float32]  # [R * k]
+    rest: NDArray[np.float32]  # [R], probability mass left out
+
+    def packed(self) -> tuple[str, str, NDArray[np.float32]]:
+        """Tokens and probabilities as base64."""
+        return packed(self.tokens, "<i4"), packed(self.probabilities, "<f4"), self.rest  # a token has no sign
+
+
+class DistCommand(RowsCommand, frozen=True):
     k: int
     temperature: float
 
@@ -35,21 +48,10 @@ class DistCommand(RowCommand, frozen=True):
 def issue(space: AddressSpace, queue: int, embeds: Sequence[int], k: int, temperature: float, future: int) -> None:
     """`embeds` are ranges, at most as many embeds as a batch of the model has rows. `k` 0: 256, or as many as the model
     gives. Raises InvalidArgument, NotFound, InvalidState (embed never filled, or an input)."""
-    if len(embeds) == 2 and embeds[1] == 1:
-        issue_one(space, queue, embeds[0], k, temperature, future)
-        return
     ranges = check_outputs(space, queue, embeds)
     chosen = check(space, k, temperature)
     seq, after = note_reading(space, queue, ranges)
-    space.issue(DistsCommand(space.owner, queue, seq, after, future, (), ranges, chosen, temperature))
-
-
-def issue_one(space: AddressSpace, queue: int, embed: int, k: int, temperature: float, future: int) -> None:
-    """Reads the distribution at one embed. Raises as `issue`."""
-    check_output(space, queue, embed)
-    chosen = check(space, k, temperature)
-    seq, after = note_reading(space, queue, ((embed, embed + 1),))
-    space.issue(DistCommand(space.owner, queue, seq, after, future, (), embed, chosen, temperature))
+    space.issue(DistCommand(space.owner, queue, seq, after, future, (), ranges, chosen, temperature))
 
 
 def check(space: AddressSpace, k: int, temperature: float) -> int:
@@ -62,7 +64,7 @@ def check(space: AddressSpace, k: int, temperature: float) -> int:
     return k or min(DEFAULT_K, largest)
 
 
-class DistBatch(RowBatch[DistCommand]):
+class DistBatch(RowsBatch[DistCommand]):
     """Steps are in it, too."""
 
     def build(self) -> GetNextDist:
@@ -70,14 +72,23 @@ class DistBatch(RowBatch[DistCommand]):
             embeds=as_int32(self._embeds),
             k=as_int32([command.k for command in self.commands]),
             temperature=np.array([command.temperature for command in self.commands], np.float32),
+            embed_indptr=self.ends_if_several(),
         )
 
     def values(self, result: Result) -> Sequence[Dists]:
-        if not isinstance(result, GetNextDistResult) or not (
-            len(result.indptr) - 1 == len(result.rest) == len(self.commands)
-        ):
+        if not isinstance(result, GetNextDistResult):
             raise self.misfit(result)
-        return dists_of(result, range(len(self.commands) + 1))
+        rests = range(len(result.rest) + 1) if result.rest_indptr is None else result.rest_indptr.tolist()
+        if not len(result.indptr) == len(rests) == len(self.commands) + 1:
+            raise self.misfit(result)
+        tokens = result.tokens.astype(np.int32, copy=False)
+        probabilities = result.probabilities.astype(np.float32, copy=False)
+        rest = result.rest.astype(np.float32, copy=False)
+        ranges = zip(pairwise(result.indptr.tolist()), pairwise(rests), strict=True)
+        return [  # copies: a view keeps those of the whole wave
+            Dists(tokens[begin:end].copy(), probabilities[begin:end].copy(), rest[first:last].copy())
+            for (begin, end), (first, last) in ranges
+        ]
 
 
 def result_bytes(embeds: Sequence[int], k: int, temperature: float) -> int:

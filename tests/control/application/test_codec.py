@@ -28,7 +28,7 @@ from pie_control.application.messages import Commands, FromHost, Ping, Post, Qui
 from pie_control.calls import COMMANDS
 from pie_control.calls.input_text.embed_txt import EmbedCommand
 from pie_control.calls.kind import Bind
-from pie_control.calls.output_text.get_next_dists import Dists
+from pie_control.calls.output_text.get_next_dist import Dists
 from pie_control.calls.values import Completion
 from pie_control.inferlets.mailbox import NO_BLOBS
 from pie_control.resources.kinds import PAGES

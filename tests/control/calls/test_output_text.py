@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 from pie_control.calls.output_text import listed
-from pie_control.calls.output_text.get_next_dists import Dists
+from pie_control.calls.output_text.get_next_dist import Dists
 from pie_control.calls.output_text.listed import Logprobs
 from pie_control.errors import CallError, InvalidArgument, InvalidState, NotFound
-from pie_inference.protocol import GetLogprobs, GetNextDists
+from pie_inference.protocol import GetLogprobs, GetNextDist
 from tests.helpers.refusals import HOLDS_AN_INPUT, NO_QUEUE, OTHER_QUEUE, Q, Refusal, check_refused, prepare, refusal
 from tests.helpers.scheduling import World, by_kind
 
@@ -114,7 +114,7 @@ def test_a_list_gives_what_single_calls_give() -> None:
     dists = [inferlet.call("get_next_dist", 1, [first, 3], 5, 1.0) for _ in range(2)]
     logprobs = inferlet.call("get_logprobs", 1, [first, 3], [7, 8] * 3)
     waves = world.drain()
-    assert [len(by_kind(wave)[GetNextDists].embeds) for wave in waves if GetNextDists in by_kind(wave)] == [3, 3]
+    assert [len(by_kind(wave)[GetNextDist].embeds) for wave in waves if GetNextDist in by_kind(wave)] == [3, 3, 3]
     answers: dict[int, Any] = inferlet.answers
     found = [answers[number] for number in single]
     for number in dists:

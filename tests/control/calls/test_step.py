@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from pie_control.calls.fused.step import DistStep, SampleStep
-from pie_control.calls.output_text.get_next_dists import Dists
+from pie_control.calls.output_text.get_next_dist import Dists
 from pie_control.calls.sampler import Sampler, SamplingParams
 from pie_control.errors import InvalidArgument, InvalidState, NotFound, QuotaExceeded, WorkerError
 from pie_inference.protocol import EmbedTxt, Failure, Forward, GetNextDist, Sample

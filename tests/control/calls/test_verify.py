@@ -60,7 +60,7 @@ def test_a_draft_has_a_number_for_each_of_its_rows() -> None:
     sampler, again = (Sampler(SamplingParams(), 5) for _ in range(2))
     inferlet.call("verify", Q, [2, 1, 0, 2], [7, 8], sampler)
     command = handed_on[-1]
-    assert (command.embeds, command.draft, command.after) == (((2, 3), (0, 2)), (7, 8), 0)
+    assert (command.outputs, command.draft, command.after) == (((2, 3), (0, 2)), (7, 8), 0)
     assert command.uniform == tuple(again.draw() for _ in range(3))
 
 

@@ -6,14 +6,11 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from pie_inference.protocol import GetLogprobs as GetLogprobsBatch
 from pie_inference.protocol import (
-    GetLogprobsAt,
-    GetLogprobsAtResult,
+    GetLogprobs,
     GetLogprobsResult,
+    GetNextDist,
     GetNextDistResult,
-    GetNextDists,
-    GetNextDistsResult,
     RunWave,
     SampleResult,
 )
@@ -28,30 +25,32 @@ def outputs(driver: Driver) -> np.ndarray:
 def test_lists_give_the_numbers_of_single_calls(driver: Driver) -> None:
     embeds = outputs(driver)
     one = driver.ask(GetNextDistResult, dist_batch(embeds, 4, 0.7))
-    batch = GetNextDists(embeds, ints([0, 2, 5]), ints([4, 4]), np.full(2, 0.7, np.float32))
-    together = driver.ask(GetNextDistsResult, batch)
+    batch = GetNextDist(embeds, ints([4, 4]), np.full(2, 0.7, np.float32), ints([0, 2, 5]))
+    together = driver.ask(GetNextDistResult, batch)
+    assert one.rest_indptr is None
+    assert together.rest_indptr is not None
     assert (together.indptr.tolist(), together.rest_indptr.tolist()) == ([0, 8, 20], [0, 2, 5])
     assert together.tokens.tolist() == one.tokens.tolist()
     assert together.probabilities.tolist() == pytest.approx(one.probabilities.tolist(), abs=1e-6)
     assert together.rest.tolist() == pytest.approx(one.rest.tolist(), abs=1e-6)
     tokens = ints(range(10, 17))
-    single = driver.ask(GetLogprobsResult, GetLogprobsBatch(embeds, ints([0, 2, 4, 5, 6, 7]), tokens))
-    listed = driver.ask(GetLogprobsAtResult, GetLogprobsAt(embeds, ints([0, 2, 5]), tokens, ints([0, 4, 7])))
+    single = driver.ask(GetLogprobsResult, GetLogprobs(embeds, ints([0, 2, 4, 5, 6, 7]), tokens))
+    listed = driver.ask(GetLogprobsResult, GetLogprobs(embeds, ints([0, 4, 7]), tokens, ints([0, 2, 5])))
     assert listed.logprobs.tolist() == pytest.approx(single.logprobs.tolist(), abs=1e-5)
 
 
 def test_a_list_that_is_wrong_fails_alone(driver: Driver) -> None:
     embeds = outputs(driver)
     wrong = (
-        GetLogprobsAt(embeds, ints([0, 2, 5]), ints([1, 2, 3, 4, 5, 6, 7]), ints([0, 4, 7])),
-        GetLogprobsAt(embeds, ints([0, 2, 5]), ints([1, 2, 3, 4, 5]), ints([0, 3, 5])),
-        GetNextDists(embeds, ints([0, 2, 5]), ints([4, 9999]), np.ones(2, np.float32)),
+        GetLogprobs(embeds, ints([0, 4, 7]), ints([1, 2, 3, 4, 5, 6, 7]), ints([0, 2, 5])),
+        GetLogprobs(embeds, ints([0, 3, 5]), ints([1, 2, 3, 4, 5]), ints([0, 2, 5])),
+        GetNextDist(embeds, ints([4, 9999]), np.ones(2, np.float32), ints([0, 2, 5])),
     )
     done = driver.run_wave(RunWave(50, "model", wrong))
     assert [(one.batch, one.command) for one in done.failures] == [(1, 0), (1, 1), (2, 1)]
     assert done.results[0] is not None
     assert done.results[1] is None
-    assert isinstance(done.results[2], GetNextDistsResult)
+    assert isinstance(done.results[2], GetNextDistResult)
     assert done.results[2].indptr.tolist() == [0, 8, 8]
 
 

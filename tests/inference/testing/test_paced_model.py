@@ -18,10 +18,9 @@ from pie_inference.protocol import (
     ForwardWithScores,
     GetEmbedding,
     GetLogprobs,
-    GetLogprobsAt,
     GetLogprobsResult,
+    GetNextDist,
     GetNextDistResult,
-    GetNextDists,
     RunWave,
     SampleResult,
     ShiftKvpage,
@@ -114,8 +113,8 @@ def test_every_call_has_an_answer() -> None:
         verify,
         dist_batch(embeds, 3),
         GetLogprobs(embeds, indptr([1]), ints([70])),
-        GetNextDists(embeds, indptr([1]), ints([3]), np.ones(1, np.float32)),
-        GetLogprobsAt(embeds, indptr([1]), ints([70]), indptr([1])),
+        GetNextDist(embeds, ints([3]), np.ones(1, np.float32), indptr([1])),
+        GetLogprobs(embeds, indptr([1]), ints([70]), indptr([1])),
         GetEmbedding(embeds, indptr([1]), np.zeros(1, np.bool_), ints([4]), np.ones(1, np.bool_)),
     ]
     assert {type(batch) for batch in batches} == set(BATCHES.values())
