@@ -703,7 +703,7 @@ def test_an_error_of_the_caller_is_not_hidden_by_a_lost_connection(url: str) -> 
     client = SyncClient(url)
 
     def fails(text: str) -> None:
-        client._call(client._client.close())
+        client._call(client._asynchronous.close())
         raise ValueError(text)
 
     with pytest.raises(ValueError, match="Hello, world!"):
