@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import json
-from binascii import b2a_base64
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from ..calls.arrays import packed
 from ..calls.values import Import
 from ..resources.intervals import intervals_of
 from ..resources.tables.slots import EMPTY, HIDDEN, is_token, shown
@@ -41,12 +40,8 @@ def _about(value: Import) -> str:
     positions = np.where(is_token(value.positions), shown(value.positions), EMPTY)
     hidden = intervals_of(np.flatnonzero(value.positions <= HIDDEN))
     about = {
-        "tokens": _packed(value.tokens, "<u4"),
-        "positions": _packed(positions, "<i4"),
+        "tokens": packed(value.tokens, "<u4"),
+        "positions": packed(positions, "<i4"),
         "hidden": [number for begin, end in hidden for number in (begin, end - begin)],
     }
     return json.dumps(about)
-
-
-def _packed(numbers: NDArray[Any], dtype: str) -> str:
-    return b2a_base64(numbers.astype(dtype, copy=False).tobytes(), newline=False).decode()

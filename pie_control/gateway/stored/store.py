@@ -133,17 +133,14 @@ class StoredAnswers:
 
     # ---- for clients ----
 
-    def find(self, tenant: str, id: str) -> Running | ResponseRecord:
+    def find(self, tenant: str, id: str) -> Running:
         """An answer that is made, or one that is there. Raises Refused."""
-        found = self._running.get((tenant, id)) or self._responses.find(tenant, id)
-        if found is None:
+        if (running := self._running.get((tenant, id))) is not None:
+            return running
+        record = self._responses.find(tenant, id)
+        if record is None:
             raise Refused(404, f"Response with id {id[:80]!r} not found.", "response_not_found")
-        return found
-
-    def record(self, tenant: str, id: str) -> ResponseRecord:
-        """What is known of an answer. Raises Refused."""
-        found = self.find(tenant, id)
-        return found.record if isinstance(found, Running) else found
+        return Running.over(record)
 
     def conversation(self, tenant: str, id: str) -> str:
         """An answer and those before it, oldest first, as JSON: [{"input": ..., "body": ...}, ...]. Raises Refused."""
@@ -154,9 +151,12 @@ class StoredAnswers:
                 raise Refused(400, f"the conversation has more than {MOST_TURNS} turns: begin a new one")
             if id in turns:
                 raise Refused(400, f"the response {id[:80]!r} comes before itself: begin a new conversation")
-            found = (self._responses.find_kept(tenant, id) if turns else None) or self.find(tenant, id)
-            if isinstance(found, Running):
-                raise Refused(400, f"Response with id {id[:80]!r} is not finished yet: wait for its end")
+            found = self._responses.find_kept(tenant, id) if turns else None
+            if found is None:
+                running = self.find(tenant, id)
+                if not running.is_over:
+                    raise Refused(400, f"Response with id {id[:80]!r} is not finished yet: wait for its end")
+                found = running.record
             size += len(found.input) + len(found.body)
             if size > MOST_CONVERSATION:
                 raise Refused(400, f"the conversation is longer than {MOST_CONVERSATION >> 20} MiB: begin a new one")
@@ -168,24 +168,21 @@ class StoredAnswers:
         """Ends an answer that is made in the background; nothing happens if it has ended. `terminate` ends an inferlet.
         Raises Refused."""
         found = self.find(tenant, id)
-        record = found.record if isinstance(found, Running) else found
-        if not record.background:
+        if not found.record.background:
             raise Refused(400, "only a response with background=true can be cancelled: leave, or delete it", None, "id")
-        if isinstance(found, Running):
+        if not found.is_over:
             await self._stop(found, terminate)
-            return found.record
-        if found.ended is None:  # it was about to begin again
-            found = Running(found).end(with_end(found.body, "cancelled"), time.time(), None)
-            await self._put(found)
-        return found
+        elif found.record.ended is None:  # it was about to begin again
+            await self._put(found.end(with_end(found.record.body, "cancelled"), time.time(), None))
+        return found.record
 
     async def delete(self, tenant: str, id: str, terminate: Callable[[str], None]) -> None:
         """Forgets an answer; what is made of it ends. Raises Refused."""
         found = self.find(tenant, id)
-        if isinstance(found, Running):
+        if not found.is_over:
             await self._stop(found, terminate)
         done = asyncio.Event()
-        self._responses.delete(self.record(tenant, id), done.set)
+        self._responses.delete(self.find(tenant, id).record, done.set)
         await done.wait()
 
     async def _stop(self, running: Running, terminate: Callable[[str], None]) -> None:

@@ -11,7 +11,6 @@ from fastapi import APIRouter, Header, Query
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from pie_control.durable.responses import ResponseRecord
 from pie_control.errors import PieError
 from pie_control.gateway.gateway import Gateway
 from pie_control.gateway.refusal import Refused
@@ -52,7 +51,7 @@ def _add_looks(router: APIRouter, stored: StoredAnswers) -> None:
         client that lost its connection goes on behind the last one that it got. 404 `response_not_found`."""
         found = stored.find(caller.api.standing.tenant.name, response)
         if not stream:
-            return _json(found.record.body if isinstance(found, Running) else found.body)
+            return _json(found.record.body)
         return _Events(found, _number(starting_after, last_event_id))
 
     @router.get("/{response}/input_items", summary="List what a stored response was asked", responses=failures(404))
@@ -64,7 +63,7 @@ def _add_looks(router: APIRouter, stored: StoredAnswers) -> None:
         after: Annotated[str | None, Query(description="Only items behind the one of this `id`.")] = None,
     ) -> dict[str, Any]:
         """The items of its own request, the last one first; those of earlier ones belong to earlier responses."""
-        items = json.loads(stored.record(caller.api.standing.tenant.name, response).input)
+        items = json.loads(stored.find(caller.api.standing.tenant.name, response).record.input)
         if order == "desc":
             items.reverse()
         return _page(items, limit, after)
@@ -124,13 +123,11 @@ def _number(starting_after: int | None, last_event_id: str | None) -> int:
 class _Events(Response):
     """The events of a stored answer from a number on."""
 
-    def __init__(self, found: Running | ResponseRecord, number: int) -> None:
+    def __init__(self, running: Running, number: int) -> None:
         """Raises Refused if there are none, or not so many."""
         super().__init__()
-        record = found.record if isinstance(found, Running) else found
-        self._running = found if isinstance(found, Running) else Running.over(found)
-        self._number = number
-        if record.ended is None and not isinstance(found, Running):
+        record, self._running, self._number = running.record, running, number
+        if record.ended is None and running.is_over:
             raise Refused(503, "this response is about to begin again: try again in a moment", "overloaded")
         if not record.streamed:
             raise Refused(

@@ -101,8 +101,8 @@ def test_a_restart_finds_what_was_stored_and_what_was_made(tmp_path: Path) -> No
         answers = StoredAnswers(state.responses)
         (made,) = answers.unfinished()
         await asyncio.wait_for(answers.fail(made, "it was lost"), HANG_SECONDS)
-        assert answers.record("alice", "resp_1") == ONE
-        assert '"status":"failed"' in answers.record("alice", "made").body
+        assert answers.find("alice", "resp_1").record == ONE
+        assert '"status":"failed"' in answers.find("alice", "made").record.body
 
     for body in (first, second):
         state = State(tmp_path / "state", 30.0, 1 << 30)
