@@ -1,23 +1,24 @@
 """A client of HTTP servers that costs as little as it can, since it shares the processor with what it measures.
 
-A connection notes when bytes come and looks for the end of the answer, no more. What they mean is read afterwards.
+A connection notes when bytes come and looks for the end of the answer, no more. What they mean is read afterwards,
+unless somebody follows the events of an answer.
 """
 
 from __future__ import annotations
 
 import asyncio
 import re
+import ssl
 import time
-from bisect import bisect_left
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass, field
 from types import TracebackType
-from typing import Any
+from typing import Any, Self
 from urllib.parse import urlsplit
 
 import msgspec
 
-from ..opponents.client import OpponentError
+from ..report import BenchmarkError
 
 HEAD_END = b"\r\n\r\n"
 LAST_CHUNK = b"\r\n0\r\n\r\n"
@@ -28,6 +29,47 @@ PERSEVERANCE = 3
 """Tries of a request whose kept connection the server closes before it answers."""
 
 
+class OpponentError(BenchmarkError):
+    """A server is none of completions, or refuses what it is asked."""
+
+
+class _Parts:
+    """Takes an answer apart as its bytes come."""
+
+    def __init__(self) -> None:
+        self._head = b""
+        self._bytes = b""  # that are no whole piece
+        self._text = b""  # that is no whole event
+
+    def pieces(self, data: bytes) -> Iterator[bytes]:
+        """Those of the body that are there with these bytes."""
+        self._bytes += data
+        if not self._head:
+            head, found, rest = self._bytes.partition(HEAD_END)
+            if not found:
+                return
+            self._head, self._bytes = head, rest
+        if not CHUNKED.search(self._head):
+            piece, self._bytes = self._bytes, b""
+            yield piece
+            return
+        while (line := self._bytes.find(b"\r\n")) > 0:
+            end = line + 2 + int(self._bytes[:line].split(b";")[0], 16)
+            if len(self._bytes) < end + 2:
+                return
+            piece, self._bytes = self._bytes[line + 2 : end], self._bytes[end + 2 :]
+            yield piece
+
+    def events(self, data: bytes) -> Iterator[dict[str, Any]]:
+        """Server-sent events that are JSON, and are there with these bytes."""
+        for piece in self.pieces(data):
+            *events, self._text = EVENT_END.split(self._text + piece)
+            for event in events:
+                _, _, text = event.partition(b"data:")
+                if text.lstrip().startswith(b"{"):
+                    yield msgspec.json.decode(text)
+
+
 @dataclass
 class Answer:
     """What came for one request. `began`: when it was to be sent; `arrivals`: when bytes came, and which. Times are of
@@ -35,6 +77,7 @@ class Answer:
 
     began: float
     arrivals: list[tuple[float, bytes]] = field(default_factory=list)
+    news: asyncio.Event = field(default_factory=asyncio.Event)
 
     @property
     def raw(self) -> bytes:
@@ -52,18 +95,8 @@ class Answer:
 
     def pieces(self) -> Iterator[tuple[float, bytes]]:
         """The parts of the body, and when each was there."""
-        raw, ends, size = self.raw, [], 0
-        for _, data in self.arrivals:
-            size += len(data)
-            ends.append(size)
-        begin = raw.index(HEAD_END) + len(HEAD_END)
-        if not CHUNKED.search(raw, 0, begin):
-            yield self.arrivals[-1][0], raw[begin:]
-            return
-        while length := int(raw[begin : (line := raw.index(b"\r\n", begin))].split(b";")[0], 16):
-            end = line + 2 + length
-            yield self.arrivals[bisect_left(ends, end)][0], raw[line + 2 : end]
-            begin = end + 2
+        parts = _Parts()
+        return ((when, piece) for when, data in self.arrivals for piece in parts.pieces(data))
 
     def body(self) -> bytes:
         """The body."""
@@ -81,13 +114,15 @@ class Answer:
 
     def events(self) -> Iterator[tuple[float, dict[str, Any]]]:
         """Server-sent events that are JSON, and when each was there."""
-        rest = b""
-        for when, data in self.pieces():
-            *events, rest = EVENT_END.split(rest + data)
-            for event in events:
-                _, _, text = event.partition(b"data:")
-                if text.lstrip().startswith(b"{"):
-                    yield when, msgspec.json.decode(text)
+        parts = _Parts()
+        return ((when, event) for when, data in self.arrivals for event in parts.events(data))
+
+    def checked(self) -> Answer:
+        """Itself. Raises OpponentError for a refusal."""
+        if self.status != 200:
+            said = self.body()[:500].decode(errors="replace")
+            raise OpponentError(f"the request was answered with {self.status}: {said}")
+        return self
 
 
 class _Connection(asyncio.Protocol):
@@ -118,6 +153,7 @@ class _Connection(asyncio.Protocol):
         if answer is None:
             return
         answer.arrivals.append((time.perf_counter(), data))
+        answer.news.set()
         if self._is_chunked:
             self._tail = self._tail[-len(LAST_CHUNK) :] + data[-len(LAST_CHUNK) :]
             if self._tail.endswith(LAST_CHUNK):
@@ -161,20 +197,21 @@ class _Connection(asyncio.Protocol):
 
 
 class HttpClient:
-    """Speaks to the server at `url` (http), with as many kept connections as requests at a time. `token`: of a tenant;
-    "": it shows none."""
+    """Speaks to the server at `url`, with as many kept connections as requests at a time. `token`: of a tenant; "": it
+    shows none. Raises OpponentError for an address that is none."""
 
     def __init__(self, url: str, token: str = "") -> None:
         parts = urlsplit(url if "://" in url else f"http://{url}")
-        if parts.scheme != "http" or not parts.hostname:
+        if parts.scheme not in ("http", "https") or not parts.hostname:
             raise OpponentError(f"{url} is no address of a server: give one like http://127.0.0.1:8000")
         self.url = url.rstrip("/")
-        self._place = parts.hostname, parts.port or 80
+        self._tls = ssl.create_default_context() if parts.scheme == "https" else None
+        self._place = parts.hostname, parts.port or (443 if self._tls else 80)
         self._base = parts.path.rstrip("/").removesuffix("/v1")
         self._head = f"Host: {parts.netloc}\r\n" + (f"Authorization: Bearer {token}\r\n" if token else "")
         self._kept: list[_Connection] = []
 
-    async def __aenter__(self) -> HttpClient:
+    async def __aenter__(self) -> Self:
         return self
 
     async def __aexit__(self, kind: type[BaseException] | None, error: object, where: TracebackType | None) -> None:
@@ -193,14 +230,35 @@ class HttpClient:
         return f"{head}Content-Length: {len(body)}\r\n\r\n".encode() + body
 
     async def get(self, path: str) -> Answer:
-        """What stands at a path."""
-        return await self.send(f"GET {self._base}{path} HTTP/1.1\r\n{self._head}\r\n".encode())
+        """What stands at a path. Raises OpponentError."""
+        return (await self.send(f"GET {self._base}{path} HTTP/1.1\r\n{self._head}\r\n".encode())).checked()
+
+    async def follow(self, request: bytes) -> AsyncIterator[dict[str, Any]]:
+        """The events of the answer to a request, as they come. Raises OpponentError."""
+        answer, parts, seen = Answer(time.perf_counter()), _Parts(), 0
+        sending = asyncio.create_task(self._exchange(request, answer))
+        sending.add_done_callback(lambda _: answer.news.set())
+        try:
+            while not sending.done() or seen < len(answer.arrivals):
+                await answer.news.wait()
+                answer.news.clear()
+                for _, data in answer.arrivals[seen:]:
+                    seen += 1
+                    for event in parts.events(data):
+                        yield event
+            await sending
+            answer.checked()
+        finally:
+            sending.cancel()
 
     async def send(self, request: bytes, due: float | None = None) -> Answer:
         """The answer to a request; `due`: when it was to be sent, if not now. Raises OpponentError."""
-        began = time.perf_counter() if due is None else due
+        answer = Answer(time.perf_counter() if due is None else due)
+        await self._exchange(request, answer)
+        return answer
+
+    async def _exchange(self, request: bytes, answer: Answer) -> None:
         for _ in range(PERSEVERANCE):
-            answer = Answer(began)
             try:
                 connection = await self._connection()
             except OSError as error:
@@ -215,12 +273,12 @@ class HttpClient:
                 connection.close()
                 raise
             self._kept.append(connection)
-            return answer
+            return
         raise OpponentError(f"{self.url} hung up before the end of an answer")
 
     async def _connection(self) -> _Connection:
         while self._kept:
             if (one := self._kept.pop()).is_open:
                 return one
-        _, made = await asyncio.get_running_loop().create_connection(_Connection, *self._place)
+        _, made = await asyncio.get_running_loop().create_connection(_Connection, *self._place, ssl=self._tls)
         return made

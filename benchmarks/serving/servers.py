@@ -130,7 +130,7 @@ async def _is_ready(url: str, process: asyncio.subprocess.Process) -> bool:
         async with asyncio.timeout(START_SECONDS), HttpClient(address) as client:
             while process.returncode is None:
                 with contextlib.suppress(OpponentError):
-                    if (await client.get(f"/{path}")).status == 200:
-                        return True
+                    await client.get(f"/{path}")
+                    return True
                 await asyncio.sleep(POLL_SECONDS)
     return False
