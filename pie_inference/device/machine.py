@@ -57,6 +57,13 @@ def choose_dtype(
     )
 
 
+def count_processors(device: torch.device) -> int:
+    """The number of processors of a GPU; 1 for a CPU."""
+    if device.type != "cuda":
+        return 1
+    return torch.cuda.get_device_properties(device).multi_processor_count
+
+
 def free_bytes(device: torch.device) -> int:
     """Free memory of the device, in bytes."""
     if device.type == "cuda":

@@ -28,9 +28,9 @@ from ...protocol import Array
 from ..interface import AttentionSpec
 from ..page_tables import Int32, Masks, PageTable
 
-WORKSPACE_BYTES = 256 << 20
-"""Memory for partial results of long sequences that are split over the GPU. All wrappers share it, because they run one
-after another."""
+BLOCKS_OF_PROCESSOR = 2
+"""Of a batch whose sequences are split, FlashInfer makes so many parts for each processor of the GPU."""
+SPARE_BYTES = 1 << 20
 
 SCHEDULE_BYTES = 2 << 20
 """Memory for the schedule of a recorded kernel. Wrappers take 8 MiB by default, on the device and on the host; but
@@ -54,6 +54,26 @@ class Shape:
     def group(self) -> int:
         """Query heads for each key-value head."""
         return self.num_heads // self.cache.num_kv_heads
+
+
+def workspace_bytes(shape: Shape, processors: int, most_rows: int) -> int:
+    """Memory for partial results of long sequences that are split over the GPU, as much as FlashInfer's planner takes
+    at most; it refuses to plan with less. All wrappers share it, because they run one after another. `most_rows`: those
+    of the largest graph, whose batches are always split."""
+    heads, dim, group = shape.num_heads, shape.cache.head_dim, shape.group
+    parts = BLOCKS_OF_PROCESSOR * processors // shape.cache.num_kv_heads
+    rows = parts * _tile_rows(most_rows * group, dim)
+    if decodes_with_tensor_cores(group):
+        tile = _tile_rows(group, dim)
+        rows = max(rows, tile * max(parts, -(-most_rows * group // tile) + most_rows - 1))
+    return heads * rows * (dim + 1) * torch.float32.itemsize + SPARE_BYTES
+
+
+def _tile_rows(rows: int, dim: int) -> int:
+    """Rows of a tile, where a sequence has so many queries times heads that share its keys."""
+    if rows > 64 and dim < 256:
+        return 128
+    return 64 if rows > 16 else 16
 
 
 def host_array(array: Array, device: torch.device) -> Tensor:
@@ -138,7 +158,7 @@ class GraphBuffers:
 class Kernels:
     """Makes each wrapper when it is first needed, and keeps it."""
 
-    def __init__(self, library: FlashInfer, shape: Shape, workspace_bytes: int = WORKSPACE_BYTES) -> None:
+    def __init__(self, library: FlashInfer, shape: Shape, workspace_bytes: int) -> None:
         self.library = library
         self.shape = shape
         self._workspace = torch.zeros(workspace_bytes, dtype=torch.uint8, device=shape.device)  # decode needs zeros

@@ -20,6 +20,7 @@ import torch
 from torch import Tensor
 
 from ...device.flashinfer_library import FlashInfer
+from ...device.machine import count_processors
 from ...device.tensors import upload
 from ...kv_cache.pages import KvCache
 from ...protocol import Forward
@@ -27,10 +28,10 @@ from .. import page_tables
 from ..interface import AttentionSpec
 from ..page_tables import Masks, PageTable
 from ..ragged import Booleans, Integers
-from .cache_views import CacheViews
+from .cache_views import FEW_ROWS, CacheViews
 from .cascade import WORTHWHILE_BYTES, Cascade, find_cascade
 from .graph import FlashInferGraphPlan
-from .kernels import WORKSPACE_BYTES, Kernels, Shape, Views
+from .kernels import Kernels, Shape, Views, workspace_bytes
 
 GRAPH_BYTES = 4 * WORTHWHILE_BYTES
 """Least bytes that a cascade must save in one layer to run, kernel by kernel, instead of a graph. Also a rule of
@@ -82,11 +83,14 @@ class FlashInferAttention:
         num_heads: int,
         specs: Sequence[AttentionSpec],
         library: FlashInfer,
-        workspace_bytes: int = WORKSPACE_BYTES,
+        processors: int | None = None,
     ) -> None:
+        """`processors`: their number in the device."""
         self._cache = cache
         self._specs = tuple(specs)
-        self._kernels = Kernels(library, Shape(cache.shape, num_heads, cache.device), workspace_bytes)
+        shape = Shape(cache.shape, num_heads, cache.device)
+        room = workspace_bytes(shape, processors or count_processors(cache.device), FEW_ROWS)
+        self._kernels = Kernels(library, shape, room)
         self._views = CacheViews(cache, library)
         self._graph_capacity = GRAPH_PAGES * cache.num_pages
 

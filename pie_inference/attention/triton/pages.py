@@ -13,6 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from ...device.machine import count_processors
 from ...kv_cache.pages import KvCache
 from ...protocol import Array, Forward
 from ..interface import AttentionSpec
@@ -32,7 +33,7 @@ class TritonAttention:
         self._cache = cache
         self._specs = tuple(specs)
         self._geometry = Geometry(num_heads, shape.num_kv_heads, shape.head_dim, shape.page_size, shape.dtype.itemsize)
-        self._processors = processors or _count_processors(cache.device)
+        self._processors = processors or count_processors(cache.device)
         if any(spec.window for spec in specs):
             cache.device_positions()
 
@@ -156,9 +157,3 @@ def graph_tables(size: int, num_pages: int) -> dict[str, tuple[str, int]]:
 def effective_windows(specs: Sequence[AttentionSpec], highest: int) -> list[int | None]:
     """The window of each layer; None if it hides nothing from queries at positions up to `highest`."""
     return [spec.window if spec.window and spec.window <= highest else None for spec in specs]
-
-
-def _count_processors(device: torch.device) -> int:
-    if device.type != "cuda":
-        return 1
-    return torch.cuda.get_device_properties(device).multi_processor_count

@@ -48,7 +48,7 @@ CPU = torch.device("cpu")
 
 
 def backend(cache: KvCache, num_heads: int, specs: Sequence[AttentionSpec]) -> FlashInferAttention:
-    return FlashInferAttention(cache, num_heads, specs, fake_flashinfer(), workspace_bytes=16)
+    return FlashInferAttention(cache, num_heads, specs, fake_flashinfer())
 
 
 @pytest.mark.parametrize("case", CASES)
@@ -206,7 +206,7 @@ def test_what_batches_need_beside_attention_is_compiled_too(broken: str) -> None
     changed: dict[str, Any] = {broken: fail}
     library = replace(fake_flashinfer(), **changed)
     with pytest.raises(RuntimeError, match="nvcc: not found"):
-        FlashInferAttention(cache, 4, problem.case.specs, library, workspace_bytes=16).compile()
+        FlashInferAttention(cache, 4, problem.case.specs, library).compile()
 
 
 def test_layers_that_all_have_windows_get_the_kernels_for_short_texts_too() -> None:
@@ -247,7 +247,7 @@ def test_each_kernel_names_its_backend() -> None:
     problem = Problem(replace(CASES["mixed"], specs=specs), torch.float32)
 
     def make(cache: KvCache, num_heads: int, specs: Sequence[AttentionSpec]) -> FlashInferAttention:
-        return FlashInferAttention(cache, num_heads, specs, library, workspace_bytes=16)
+        return FlashInferAttention(cache, num_heads, specs, library)
 
     assert_solves(problem, make, CPU)
     assert {(key.has_window, key.has_soft_cap) for key in asked} == {(False, False), (True, True)}

@@ -91,7 +91,7 @@ def made_calls() -> set[Call]:
 
 
 def _backend(cache: Any, num_heads: int, specs: Any) -> FlashInferAttention:
-    return FlashInferAttention(cache, num_heads, specs, fake_flashinfer(), workspace_bytes=16)
+    return FlashInferAttention(cache, num_heads, specs, fake_flashinfer())
 
 
 @pytest.mark.parametrize("version", RECORDED)

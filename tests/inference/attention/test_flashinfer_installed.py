@@ -137,7 +137,7 @@ def torch_modules(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def backend(cache: KvCache, num_heads: int, specs: Sequence[AttentionSpec]) -> FlashInferAttention:
-    return FlashInferAttention(cache, num_heads, specs, load(), workspace_bytes=1024)
+    return FlashInferAttention(cache, num_heads, specs, load())
 
 
 @pytest.mark.parametrize("case", ["decode many", "mixed", "holes", "masks", "masks and windows", "soft caps"])
