@@ -85,7 +85,7 @@ def _flashinfer(needed: Requirements, cache: KvCache) -> AttentionBackend:
     backend = FlashInferAttention(cache, needed.num_heads, needed.specs, library.load())
     try:
         backend.compile()
-    except RuntimeError as error:
+    except Exception as error:  # of compilers, files and drivers, of which each has its own
         raise ConfigError(
             f"FlashInfer's attention kernels cannot be compiled: {error}; choose another --attention"
         ) from error
@@ -121,6 +121,8 @@ def choose_attention(name: str, needed: Requirements, cache: KvCache) -> Attenti
     backend that fails to start (its kernels do not compile) is logged with the reason, and the next one is tried."""
     if name != "auto":
         return CANDIDATES[name_of_choice(name, needed)].make(needed, cache)
+    if needed.device.type == "cuda":
+        _tell_unsuitable(needed)
     *others, last = _suitable(needed)
     for known in others:
         try:
@@ -128,6 +130,13 @@ def choose_attention(name: str, needed: Requirements, cache: KvCache) -> Attenti
         except ConfigError as error:
             log.warning("attention %s cannot serve: %s", known, error)
     return CANDIDATES[last].make(needed, cache)
+
+
+def _tell_unsuitable(needed: Requirements) -> None:
+    """A GPU without fast kernels is worth a word."""
+    for known, each in CANDIDATES.items():
+        if needed.device.type in each.devices and (reason := each.why_unsuitable(needed)) is not None:
+            log.warning("attention %s cannot serve: %s", known, reason)
 
 
 def name_of_choice(name: str, needed: Requirements) -> str:

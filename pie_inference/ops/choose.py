@@ -37,7 +37,7 @@ def _cuda_ops(device: torch.device, dtype: torch.dtype, plain: Ops) -> Ops:
     ops = FlashInferOps(flashinfer_library.load(), others)
     try:
         ops.compile(device, dtype)
-    except RuntimeError as error:
+    except Exception as error:  # of compilers, files and drivers, of which each has its own
         log.warning("FlashInfer's kernels for operations cannot be compiled, others run: %s", error)
         return others
     return ops

@@ -9,6 +9,8 @@ that failed alone would take a batch apart, while the others wait in an operatio
 
 from __future__ import annotations
 
+import traceback
+
 from ..errors import InferenceError
 from ..execution.interface import Agree
 from ..execution.launched import Outcome, PendingResult, await_outcome
@@ -16,8 +18,11 @@ from ..execution.served_model import ServedModel
 from ..handlers.table import HANDLERS
 from ..protocol import Batch, Failure, RunWave, call_name, join_results
 
-FAULTS = (InferenceError, RuntimeError, ValueError, TypeError, AttributeError, IndexError, MemoryError)
-"""The exceptions of a handler that cannot run its batch: arrays of a wrong kind, and missing ones, are among them."""
+REFUSALS = (InferenceError, ValueError, TypeError, AttributeError, IndexError)
+"""The exceptions of a handler that is given wrong arrays, or lacks some. It looks at them before it changes anything.
+"""
+FAULTS = (*REFUSALS, RuntimeError, MemoryError)
+"""Those that nobody has to look into. Whatever a handler raises, commands fail, and not the worker with all others."""
 
 WHOLE_BATCH = -1
 """The number in place of a command's in the failure of a batch that will be taken apart."""
@@ -44,7 +49,7 @@ class WaveRun:
     def _run_batch(self, number: int, batch: Batch) -> Outcome:
         try:
             outcome = HANDLERS[type(batch)](self._served, batch)
-        except FAULTS as error:
+        except Exception as error:
             self._agree(_failure(number, WHOLE_BATCH, batch, error))
         else:
             self._note_faults(number, 0, batch, outcome)
@@ -57,7 +62,9 @@ class WaveRun:
     def _run_alone(self, number: int, command: int, batch: Batch) -> Outcome:
         try:
             outcome = HANDLERS[type(batch)](self._served, batch.only(command))
-        except FAULTS as error:
+        except Exception as error:
+            if not isinstance(error, FAULTS):
+                traceback.print_exc()
             self.failures.append(_failure(number, command, batch, error))
             self._agree(self.failures[-1])
             return None

@@ -33,9 +33,9 @@ class Tuning:
 
 def tune(padded_dim: int, tile_rows: int, itemsize: int) -> Tuning:
     """How to compile for a shape. Several blocks of keys and values at a time must fit the shared memory of a processor
-    (227 KiB), and the sums of a tile must fit its registers."""
+    (99 KiB where there is least), and the sums of a tile must fit its registers."""
     if itemsize == 4:
-        return Tuning(32, 4, 1 if padded_dim > 128 else 2)
+        return Tuning(16, 4, 1) if padded_dim > 128 else Tuning(32, 4, 2)
     if padded_dim > 128:
         return Tuning(32, 4 if tile_rows <= 16 else 8, 2)
     return Tuning(64, 4 if tile_rows <= 64 else 8, 3)

@@ -53,6 +53,16 @@ def test_auto_goes_on_where_kernels_do_not_compile(
         choose_for("fast")
 
 
+def test_a_gpu_without_fast_kernels_is_told_why(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    blocked = replace(CANDIDATES["triton"], why_unsuitable=lambda _: "there is no C compiler")
+    monkeypatch.setattr(choose, "CANDIDATES", {"triton": blocked, "torch": CANDIDATES["torch"]})
+    needed = replace(NEEDED, device=torch.device("cuda"))
+    assert type(choose_attention("auto", needed, KvCache(SHAPE, 4, CPU))).__name__ == "TorchAttention"
+    assert "attention triton cannot serve: there is no C compiler" in caplog.text
+
+
 @pytest.mark.parametrize(
     ("head_dim", "dtype", "with_library", "reason"),
     [

@@ -376,6 +376,29 @@ def test_commands_run_one_by_one_where_memory_is_too_short_for_all(
         np.testing.assert_allclose(alone, together, atol=1e-4)
 
 
+def test_an_error_that_nobody_has_foreseen_fails_its_command_alone(
+    checkpoint: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """As errors of a compiler of kernels, which may know no common class; the log has its traceback."""
+    model = Model("model", Worker(WorkerConfig(checkpoint, "model", dtype="float32", pages=96, embeds=1024)).run, 272)
+    prepared = Prepared(model)
+    batch = get_next_dist()(prepared, [0, 1, 2])
+    kind: type[Batch] = GetNextDist
+    handler = HANDLERS[kind]
+
+    def fails(served: Any, batch: Any) -> Any:
+        if 3 in batch.k:
+            raise KeyError("out of resource: shared memory")
+        return handler(served, batch)
+
+    monkeypatch.setitem(HANDLERS, kind, fails)
+    done = model.run(RunWave(1, "model", (batch,)))
+    assert [(failure.command, failure.message) for failure in done.failures] == [
+        (BAD, "get_next_dist: 'out of resource: shared memory'")
+    ]
+    assert "in fails" in capsys.readouterr().err
+
+
 def rows(result: Result | None) -> list[Numbers]:
     """What each command is told, all columns in one."""
     match result:
