@@ -9,6 +9,7 @@ from typing import Literal, NamedTuple
 import msgspec
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from ..errors import BatchError
 from ..protocol import Array, Forward, check_indptr
@@ -66,6 +67,15 @@ def _check_writes(indptr: Array, reads: Array, writes: Array) -> None:
     if (foreign | shared).any():
         slot = writes[rows][foreign | shared][0]
         raise BatchError(f"state slot {slot} is read by another sequence, or needed again, when it is written")
+
+
+def in_place(batch: Forward) -> NDArray[np.bool_]:
+    """bool [N]: the sequences that leave their state in the slot that they read. They cannot run twice."""
+    reads, writes = batch.state_reads, batch.state_writes
+    if reads is None or writes is None:
+        return np.zeros(batch.count(), np.bool_)
+    again: NDArray[np.bool_] = (reads != NONE) & (writes[batch.q_indptr[1:] - 1] == reads)
+    return again
 
 
 def pieces_of(batch: Forward, cut: Cut) -> Iterator[Piece]:

@@ -1,7 +1,8 @@
 """Runs the batches of a wave, also when one fails.
 
-A batch that fails is taken apart: its commands run one by one, in order, so that only those at fault fail. Later
-batches run as well. The control layer, not the worker, knows which inferlets depend on a failed command.
+A batch that fails is taken apart: its commands run one by one, in order, so that only those at fault fail; and those
+whose states it may have changed already, which would go on from wrong ones. Later batches run as well. The control
+layer, not the worker, knows which inferlets depend on a failed command.
 
 All ranks of a group do the same. At each failure of a batch or a command they meet (`agree`) before they go on: a rank
 that failed alone would take a batch apart, while the others wait in an operation on the whole batch.
@@ -11,12 +12,15 @@ from __future__ import annotations
 
 import traceback
 
+import numpy as np
+
 from ..errors import InferenceError
 from ..execution.interface import Agree
 from ..execution.launched import Outcome, PendingResult, await_outcome
 from ..execution.served_model import ServedModel
 from ..handlers.table import HANDLERS
-from ..protocol import Batch, Failure, RunWave, call_name, join_results
+from ..protocol import Batch, Failure, Forward, RunWave, call_name, join_results
+from ..recurrence.batches import in_place
 
 REFUSALS = (InferenceError, ValueError, TypeError, AttributeError, IndexError)
 """The exceptions of a handler that is given wrong arrays, or lacks some. It looks at them before it changes anything.
@@ -51,13 +55,26 @@ class WaveRun:
             outcome = HANDLERS[type(batch)](self._served, batch)
         except Exception as error:
             self._agree(_failure(number, WHOLE_BATCH, batch, error))
+            lost = self._lost_states(number, batch, error)
         else:
             self._note_faults(number, 0, batch, outcome)
             return outcome
-        outcomes = [self._run_alone(number, command, batch) for command in range(max(1, batch.count()))]
+        commands = range(max(1, batch.count()))
+        outcomes = [None if one in lost else self._run_alone(number, one, batch) for one in commands]
         if not any(outcomes):
             return None
         return PendingResult(lambda: join_results(batch, [await_outcome(each) for each in outcomes]))
+
+    def _lost_states(self, number: int, batch: Batch, error: Exception) -> set[int]:
+        """The commands that cannot run once more, which fail."""
+        if isinstance(error, REFUSALS) or not isinstance(batch, Forward):
+            return set()
+        lost = np.flatnonzero(in_place(batch)).tolist()
+        for command in lost:
+            failure = _failure(number, command, batch, error)
+            told = f"{failure.message}; the text's state was changed meanwhile, and is lost: run the text again"
+            self.failures.append(Failure(number, command, told))
+        return set(lost)
 
     def _run_alone(self, number: int, command: int, batch: Batch) -> Outcome:
         try:

@@ -260,3 +260,32 @@ def test_the_control_layer_names_the_slots_of_texts_and_forks(oracle: StateOracl
     world.drain()
     for future, whole in answers.items():
         assert inferlet.token(future) == int(oracle.expected(whole)[-1].argmax())
+
+
+def test_runs_whose_states_a_failed_batch_has_changed_fail(
+    oracle: StateOracle, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Memory is short behind the first layers of a batch: texts that go on in their own slots are lost, others run one
+    by one."""
+    driver, own, new = oracle.driver(), Keys(), Keys()
+    tokens, other = random_tokens(20), random_tokens(7, seed=1)
+    driver.logprobs(Extend(own, tokens), vocab_size=VOCAB)
+    served = oracle.worker._served
+    forward, calls = served.model.forward, list[int]()
+
+    def short(hidden: torch.Tensor, *rest: Any) -> torch.Tensor:
+        calls.append(len(hidden))
+        found = forward(hidden, *rest)
+        if len(calls) == 1:
+            raise torch.OutOfMemoryError("tried to allocate 20 GiB")
+        return found
+
+    monkeypatch.setattr(served.model, "forward", short)
+    embed, batch = driver.forward_batch([Extend(own, [9]), Extend(new, other)])
+    done = oracle.worker.run(RunWave(1, "model", (embed, in_first_pages(batch))))
+    assert calls == [8, 7]
+    assert [failure.command for failure in done.failures] == [0]
+    assert "tried to allocate 20 GiB; the text's state was changed meanwhile" in done.failures[0].message
+    monkeypatch.undo()
+    [found] = driver.logprobs(Extend(new, [5]), vocab_size=VOCAB)
+    assert_close(found, oracle.expected([*other, 5])[-1:])
