@@ -7,10 +7,11 @@ with these calls.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Self, TypeVar, Unpack, overload
 
 from inferlet_sdk import traits
+from inferlet_sdk.errors import NotFound
 from inferlet_sdk.filling.filled_context import FilledContext
 from inferlet_sdk.filling.snapshots import restore, snapshot_of
 from inferlet_sdk.generation.drafting import Draft
@@ -31,6 +32,7 @@ from inferlet_sdk.sequences.sequence import TokenSequence
 from inferlet_sdk.sequences.stepping import next_dist
 from inferlet_sdk.sharing.named import export, open_sequence
 from inferlet_sdk.sharing.prefixes import keep_pages, pin_pages, share_prefix
+from inferlet_sdk.tools.declaring import AnyTool
 from inferlet_sdk.traits import Dist
 from inferlet_sdk.traits.arguments import flag, numbers, texts, whole
 from inferlet_sdk.traits.arguments import text as checked_text
@@ -235,13 +237,34 @@ class Context(FilledContext):
         return await export(await self._ready("export"), name, whole(lease, "lease"))
 
     @classmethod
-    async def open(cls, name: str, model: str | None = None, *, adapter: str | None = None) -> Self:
+    async def open(
+        cls,
+        name: str,
+        model: str | None = None,
+        *,
+        adapter: str | None = None,
+        messages: Sequence[Mapping[str, Any]] | None = None,
+        tools: Iterable[AnyTool] = (),
+        variables: Mapping[str, Any] | None = None,
+    ) -> Self:
         """A context with what was exported under a name; if nothing is filled behind it, the last token runs again for
         its output. Raises NotFound if there is none: then fill a new one. `adapter`: that with which it was made;
-        InvalidState names it if it is another one. `keep` shares nothing of it: it may have been joined."""
+        InvalidState names it if it is another one. `keep` shares nothing of it: it may have been joined.
+
+        An export has tokens, and no messages. `messages`, with `tools` and `variables`, are those of the chat with
+        which it begins, as `fill_chat` took them, and `fill_chat` goes on behind them; NotFound if it does not begin
+        so. Without them `fill_chat` begins another chat behind all of its text.
+        """
         queues = queues_of(model if model is not None else traits.available_models()[0])
         context = cls.__new__(cls)
         context._start(await open_sequence(queues, "" if adapter is None else checked_text(adapter, "adapter"), name))
+        held, found = context._conversation, context._sequence
+        try:
+            if messages is not None and not held.begun(found, messages, tools, variables):
+                raise NotFound(f"export {name!r} does not begin with these messages: fill a new context, and export it")
+        except BaseException:
+            context.close()
+            raise
         return context
 
     def snapshot(self) -> str:

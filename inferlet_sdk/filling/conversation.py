@@ -64,6 +64,24 @@ class Conversation:
         found._variables = state.get("variables", {})
         return found
 
+    def begun(
+        self,
+        sequence: TokenSequence,
+        messages: Sequence[Mapping[str, Any]],
+        tools: Iterable[AnyTool],
+        variables: Mapping[str, Any] | None,
+    ) -> bool:
+        """Whether a context begins with these messages, as `add` fills them; then it goes on from there, and what
+        stands behind them is a reply."""
+        self._messages = [_without_images(message, self._images) for message in messages]
+        self._declared, self._variables = declare(sequence.queues, tools) or self._declared, variables or {}
+        for is_reply in (True, False):
+            _, rendered, _ = self._render(sequence, self._messages, self._images, 0, is_reply)
+            if common_length(sequence.tokens, rendered) == len(rendered):
+                self._start, self._end, self._left = 0, len(rendered), len(rendered)
+                return True
+        return False
+
     def cut(self, length: int) -> None:
         """The context keeps its first `length` tokens: the next `add` goes on from what is left of the messages."""
         self._left = min(self._left, length)

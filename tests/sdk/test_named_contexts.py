@@ -126,3 +126,51 @@ def test_a_name_that_names_an_adapter_is_refused() -> None:
     install_with_adapters()
     with pytest.raises(InvalidArgument, match=r"'fox \(adapter law\)' names an adapter"):
         exported(None, "fox (adapter law)")
+
+
+RULES = [{"role": "system", "content": "Be brief."}]
+
+
+def weather(city: str) -> str:
+    """Tells the weather."""
+    return city
+
+
+def keep_chat(messages: list[dict[str, str]], **options: Any) -> Context:
+    ctx = Context().fill_chat(messages, **options)
+    run(ctx.export("chat"))
+    return ctx
+
+
+@pytest.mark.parametrize("prompted", [True, False])
+@pytest.mark.parametrize("options", [{}, {"variables": {"mood": "calm"}}, {"tools": [weather]}])
+def test_a_chat_goes_on_behind_an_export_as_in_the_context_that_made_it(prompted: bool, options: Any) -> None:
+    host = install(max_context=2000)
+    first = keep_chat(RULES, add_generation_prompt=prompted, **options)
+    second = run(Context.open("chat", messages=RULES, **options))
+    for ctx in (first, second):
+        run(ctx.fill_chat("user", "hello").generate_until(IgnoreStopTokens(), 5))
+        ctx.fill_chat("user", "more")
+    assert second.tokens == first.tokens
+    first.close()
+    second.close()
+    assert nothing_held(host)
+
+
+def test_what_is_behind_the_messages_of_an_export_is_a_reply() -> None:
+    install(max_context=2000)
+    first = Context().fill_chat("user", "hello")
+    run(first.generate_until(IgnoreStopTokens(), 4))
+    run(first.export("chat"))
+    second = run(Context.open("chat", messages=[{"role": "user", "content": "hello"}]))
+    assert second.fill_chat("user", "more").tokens == first.fill_chat("user", "more").tokens
+
+
+def test_an_export_of_another_chat_is_not_found() -> None:
+    host = install()
+    keep_chat(RULES).close()
+    with pytest.raises(NotFound, match="export 'chat' does not begin with these messages: fill a new context"):
+        run(Context.open("chat", messages=[{"role": "system", "content": "Be long."}]))
+    with pytest.raises(TypeError, match="messages"):
+        run(Context.open("chat", messages=["Be brief."]))  # type: ignore[list-item]
+    assert nothing_held(host)
