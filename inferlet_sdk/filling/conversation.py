@@ -14,6 +14,7 @@ from typing import Any
 from inferlet_sdk import traits
 from inferlet_sdk.errors import InvalidArgument
 from inferlet_sdk.images import Image, Seen, as_image
+from inferlet_sdk.sequences.dropping import before_dropped
 from inferlet_sdk.sequences.sequence import TokenSequence
 from inferlet_sdk.texts import common_length
 from inferlet_sdk.tools.declaring import AnyTool, Declared, declare
@@ -109,13 +110,15 @@ class Conversation:
         self._variables = variables or self._variables
         shown, rendered, seen = self._render(sequence, all_messages, images, start, add_generation_prompt)
         told = shown[:1], self._declared.tools, False, self._variables
-        common = common_length(sequence.tokens[start:], rendered)
-        sequence.truncate(start + common)
-        has_system = not common and len(shown) > 1 and shown[0].get("role") == "system"
-        sequence.append(rendered[common:], [partial(_rendered, sequence, *told)] if has_system else ())
-        if seen:
-            sequence.images.cut(start)
-            sequence.images.places += seen
+        end = start + common_length(sequence.tokens[start:], rendered)
+        end = before_dropped(sequence.pages.dropped, end)  # what was dropped behind it is another text now
+        again, places = sequence.tokens[end:start], sequence.images.places
+        sequence.truncate(end)
+        has_system = end <= start and len(shown) > 1 and shown[0].get("role") == "system"
+        parts = (partial(_rendered, sequence, *told),) if has_system else ()
+        sequence.append([*again, *rendered[max(end - start, 0) :]], parts)
+        if seen or again:
+            sequence.images.places = [*(one for one in places if one.start < start), *seen]
         self._messages, self._images = all_messages, images
         self._start, self._end, self._left = start, len(sequence.tokens), len(sequence.tokens)
 

@@ -25,6 +25,11 @@ def check_end(dropped: Sequence[tuple[int, int]], tokens: int) -> None:
             raise InvalidState(f"tokens {start} to {stop} were dropped: truncate to at most {start}, or {stop}")
 
 
+def before_dropped(dropped: Sequence[tuple[int, int]], tokens: int) -> int:
+    """How many of the first `tokens` tokens a context may keep, which cannot end among those that were dropped."""
+    return next((start for start, stop in dropped if start < tokens < stop), tokens)
+
+
 def ends_dropped(dropped: Sequence[tuple[int, int]], tokens: int) -> bool:
     """Whether the last one of `tokens` tokens was dropped."""
     return bool(dropped) and dropped[-1][1] == tokens

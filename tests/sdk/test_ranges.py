@@ -180,6 +180,35 @@ def test_any_order_of_forks_drops_cuts_and_steps_shows_the_right_tokens(data: st
     assert nothing_held(host)
 
 
+@pytest.mark.parametrize("before", [0, 6])
+@pytest.mark.parametrize(("start", "stop"), [(3, 60), (20, 75), (8, 76)])
+def test_a_chat_that_changes_among_dropped_tokens_is_seen_anew(before: int, start: int, stop: int) -> None:
+    """As where other tools stand in the system message, or a template leaves out the reasoning of earlier turns."""
+    host, seen = watched(max_context=2000)
+
+    def look(city: str) -> str:
+        """Looks."""
+        return city
+
+    ctx = Context().fill(range(before)).fill_chat("system", "s" * 30).fill_chat("user", "one two three four")
+    ctx.fill("And so on, for a while")
+    ctx.drop(start, stop)
+    run(ctx.fill_chat("user", "more", tools=[look]).sample())
+    whole = (
+        Context()
+        .fill(range(before))
+        .fill_chat(
+            [{"role": "system", "content": "s" * 30}, {"role": "user", "content": "one two three four"}], tools=[look]
+        )
+    )
+    whole.fill("And so on, for a while").fill_chat("user", "more")
+    assert ctx.tokens == whole.tokens
+    assert sorted(seen[-1], key=lambda pair: pair[1]) == pairs(ctx.tokens, range(len(ctx)))
+    for one in (ctx, whole):
+        one.close()
+    assert nothing_held(host)
+
+
 @pytest.mark.parametrize("lengths", [(8, 4, 9), (5, 3, 6), (4, 1), (1, 1), (3,), (8, 8)])
 def test_joined_parts_are_seen_together_behind_each_other(lengths: tuple[int, ...]) -> None:
     host, seen = watched()
