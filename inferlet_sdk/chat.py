@@ -17,6 +17,7 @@ from inferlet_sdk.generation.sampling import GREEDY, AnySampler
 from inferlet_sdk.grammars.grammar import Grammar
 from inferlet_sdk.schemas.mismatch import SchemaMismatch, Truncated
 from inferlet_sdk.sequences.queues import Queues, queues_of
+from inferlet_sdk.texts import mended
 from inferlet_sdk.tools.events import Call, CallStarted, Event, Malformed, Text
 from inferlet_sdk.tools.formats.dialect import Dialect, dialect_of
 from inferlet_sdk.tools.formats.grammars import AUTO, REQUIRED, Called, call_grammar
@@ -370,4 +371,5 @@ def _told(error: Exception) -> str:
 
 
 def _cut(text: str, length: int) -> str:
+    text = mended(text)
     return text if len(text) <= length else f"{text[:length]}... ({len(text) - length} more characters)"

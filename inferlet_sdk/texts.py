@@ -41,6 +41,11 @@ def _not_finite(value: Any) -> str:
     return ""
 
 
+def mended(text: str) -> str:
+    """The text with "?" in place of halves of surrogate pairs, which JSON can name, and which cannot be sent."""
+    return text if text.isascii() else text.encode(errors="replace").decode()
+
+
 @dataclass(frozen=True)
 class Noted:
     """Text that waits to be tokenized."""

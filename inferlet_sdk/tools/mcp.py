@@ -18,6 +18,7 @@ from inferlet_sdk.schemas.json_values import parse_json
 from inferlet_sdk.schemas.mismatch import SchemaMismatch, UnsupportedType
 from inferlet_sdk.schemas.mismatch import told as shown
 from inferlet_sdk.schemas.shapes import Shape
+from inferlet_sdk.texts import mended
 from inferlet_sdk.tools.tool import Tool
 from inferlet_sdk.traits.outside.http import Response, http_post
 
@@ -267,8 +268,8 @@ class McpServer:
         except (SchemaMismatch, UnicodeDecodeError) as error:
             reason = error.reason if isinstance(error, SchemaMismatch) else f"not UTF-8: {error.reason}"
             raise self._wrong(f"answers {what} with what is no JSON ({reason}): tell who runs it") from None
-        if b"\\ud" in data.lower():  # half of a surrogate pair may be written so, and is no text
-            value = json.loads(json.dumps(value, ensure_ascii=False).encode(errors="replace"))
+        if b"\\ud" in data.lower():  # half of a surrogate pair may be written so
+            value = json.loads(mended(json.dumps(value, ensure_ascii=False)))
         messages = value if isinstance(value, list) else [value]
         for one in messages:
             if not isinstance(one, dict):

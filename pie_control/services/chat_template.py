@@ -183,6 +183,12 @@ def parse_list(text: str, what: str) -> list[Any]:
 def _parsed(text: str, what: str) -> Any:
     check_depth(text, what)
     try:
-        return json.loads(text)
+        value = json.loads(text)
     except (ValueError, RecursionError) as error:  # such as a number of more digits than Python reads
         raise InvalidArgument(f"{what} is not JSON: {error}") from error
+    if "\\ud" in text.lower():
+        try:
+            json.dumps(value, ensure_ascii=False).encode()
+        except UnicodeEncodeError:
+            raise InvalidArgument(f"{what} has half of a surrogate pair, which is no text: leave it out") from None
+    return value

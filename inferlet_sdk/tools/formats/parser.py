@@ -16,6 +16,7 @@ from collections.abc import Callable
 from typing import Any
 
 from inferlet_sdk.schemas import JsonScanner, SchemaMismatch, parse_json
+from inferlet_sdk.texts import mended
 from inferlet_sdk.tools.events import Call, CallStarted, Event, Malformed, Text
 
 LONGEST_CALL = 1 << 17
@@ -118,6 +119,8 @@ class Parser(ABC):
             self._events.append(CallStarted(self._calls, name))
 
     def _call(self, name: str, arguments: dict[str, Any] | list[Any], text: str) -> None:
+        if "\\ud" in text.lower():  # half of a surrogate pair may be written so
+            name, arguments = json.loads(mended(json.dumps([name, arguments], ensure_ascii=False)))
         self._start(name)
         self._events.append(Call(self._calls, name, arguments, text))
         self._next_call()
@@ -173,7 +176,7 @@ def held_back(text: str, marker: str) -> int:
 
 def _name_of(text: str) -> str:
     try:
-        return str(json.loads(text))
+        return mended(str(json.loads(text)))
     except ValueError:
         return ""
 

@@ -48,3 +48,11 @@ def test_a_message_without_content_stays_as_it_is() -> None:
 def test_what_cannot_be_read_is_refused(text: str) -> None:
     with pytest.raises(InvalidArgument, match="messages is not JSON"):
         parse_conversation(text)
+
+
+@pytest.mark.parametrize("half", ['"a\\ud83db"', '"\\uDC1D"', '{"\\ud83d": 1}'])
+def test_half_of_a_surrogate_pair_is_refused(half: str) -> None:
+    with pytest.raises(InvalidArgument, match="messages has half of a surrogate pair, which is no text"):
+        parse_conversation(f'[{{"role": "user", "content": {half}}}]')
+    whole = parse_conversation('[{"role": "user", "content": "\\ud83d\\udc1d \\\\ud83d"}]')
+    assert whole.messages[0]["content"] == "\U0001f41d \\ud83d"

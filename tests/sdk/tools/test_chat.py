@@ -320,6 +320,27 @@ def test_results_are_cut() -> None:
     assert answer.calls[0].value == "x" * 30_000
 
 
+@pytest.mark.parametrize("format", ["hermes", "llama", "mistral"])
+def test_halves_of_surrogate_pairs_end_no_chat(format: str) -> None:
+    """A model may write them in JSON, and a tool may give them."""
+
+    def echo(text: str) -> str:
+        """Gives a text back."""
+        if text == "fail":
+            raise ValueError("half \ud83d")
+        return f"{text} half \udc1d"
+
+    template, first, _ = CALLS[format]
+    for call, told in (
+        (first.replace('{"a": 2, "b": 3}', r'{"text": "\ud83d"}').replace("add", "echo"), "? half ?"),
+        (first.replace('{"a": 2, "b": 3}', r'{"text": "fail"}').replace("add", "echo"), "Error: ValueError: half ?"),
+        (first.replace("add", r"ec\ud83d"), "Error: there is no tool 'ec?'; there are: echo"),
+    ):
+        model = Scripted(template, [call + ("]" if format == "mistral" else ""), "Done."])
+        answer, _ = chat(model, echo)
+        assert (answer.text, [one.text for one in answer.calls]) == ("Done.", [told])
+
+
 CALL = '<tool_call>\n{"name": "add", "arguments": {"a": 2, "b": 3}}\n</tool_call>'
 
 
