@@ -79,6 +79,8 @@ class Generation:
         self._alternatives = logprobs
         self._draft = draft
         self._logprobs: list[TokenLogprobs] = []
+        self.sampled: Sequence[TokenLogprobs] = ()
+        """At its end: those of all tokens that were sampled for it, what has ended it and is left out included."""
         self._left = rules.max_tokens
         self._start = len(sequence.tokens)
         self._tokens: list[int] | None = None
@@ -167,6 +169,7 @@ class Generation:
                     if self._sequence.info.state_pages and len(self._sequence.tokens) == self._start:
                         await self._hold_state()
                     new = await self._source.next(self._left, self._held)
+                    del self._logprobs[self._taken :]  # of tokens that a condition which failed has not let in
                     self._logprobs += new.logprobs
                     piece = self._take_in(new.tokens, new.texts)
                     if new.complete and self.stop_reason is None:
@@ -206,6 +209,11 @@ class Generation:
         return DraftedTokens(sequence, sampler, self._detokenizer, self._draft, stop, self._alternatives, self._guide)
 
     @property
+    def _taken(self) -> int:
+        """How many tokens the context has taken."""
+        return self._rules.max_tokens - self._left
+
+    @property
     def _held(self) -> str:
         """Text that was not emitted, because it may be the beginning of a stop string."""
         return self._filter.text[self._filter.released :] if self._filter is not None else ""
@@ -234,14 +242,14 @@ class Generation:
         self._left -= count
         piece = "".join(texts[:count])
         if stopped:
-            return piece + self._finish("stop")
+            return piece + self._finish("stop", left_out=len(tokens) - count)
         return piece if self._left else piece + self._finish("length")
 
     def _accept(self, token: int, piece: str) -> str:
         """Takes a token into the context, and the text that it completes; returns the text to emit, if any."""
         stops = token in self._rules.tokens
         if stops and not self._rules.include_stop:
-            return self._finish("stop")
+            return self._finish("stop", left_out=1)
         self._sequence.tokens.append(token)
         self._left -= 1
         if self._filter is not None:
@@ -254,8 +262,10 @@ class Generation:
             return piece + self._finish("stop")
         return piece if self._left else piece + self._finish("length")
 
-    def _finish(self, reason: str) -> str:
-        """Ends the generation; returns the text that was held back."""
+    def _finish(self, reason: str, left_out: int = 0) -> str:
+        """Ends the generation; returns the text that was held back. `left_out`: stop tokens that the context has not
+        taken."""
+        self.sampled = self._logprobs[: self._taken + left_out]
         rest = self._filter.rest() if self._filter is not None else ""
         self.stop_reason = reason
         self._tokens = self._sequence.tokens[self._start :]

@@ -52,7 +52,7 @@ class _Step(NamedTuple):
 async def search(sequence: TokenSequence, width: int, length: int, stop: Collection[int]) -> list[Found]:
     """The best continuations, the best one first, each of at most `length` tokens; the caller closes their branches. A
     stop token ends a beam, counts for its score, and is not kept."""
-    live, ended = [Beam(sequence.fork())], list[Beam]()
+    start, live, ended = len(sequence.tokens), [Beam(sequence.fork())], list[Beam]()
     try:
         for _ in range(length):
             steps = await _steps(live, width, stop)
@@ -62,7 +62,7 @@ async def search(sequence: TokenSequence, width: int, length: int, stop: Collect
                 break
         for beam in live:
             beam.ended = "length"
-        return [beam.found(len(sequence.tokens)) for beam in _best([*ended, *live], width)]
+        return [beam.found(start) for beam in _best([*ended, *live], width)]
     except BaseException:
         _close([*live, *ended])
         raise

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from asyncio import gather
+from asyncio import ensure_future, gather
 from collections.abc import Awaitable, Callable, Sequence
 from inspect import isawaitable
 
@@ -22,11 +22,13 @@ async def sample_many(
 ) -> list[Found]:
     """A continuation by each sampler, the best one first; the caller closes the branches."""
     branches = [sequence.fork() for _ in samplers]
+    tasks = [ensure_future(_sample(branch, one, rules, judge)) for branch, one in zip(branches, samplers, strict=True)]
     try:
-        found = await gather(
-            *(_sample(branch, one, rules, judge) for branch, one in zip(branches, samplers, strict=True))
-        )
+        found = await gather(*tasks)
     except BaseException:
+        for task in tasks:
+            task.cancel()
+        await gather(*tasks, return_exceptions=True)  # their runs end with them
         for branch in branches:
             branch.close()
         raise
@@ -43,7 +45,7 @@ async def _sample(
     finally:
         generation.end()
     if judge is None:
-        score = mean([one.logprob for one in generation.logprobs])
+        score = mean([one.logprob for one in generation.logprobs or generation.sampled])
     else:
         given = judge(text)
         score = float(await given if isawaitable(given) else given)

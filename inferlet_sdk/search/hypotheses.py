@@ -17,7 +17,8 @@ class Hypothesis:
     tokens: tuple[int, ...]
     text: str
     score: float
-    """The greater the better: the mean log-probability of its tokens, unless another function was given."""
+    """The greater the better: the mean log-probability of its tokens, or of what ended it where there are none, unless
+    another function was given."""
     stop_reason: str
     """Why it ended: "stop", "length"."""
 
@@ -35,9 +36,10 @@ class Found(NamedTuple):
 def keep_best(sequence: TokenSequence, found: Sequence[Found]) -> TokenSequence:
     """The sequence goes on with the first continuation, and all but one are closed; returns that one."""
     best, *others = found
+    filled = len(best.branch.tokens) - len(best.hypothesis.tokens) != len(sequence.tokens)  # by another task meanwhile
     for other in others:
         other.branch.close()
-    if sequence.has_own_queue:  # whose number the program knows
+    if filled or sequence.has_own_queue:  # whose number the program knows
         sequence.tokens += best.hypothesis.tokens
         best.branch.close()
         return sequence

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Callable, Coroutine
+from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -259,6 +260,30 @@ def test_a_condition_that_fails_loses_no_token() -> None:
 
 
 # ---- what happens in the middle of a run ----
+
+
+def test_log_probabilities_stay_with_their_tokens_where_a_condition_has_failed() -> None:
+    host = install(page_size=16)
+    host.tokens_at_once = 5
+    failures = [ValueError("once")]
+
+    def fails(generation: Any) -> bool:
+        if len(generation.tokens) == 3 and failures:
+            raise failures.pop()
+        return False
+
+    async def main(stop: Any) -> Any:
+        async with Context().fill(PROMPT) as ctx:
+            generation = ctx.generate(12, stop=[ALL, stop], logprobs=1)
+            while generation.stop_reason is None:
+                with suppress(ValueError):
+                    await generation.whole()
+            return generation.tokens, generation.logprobs
+
+    tokens, logprobs = run(main(StopWhen(fails)))
+    wanted = run(main(MaxTokens(12)))
+    assert (tokens, logprobs) == wanted
+    assert not failures
 
 
 @pytest.mark.parametrize("tokens_at_once", [1, 4, 100])

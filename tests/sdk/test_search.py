@@ -1,0 +1,67 @@
+"""Best of several and beam search outside of the sandbox: what counts, what is given back, and what others do
+meanwhile."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from inferlet_sdk import Context, IgnoreStopTokens, Sampler, StopTokens
+from inferlet_sdk.event_loop import run
+from tests.helpers.native_host import install, nothing_held
+from tests.helpers.scripted_model import STOP
+
+WARM = Sampler(seed=3, temperature=2.0)
+
+
+@pytest.mark.parametrize(
+    "stop", [[StopTokens(*range(0, 256, 2)), IgnoreStopTokens()], [chr(n) for n in range(0, 256, 2)]]
+)
+def test_a_continuation_without_tokens_is_as_likely_as_what_ended_it(stop: Any) -> None:
+    host = install()
+    ctx = Context().fill("abc")
+    single = [run(ctx.score([token]))[0] for token in range(256)]
+    found = run(ctx.best_of(8, 6, sampler=WARM, stop=stop))
+    empty = [one.score for one in found if not one.tokens]
+    assert 0 < len(empty) < len(found)
+    assert all(any(abs(score - one) < 1e-4 for one in single) for score in empty)
+    assert [one.score for one in found] == sorted((one.score for one in found), reverse=True)
+    ctx.close()
+    assert nothing_held(host)
+
+
+def test_where_one_fails_the_others_end() -> None:
+    host = install(max_context=4000)
+    ctx = Context().fill("abcdefgh")
+
+    def judge(text: str) -> float:
+        raise ZeroDivisionError(text)
+
+    async def main() -> tuple[int, int]:
+        with pytest.raises(ZeroDivisionError):
+            await ctx.best_of(4, 3000, sampler=WARM, stop=["et", "ab"], score=judge)
+        return host.runs, len(asyncio.all_tasks())
+
+    assert run(main()) == (0, 1)
+    ctx.close()
+    assert nothing_held(host)
+
+
+def test_what_another_task_fills_meanwhile_stays() -> None:
+    host = install(next_token=lambda state: STOP if len(state) > 40 else 97 + len(state) % 26)
+
+    async def main(search: Any) -> str:
+        async with Context().fill("hello") as ctx:
+            task = asyncio.create_task(search(ctx))
+            while not host.futures:
+                await asyncio.sleep(0)
+            assert ctx.fill("XYZ").text == "helloXYZ"
+            found = await task
+            assert ctx.text == "helloXYZ" + found[0].text
+            return str(found[0].text)
+
+    assert run(main(lambda ctx: ctx.beam(2, 6, stop=[])))
+    assert run(main(lambda ctx: ctx.best_of(2, 6)))
+    assert nothing_held(host)
