@@ -180,7 +180,7 @@ class Adopt(Record, frozen=True):
 
 
 class Discard(Record, frozen=True):
-    """A note: nobody takes what an import gave."""
+    """A note: nobody takes what an import gives, which it may not have yet."""
 
     owner: Owner
     future: int

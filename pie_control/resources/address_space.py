@@ -228,6 +228,10 @@ class AddressSpace:
         """The watcher is called with the future's value or error."""
         self._watchers[future] = watcher
 
+    def watch_no_more(self, future: int) -> None:
+        """Nobody wants its value."""
+        del self._watchers[future]
+
     def await_memory(self, seq: int, watcher: Callable[[int], None]) -> None:
         """The watcher is called with the number of addresses that have memory, of those that a command asked for."""
         self._asked[seq] = watcher

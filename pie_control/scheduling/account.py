@@ -191,7 +191,7 @@ class Account(Share[CommandQueue]):
         self.queues: dict[int, CommandQueue] = {}
         self.futures: set[int] = set()  # not answered yet, but for those of decode runs
         self.runs: set[int] = set()  # futures of decode runs that are not over: nobody knows when they will be
-        self.cancelled: set[int] = set()  # of decode runs that wait in a queue still, and will not run
+        self.cancelled: set[int] = set()  # of decode runs and imports that wait in a queue still: nothing comes of them
         self.newest = 0  # sequence number of what arrived last
         self.waiting = 0  # commands in the queues
         self.taken = 0  # commands that have left them
@@ -275,12 +275,12 @@ class Account(Share[CommandQueue]):
 
     # ---- what arrives ----
 
-    def cancel(self, run: int) -> None:
-        """The run with this future waits in a queue, and shall not begin."""
-        self.cancelled.add(run)
+    def cancel(self, future: int) -> None:
+        """The run or import with this future waits in a queue, and nothing shall come of it."""
+        self.cancelled.add(future)
 
     def forget_cancelled(self, future: int | None) -> bool:
-        """Whether the run with this future, which has its turn, was cancelled."""
+        """Whether the command with this future, which has its turn, was cancelled."""
         if future not in self.cancelled:
             return False
         self.cancelled.remove(future)

@@ -8,7 +8,7 @@ writes its pages is in that wave or before. If one of these commands fails, so d
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -38,9 +38,9 @@ class LocalCommands:
         self._accounts = accounts
         self._answer = answer
         self.takers: Mapping[type, Callable[[Any], None]] = {Adopt: self._adopt, Discard: self._discard}  # of notes
-        self._announced: dict[tuple[Owner, int], Export] = {}  # by owner and future: they wait for their turn
+        self._announced: dict[Owner, dict[int, Export]] = {}  # by future: they wait for their turn
         self._held: deque[tuple[int, Export]] = deque()  # with the wave for whose answer they wait
-        self._asked: dict[tuple[Owner, int], Fetch] = {}  # for beginnings that are coming, by owner and future
+        self._waiting: dict[Owner, dict[int, tuple[Export, Fetch]]] = {}  # imports by future, and what they wait for
         self._now = 0.0  # of the last command or answer
 
     def announce(self, account: Account, command: Command) -> None:
@@ -48,7 +48,7 @@ class LocalCommands:
         if type(command) is Offer and command.future is not None:
             told = account.standing.tenant, command.name, command.owner, command.future, command.adapters
             export = Export(*told) if (text := command.text) is None else Export.of_beginning(*told, text)
-            self._announced[command.owner, command.future] = export
+            self._announced.setdefault(command.owner, {})[command.future] = export
             self._memory.exports.announce(export)
 
     def reached(self, queue: CommandQueue, command: Command, waves: Sequence[Wave], now: float) -> None:
@@ -57,6 +57,8 @@ class LocalCommands:
         account, self._now = queue.account, now
         if command.owner not in self._accounts:
             return  # its inferlet was ended for lack of memory, in the same turn
+        if account.forget_cancelled(command.future):
+            return
         tenant, exports = account.standing.tenant, self._memory.exports
         answer: Value | CallError
         match command:
@@ -75,7 +77,7 @@ class LocalCommands:
             case Fetch():
                 export = exports.find(tenant, command.name)
                 if export is not None:
-                    export.wait(command.owner, command.future)
+                    self._wait(export, command)
                     if exports.stands(export):
                         self._serve(export)
                     return
@@ -94,8 +96,7 @@ class LocalCommands:
         assert command.future is not None
         found = self._memory.exports.beginning(account.standing.tenant, text)
         if found.coming is not None:
-            found.coming.wait(command.owner, command.future)
-            self._asked[command.owner, command.future] = command
+            self._wait(found.coming, command)
             return
         for export in found.exports:
             export.use(self._now)
@@ -107,9 +108,28 @@ class LocalCommands:
         value = Import(positions, positions[:0], np.array(adapters, np.int32))
         self._answer(command.owner, command.future, value)
 
+    def _wait(self, export: Export, command: Fetch) -> None:
+        """An import waits until an export stands, or will not."""
+        assert command.future is not None
+        export.wait(command.owner, command.future)
+        self._waiting.setdefault(command.owner, {})[command.future] = export, command
+
+    def _take_waiting(self, export: Export) -> Iterator[tuple[Account, Fetch]]:
+        """The imports that wait for an export, which are answered now."""
+        for owner, future in tuple(export.waiting):
+            yield self._accounts[owner], self._wait_no_more(owner, future)
+
+    def _wait_no_more(self, owner: Owner, future: int) -> Fetch:
+        own = self._waiting[owner]
+        export, command = own.pop(future)
+        export.wait_no_more(owner, future)
+        if not own:
+            del self._waiting[owner]
+        return command
+
     def _hold(self, account: Account, command: Offer, wave: int | None, now: float) -> None:
         assert command.future is not None
-        export = self._announced.pop((command.owner, command.future))
+        export = self._take_announced(command.owner, command.future)
         block = account.holdings.lent.pop(command.future)
         try:
             self._memory.exports.hold(export, block, [place for place, _ in command.states])
@@ -145,12 +165,11 @@ class LocalCommands:
             self._ask_again(export)
             return
         found = Import(export.positions, export.tokens, np.array(export.adapters, np.int32))
-        for owner, future in export.take_waiting():
-            account = self._accounts.get(owner)
-            if account is not None and future in account.futures:
-                export.use(self._now)
-                self._memory.lend(account.holdings, future, export.block)
-                self._answer(owner, future, found)
+        for account, command in self._take_waiting(export):
+            assert command.future is not None
+            export.use(self._now)
+            self._memory.lend(account.holdings, command.future, export.block)
+            self._answer(command.owner, command.future, found)
 
     def _fail(self, export: Export, error: CallError) -> None:
         self._memory.release_block(self._memory.exports.fail(export))
@@ -160,23 +179,32 @@ class LocalCommands:
     def _refuse(self, export: Export) -> None:
         if export.is_beginning:
             self._ask_again(export)
-        for owner, future in export.take_waiting():
-            self._answer(owner, future, missing(export.name))
+            return
+        for _, command in self._take_waiting(export):
+            assert command.future is not None
+            self._answer(command.owner, command.future, missing(export.name))
 
     def _ask_again(self, export: Export) -> None:
-        """A beginning stands, or will not: those who wait for it have what there is now."""
-        for owner, future in export.take_waiting():
-            command, account = self._asked.pop((owner, future)), self._accounts.get(owner)
-            if account is not None and future in account.futures and command.text is not None:
-                self._fetch_beginning(account, command, command.text)
+        """A beginning stands, will not, or will take long: those who wait for it have what there is now."""
+        for account, command in self._take_waiting(export):
+            assert command.text is not None
+            self._fetch_beginning(account, command, command.text)
 
     def _adopt(self, note: Adopt) -> None:
         if account := self._accounts.get(note.owner):
             self._memory.adopt(account.holdings, note.future, note.first, note.state)
 
     def _discard(self, note: Discard) -> None:
-        if account := self._accounts.get(note.owner):
-            self._memory.discard(account.holdings, note.future)
+        account, future = self._accounts.get(note.owner), note.future
+        if account is None:
+            return
+        if future in account.holdings.lent:
+            self._memory.discard(account.holdings, future)
+        elif account.answer(future):
+            if future in self._waiting.get(note.owner, ()):
+                self._wait_no_more(note.owner, future)
+            else:
+                account.cancel(future)
 
     # ---- ends ----
 
@@ -192,8 +220,17 @@ class LocalCommands:
 
     def closed(self, owner: Owner) -> None:
         """An inferlet has ended: what it has announced does not come. What has had its turn outlives it."""
-        for key in [key for key in self._announced if key[0] == owner]:
-            self._fail(self._announced.pop(key), _ended())
+        for future in tuple(self._waiting.get(owner, ())):
+            self._wait_no_more(owner, future)
+        for future in tuple(self._announced.get(owner, ())):
+            self._fail(self._take_announced(owner, future), _ended())
+
+    def _take_announced(self, owner: Owner, future: int) -> Export:
+        own = self._announced[owner]
+        export = own.pop(future)
+        if not own:
+            del self._announced[owner]
+        return export
 
     def failed(self, owner: Owner) -> None:
         """The worker could not run a command of an inferlet: what it wrote is not what it should be."""

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from pie_control.calls.exports.sharing import cancel_fetch, fetched
+from pie_control.calls.exports.sharing import fetched
 from pie_control.calls.sampler import SamplingParams
 from pie_control.errors import CallError, Exhausted
 from pie_control.resources.kinds import PAGES as PAGE_POOL
@@ -483,7 +483,8 @@ class Author:
         self.settle()
         space = self.inferlet.space
         if not self.alive or future not in self.inferlet.answers or future not in space.imports:
-            cancel_fetch(space, future)
+            if self.inferlet.cancel_import(future):
+                del self.wanted[future]
             return
         try:
             first, count = fetched(space, future)

@@ -18,6 +18,7 @@ import msgspec
 
 from pie_control.calls import CALLS
 from pie_control.calls.core import create_queue, destroy_queue
+from pie_control.calls.exports.sharing import cancel_fetch
 from pie_control.calls.fused import decode
 from pie_control.calls.kind import Bind
 from pie_control.calls.sampler import Sampler, SamplingParams
@@ -182,7 +183,7 @@ class Inferlet:
         self.accepted: set[int] = set()  # futures
         self.answers: dict[int, Value | CallError] = {}
         self.tokens: dict[int, list[int]] = {}  # of decode runs, by future
-        self.cancelled: set[int] = set()  # of these
+        self.cancelled: set[int] = set()  # decode runs and imports
         self.ending: Ending | None = None
 
     def call(self, name: str, *arguments: Any) -> Any:
@@ -241,6 +242,15 @@ class Inferlet:
     def cancel(self, future: int) -> bool:
         """Ends a decode run; False if it is over already, as far as it knows."""
         if not decode.cancel(self.space, future):
+            return False
+        self.accepted.remove(future)
+        self.cancelled.add(future)
+        return True
+
+    def cancel_import(self, future: int) -> bool:
+        """Takes nothing of what it gives; False if that has come already."""
+        cancel_fetch(self.space, future)
+        if future in self.answers:
             return False
         self.accepted.remove(future)
         self.cancelled.add(future)

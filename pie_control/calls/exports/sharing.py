@@ -113,29 +113,30 @@ def fetched(space: AddressSpace, future: int) -> Range:
 
 def cancel_fetch(space: AddressSpace, future: int) -> None:
     """The inferlet will not take what a future gives. Nothing happens if it is no import."""
-    found = space.imports.pop(future, None)
-    if isinstance(found, tuple) and found[1]:
+    if future not in space.imports:
+        return
+    found = space.imports.pop(future)
+    if found is None:
+        space.watch_no_more(future)
+        space.tell(Discard(space.owner, future))
+    elif isinstance(found, tuple) and found[1]:
         first, count = found
         give_back_pages(space, ((first, first + count),))
 
 
 def arrived(space: AddressSpace, future: int, value: object) -> None:
-    """What an import has found gets addresses, unless nobody wants it any more."""
+    """What an import has found gets addresses."""
     if not isinstance(value, Import):
         space.imports.pop(future, None)
         return
     count = len(value.positions) // space.model.page_size
     if count == 0:
-        if future in space.imports:
-            space.imports[future] = (0, 0)
+        space.imports[future] = (0, 0)
         return
     try:
-        if future not in space.imports:
-            raise NotFound("it was cancelled")
         space.check_import(count)
     except CallError as error:
-        if future in space.imports:
-            space.imports[future] = error
+        space.imports[future] = error
         space.tell(Discard(space.owner, future))
         return
     first, state = space.adopt(value.positions)

@@ -40,7 +40,7 @@ class Export:
     num_tokens: int = 0
     used: float = 0.0  # seconds
     unwanted: bool = False  # it was taken back before it stood
-    waiting: list[tuple[Owner, int]] = field(default_factory=list)  # futures of imports
+    waiting: dict[tuple[Owner, int], None] = field(default_factory=dict)  # futures of imports
     keys: Sequence[bytes] = ()  # one for each page, of the beginning of a text, which has no name
     open_page: OpenPage | None = None  # its last page, if a beginning does not fill it
     depth: int = 0  # pages of the text before those that it has
@@ -71,12 +71,11 @@ class Export:
 
     def wait(self, owner: Owner, future: int) -> None:
         """A future of an import gets it when it stands."""
-        self.waiting.append((owner, future))
+        self.waiting[owner, future] = None
 
-    def take_waiting(self) -> list[tuple[Owner, int]]:
-        """The futures that wait for it, which are answered now."""
-        waiting, self.waiting = self.waiting, []
-        return waiting
+    def wait_no_more(self, owner: Owner, future: int) -> None:
+        """The future is answered, or nobody wants it any more."""
+        del self.waiting[owner, future]
 
     def fill(self, positions: Numbers, tokens: Numbers, now: float) -> None:
         """What is known of its slots."""

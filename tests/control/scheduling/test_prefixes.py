@@ -196,3 +196,46 @@ def test_random_offers_give_the_pages_of_the_text_and_lose_none(seed: int) -> No
         held = [page for block in exports.blocks() for page in block.pages]
         assert len(held) == len(set(held)) == pool.held()
     assert len(exports)
+
+
+@pytest.mark.parametrize("reached", [False, True])
+@pytest.mark.parametrize("ends", [False, True])
+def test_an_import_that_nobody_wants_leaves_nothing(reached: bool, ends: bool) -> None:
+    world = World()
+    maker, reader = world.open(4, 64), world.open(0, 8)
+    fill(maker, range(65, 81))
+    offer(maker, 4)
+    maker.call("export_kvpage", 1, "named", [maker.pages, 4], "")
+    assert world.send() is not None
+    futures = [ask(reader), int(reader.call("import_kvpage", 1, "named"))]
+    if reached:
+        world.turn()
+    if ends:
+        world.close(reader)
+    else:
+        assert all(map(reader.cancel_import, futures))
+    world.turn()
+    assert not vars(vars(world.scheduler)["_local"])["_waiting"]
+    world.drain()
+    assert not reader.answers
+    assert used(world) == 4
+    assert not vars(reader.space)["_watchers"] or ends
+
+
+def test_an_import_that_is_cancelled_as_it_arrives_is_given_back() -> None:
+    world = World()
+    maker, reader = world.open(4, 64), world.open(0, 8)
+    fill(maker, range(65, 81))
+    offer(maker, 4)
+    world.drain()
+    world.lateness = lambda: 1
+    future = ask(reader)
+    world.turn()
+    assert reader.cancel_import(future)
+    world.turn()
+    world.lateness = lambda: 0
+    world.drain()
+    world.close(maker)
+    world.drain()
+    assert (used(world), reader.held(PAGES)) == (4, 0)
+    world.scheduler.check_integrity()
