@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from math import inf
 
 from pie_control.ids import Owner
@@ -17,6 +17,7 @@ class Held:
     def __init__(self) -> None:
         self._queues: dict[Meter, dict[CommandQueue, None]] = {}
         self._owners: frozenset[Owner] | None = None  # unless they have changed since they were asked for
+        self._new: list[Owner] = []
 
     def __bool__(self) -> bool:
         return bool(self._queues)
@@ -37,6 +38,12 @@ class Held:
     def add(self, queue: CommandQueue) -> None:
         self._queues.setdefault(queue.account.meter, {})[queue] = None
         self._owners = None
+        self._new.append(queue.account.owner)
+
+    def take_new(self) -> Sequence[Owner]:
+        """Whose queues have come since it was asked last."""
+        new, self._new = self._new, []
+        return new
 
     def discard(self, queue: CommandQueue) -> None:
         meter = queue.account.meter

@@ -206,6 +206,13 @@ class LocalCommands:
             else:
                 account.cancel(future)
 
+    def held(self, owners: Sequence[Owner]) -> None:
+        """These inferlets wait for their budgets, so nobody waits for the beginnings of texts that they compute."""
+        announced = [export for owner in owners for export in self._announced.get(owner, {}).values()]
+        for export in [one for one in announced if one.is_beginning]:
+            self._memory.exports.defer(export)
+            self._ask_again(export)
+
     # ---- ends ----
 
     def last_offers(self, account: Account, backlog: Backlog, waves: Sequence[Wave], now: float) -> None:

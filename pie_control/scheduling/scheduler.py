@@ -296,6 +296,7 @@ class Scheduler:
         elif not self._in_flight:
             self._memory.all_completed()
         self._moved.update(builder.visited)
+        self._local.held(self._backlog.held.take_new())
         waves = (*self._in_flight, *([wave] if wave else []))
         for queue, command in builder.reached:
             self._local.reached(queue, command, waves, self._now)

@@ -113,7 +113,7 @@ class Export:
 
 class Beginning(NamedTuple):
     """What stands of a text: its first pages with so many tokens, and the exports that have them. `coming`: the export
-    with the next page, which does not stand yet; None if there is none."""
+    with the next page, which does not stand yet, and is worth waiting for; None if there is none."""
 
     block: Block
     tokens: int

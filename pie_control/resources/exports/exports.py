@@ -6,8 +6,10 @@ to each, as every inferlet has that imports it. Once the worker has run all that
 place of an older one of its name. Nobody writes to exported pages: address spaces seal them (tables/pages.py).
 
 The *beginning of a text* has no name, but a key for each of its pages: a hash of all tokens up to the page's end. Who
-asks gives the keys of its own text, and gets the pages of all that stand, up to the first that is missing. Pages whose
-keys stand already are left out of a later export, so exports of beginnings are the edges of a radix tree.
+asks gives the keys of its own text, and gets the pages of all that stand, up to the first that is missing. It waits for
+what is coming if that is at most WORTH times what it wants of it: otherwise it has computed that sooner. Nor does it
+wait for who waits for a budget. Pages whose keys stand already are left out of a later export, so exports of beginnings
+are the edges of a radix tree.
 
 At a model that keeps a state of each text, the state at the end of what has a name is exported, too, and of a beginning
 those at its end and at the ends of its pages. Who asks for a beginning gets it up to the last place with a state, which
@@ -33,6 +35,8 @@ from ..pool import Pool
 from .export import Beginning, Export, Name
 from .text_keys import OpenPages, TextKeys
 
+WORTH = 2
+"""Who wants fewer pages of what is coming than one in so many does not wait for it."""
 MOST_EXPORTS = 4096
 """Most exports of a tenant at one worker."""
 ROOM_OF_MOST, SHED_OF_ALL = 64, 256
@@ -62,7 +66,8 @@ class Exports:
 
     def announce(self, export: Export) -> None:
         for name in export.names:
-            if not (export.is_beginning and name in self._coming):  # the first one of a text is there soonest
+            other = self._coming.get(name) if export.is_beginning else None
+            if other is None or len(other.keys) > WORTH * len(export.keys):  # else the first one is there soonest
                 self._coming[name] = export
         if export.adapters:
             self._reject_outdated(export)
@@ -142,9 +147,10 @@ class Exports:
 
     def _forget(self, export: Export) -> None:
         self._held.pop(export, None)
-        self._not_coming(export)
+        self.defer(export)
 
-    def _not_coming(self, export: Export) -> None:
+    def defer(self, export: Export) -> None:
+        """Nobody waits for it from now on, though it may stand."""
         for name in export.names:
             if self._coming.get(name) is export:
                 del self._coming[name]
@@ -182,7 +188,7 @@ class Exports:
         for key in text.pages:
             known = self._places.get((tenant.name, key))
             if known is None:
-                coming = self._coming.get((tenant.name, key))
+                coming = self._worth_waiting(tenant, text.pages[len(pages) :])
                 break
             export, place = known
             pages.append(export.pages[place])
@@ -198,6 +204,14 @@ class Exports:
                 block = Block([*pages[:place], known[0].pages[known[1]]], [state])
                 return Beginning(block, place * text.page_size + length, exports, coming)
         return Beginning(Block(pages[:end], states), end * text.page_size, exports, coming)
+
+    def _worth_waiting(self, tenant: Tenant, wanted: Sequence[bytes]) -> Export | None:
+        """The export that is coming with the first of these pages, if it has enough of them."""
+        export = self._coming.get((tenant.name, wanted[0]))
+        if export is None:
+            return None
+        coming = set(export.keys[export.keys.index(wanted[0]) :])
+        return export if len(coming) <= WORTH * len(coming.intersection(wanted)) else None
 
     def known(self, tenant: Tenant, names: Sequence[str | bytes]) -> int:
         """How many of the first names stand or are coming."""
@@ -232,7 +246,7 @@ class Exports:
     def _reject_outdated(self, export: Export) -> None:
         if not self._dropped.isdisjoint(export.adapters):
             export.unwanted = True
-            self._not_coming(export)
+            self.defer(export)
 
     def listed(self, tenant: Tenant, prefix: str, most: int) -> list[Export]:
         """Those of a tenant that stand under a name, the last used first."""

@@ -17,7 +17,8 @@ from pie_control.resources.exports.exports import Exports
 from pie_control.resources.holdings import Block
 from pie_control.resources.kinds import PAGES
 from pie_control.resources.pool import Pool
-from pie_control.tenants.tenant import Tenant
+from pie_control.tenants.budgets import Budget
+from pie_control.tenants.tenant import Standing, Tenant
 from pie_inference.protocol import Failure, Forward
 from tests.control.scheduling.test_exports import fill, next_token, tenant, used
 from tests.helpers.scheduling import Inferlet, World, by_kind
@@ -196,6 +197,73 @@ def test_random_offers_give_the_pages_of_the_text_and_lose_none(seed: int) -> No
         held = [page for block in exports.blocks() for page in block.pages]
         assert len(held) == len(set(held)) == pool.held()
     assert len(exports)
+
+
+LONG = tuple(range(65, 65 + 60))
+"""Fifteen pages."""
+
+
+def begin_text(world: World, text: Sequence[int], pages: int) -> Inferlet:
+    """An inferlet that runs a text, and offers so many pages of it when that is done."""
+    inferlet = world.open(pages, 64)
+    fill(inferlet, range(text[0], text[-1] + 1))
+    offer(inferlet, pages, text)
+    return inferlet
+
+
+def test_who_shares_little_of_a_long_text_does_not_wait_for_all_of_it() -> None:
+    world = World(max_batch_tokens=16)
+    begin_text(world, LONG, 15)
+    assert world.turn().waves
+    short, same, half = world.open(0, 8), world.open(0, 8), world.open(0, 8)
+    futures = ask(short, (*LONG[:16], *[1] * 8)), ask(same, LONG), ask(half, (*LONG[:32], *[1] * 8))
+    world.turn()
+    assert count(short, futures[0]) == 0
+    assert not same.answers
+    assert not half.answers
+    world.drain()
+    assert (count(same, futures[1]), count(half, futures[2])) == (15, 8)
+
+
+def test_others_wait_for_the_shorter_of_two_texts_that_begin_alike() -> None:
+    world = World(max_batch_tokens=16)
+    begin_text(world, LONG, 15)
+    assert world.turn().waves
+    short, reader = world.open(4, 64), world.open(0, 8)
+    fill(short, range(65, 81))
+    offered = offer(short, 4, LONG)
+    future = ask(reader, (*LONG[:16], *[1] * 8))
+    world.turn()
+    assert not reader.answers
+    while offered not in short.answers:
+        world.answer()
+        world.turn()
+    assert world.scheduler.statistics().exports == 1, "the long one goes on"
+    assert count(reader, future) == 4
+    world.drain()
+
+
+@pytest.mark.parametrize("late", [False, True])
+def test_nobody_waits_for_a_text_of_one_that_waits_for_its_budget(late: bool) -> None:
+    world = World(max_batch_tokens=16)
+    world.meters.use_key("spent", Budget(tokens_per_minute=6))
+    spent = Standing(Tenant("one"), key="spent")
+    maker, reader = world.open(4, 64, spent), world.open(0, 8, tenant("one"))
+    world.drain()
+    for begin in (0, 8):
+        maker.embed(begin, 8, tokens=TEXT[begin : begin + 8])
+        maker.forward(0, 8)
+    offer(maker, 4)
+    future = 0 if late else ask(reader)
+    world.drain()
+    assert world.scheduler.statistics().queues_held
+    future = future or ask(reader)
+    world.drain()
+    assert count(reader, future) == 0
+    world.finish()
+    again = ask(reader)
+    world.drain()
+    assert count(reader, again) == 4
 
 
 @pytest.mark.parametrize("reached", [False, True])
