@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import binascii
 import re
-from base64 import b64decode
+from collections.abc import Iterator
 from hashlib import sha256
 
-WRITTEN = re.compile(rb'(?<!\\)"(?:data:image\\?/[\w.+-]+;base64,)?([A-Za-z0-9+/\\]{64,}={0,2})"')
-"""A JSON text that may be base64, alone or as the data URL of an image. No group repeats: `re` would keep 130 bytes for
-each time."""
+BEGINNING = re.compile(rb'(?<!\\)"(?:data:image\\?/[\w.+-]{1,100};base64,)?(?=iVBORw0KGgo|\\?/9j\\?/)')
+"""What comes before the base64 of a PNG or JPEG image, alone or in a data URL: a JSON text begins."""
+LONGEST_BEGINNING = 160
+"""Bytes that it takes to see one."""
+SHORTEST = 64
+"""Characters of base64."""
+PIECE = 1 << 18
+"""Bytes that are looked at together, a multiple of four: other threads wait meanwhile, and may go on between two."""
 
 
 def images_of(body: bytes) -> dict[str, bytes]:
@@ -18,13 +23,29 @@ def images_of(body: bytes) -> dict[str, bytes]:
     if b"iVBORw0KGgo" not in body and b"/9j" not in body:
         return {}
     found: dict[str, bytes] = {}
-    for match in WRITTEN.finditer(body):
-        text = match[1].replace(b"\\/", b"/")
-        if not text.startswith((b"iVBORw0KGgo", b"/9j/")):
+    for begin in _beginnings(body):
+        end = body.find(b'"', begin)
+        text = body[begin:end].replace(b"\\/", b"/")
+        if end < 0 or len(text) < SHORTEST or not text.startswith((b"iVBORw0KGgo", b"/9j/")):
             continue
         try:
-            data = b64decode(text, validate=True)
+            data = _decoded(text)
         except binascii.Error:
             continue
         found[f"image-{sha256(text).hexdigest()[:32]}"] = data
     return found
+
+
+def _beginnings(body: bytes) -> Iterator[int]:
+    """Where the base64 of an image may begin."""
+    for begin in range(0, len(body), PIECE):
+        end = begin + PIECE
+        for match in BEGINNING.finditer(body, begin, end + LONGEST_BEGINNING):
+            if match.start() < end:
+                yield match.end()
+
+
+def _decoded(text: bytes) -> bytes:
+    """Raises binascii.Error."""
+    pieces = [text[begin : begin + PIECE] for begin in range(0, len(text), PIECE)]
+    return b"".join(binascii.a2b_base64(piece, strict_mode=True) for piece in pieces)

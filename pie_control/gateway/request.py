@@ -6,7 +6,6 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
-from typing import Any
 
 import msgspec
 
@@ -21,10 +20,11 @@ FIELD = re.compile(r"at `\$\.(\w+)`")
 class _Known(msgspec.Struct):
     model: str | None = None
     stream: bool | None = None
-    priority: Any = None
+    priority: msgspec.Raw = msgspec.Raw(b"0")  # whatever it is, nothing is made of it that may be large
 
 
 _decoder = msgspec.json.Decoder(_Known)
+_numbers = msgspec.json.Decoder(int | float)
 
 MOST_LEVELS = 256
 """Objects and lists within each other: what a guest's stack holds by far, and more than anybody writes."""
@@ -65,11 +65,13 @@ def read_request(route: str, id: str, body: bytes) -> ServedRequest:
     return ServedRequest(route, id, body, known.model or "", bool(known.stream), _priority(known.priority))
 
 
-def _priority(value: object) -> int:
+def _priority(written: msgspec.Raw) -> int:
     """What the program will refuse, or means in another way, orders nothing."""
-    if isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) <= MOST_PRIORITY:
+    try:
+        value = _numbers.decode(written)
+    except msgspec.DecodeError:
         return 0
-    return int(value)
+    return int(value) if abs(value) <= MOST_PRIORITY else 0
 
 
 def find_target(name: str, models: Mapping[str, Collection[str]]) -> Target:

@@ -7,6 +7,8 @@ overflow ends the process.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import numpy as np
 
 from ..errors import InvalidArgument
@@ -36,13 +38,24 @@ def check_depth(text: str, what: str, most: int = MAX_DEPTH) -> None:
         raise InvalidArgument(f"{what} nests lists and objects deeper than {most} levels: make it flatter")
 
 
+def _without_escapes(text: bytes) -> Iterator[bytes]:
+    """The text, piece by piece, so that other threads have their turns: with something else in place of each backslash
+    and what it escapes. Backslashes pair up from the left."""
+    rest = b""
+    for begin in range(0, len(text), PIECE):
+        piece = rest + text[begin : begin + PIECE]
+        rest = piece[-1:] if (len(piece) - len(piece.rstrip(b"\\"))) % 2 else b""
+        piece = piece[: len(piece) - len(rest)].replace(b"\\\\", b"__").replace(b'\\"', b"__")
+        if piece:
+            yield piece
+
+
 def depth_of(text: bytes) -> int:
     """The most brackets and braces that are open at a time, in as much of the text as is JSON; there, quotes that no
     backslash escapes begin and end strings in turn."""
-    text = text.replace(b"\\\\", b"__").replace(b'\\"', b"__")  # backslashes pair up from the left
     most = level = quotes = 0
-    for begin in range(0, len(text), PIECE):
-        characters = np.frombuffer(text, np.uint8, min(PIECE, len(text) - begin), begin)
+    for piece in _without_escapes(text):
+        characters = np.frombuffer(piece, np.uint8)
         inside = np.cumsum(characters == ord('"'), dtype=np.int32) + quotes & 1
         steps = _STEP[characters]
         steps[inside == 1] = 0

@@ -9,7 +9,8 @@ from hashlib import sha256
 
 import pytest
 
-from pie_control.gateway.images import images_of
+from pie_control.gateway import images
+from pie_control.gateway.images import LONGEST_BEGINNING, PIECE, images_of
 
 PNG = b"\x89PNG\r\n\x1a\n" + bytes(range(100))
 JPEG = b"\xff\xd8\xff\xe0" + b"\xff\xff" * 60
@@ -46,3 +47,25 @@ def test_long_texts_take_no_memory_beside_themselves() -> None:
         assert tracemalloc.get_traced_memory()[1] < 1 << 20
     finally:
         tracemalloc.stop()
+
+
+@pytest.mark.parametrize("before", range(PIECE - LONGEST_BEGINNING, PIECE + 2, 9))
+def test_images_are_found_wherever_they_stand(before: int) -> None:
+    body = b'["' + b"a" * before + b'", "data:image/png;base64,' + b64encode(PNG) + b'"]'
+    assert images_of(body) == {name(PNG): PNG}
+
+
+@pytest.mark.parametrize("size", [PIECE, 2 * PIECE + 5])
+def test_images_are_decoded_however_large_they_are(size: int) -> None:
+    data = PNG + bytes(size)
+    assert images_of(b'["' + b64encode(data) + b'"]') == {name(data): data}
+    for wrong in (b"!", b"=A", b'\\"'):
+        assert images_of(b'["' + b64encode(data)[:-4] + wrong + b'"]') == {}
+
+
+def test_texts_that_are_no_images_are_not_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    read: list[int] = []
+    monkeypatch.setattr(images, "_decoded", lambda text: read.append(len(text)))
+    body = b'["/9j/' + b"A" * 100 + b'", "' + b"A" * 5000 + b'!", "' + b"A" * 5000
+    images_of(body)
+    assert read == [104]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import tracemalloc
 
 import pytest
 
@@ -12,6 +13,7 @@ from pie_control.gateway.request import ServedRequest, Target, find_target, read
 from pie_control.inferlets.events import Ended
 from pie_control.inferlets.lifecycle import ENDINGS as LAST
 from pie_control.inferlets.lifecycle import Status
+from pie_control.services.nesting import PIECE
 
 MODELS = {"demo": ["poet"], "org.model": []}
 
@@ -117,3 +119,13 @@ def test_every_other_end_is_an_error_without_internals() -> None:
             result_of(Ended(status, None, "Traceback: secret", inferlet="i7"))
         assert "secret" not in str(refused.value)
         assert refused.value.status in (409, 500, 503)
+
+
+def test_nothing_large_is_made_of_a_request() -> None:
+    body = b'{"model": "demo", "priority": [' + b"[]," * 500_000 + b"[]]}"
+    tracemalloc.start()
+    try:
+        assert read_request("/v1/completions", "r1", body).priority == 0
+        assert tracemalloc.get_traced_memory()[1] < 16 * PIECE
+    finally:
+        tracemalloc.stop()
