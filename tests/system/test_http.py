@@ -62,6 +62,23 @@ async def main(args, url=""):
 async def wait(future):
     return await future
 """
+GIVES_UP = """
+import base64
+from inferlet_sdk import http_get
+from inferlet_sdk.bindings import core, http
+
+async def main(args, url=""):
+    body, _ = http.await_response(http.http_request("GET", url, "", "", ""))
+    read = b""
+    while True:
+        given_up = http.read_body(body, 5)
+        core.wait([given_up])
+        core.cancel(given_up)
+        piece = base64.b64decode(core.await_text(http.read_body(body, 3)))
+        if not piece:
+            return read.decode()
+        read += piece
+"""
 HOLDS = """
 from inferlet_sdk import http_get
 
@@ -124,6 +141,13 @@ def test_cancelling_ends_the_request(guest_cache: Path) -> None:
         assert (await listener.ended).result == "0"
 
     check(guest_cache, silent, 0, test)
+
+
+def test_what_has_come_for_a_read_that_is_cancelled_is_read_next(guest_cache: Path) -> None:
+    async def test(server: ServerApi, web: Web) -> None:
+        assert await run(server, GIVES_UP, {"url": web.url("/a/long/path")}) == "/a/long/path"
+
+    check(guest_cache, echo, 0, test)
 
 
 @pytest.mark.parametrize("how", ["return", "raise", "terminate"])

@@ -58,10 +58,15 @@ class Head:
 class Chunk:
     """A piece of a body; empty at its end."""
 
-    __slots__ = ("data",)
+    __slots__ = ("data", "exchange")
 
-    def __init__(self, data: bytes) -> None:
+    def __init__(self, data: bytes, exchange: Exchange) -> None:
         self.data = data
+        self.exchange = exchange
+
+    def not_taken(self) -> None:
+        """The next one who reads gets it."""
+        self.exchange.put_back(self.data)
 
     def packed(self) -> str:
         """The bytes as base64."""
@@ -117,6 +122,14 @@ class Exchange:
     def stop_reading(self) -> None:
         """The read under way is not wanted any more; what has come is kept for the next one."""
         self._reader = None
+
+    def put_back(self, data: bytes) -> None:
+        """What was read last is read again."""
+        if self._taken:
+            self._pieces[0] = self._pieces[0][self._taken :]
+            self._taken = 0
+        if data:
+            self._pieces.appendleft(data)
 
     def close(self) -> None:
         """Ends it; nobody is answered any more. Idempotent."""
@@ -227,7 +240,7 @@ class Exchange:
             answer(self._failure or RequestFailed("the request was given up"))
         if self._reader is not None and (self._pieces or self._ended):
             (most, answer), self._reader = self._reader, None
-            answer(Chunk(self._next(most)) if self._pieces else self._failure or Chunk(b""))
+            answer(Chunk(self._next(most), self) if self._pieces else self._failure or Chunk(b"", self))
 
     def _next(self, most: int) -> bytes:
         piece, begin = self._pieces[0], self._taken

@@ -52,14 +52,17 @@ class Caller:
         assert isinstance(value, Head)
         return value
 
-    async def read(self, head: Head, most: int = 1 << 16) -> bytes:
+    async def chunk(self, head: Head, most: int = 1 << 16) -> Chunk:
         future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
         head.exchange.read(most, future.set_result)
         value = await future
         if isinstance(value, CallError):
             raise value
         assert isinstance(value, Chunk)
-        return value.data
+        return value
+
+    async def read(self, head: Head, most: int = 1 << 16) -> bytes:
+        return (await self.chunk(head, most)).data
 
     async def whole(self, head: Head) -> bytes:
         pieces = []
@@ -501,6 +504,23 @@ def test_a_read_that_is_not_wanted_loses_nothing() -> None:
             head.exchange.stop_reading()
             gate.set()
             assert await caller.whole(head) == b"late"
+
+    check(test)
+
+
+def test_a_piece_that_is_not_taken_is_read_again() -> None:
+    async def handler(_: Asked, writer: asyncio.StreamWriter) -> None:
+        writer.write(answer(b"one two three"))
+
+    async def test() -> None:
+        async with serving(handler) as web, calling() as caller:
+            head, read = await caller.head(web.url()), b""
+            for most in (4, 5, 13, 13):
+                (await caller.chunk(head, most)).not_taken()
+                read += await caller.read(head, 4)
+            (await caller.chunk(head)).not_taken()
+            assert await caller.read(head) == b""
+            assert read == b"one two three"
 
     check(test)
 
