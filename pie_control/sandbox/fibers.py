@@ -18,6 +18,7 @@ All of this holds for exactly one version of wasmtime, which `sandbox.engine` ch
 from __future__ import annotations
 
 import ctypes
+import re
 from collections.abc import Callable
 from enum import Enum
 from typing import Any, Protocol, TypeVar
@@ -43,6 +44,9 @@ MAX_CORE_INSTANCES = 100
 """What a store may have besides its memory; the Python guest needs 2 tables with fewer than 10,000 elements."""
 
 STACK_EXHAUSTED = "call stack exhausted"
+_FAULT = re.compile(r"memory fault at wasm address 0x([0-9a-f]+)")
+BELOW_MEMORY = 0xF000_0000
+"""Addresses from here on are negative: of a stack, which linkers put first into a memory, that has run over."""
 TRAP_FRAMES = 8
 """Number of guest frames in the message of a trap."""
 
@@ -110,6 +114,12 @@ def _explain_trap(message: str) -> str:
         cause = (
             f"RecursionError: its calls are nested deeper than a guest's stack of {WASM_STACK_BYTES >> 10} KiB holds, "
             "which no program can catch: nest less, or go through it with a list of what is left to do"
+        )
+    elif (found := _FAULT.search(cause)) and int(found[1], 16) >= BELOW_MEMORY:
+        cause = (
+            "it read or wrote below its memory, as a program in Rust or C does whose calls are nested deeper than its "
+            "own stack holds (1 MiB in Rust, unless the linker is told otherwise): nest less, or keep large values on "
+            "the heap"
         )
     if not cause:
         return message

@@ -196,6 +196,13 @@ def test_a_trap_of_the_host_is_the_outcome(function: str) -> None:
     assert outcome_of(instance) == "not like this: \0 ü"
 
 
+@pytest.mark.parametrize(("address", "is_below"), [(-400, True), (-(64 << 20), True), (1 << 30, False)])
+def test_a_stack_that_runs_over_into_what_is_below_memory_is_told(address: int, is_below: bool) -> None:
+    message = outcome_of(started(f"(i32.store (i32.const {address}) (i32.const 1)) (i32.const 0)")) or ""
+    assert message.startswith("the program trapped: ")
+    assert ("nested deeper than its own stack holds" in message) == is_below
+
+
 def test_a_value_that_does_not_fit_ends_the_guest() -> None:
     at_once = started(WAIT_ONCE, ("wait",), {"wait": lambda *_: "no list"})
     assert "internal error in a host function" in (outcome_of(at_once) or "")
