@@ -48,7 +48,7 @@ def built_module(folder: Path) -> Path:
         )
     if done.returncode != 0:
         raise BadProgram(f"{folder} cannot be built: {command[0]} says why on stderr")
-    modules = _modules(done.stdout)
+    modules = _modules(done.stdout, folder / MANIFEST)
     if len(modules) != 1:
         many = f"several modules ({', '.join(path.name for path in modules)})" if modules else "no module"
         raise BadProgram(
@@ -57,10 +57,13 @@ def built_module(folder: Path) -> Path:
     return modules[0]
 
 
-def _modules(messages: bytes) -> list[Path]:
-    """The WebAssembly files that cargo has made, by its messages."""
-    artifacts = (json.loads(line) for line in messages.splitlines() if line.startswith(b"{"))
-    return [Path(name) for each in artifacts for name in each.get("filenames", ()) if name.endswith(".wasm")]
+def _modules(messages: bytes, manifest: Path) -> list[Path]:
+    """The WebAssembly files that cargo has made of the crate of a manifest, by its messages; where that has none, as
+    that of a workspace, all of them: crates on which it depends may make some, too."""
+    artifacts = [json.loads(line) for line in messages.splitlines() if line.startswith(b"{")]
+    own = [each for each in artifacts if each.get("manifest_path") == str(manifest.resolve())]
+    found = ([Path(name) for each in some for name in each.get("filenames", ())] for some in (own, artifacts))
+    return next(filter(None, ([path for path in some if path.suffix == ".wasm"] for some in found)), [])
 
 
 def _too_old_for(lock: Path) -> str:

@@ -83,7 +83,9 @@ def _imports(given: Sequence[tuple[str, str, object]], package: WitPackage) -> t
         if not isinstance(kind, wasmtime.FuncType) or _core_type(kind) != function.lowered():
             has = _core_type(kind) if isinstance(kind, wasmtime.FuncType) else "no function"
             raise LinkError(f"imports `{name}` of {module} as {has}; the contract's is {function.lowered()}")
-        found[CoreImport(interface, name, function)] = None
+        if (each := CoreImport(interface, name, function)) in found:
+            raise LinkError(f"imports `{name}` of {module} twice: declare it once, under one name")
+        found[each] = None
     if len(versions) > 1:
         raise LinkError(f"imports several versions of {package.name}: {', '.join(sorted(versions))}; take one")
     return versions.pop() if versions else package.version, tuple(found)

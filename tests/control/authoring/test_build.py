@@ -154,6 +154,7 @@ WRONG = {
     r"imports `send` of .* as \(i32\) -> \(\); the contract's is \(i32, i32, i32, i32\) -> \(\)": module(
         imports(CORE, "send", "(func (param i32))")
     ),
+    "imports `send` of .* twice: declare it once": module(2 * SEND.replace("$send ", "")),
     "imports `send` of .* as no function; the contract's": module(imports(CORE, "send", "(global i32)")),
 }
 

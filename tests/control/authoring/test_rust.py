@@ -63,6 +63,13 @@ def test_a_folder_is_built_by_cargo(folder: Path, monkeypatch: pytest.MonkeyPatc
     assert called.endswith(f"{folder}\n")
 
 
+def test_what_a_dependency_makes_is_no_program(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    own = {**FOUND, "manifest_path": str(folder.resolve() / "Cargo.toml")}
+    other = {"manifest_path": "/elsewhere/Cargo.toml", "filenames": ["target/other.wasm"]}
+    set_cargo(monkeypatch, folder, other, own)
+    assert build(folder) == folder / "target" / "story.component.wasm"
+
+
 def test_commands_build_a_crate_first(
     folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], guest_cache: Path
 ) -> None:
