@@ -6,7 +6,7 @@ import argparse
 import os
 import socket
 from dataclasses import Field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pie_control.config import (
     DEFAULT_HOST,
@@ -18,6 +18,9 @@ from pie_control.config import (
     settings,
 )
 from pie_inference.options.secret import SECRET_VARIABLE
+
+if TYPE_CHECKING:
+    from pie_control.client import Client, SyncClient
 
 METAVARS = {str: "TEXT", int: "N", float: "SECONDS", tuple: "NAME", type(None): "N"}
 TUPLE_METAVARS = {"model": "[NAME=]MODEL", "worker": "ADDRESS"}
@@ -49,9 +52,18 @@ def server_of(options: argparse.Namespace) -> str | None:
     return options.server or os.environ.get("PIE_SERVER") or None
 
 
-def access_of(options: argparse.Namespace) -> tuple[str, str | None]:
-    """What a client takes: the server that the user named, else the default one, and the token."""
-    return server_of(options) or DEFAULT_SERVER, token_of(options)
+def client_of(options: argparse.Namespace) -> Client:
+    """A client of the server that the user named, else of the default one."""
+    from pie_control.client import Client
+
+    return Client(server_of(options) or DEFAULT_SERVER, token_of(options))
+
+
+def blocking_client(options: argparse.Namespace) -> SyncClient:
+    """The same, without `async`."""
+    from pie_control.client import SyncClient
+
+    return SyncClient(server_of(options) or DEFAULT_SERVER, token_of(options))
 
 
 def is_listening() -> bool:

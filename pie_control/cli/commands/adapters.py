@@ -8,7 +8,7 @@ from typing import Any
 
 from pie_control.errors import BadRequest
 
-from ..server_options import access_of, add_server
+from ..server_options import add_server, blocking_client
 from ..tables import format_table
 from ..terminal import write_line
 
@@ -43,12 +43,10 @@ def _add_list(parser: argparse.ArgumentParser, again: bool = False) -> None:
 
 def execute(options: argparse.Namespace) -> int:
     """Does it in order; the first that fails is an error."""
-    from pie_control.client import SyncClient
-
     given = [name.partition("=") for name in getattr(options, "adapters", ())]
     if any(bool(folder) != (options.action == "load") for _, _, folder in given):
         raise BadRequest("`pie adapters load` takes NAME=FOLDER, `pie adapters drop` takes NAME")
-    with SyncClient(*access_of(options)) as client:
+    with blocking_client(options) as client:
         for name, _, folder in given:
             if options.action == "load":
                 client.load_adapter(name, folder, options.model)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from ..server_options import access_of, add_server
+from ..server_options import add_server, blocking_client
 
 NAME = "delete"
 HELP = "delete programs from a server; their inferlets go on"
@@ -25,9 +25,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def execute(options: argparse.Namespace) -> int:
     """Deletes the programs in order; the first that does not exist is an error."""
-    from pie_control.client import SyncClient
-
-    with SyncClient(*access_of(options)) as client:
+    with blocking_client(options) as client:
         for program in options.programs:
             client.remove_program(program)
     return 0

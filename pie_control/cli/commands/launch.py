@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ..blobs import add_blobs, blobs_of
-from ..server_options import access_of, add_server
+from ..server_options import add_server, client_of
 from ..terminal import write_line
 
 if TYPE_CHECKING:
@@ -36,12 +36,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def execute(options: argparse.Namespace) -> int:
     """Launches; prints the id."""
-    from pie_control.client import Client
-
     from ..interrupts import run_until_signal
 
-    client = Client(*access_of(options))
-    return run_until_signal(_launch(client, options.program, options.program_arguments, blobs_of(options)))
+    return run_until_signal(_launch(client_of(options), options.program, options.program_arguments, blobs_of(options)))
 
 
 async def _launch(client: Client, program: str, arguments: list[str], blobs: Mapping[str, Path]) -> int:

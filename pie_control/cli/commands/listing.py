@@ -12,7 +12,7 @@ from typing import Any
 
 from pie_control.errors import Forbidden
 
-from ..server_options import access_of, add_server
+from ..server_options import add_server, blocking_client
 from ..tables import format_table, waiting
 from ..terminal import write_line
 
@@ -32,9 +32,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def execute(options: argparse.Namespace) -> int:
     """Prints the list, and on stderr which workers and hosts do not serve."""
-    from pie_control.client import SyncClient
-
-    with SyncClient(*access_of(options)) as client:
+    with blocking_client(options) as client:
         inferlets = client.inferlets()
         outages: Sequence[str] = ()
         with contextlib.suppress(Forbidden):  # of a key that may not look at the server

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from pie_control.errors import UnknownName
 
-from ..server_options import access_of, add_server
+from ..server_options import add_server, client_of
 from ..tables import standing
 from ..terminal import write, write_line
 
@@ -44,12 +44,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def execute(options: argparse.Namespace) -> int:
     """Prints the log."""
-    from pie_control.client import Client
-
     from ..interrupts import run_until_signal
 
-    client = Client(*access_of(options))
-    return run_until_signal(_print(client, options))
+    return run_until_signal(_print(client_of(options), options))
 
 
 async def _print(client: Client, options: argparse.Namespace) -> int:

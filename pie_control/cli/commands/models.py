@@ -10,7 +10,7 @@ from typing import Any
 from pie_inference.amounts import amount
 
 from ..inspection import add_model_settings, count, inspect
-from ..server_options import access_of, add_server
+from ..server_options import add_server, blocking_client
 from ..tables import format_table
 from ..terminal import write_line
 
@@ -46,9 +46,7 @@ def execute(options: argparse.Namespace) -> int:
 
 
 def _list(options: argparse.Namespace) -> int:
-    from pie_control.client import SyncClient
-
-    with SyncClient(*access_of(options)) as client:
+    with blocking_client(options) as client:
         models = client.models()
     if options.json:
         write_line(json.dumps(models, indent=2))

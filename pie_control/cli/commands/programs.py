@@ -6,7 +6,7 @@ import argparse
 import json
 from typing import Any
 
-from ..server_options import access_of, add_server
+from ..server_options import add_server, blocking_client
 from ..tables import format_table, moment
 from ..terminal import write_line
 
@@ -26,9 +26,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def execute(options: argparse.Namespace) -> int:
     """Prints the list."""
-    from pie_control.client import SyncClient
-
-    with SyncClient(*access_of(options)) as client:
+    with blocking_client(options) as client:
         programs = client.programs()
     write_line(json.dumps(programs, indent=2) if options.json else format_table(COLUMNS, map(_row, programs)))
     return 0

@@ -6,7 +6,7 @@ import argparse
 
 from pie_control.errors import ConfigError
 
-from ..server_options import access_of, add_server
+from ..server_options import add_server, blocking_client
 from ..terminal import write_line
 
 NAME = "stop"
@@ -25,11 +25,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def execute(options: argparse.Namespace) -> int:
     """Ends the inferlets; nothing happens to those that have ended already."""
-    from pie_control.client import SyncClient
-
     if bool(options.inferlets) == options.all:
         raise ConfigError("name the inferlets that shall end, as `pie list` shows them, or all by --all")
-    with SyncClient(*access_of(options)) as client:
+    with blocking_client(options) as client:
         for inferlet in options.inferlets:
             client.terminate(inferlet)
         for info in client.inferlets() if options.all else ():

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from ..server_options import access_of, add_server
+from ..server_options import add_server, blocking_client
 from ..tables import moment
 from ..terminal import write_line
 
@@ -29,14 +29,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def execute(options: argparse.Namespace) -> int:
     """Uploads; prints what the program is called, and which other one had the name."""
-    from pie_control.client import SyncClient
     from pie_control.client.programs.packages import name_of
 
     from ..programs import built
 
     path = Path(options.file).expanduser()
     name = options.name or name_of(path)
-    with SyncClient(*access_of(options)) as client:
+    with blocking_client(options) as client:
         before = {each["program"]: each for each in client.programs()}
         stored = client.store(built(path), name)
     write_line(f"{name}: {stored['program'][:12]}")

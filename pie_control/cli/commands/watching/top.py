@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from pie_control.errors import Forbidden
 
 from ...interrupts import run_until_signal
-from ...server_options import access_of, add_server
+from ...server_options import add_server, client_of
 from ...tables import format_table, waiting
 from ...terminal import clear_terminal, write, write_line
 
@@ -69,10 +69,8 @@ def execute(options: argparse.Namespace) -> int:
 
 
 async def _watch(options: argparse.Namespace) -> int:
-    from pie_control.client import Client
-
     once = options.once or options.json or not sys.stdout.isatty()
-    async with Client(*access_of(options)) as client:
+    async with client_of(options) as client:
         before = await _sample(client)
         while True:
             await asyncio.sleep(max(0.1, options.seconds))
