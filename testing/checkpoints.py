@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import torch
 from safetensors.torch import save_file
@@ -14,8 +15,7 @@ Shape = tuple[int, ...]
 NORMS = ("norm.weight", "norm1.weight", "norm2.weight")
 
 
-def make_checkpoint(
-    folder: Path,
+def llama_config(
     *,
     hidden_size: int = 64,
     intermediate_size: int = 96,
@@ -28,15 +28,10 @@ def make_checkpoint(
     tie_embeddings: bool = False,
     attention_bias: bool = False,
     mlp_bias: bool = False,
-    rope: dict[str, object] | None = None,
-    old_rope_keys: bool = False,
     dtype: torch.dtype = torch.float32,
-    shards: int = 1,
-    seed: int = 0,
-) -> Path:
-    """Writes a Llama checkpoint with random weights into `folder` and returns it. `rope` is as in `rope_scaling`."""
-    folder.mkdir(parents=True, exist_ok=True)
-    config: dict[str, object] = {
+) -> dict[str, object]:
+    """The config.json of a Llama, but for what it says of rotations."""
+    return {
         "architectures": ["LlamaForCausalLM"],
         "model_type": "llama",
         "hidden_act": "silu",
@@ -55,10 +50,25 @@ def make_checkpoint(
         "bos_token_id": byte_tokenizer.BEGIN,
         "eos_token_id": byte_tokenizer.END,
         "torch_dtype": str(dtype).removeprefix("torch."),
-        **_rope_keys(rope, old_rope_keys),
     }
+
+
+def make_checkpoint(
+    folder: Path,
+    *,
+    rope: dict[str, object] | None = None,
+    old_rope_keys: bool = False,
+    dtype: torch.dtype = torch.float32,
+    shards: int = 1,
+    seed: int = 0,
+    **shape: Any,
+) -> Path:
+    """Writes a Llama checkpoint with random weights into `folder` and returns it. `rope` is as in `rope_scaling`,
+    `shape` as `llama_config` takes it."""
+    folder.mkdir(parents=True, exist_ok=True)
+    config = {**llama_config(dtype=dtype, **shape), **_rope_keys(rope, old_rope_keys)}
     (folder / "config.json").write_text(json.dumps(config))
-    write_tokenizer(folder, vocab_size)
+    write_tokenizer(folder, int(str(config["vocab_size"])))
     generator = torch.Generator().manual_seed(seed)
     shapes = tensor_shapes(config)
     tensors = {name: random_weight(name, shape, generator).to(dtype) for name, shape in shapes.items()}

@@ -8,39 +8,24 @@ one before, as in a disk test, and into memory that holds everything, as a loade
 from __future__ import annotations
 
 import json
-import struct
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-import numpy as np
 import torch
 
 from pie_inference.config import WorkerConfig
 from pie_inference.device.host_memory import lazy_zero_bytes
 from pie_inference.serving.worker import Worker
 from pie_inference.testing import byte_tokenizer
-from testing.checkpoints import tensor_shapes
+from testing.checkpoints import llama_config, tensor_shapes
+
+from ..support.models.large_files import write_weights
 
 SHARDS = 2
 BLOCK = 1 << 20
-PATTERN = 16 << 20
-CONFIG: Mapping[str, object] = {
-    "architectures": ["LlamaForCausalLM"],
-    "model_type": "llama",
-    "hidden_act": "silu",
-    "intermediate_size": 14336,
-    "num_attention_heads": 32,
-    "num_key_value_heads": 8,
-    "head_dim": 128,
-    "max_position_embeddings": 8192,
-    "rms_norm_eps": 1e-5,
-    "tie_word_embeddings": False,
-    "attention_bias": False,
-    "mlp_bias": False,
-}
 
 
 @dataclass(frozen=True)
@@ -130,38 +115,26 @@ def read_files(files: list[Path]) -> list[object]:
 
 
 def make_checkpoint(folder: Path, plan: Plan) -> list[Path]:
-    """Makes a checkpoint; returns its weight files. It writes them piece by piece, to need little memory."""
-    config = {
-        **CONFIG,
-        "num_hidden_layers": plan.layers,
-        "hidden_size": plan.hidden_size,
-        "vocab_size": plan.vocab_size,
-    }
+    """Makes a checkpoint; returns its weight files."""
+    config = llama_config(
+        hidden_size=plan.hidden_size,
+        intermediate_size=14336,
+        num_layers=plan.layers,
+        num_heads=32,
+        num_kv_heads=8,
+        head_dim=128,
+        vocab_size=plan.vocab_size,
+        max_context=8192,
+        dtype=torch.bfloat16,
+    )
     (folder / "config.json").write_text(json.dumps(config))
     (folder / "tokenizer.json").write_bytes(byte_tokenizer.tokenizer_json(plan.vocab_size))
-    shapes = tensor_shapes(dict(config))
-    pattern = np.random.default_rng(0).normal(0, 0.02, PATTERN // 2).astype(np.float32)
-    numbers = torch.from_numpy(pattern).bfloat16().view(torch.uint8).numpy().tobytes()
+    shapes = tensor_shapes(config)
     weight_map: dict[str, str] = {}
     for shard in range(SHARDS):
         name = f"model-{shard + 1:05}-of-{SHARDS:05}.safetensors"
         own = {key: shapes[key] for key in sorted(shapes)[shard::SHARDS]}
-        with (folder / name).open("wb") as file:
-            for piece in safetensors_pieces(own, numbers):
-                file.write(piece)
+        write_weights(folder / name, own)
         weight_map |= dict.fromkeys(own, name)
     (folder / "model.safetensors.index.json").write_text(json.dumps({"weight_map": weight_map}))
     return sorted(folder.glob("*.safetensors"))
-
-
-def safetensors_pieces(shapes: Mapping[str, tuple[int, ...]], numbers: bytes) -> Iterator[bytes]:
-    """The pieces of a file of bfloat16 tensors, filled with `numbers` again and again."""
-    header: dict[str, object] = {}
-    end = 0
-    for name, shape in shapes.items():
-        begin, end = end, end + 2 * int(np.prod(shape))
-        header[name] = {"dtype": "BF16", "shape": shape, "data_offsets": [begin, end]}
-    text = json.dumps(header).encode()
-    yield struct.pack("<Q", len(text)) + text
-    for left in range(end, 0, -len(numbers)):
-        yield numbers[: min(left, len(numbers))]

@@ -4,22 +4,18 @@ from __future__ import annotations
 
 import json
 import math
-import struct
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from pie_inference.testing import byte_tokenizer
-from testing.checkpoints import tensor_shapes
+from testing.checkpoints import llama_config, tensor_shapes
 
+from ..support.models.large_files import ITEM_BYTES, write_weights
 from ..support.models.random_models import word_tokenizer
-
-BLOCK_BYTES = 64 << 20
-"""Size of a block of random numbers, which is written over and over: making all weights would take minutes."""
-ITEM_BYTES = 2  # bfloat16
 
 
 @dataclass(frozen=True)
@@ -37,27 +33,7 @@ class Shape:
 
     def config(self) -> dict[str, Any]:
         """The config.json."""
-        return {
-            "architectures": ["LlamaForCausalLM"],
-            "model_type": "llama",
-            "hidden_act": "silu",
-            "hidden_size": self.hidden_size,
-            "intermediate_size": self.intermediate_size,
-            "num_hidden_layers": self.num_layers,
-            "num_attention_heads": self.num_heads,
-            "num_key_value_heads": self.num_kv_heads,
-            "head_dim": self.head_dim,
-            "vocab_size": self.vocab_size,
-            "max_position_embeddings": 4096,
-            "rms_norm_eps": 1e-5,
-            "rope_theta": 500000.0,
-            "tie_word_embeddings": self.tie_embeddings,
-            "attention_bias": False,
-            "mlp_bias": False,
-            "bos_token_id": byte_tokenizer.BEGIN,
-            "eos_token_id": byte_tokenizer.END,
-            "torch_dtype": "bfloat16",
-        }
+        return {**llama_config(**asdict(self), max_context=4096, dtype=torch.bfloat16), "rope_theta": 500000.0}
 
     @property
     def checkpoint_bytes(self) -> int:
@@ -82,33 +58,10 @@ SHAPES: Mapping[str, Shape] = {
 
 
 def write_checkpoint(shape: Shape, folder: Path) -> Path:
-    """Writes a checkpoint in bfloat16: weights from a normal distribution of width 0.02, norms 1."""
+    """Writes a checkpoint in bfloat16 with random weights."""
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "config.json").write_text(json.dumps(shape.config()))
     (folder / "tokenizer.json").write_text(json.dumps(word_tokenizer(shape.vocab_size)))
     (folder / "tokenizer_config.json").write_text(json.dumps(byte_tokenizer.tokenizer_config()))
-    _write_safetensors(tensor_shapes(shape.config()), folder / "model.safetensors")
+    write_weights(folder / "model.safetensors", tensor_shapes(shape.config()))
     return folder
-
-
-def _write_safetensors(shapes: Mapping[str, tuple[int, ...]], path: Path) -> None:
-    """Writes the format by hand, because safetensors' own writer needs all tensors in memory."""
-    sizes = {name: ITEM_BYTES * math.prod(shape) for name, shape in shapes.items()}
-    header, offset = dict[str, Any](), 0
-    for name, shape in shapes.items():
-        header[name] = {"dtype": "BF16", "shape": list(shape), "data_offsets": [offset, offset + sizes[name]]}
-        offset += sizes[name]
-    text = json.dumps(header).encode()
-    text += b" " * (-len(text) % 8)
-    random = _block(0.02 * torch.randn(BLOCK_BYTES // ITEM_BYTES, generator=torch.Generator().manual_seed(0)))
-    ones = _block(torch.ones(BLOCK_BYTES // ITEM_BYTES // 64))
-    with path.open("wb") as file:
-        file.write(struct.pack("<Q", len(text)) + text)
-        for name, size in sizes.items():
-            block = ones if name.endswith("norm.weight") else random
-            for written in range(0, size, len(block)):
-                file.write(block[: size - written])
-
-
-def _block(values: torch.Tensor) -> memoryview:
-    return memoryview(values.to(torch.bfloat16).view(torch.uint8).numpy().tobytes())
