@@ -12,6 +12,7 @@ HTTP server, client in process
 from __future__ import annotations
 
 from collections.abc import Callable, Coroutine, Mapping
+from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -76,7 +77,7 @@ def build_server(config: ServerConfig, make_client: ClientFactory | None = None)
         raise
     compiler = NativeCompiler(config.compile_seconds, config.compile_memory_bytes)
     library = ProgramLibrary(store, PreparedPrograms(store, ProgramCompiler(store, compiler).bring))
-    return _build(config, library, _host_links(config), make_client or start_worker, compiled_guest, state)
+    return _build(config, library, _host_links(config), make_client or _worker_starter(), compiled_guest, state)
 
 
 def build_server_without_sandbox(
@@ -96,7 +97,7 @@ def build_server_without_sandbox(
 
     library = ProgramLibrary(store, PreparedPrograms(store, bring))
     return _build(
-        config, library, {0: LocalLink(make_programs)}, make_client or start_worker, no_guest, _open_state(config)
+        config, library, {0: LocalLink(make_programs)}, make_client or _worker_starter(), no_guest, _open_state(config)
     )
 
 
@@ -178,10 +179,15 @@ def make_policy(config: ServerConfig) -> DispatchPolicy:
     return Adaptive(max_in_flight=config.run_ahead)
 
 
-def start_worker(config: ServerConfig, model: ModelPath) -> InferenceClient:
-    """The client of a worker process of its own."""
+def start_worker(config: ServerConfig, model: ModelPath, before: int = 0) -> InferenceClient:
+    """The client of a worker process of its own, behind so many others of this server."""
     module = PACED_WORKER if config.pace else WORKER
-    return WorkerClient(LocalWorker(config.worker_arguments(model), module), config.wave_timeout)
+    return WorkerClient(LocalWorker(config.worker_arguments(model, before), module), config.wave_timeout)
+
+
+def _worker_starter() -> ClientFactory:
+    numbers = count()
+    return lambda config, model: start_worker(config, model, next(numbers))
 
 
 def _reach_workers(config: ServerConfig, make_scheduler: MakeScheduler) -> list[Replica]:

@@ -45,6 +45,7 @@ class ProcessOptions:
 
     place: Place
     parent: int | None  # process that the worker must not outlive
+    first_gpu: int  # GPUs of this machine that workers before this one take
     config: WorkerConfig
 
 
@@ -56,9 +57,11 @@ def parse_options(arguments: Sequence[str] | None = None) -> ProcessOptions:
     add_place_arguments(parser)
     parser.add_argument("--model", type=Path, required=True, help="folder of a checkpoint, or its id on the hub")
     parser.add_argument("--name", required=True, help="name under which the model is served")
+    parser.add_argument("--first-gpu", type=int, default=0, help="GPUs that workers before this one take")
     add_config_arguments(parser)
     given = parser.parse_args(arguments)
-    return ProcessOptions(read_place(given), given.parent, read_config(given, given.model, given.name))
+    config = read_config(given, given.model, given.name)
+    return ProcessOptions(read_place(given), given.parent, given.first_gpu, config)
 
 
 def add_place_arguments(parser: argparse.ArgumentParser) -> None:

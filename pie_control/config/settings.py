@@ -194,11 +194,12 @@ class ServerConfig:
         """Addresses of workers that are started by hand."""
         return remote_of(self.worker)
 
-    def worker_arguments(self, model: ModelPath) -> list[str]:
-        """Command line of a worker of one of the models."""
+    def worker_arguments(self, model: ModelPath, before: int = 0) -> list[str]:
+        """Command line of a worker of one of the models, behind so many workers on this machine."""
         own = ["--model", model.path, "--name", model.name, "--cache-dir", self.cache_dir]
-        pace = ["--pace", self.pace] if self.pace else []
-        return [*own, *pace, *to_arguments(self.worker_options)]
+        gpus = before * self.worker_options.tensor_parallel
+        more = ["--pace", self.pace] if self.pace else ["--first-gpu", str(gpus)] if gpus else []
+        return [*own, *more, *to_arguments(self.worker_options)]
 
 
 def default_hosts() -> int:

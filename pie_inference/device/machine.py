@@ -28,6 +28,17 @@ def choose_device(name: str, rank: int = 0, ranks: int = 1) -> torch.device:
     return torch.device("cuda") if ranks == 1 else torch.device("cuda", rank)
 
 
+def begin_with_gpu(first: int) -> None:
+    """Makes this GPU, counted around, the first one that this process and those that it starts see, and those behind it
+    the next ones. Call it before CUDA is used."""
+    count = torch.cuda.device_count()
+    if count < 2 or not first % count:
+        return
+    given = os.environ.get("CUDA_VISIBLE_DEVICES") or ",".join(map(str, range(count)))
+    names, turn = given.split(",")[:count], first % count
+    os.environ["CUDA_VISIBLE_DEVICES"] = ",".join(names[turn:] + names[:turn])
+
+
 class ChosenDtype(NamedTuple):
     """The number format of a model's weights, and why it is this one."""
 

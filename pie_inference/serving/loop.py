@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from ..config import ProcessOptions, WorkerConfig
+from ..device.machine import begin_with_gpu
 from ..execution.interface import Load, ServedWorker
 from ..execution.launched import LaunchedWave
 from ..protocol import AdapterLoaded, DropAdapter, LoadAdapter, RunWave, Shutdown, ToWorker
@@ -27,6 +28,7 @@ WAVES_IN_FLIGHT = 2
 
 def run(options: ProcessOptions) -> int:
     """Serves as `sessions.run` says; returns the exit status."""
+    begin_with_gpu(options.first_gpu)
     return sessions.run(options.place, lambda: open_worker(options.config), serve)
 
 

@@ -247,7 +247,7 @@ def test_what_cannot_run_is_refused(name: str, tmp_path: Path) -> None:
 def test_the_command_says_that_there_is_no_sandbox(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("pie_control.runtime.start_worker", fake_client)
+    monkeypatch.setattr("pie_control.runtime.start_worker", lambda config, model, _: fake_client(config, model))
     path = written(
         tmp_path, "async def main(args, word):\n    args.log('logged')\n    await args.send(word)\n    return 1\n"
     )

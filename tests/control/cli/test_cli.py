@@ -17,6 +17,7 @@ from unittest.mock import ANY
 import msgspec
 import pytest
 
+from pie_control import runtime
 from pie_control.cli import patience, server_options, stdin, targets
 from pie_control.cli.commands import all_commands, run
 from pie_control.cli.commands.serve import open_server
@@ -625,3 +626,18 @@ def test_a_worker_is_told_its_model_and_the_options_that_were_given(tmp_path: Pa
     told = config.worker_arguments(model)
     assert told[:6] == ["--model", model.path, "--name", "demo", "--cache-dir", str(tmp_path)]
     assert told[6:] == ["--dtype", "float32", "--pages", "64"]
+
+
+def test_workers_of_one_machine_take_its_gpus_in_turn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two models with two workers each, which share each model by two ranks."""
+    started: list[list[str]] = []
+    monkeypatch.setattr(runtime, "LocalWorker", lambda arguments, _: started.append(arguments))
+    given = {"model": ["demo", "chat=demo-reasoner"], "replicas": 2, "tensor_parallel": 2, "cache_dir": tmp_path}
+    runtime.build_server(build_config({**given, "state": "none"}).resolved())
+    words = [" ".join(each[:4] + each[6:]) for each in started]
+    assert [word.partition("--name ")[2] for word in words] == [
+        "demo --tensor-parallel 2",
+        "demo --first-gpu 2 --tensor-parallel 2",
+        "chat --first-gpu 4 --tensor-parallel 2",
+        "chat --first-gpu 6 --tensor-parallel 2",
+    ]

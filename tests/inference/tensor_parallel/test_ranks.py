@@ -15,7 +15,7 @@ import pytest
 import torch
 
 from pie_inference.config import WorkerConfig
-from pie_inference.device.machine import choose_device
+from pie_inference.device.machine import begin_with_gpu, choose_device
 from pie_inference.device.threads import threads_of_rank
 from pie_inference.errors import CheckpointError, ConfigError, RankLost
 from pie_inference.protocol import (
@@ -289,6 +289,30 @@ def test_each_rank_has_a_gpu_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None
     assert choose_device("auto") == torch.device("cuda")
     with pytest.raises(ConfigError, match="--tensor-parallel 4 needs 4 CUDA devices, and this machine has 2"):
         choose_device("cuda", 0, 4)
+
+
+@pytest.mark.parametrize(
+    ("given", "count", "first", "seen"),
+    [
+        (None, 4, 0, None),
+        (None, 4, 2, "2,3,0,1"),
+        (None, 4, 5, "1,2,3,0"),
+        (None, 1, 3, None),
+        (None, 0, 1, None),
+        ("5,GPU-1f,7", 3, 1, "GPU-1f,7,5"),
+        ("4,5,9", 2, 1, "5,4"),  # there is no GPU 9
+    ],
+)
+def test_a_worker_begins_with_the_gpu_behind_those_of_others(
+    given: str | None, count: int, first: int, seen: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By what CUDA reads when it is first used, so ranks that a worker starts see them, too."""
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    if given is not None:
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", given)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: count)
+    begin_with_gpu(first)
+    assert os.environ.get("CUDA_VISIBLE_DEVICES") == (given if seen is None else seen)
 
 
 def test_two_ranks_share_adapters(group: WorkerGroup, single: Worker, tmp_path: Path) -> None:
