@@ -27,6 +27,7 @@ from ..adapters.groups import FEW_ROWS, Groups
 from ..attention.interface import AttentionBackend, GraphBackend, GraphPlan
 from ..cpu_kernels.library import Library
 from ..device.tensors import index_tensor, upload_together
+from ..errors import BatchError
 from ..models.interface import Model
 from ..protocol import Forward
 from .cpu_recorder import CpuRecorder
@@ -141,16 +142,20 @@ class GraphExecutor:
         return size, self._adapters.layers.form
 
     def _try_record(self, kind: Kind, batch: Forward) -> None:
-        """Records a graph. After a failure everything runs directly: a model that cannot be recorded now cannot be
-        later."""
+        """Records a graph. After a failure such batches run directly; all do if none was recorded before, as such a
+        model cannot be recorded later."""
         if kind[1] is not None:
             for old in [one for one in self._recordings if one[1] not in (None, kind[1])]:
                 del self._recordings[old]  # of adapters that had another form
         try:
             self._recordings[kind] = self._record(kind[0], batch)
-        except RuntimeError as error:
-            self._broken = True
-            print(f"decode runs kernel by kernel: recording a step failed: {error}", file=sys.stderr)
+        except BatchError:
+            raise
+        except Exception as error:  # of compilers and drivers, of which each has its own
+            self._broken = not any(self._recordings.values())
+            self._recordings[kind] = None
+            which = "decode" if self._broken else f"decode of {kind[0]} sequences"
+            print(f"{which} runs kernel by kernel: recording a step failed: {error}", file=sys.stderr)
 
     def _record(self, size: int, batch: Forward) -> _Recording | None:
         vectors = self._embeds.vectors

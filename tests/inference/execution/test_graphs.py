@@ -89,14 +89,15 @@ class GraphPlanOfTests:
 class FakeRecorder:
     """Replays by doing the work again, and like a graph does not keep it. It keeps track of what happens when."""
 
-    def __init__(self, error: str | None = None) -> None:
+    def __init__(self, error: Exception | None = None, most: int = 0) -> None:
+        """`error`: what is raised once `most` graphs are recorded."""
         self.sizes = cuda_graphs.SIZES
         self.recorded = self.replayed = 0
-        self._error = error
+        self._error, self._most = error, most
 
     def record(self, work: Work) -> Work:
-        if self._error is not None:
-            raise RuntimeError(self._error)
+        if self._error is not None and self.recorded == self._most:
+            raise self._error
         self.recorded += 1
         kept = weakref.ref(work)
 
@@ -279,10 +280,21 @@ def test_a_model_that_cannot_be_recorded_runs_directly(make_served: Callable[...
 def test_after_a_failed_recording_everything_runs_directly(
     make_served: Callable[..., Served], folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    served = make_served(FakeRecorder("CUDA error: operation not permitted when stream is capturing"))
+    served = make_served(FakeRecorder(RuntimeError("CUDA error: operation not permitted when stream is capturing")))
     expected = generate(Driver(make_worker(folder).run, "model"), PROMPTS, 8)
     assert generate(served.driver(), PROMPTS, 8) == expected
     assert capsys.readouterr().err.count("decode runs kernel by kernel") == 1
+
+
+@pytest.mark.parametrize("error", [torch.OutOfMemoryError("tried to allocate 20 MiB"), ValueError("of a compiler")])
+def test_without_memory_for_one_more_graph_the_others_serve(
+    make_served: Callable[..., Served], folder: Path, error: Exception, capsys: pytest.CaptureFixture[str]
+) -> None:
+    served = make_served(FakeRecorder(error, most=1))
+    expected = generate(Driver(make_worker(folder).run, "model"), PROMPTS, 12)
+    assert generate(served.driver(), PROMPTS, 12) == expected
+    assert served.recorder.replayed == 6  # all of the larger size but the first
+    assert capsys.readouterr().err.count("decode of 4 sequences runs kernel by kernel: ") == 1
 
 
 def test_outputs_go_where_the_batch_says(make_served: Callable[..., Served]) -> None:
@@ -316,6 +328,18 @@ def test_errors_of_a_batch_leave_the_graph_usable(make_served: Callable[..., Ser
     before = served.recorder.replayed
     driver.run(*driver.forward_batch([Extend(keys[0], [1])]))
     assert served.recorder.replayed == before + 1
+
+
+def test_a_wrong_batch_is_no_reason_not_to_record(make_served: Callable[..., Served]) -> None:
+    served = make_served()
+    driver, keys = served.driver(), Keys()
+    driver.run(*driver.forward_batch([Extend(keys, [1])]))
+    _, forward = driver.forward_batch([Extend(Keys(list(keys.slots), keys.position), [1])])
+    from tests.inference.serving.test_worker import failure
+
+    assert "page 96 does not exist" in failure(served.worker, replace_arrays(forward, kv_pages=ints([96])))
+    driver.run(*driver.forward_batch([Extend(keys, [1])]))
+    assert served.recorder.recorded == 1
 
 
 def test_backends_say_whether_they_can_be_recorded() -> None:
