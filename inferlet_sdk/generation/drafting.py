@@ -11,6 +11,7 @@ tokens are forced that are run together.
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Awaitable, Callable, Sequence
 from inspect import isawaitable
 
@@ -31,8 +32,9 @@ from inferlet_sdk.traits.runs import TokenLogprobs
 MOST_DRAFTED = 63
 """Tokens of one draft that are looked at."""
 
-Draft = Callable[[Sequence[int]], Sequence[int] | Awaitable[Sequence[int]]]
-"""A function from all tokens so far to those that may come next, or an `async def`; none, if it has no guess."""
+Draft = Callable[[Sequence[int]], Sequence[int] | Awaitable[Sequence[int] | None] | None]
+"""A function from all tokens so far to those that may come next, or an `async def`; no token, or None: it has no
+guess."""
 
 
 class PromptLookup:
@@ -45,11 +47,15 @@ class PromptLookup:
         self.length = length
 
     def __call__(self, tokens: Sequence[int]) -> Sequence[int]:
+        data = array("I", tokens)
+        width, text = data.itemsize, data.tobytes()
         for size in range(min(self.match, len(tokens) - 1), 0, -1):
-            wanted = tokens[-size:]
-            for start in range(len(tokens) - size - 1, -1, -1):
-                if tokens[start : start + size] == wanted:
-                    return tokens[start + size : start + size + self.length]
+            wanted, end = text[-size * width :], len(text) - width
+            while (at := text.rfind(wanted, 0, end)) % width and at > 0:  # between two tokens
+                end = at + len(wanted) - 1
+            if at >= 0:
+                start = at // width + size
+                return tokens[start : start + self.length]
         return ()
 
 
@@ -138,7 +144,7 @@ class DraftedTokens:
         if isawaitable(guess):
             guess = await guess
             self._check_open()
-        return token_list(list(guess), "draft")[:most]
+        return [] if guess is None else token_list(guess, "draft")[:most]
 
     async def _check(self, draft: list[int], masks: Sequence[bytes]) -> tuple[list[int], Embeds]:
         """What of the draft is right, and the token behind it; with the outputs that chose them, and others. Keys of

@@ -183,6 +183,7 @@ def _as_json(value: Any) -> Any:
         return list(value)
     kind = type(value)
     says_nothing = "__str__" not in _own(kind) and "__repr__" not in _own(kind)
+    says_nothing = says_nothing or inspect.isgenerator(value) or inspect.isasyncgen(value)
     if says_nothing or isinstance(value, bytes | bytearray) or callable(value) or inspect.isawaitable(value):
         raise TypeError(f"a tool gave {kind.__name__}, which a model cannot read: return text, or what JSON has")
     return str(value)

@@ -7,6 +7,8 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from inferlet_sdk import (
     Context,
@@ -130,6 +132,16 @@ def test_what_cannot_be_drafted_is_told(options: dict[str, Any], message: str) -
     assert nothing_held(host)
 
 
+def test_a_draft_may_be_no_guess_and_has_to_be_tokens() -> None:
+    host = install()
+    with Context().fill(PROMPT) as ctx:
+        plain = run(ctx.fork().generate_until(IgnoreStopTokens(), 9))
+        assert run(ctx.fork().generate_until(IgnoreStopTokens(), 9, draft=lambda tokens: None)) == plain
+        with pytest.raises(TypeError, match="draft: give a list, each item a token id"):
+            run(ctx.generate_until(draft=lambda tokens: 5))  # type: ignore[arg-type, return-value]
+    assert nothing_held(host)
+
+
 def test_an_empty_context_cannot_be_drafted() -> None:
     install()
     with pytest.raises(InvalidState, match="the context is empty"):
@@ -143,3 +155,17 @@ def test_prompt_lookup_finds_the_latest_longest_match() -> None:
     assert lookup([5, 2, 9, 7, 1, 2]) == [9, 7, 1]
     assert lookup([1, 2, 3]) == ()
     assert lookup([1]) == ()
+
+
+@given(st.lists(st.sampled_from([0, 1, 255, 256, 65536, 1 << 24]), max_size=40), st.integers(1, 4))
+def test_prompt_lookup_finds_what_a_plain_search_finds(tokens: list[int], match: int) -> None:
+    """Also where the bytes of tokens look alike between two of them."""
+
+    def plain() -> Sequence[int]:
+        for size in range(min(match, len(tokens) - 1), 0, -1):
+            for start in range(len(tokens) - size - 1, -1, -1):
+                if tokens[start : start + size] == tokens[-size:]:
+                    return tokens[start + size : start + size + 3]
+        return ()
+
+    assert PromptLookup(match, 3)(tokens) == plain()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
@@ -152,6 +152,17 @@ def test_results_as_text() -> None:
         '{"x": 1, "y": 0}',
         "[1]",
     ]
+
+
+def test_what_says_nothing_as_a_text_is_no_result() -> None:
+    async def later() -> AsyncIterator[int]:
+        yield 1
+
+    for value, kind in ((iter("a"), "str_ascii_iterator"), ((n for n in "a"), "generator"), (b"a", "bytes")):
+        with pytest.raises(TypeError, match=f"a tool gave {kind}, which a model cannot read"):
+            as_text(value)
+    with pytest.raises(TypeError, match="a tool gave async_generator"):
+        as_text({"found": later()})
 
 
 @pytest.mark.parametrize(
