@@ -14,8 +14,8 @@ from operator import itemgetter
 from typing import Any
 
 from pie_control.calls.kind import Command, LongCommand, Stage
-from pie_control.errors import CallError
 from pie_control.ids import Owner
+from pie_control.resources.address_space import again
 from pie_control.resources.holdings import Forgotten, Freed, Holdings, TokenSource
 from pie_control.resources.memory import Memory
 from pie_control.tenants.meters import Meter
@@ -286,9 +286,9 @@ class Account(Share[CommandQueue]):
         self.cancelled.remove(future)
         return True
 
-    def command_arrived(self, command: Command) -> CallError | None:
-        """Notes the future of a command, and the tokens that it names; the error of such a token, if it failed: the
-        inferlet could not know that yet."""
+    def command_arrived(self, command: Command) -> None:
+        """Notes the future of a command, and the tokens that it names. Raises the error of such a token, if it failed:
+        the inferlet could not know that yet."""
         self.newest = command.seq
         if command.future is not None:
             (self.runs if command.lasts else self.futures).add(command.future)
@@ -298,8 +298,7 @@ class Account(Share[CommandQueue]):
             source = self.holdings.tokens[future]
             source.named = True
             if source.error is not None:
-                return source.error
-        return None
+                raise again(source.error)
 
     def addresses_freed(self, freed: Freed) -> None:
         """The inferlet gave addresses back."""

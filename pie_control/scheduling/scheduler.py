@@ -43,7 +43,7 @@ from .guests import Guests
 from .local import LocalCommands
 from .policies import Adaptive, DispatchPolicy, DispatchState
 from .statistics import Counts, Lately, LinearFit, SchedulerStatistics
-from .turn import Closed, Ending, Event, HostQuiet, Opened, Reason, RunTokens, Turn, WorkerLost, join_tokens
+from .turn import Closed, Ending, Event, HostQuiet, Opened, Reason, RunTokens, Turn, WorkerLost, fault_of, join_tokens
 
 
 class Scheduler:
@@ -97,13 +97,19 @@ class Scheduler:
         }
 
     def turn(self, now: float, events: Iterable[Event]) -> Turn:
-        """Takes events in order. Raises WorkerError if an answer of the worker does not fit: it must be restarted."""
+        """Takes events in order; one that cannot be ends its inferlet, and nobody else. Raises WorkerError if an answer
+        of the worker does not fit: it must be restarted."""
         self._now = now
         self._backlog.turn_begins(now)
         self._guests.turn_begins(now)
         takers, enqueue = self._takers, self._enqueue
         for event in events:
-            takers.get(type(event), enqueue)(event)
+            try:
+                takers.get(type(event), enqueue)(event)
+            except Exception as error:
+                if (account := self._accounts.get(getattr(event, "owner", 0))) is None:
+                    raise
+                self._end(account, Reason.FAILED, fault_of(error))
         self._form_waves()
         return self._end_turn()
 
@@ -148,14 +154,12 @@ class Scheduler:
             self._backlog.prioritize(queue, note.priority)
 
     def _find_queue(self, note: Command | CloseQueue | Prioritize) -> CommandQueue | None:
-        """The queue that is named. If there is none, something that the inferlet relies on has been lost: it ends, and
-        nobody else."""
+        """The queue that is named; None: its inferlet has ended. Raises NotFound: something that it relies on has been
+        lost."""
         account = self._accounts.get(note.owner)
-        queue = account.queues.get(note.queue) if account is not None else None
-        if account is not None and queue is None:
-            error = NotFound(f"queue {note.queue} is not known to the scheduler: this is a defect of the server")
-            self._end(account, Reason.FAILED, error)
-        return queue
+        if account is not None and note.queue not in account.queues:
+            raise NotFound(f"queue {note.queue} is not known to the scheduler: this is a defect of the server")
+        return account.queues[note.queue] if account is not None else None
 
     def _free(self, note: Release) -> None:
         if account := self._accounts.get(note.owner):
@@ -173,10 +177,8 @@ class Scheduler:
         if account is None:
             return  # its inferlet was ended while the command was on its way
         self._guests.issued(account)
-        error = account.command_arrived(command)
-        if error is not None:
-            self._end(account, Reason.FAILED, error)
-        elif queue := self._find_queue(command):
+        account.command_arrived(command)
+        if queue := self._find_queue(command):
             self._local.announce(account, command)
             self._backlog.add(queue, command)
 
@@ -278,14 +280,11 @@ class Scheduler:
 
     def _act(self, action: Action) -> bool:
         """Does what the contention policy says; whether something comes back by it."""
-        match action:
-            case End(owner, message) if owner in self._accounts:
-                self._evictions += 1
-                self._end(self._accounts[owner], Reason.EVICTED, Exhausted(message))
-                return True
-            case Shed():
-                return True
-        return False
+        if isinstance(action, End) and (account := self._accounts.get(action.owner)):
+            self._evictions += 1
+            self._end(account, Reason.EVICTED, Exhausted(action.message))
+            return True
+        return isinstance(action, Shed)
 
     def _settle(self, builder: WaveBuilder, wave: Wave | None) -> bool:
         """What a builder has taken takes its course; whether an inferlet was ended for lack of memory."""
@@ -296,6 +295,8 @@ class Scheduler:
         elif not self._in_flight:
             self._memory.all_completed()
         self._moved.update(builder.visited)
+        for account, error in builder.failed:
+            self._end(account, Reason.FAILED, fault_of(error))
         self._local.held(self._backlog.held.take_new())
         waves = (*self._in_flight, *([wave] if wave else []))
         for queue, command in builder.reached:

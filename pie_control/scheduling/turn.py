@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
@@ -14,12 +15,14 @@ from numpy.typing import NDArray
 from pie_control.calls.kind import Adopt, CloseQueue, Command, Discard, EndRun, OpenQueue, Prioritize, Release
 from pie_control.calls.scores import Scores
 from pie_control.calls.values import Completion
-from pie_control.errors import CallError
+from pie_control.errors import CallError, InvalidState
 from pie_control.ids import Owner
 from pie_control.record import Record
 from pie_control.resources.holdings import Forgotten
 from pie_control.tenants.tenant import DEFAULT_STANDING, Standing
 from pie_inference.protocol import DropAdapter, RunWave, WaveDone
+
+log = logging.getLogger(__name__)
 
 
 class Opened(Record, frozen=True):
@@ -73,6 +76,14 @@ class Ending(Record, frozen=True, gc=True):
     owner: Owner
     reason: Reason
     error: CallError
+
+
+def fault_of(error: Exception) -> CallError:
+    """What an inferlet is told whose event could not be: it was nonsense, or the server has a defect."""
+    if isinstance(error, CallError):
+        return error
+    log.error("what an inferlet did could not be scheduled", exc_info=error)
+    return InvalidState(f"what it did could not be scheduled ({error!r}): this is a defect of the server")
 
 
 class Progress(NamedTuple):

@@ -102,19 +102,14 @@ class Runs(Generic[Q]):
     # ---- beginning and end ----
 
     def begin(self, queue: Q, command: RunCommand, holdings: Holdings, meter: int = 0) -> DecodeRun[Q]:
-        """A run whose first step the wave under formation takes. `meter`: number of what counts for it."""
+        """A run whose first step the wave under formation takes. `meter`: number of what counts for it. Nothing has
+        happened if it raises an error."""
         if not self._free:
             self._grow()
-        row = self._free.pop()
+        row = self._free[-1]
         run = DecodeRun(queue, command, holdings, self._page_size, row)
-        self._runs[row] = run
-        self._special += run.is_special
-        self._plain = None
-        self._serial += 1
-        self.live += 1
-        one = self._table[row : row + 1]
-        one[:] = 0
-        one["serial"], one["owner"], one["future"] = self._serial, command.owner, command.future
+        one = np.zeros(1, ROW)
+        one["serial"], one["owner"], one["future"] = self._serial + 1, command.owner, command.future
         one["service_class"], one["meter"] = holdings.standing.service_class, meter
         one["steps"], one["position"] = command.steps, command.position
         one["embed"] = holdings.embeds.physical[command.embed]
@@ -128,6 +123,12 @@ class Runs(Generic[Q]):
         one["random"], one["masked"] = bool(command.uniform), command.allowed is not None
         one["listed"], one["adapter"], one["matched"] = run.listed, command.adapter, command.constraint is not None
         self._set_stops(row, command.stop)
+        self._table[row : row + 1] = one
+        self._runs[self._free.pop()] = run
+        self._special += run.is_special
+        self._plain = None
+        self._serial += 1
+        self.live += 1
         return run
 
     def end(self, run: DecodeRun[Q]) -> int:

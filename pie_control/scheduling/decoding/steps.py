@@ -51,24 +51,27 @@ class Steps(Generic[Q]):
         """A step of a run that is ready; False if it does not fit."""
         if not self._have_room(run.listed):
             return False
+        self._take_room(run.listed)
         self._chosen.append(run.row)
         return True
 
     def try_begin(self, queue: Q, command: RunCommand, holdings: Holdings, meter: int) -> DecodeRun[Q] | None:
-        """A run begins with this wave; None if its first step, a sample, does not fit."""
+        """A run begins with this wave; None if its first step, a sample, does not fit. Nothing has happened if it
+        raises an error."""
         if not self._have_room(len(command.recent)):
             return None
         run = self._runs.begin(queue, command, holdings, meter)
+        self._take_room(len(command.recent))
         self._fresh.append(run.row)
         return run
 
     def _have_room(self, listed: int) -> bool:
-        batch = self._batch(RunCommand.call)
-        if batch.room <= 0 or (self._listed and self._listed + listed > MOST_LISTED):
-            return False
+        room = self._batch(RunCommand.call).room
+        return room > 0 and not (self._listed and self._listed + listed > MOST_LISTED)
+
+    def _take_room(self, listed: int) -> None:
         self._listed += listed
-        batch.promise(1)
-        return True
+        self._batch(RunCommand.call).promise(1)
 
     def join_batches(self) -> tuple[TakenSteps, list[DecodeRun[Q]]]:
         """Adds them to the batches. Some runs have to go on to another page then."""

@@ -81,6 +81,7 @@ class Taking:
     ) -> None:
         self.progress = False  # something took effect in the control layer
         self.reached: list[tuple[CommandQueue, Command]] = []  # what the control layer answers, but for allocations
+        self.failed: list[tuple[Account, Exception]] = []  # whose command cannot be
         self.context = WaveContext(model, memory.wave, memory.scratch_slot, memory.tokens, memory.tiles)
         self.batches: dict[Call, Any] = {}  # Batch, or LongBatch for calls whose commands are long
         self.used: dict[Account, int] = {}  # queues
@@ -178,7 +179,12 @@ class Taking:
             visit.takes(0.0)
             self.took_effect()
             return None
-        run = self.steps.try_begin(queue, command, visit.account.holdings, visit.account.meter.number)
+        try:
+            run = self.steps.try_begin(queue, command, visit.account.holdings, visit.account.meter.number)
+        except Exception as error:
+            self.failed.append((visit.account, error))
+            self.took_effect()
+            return Next.DONE
         if run is None:
             return Next.MISFIT if visit.is_alone else Next.DONE
         self._backlog.begin_run(queue, run)

@@ -110,6 +110,11 @@ class WaveBuilder:
         tokens = work + sum(batch.tokens for batch in batches)
         return Wave(taking.context.wave, batches, taking.used, taken, tokens=tokens, long=taking.long)
 
+    @property
+    def failed(self) -> list[tuple[Account, Exception]]:
+        """Whose command cannot be, and why."""
+        return self._taking.failed
+
     # ---- visits ----
 
     def _take_everything(self, portion: int | None, steps: Rows) -> None:
