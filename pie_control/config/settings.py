@@ -43,7 +43,9 @@ class InferletLimits:
     memory_bytes: int = _setting(256 * MIB, "WebAssembly memory of one inferlet, in bytes", least=MIB)
     cpu_seconds: float = _setting(60.0, "processor time of one inferlet at a stretch, in seconds", least=0.001)
     cpu_refill: float = _setting(0.1, "seconds of it that come back for each second in which the inferlet waits")
-    idle_seconds: float = _setting(3600.0, "time in which nothing happens in an inferlet, in seconds", least=0.001)
+    idle_seconds: float = _setting(
+        3600.0, "time in which nothing happens in an inferlet, nor at a model for it, in seconds", least=0.001
+    )
     max_pages: int = _setting(4096, "KV pages of one inferlet, over all models")
     max_embeds: int = _setting(16384, "embeds of one inferlet, over all models")
     max_queues: int = _setting(256, "command queues of one inferlet, over all models")

@@ -260,6 +260,11 @@ class Guest:
             embeds += held.embeds
         return pages, embeds
 
+    @property
+    def is_at_work(self) -> bool:
+        """Whether a model has something to do for it."""
+        return any(place.space.is_at_work for place in self._places.values())
+
     def release(self) -> None:
         """Gives back what the inferlet holds at models and outside. Idempotent."""
         if self._outbound is not None:

@@ -31,12 +31,18 @@ class ModelHoldings(Protocol):
     def usage(self) -> tuple[int, int]:
         """Numbers of pages and embeds."""
 
+    @property
+    def is_at_work(self) -> bool:
+        """Whether a model has something to do for it: commands that wait, or a decode run."""
+
     def release(self) -> None:
         """Gives everything back. Idempotent."""
 
 
 class NoHoldings:
     """The holdings of an inferlet that has no instance yet."""
+
+    is_at_work = False
 
     def usage(self) -> tuple[int, int]:
         return 0, 0

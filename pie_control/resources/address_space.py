@@ -296,6 +296,11 @@ class AddressSpace:
         self.ledger.close_queues(len(self.queues))
         self.queues.clear()
 
+    @property
+    def is_at_work(self) -> bool:
+        """Whether commands wait for their turn, or a decode run goes on."""
+        return self.waiting > 0 or bool(self.runs)
+
     def usage(self) -> Usage:
         of_states = charged(self.model, STATES, self._held[STATES])[1]
         return Usage(self._held[PAGES] + of_states, self._held[EMBEDS], len(self.queues), self.waiting)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import sys
+import threading
 from collections.abc import Awaitable, Callable
 from functools import partial
 from pathlib import Path
@@ -24,6 +25,7 @@ from pie_control.sandbox.fibers import Instance
 from pie_control.server_api import ServerApi
 from pie_control.testing.fake_model import FakeModel
 from pie_control.testing.in_process import InProcessClient
+from pie_inference.protocol import RunWave, WaveDone
 from tests.helpers.guard import HANG_SECONDS
 from tests.helpers.servers import launch, run, started
 
@@ -139,6 +141,47 @@ def test_an_inferlet_that_does_nothing_for_too_long_ends(guest_cache: Path, monk
         assert await listener.ended == Ended("exceeded", None, "was idle for more than 0.2 s", inferlet="i1")
 
     on_server(guest_cache, body, idle_seconds=0.2)
+
+
+GENERATE = """
+from inferlet_sdk import Context
+
+async def main(args, stream):
+    generation = Context(args.model).fill("Once").generate(max_tokens=4)
+    return await (args.stream(generation) if stream else generation.whole())
+"""
+
+
+class SlowModel(FakeModel):
+    """Answers no wave before it may."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.may_answer = threading.Event()
+
+    def run(self, wave: RunWave) -> WaveDone:
+        assert self.may_answer.wait(HANG_SECONDS)
+        return super().run(wave)
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_who_waits_for_the_model_is_not_idle(stream: bool, guest_cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(manager, "SWEEP_SECONDS", 0.01)
+
+    async def check() -> None:
+        model = SlowModel()
+        async with (
+            started(guest_cache, InProcessClient(model), idle_seconds=0.2) as server,
+            asyncio.timeout(HANG_SECONDS),
+        ):
+            _, generating = await launch(server, GENERATE, {"stream": stream})
+            await until(lambda: server.statistics().models["fake"][0].scheduler.waves_in_flight > 0)
+            _, idle = await launch(server, WAIT)
+            assert (await idle.ended).status == "exceeded"
+            model.may_answer.set()
+            assert (await generating.ended).status == "finished"
+
+    asyncio.run(check())
 
 
 def test_a_loop_ends_at_its_limit_while_others_go_on(guest_cache: Path) -> None:
