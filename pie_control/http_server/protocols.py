@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from typing import Any, ClassVar, cast
 
 from starlette.types import Scope
@@ -12,9 +13,11 @@ from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIO
 
 from pie_control.errors import Unauthorized
 
-from .connections import Connections, WatchedConnection
+from .connections import Connections, WatchedConnection, clock
 from .failures import MESSAGES, RETRIED, anthropic, told
 from .messages import ErrorBody, encode
+
+log = logging.getLogger(__name__)
 
 TRY_AGAIN_LATER, POLICY_VIOLATION = 1013, 1008
 """The codes with which the server ends a session (RFC 6455): its client does not read, or may not use it any more."""
@@ -29,11 +32,24 @@ MALFORMED = (
     "this is no well-formed HTTP/1.1 request: a line of it is no header, for example, or it has Content-Length and "
     "Transfer-Encoding, of which a request has one, not both"
 )
+FLOODED = "it sent many requests ahead of the answer to the first"
+SHREDDED = "a message came in too many pieces: send larger ones"
 UNANSWERED = "a session cannot begin before the request ahead of it is answered: open another connection"
 MAX_HEAD_BYTES = 64 << 10
 """The line and the headers of a request have at most so many together."""
 MAX_REASON_BYTES = 123
 """The frame that closes a WebSocket has room for so many (RFC 6455)."""
+MOST_AHEAD = 16
+"""Requests on a connection that wait for the answer to one before them: each takes as much memory as a hundred of the
+shortest take bytes."""
+PIECE_BYTES = 4096
+"""Of what comes to a session, looked at together: it may be hundreds of frames."""
+TURN_SECONDS = 0.002
+"""After this time the other connections have their turns."""
+MOST_FRAGMENTS = 4096
+"""Of one message."""
+MOST_PONGS = 1024
+"""Answers to pings that wait to be read."""
 
 
 class JoinedHead:
@@ -83,6 +99,7 @@ class HttpProtocol(HttpToolsProtocol):
     watch: WatchedConnection
     _head_bytes: int | None = None  # of the head that is coming; None: none is
     _is_mixed = False  # the data that is read has the end of a request, too
+    _is_flooded = False
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
@@ -100,6 +117,9 @@ class HttpProtocol(HttpToolsProtocol):
                     self._refuse(431, f"the head of a request has more than {MAX_HEAD_BYTES} bytes: send fewer headers")
 
     def on_message_begin(self) -> None:
+        if len(self.pipeline) >= MOST_AHEAD:
+            self._is_flooded = True
+            raise ValueError("which ends the parser")
         self._head_bytes = 0
         super().on_message_begin()
 
@@ -124,7 +144,11 @@ class HttpProtocol(HttpToolsProtocol):
     def send_400_response(self, msg: str) -> None:
         """The parser refuses what a proxy could take for something else, too: one that goes by the other length would
         take the rest of a body for a request, of somebody else perhaps (RFC 9112, section 6.1)."""
-        self._refuse(400, MALFORMED)
+        if self._is_flooded:
+            log.warning("a connection of %s is cut: %s", self.watch.address or "a client", FLOODED)
+            self.transport.abort()
+        else:
+            self._refuse(400, MALFORMED)
 
     def _refuse(self, status: int, message: str) -> None:
         """What comes behind such a request cannot be told from it, so it is the last one."""
@@ -173,6 +197,9 @@ class SessionProtocol(WebSocketsSansIOProtocol):
 
     registry: ClassVar[Connections]
     watch: WatchedConnection
+    _rest = b""  # has come, and was not looked at
+    _turn: asyncio.Handle | None = None  # in which it is
+    _pongs = 0  # since all was sent
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.Transport)
@@ -191,12 +218,53 @@ class SessionProtocol(WebSocketsSansIOProtocol):
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
+        """One client's frames, however many come at once, hold up the others for TURN_SECONDS."""
+        self._rest += data
+        if self._turn is None:
+            self._take()
+
+    def _take(self) -> None:
+        self._turn = None
+        until = clock() + TURN_SECONDS
+        while self._rest and not self.read_paused and not self.transport.is_closing():
+            piece, self._rest = self._rest[:PIECE_BYTES], self._rest[PIECE_BYTES:]
+            self._take_piece(piece)
+            if self._rest and clock() >= until:
+                self.transport.pause_reading()
+                self._turn = self.loop.call_soon(self._take)
+                return
+        if not self.read_paused:
+            self.transport.resume_reading()
+
+    def _take_piece(self, data: bytes) -> None:
         super().data_received(data)
         if not (self.conn.reader.buffer or self.frames):  # all of it was whole frames
             self.watch.next_request()
         else:
             self.watch.begin_frame()
             self.watch.received += len(data)
+
+    async def receive(self) -> Any:
+        message = await super().receive()
+        if self._rest and self._turn is None and not self.read_paused:
+            self.transport.pause_reading()
+            self._turn = self.loop.call_soon(self._take)
+        return message
+
+    def handle_cont(self, event: Any) -> None:
+        if len(self.frames) < MOST_FRAGMENTS:
+            super().handle_cont(event)
+        elif self.watch.cut_at is None:
+            self.registry.end(self.watch, 400, "bad-request", SHREDDED)
+
+    def handle_ping(self) -> None:
+        if not self.transport.get_write_buffer_size():
+            self._pongs = 0
+        self._pongs += 1
+        if self._pongs <= MOST_PONGS:
+            super().handle_ping()
+        else:
+            self.conn.data_to_send()  # which nobody reads
 
     def send_receive_event_to_app(self) -> None:
         """uvicorn stops reading at each message until the application has taken it, at the price of several system

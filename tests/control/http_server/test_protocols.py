@@ -12,9 +12,18 @@ import uvicorn
 from starlette.types import Receive, Scope, Send
 from uvicorn.server import ServerState
 
-from pie_control.http_server import server
+from pie_control.http_server import protocols, server
 from pie_control.http_server.connections import HEADER_SECONDS, Connections, clock
-from pie_control.http_server.protocols import MAX_HEAD_BYTES, HttpProtocol, SessionProtocol
+from pie_control.http_server.protocols import (
+    MAX_HEAD_BYTES,
+    MOST_AHEAD,
+    MOST_FRAGMENTS,
+    MOST_PONGS,
+    PIECE_BYTES,
+    SHREDDED,
+    HttpProtocol,
+    SessionProtocol,
+)
 from pie_control.http_server.server import HttpServer
 from tests.helpers.guard import HANG_SECONDS
 
@@ -33,6 +42,8 @@ class Wire(asyncio.Transport):
         self.protocol: Any = None
         self.written: list[bytes] = []
         self.closed = False
+        self.reads = True
+        self.unsent = 0
         self.news = asyncio.Event()
 
     def write(self, data: Any) -> None:
@@ -50,12 +61,13 @@ class Wire(asyncio.Transport):
         return self.closed
 
     def get_write_buffer_size(self) -> int:
-        return 0
+        return self.unsent
 
     def pause_reading(self) -> None:
-        pass
+        self.reads = False
 
-    resume_reading = pause_reading
+    def resume_reading(self) -> None:
+        self.reads = True
 
     def set_protocol(self, protocol: asyncio.BaseProtocol) -> None:
         self.protocol = protocol
@@ -189,6 +201,107 @@ async def session(scope: Scope, receive: Receive, send: Send) -> None:
     await send({"type": "websocket.accept"})
     while (await receive())["type"] != "websocket.disconnect":
         pass
+
+
+def in_session(test: Callable[[SessionProtocol, Wire], Coroutine[Any, Any, None]], app: Any = session) -> None:
+    async def run() -> None:
+        wire = connect(app, Connections(9, 9))
+        wire.protocol.data_received(UPGRADE)
+        await wire.until(lambda: statuses(wire) == [b"101"])
+        wire.written.clear()
+        assert isinstance(wire.protocol, SessionProtocol)
+        await test(wire.protocol, wire)
+        wire.protocol.connection_lost(None)
+
+    asyncio.run(asyncio.wait_for(run(), HANG_SECONDS))
+
+
+PING, PONG = b"\x89\x80\0\0\0\0", b"\x8a\0"
+
+
+def test_many_requests_ahead_of_their_answers_end_the_connection() -> None:
+    begun: list[Scope] = []
+
+    async def waits(scope: Scope, receive: Receive, send: Send) -> None:
+        begun.append(scope)
+
+    async def run() -> None:
+        wire = connect(waits, Connections(9, 9))
+        request = b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n"
+        wire.protocol.data_received(request * (1 + MOST_AHEAD))
+        assert not wire.closed
+        wire.protocol.data_received(request * 10_000)
+        assert wire.closed
+        assert len(wire.protocol.pipeline) == MOST_AHEAD
+        assert not wire.written
+
+    asyncio.run(run())
+
+
+def test_many_frames_that_come_at_once_hold_up_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(protocols, "TURN_SECONDS", 0.0)
+
+    async def test(protocol: SessionProtocol, wire: Wire) -> None:
+        protocol.data_received(PING * 10_000)
+        assert b"".join(wire.written).count(PONG) * len(PING) <= PIECE_BYTES
+        assert not wire.reads
+        await wire.until(lambda: b"".join(wire.written) == PONG * 10_000)
+        assert wire.reads
+        protocol.data_received(PING[:3])
+        protocol.data_received(PING[3:])
+        assert b"".join(wire.written) == PONG * 10_001
+
+    in_session(test)
+
+
+def test_messages_that_come_at_once_all_reach_the_session() -> None:
+    """Whatever is paused meanwhile, and resumed."""
+    texts: list[str] = []
+
+    async def takes(scope: Scope, receive: Receive, send: Send) -> None:
+        await receive()
+        await send({"type": "websocket.accept"})
+        while (message := await receive())["type"] != "websocket.disconnect":
+            texts.append(message["text"])
+
+    async def test(protocol: SessionProtocol, wire: Wire) -> None:
+        sent = [str(number).zfill(4) for number in range(5000)]
+        frames = b"".join(b"\x81\x84\0\0\0\0" + text.encode() for text in sent)
+        for begin in range(0, len(frames), 9999):
+            while not wire.reads:
+                await asyncio.sleep(0)
+            protocol.data_received(frames[begin : begin + 9999])
+            assert protocol.queue.qsize() <= PIECE_BYTES // 10 + 2
+        while len(texts) < len(sent):
+            await asyncio.sleep(0)
+        assert texts == sent
+
+    in_session(test, takes)
+
+
+def test_pongs_that_nobody_reads_are_left_out() -> None:
+    async def test(protocol: SessionProtocol, wire: Wire) -> None:
+        wire.unsent = 1
+        protocol.data_received(PING * (MOST_PONGS + 5000))
+        while protocol._rest:
+            await asyncio.sleep(0)
+        assert MOST_PONGS <= b"".join(wire.written).count(PONG) < MOST_PONGS + PIECE_BYTES
+        wire.unsent = 0
+        wire.written.clear()
+        protocol.data_received(PING)
+        assert wire.written == [PONG]
+
+    in_session(test)
+
+
+def test_a_message_of_endless_pieces_ends_the_session() -> None:
+    async def test(protocol: SessionProtocol, wire: Wire) -> None:
+        protocol.data_received(b"\x01\x80\0\0\0\0" + b"\0\x80\0\0\0\0" * (MOST_FRAGMENTS + 5000))
+        await wire.until(lambda: wire.closed)
+        assert len(protocol.frames) == MOST_FRAGMENTS
+        assert wire.written[-1].endswith(SHREDDED.encode())
+
+    in_session(test)
 
 
 def test_a_session_that_its_client_has_closed_keeps_no_other_one_from_ending() -> None:
