@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ..errors import InvalidArgument
 
@@ -50,15 +51,25 @@ def _without_escapes(text: bytes) -> Iterator[bytes]:
             yield piece
 
 
-def depth_of(text: bytes) -> int:
-    """The most brackets and braces that are open at a time, in as much of the text as is JSON; there, quotes that no
-    backslash escapes begin and end strings in turn."""
-    most = level = quotes = 0
+def _levels(text: bytes) -> Iterator[tuple[NDArray[np.int32], NDArray[np.intp]]]:
+    """Piece by piece: how many brackets and braces are open behind each character, in as much of the text as is JSON,
+    and where commas are. There, quotes that no backslash escapes begin and end strings in turn."""
+    level = quotes = 0
     for piece in _without_escapes(text):
         characters = np.frombuffer(piece, np.uint8)
         inside = np.cumsum(characters == ord('"'), dtype=np.int32) + quotes & 1
         steps = _STEP[characters]
         steps[inside == 1] = 0
         levels = np.cumsum(steps, dtype=np.int32) + level
-        most, level, quotes = max(most, int(levels.max())), int(levels[-1]), int(inside[-1])
-    return most
+        yield levels, np.flatnonzero((characters == ord(",")) & (inside == 0))
+        level, quotes = int(levels[-1]), int(inside[-1])
+
+
+def depth_of(text: bytes) -> int:
+    """The most brackets and braces that are open at a time, in as much of the text as is JSON."""
+    return max((int(levels.max()) for levels, _ in _levels(text)), default=0)
+
+
+def members_of(text: bytes) -> int:
+    """At most how many items the list has, or members the object, that a JSON text is: one for each comma."""
+    return 1 + sum(int((levels[commas] == 1).sum()) for levels, commas in _levels(text))

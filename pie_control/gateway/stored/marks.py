@@ -19,8 +19,8 @@ class Fetch(msgspec.Struct):
 
 
 class Store(msgspec.Struct):
-    """Its answer shall be stored. `body`, an object: what is known of it; `input`: what was asked; `previous`: the
-    answer that it goes on from; `background`: its client gets `body` at once."""
+    """Its answer shall be stored. `body`, an object: what is known of it; `input`, a list: what was asked; `previous`:
+    the answer that it goes on from; `background`: its client gets `body` at once."""
 
     id: Id
     body: Raw
@@ -50,7 +50,8 @@ def read_mark(text: str) -> Fetch | Store | Part | None:
         return None
     try:
         said = _decoder.decode(text)
-        if said.served_store is not None and not bytes(said.served_store.body).startswith(b"{"):
+        store = said.served_store
+        if store and not (bytes(store.body).startswith(b"{") and bytes(store.input).startswith(b"[")):
             return None
     except (msgspec.DecodeError, UnicodeEncodeError, RecursionError):
         return None

@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import asyncio
-from collections import deque
 from dataclasses import replace
 
 from ...durable.responses import ResponseRecord
 from ..refusal import Refused
 
 MOST_EVENT_BYTES = 16 << 20
-"""So many characters of the events of one answer are kept: beyond, the oldest go, and none can be asked for later."""
+"""So many bytes of the events of one answer are kept: beyond, the oldest go, and none can be asked for later."""
+EVENT_BYTES = 64
+"""Of an event, beside its characters."""
+SLACK = 16
+"""Where they are too many, this part of the bound is free again."""
+PIECE_CHARACTERS = 64 << 10
+"""Of the events that a reader gets at a time."""
 
 
 class Running:
@@ -20,7 +25,7 @@ class Running:
         self.record = record
         self.error: Refused | None = None
         self.is_cancelled = self.is_over = False
-        self._events: deque[str] = deque()
+        self._events: list[str] = []
         self._first = 0  # the number of the oldest event that is kept
         self._size = 0
         self._news = asyncio.Event()
@@ -41,11 +46,18 @@ class Running:
     def add(self, event: str) -> None:
         """An event has come."""
         self._events.append(event)
-        self._size += len(event)
-        while self._size > MOST_EVENT_BYTES and len(self._events) > 1:
-            self._size -= len(self._events.popleft())
-            self._first += 1
+        self._size += len(event) + EVENT_BYTES
+        if self._size > MOST_EVENT_BYTES:
+            self._drop_oldest()
         self._tell()
+
+    def _drop_oldest(self) -> None:
+        count = 0
+        while self._size > MOST_EVENT_BYTES - MOST_EVENT_BYTES // SLACK and count < len(self._events) - 1:
+            self._size -= len(self._events[count]) + EVENT_BYTES
+            count += 1
+        del self._events[:count]
+        self._first += count
 
     def end(self, body: str, ended: float, error: Refused | None) -> ResponseRecord:
         """It is over. Returns what has to be stored; readers hear of it by `finish`."""
@@ -70,9 +82,15 @@ class Running:
             await self._news.wait()
 
     async def after(self, number: int) -> list[str]:
-        """The events from this number on, one at least; none: it is over. Raises Refused if they are not kept."""
+        """The first events from this number on, one at least; none: it is over. Raises Refused if they are not kept."""
         while self.count <= number and not self.is_over:
             await self._news.wait()
         if number < self._first:
             raise Refused(400, f"the events before {self._first} are not kept: the answer is too long", "events_gone")
-        return [self._events[place] for place in range(number - self._first, len(self._events))]
+        found, size = list[str](), 0
+        for place in range(number - self._first, len(self._events)):
+            found.append(self._events[place])
+            size += len(found[-1]) + EVENT_BYTES
+            if size >= PIECE_CHARACTERS:
+                break
+        return found

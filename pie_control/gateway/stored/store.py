@@ -5,19 +5,22 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import Counter
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Callable, Coroutine, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
 from ...durable.responses import ResponseRecord, Responses
 from ...errors import RateLimited
 from ...inferlets.events import Ended
+from ...services.nesting import members_of
 from ..ending import result_of
 from ..refusal import Refused
 from ..request import ServedRequest
 from .marks import Store, with_end
 from .running import Running
 
+MOST_FETCHES = 8
+"""Times that a program asks for earlier answers: once is enough, and each may be large."""
 MOST_TURNS = 1000
 """Answers before one, which a program gets with it."""
 MOST_CONVERSATION = 64 << 20
@@ -26,6 +29,10 @@ MOST_MARK = 64 << 20
 """Bytes of all parts of what a program says to the server."""
 MOST_MARKS = 256 << 20
 """Bytes of the parts that all programs of a tenant have said, each until its request is answered."""
+MOST_MEMBERS = 10_000
+"""Items of what was asked, and members of an answer: of each an object is made, where it is read."""
+SMALL = 64 << 10
+"""Bytes of an answer that is looked at at once; a larger one on a thread."""
 LOST = "the server ended before the answer did: ask again"
 
 
@@ -57,7 +64,8 @@ class StoredAnswers:
         await self._put(Running(record).end(body, time.time(), None))
 
     async def begin(self, mark: Store, inferlet: str, tenant: str, request: ServedRequest) -> Running:
-        """A program wants its answer stored. Raises Refused if there is one of this identifier."""
+        """A program wants its answer stored. Raises Refused if there is one of this identifier, or it is no answer."""
+        await _check(mark)
         key = tenant, mark.id
         found = self._responses.find_kept(*key)
         if key in self._running or (found is not None and found.ended is not None):
@@ -189,3 +197,16 @@ class StoredAnswers:
         running.is_cancelled = True
         terminate(running.record.inferlet)
         await running.wait_for_end()
+
+
+async def _check(mark: Store) -> None:
+    """Raises Refused for an answer that would take much to read."""
+    parts = bytes(mark.input), bytes(mark.body)
+    is_small = sum(map(len, parts)) <= SMALL
+    count = _most_members(parts) if is_small else await asyncio.to_thread(_most_members, parts)
+    if count > MOST_MEMBERS:
+        raise Refused(413, f"what is to be stored has {count} items or members, more than {MOST_MEMBERS}: store less")
+
+
+def _most_members(parts: Iterable[bytes]) -> int:
+    return max(map(members_of, parts))

@@ -19,7 +19,7 @@ from pie_control.gateway.refusal import Refused
 from pie_control.gateway.request import ServedRequest
 from pie_control.gateway.stored.marks import Fetch, Part, Store, read_mark
 from pie_control.gateway.stored.running import Running
-from pie_control.gateway.stored.store import LOST
+from pie_control.gateway.stored.store import LOST, MOST_FETCHES
 from pie_control.inferlets.events import Ended, Event, LogLine, Message
 from pie_control.inferlets.lifecycle import Status
 from pie_control.registry.entry import Entry
@@ -147,20 +147,25 @@ class ServedResponse(Response):
             return await self._begin_by(inferlet, hold)
 
     async def _begin_by(self, inferlet: Entry, hold: Callable[[str], None]) -> Running | None:
-        stored, tenant, parts = self._gateway.stored, self._api.standing.tenant.name, ""
+        stored, tenant = self._gateway.stored, self._api.standing.tenant.name
+        parts, fetches = "", 0
         while True:
             self._first = event = await self._next(inferlet)
             mark = read_mark(event.text) if isinstance(event, Message) else None
             if isinstance(mark, Part):
                 hold(mark.text)
                 parts += mark.text
-                mark = mark if mark.text else read_mark(parts)
+                if not mark.text:
+                    mark, parts = read_mark(parts), ""
             if mark is None:
                 return None
             self._first = None
             if isinstance(mark, Store):
                 return await stored.begin(mark, inferlet.id, tenant, self._request)
             if isinstance(mark, Fetch):
+                fetches += 1
+                if fetches > MOST_FETCHES:
+                    raise Refused(400, f"the program asks for earlier answers more than {MOST_FETCHES} times")
                 await self._gateway.tell_earlier(mark.id, inferlet, self._api)
 
     async def _store(self, running: Running, inferlet: Entry) -> None:

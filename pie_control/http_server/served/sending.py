@@ -42,6 +42,7 @@ async def send_events(running: Running, number: int, dialect: OpenAi, headers: H
         chunk = b"".join(b"id: %d\n" % place + dialect.event(one, place) for place, one in enumerate(events, number))
         number += len(events)
         await send({"type": "http.response.body", "body": chunk, "more_body": True})
+        await asyncio.sleep(0)  # sending to a fast client never waits
         try:
             events = await _next_events(running, number, send)
         except Refused as error:  # it reads too slowly

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Sequence
 from typing import Annotated, Any
 
+import msgspec
 from fastapi import APIRouter, Header, Query
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
@@ -18,12 +18,22 @@ from pie_control.gateway.stored.running import Running
 from pie_control.gateway.stored.store import StoredAnswers
 
 from ..callers import FromTenant
+from ..messages import encode
 from ..routes.failures import failures
 from .dialects import RESPONSES
 from .sending import JSON, send_events
 
 AFTER = "starting_after"
 MOST_ITEMS = 100
+LISTED: dict[int | str, dict[str, Any]] = {200: {"model": dict[str, Any]}}
+
+
+class _Identified(msgspec.Struct):
+    id: str | None = None
+
+
+_items = msgspec.json.Decoder(list[msgspec.Raw])
+_ids = msgspec.json.Decoder(_Identified)
 
 
 def stored_router(gateway: Gateway) -> APIRouter:
@@ -54,19 +64,24 @@ def _add_looks(router: APIRouter, stored: StoredAnswers) -> None:
             return _json(found.record.body)
         return _Events(found, _number(starting_after, last_event_id))
 
-    @router.get("/{response}/input_items", summary="List what a stored response was asked", responses=failures(404))
+    @router.get(
+        "/{response}/input_items",
+        summary="List what a stored response was asked",
+        response_class=Response,
+        responses=LISTED | failures(404),
+    )
     async def input_items(
         response: str,
         caller: FromTenant,
         limit: Annotated[int, Query(ge=1, le=MOST_ITEMS)] = 20,
         order: Annotated[str, Query(pattern="^(asc|desc)$")] = "desc",
         after: Annotated[str | None, Query(description="Only items behind the one of this `id`.")] = None,
-    ) -> dict[str, Any]:
+    ) -> Response:
         """The items of its own request, the last one first; those of earlier ones belong to earlier responses."""
-        items = json.loads(stored.find(caller.api.standing.tenant.name, response).record.input)
+        items = _items.decode(stored.find(caller.api.standing.tenant.name, response).record.input)
         if order == "desc":
             items.reverse()
-        return _page(items, limit, after)
+        return _json(encode(_page(items, limit, after)).decode())
 
 
 def _add_ends(router: APIRouter, stored: StoredAnswers) -> None:
@@ -90,15 +105,25 @@ def _add_ends(router: APIRouter, stored: StoredAnswers) -> None:
         return _json((await stored.cancel(tenant, response, _ending(caller, "cancelled"))).body)
 
 
-def _page(items: Sequence[Any], limit: int, after: str | None) -> dict[str, Any]:
+def _page(items: Sequence[msgspec.Raw], limit: int, after: str | None) -> dict[str, Any]:
     """A list of OpenAI's. Raises Refused if there is no item `after`."""
-    ids = [one.get("id") for one in items]
-    if after is not None and after not in ids:
-        raise Refused(400, f"no item {after[:80]!r} in this response", None, "after")
-    rest = items[ids.index(after) + 1 :] if after is not None else items
+    rest = items
+    if after is not None:
+        place = next((place for place, one in enumerate(items) if _id_of(one) == after), None)
+        if place is None:
+            raise Refused(400, f"no item {after[:80]!r} in this response", None, "after")
+        rest = items[place + 1 :]
     page = rest[:limit]
-    first, last = (page[0].get("id"), page[-1].get("id")) if page else ("", "")
+    first, last = (_id_of(page[0]), _id_of(page[-1])) if page else ("", "")
     return {"object": "list", "data": page, "first_id": first, "last_id": last, "has_more": len(rest) > len(page)}
+
+
+def _id_of(item: msgspec.Raw) -> str | None:
+    """Nothing else is made of an item: it may be large, and is as its program has written it."""
+    try:
+        return _ids.decode(item).id
+    except msgspec.DecodeError:
+        return None
 
 
 def _json(body: str) -> Response:

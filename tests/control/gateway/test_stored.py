@@ -6,11 +6,13 @@ import asyncio
 
 import pytest
 
-from pie_control.durable.responses import ResponseRecord
+from pie_control.durable.responses import AtOnce, ResponseRecord
 from pie_control.gateway.refusal import Refused
+from pie_control.gateway.request import ServedRequest
 from pie_control.gateway.stored import running
 from pie_control.gateway.stored.marks import Fetch, Store, read_mark, with_end
 from pie_control.gateway.stored.running import Running
+from pie_control.gateway.stored.store import MOST_MEMBERS, StoredAnswers
 from tests.helpers.guard import HANG_SECONDS
 
 MADE = ResponseRecord("alice", "r1", "i1", "/v1/responses", "1", 1.0, None, False, True, "", b"", "[]", "{}", ())
@@ -26,7 +28,8 @@ def test_marks_are_read_and_the_words_of_a_model_are_not() -> None:
     assert (bytes(store.body), bytes(store.input)) == (b'{"status": "in_progress"}', b'["x"]')
     for words in ('{"served_store"', '{"served_fetch": {}}', ' {"served_fetch": {"id": "r1"}}', '{"served_error": {}}'):
         assert read_mark(words) is None
-    assert read_mark('{"served_store": {"id": "r1", "body": 7}}') is None
+    for wrong in ('"body": 7', '"body": {}, "input": {}'):
+        assert read_mark(f'{{"served_store": {{"id": "r1", {wrong}}}}}') is None
 
 
 @pytest.mark.parametrize("number", ["1e999", "1" * 5000])
@@ -56,7 +59,8 @@ def test_readers_follow_from_where_they_want() -> None:
 
 
 def test_events_have_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(running, "MOST_EVENT_BYTES", 3)
+    monkeypatch.setattr(running, "MOST_EVENT_BYTES", 3 + 2 * running.EVENT_BYTES)
+    monkeypatch.setattr(running, "SLACK", 1000)
 
     async def test() -> None:
         made = Running(MADE)
@@ -67,5 +71,43 @@ def test_events_have_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:
             await made.after(0)
         kept = made.end("{}", 2.0, None)
         assert (kept.events, kept.streamed) == ((), False)
+
+    asyncio.run(asyncio.wait_for(test(), HANG_SECONDS))
+
+
+def test_a_reader_gets_many_events_in_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(running, "PIECE_CHARACTERS", 3 * (1 + running.EVENT_BYTES))
+
+    async def test() -> None:
+        made = Running(MADE)
+        for event in "abcdefg":
+            made.add(event)
+        made.finish()
+        assert [await made.after(number) for number in (0, 3, 6, 7)] == [["a", "b", "c"], ["d", "e", "f"], ["g"], []]
+
+    asyncio.run(asyncio.wait_for(test(), HANG_SECONDS))
+
+
+@pytest.mark.parametrize(
+    ("body", "items", "is_stored"),
+    [
+        ("{}", "[]", True),
+        ('{"a": [' + "1," * 20_000 + "1]}", '["' + "," * 20_000 + '"]', True),
+        ("{}", "[" + "{}," * (MOST_MEMBERS - 1) + "{}]", True),
+        ("{}", "[" + "{}," * MOST_MEMBERS + "{}]", False),
+        ("{" + ",".join(f'"{key}": 1' for key in range(MOST_MEMBERS + 1)) + "}", "[]", False),
+    ],
+)
+def test_what_is_stored_has_no_more_members_than_can_be_read(body: str, items: str, is_stored: bool) -> None:
+    async def test() -> None:
+        stored = StoredAnswers(AtOnce.responses(1.0, 1 << 30))
+        mark = read_mark(f'{{"served_store": {{"id": "r1", "body": {body}, "input": {items}}}}}')
+        assert isinstance(mark, Store)
+        begins = stored.begin(mark, "i1", "alice", ServedRequest("/v1/responses", "r1", b"{}", "", False))
+        if is_stored:
+            assert (await begins).record.input == items
+        else:
+            with pytest.raises(Refused, match="more than 10000"):
+                await begins
 
     asyncio.run(asyncio.wait_for(test(), HANG_SECONDS))
