@@ -11,12 +11,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from pie_control.errors import PieError
-from pie_inference.options import add_arguments, option_fields, to_arguments
-
-
-def add_model_settings(parser: argparse.ArgumentParser) -> None:
-    """Adds the options that say how to serve a model."""
-    add_arguments(parser)
+from pie_inference.options import option_fields, to_arguments
 
 
 def inspect(what: str, options: argparse.Namespace, models: Sequence[str], more: Sequence[str] = ()) -> Any:

@@ -8,8 +8,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from pie_inference.amounts import amount
+from pie_inference.options import add_arguments as add_model_settings
 
-from ..inspection import add_model_settings, count, inspect
+from ..inspection import count, inspect
 from ..tables import format_table
 from ..terminal import write_line
 

@@ -7,8 +7,8 @@ import os
 import sys
 
 from pie_control.errors import ConfigError
+from pie_inference.options import add_arguments as add_model_settings
 
-from ..inspection import add_model_settings
 from ..server_options import TUPLE_METAVARS
 
 NAME = "worker"
