@@ -16,22 +16,18 @@ class About(NamedTuple):
     id: str
     tenant: str
     program: str
-    parent: str | None
-    host: int
     created: float
 
 
 class Now(NamedTuple):
-    """What changes. `waits_since` and `ended` are in seconds since the epoch. `tokens_run` are inputs of forwards, and
-    `tokens_generated` were chosen for it, both since somebody has begun to look; `pages` it holds now."""
+    """What changes. `waits_since` and `ended` are in seconds since the epoch; `tokens_generated` since somebody has
+    begun to look."""
 
     status: str
     waits_for: str
     waits_since: float
-    tokens_run: int
     tokens_generated: int
     pages: int
-    embeds: int
     cpu_seconds: float
     ended: float
 

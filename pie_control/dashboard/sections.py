@@ -32,8 +32,6 @@ def worker_section(
         return found
     counts = replica.statistics()
     return found | {
-        "restarts": replica.life.restarts,
-        "inferlets": counts.inferlets,
         "queues": {
             "waiting": counts.queues_waiting,
             "ready": counts.queues_ready,
@@ -44,14 +42,9 @@ def worker_section(
         "commands_waiting": counts.commands_waiting,
         "runs": counts.runs,
         "waves": counts.waves,
-        "waves_in_flight": counts.waves_in_flight,
-        "input_tokens": counts.input_tokens,
-        "worker_seconds": round(counts.worker_seconds, 3),
         "evictions": counts.evictions,
-        "commands": counts.commands,
         "embeds": [counts.embeds.used, counts.embeds.total],
         "states": [counts.states.used, counts.states.total],
-        "exports": counts.exports,
     }
 
 
@@ -81,8 +74,6 @@ def host_section(host: HostStatistics) -> dict[str, Any]:
         "inferlets": host.inferlets,
         "memory_bytes": host.memory_bytes,
         "guest_seconds": round(host.guest_seconds, 3),
-        "turns": host.turns,
-        "preemptions": host.preemptions,
         "warm": [host.warm, host.warm_wanted],
     }
 

@@ -135,11 +135,11 @@ class Viewer:
         return self._dashboard.registry.newest(self._tenant, MOST_INFERLETS, MOST_ENDED, self._since)
 
     def _inferlets(self, known: Mapping[Owner, Entry]) -> dict[Owner, Now]:
-        run, generated = self._dashboard.watch.run.get, self._dashboard.watch.generated.get
+        generated = self._dashboard.watch.generated.get
         waits, found, told, states = self._waits.get, {}, self._deltas.inferlets, {}
         for number, entry in known.items():
-            tokens = run(number, 0), generated(number, 0)
-            state = (entry.status, waits(number), *tokens, entry.pages, entry.embeds, entry.cpu_seconds, entry.ended)
+            tokens = generated(number, 0)
+            state = (entry.status, waits(number), tokens, entry.pages, entry.cpu_seconds, entry.ended)
             states[number] = state
             if self._states.get(number) == state:  # most of them: they wait
                 found[number] = told[number]
@@ -148,7 +148,7 @@ class Viewer:
             if entry.ended is None and (wait := waits(number)) is not None and wait.what:
                 what, since = wait.what, wait.seconds
             cpu, ended = round(entry.cpu_seconds, 3), entry.ended or 0.0
-            found[number] = Now(entry.status, what, since, *tokens, entry.pages, entry.embeds, cpu, ended)
+            found[number] = Now(entry.status, what, since, tokens, entry.pages, cpu, ended)
         self._states = states
         return found
 
@@ -201,7 +201,6 @@ class Viewer:
                 "all": mine is None,
                 "running": running,
                 "launched": counts.launched if mine is None else None,
-                "ended": counts.ended if mine is None else None,
             },
         }
 
@@ -212,5 +211,4 @@ def _has_lane(entry: Entry | None, since: float) -> bool:
 
 
 def _about(entry: Entry) -> About:
-    tenant = entry.standing.tenant.name
-    return About(entry.id, tenant, entry.program.title, entry.parent, entry.host, round(entry.created, 3))
+    return About(entry.id, entry.standing.tenant.name, entry.program.title, round(entry.created, 3))

@@ -1,6 +1,6 @@
 // What is known of the server: the deltas of /v1/dashboard, one after the other.
-const ABOUT = ["id", "tenant", "program", "parent", "host", "created"];
-const NOW = ["status", "waits_for", "waits_since", "tokens_run", "generated", "pages", "embeds", "cpu", "ended"];
+const ABOUT = ["id", "tenant", "program", "created"];
+const NOW = ["status", "waits_for", "waits_since", "generated", "pages", "cpu", "ended"];
 const WAVE = ["model", "worker", "begin", "seconds", "tokens", "total", "commands"];
 export const WINDOW = 10; // seconds of waves
 const MOST_WAVES = 4000;

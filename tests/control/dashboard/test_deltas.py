@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pie_control.dashboard.deltas import About, Deltas, Now, WaveRow
 
-ABOUT = About("i1", "alice", "chat", None, 0, 1.0)
-RUNS = Now("running", "", 0.0, 10, 2, 3, 1, 0.5, 0.0)
+ABOUT = About("i1", "alice", "chat", 1.0)
+RUNS = Now("running", "", 0.0, 2, 3, 0.5, 0.0)
 MORE = RUNS._replace(tokens_generated=3)
 
 
