@@ -36,7 +36,7 @@ from ..support.server import serving
 
 DEMO = "demo"
 MODELS = (*SHIPPED, LLAMA_160M, LLAMA_1B)
-PROGRAMS: dict[str, tuple[str, ...]] = {"stream": (), "piped": ("--piped",)}
+PROGRAMS: dict[str, tuple[str, ...]] = {"stream": (), "piped": ("--way=piped",)}
 PAGES = 2048
 WARM_UP_TOKENS = 8
 NAMES = ("Tom", "Anna", "Ben", "Lily", "Max", "Sue", "Sam", "Mia")

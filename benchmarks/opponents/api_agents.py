@@ -43,6 +43,10 @@ class ApiTask:
     written: int
     result: list[int]
 
+    @property
+    def prompt(self) -> list[int]:
+        return [*self.system, *(token for doc in self.docs for token in doc), *self.query]
+
 
 def make_task(apis: Apis, number: int) -> ApiTask:
     """The task of an agent. The APIs that are not popular are dealt like cards, and shuffled when all are dealt: so
@@ -65,7 +69,7 @@ def make_task(apis: Apis, number: int) -> ApiTask:
 
 async def plain(sides: Sides, task: ApiTask, call: Call) -> int:
     """Waits for each text, and for the result of its call."""
-    prompt = [*task.system, *(token for doc in task.docs for token in doc), *task.query]
+    prompt = task.prompt
     for _ in task.docs:
         choice = await sides.complete(prompt, task.tokens)
         await call()
@@ -76,8 +80,7 @@ async def plain(sides: Sides, task: ApiTask, call: Call) -> int:
 
 async def on_sight(sides: Sides, task: ApiTask, call: Call) -> int:
     """Streams each text, and calls as soon as the call is written; waits for results at the end only."""
-    prompt = [*task.system, *(token for doc in task.docs for token in doc), *task.query]
-    calls = []
+    prompt, calls = task.prompt, []
     for _ in task.docs:
         tokens: list[int] = []
         called = False

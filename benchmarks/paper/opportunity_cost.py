@@ -107,17 +107,15 @@ async def _ways(plan: Plan, loop: ClosedLoop, client: Client, completions: Compl
         _, times = await run_server(completions, prompts, tokens)
         return 1e3 * together(times) if tokens == plan.tokens else 0.0  # a warm-up is too short to tell
 
-    async def program(way: str) -> Turn:
-        text = source("paper/ways").replace(b'WAY = "run"', f'WAY = "{way}"'.encode())
-        uploaded = await client.upload(text, f"ways-{way}")
+    uploaded = await client.upload(source("generate"), "generate")
 
+    def program(way: str) -> Turn:
         async def turn(tokens: int) -> float:
-            return (await run_inferlets(client, uploaded, prompts, tokens)).together
+            return (await run_inferlets(client, uploaded, prompts, tokens, f"--way={way}")).together
 
         return turn
 
-    programs = {RUN: await program("run"), STEPS: await program("steps"), DISTS: await program("dists")}
-    return {LOOP: in_loop, SERVER: at_server, **programs}
+    return {LOOP: in_loop, SERVER: at_server, RUN: program("run"), STEPS: program("steps"), DISTS: program("dists")}
 
 
 def rows_of(model: str, ways: list[str], rounds: list[list[float]]) -> list[Row]:

@@ -1,5 +1,6 @@
-"""Sends greedy tokens behind a prompt, given as a message: a JSON list of tokens. It reads each piece of text and sends
-it, or, if `piped`, sleeps while they go to the client."""
+"""Sends greedy tokens behind a prompt, given as a message: a JSON list of tokens. `way`: `run` reads each piece of text
+of one call for all tokens, and sends it; `piped` sleeps while they go to the client; `steps` makes a call for each;
+`dists` reads each distribution, and chooses."""
 
 import json
 from typing import Any
@@ -8,15 +9,17 @@ from inferlet_sdk import Args, Context, IgnoreStopTokens, inferlet
 
 
 @inferlet
-async def main(args: Args, max_tokens: int, piped: bool = False) -> dict[str, Any]:
+async def main(args: Args, max_tokens: int, way: str = "run") -> dict[str, Any]:
     args.send("here")
     ctx = Context(args.model).fill(json.loads(await args.receive()))
     await ctx.flush()
     args.send("ready")
     await args.receive()
-    generation = ctx.generate(max_tokens, stop=IgnoreStopTokens())
+    if way == "dists":
+        return await by_dists(args, ctx, max_tokens)
+    generation = ctx.generate(max_tokens, stop=IgnoreStopTokens(), run_ahead=way != "steps")
     counts = []  # tokens at each message: special tokens, and tokens that end within a character, give no text
-    if piped:
+    if way == "piped":
         await args.stream(generation)
     else:
         async for piece in generation:
@@ -25,3 +28,12 @@ async def main(args: Args, max_tokens: int, piped: bool = False) -> dict[str, An
     args.send("")  # so that the client always sees the last token
     counts.append(len(generation.tokens))
     return {"counts": counts, "tokens": generation.tokens}
+
+
+async def by_dists(args: Args, ctx: Context, max_tokens: int) -> dict[str, Any]:
+    tokens: list[int] = []
+    for _ in range(max_tokens):
+        tokens.append((await ctx.next_dist()).max_index())
+        ctx.fill(tokens[-1:])
+        args.send("token")
+    return {"counts": list(range(1, max_tokens + 1)), "tokens": tokens}

@@ -33,14 +33,19 @@ async def main(
     elif n == 1:
         await context.generate_until(IgnoreStopTokens(), tokens)
     else:
-        await context.flush()
-        texts = [context.fork() for _ in range(n)]
-        samplers = [Sampler(seed=number) for number in range(n)]
-        pairs = zip(texts, samplers, strict=True)
-        await gather(*(one.generate_until(IgnoreStopTokens(), tokens, sampler=sampler) for one, sampler in pairs))
+        texts = await sampled(context, tokens, range(n))
     if show:
         return [list(one.tokens[len(prompt) :]) for one in texts]
     return sum(len(one) - len(prompt) for one in texts)
+
+
+async def sampled(context: Context, tokens: int, seeds: range) -> list[Context]:
+    """A fork for each seed, which has generated."""
+    await context.flush()
+    forks = [context.fork() for _ in seeds]
+    pairs = zip(forks, (Sampler(seed=seed) for seed in seeds), strict=True)
+    await gather(*(one.generate_until(IgnoreStopTokens(), tokens, sampler=sampler) for one, sampler in pairs))
+    return forks
 
 
 async def skeleton(context: Context, tokens: int, headings: list[list[int]]) -> int:
@@ -54,15 +59,7 @@ async def skeleton(context: Context, tokens: int, headings: list[list[int]]) -> 
 async def tree(context: Context, tokens: int, branches: int) -> int:
     """At each of as many levels as branches, several thoughts of which one is kept."""
     for level in range(branches):
-        await context.flush()
-        thoughts = [context.fork() for _ in range(branches)]
-        seeds = [branches * level + number for number in range(branches)]
-        await gather(
-            *(
-                one.generate_until(IgnoreStopTokens(), tokens, sampler=Sampler(seed=seed))
-                for one, seed in zip(thoughts, seeds, strict=True)
-            )
-        )
+        thoughts = await sampled(context, tokens, range(branches * level, branches * (level + 1)))
         context = thoughts[level]
     return tokens * branches * branches
 
@@ -88,11 +85,7 @@ async def graph(shared: Context, tokens: int, headings: list[list[int]], tries: 
 
     async def best(asked: list[int]) -> list[int]:
         async with shared.fork().fill(asked) as call:
-            await call.flush()
-            found = [call.fork() for _ in range(tries)]
-            samplers = [Sampler(seed=number) for number in range(tries)]
-            pairs = zip(found, samplers, strict=True)
-            await gather(*(one.generate_until(IgnoreStopTokens(), tokens, sampler=sampler) for one, sampler in pairs))
+            found = await sampled(call, tokens, range(tries))
             return list(found[0].tokens[-tokens:])
 
     parts = await gather(*(best(heading) for heading in headings))
