@@ -33,7 +33,7 @@ import torch
 from ..support.processes import run_group
 from . import plan as plans
 from .plan import Plan
-from .results import Measured, log, read, read_problems
+from .results import Measured, log, read
 from .shapes import SHAPES, write_checkpoint
 
 FULL, QUICK, TINY = plans.FULL, plans.QUICK, plans.TINY
@@ -74,9 +74,9 @@ async def run(plan: Plan) -> list[Row]:
         try:
             with _checkpoint(model) as folder:
                 for part in plan.parts:
-                    measured, problems = await _measure(part, model, folder, plan, end)
+                    measured, problem = await _measure(part, model, folder, plan, end)
                     found += measured
-                    left_out += [(model, part, problem) for problem in problems]
+                    left_out += [(model, part, problem)] if problem else []
         except OSError as error:
             left_out.append((model, "checkpoint", str(error)))
     for each in left_out:
@@ -94,10 +94,13 @@ def passed(rows: Sequence[Row]) -> bool:
 
 def _row(found: Measured, plan: Plan, bandwidth: float) -> Row:
     """A row. It has no time if that is less than the bound, which no measurement can be."""
+    if found.tpot_ms is None:
+        log(f"{found.model}: {found.way}: {found.concurrent} at once: {found.note}")
     bound = 1e3 * SHAPES[found.model].step_bytes(found.concurrent, plan.context) / bandwidth
     read_gb_s = round(bandwidth / 1e9, 3)
-    if found.tpot_ms < bound:
-        note = f"{found.tpot_ms} ms, in which memory cannot be read: something else was measured"
+    if found.tpot_ms is None or found.tpot_ms < bound:
+        impossible = f"{found.tpot_ms} ms, in which memory cannot be read: something else was measured"
+        note = found.note if found.tpot_ms is None else impossible
         return Row(found.model, found.way, found.concurrent, None, None, round(bound, 4), None, read_gb_s, note)
     return Row(
         **asdict(found), bound_ms=round(bound, 4), share_of_bound=round(bound / found.tpot_ms, 3), read_gb_s=read_gb_s
@@ -114,10 +117,10 @@ def _obstacle(part: str, end: float) -> str | None:
     return "no time left" if end - time.monotonic() < LEAST_SECONDS else None
 
 
-async def _measure(part: str, model: str, folder: Path, plan: Plan, end: float) -> tuple[list[Measured], list[str]]:
-    """Runs a part in a process. Returns its rows, also if it fails after a while, and the reasons for missing rows."""
+async def _measure(part: str, model: str, folder: Path, plan: Plan, end: float) -> tuple[list[Measured], str]:
+    """Runs a part in a process. Returns its rows, also if it fails after a while, and why some are missing."""
     if obstacle := _obstacle(part, end):
-        return [], [obstacle]
+        return [], obstacle
     words = [sys.executable, "-m", __name__, part, model, str(folder), msgspec.json.encode(plan).decode()]
     log(f"{model}: {part} ...")
     with tempfile.TemporaryFile("w+") as output, tempfile.TemporaryFile("w+") as errors:
@@ -125,8 +128,8 @@ async def _measure(part: str, model: str, folder: Path, plan: Plan, end: float) 
         output.seek(0)
         errors.seek(0)
         told, tail = output.read(), errors.read()[-1500:]
-    failure = [] if code == 0 else ["out of time" if code is None else f"ended with {code}: {tail}"]
-    return read(told), read_problems(told) + failure
+    failure = "" if code == 0 else "out of time" if code is None else f"ended with {code}: {tail}"
+    return read(told), failure
 
 
 def _run_part(part: str, model: str, folder: str, plan: str) -> None:

@@ -8,18 +8,17 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 
 MARK = "RESULT "
-PROBLEM = "PROBLEM "
 
 
 @dataclass(frozen=True)
 class Measured:
-    """One way to decode `concurrent` sequences of one model."""
+    """One way to decode `concurrent` sequences of one model. Without a time, it could not be: `note` says why."""
 
     model: str
     way: str
     concurrent: int
-    tpot_ms: float  # time between two tokens of a sequence
-    tokens_per_second: float  # of all sequences
+    tpot_ms: float | None  # time between two tokens of a sequence
+    tokens_per_second: float | None  # of all sequences
     note: str = ""
 
 
@@ -39,16 +38,6 @@ def tell(rows: Sequence[Measured]) -> None:
 def read(output: str) -> list[Measured]:
     """The rows that a part sent."""
     return [Measured(**json.loads(line[len(MARK) :])) for line in output.splitlines() if line.startswith(MARK)]
-
-
-def tell_problem(text: str) -> None:
-    """Reports rows that could not be measured, and why."""
-    print(PROBLEM + " ".join(text.split()), flush=True)
-
-
-def read_problems(output: str) -> list[str]:
-    """The problems that a part reported."""
-    return [line[len(PROBLEM) :] for line in output.splitlines() if line.startswith(PROBLEM)]
 
 
 def log(text: str) -> None:

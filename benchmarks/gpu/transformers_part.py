@@ -14,7 +14,7 @@ import torch
 
 from ..support.samples import together
 from .plan import Plan, prompts
-from .results import log, row, tell, tell_problem
+from .results import Measured, log, row, tell
 from .shapes import SHAPES
 
 WAY = "transformers"
@@ -34,7 +34,7 @@ def run(model: str, folder: Path, plan: Plan) -> None:
         try:
             tell([row(model, WAY, concurrent, _measure(model, loaded, concurrent, plan))])
         except Exception as error:  # the other numbers go on in any case
-            tell_problem(f"{concurrent} at once: {error}")
+            tell([Measured(model, WAY, concurrent, None, None, " ".join(str(error).split()))])
 
 
 def _measure(model: str, loaded: Any, concurrent: int, plan: Plan) -> float:

@@ -19,7 +19,7 @@ from safetensors.torch import load_file
 
 from benchmarks.gpu import gpu_bench
 from benchmarks.gpu.plan import PARTS
-from benchmarks.gpu.results import Measured, read, read_problems, row, tell, tell_problem
+from benchmarks.gpu.results import Measured, read, row, tell
 from benchmarks.gpu.shapes import SHAPES, write_checkpoint
 from testing.checkpoints import tensor_shapes
 
@@ -58,6 +58,8 @@ def test_a_time_below_the_bound_is_no_measurement() -> None:
     assert (above.tpot_ms, above.note) == (1e-3, "")
     assert (below.tpot_ms, below.tokens_per_second, below.share_of_bound) == (None, None, None)
     assert "memory cannot be read" in below.note
+    none = gpu_bench._row(replace(found, tpot_ms=None, note="it fails"), gpu_bench.TINY, bandwidth=1e12)
+    assert (none.tpot_ms, none.share_of_bound, none.note) == (None, None, "it fails")
 
 
 def test_a_machine_with_a_gpu_needs_few_packages() -> None:
@@ -106,10 +108,12 @@ def test_a_step_reads_all_weights_but_the_input_embeddings() -> None:
 
 
 def test_what_a_part_tells_is_read(capsys: pytest.CaptureFixture[str]) -> None:
-    rows = [row("m", "w", 8, 0.004), Measured("m", "v", 1, 1.0, 2.0, "a note")]
+    rows = [
+        row("m", "w", 8, 0.004),
+        Measured("m", "v", 1, 1.0, 2.0, "a note"),
+        Measured("m", "v", 2, None, None, "a\nb"),
+    ]
     tell(rows)
-    tell_problem("two\nlines")
     output = "noise\n" + capsys.readouterr().out
     assert read(output) == rows
     assert (rows[0].tpot_ms, rows[0].tokens_per_second) == (4.0, 2000.0)
-    assert read_problems(output) == ["two lines"]
