@@ -11,8 +11,7 @@ import inspect
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
-from types import MappingProxyType
-from typing import Any, ClassVar, Generic, NamedTuple, TypeVar
+from typing import Any, ClassVar, Concatenate, Generic, NamedTuple, ParamSpec, TypeVar
 
 from pie_control import errors
 from pie_control.ids import Owner
@@ -209,7 +208,7 @@ class WaveContext(NamedTuple):
 
 C = TypeVar("C", bound=WorkerCommand)
 L = TypeVar("L", bound=LongCommand)
-B = TypeVar("B", bound="Batch[Any]")
+P = ParamSpec("P")
 
 
 class Batch(Generic[C]):
@@ -352,26 +351,17 @@ class Call:
         return names if self.value is None else names[:-1]
 
 
-def define(
-    module: str,
-    issue: Callable[..., Any] | None = None,
-    *,
-    value: type[Any] | None = None,
-    more_values: tuple[type[Any], ...] = (),
-    result_bytes: Callable[..., int | None] | None = None,
-    argument_bytes: Callable[..., int] | None = None,
-    handles: Mapping[str, Handle] = MappingProxyType({}),
-    needs: Mapping[str, str] = MappingProxyType({}),
-    most: Mapping[str, int] = MappingProxyType({}),
-    run: RunOf | None = None,
-    waits: Callable[[AddressSpace, int], int] | None = None,
-    stage: Stage = Stage.CONTROL,
-    new_batch: type[Batch[Any]] | None = None,
-) -> Call:
-    """The record of the call whose room is `module`: calls.<interface>.<name>."""
-    *_, interface, name = module.split(".")
-    sizes = result_bytes, argument_bytes
-    call = Call(name, interface, issue, value, more_values, *sizes, handles, needs, most, run, waits, stage, new_batch)
-    if new_batch is not None:
-        new_batch.call = call
-    return call
+def _of_room(make: Callable[Concatenate[str, str, P], Call]) -> Callable[Concatenate[str, P], Call]:
+    """What makes the record of the call whose room is the module calls.<interface>.<name>."""
+
+    def define(module: str, /, *fields: P.args, **others: P.kwargs) -> Call:
+        *_, interface, name = module.split(".")
+        call = make(name, interface, *fields, **others)
+        if call.new_batch is not None:
+            call.new_batch.call = call
+        return call
+
+    return define
+
+
+define = _of_room(Call)
