@@ -124,7 +124,7 @@ class _Timed:
 
 
 class _Probe:
-    """Runs waves on a worker. Keys and values are the zeros of fresh pages; attention takes as long on them."""
+    """Runs waves on a worker. Keys, values and states are the zeros of fresh pages; kernels take as long on them."""
 
     def __init__(self, worker: Worker, model: ModelDescription, costs: Costs, budget: float) -> None:
         self._worker = worker
@@ -132,12 +132,17 @@ class _Probe:
         self._costs = costs
         self._budget = budget
 
+    @property
+    def _has_states(self) -> bool:
+        return self._model.num_states > 0
+
     def decode(self, sequences: int) -> _Timed:
         """Times a wave that decodes one token of each sequence."""
         _tell(f"decoding {sequences} at a time")
         context = min(CONTEXT, self._model.max_context // 2)
         sequences = min(sequences, self._model.num_pages // -(-(context + 1) // self._model.page_size))
-        batch = DecodeBatch(sequences, context + 1, self._model.page_size)
+        sequences = min(sequences, self._model.num_states) if self._has_states else sequences
+        batch = DecodeBatch(sequences, context + 1, self._model.page_size, has_states=self._has_states)
         seconds = self._median(lambda: self._run(batch.embed(), batch.forward(context), batch.sample()), DECODE_SECONDS)
         keys = sequences * context * self._model.page_bytes // self._model.page_size
         operations = self._costs.operations(sequences, sequences)
@@ -148,7 +153,7 @@ class _Probe:
         capacity = self._model.num_pages * self._model.page_size
         tokens = min(PREFILL, self._model.max_batch_tokens, self._model.max_context, capacity)
         _tell(f"reading a prompt of {tokens} tokens")
-        batch = DecodeBatch(1, tokens, self._model.page_size)
+        batch = DecodeBatch(1, tokens, self._model.page_size, has_states=self._has_states)
         embed = batch.embed_prompt([n % self._model.vocab_size for n in range(tokens)])
         seconds = self._median(lambda: self._run(embed, batch.prefill(0, tokens)), PREFILL_SECONDS)
         operations = self._costs.operations(tokens, 0)

@@ -11,13 +11,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..protocol import Array, EmbedTxt, Forward, Sample
+from ..recurrence.interface import NONE
 
 
 class DecodeBatch:
-    """Makes batches for `rows` sequences of at most `length` tokens, each in consecutive pages of its own."""
+    """Makes batches for `rows` sequences of at most `length` tokens, each in consecutive pages of its own, and with a
+    state in a slot of its own if the model keeps some."""
 
-    def __init__(self, rows: int, length: int, page_size: int) -> None:
-        self._rows = rows
+    def __init__(self, rows: int, length: int, page_size: int, *, has_states: bool = False) -> None:
+        self._rows, self._has_states = rows, has_states
         self._page_size = page_size
         self._pages_each = -(-length // page_size)
         self._inputs, self._outputs = np.arange(2 * rows, dtype=np.int32).reshape(2, rows)
@@ -69,7 +71,14 @@ class DecodeBatch:
             dense=np.ones(rows, np.bool_),
             out_rows=out_rows,
             out_embeds=self._outputs[first:last],
+            **(self._states(indptr, first, last, begin) if self._has_states else {}),
         )
+
+    def _states(self, indptr: Array, first: int, last: int, begin: int) -> dict[str, Array]:
+        slots = np.arange(first, last, dtype=np.int32)
+        writes = np.full(indptr[-1], NONE, np.int32)
+        writes[indptr[1:] - 1] = slots
+        return {"state_reads": slots if begin else np.full_like(slots, NONE), "state_writes": writes}
 
 
 def _greedy(embeds: Array, indptr: Array) -> Sample:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,9 @@ from safetensors.torch import load_file, save_file
 from pie_inference.config import WorkerConfig
 from pie_inference.device.ranks import SingleRank, run_ranks
 from pie_inference.errors import CheckpointError, ConfigError
+from pie_inference.inspection import measure as measuring
 from pie_inference.inspection.checkup import check_up
+from pie_inference.inspection.rates import Rates
 from pie_inference.models.families import qwen3_5
 from pie_inference.models.registry import read_architecture
 from pie_inference.protocol import RunWave, SwapOut
@@ -289,3 +292,10 @@ def test_runs_whose_states_a_failed_batch_has_changed_fail(
     monkeypatch.undo()
     [found] = driver.logprobs(Extend(new, [5]), vocab_size=VOCAB)
     assert_close(found, oracle.expected([*other, 5])[-1:])
+
+
+def test_its_speed_is_measured(oracle: StateOracle, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of as many texts as there are states for."""
+    monkeypatch.setattr(measuring, "measure_rates", lambda *_, **__: Rates(1e9, 1e9))
+    found = measuring.measure(replace(oracle.config, states=2), sequences=(1, 8), budget=0.001)
+    assert [(speed.work, speed.sequences) for speed in found.speeds] == [("prefill", 1), ("decode", 1), ("decode", 2)]
