@@ -53,7 +53,7 @@ def model_costs(checkpoint: Checkpoint, config: Mapping[str, Any], dtype: torch.
         return sum(tensor_bytes(tensor, size, quantization) for tensor, size in zip(tensors, sizes, strict=True))
 
     def numbers(tensors: list[StoredTensor]) -> int:
-        return sum(tensor.numel for tensor in tensors)
+        return sum(tensor.parameters for tensor in tensors)
 
     return Costs(
         layer_bytes=nbytes(parts["layer"]),

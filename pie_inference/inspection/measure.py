@@ -16,9 +16,6 @@ from ..assembly.plan import make_plan, read_model
 from ..config import WorkerConfig
 from ..device.ranks import SingleRank
 from ..errors import InferenceError
-from ..json_files import read_json
-from ..loading.checkpoint import Checkpoint
-from ..loading.hub import find_folder
 from ..protocol import EmbedTxt, Forward, ModelDescription, RunWave, Sample
 from ..serving.worker import Worker
 from ..trials.batches import DecodeBatch
@@ -68,14 +65,16 @@ class Measurement:
 def measure(config: WorkerConfig, sequences: tuple[int, ...] = SEQUENCES, budget: float = 1.0) -> Measurement:
     """Measures the model of `config`. `budget` scales the time it takes. Raises InferenceError if the model cannot be
     served."""
-    plan = make_plan(config, read_model(config), SingleRank())  # before the weights take their memory
+    files = read_model(config)
+    plan = make_plan(config, files, SingleRank())  # before the weights take their memory
     _tell("loading")
     started = time.perf_counter()
     worker = Worker(config)
     load_seconds = time.perf_counter() - started
     description = worker.describe()[0]
     device, dtype = torch.device(description.device), getattr(torch, description.dtype)
-    probe = _Probe(worker, description, _costs(config, dtype), budget)
+    costs = model_costs(files.checkpoint, files.raw_config, dtype, config.quantization)
+    probe = _Probe(worker, description, costs, budget)
     speeds = [probe.prefill(), *map(probe.decode, sequences)]
     peak = _peak_bytes(device)
     _tell("measuring memory and matrix products")
@@ -95,11 +94,6 @@ def measure(config: WorkerConfig, sequences: tuple[int, ...] = SEQUENCES, budget
         peak_bytes=peak,
         speeds=tuple(speed.against(rates) for speed in speeds),
     )
-
-
-def _costs(config: WorkerConfig, dtype: torch.dtype) -> Costs:
-    folder = find_folder(config.model)
-    return model_costs(Checkpoint(folder), read_json(folder / "config.json"), dtype, config.quantization)
 
 
 @dataclass(frozen=True)

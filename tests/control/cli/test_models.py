@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import torch
+from safetensors.torch import save_file
 
 from pie_control.cli.main import main
 from pie_inference.amounts import amount
@@ -19,6 +20,7 @@ from pie_inference.inspection import rates
 from pie_inference.inspection.checkup import check_up
 from pie_inference.inspection.costs import model_costs
 from pie_inference.loading.checkpoint import Checkpoint
+from pie_inference.loading.quantized.choose import find_scheme
 from pie_inference.loading.weight_sizes import weight_bytes
 from pie_inference.serving.worker import Worker
 from testing.checkpoints import make_checkpoint
@@ -80,8 +82,6 @@ def test_costs_of_a_dense_model(tmp_path: Path, dtype: torch.dtype) -> None:
 
 
 def test_costs_of_experts(tmp_path: Path) -> None:
-    from safetensors.torch import save_file
-
     tensors = {
         "model.embed_tokens.weight": torch.zeros(10, 4),
         "lm_head.weight": torch.zeros(10, 4),
@@ -96,6 +96,25 @@ def test_costs_of_experts(tmp_path: Path) -> None:
     assert costs.read_bytes(1000) == pytest.approx(4 * (32 + 40 + 8 * 64))
     head, experts = 40 + 4 * 10, 512 + 4 * 128
     assert weight_bytes(Checkpoint(tmp_path).tensors(), torch.float32, "int8") == 4 * (40 + 32) + head + experts
+
+
+def test_costs_of_quantized_weights(tmp_path: Path) -> None:
+    """Each weight counts, in the bytes that it has in the file; of what is left out nothing does."""
+    packed = torch.zeros(4, 16, dtype=torch.int32)  # eight of 4 bits in a number
+    layer = "model.layers.0.mlp.up_proj"
+    tensors = {
+        f"{layer}.qweight": packed,
+        f"{layer}.qzeros": torch.zeros(1, 2, dtype=torch.int32),
+        f"{layer}.scales": torch.zeros(1, 16, dtype=torch.float16),
+        f"{layer}.g_idx": torch.zeros(32, dtype=torch.int32),
+        "visual.patch.weight": torch.zeros(64, 64),
+    }
+    save_file(tensors, tmp_path / "model.safetensors")
+    quantized = {"quantization_config": {"quant_method": "gptq", "bits": 4, "group_size": 32}}
+    checkpoint = Checkpoint(tmp_path, find_scheme(tmp_path, quantized), ("visual.",))
+    costs = model_costs(checkpoint, {}, torch.bfloat16, "none")
+    assert costs.layer_numbers == 32 * 16
+    assert costs.layer_bytes == pytest.approx(4 * 64 + 2 * 4 + 2 * 16, rel=0.1)
 
 
 def test_measuring_runs_the_worker(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
