@@ -84,7 +84,8 @@ def _flashinfer(needed: Requirements, cache: KvCache) -> AttentionBackend:
 
     backend = FlashInferAttention(cache, needed.num_heads, needed.specs, library.load())
     try:
-        backend.compile()
+        with library.telling_time("FlashInfer's kernels of attention"):
+            backend.compile()
     except Exception as error:  # of compilers, files and drivers, of which each has its own
         raise ConfigError(
             f"FlashInfer's attention kernels cannot be compiled: {error}; choose another --attention"

@@ -36,7 +36,8 @@ def _cuda_ops(device: torch.device, dtype: torch.dtype, plain: Ops) -> Ops:
         return others
     ops = FlashInferOps(flashinfer_library.load(), others)
     try:
-        ops.compile(device, dtype)
+        with flashinfer_library.telling_time("FlashInfer's kernels of operations"):
+            ops.compile(device, dtype)
     except Exception as error:  # of compilers, files and drivers, of which each has its own
         log.warning("FlashInfer's kernels for operations cannot be compiled, others run: %s", error)
         return others

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import io
 import shutil
 import sys
+import threading
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -20,6 +22,7 @@ from pie_inference.device.flashinfer_library import ModuleKey
 from pie_inference.errors import ConfigError
 from pie_inference.kv_cache.pages import KvCache, KvShape
 from tests.helpers.fake_flashinfer import fake_flashinfer
+from tests.helpers.guard import HANG_SECONDS
 
 CUDA, CPU = torch.device("cuda"), torch.device("cpu")
 
@@ -86,6 +89,23 @@ def test_other_gpus_have_one_kind_of_kernels(hopper: Path, monkeypatch: pytest.M
     compiled_in(hopper / "jit", "fa3_128_window_False_cap_False")
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda *_: (8, 9))
     assert library._causal_backend(ModuleKey(torch.bfloat16, 128, False, False)) == "fa2"
+
+
+def test_a_worker_that_compiles_gives_signs_of_life(monkeypatch: pytest.MonkeyPatch) -> None:
+    lines, told = list[str](), threading.Event()
+
+    class Stderr(io.StringIO):
+        def write(self, text: str) -> int:
+            lines.append(text)
+            told.set()
+            return len(text)
+
+    monkeypatch.setattr(library, "SECONDS_BETWEEN_LINES", 0.01)
+    monkeypatch.setattr(sys, "stderr", Stderr())
+    with library.telling_time("kernels"):
+        assert told.wait(HANG_SECONDS)
+    assert "".join(lines).startswith("compiling kernels: 0 s\r")
+    assert "".join(lines).endswith("compiling kernels: 0 s\n")
 
 
 def test_kernels_that_do_not_compile_are_told_of(hopper: Path, monkeypatch: pytest.MonkeyPatch) -> None:
