@@ -82,14 +82,12 @@ def _flashinfer(needed: Requirements, cache: KvCache) -> AttentionBackend:
     from ..device import flashinfer_library as library
     from .flashinfer.pages import FlashInferAttention
 
-    backend = FlashInferAttention(cache, needed.num_heads, needed.specs, library.load())
     try:
+        backend = FlashInferAttention(cache, needed.num_heads, needed.specs, library.load())
         with library.telling_time("FlashInfer's kernels of attention"):
             backend.compile()
     except Exception as error:  # of compilers, files and drivers, of which each has its own
-        raise ConfigError(
-            f"FlashInfer's attention kernels cannot be compiled: {error}; choose another --attention"
-        ) from error
+        raise ConfigError(f"FlashInfer's attention cannot start: {error}; choose another --attention") from error
     return backend
 
 

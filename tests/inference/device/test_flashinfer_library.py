@@ -114,5 +114,17 @@ def test_kernels_that_do_not_compile_are_told_of(hopper: Path, monkeypatch: pyte
 
     monkeypatch.setattr(FlashInferAttention, "compile", fail)
     shape = KvShape(1, 2, 64, 16, torch.bfloat16)
-    with pytest.raises(ConfigError, match="cannot be compiled: ninja: build stopped; choose another --attention"):
-        choose._flashinfer(Requirements(shape, 4, CPU, 4, (AttentionSpec(0.1),)), KvCache(shape, 4, CPU))
+    needed = Requirements(shape, 4, CPU, 4, (AttentionSpec(0.1),))
+    with pytest.raises(ConfigError, match="cannot start: ninja: build stopped; choose another --attention"):
+        choose._flashinfer(needed, KvCache(shape, 4, CPU))
+
+
+def test_a_gpu_without_room_for_partial_results_is_told_of(hopper: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: Any) -> None:
+        raise torch.OutOfMemoryError("tried to allocate 895 MiB")
+
+    monkeypatch.setattr(FlashInferAttention, "__init__", fail)
+    shape = KvShape(1, 2, 64, 16, torch.bfloat16)
+    needed = Requirements(shape, 4, CPU, 4, (AttentionSpec(0.1),))
+    with pytest.raises(ConfigError, match="cannot start: tried to allocate 895 MiB; choose another --attention"):
+        choose._flashinfer(needed, KvCache(shape, 4, CPU))
