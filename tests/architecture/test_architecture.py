@@ -58,6 +58,7 @@ HOMES = {
     "triton": (
         "pie_inference.adapters.products.triton_kernels",
         "pie_inference.attention.triton.kernels",
+        "pie_inference.device.triton_support",
         "pie_inference.ops.triton_kernels",
         "pie_inference.quantization.triton_kernels",
         "pie_inference.recurrence.triton_kernels",
