@@ -366,8 +366,8 @@ async def _tell(hook: Hook | None, what: object) -> None:
 
 
 def _told(error: Exception) -> str:
-    kind = "" if isinstance(error, SchemaMismatch | LookupError) else f"{type(error).__name__}: "
-    return _cut(f"Error: {kind}{error}", LONGEST_ERROR)
+    kind = "" if isinstance(error, SchemaMismatch | LookupError) else type(error).__name__
+    return _cut(": ".join(filter(None, ("Error", kind, str(error)))), LONGEST_ERROR)
 
 
 def _cut(text: str, length: int) -> str:

@@ -106,9 +106,14 @@ class Conversation:
         images = self._images.copy()
         new = [_without_images(message, images) for message in messages]
         all_messages = [*self._messages, *(self._reply(sequence) if reply is None else reply), *new]
+        before = self._declared, self._variables
         self._declared = declare(sequence.queues, tools) or self._declared
         self._variables = variables or self._variables
-        shown, rendered, seen = self._render(sequence, all_messages, images, start, add_generation_prompt)
+        try:
+            shown, rendered, seen = self._render(sequence, all_messages, images, start, add_generation_prompt)
+        except BaseException:
+            self._declared, self._variables = before
+            raise
         told = shown[:1], self._declared.tools, False, self._variables
         end = start + common_length(sequence.tokens[start:], rendered)
         end = before_dropped(sequence.pages.dropped, end)  # what was dropped behind it is another text now

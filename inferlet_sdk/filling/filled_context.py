@@ -119,7 +119,12 @@ class FilledContext:
         or declarations, which the model is told of from now on (see `Tools`). `variables`: further ones that the
         template reads, also from now on, such as `{"enable_thinking": False}`.
         """
-        new = [{"role": messages, "content": content}] if isinstance(messages, str) else list(messages)
+        if isinstance(messages, str):
+            if not isinstance(content, Sequence):
+                raise wrong("content", "the text of the message, or a list of parts", content)
+            new: list[Mapping[str, Any]] = [{"role": messages, "content": content}]
+        else:
+            new = list(messages)
         self._conversation.add(self._settled("fill_chat"), new, tools, add_generation_prompt, reply, variables)
         return self
 

@@ -14,6 +14,7 @@ from inferlet_sdk.sequences.sequence import TokenSequence
 from inferlet_sdk.traits.arguments import text
 
 VERSION = 2
+_KEYS = {"model", "adapter", "position", "share", "tokens", "drops", "images", "conversation"}
 
 
 def snapshot_of(sequence: TokenSequence, conversation: Conversation) -> str:
@@ -37,6 +38,10 @@ def restore(snapshot: str) -> tuple[TokenSequence, Conversation]:
     """What a snapshot was made of; tokens that were dropped run, and are dropped, again. Raises InvalidArgument if it
     is no snapshot, NotFound if its model or the blob of an image is not there."""
     kept = _parse(snapshot)
+    if missing := _KEYS - kept.keys():
+        raise InvalidArgument(
+            f"the snapshot lacks {', '.join(sorted(missing))}: give it as `Context.snapshot` has made it"
+        )
     sequence = TokenSequence(queues_of(kept["model"]), adapter=kept["adapter"])
     try:
         sequence.offset, sequence.shares = kept["position"], kept["share"]

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 
 from inferlet_sdk import traits
 from inferlet_sdk.dropped import drop
-from inferlet_sdk.errors import Cancelled, InvalidState, TooLong
+from inferlet_sdk.errors import Cancelled, InvalidState
 from inferlet_sdk.event_loop import run_blocking
 from inferlet_sdk.generation.decode_run import Following
 from inferlet_sdk.generation.drafting import Draft, DraftedTokens
@@ -23,7 +23,7 @@ from inferlet_sdk.grammars.guide import Guide
 from inferlet_sdk.sequences.sequence import TokenSequence
 from inferlet_sdk.sharing.prefixes import share_prefix
 from inferlet_sdk.texts import shown
-from inferlet_sdk.traits.arguments import flag, whole
+from inferlet_sdk.traits.arguments import flag, room, whole
 from inferlet_sdk.traits.runs import MOST_STOPS, TokenLogprobs
 
 CHARACTER = 4
@@ -34,14 +34,8 @@ def rules_of(
     sequence: TokenSequence, stop: StopConditions, max_tokens: int | None, include_stop: bool = False
 ) -> StopRules:
     """When a continuation ends: in any case when the model's context is full."""
-    info = sequence.info
-    room = info.max_context - sequence.offset - len(sequence.tokens)
-    if room < 0:
-        raise TooLong(
-            f"the context has {info.max_context - room} tokens, and {info.name} takes at most {info.max_context}: "
-            "fill less, cut it with `truncate`, or go on behind its end alone: `ctx.restarted(last=400)`"
-        )
-    limit = room if max_tokens is None else min(whole(max_tokens, "max_tokens"), room)
+    left = room(sequence.offset + len(sequence.tokens), sequence.info.max_context, sequence.info.name)
+    limit = left if max_tokens is None else min(whole(max_tokens, "max_tokens"), left)
     return StopRules.of(stop, sequence.info.stop_tokens, limit, flag(include_stop, "include_stop"))
 
 

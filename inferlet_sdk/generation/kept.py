@@ -26,7 +26,7 @@ class Kept(TypedDict, total=False):
     """In the syntax of Lark, or a `Grammar`, or a `Matcher`, which goes on from where it stands."""
 
 
-OPTIONS = ("max_tokens", "sampler", "stop", "logprobs", "draft", "run_ahead", *Kept.__annotations__)
+OPTIONS = ("max_tokens", "sampler", "stop", "logprobs", "draft", "run_ahead", "include_stop", *Kept.__annotations__)
 """The options of `generate`, by name."""
 
 

@@ -26,6 +26,7 @@ from inferlet_sdk.sequences.page_table import PageTable
 from inferlet_sdk.sequences.queues import DESTROYED, KEPT_INPUTS, Queue, Queues
 from inferlet_sdk.sequences.states.kept import KeptStates, check_states
 from inferlet_sdk.texts import common_length
+from inferlet_sdk.traits.arguments import room
 from inferlet_sdk.traits.forwarding import run
 
 MAX_CHUNK = 2048
@@ -217,11 +218,13 @@ class TokenSequence:
             self.output_of = self.computed
 
     def pending(self) -> int:
-        """Number of tokens that have to run for the output of the last one."""
+        """Number of tokens that have to run for the output of the last one. Raises TooLong if the model does not take
+        so many."""
         if not self.tokens:
             raise InvalidState("the context is empty: `fill` it before generating")
         if self.output_of == len(self.tokens) == self.computed:
             return 0
+        room(self.offset + len(self.tokens), self.info.max_context, self.info.name)
         self.rewind_last()
         if not self.output.own:
             self.output.take(self.busy_queue)

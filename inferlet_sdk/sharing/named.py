@@ -12,13 +12,14 @@ from inferlet_sdk import traits
 from inferlet_sdk.errors import InvalidArgument, InvalidState, NotFound
 from inferlet_sdk.sequences.queues import Queues
 from inferlet_sdk.sequences.sequence import TokenSequence
+from inferlet_sdk.traits.arguments import text
 
 WITH, END = " (adapter ", ")"
 
 
 def full_name(name: str, adapter: str) -> str:
     """The name of the export of a context with an adapter, or "": none."""
-    if WITH in name and name.endswith(END):
+    if WITH in text(name, "name") and name.endswith(END):
         raise InvalidArgument(f"{name!r} names an adapter: give the name before it, and a context with the adapter")
     return f"{name}{WITH}{adapter}{END}" if adapter else name
 

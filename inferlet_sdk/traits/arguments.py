@@ -125,6 +125,16 @@ def _short(value: str, name: str) -> str:
     return value
 
 
+def room(tokens: int, most: int, model: str) -> int:
+    """How many tokens fit behind so many in the context of a model. Raises TooLong if these do not."""
+    if tokens > most:
+        raise TooLong(
+            f"the context has {tokens} tokens, and {model} takes at most {most}: fill less, cut it with `truncate`, or "
+            "go on behind its end alone: `ctx.restarted(last=400)`"
+        )
+    return most - tokens
+
+
 def as_json(value: Any, name: str) -> str:
     """JSON of a list of mappings."""
     if isinstance(value, str | bytes | Mapping) or not isinstance(value, Iterable):

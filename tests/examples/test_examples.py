@@ -150,7 +150,7 @@ WRONG: Sequence[tuple[str, Mapping[str, object], str]] = [
     ("raw_api", {"max_tokens": -100}, "give a max_tokens of 0 or more"),
     ("reflexion", {"rounds": 0}, "give one round or more"),
     ("retrieval", {"keep": -1}, "keep: give 0 or more"),
-    ("self_consistency", {"question": "a " * 4000}, "outside of the model's context of 2048 tokens: give less text"),
+    ("self_consistency", {"question": "a " * 4000}, "tokens, and demo takes at most 2048: fill less"),
     ("skeleton_of_thought", {"points": 6}, "points: "),
     ("swarm", {"parts": [1, 2, 3]}, "3 members cannot meet in pairs: give 2, 4, 8, ... parts"),
     ("swarm", {"parts": [-1, 2]}, "parts: give numbers of 0 or more, such as 3,11,7,12"),

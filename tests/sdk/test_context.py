@@ -25,6 +25,7 @@ from inferlet_sdk import (
     StopString,
     StopTokens,
     StopWhen,
+    TooLong,
     gather,
 )
 from inferlet_sdk.event_loop import run
@@ -200,6 +201,14 @@ def test_what_is_no_stop_condition_is_refused(host: NativeHost, stop: Any) -> No
 def test_characters_of_several_tokens_come_whole() -> None:
     install(next_token=saying("né€x", after=2))
     assert list(Context().fill("ab").generate()) == ["n", "é", "€", "x"]
+
+
+def test_a_text_that_is_too_long_is_told_by_every_call() -> None:
+    host = install(max_context=32)
+    for ask in (Context.sample, Context.next_dist, Context.flush, Context.generate_until, lambda one: one.score("a")):
+        with Context().fill("a" * 40) as ctx, pytest.raises(TooLong, match=r"the context has .* takes at most 32"):
+            run(ask(ctx))
+    assert nothing_held(host)
 
 
 def test_generation_ends_when_the_model_context_is_full() -> None:
@@ -646,6 +655,19 @@ def test_chat_may_be_prefilled_forked_and_given_as_messages() -> None:
     ctx.close()
     other.close()
     assert nothing_held(host)
+
+
+def test_a_message_that_is_refused_changes_nothing() -> None:
+    install(max_context=2000)
+    ctx, other = Context().fill_chat("user", "a"), Context().fill_chat("user", "a")
+    for content in (None, 5):
+        with pytest.raises(TypeError, match="content: give the text of the message, or a list of parts, not"):
+            ctx.fill_chat("user", content)  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match="variables"):
+        ctx.fill_chat("user", "b", variables=5)  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match="messages"):
+        ctx.fill_chat([5], tools=[user])  # type: ignore[list-item]
+    assert ctx.fill_chat("user", "b").tokens == other.fill_chat("user", "b").tokens
 
 
 def talk() -> tuple[Context, list[int]]:

@@ -74,6 +74,7 @@ def test_a_generation_goes_on_while_it_is_kept() -> None:
         ("", "this is no snapshot of a context"),
         ("[1]", "this is no snapshot of a context: give what `Context.snapshot` has made"),
         ('{"version": 99}', "the snapshot has version 99, and this SDK reads version 2"),
+        ('{"version": 2, "model": "toy"}', "the snapshot lacks adapter, conversation, drops, .*tokens: give it as"),
     ],
 )
 def test_what_is_no_snapshot_is_told(snapshot: str, message: str) -> None:
