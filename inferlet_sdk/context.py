@@ -299,11 +299,16 @@ class Context(FilledContext):
     def restarted(self, last: int) -> Context:
         """A context with the last `last` tokens of this one, which run anew, at positions from 0 on. So a text goes on
         that has reached the model's last position. It sees nothing before these tokens, and no chat has begun in it.
+        Images among them are seen again; it cannot begin within one.
         """
         sequence = self._settled("restarted")
-        tokens = sequence.tokens[-whole(last, "last", least=1) :]
-        share = sequence.shared_with or sequence.shares
-        return Context(self.model.name, adapter=sequence.adapter or None, share=share).fill(tokens)
+        start = max(len(sequence.tokens) - whole(last, "last", least=1), 0)
+        tokens, share = sequence.tokens[start:], sequence.shared_with or sequence.shares
+        sequence.images.check_seen(self.model, tokens, start)
+        images = sequence.images.behind(start)
+        found = Context(self.model.name, adapter=sequence.adapter or None, share=share).fill(tokens)
+        found._sequence.images.places = images
+        return found
 
     @classmethod
     def join(cls, parts: Sequence[Context]) -> Context:

@@ -153,6 +153,16 @@ class SeenImages:
         self.unseen = min(self.unseen, length)
         self.places = [one._replace(end=min(one.end, length)) for one in self.places if one.start < length]
 
+    def behind(self, length: int) -> list[Seen]:
+        """Those behind the first `length` tokens, as they stand without these. Raises InvalidState if one of them is
+        partly among these."""
+        found = [one for one in self.places if one.end > length]
+        if found and found[0].start < length:
+            raise InvalidState(
+                f"an image stands at tokens {found[0].start} to {found[0].end}: begin before it, or behind it"
+            )
+        return [one._replace(start=one.start - length, end=one.end - length) for one in found]
+
     def check_seen(self, model: ModelInfo, tokens: Sequence[int], start: int) -> None:
         """Raises InvalidState if the tokens of the sequence from `start` on stand for a part of an image that is not
         there."""

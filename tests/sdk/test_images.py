@@ -301,6 +301,19 @@ def test_a_window_leaves_an_image_behind(host: NativeHost) -> None:
     run(work)
 
 
+def test_a_context_that_begins_anew_sees_its_images(host: NativeHost) -> None:
+    async def work() -> None:
+        with Context().fill("ab").fill_image("cat").fill("cd").fill_image("dog").fill("ef") as context:
+            last = len(stands_for("dog")) + len("ef")
+            with context.restarted(last + 1) as anew:
+                assert await anew.sample() == expected(host, seen_tokens("d", ("dog",), "ef"))
+            with pytest.raises(InvalidState, match=r"an image stands at tokens .*: begin before it, or behind it"):
+                context.restarted(last - 1)
+            assert len(context.restarted(2)) == 2
+
+    run(work)
+
+
 def test_a_snapshot_names_images(host: NativeHost) -> None:
     async def work() -> None:
         context = Context().fill("a").fill_image("cat").fill("b").fill_image("dog")
