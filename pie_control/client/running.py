@@ -8,8 +8,9 @@ import json
 import os
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping
-from dataclasses import replace
 from typing import Any, Protocol
+
+from msgspec.structs import replace
 
 from pie_control.errors import BadRequest, InferletEnded, PieError
 from pie_control.inferlets.events import Ended, Event, LogLine, Message
@@ -77,14 +78,14 @@ class Running:
         self._attach: Callable[[], Awaitable[object]] | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._tasks: set[asyncio.Task[None]] = set()
-        self._overdue = ""
+        self._unwanted = ""  # why it shall not run any more
 
     # ---- for the link ----
 
     def deliver(self, event: Event) -> None:
         """Takes an event of the inferlet."""
         if isinstance(event, Ended):
-            if event.status == "lost" and self._tries < self._retries and not self._overdue:
+            if event.status == "lost" and self._tries < self._retries and not self._unwanted:
                 self._start(self._try_again(event))
                 return
             self._ended = event
@@ -115,7 +116,7 @@ class Running:
         task.add_done_callback(self._tasks.discard)
 
     async def _end_overdue(self, why: str) -> None:
-        self._overdue = why
+        self._unwanted = why
         with contextlib.suppress(PieError):  # it has ended, or the connection has
             await self._link.terminate(self.id, why)
 
@@ -124,15 +125,15 @@ class Running:
         self._tries += 1
         await asyncio.sleep(PAUSE_SECONDS * self._tries)
         try:
-            if self._overdue:
-                self.deliver(replace(lost, error=self._overdue))
+            if self._unwanted:
+                self.deliver(replace(lost, error=self._unwanted))
             else:
                 await self._relaunch(running=self)
         except PieError as error:
             self.deliver(replace(lost, error=f"{lost.error}; it could not be launched again: {error}"))
             return
-        if self._overdue:
-            await self._end_overdue(self._overdue)
+        if self._unwanted:
+            await self._end_overdue(self._unwanted)
 
     def lose(self, error: PieError) -> None:
         """No more events will come, such as because the connection broke. Events delivered before can still be read."""
@@ -194,7 +195,8 @@ class Running:
         return await self._link.logs(self.id)
 
     async def terminate(self) -> None:
-        """Ends the inferlet; nothing happens if it has ended."""
+        """Ends the inferlet; nothing happens if it has ended. One that was lost is not launched again."""
+        self._unwanted = self._unwanted or TERMINATED
         await self._link.terminate(self.id)
 
     async def _wait(self) -> None:

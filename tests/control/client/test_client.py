@@ -116,6 +116,35 @@ def test_what_was_lost_is_launched_again() -> None:
     serve_async(test)
 
 
+@pytest.mark.parametrize("retries", [1, 2])
+def test_what_is_terminated_after_its_loss_is_not_launched_again(retries: int) -> None:
+    async def test(url: str, runtime: FakeServerApi) -> None:
+        async with Client(url) as client:
+            running = await client.launch("wait", retries=retries)
+            runtime.inferlet(running.id).end("lost", None, "its host was lost")
+            while (await running.info())["ended"] is None:
+                await asyncio.sleep(0.01)
+            await client.inferlets()  # an answer behind its last event
+            await running.terminate()
+            with pytest.raises(InferletEnded, match="terminated by a client"):
+                await running.result()
+            assert [info["id"] for info in await client.inferlets()] == [running.id]
+
+    serve_async(test)
+
+
+def test_what_cannot_be_launched_again_is_lost() -> None:
+    async def test(url: str, runtime: FakeServerApi) -> None:
+        async with Client(url) as client:
+            running = await client.launch("wait", retries=1)
+            await client.remove_program("wait")
+            runtime.inferlet(running.id).end("lost", None, "its host was lost")
+            with pytest.raises(InferletEnded, match="its host was lost; it could not be launched again: no program"):
+                await running.result()
+
+    serve_async(test)
+
+
 async def same(inferlet: FakeInferlet) -> str:
     """Returns its input; 0 takes longer."""
     value = json.loads(inferlet.environment["args"])["0"]
