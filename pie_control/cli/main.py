@@ -15,6 +15,8 @@ FAILED = 1
 MISUSED = 2
 INTERRUPTED = 130
 BROKEN_PIPE = 141
+CONTEXT = 20
+"""Characters that are shown on both sides of one that cannot be sent."""
 
 
 EPILOG = """exit codes: 0 success, 1 the inferlet failed, 2 wrong use or no server, 130 interrupted
@@ -97,6 +99,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return _complain(ended.message or ended.status, FAILED)
     except PieError as error:
         return _complain(str(error), MISUSED)
+    except UnicodeEncodeError as error:
+        if error.encoding != "utf-8":  # of a terminal, for example
+            raise
+        place = slice(max(0, error.start - CONTEXT), error.end + CONTEXT)
+        return _complain(f"{error.object[place]!a} is no text in UTF-8, so it cannot be sent", MISUSED)
     except KeyboardInterrupt:
         return INTERRUPTED
     except BrokenPipeError:

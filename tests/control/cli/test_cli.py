@@ -9,7 +9,7 @@ import re
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 from unittest.mock import ANY
@@ -641,3 +641,18 @@ def test_workers_of_one_machine_take_its_gpus_in_turn(tmp_path: Path, monkeypatc
         "chat --first-gpu 4 --tensor-parallel 2",
         "chat --first-gpu 6 --tensor-parallel 2",
     ]
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("stop", "i\udcff"),
+        ("logs", "i\udcff"),
+        ("delete", "i\udcff"),
+        ("chat", "--model", "i\udcff", "hello"),
+        ("upload", str(EXAMPLES / "hello" / "hello.py"), "--name", "i\udcff"),
+    ],
+)
+def test_words_that_are_no_text_are_refused(arguments: Sequence[str], url: str, capsys: Any) -> None:
+    assert main([*arguments, "--server", url]) == 2
+    assert re.search(r"i\\udcff.* is no text in UTF-8, so it cannot be sent", capsys.readouterr().err)
