@@ -43,7 +43,7 @@ from ..config import InferletLimits
 from ..errors import HostUnavailable, Overloaded
 from ..ids import Owner
 from ..inferlets.events import Ended, InferletUsage, InferletWait
-from ..inferlets.lifecycle import Status
+from ..inferlets.lifecycle import Status, check_transition
 from ..inferlets.mailbox import NO_BLOBS
 from ..programs.program_host import ProgramHost
 from ..programs.warm_pool import WarmPool
@@ -279,6 +279,7 @@ class Hosts:
 
     def _take_finished(self, host: AppHost, message: Finished) -> None:
         if entry := host.entries.get(message.number):
+            check_transition(entry.status, Status(message.event.status))
             self._registry.uses(entry, InferletUsage(entry.number, message.cpu_seconds, 0, 0))
             self._end(entry, message.event)
 
@@ -332,9 +333,8 @@ class Hosts:
             results = Results(model, turn.completions, turn.progress, turn.endings, turn.runs)
             self.all[0].post_results(replica, turn.number, results)
             return
-        parts: dict[AppHost, tuple[list[Any], list[Any], list[Any]]] = {}
         runs = _runs_by_host(turn.runs, self._homes)
-        parts.update((host, ([], [], [])) for host in runs)
+        parts: dict[AppHost, tuple[list[Any], list[Any], list[Any]]] = {host: ([], [], []) for host in runs}
         homes = self._homes
         for place, values in enumerate((turn.completions, turn.progress, turn.endings)):
             for value in values:

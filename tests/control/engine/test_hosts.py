@@ -12,6 +12,7 @@ from pie_control.application.messages import (
     Commands,
     Compile,
     Finished,
+    FromHost,
     Launch,
     LinkComponent,
     ModelState,
@@ -361,13 +362,22 @@ def test_when_a_host_is_lost_its_inferlets_end_and_all_else_goes_on(tmp_path: Pa
     play(tmp_path, body)
 
 
-def test_a_host_that_says_what_cannot_be_is_lost_alone(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "nonsense",
+    [
+        Commands("no such model", []),
+        Finished(1, Ended("no such status", inferlet="i1"), 0.0),
+        Finished(1, Ended("running", inferlet="i1"), 0.0),
+    ],
+)
+def test_a_host_that_says_what_cannot_be_is_lost_alone(nonsense: FromHost, tmp_path: Path) -> None:
     async def body(scene: Scene) -> None:
         first, second = await scene.launch(), await scene.launch()
         for entry in (first, second):
             scene.link(entry).says(Started(entry.number))
-        scene.links[1].says(Commands("no such model", []))
+        scene.links[1].says(nonsense)
         assert first.info().status == "lost"
+        assert scene.registry.statistics().running == 1
         assert "said what cannot be" in str(first.info().error)
         assert second.info().status == "running"
         scene.synchronizes(second)
