@@ -285,7 +285,7 @@ class Host:
         self._said.append(Started(number))
 
     def received(self, number: int, size: int, blob_bytes: int) -> None:
-        """It has received posted messages of this size; negative: they wait again."""
+        """It has received posted messages of this size."""
         self._say(Read(number, size, blob_bytes))
 
     def reads_at_end(self, number: int, run: int) -> None:

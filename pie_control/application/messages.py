@@ -284,8 +284,7 @@ class Finished(Record, frozen=True):
 
 
 class Read(Record, frozen=True):
-    """The inferlet has received posted messages of `size` bytes, as control counts them, with blobs of `blob_bytes`;
-    negative: they wait again."""
+    """The inferlet has received posted messages of `size` bytes, as control counts them, with blobs of `blob_bytes`."""
 
     number: Owner
     size: int

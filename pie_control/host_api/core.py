@@ -91,6 +91,7 @@ def _take_message(guest: Guest, future: int) -> tuple[str, str, list[tuple[str, 
             guest.drop_handle(handle)
         letter.not_taken()
         raise
+    letter.taken()
     return letter.message.text, letter.message.sender, handles
 
 

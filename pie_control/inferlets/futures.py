@@ -47,6 +47,12 @@ class FutureTable:
             self.bytes += size
         return number
 
+    def count(self, number: int, size: int) -> None:
+        """The value of a future has so many bytes, as is known only now."""
+        if size and number in self._values:
+            self._sizes[number] = size
+            self.bytes += size
+
     @staticmethod
     def _after(number: int) -> int:
         return number + 1 if number < LAST_FUTURE else 1
@@ -74,6 +80,11 @@ class FutureTable:
             return False
         self._values[number] = value
         return True
+
+    def replace(self, number: int, value: Any) -> None:
+        """Gives a future another value. Nothing happens if it was taken."""
+        if number in self._values:
+            self._values[number] = value
 
     def take(self, number: int, *kinds: type) -> Any:
         """Consumes a done future and returns its value, which is of one of these types; raises the error of a failed

@@ -149,12 +149,12 @@ class Inferlet:
     def status(self) -> Status:
         return self.life.status
 
-    def _received(self, message: Received, sign: int) -> None:
+    def _received(self, message: Received) -> None:
         child = self.launched.child
         if message.sender and child is not None:
-            child.arrived(sign * message.size)
+            child.arrived(message.size)
         else:
-            self._outside.received(self.number, sign * message.size, sign * message.blob_bytes)
+            self._outside.received(self.number, message.size, message.blob_bytes)
 
     def reads_at_end(self, run: int) -> None:
         """It reads nothing of a decode run, by its future, before that is over."""

@@ -142,7 +142,7 @@ class Entry:
         self.status = Status.RUNNING
 
     def received(self, size: int, blob_bytes: int = 0) -> None:
-        """It has received messages of this size, with blobs of `blob_bytes`; negative: they wait again."""
+        """It has received messages of this size, with blobs of `blob_bytes`."""
         self._inbox_bytes -= size
         self._inbox_blob_bytes -= blob_bytes
 

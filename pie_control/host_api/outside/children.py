@@ -42,6 +42,7 @@ def launch(guest: Guest, program: str, arguments: list[str], options: str) -> in
     if kept > MOST_KEPT:
         why = f"{kept} bytes of results and messages of children that have ended wait"
         raise QuotaExceeded(f"{why}: receive the messages, or drop children first")
+    guest.pending.check(0)
     child = inferlet.kin.ask(inferlet.waits, limits)
     try:
         handle = guest.add_handle(child, child.forget)

@@ -83,7 +83,8 @@ def read_body(guest: Guest, body: int, most: int) -> int:
     if most < 1:
         raise InvalidArgument("most: read one byte at least")
     size = min(most, MOST_READ)
-    return _begin(guest, exchange.stop_reading, lambda answer: exchange.read(size, answer))
+    guest.pending.check(size)
+    return _begin(guest, exchange.stop_reading, lambda answer: exchange.read(size, answer), size)
 
 
 def keep_body(guest: Guest, body: int) -> int:
@@ -93,9 +94,11 @@ def keep_body(guest: Guest, body: int) -> int:
     return future
 
 
-def _begin(guest: Guest, stop: Callable[[], None], start: Callable[[Callable[[Any], None]], None]) -> int:
-    """The future of what `start` begins, which gets the callback for its value, and `stop` ends."""
-    future = guest.futures.new()
+def _begin(
+    guest: Guest, stop: Callable[[], None], start: Callable[[Callable[[Any], None]], None], size: int = 0
+) -> int:
+    """The future of what `start` begins, which gets the callback for its value, of `size` bytes, and `stop` ends."""
+    future = guest.futures.new(size)
     guest.inferlet.waits.begin(future, stop, A_BODY)
     try:
         start(_concludes(guest, future))

@@ -113,8 +113,8 @@ class Child(Source):
         elif self.end is None:
             self.ended(Ended("terminated", None, "its parent cancelled it before it began", inferlet=""))
 
-    def _took(self, message: Received, sign: int) -> None:
-        self._taken += sign * message.size
+    def _took(self, message: Received) -> None:
+        self._taken += message.size
         if self.inferlet is not None and not self._is_forgotten:
             self.inferlet.took(self._taken)
 
@@ -144,7 +144,7 @@ class Child(Source):
             inferlet.post(text, PARENT)
 
     def arrived(self, size: int) -> None:
-        """It has received messages of this size from its parent; negative: they wait again."""
+        """It has received messages of this size from its parent."""
         self._pace.add(-size)
 
     def says(self, text: str) -> None:
@@ -167,7 +167,7 @@ class Child(Source):
     def _answer(self) -> None:
         while self._joins and self.end is not None:
             future, _ = self._joins.popitem()
-            self._parent.conclude(future, self.end)
+            self._parent.conclude(future, self.end, len(self.end.text) if isinstance(self.end, ChildEnd) else 0)
 
 
 def _as_json(end: Ended) -> str:
@@ -315,7 +315,7 @@ class Outside(Protocol):
         """The last that it says."""
 
     def received(self, number: int, size: int, blob_bytes: int) -> None:
-        """It has received posted messages of this size, and of blobs with them; negative: they wait again."""
+        """It has received posted messages of this size, and of blobs with them."""
 
     def reads_at_end(self, number: int, run: int) -> None:
         """It reads nothing of a decode run before that is over."""

@@ -24,10 +24,9 @@ class ClientMail:
         limits: InferletLimits,
         waits: Waits,
         sender: Sender,
-        received: Callable[[Received, int], None],
+        received: Callable[[Received], None],
     ) -> None:
-        """`number`: that of the inferlet. `received` hears of each message that a future got, with 1, and of each that
-        went back, with -1."""
+        """`number`: that of the inferlet. `received` hears of each message that the inferlet has taken."""
         self.number = number
         self.sender = sender
         self._max_message_bytes = limits.max_message_bytes

@@ -15,24 +15,29 @@ class Letter(NamedTuple):
 
     message: Received | None
     box: Mailbox
+    future: int = 0
+
+    def taken(self) -> None:
+        """The program has the message."""
+        self.box.was_taken(self)
 
     def not_taken(self) -> None:
         """The future is given up: the next one gets the message."""
-        if self.message is not None:
-            self.box.put_back(self.message)
+        self.box.put_back(self)
 
 
 class Mailbox:
     """Messages from one side, in order; each goes to one future, in the order in which they were asked for. `taken`
-    hears of each message that a future got, with 1, and of each that went back, with -1."""
+    hears of each message that the program has taken: until then it counts, whether a future holds it or none."""
 
-    def __init__(self, owner: Waits, taken: Callable[[Received, int], None], what: str) -> None:
+    def __init__(self, owner: Waits, taken: Callable[[Received], None], what: str) -> None:
         """`what` the owner waits for while no message is there, as for `Waits.begin`."""
         self._owner = owner
         self._what = what
         self._taken = taken
         self._inbox = Inbox()
         self._waiting: OrderedDict[int, None] = OrderedDict()  # futures
+        self._given: set[int] = set()  # futures that hold a message
         self._over: Any = None  # what futures get when no message is left; None: they wait
 
     def put(self, text: str, sender: str = "", blobs: Mapping[str, bytes] = NO_BLOBS) -> None:
@@ -40,11 +45,18 @@ class Mailbox:
         self._inbox.put(text, sender, blobs)
         self._deliver()
 
-    def put_back(self, message: Received) -> None:
+    def put_back(self, letter: Letter) -> None:
         """A message that a future had got waits again, in its place."""
-        self._inbox.put_back(message)
-        self._taken(message, -1)
-        self._deliver()
+        if letter.message is not None:
+            self._given.discard(letter.future)
+            self._inbox.put_back(letter.message)
+            self._deliver()
+
+    def was_taken(self, letter: Letter) -> None:
+        """The program has it."""
+        if letter.message is not None:
+            self._given.discard(letter.future)
+            self._taken(letter.message)
 
     def receive(self, future: int) -> None:
         """A future, pending until now, gets the next message."""
@@ -53,8 +65,14 @@ class Mailbox:
         self._deliver()
 
     def end(self, value: Any = None) -> None:
-        """No message comes any more; when none is left, futures get `value`, by default a Letter without message."""
+        """No message comes any more; when none is left, futures get a Letter without message. `value`: an error that
+        they all get at once, and what was not taken is dropped."""
         self._over = Letter(None, self) if value is None else value
+        if value is not None:
+            self._inbox = Inbox()
+            for future in self._given:
+                self._owner.withdraw(future, value)
+            self._given.clear()
         self._deliver()
 
     def _deliver(self) -> None:
@@ -64,8 +82,8 @@ class Mailbox:
                 return
             future, _ = self._waiting.popitem(last=False)
             if message is not None:
-                self._taken(message, 1)
-            self._owner.conclude(future, self._over if message is None else Letter(message, self))
+                self._given.add(future)
+            self._owner.conclude(future, self._over if message is None else Letter(message, self, future))
 
 
 class Source:

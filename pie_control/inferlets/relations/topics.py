@@ -10,8 +10,10 @@ others go wrong in silence, and a program that prefers it can receive all the ti
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
-from collections.abc import Callable, Sequence
+import asyncio
+from collections import Counter, defaultdict, deque
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import NamedTuple, Protocol
 
 from ...errors import Cancelled, InvalidArgument, NotFound, QuotaExceeded
@@ -27,7 +29,11 @@ MOST_MESSAGE = 1 << 18
 MOST_SUBSCRIPTIONS = 64
 """Most subscriptions of one inferlet."""
 MOST_WAITING = 1 << 20
-"""Bytes in the queue of a subscription, above which publishers wait."""
+"""Bytes in the queues of an inferlet's subscriptions, equal parts in each, above which publishers wait."""
+MOST_UNDER_WAY = 256
+"""Broadcasts of one inferlet that were not confirmed."""
+PUTS_IN_A_TURN = 1024
+"""Messages that join queues before all else has its turn: one broadcast may join tens of thousands."""
 MOST_UNCONFIRMED = 1 << 18
 """Bytes that one inferlet has broadcast and that were not confirmed; a single message may be larger."""
 MOST_LEFT = 4 << 20
@@ -56,16 +62,18 @@ class Wire(Protocol):
 class Subscription(Source):
     """One inferlet's queue of a topic. `has_room` is called when it is full no more."""
 
-    def __init__(self, owner: Waits, number: int, topic: str) -> None:
+    def __init__(self, owner: Waits, number: int, topic: str, counts: Mapping[int, int]) -> None:
+        """`counts`: the subscriptions of each inferlet."""
         super().__init__(Mailbox(owner, self._taken, f"a message to topic {topic!r}"))
         self.number = number
         self.topic = topic
+        self._counts = counts
         self._bytes = 0
         self._full: list[Callable[[], None]] = []
 
     @property
     def is_full(self) -> bool:
-        return self._bytes > MOST_WAITING
+        return self._bytes * self._counts.get(self.number, 0) > MOST_WAITING
 
     def put(self, sender: str, text: str) -> None:
         """Adds a message."""
@@ -82,8 +90,8 @@ class Subscription(Source):
         self._tell()
         self._box.end(Cancelled(f"the subscription to topic {self.topic!r} was closed"))
 
-    def _taken(self, message: Received, sign: int) -> None:
-        self._bytes -= sign * message.size
+    def _taken(self, message: Received) -> None:
+        self._bytes -= message.size
         self._tell()
 
     def _tell(self) -> None:
@@ -91,6 +99,31 @@ class Subscription(Source):
             full, self._full = self._full, []
             for call in full:
                 call()
+
+
+class _Arrival:
+    """A broadcast that joins the queues of its subscribers, which are left."""
+
+    def __init__(self, message: tuple[str, str, str], subscribers: Sequence[int], confirm: Callable[[], None]) -> None:
+        """`message`: its sender, topic and text."""
+        self.sender, self.topic, self.text = message
+        self.left = deque(subscribers)
+        self._confirm = confirm
+        self._holds = 1  # queues that are full, and this
+
+    def join(self, queues: Sequence[Subscription]) -> None:
+        """Joins the queues of one inferlet."""
+        for queue in queues:
+            queue.put(self.sender, self.text)
+            if queue.is_full:
+                self._holds += 1
+                queue.when_room(self.let_go)
+
+    def let_go(self) -> None:
+        """One that held it up does so no more: it is confirmed if that was the last."""
+        self._holds -= 1
+        if not self._holds:
+            self._confirm()
 
 
 class Topics:
@@ -103,6 +136,8 @@ class Topics:
         self._unconfirmed: defaultdict[int, dict[int, int]] = defaultdict(dict)  # bytes by inferlet and future
         self._left: dict[int, tuple[str, dict[int, int]]] = {}  # the same of those that have ended, with their tenants
         self._left_bytes: Counter[str] = Counter()  # of these, by tenant
+        self._arriving: deque[_Arrival] = deque()  # oldest first
+        self._puts = PUTS_IN_A_TURN  # that are left in this turn
 
     # ---- for inferlets ----
 
@@ -113,7 +148,7 @@ class Topics:
         if self._counts[number] >= MOST_SUBSCRIPTIONS:
             raise QuotaExceeded(f"{MOST_SUBSCRIPTIONS} subscriptions exist: unsubscribe from some first")
         self._counts[number] += 1
-        subscription = Subscription(owner, number, topic)
+        subscription = Subscription(owner, number, topic, self._counts)
         same = self._subscriptions.setdefault((number, topic), [])
         same.append(subscription)
         if len(same) == 1:
@@ -140,7 +175,8 @@ class Topics:
         if size > MOST_MESSAGE:
             raise QuotaExceeded(f"{size} bytes are more than a broadcast may have ({MOST_MESSAGE}): send it in pieces")
         under_way = self._unconfirmed[number]
-        if under_way and sum(under_way.values()) + size + EVENT_BYTES > MOST_UNCONFIRMED:
+        too_much = under_way and sum(under_way.values()) + size + EVENT_BYTES > MOST_UNCONFIRMED
+        if too_much or len(under_way) >= MOST_UNDER_WAY:
             raise QuotaExceeded(
                 f"{len(under_way)} broadcasts are under way, as subscribers take them slowly: await the futures of "
                 "earlier ones before you broadcast more"
@@ -169,22 +205,26 @@ class Topics:
 
     def published(self, broadcast: int, sender: str, topic: str, text: str, subscribers: Sequence[int]) -> None:
         """A broadcast for inferlets of this host; confirmed when all of them have room."""
-        full = 0
+        confirm = partial(self._wire.confirms, broadcast)
+        self._arriving.append(_Arrival((sender, topic, text), subscribers, confirm))
+        if self._puts > 0:
+            self._deliver()
 
-        def has_room() -> None:
-            nonlocal full
-            full -= 1
-            if not full:
-                self._wire.confirms(broadcast)
+    def _deliver(self) -> None:
+        while self._arriving and self._puts > 0:
+            arrival = self._arriving[0]
+            if arrival.left:
+                queues = self._subscriptions.get((arrival.left.popleft(), arrival.topic), ())
+                self._puts -= 1 + len(queues)
+                arrival.join(queues)
+            else:
+                self._arriving.popleft().let_go()
+        if self._puts <= 0:
+            asyncio.get_running_loop().call_soon(self._deliver_more)
 
-        for number in subscribers:
-            for subscription in self._subscriptions.get((number, topic), ()):
-                subscription.put(sender, text)
-                if subscription.is_full:
-                    full += 1
-                    subscription.when_room(has_room)
-        if not full:
-            self._wire.confirms(broadcast)
+    def _deliver_more(self) -> None:
+        self._puts = PUTS_IN_A_TURN
+        self._deliver()
 
     def confirmed(self, number: int, future: int) -> None:
         """All hosts have confirmed a broadcast of an inferlet of this one."""

@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection, Sequence
 from typing import Any, NamedTuple
 
 from ...calls.scores import Scores
-from ...errors import InvalidState
+from ...errors import CallError, InvalidState
 from ...sandbox.fibers import SUSPEND, Instance, Suspend
 from ...services.aside import Job
 from ...services.timers import Timers
@@ -82,10 +82,16 @@ class Waits:
         the inferlet ends before. `what` the inferlet waits for then: a noun with its article."""
         self._under_way[future] = stop, what
 
-    def conclude(self, future: int, value: Any) -> None:
-        """What went on behind a future has come to this value, or to a CallError."""
+    def conclude(self, future: int, value: Any, size: int = 0) -> None:
+        """What went on behind a future has come to this value, or to a CallError. `size`: its bytes, if that is worth
+        counting."""
         self._under_way.pop(future, None)
+        self.futures.count(future, size)
         self.resolve(future, value)
+
+    def withdraw(self, future: int, error: CallError) -> None:
+        """A future that was done gets an error in place of its value."""
+        self.futures.replace(future, error)
 
     def resolve_later(self, future: int, value: Any, deadline_ns: int) -> None:
         """Gives a future its value at `deadline_ns` of the monotonic clock."""

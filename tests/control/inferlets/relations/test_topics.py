@@ -2,15 +2,26 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 
-from pie_control.errors import Cancelled, InvalidArgument, NotFound, QuotaExceeded
+from pie_control.errors import CallError, Cancelled, InvalidArgument, NotFound, QuotaExceeded
+from pie_control.inferlets.mailbox import EVENT_BYTES
+from pie_control.inferlets.relations import topics as relations_topics
 from pie_control.inferlets.relations.mail import Letter
-from pie_control.inferlets.relations.topics import MOST_LEFT, MOST_MESSAGE, MOST_SUBSCRIPTIONS, MOST_WAITING, Topics
+from pie_control.inferlets.relations.topics import (
+    MOST_LEFT,
+    MOST_MESSAGE,
+    MOST_SUBSCRIPTIONS,
+    MOST_UNDER_WAY,
+    MOST_WAITING,
+    Topics,
+)
 from pie_control.inferlets.waiting.waits import Waits
+from tests.helpers.guard import HANG_SECONDS
 
 
 class Owner(Waits):
@@ -24,9 +35,12 @@ class Owner(Waits):
     def begin(self, future: int, stop: Callable[[], None], what: str) -> None:
         self.pending[future] = stop
 
-    def conclude(self, future: int, value: Any) -> None:
+    def conclude(self, future: int, value: Any, size: int = 0) -> None:
         del self.pending[future]
         self.values[future] = value
+
+    def withdraw(self, future: int, error: CallError) -> None:
+        self.values[future] = error
 
     def new(self) -> int:
         self.last += 1
@@ -101,6 +115,7 @@ def test_a_full_queue_confirms_when_it_has_room(topics: Topics, wire: Wire) -> N
     for number in range(count):
         topics.published(number, "i1", "t", "x" * MOST_MESSAGE, [7, 8])
         other.receive(number)
+        fast.values[number].taken()
     late = [number for number in range(count) if number not in wire.confirmed]
     assert late == [count - 3, count - 2, count - 1]
     assert not fast.pending
@@ -108,6 +123,7 @@ def test_a_full_queue_confirms_when_it_has_room(topics: Topics, wire: Wire) -> N
     while len(wire.confirmed) < count:
         assert queue.is_full
         queue.receive(future)
+        slow.values[future].taken()
         future += 1
     assert sorted(wire.confirmed) == list(range(count))
     assert not queue.is_full
@@ -195,3 +211,59 @@ def test_what_inferlets_have_left_unconfirmed_counts_for_their_tenant(topics: To
         topics.confirmed(number, future)
         topics.confirmed(number, future)
     topics.broadcast(2001, "a", "t", "x", owner.new)
+
+
+def test_what_futures_hold_counts_until_it_is_taken(topics: Topics, wire: Wire) -> None:
+    owner = Owner()
+    queue = topics.subscribe(owner, 7, "t")
+    for future in range(8):
+        queue.receive(future)
+        topics.published(future, "i1", "t", "x" * MOST_MESSAGE, [7])
+    assert not owner.pending
+    assert len(wire.confirmed) < 8
+    topics.unsubscribe(queue)
+    assert sorted(wire.confirmed) == list(range(8))
+    assert all(isinstance(value, Cancelled) for value in owner.values.values()), "what was not taken is dropped"
+
+
+def test_the_queues_of_an_inferlet_share_their_room(topics: Topics, wire: Wire) -> None:
+    owner = Owner()
+    queues = [topics.subscribe(owner, 7, "t") for _ in range(4)]
+    count = 0
+    while len(wire.confirmed) == count:
+        topics.published(count, "i1", "t", "x" * 10_000, [7])
+        count += 1
+    assert MOST_WAITING < len(queues) * count * (10_000 + EVENT_BYTES) < MOST_WAITING + 50_000
+
+
+def test_few_broadcasts_are_under_way_however_short_they_are(topics: Topics) -> None:
+    owner = Owner()
+    for _ in range(MOST_UNDER_WAY):
+        topics.broadcast(7, "a", "t", "", owner.new)
+    with pytest.raises(QuotaExceeded, match="await the futures"):
+        topics.broadcast(7, "a", "t", "", owner.new)
+
+
+def test_broadcasts_to_many_join_their_queues_turn_by_turn(
+    topics: Topics, wire: Wire, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(relations_topics, "PUTS_IN_A_TURN", 10)
+    topics._puts = 10
+
+    async def test() -> None:
+        owners = [Owner() for _ in range(30)]
+        for number, owner in enumerate(owners):
+            for future in range(2):
+                topics.subscribe(owner, number, "t").receive(future)
+                topics.subscribe(owner, number, "t").receive(2 + future)
+        for broadcast in range(3):
+            topics.published(broadcast, "i1", "t", str(broadcast), range(30))
+        assert sum(bool(owner.values) for owner in owners) <= 3
+        assert wire.confirmed == []
+        topics.ended(29, "a")  # meanwhile
+        while len(wire.confirmed) < 3:
+            await asyncio.sleep(0)
+        assert wire.confirmed == [0, 1, 2]
+        assert [owner.texts() for owner in owners] == [["0"] * 4] * 29 + [[]]
+
+    asyncio.run(asyncio.wait_for(test(), HANG_SECONDS))
