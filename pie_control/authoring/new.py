@@ -68,9 +68,11 @@ inferlet::main!(main);
 
 async fn main(args: Args) -> Result<Json> {
     let topic = args.or("topic", "bees".to_string())?;
+    let max_tokens = args.or("max_tokens", 60)?;
+    args.finish()?; // refuses others
     let mut ctx = Context::new(args.model())?;
     ctx.user(&format!("Write three facts about {topic}."))?;
-    let text = args.stream(&mut ctx.generate(args.or("max_tokens", 60)?)).await?;
+    let text = args.stream(&mut ctx.generate(max_tokens)).await?;
     Ok(Json::object([("topic", Json::from(topic)), ("text", Json::from(text))]))
 }
 """

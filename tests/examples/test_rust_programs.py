@@ -133,11 +133,36 @@ def test_a_task_is_woken_by_another_one(worker: Worker, guest_cache: Path) -> No
     assert result(ended) == "woken"
 
 
+def test_tasks_that_only_wake_each_other_let_the_host_go_on(worker: Worker, guest_cache: Path) -> None:
+    (ended,) = asyncio.run(ends_of(worker, guest_cache, [(*features(), "turns")], cpu_seconds=1.0))
+    assert result(ended) == "over"
+
+
+def test_a_task_that_fails_ends_those_beside_it(worker: Worker, guest_cache: Path) -> None:
+    """What they would have got is left to the next one."""
+
+    async def run() -> Any:
+        async with started(guest_cache, InProcessClient(worker), model=["demo"], warm_pool=0) as server:
+            info, listener = await server.upload(*features()), Listener()
+            launched = await server.launch(info.program, ["what=hasty"], listener=listener)
+            async with asyncio.timeout(HANG_SECONDS):
+                await listener.until_messages(1)
+                server.send(launched.id, "later")
+                return result(await listener.ended)
+
+    assert asyncio.run(run()) == ["one has failed", "later"]
+
+
+def test_values_of_many_types_are_written(worker: Worker, guest_cache: Path) -> None:
+    (ended,) = asyncio.run(ends_of(worker, guest_cache, [(*features(), "written")]))
+    assert result(ended) == [-1, {"a": [3, 4], "b": [1, 2]}, [0.5, 2.0]]
+
+
 def test_what_goes_wrong_is_told(worker: Worker, guest_cache: Path) -> None:
-    runs = [(*features(), what) for what in ("fail", "panic", "stuck", "something", "exit", "memory", "loop")]
+    runs = [(*features(), what) for what in ("fail", "panic", "stuck", "something", "caused", "exit", "memory", "loop")]
     ends = asyncio.run(ends_of(worker, guest_cache, runs, cpu_seconds=0.5))
-    assert [ended.status for ended in ends] == ["failed"] * 6 + ["exceeded"]
-    refused, panicked, stuck, unknown, left, large, looped = (ended.error or "" for ended in ends)
+    assert [ended.status for ended in ends] == ["failed"] * 7 + ["exceeded"]
+    refused, panicked, stuck, unknown, caused, left, large, looped = (ended.error or "" for ended in ends)
     assert refused.startswith("not-found: token reference")
     assert "it was meant: 0" in panicked
     assert "features.rs:" in panicked
@@ -147,6 +172,7 @@ def test_what_goes_wrong_is_told(worker: Worker, guest_cache: Path) -> None:
     assert left.endswith("the program has ended itself: by exit or abort, or as it wanted more memory than 256 MiB")
     assert "all tasks wait for each other" in stuck
     assert unknown == "unknown: something"
+    assert caused == "caused: by this"
     assert "0.5 s of processor time" in looped
 
 
@@ -196,6 +222,9 @@ BOUND: list[tuple[list[Any], Any]] = [
     (["topic=a", "--topic", "b"], "topic is given twice"),
     ([], "missing: topic"),
     (["a", "b"], 'unexpected argument "b"'),
+    ([{"topic": "a", "colour": "b"}], 'unexpected argument "colour"'),
+    (["--numbers", "1", "numbers=2,3", "--numbers=[4]", "topic=a"], [False, 7, 0, [1, 2, 3, 4], 0.5, "a"]),
+    (["--numbers", "1", "--numbers", "x", "topic=a"], None),
     (["seed=-1"], 'seed: expected a whole number from 0 to 18446744073709551615, not "-1"'),
     (["numbers=1,,2"], None),
     ([{"topic": "a", "seed": 2**63 + 1, "count": -3.0}], [False, 2**63 + 1, -3, [], 0.5, "a"]),

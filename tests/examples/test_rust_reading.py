@@ -137,8 +137,8 @@ def takes(schema: dict[str, Any], value: Any) -> bool:
 def test_rust_reads_calls_and_checks_arguments_as_python_does(tmp_path: Path) -> None:
     place, source = rust_programs.compiler(), rust_programs.CRATE / "src"
     assert place is not None
-    parts = ("error", "json", "tools/calls", "tools/schema")
-    modules = [f'#[path = "{source / part}.rs"]\nmod {Path(part).name};' for part in parts]
+    parts = {"error": "error", "json": "json/mod", "calls": "tools/calls", "schema": "tools/schema"}
+    modules = [f'#[path = "{source / part}.rs"]\nmod {name};' for name, part in parts.items()]
     head, _, rest = MAIN.strip().partition("\n")
     (tmp_path / "main.rs").write_text("\n".join((head, *modules, rest)))
     command: list[str | Path] = [place / "rustc", "--edition", "2021", "-o", tmp_path / "reading", tmp_path / "main.rs"]

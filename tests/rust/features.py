@@ -103,10 +103,11 @@ async def exported(args, ctx):
 
 
 async def scored(_, ctx):
-    scores = await ctx.score(" little girl")
+    tokens = traits.tokenize(ctx.queue, " little girl")
+    scores, many = await ctx.score(tokens), sum(await ctx.score(tokens * 40))
     dist = await ctx.next_dist(3)
     best = await ctx.best_of(3, 6, sampler=Sampler(seed=1), score=len)
-    return [round(sum(scores) * 1000), list(dist.tokens), [one.text for one in best]]
+    return [round(sum(scores) * 1000), round(many), list(dist.tokens), [one.text for one in best]]
 
 
 async def stepped(_, ctx):

@@ -2,6 +2,8 @@
 //! wrong.
 
 use std::cell::Cell;
+use std::collections::HashMap;
+use std::fmt;
 use std::future::Future;
 use std::pin::Pin;
 use std::rc::Rc;
@@ -13,9 +15,23 @@ use inferlet::*;
 mod midway;
 mod tried;
 
-inferlet::main!(main);
+inferlet::main!(entry);
 
 const PROMPT: &str = "Once upon a time, there was a";
+
+async fn entry(args: Args) -> Result<Json, Caused> {
+    main(args).await.map_err(Caused)
+}
+
+/// An error that tells its cause where it is asked for it, as those of the crate `anyhow` do.
+struct Caused(Error);
+
+impl fmt::Display for Caused {
+    fn fmt(&self, to: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let cause = if to.alternate() && self.0.message == "caused" { ": by this" } else { "" };
+        write!(to, "{}{}", self.0, cause)
+    }
+}
 
 async fn main(args: Args) -> Result<Json> {
     let what: String = args.required("what")?;
@@ -101,13 +117,15 @@ async fn main(args: Args) -> Result<Json> {
         "scored" => {
             let tokens = ctx.model().tokenize(" little girl", true)?;
             let scores = ctx.score(&tokens).await?;
+            let many: f32 = ctx.score(&tokens.repeat(40)).await?.iter().sum();
             let dist = ctx.next_dist(3, 1.0).await?;
             let tokens = dist.tokens.iter().map(|token| (*token).into()).collect();
             let sampler = Sampler { seed: Some(1), ..Sampler::default() };
             let best = ctx.best_of(3, 6, &sampler, |text| text.len() as f64).await?;
             let best = best.into_iter().map(|one| one.text.into()).collect();
             let total: f32 = scores.iter().sum();
-            Ok(list([((total * 1000.0).round() as i64).into(), Json::List(tokens), Json::List(best)]))
+            let (total, many) = ((total * 1000.0).round() as i64, many.round() as i64);
+            Ok(list([total.into(), many.into(), Json::List(tokens), Json::List(best)]))
         }
         "together" => {
             let mut forks = (0..12).map(|_| ctx.fork()).collect::<Result<Vec<Context>>>()?;
@@ -173,6 +191,38 @@ async fn main(args: Args) -> Result<Json> {
             timeout(Duration::from_secs(60), try_join_all(both)).await?;
             Ok("woken".into())
         }
+        "turns" => {
+            let is_over = Cell::new(false);
+            let spin = async {
+                while !is_over.get() {
+                    Again(false).await;
+                }
+                Ok(())
+            };
+            let end = async {
+                sleep(Duration::from_millis(1)).await?;
+                is_over.set(true);
+                Ok(())
+            };
+            let both: [Pin<Box<dyn Future<Output = Result<()>> + '_>>; 2] = [Box::pin(spin), Box::pin(end)];
+            try_join_all(both).await?;
+            Ok("over".into())
+        }
+        "hasty" => {
+            let never = async { args.receive().await.map(drop) };
+            let soon = async {
+                sleep(Duration::from_millis(1)).await?;
+                Err("one has failed".into())
+            };
+            let both: [Pin<Box<dyn Future<Output = Result<()>> + '_>>; 2] = [Box::pin(never), Box::pin(soon)];
+            let failed = try_join_all(both).await.err().map(|error| error.message);
+            args.send("over").await?;
+            Ok((failed, args.receive().await?.text).to_json())
+        }
+        "written" => {
+            let by_name: HashMap<String, [u8; 2]> = [("b".to_string(), [1, 2]), ("a".to_string(), [3, 4])].into();
+            Ok((-1i16, by_name, Json::from(&[0.5f32, 2.0][..])).to_json())
+        }
         "acts" => acts(&args.required::<String>("acts")?, args.model()).await,
         "read" => {
             let texts: Json = args.required("texts")?;
@@ -184,6 +234,7 @@ async fn main(args: Args) -> Result<Json> {
         }
         "refused" => refused(&mut ctx).await,
         "silent" => Err("".into()),
+        "caused" => Err("caused".into()),
         "talk" => {
             let topic = subscribe("features")?;
             let listeners = broadcast("features", "\"hello\"\n\u{1f41d}").await?;
@@ -216,6 +267,21 @@ async fn main(args: Args) -> Result<Json> {
         },
         "stuck" => std::future::pending().await,
         other => Err(Error::new(format!("unknown: {}", other))),
+    }
+}
+
+/// Has the task polled once more.
+struct Again(bool);
+
+impl Future for Again {
+    type Output = ();
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut TaskContext<'_>) -> Poll<()> {
+        if std::mem::replace(&mut self.0, true) {
+            return Poll::Ready(());
+        }
+        context.waker().wake_by_ref();
+        Poll::Pending
     }
 }
 

@@ -18,6 +18,7 @@ pub struct Args {
     words: RefCell<Vec<Word>>,
     environment: Vec<(String, String)>,
     named: Result<Json>,
+    asked: RefCell<Vec<String>>, // names of arguments that the program has
 }
 
 /// A word of the command line that was not taken; some stand for a value.
@@ -55,7 +56,7 @@ impl Args {
         if let (Err(error), Ok(_)) = (values, &named) {
             named = Err(error);
         }
-        Args { words: RefCell::new(words), environment, named }
+        Args { words: RefCell::new(words), environment, named, asked: RefCell::default() }
     }
 
     /// Launch metadata: `inferlet`, `program` and `user`, set by the server, and what the client added.
@@ -86,21 +87,35 @@ impl Args {
         Ok(self.by_name(name)?.unwrap_or(default))
     }
 
-    /// An error if there are arguments that nobody has asked for.
+    /// An error if there are arguments that nobody has asked for: call it when all were asked for.
     pub fn finish(&self) -> Result<()> {
-        match self.words.borrow().first() {
-            Some(word) => Err(Error::new(format!("unexpected argument {:?}", word.text))),
+        let asked = self.asked.borrow();
+        let named = match &self.named {
+            Ok(Json::Object(values)) => values.iter().map(|(name, _)| name).find(|name| !asked.contains(name)),
+            Ok(_) => None,
+            Err(error) => return Err(error.clone()),
+        };
+        match self.words.borrow().first().map(|word| &word.text).or(named) {
+            Some(unknown) => Err(Error::new(format!("unexpected argument {:?}", unknown))),
             None => Ok(()),
         }
     }
 
     fn by_name<T: Argument>(&self, name: &str) -> Result<Option<T>> {
+        self.asked.borrow_mut().push(name.to_string());
         let value = self.named.as_ref().map_err(Error::clone)?.get(name);
         let value = value.map(|value| T::from_json(value).map_err(|wanted| wrong(name, &wanted, &value.to_string())));
-        let word = self.option::<T>(name);
-        let is_twice = word.is_some() && (value.is_some() || self.option::<T>(name).is_some());
-        if is_twice {
-            return Err(Error::new(format!("{} is given twice", name)));
+        let twice = || Err(Error::new(format!("{} is given twice", name)));
+        let mut word = self.option::<T>(name);
+        if word.is_some() && value.is_some() {
+            return twice();
+        }
+        while let Some(Ok(said)) = &mut word {
+            match self.option::<T>(name) {
+                Some(more) if T::IS_LIST => said.take_more(more?),
+                Some(_) => return twice(),
+                None => break,
+            }
         }
         value.or(word).transpose()
     }
@@ -188,10 +203,14 @@ fn wrong(name: &str, wanted: &str, given: &str) -> Error {
 pub trait Argument: Sized {
     /// Whether its name alone says it: `--loud`, `--no-loud`.
     const IS_FLAG: bool = false;
+    /// Whether it may be given several times: `--points 1 --points 2`.
+    const IS_LIST: bool = false;
     /// From a word of the command line.
     fn from_word(word: &str) -> Result<Self, String>;
     /// From a value that the client has sent.
     fn from_json(value: &Json) -> Result<Self, String>;
+    /// What is given after the first time. Only a list takes it.
+    fn take_more(&mut self, _more: Self) {}
 }
 
 impl Argument for String {
@@ -253,7 +272,7 @@ macro_rules! numbers {
     )*};
 }
 
-whole_numbers!(i32, u32, i64, u64, usize);
+whole_numbers!(i8, u8, i16, u16, i32, u32, i64, u64, i128, usize);
 numbers!(f32, f64);
 
 impl Argument for Json {
@@ -267,6 +286,8 @@ impl Argument for Json {
 }
 
 impl<T: Argument> Argument for Vec<T> {
+    const IS_LIST: bool = true;
+
     fn from_word(word: &str) -> Result<Self, String> {
         if word.trim_start().starts_with('[') {
             return Self::from_json(&Json::parse(word).map_err(|_| "a list, which begins as one of JSON".to_string())?);
@@ -282,5 +303,9 @@ impl<T: Argument> Argument for Vec<T> {
             Json::List(items) => items.iter().map(T::from_json).collect(),
             _ => Err("a list".to_string()),
         }
+    }
+
+    fn take_more(&mut self, more: Self) {
+        self.extend(more);
     }
 }

@@ -33,7 +33,7 @@ pub fn run<T: ToJson, E: Display, F: Future<Output = Result<T, E>>>(entry: impl 
     std::panic::set_hook(Box::new(|panic| {
         let _ = raw::core::log(raw::core::LogLevel::Error, &panic.to_string()); // the host tells it beside the trap
     }));
-    let ended = task::block_on(entry(Args::new())).map_err(|error| error.to_string());
+    let ended = task::block_on(entry(Args::new())).map_err(|error| format!("{:#}", error)); // with causes, if it tells them
     let ended = ended.and_then(|value| set_result(&value.to_json()));
     let is_error = u8::from(ended.is_err());
     let error: &'static str = Box::leak(ended.err().unwrap_or_default().into_boxed_str());

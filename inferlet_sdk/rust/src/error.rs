@@ -124,4 +124,12 @@ macro_rules! from_errors {
     )*};
 }
 
-from_errors!(std::num::ParseIntError, std::num::ParseFloatError, std::str::Utf8Error, std::string::FromUtf8Error);
+from_errors!(
+    std::num::ParseIntError,
+    std::num::ParseFloatError,
+    std::num::TryFromIntError,
+    std::str::ParseBoolError,
+    std::str::Utf8Error,
+    std::string::FromUtf8Error,
+    std::fmt::Error
+);

@@ -14,6 +14,10 @@ use std::time::Duration;
 use crate::error::{Code, Error, Result};
 use crate::raw;
 
+/// The host gets a turn after so many polls in which a task has been woken: tasks that only wake each other must not keep
+/// results from arriving.
+const POLLS_BEFORE_YIELD: u32 = 32;
+
 thread_local! {
     static WAITING: RefCell<Waiting> = RefCell::new(Waiting::default());
     static BESIDE: Cell<usize> = Cell::new(0); // futures that run beside another one
@@ -111,13 +115,30 @@ pub(crate) fn block_on<F: Future>(future: F) -> F::Output {
     let mut future = Box::pin(future);
     let flag = Flag::new(None);
     let waker = Waker::from(flag.clone());
+    let mut context = Context::from_waker(&waker);
     loop {
+        let mut polls = 0;
         while flag.take() {
-            if let Poll::Ready(value) = future.as_mut().poll(&mut Context::from_waker(&waker)) {
+            if let Poll::Ready(value) = future.as_mut().poll(&mut context) {
                 return value;
+            }
+            polls += 1;
+            if polls % POLLS_BEFORE_YIELD == 0 {
+                yield_to_host(&mut context);
             }
         }
         suspend();
+    }
+}
+
+/// Lets the host go on, and hears what is done, although a task may be ready.
+fn yield_to_host(context: &mut Context<'_>) {
+    if let Ok(number) = raw::core::sleep(0) {
+        let mut soon = HostFuture::new(number, raw::core::await_number);
+        if Pin::new(&mut soon).poll(context).is_pending() {
+            suspend();
+            let _ = Pin::new(&mut soon).poll(context);
+        }
     }
 }
 
@@ -273,26 +294,36 @@ pub async fn first<A: Future, B: Future>(this: A, other: B) -> First<A::Output, 
 
 /// Runs futures at once; gives their values in order.
 pub async fn join_all<F: Future>(futures: impl IntoIterator<Item = F>) -> Vec<F::Output> {
-    let mut tasks: Vec<Task<F>> = futures.into_iter().map(Task::new).collect();
-    let _several = Several::of(tasks.len());
-    PollFn(move |context: &mut Context<'_>| {
-        let mut all_done = true;
-        for task in &mut tasks {
-            all_done &= task.is_done(context);
-        }
-        if !all_done {
-            return Poll::Pending;
-        }
-        Poll::Ready(tasks.iter_mut().map(|task| task.value.take().expect("it is done")).collect())
-    })
-    .await
+    join_until(futures, |_| false).await
 }
 
-/// Runs futures at once; gives their values in order, or the first error in this order.
+/// Runs futures at once; gives their values in order, or the first error, as soon as it is there: the other futures are
+/// dropped then.
 pub async fn try_join_all<T, E, F: Future<Output = Result<T, E>>>(
     futures: impl IntoIterator<Item = F>,
 ) -> Result<Vec<T>, E> {
-    join_all(futures).await.into_iter().collect()
+    join_until(futures, Result::is_err).await.into_iter().collect()
+}
+
+/// Runs futures at once until all are done, or one with a value that ends it; the values that are there, in order.
+async fn join_until<F: Future>(
+    futures: impl IntoIterator<Item = F>,
+    ends: impl Fn(&F::Output) -> bool,
+) -> Vec<F::Output> {
+    let mut tasks: Vec<Task<F>> = futures.into_iter().map(Task::new).collect();
+    let _several = Several::of(tasks.len());
+    PollFn(move |context: &mut Context<'_>| {
+        let (mut all_done, mut is_over) = (true, false);
+        for task in &mut tasks {
+            all_done &= task.is_done(context);
+            is_over |= task.value.as_ref().map_or(false, &ends);
+        }
+        if !all_done && !is_over {
+            return Poll::Pending;
+        }
+        Poll::Ready(tasks.iter_mut().filter_map(|task| task.value.take()).collect())
+    })
+    .await
 }
 
 /// A future among several, polled only if something has woken it.

@@ -7,6 +7,7 @@ inferlet::main!(main);
 async fn main(args: Args) -> Result<bool> {
     let question = args.or("question", "Is the sky blue?".to_string())?;
     let (width, length) = (args.or("width", 3)?, args.or("length", 24)?);
+    args.finish()?;
     let mut ctx = Context::new(args.model())?;
     ctx.user(&question)?;
     let greedy = ctx.fork()?.generate(length).text().await?;

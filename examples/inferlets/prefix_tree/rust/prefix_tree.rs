@@ -14,7 +14,9 @@ const PARTS: [[&str; 2]; 3] =
 async fn main(args: Args) -> Result<Vec<String>> {
     let default = PARTS.map(|level| level.map(String::from).to_vec()).to_vec();
     let parts: Vec<Vec<String>> = args.or("parts", default)?;
-    let paths = grow(Context::new(args.model())?, &parts, args.or("tokens", 8)?).await?;
+    let tokens = args.or("tokens", 8)?;
+    args.finish()?;
+    let paths = grow(Context::new(args.model())?, &parts, tokens).await?;
     args.send(paths.join("\n") + "\n").await?;
     Ok(paths)
 }

@@ -8,6 +8,7 @@ async fn main(args: Args) -> Result<()> {
     let world = args.or("world", "http://127.0.0.1:8099".to_string())?;
     let tools = args.or("tools", "weather, population".to_string())?;
     let rounds = args.or("rounds", 12)?;
+    args.finish()?;
     let only: Vec<&str> = tools.split(", ").collect();
     let toolbox = Tools::from_mcp(&format!("{}/mcp", world), Some(&only)).await?;
     loop {

@@ -44,6 +44,8 @@ impl Draft for Counted {
 async fn main(args: Args) -> Result<Json> {
     let prompt = args.or("prompt", PROMPT.to_string())?;
     let (draft, length) = (args.or("draft", "lookup".to_string())?, args.or("length", 8)?);
+    let tokens = args.or("tokens", 80)?;
+    args.finish()?;
     let guess: Option<Box<dyn Draft>> = match draft.as_str() {
         "" => None,
         "lookup" => Some(Box::new(prompt_lookup(3, length))),
@@ -54,7 +56,7 @@ async fn main(args: Args) -> Result<Json> {
     let is_drafted = guess.is_some();
     let mut ctx = Context::new(args.model())?;
     ctx.fill(prompt);
-    let mut generation = ctx.generate(args.or("tokens", 80)?);
+    let mut generation = ctx.generate(tokens);
     if let Some(guess) = guess {
         generation = generation.draft(Counted(guess, counted.clone()));
     }

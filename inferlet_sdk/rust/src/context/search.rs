@@ -5,8 +5,7 @@ use crate::context::Context;
 use crate::error::{Error, Result};
 use crate::generation::sampler::Sampler;
 use crate::generation::stop::StopReason;
-use crate::raw;
-use crate::task::{try_join_all, HostFuture};
+use crate::task::try_join_all;
 
 /// A continuation of a context.
 #[derive(Clone, Debug, PartialEq)]
@@ -128,16 +127,7 @@ impl Context {
     /// The log-probability of each token of a continuation, without appending it.
     pub async fn score(&mut self, continuation: &[u32]) -> Result<Vec<f32>> {
         self.settle().await?;
-        let mut branch = self.sequence.fork()?;
-        let mut scores = Vec::new();
-        for token in continuation {
-            branch.flush()?;
-            let output = [branch.output(), 1];
-            let number = raw::output_text::get_logprobs(branch.queue.number, &output, &[*token])?;
-            scores.extend(HostFuture::new(number, raw::core::await_floats).await?);
-            branch.tokens.push(*token);
-        }
-        Ok(scores)
+        self.sequence.fork()?.append_scored(continuation).await
     }
 }
 

@@ -4,6 +4,7 @@
 //! embed holds the output of token `output_of - 1`. Token n is at position `offset` + n if
 //! nothing behind it was dropped, as is every token that will run.
 
+mod scoring;
 mod states;
 mod stepping;
 

@@ -4,6 +4,10 @@ use std::fmt::{self, Write};
 
 use crate::error::{Error, Result};
 
+mod values;
+
+pub use values::ToJson;
+
 /// A JSON value.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Json {
@@ -342,58 +346,4 @@ pub(crate) fn finite(name: &str, number: f64) -> Result<Json> {
         return Err(Error::invalid(format!("{} is {}: give a finite number", name, number)));
     }
     Ok(Json::Float(number))
-}
-
-/// What can be written as JSON: the result of a program, the arguments of a child.
-pub trait ToJson {
-    /// It as JSON.
-    fn to_json(&self) -> Json;
-}
-
-macro_rules! to_json {
-    ($($kind:ty: $value:ident => $json:expr;)*) => {$(
-        impl ToJson for $kind {
-            fn to_json(&self) -> Json {
-                let $value = self;
-                $json
-            }
-        }
-        impl From<$kind> for Json {
-            fn from(value: $kind) -> Json {
-                value.to_json()
-            }
-        }
-    )*};
-}
-
-to_json! {
-    (): _one => Json::Null;
-    bool: one => Json::Bool(*one);
-    i32: one => Json::Int(i128::from(*one));
-    u32: one => Json::Int(i128::from(*one));
-    i64: one => Json::Int(i128::from(*one));
-    usize: one => Json::Int(*one as i128);
-    u64: one => Json::Int(i128::from(*one));
-    f32: one => Json::Float(f64::from(*one));
-    f64: one => Json::Float(*one);
-    String: one => Json::Text(one.clone());
-    &str: one => Json::Text((*one).to_string());
-}
-
-impl ToJson for Json {
-    fn to_json(&self) -> Json {
-        self.clone()
-    }
-}
-
-impl<T: ToJson> ToJson for Option<T> {
-    fn to_json(&self) -> Json {
-        self.as_ref().map_or(Json::Null, ToJson::to_json)
-    }
-}
-
-impl<T: ToJson> ToJson for Vec<T> {
-    fn to_json(&self) -> Json {
-        Json::List(self.iter().map(ToJson::to_json).collect())
-    }
 }
