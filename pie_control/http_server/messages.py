@@ -23,7 +23,15 @@ class _Tagged(msgspec.Struct, frozen=True, tag_field="type", tag=str.lower, omit
 # ---- client to server -----------------------------------------------------------------------------------------------
 
 
-class LaunchInferlet(_Tagged, frozen=True, tag="launch"):
+class _Request(_Tagged, frozen=True):
+    id: int
+
+
+class _OfInferlet(_Request, frozen=True):
+    inferlet: str
+
+
+class LaunchInferlet(_Request, frozen=True, tag="launch"):
     """Starts an inferlet; the value is its id. It ends with the connection unless `detached`; then its events are kept
     for the first client that attaches, which may be this one.
 
@@ -31,7 +39,6 @@ class LaunchInferlet(_Tagged, frozen=True, tag="launch"):
     `blobs`: content hashes of uploaded blobs, by the names under which the inferlet knows them.
     """
 
-    id: int
     program: str
     arguments: list[str] = []
     environment: dict[str, str] = {}
@@ -40,85 +47,63 @@ class LaunchInferlet(_Tagged, frozen=True, tag="launch"):
     logs: bool = False
 
 
-class Attach(_Tagged, frozen=True):
+class Attach(_OfInferlet, frozen=True):
     """Sends the events of a running inferlet here, first those that nobody has read. It outlives the connection."""
 
-    id: int
-    inferlet: str
     logs: bool = False
 
 
-class Detach(_Tagged, frozen=True):
+class Detach(_OfInferlet, frozen=True):
     """Sends no more events of an inferlet here, and lets it outlive the connection."""
 
-    id: int
-    inferlet: str
 
-
-class Send(_Tagged, frozen=True):
+class Send(_OfInferlet, frozen=True):
     """Sends a message, which the inferlet's `receive` returns. `blobs`: as of `LaunchInferlet`."""
 
-    id: int
-    inferlet: str
     text: str
     blobs: dict[str, str] = {}
 
 
-class Terminate(_Tagged, frozen=True):
+class Terminate(_OfInferlet, frozen=True):
     """Ends an inferlet."""
 
-    id: int
-    inferlet: str
     reason: str = "terminated by a client"
 
 
-class ShowInferlet(_Tagged, frozen=True, tag="inferlet"):
+class ShowInferlet(_OfInferlet, frozen=True, tag="inferlet"):
     """The value describes one inferlet. `stack`: and its log tells soon where its tasks are, unless it computes, or
     waits for the model alone."""
 
-    id: int
-    inferlet: str
     stack: bool = False
 
 
-class ListInferlets(_Tagged, frozen=True, tag="inferlets"):
+class ListInferlets(_Request, frozen=True, tag="inferlets"):
     """The value lists running and recently ended inferlets. `of_all`: of all tenants, without results and errors of
     others; for who may see them."""
 
-    id: int
     of_all: bool = False
 
 
-class Logs(_Tagged, frozen=True):
+class Logs(_OfInferlet, frozen=True):
     """The value lists the log lines of an inferlet that the server keeps."""
 
-    id: int
-    inferlet: str
 
-
-class ShowProgram(_Tagged, frozen=True, tag="program"):
+class ShowProgram(_Request, frozen=True, tag="program"):
     """The value describes one program, or is null if the server does not have it."""
 
-    id: int
     program: str
 
 
-class ListPrograms(_Tagged, frozen=True, tag="programs"):
+class ListPrograms(_Request, frozen=True, tag="programs"):
     """The value lists all programs."""
 
-    id: int
 
-
-class Models(_Tagged, frozen=True):
+class Models(_Request, frozen=True):
     """The value lists the models that inferlets can use."""
 
-    id: int
 
-
-class Statistics(_Tagged, frozen=True):
+class Statistics(_Request, frozen=True):
     """The value holds the server's statistics."""
-
-    id: int
 
 
 Request = (
