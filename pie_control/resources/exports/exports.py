@@ -97,6 +97,7 @@ class Exports:
         """What it holds was written. Gives what the exports had that make room for it, and its own pages that are there
         already, to be released."""
         self._forget(export)
+        self._reject_outdated(export)
         if export.unwanted:
             yield export.block
             return

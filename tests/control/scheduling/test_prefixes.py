@@ -19,7 +19,7 @@ from pie_control.resources.kinds import PAGES
 from pie_control.resources.pool import Pool
 from pie_control.tenants.budgets import Budget
 from pie_control.tenants.tenant import Standing, Tenant
-from pie_inference.protocol import Failure, Forward
+from pie_inference.protocol import DropAdapter, Failure, Forward
 from tests.control.scheduling.test_exports import fill, next_token, tenant, used
 from tests.helpers.scheduling import Inferlet, World, by_kind
 
@@ -307,3 +307,22 @@ def test_an_import_that_is_cancelled_as_it_arrives_is_given_back() -> None:
     world.drain()
     assert (used(world), reader.held(PAGES)) == (4, 0)
     world.scheduler.check_integrity()
+
+
+@pytest.mark.parametrize("held", [False, True])
+def test_keys_of_an_adapter_that_was_dropped_never_stand(held: bool) -> None:
+    world = World(max_batch_tokens=8)
+    world.meters.use_key("spent", Budget(tokens_per_minute=6))
+    spent = Standing(Tenant("one"), key="spent" if held else "")
+    makers = [world.open(4, 64, spent) for _ in range(1 if held else 2)]
+    world.drain()
+    for maker in makers:
+        maker.space.adapters_used.add(7)
+        for begin in (0, 8):
+            maker.embed(begin, 8, tokens=TEXT[begin : begin + 8])
+            maker.forward(0, 8)
+        offer(maker, 4)
+    world.turn()
+    world.turn(DropAdapter(7))
+    world.finish()
+    assert world.scheduler.statistics().exports == 0
