@@ -58,12 +58,17 @@ def built_module(folder: Path) -> Path:
 
 
 def _modules(messages: bytes, manifest: Path) -> list[Path]:
-    """The WebAssembly files that cargo has made of the crate of a manifest, by its messages; where that has none, as
-    that of a workspace, all of them: crates on which it depends may make some, too."""
+    """The WebAssembly files that cargo has made, by its messages: the library of the crate of a manifest, or else all
+    of this crate, or, where that is a workspace, of all. Tools of a crate, and crates on which it depends, may make
+    some, too."""
     artifacts = [json.loads(line) for line in messages.splitlines() if line.startswith(b"{")]
     own = [each for each in artifacts if each.get("manifest_path") == str(manifest.resolve())]
-    found = ([Path(name) for each in some for name in each.get("filenames", ())] for some in (own, artifacts))
-    return next(filter(None, ([path for path in some if path.suffix == ".wasm"] for some in found)), [])
+    libraries = [each for each in own if "cdylib" in each["target"]["crate_types"]]
+    for some in (libraries, own, artifacts):
+        names = (name for each in some for name in each.get("filenames", ()))
+        if found := [Path(name) for name in names if name.endswith(".wasm")]:
+            return found
+    return []
 
 
 def _too_old_for(lock: Path) -> str:

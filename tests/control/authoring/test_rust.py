@@ -63,10 +63,12 @@ def test_a_folder_is_built_by_cargo(folder: Path, monkeypatch: pytest.MonkeyPatc
     assert called.endswith(f"{folder}\n")
 
 
-def test_what_a_dependency_makes_is_no_program(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    own = {**FOUND, "manifest_path": str(folder.resolve() / "Cargo.toml")}
+def test_the_program_is_the_library_of_the_crate(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    of_crate = {"manifest_path": str(folder.resolve() / "Cargo.toml")}
+    own = {**FOUND, **of_crate, "target": {"crate_types": ["cdylib", "rlib"]}}
+    tool = {**of_crate, "target": {"crate_types": ["bin"]}, "filenames": ["target/tool.wasm"]}
     other = {"manifest_path": "/elsewhere/Cargo.toml", "filenames": ["target/other.wasm"]}
-    set_cargo(monkeypatch, folder, other, own)
+    set_cargo(monkeypatch, folder, other, own, tool)
     assert build(folder) == folder / "target" / "story.component.wasm"
 
 
