@@ -44,6 +44,8 @@ MAX_CORE_INSTANCES = 100
 """What a store may have besides its memory; the Python guest needs 2 tables with fewer than 10,000 elements."""
 
 STACK_EXHAUSTED = "call stack exhausted"
+UNDEFINED, SHIM = "uninitialized element", "Shim"
+"""A table has no function there; what has the calls of a component that `pie build` has made (`encoding`)."""
 _FAULT = re.compile(r"memory fault at wasm address 0x([0-9a-f]+)")
 BELOW_MEMORY = 0xF000_0000
 """Addresses from here on are negative: of a stack, which linkers put first into a memory, that has run over."""
@@ -120,6 +122,11 @@ def _explain_trap(message: str) -> str:
             "it read or wrote below its memory, as a program in Rust or C does whose calls are nested deeper than its "
             "own stack holds (1 MiB in Rust, unless the linker is told otherwise): nest less, or keep large values on "
             "the heap"
+        )
+    elif UNDEFINED in cause and f"{SHIM}!" in backtrace:
+        cause = (
+            "its start function makes a call, and there are none before the module has started: export it as "
+            "`_initialize` in place of that, which runs before `run` (AssemblyScript: `--exportStart _initialize`)"
         )
     if not cause:
         return message

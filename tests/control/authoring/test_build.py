@@ -119,6 +119,10 @@ def test_a_built_component_runs(guest_cache: Path, tmp_path: Path) -> None:
             ended, messages = await end_of(server, encode(module(SENDS.replace("AFTER", "unreachable")), PACKAGE))
             assert (ended.status, messages) == ("failed", ["ready, ", "set, go"])
             assert "unreachable" in (ended.error or "")
+            early = SENDS.replace('(func (export "_initialize")', "(start $early) (func $early").replace("AFTER", "")
+            ended, messages = await end_of(server, encode(module(early), PACKAGE))
+            assert (ended.status, messages) == ("failed", [])
+            assert "export it as `_initialize`" in (ended.error or "")
 
     asyncio.run(check())
 
