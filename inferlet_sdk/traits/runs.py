@@ -29,8 +29,6 @@ from inferlet_sdk.traits.arguments import (
 from inferlet_sdk.traits.arguments import text as checked_text
 from inferlet_sdk.traits.arguments import tokens as token_list
 
-MOST_STEPS = 1024
-"""Most steps of one run."""
 MOST_STOPS = 64
 """Stop tokens of one run."""
 
