@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import argparse
+import json
 import time
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict
+from typing import Any, TypeVar
 
 from .terminal import one_line
+
+T = TypeVar("T")
 
 
 def format_table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
@@ -15,6 +20,15 @@ def format_table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     lines = [columns, *([one_line(cell) for cell in row] for row in rows)]
     widths = [max(len(line[column]) for line in lines) for column in range(len(columns))]
     return "\n".join("  ".join(map(str.ljust, line, widths)).rstrip() for line in lines)
+
+
+def listed(
+    options: argparse.Namespace, columns: Sequence[str], found: Sequence[T], row: Callable[[T], Sequence[str]]
+) -> str:
+    """What was found as a table, or with `--json` all fields of it."""
+    if options.json:
+        return json.dumps(found, indent=2, default=asdict)
+    return format_table(columns, map(row, found))
 
 
 def standing(info: Mapping[str, Any]) -> str:

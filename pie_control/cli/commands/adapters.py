@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import argparse
-import json
 from typing import Any
 
 from pie_control.errors import BadRequest
 
 from ..server_options import add_server, blocking_client
-from ..tables import format_table
+from ..tables import listed
 from ..terminal import write_line
 
 NAME = "adapters"
@@ -53,8 +52,7 @@ def execute(options: argparse.Namespace) -> int:
             else:
                 client.drop_adapter(name, options.model)
         if not given:
-            adapters = client.adapters()
-            write_line(json.dumps(adapters, indent=2) if options.json else format_table(COLUMNS, map(_row, adapters)))
+            write_line(listed(options, COLUMNS, client.adapters(), _row))
     return 0
 
 

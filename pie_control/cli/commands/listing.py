@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import json
 import sys
 import time
 from collections.abc import Sequence
@@ -13,7 +12,7 @@ from typing import Any
 from pie_control.errors import Forbidden
 
 from ..server_options import add_server, blocking_client
-from ..tables import format_table, waiting
+from ..tables import listed, waiting
 from ..terminal import write_line
 
 NAME = "list"
@@ -37,7 +36,7 @@ def execute(options: argparse.Namespace) -> int:
         outages: Sequence[str] = ()
         with contextlib.suppress(Forbidden):  # of a key that may not look at the server
             outages = client.statistics().get("outages", ())
-    write_line(json.dumps(inferlets, indent=2) if options.json else format_table(COLUMNS, map(_row, inferlets)))
+    write_line(listed(options, COLUMNS, inferlets, _row))
     for line in outages:
         write_line(line, sys.stderr)
     return 0

@@ -12,7 +12,7 @@ from pie_inference.options import add_arguments as add_model_settings
 
 from ..inspection import count, inspect
 from ..server_options import add_server, blocking_client
-from ..tables import format_table
+from ..tables import listed
 from ..terminal import write_line
 
 NAME = "models"
@@ -49,11 +49,8 @@ def execute(options: argparse.Namespace) -> int:
 def _list(options: argparse.Namespace) -> int:
     with blocking_client(options) as client:
         models = client.models()
-    if options.json:
-        write_line(json.dumps(models, indent=2))
-        return 0
-    write_line(format_table(COLUMNS, map(_row, models)))
-    if any(map(_compares_poorly, models)):
+    write_line(listed(options, COLUMNS, models, _row))
+    if any(map(_compares_poorly, models)) and not options.json:
         write_line(f"* {NOT_MADE}")
     return 0
 

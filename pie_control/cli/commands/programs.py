@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import argparse
-import json
 from typing import Any
 
 from ..server_options import add_server, blocking_client
-from ..tables import format_table, moment
+from ..tables import listed, moment
 from ..terminal import write_line
 
 NAME = "programs"
@@ -28,7 +27,7 @@ def execute(options: argparse.Namespace) -> int:
     """Prints the list."""
     with blocking_client(options) as client:
         programs = client.programs()
-    write_line(json.dumps(programs, indent=2) if options.json else format_table(COLUMNS, map(_row, programs)))
+    write_line(listed(options, COLUMNS, programs, _row))
     return 0
 
 

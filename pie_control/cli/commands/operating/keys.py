@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import argparse
-import json
 import sqlite3
 import sys
 import time
 from collections.abc import Sequence
-from dataclasses import asdict
 from typing import TYPE_CHECKING
 
-from ...tables import format_table, moment
+from ...tables import listed, moment
 from ...terminal import write_line
 from .state import add_state
 
 if TYPE_CHECKING:
+    from pie_control.durable.accounts.audit import AuditRecord
+    from pie_control.durable.accounts.usage import UsageRecord
     from pie_control.durable.keys import KeyRecord
 
 NAME = "keys"
@@ -86,9 +86,7 @@ def execute(options: argparse.Namespace) -> int:
             case "add":
                 write_line(_add(options, database))
             case "list":
-                keys = list_keys(database)
-                told = [asdict(key) for key in keys]
-                write_line(json.dumps(told, indent=2) if options.json else format_table(COLUMNS, map(_row, keys)))
+                write_line(listed(options, COLUMNS, list_keys(database), _row))
             case "usage":
                 write_line(_usage(options, database))
             case "audit":
@@ -148,37 +146,27 @@ def _usage(options: argparse.Namespace, database: sqlite3.Connection) -> str:
     from pie_control.durable.keys import list_keys
     from pie_control.tenants.budgets import DAY
 
-    found = list_usage(database, int(time.time() // DAY) - options.days + 1, options.tenant)
-    if options.json:
-        return json.dumps([asdict(one) for one in found], indent=2)
     names = {key.id: key.name for key in list_keys(database)}
-    rows = (
-        (
-            *(one.day, one.tenant, names.get(one.key, one.key) or "-"),
-            *map(str, (one.requests, one.prompt_tokens, one.generated_tokens)),
-            f"{one.cpu_seconds:.1f}",
-        )
-        for one in found
-    )
-    return format_table(USAGE, rows)
+
+    def row(one: UsageRecord) -> tuple[str, ...]:
+        counts = map(str, (one.requests, one.prompt_tokens, one.generated_tokens))
+        return one.day, one.tenant, names.get(one.key, one.key) or "-", *counts, f"{one.cpu_seconds:.1f}"
+
+    found = list_usage(database, int(time.time() // DAY) - options.days + 1, options.tenant)
+    return listed(options, USAGE, found, row)
 
 
 def _audit(options: argparse.Namespace, database: sqlite3.Connection) -> str:
     from pie_control.durable.accounts.audit import list_audit
     from pie_control.durable.keys import list_keys
 
-    found = list_audit(database, options.most, options.tenant)
-    if options.json:
-        return json.dumps([asdict(one) for one in found], indent=2)
     names = {key.id: key.name for key in list_keys(database)}
-    rows = (
-        (
-            *(moment(one.first), moment(one.last), str(one.count), one.tenant or "-"),
-            *(names.get(one.key, one.key) or "-", one.action, one.subject),
-        )
-        for one in found
-    )
-    return format_table(AUDIT, rows)
+
+    def row(one: AuditRecord) -> tuple[str, ...]:
+        times = moment(one.first), moment(one.last)
+        return *times, str(one.count), one.tenant or "-", names.get(one.key, one.key) or "-", one.action, one.subject
+
+    return listed(options, AUDIT, list_audit(database, options.most, options.tenant), row)
 
 
 def _count(text: str) -> int:
