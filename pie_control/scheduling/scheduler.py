@@ -377,7 +377,7 @@ class Scheduler:
 
     def kept_pages(self, tenant: Tenant, wanted: Fetch) -> int:
         """How many pages of a text a tenant can import, now or soon; of what has a name 1 or 0."""
-        return self._memory.exports.known(tenant, wanted.text.pages if wanted.text is not None else [wanted.name])
+        return self._memory.exports.soon(tenant, wanted.name, wanted.text)
 
     def statistics(self, now: float | None = None) -> SchedulerStatistics:
         """`now`: seconds of the clock of turns; None: as of the last one."""

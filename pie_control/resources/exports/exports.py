@@ -219,6 +219,14 @@ class Exports:
         found = ((tenant.name, name) in self._places or (tenant.name, name) in self._coming for name in names)
         return sum(takewhile(bool, found))
 
+    def soon(self, tenant: Tenant, name: str, text: TextKeys | None) -> int:
+        """How many first pages of a text stand, or are coming and worth waiting for; of what has a name 1 or 0."""
+        if text is None:
+            return self.known(tenant, [name])
+        standing = sum(takewhile(bool, ((tenant.name, key) in self._places for key in text.pages)))
+        wanted = text.pages[standing:]
+        return self.known(tenant, text.pages) if wanted and self._worth_waiting(tenant, wanted) else standing
+
     def pages_in(self, tenant: Tenant, keys: Sequence[bytes], exports: Collection[Export]) -> int:
         """How many first pages of a text these exports have."""
         found = (self._places.get((tenant.name, key), (None,))[0] in exports for key in keys)

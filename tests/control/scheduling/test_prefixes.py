@@ -10,7 +10,7 @@ from random import Random
 import numpy as np
 import pytest
 
-from pie_control.calls.exports.sharing import fetched, keys_of
+from pie_control.calls.exports.sharing import Fetch, fetched, keys_of
 from pie_control.calls.values import Import
 from pie_control.resources.exports.export import Export
 from pie_control.resources.exports.exports import Exports
@@ -18,7 +18,7 @@ from pie_control.resources.holdings import Block
 from pie_control.resources.kinds import PAGES
 from pie_control.resources.pool import Pool
 from pie_control.tenants.budgets import Budget
-from pie_control.tenants.tenant import Standing, Tenant
+from pie_control.tenants.tenant import DEFAULT_TENANT, Standing, Tenant
 from pie_inference.protocol import DropAdapter, Failure, Forward
 from tests.control.scheduling.test_exports import fill, next_token, tenant, used
 from tests.helpers.scheduling import Inferlet, World, by_kind
@@ -217,7 +217,10 @@ def test_who_shares_little_of_a_long_text_does_not_wait_for_all_of_it() -> None:
     assert world.turn().waves
     short, same, half = world.open(0, 8), world.open(0, 8), world.open(0, 8)
     futures = ask(short, (*LONG[:16], *[1] * 8)), ask(same, LONG), ask(half, (*LONG[:32], *[1] * 8))
+    commands = [event for event in world.events if isinstance(event, Fetch)]
     world.turn()
+    kept = [world.scheduler.kept_pages(DEFAULT_TENANT, command) for command in commands]
+    assert kept == [0, 15, 8], "who would not wait is placed elsewhere"
     assert count(short, futures[0]) == 0
     assert not same.answers
     assert not half.answers
