@@ -13,15 +13,30 @@ MOST_UNSENT = 4 << 20
 """Bytes that wait for the control process. While it does not keep up, lines beyond are left out."""
 ALWAYS_SENT = 1 << 16
 """Bytes of one inferlet that go nevertheless: another one may be why it does not keep up."""
+MOST_LINES, LINES_PER_SECOND = 10_000, 2_000
+"""Lines that go at once, and as many more a second: each takes the control process some microseconds, however short it
+is, and a program can write a hundred thousand a second. When all have gone, more go when half of them may."""
+ALWAYS_LINES = 64
+"""Lines of one inferlet that go meanwhile."""
 
 
 class LogLines:
     """Those of a host. `say` puts a line of an inferlet among what is sent next; `unsent`: bytes that were sent, and
     that the control process has not taken."""
 
-    def __init__(self, say: Callable[[int, LogLine], None], unsent: Callable[[], int]) -> None:
+    def __init__(
+        self,
+        say: Callable[[int, LogLine], None],
+        unsent: Callable[[], int],
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         self._say = say
         self._unsent = unsent
+        self._clock = clock
+        self._room = float(MOST_LINES)  # for lines, as of `_at`
+        self._at = clock()
+        self._is_full = False  # too many have gone
+        self._lines_of: Counter[int] = Counter()  # lines that have gone since then, by inferlet
         self._waiting = 0  # bytes that are sent next
         self._of: Counter[int] = Counter()  # bytes by inferlet, since the control process had taken all
         self._left_out: Counter[int] = Counter()  # lines by inferlet
@@ -35,12 +50,27 @@ class LogLines:
             self._left_out[number] += 1
 
     def has_room(self, number: int, size: int) -> bool:
-        """Whether so many bytes of an inferlet may go; they are counted then."""
+        """Whether a line of so many bytes of an inferlet may go; it is counted then."""
+        self._gain_room()
+        if self._is_full and self._lines_of[number] >= ALWAYS_LINES:
+            return False
         if self._waiting + self._unsent() + size > MOST_UNSENT and self._of[number] + size > ALWAYS_SENT:
             return False
         self._waiting += size
         self._of[number] += size
+        if self._is_full:
+            self._lines_of[number] += 1
+        else:
+            self._room -= 1
+            self._is_full = self._room < 1
         return True
+
+    def _gain_room(self) -> None:
+        now = self._clock()
+        self._room, self._at = min(MOST_LINES, self._room + (now - self._at) * LINES_PER_SECOND), now
+        if self._is_full and self._room >= MOST_LINES / 2:
+            self._is_full = False
+            self._lines_of.clear()
 
     def ended(self, number: int) -> None:
         """No more lines of an inferlet come."""
