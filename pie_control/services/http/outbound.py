@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -15,6 +16,8 @@ from .rules import AllowList, NoServers
 
 MOST_AT_ONCE = 256
 """Requests of all inferlets of a host; each has a socket."""
+OF_FREE = 3
+"""A tenant may have so many times as many as are free: three quarters alone, and some are left for others."""
 LOOKUPS = 4
 """Names of one inferlet that are looked up at a time."""
 
@@ -25,10 +28,30 @@ class HttpClient:
 
     def __init__(self, allow: Sequence[str] = (), most: int = MOST_AT_ONCE) -> None:
         """Raises ConfigError."""
-        self.most = most
-        self.under_way = 0
+        self._most = most
+        self._of_tenants: Counter[str] = Counter()
         self._allowed = AllowList(allow)
         self._network: asyncio.Task[Any] | None = None
+
+    @property
+    def under_way(self) -> int:
+        """How many requests there are."""
+        return self._of_tenants.total()
+
+    def begins(self, tenant: str) -> None:
+        """A tenant has a further request. Raises Exhausted."""
+        own, open_ = self._of_tenants[tenant], self.under_way
+        if own >= OF_FREE * (self._most - open_):
+            raise Exhausted(
+                f"the inferlets here have {open_} requests open, {own} of them of tenant {tenant}: of {self._most} "
+                "some are left for others; try again in a while"
+            )
+        self._of_tenants[tenant] += 1
+
+    def ended(self, tenant: str) -> None:
+        """One of its requests needs no connection any more."""
+        self._of_tenants[tenant] -= 1
+        self._of_tenants += Counter()  # drops tenants without any
 
     async def network(self) -> Any:
         """What connects; loaded at the first request, on a thread, and again at the next one if that failed."""
@@ -91,17 +114,16 @@ class Outbound:
             raise QuotaExceeded(
                 f"{self._most} requests are open (max_http_requests): read their bodies to the end, or close them"
             )
-        if self._client.under_way >= self._client.most:
-            raise Exhausted(f"the inferlets here have {self._client.most} requests open: try again in a while")
+        tenant = self._sender.tenant
+        self._client.begins(tenant)
 
         def ended(exchange: Exchange) -> None:
             self._exchanges.discard(exchange)
-            self._client.under_way -= 1
+            self._client.ended(tenant)
             on_end()
 
         exchange = Exchange(request, self._sender, self._most_bytes, self._work, answer, ended)
         self._exchanges.add(exchange)
-        self._client.under_way += 1
         exchange.start(self._client.network)
         return exchange
 

@@ -546,6 +546,26 @@ def test_requests_of_one_and_of_all_are_bounded() -> None:
     check(test)
 
 
+def test_one_tenant_leaves_requests_for_others() -> None:
+    async def test() -> None:
+        async with serving(silent) as web, calling(most=100, of_all=16) as caller:
+            client = vars(caller.outbound)["_client"]
+            mine = [caller.begin(web.url())[0] for _ in range(12)]
+            with pytest.raises(Exhausted, match="12 of them of tenant t: of 16 some are left"):
+                caller.begin(web.url())
+            other = Caller(client.outbound(Tenant("u"), 100, MOST_BYTES, at_once))
+            theirs = [other.begin(web.url())[0] for _ in range(3)]
+            with pytest.raises(Exhausted, match="3 of them of tenant u"):
+                other.begin(web.url())
+            for exchange in theirs + mine[:1]:
+                exchange.close()
+            while client.under_way > 11:
+                await asyncio.sleep(0.001)
+            caller.begin(web.url())
+
+    check(test)
+
+
 def test_names_that_hang_hold_up_no_other_inferlet(monkeypatch: pytest.MonkeyPatch) -> None:
     gate, hanging = threading.Event(), threading.Semaphore(0)
     real = Names(good=["127.0.0.1"])
