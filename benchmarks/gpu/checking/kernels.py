@@ -41,11 +41,7 @@ def triton_attention(setting: Setting) -> Checks:
 
 
 def flashinfer_attention(setting: Setting) -> Checks:
-    from pie_inference.device import flashinfer_library as library
-
-    reason = library.why_unavailable(setting.device) if setting.is_gpu else "FlashInfer runs on GPUs"
-    if reason is not None:
-        raise Unavailable(reason)
+    library = _flashinfer(setting)
     from pie_inference.attention.flashinfer.pages import FlashInferAttention
 
     def make(cache: Any, num_heads: int, specs: Any) -> Any:
@@ -81,6 +77,15 @@ def _attend(case: Any, dtype: torch.dtype, make: Any, device: torch.device) -> E
     return Errors(most, relative)
 
 
+def _flashinfer(setting: Setting) -> Any:
+    from pie_inference.device import flashinfer_library as library
+
+    reason = library.why_unavailable(setting.device) if setting.is_gpu else "FlashInfer runs on GPUs"
+    if reason is not None:
+        raise Unavailable(reason)
+    return library
+
+
 def prepare_triton(setting: Setting) -> None:
     from pie_inference.device import triton_support
 
@@ -108,11 +113,7 @@ def triton_ops(setting: Setting) -> Checks:
 
 
 def flashinfer_ops(setting: Setting) -> Checks:
-    from pie_inference.device import flashinfer_library as library
-
-    reason = library.why_unavailable(setting.device) if setting.is_gpu else "FlashInfer runs on GPUs"
-    if reason is not None:
-        raise Unavailable(reason)
+    library = _flashinfer(setting)
     from pie_inference.ops.flashinfer_ops import FlashInferOps
 
     def make(device: torch.device, dtype: torch.dtype) -> Any:
