@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from pie_inference.quantization.names import FORMATS, HEAD_FORMAT
+from testing.checkpoints import tensor_shapes
 
 BYTES = 2  # per number in bfloat16
 
@@ -42,25 +42,18 @@ class LlamaCosts:
 def llama_costs(checkpoint: Path, quantization: str) -> LlamaCosts:
     """The costs of a checkpoint with this `--quantization`, from its config.json."""
     config: dict[str, Any] = json.loads((checkpoint / "config.json").read_text())
-    num_layers, head_dim, shapes = config["num_hidden_layers"], config["head_dim"], list(_layer_shapes(config))
+    num_layers, head_dim = config["num_hidden_layers"], config["head_dim"]
+    linears = [shape for name, shape in tensor_shapes(config).items() if ".layers." in name and len(shape) == 2]
     queries, key_values = config["num_attention_heads"] * head_dim, 2 * config["num_key_value_heads"] * head_dim
     head = config["vocab_size"], config["hidden_size"]
     return LlamaCosts(
-        layer_weights=num_layers * sum(rows * columns for rows, columns in shapes),
-        layer_bytes=num_layers * sum(_bytes(rows, columns, quantization) for rows, columns in shapes),
+        layer_weights=sum(map(math.prod, linears)),
+        layer_bytes=sum(_bytes(rows, columns, quantization) for rows, columns in linears),
         head_weights=math.prod(head),
         head_bytes=_bytes(*head, quantization if quantization == "none" else HEAD_FORMAT.name),
         key_values=num_layers * key_values,
         scores_per_pair=num_layers * 2 * queries,
     )
-
-
-def _layer_shapes(config: dict[str, Any]) -> Iterator[tuple[int, int]]:
-    """Output and input features of the linear layers of one Transformer layer."""
-    hidden_size, inner, head_dim = config["hidden_size"], config["intermediate_size"], config["head_dim"]
-    queries, keys = config["num_attention_heads"] * head_dim, config["num_key_value_heads"] * head_dim
-    yield from ((queries, hidden_size), (keys, hidden_size), (keys, hidden_size), (hidden_size, queries))
-    yield from ((inner, hidden_size), (inner, hidden_size), (hidden_size, inner))
 
 
 def _bytes(rows: int, columns: int, quantization: str) -> int:
