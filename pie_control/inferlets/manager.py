@@ -239,7 +239,7 @@ class InferletManager:
         self._sweeper = asyncio.get_running_loop().call_later(SWEEP_SECONDS, self._sweep)
         oldest = time.monotonic() - self._limits.idle_seconds
         old = [one for one in self._running.values() if one.life.last_turn < oldest and not one.kin.children]
-        idle = [one for one in old if not (self.runner.is_held(one) or one.holdings.is_at_work)]
+        idle = [one for one in old if not (self.runner.can_run(one) or one.holdings.is_at_work)]
         for inferlet in idle:
             self.end(inferlet, Status.EXCEEDED, f"was idle for more than {self._limits.idle_seconds:g} s")
         self._keep_up_later(UPKEEP_SECONDS)  # with time, fewer guests wait, and there may be memory for more

@@ -97,6 +97,10 @@ class Runner:
         """Whether it could run, and is paused."""
         return inferlet in self._paused.get(_payer(inferlet), ())
 
+    def can_run(self, inferlet: Inferlet) -> bool:
+        """Whether it waits for a turn, or would if it was not paused."""
+        return inferlet.number in self._queued
+
     def run_ready(self) -> bool:
         """Gives turns until all inferlets but the busy ones wait, or have had their share. False if the event loop
         should run first."""

@@ -143,6 +143,31 @@ def test_an_inferlet_that_does_nothing_for_too_long_ends(guest_cache: Path, monk
     on_server(guest_cache, body, idle_seconds=0.2)
 
 
+def test_who_is_about_to_have_a_turn_is_not_idle(guest_cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    managers: list[manager.InferletManager] = []
+    start = manager.InferletManager.start
+
+    def note(one: manager.InferletManager) -> None:
+        managers.append(one)
+        start(one)
+
+    monkeypatch.setattr(manager.InferletManager, "start", note)
+
+    async def body(server: ServerApi) -> None:
+        entry, listener = await launch(server, WAIT)
+        await listener.until_messages(1)
+        (host,) = managers
+        inferlet = host.try_running(entry.number)
+        assert inferlet is not None
+        inferlet.life.last_turn = float("-inf")
+        server.send(entry.id, "hello")
+        host.runner.ready(inferlet)
+        host._sweep()
+        assert (await listener.ended).status == "finished"
+
+    on_server(guest_cache, body)
+
+
 GENERATE = """
 from inferlet_sdk import Context
 
@@ -171,7 +196,7 @@ def test_who_waits_for_the_model_is_not_idle(stream: bool, guest_cache: Path, mo
     async def check() -> None:
         model = SlowModel()
         async with (
-            started(guest_cache, InProcessClient(model), idle_seconds=0.2) as server,
+            started(guest_cache, InProcessClient(model), idle_seconds=1.0) as server,
             asyncio.timeout(HANG_SECONDS),
         ):
             _, generating = await launch(server, GENERATE, {"stream": stream})
