@@ -148,6 +148,12 @@ def guest_cache(kernel_cache: Path) -> Path:
 
 
 @pytest.fixture(scope="session")
+def cargo_target(pytestconfig: pytest.Config) -> Path:
+    """The folder in which cargo builds programs. The crate that all depend on is compiled there once."""
+    return cache_folder(pytestconfig) / "cargo"
+
+
+@pytest.fixture(scope="session")
 def interpreter() -> Iterator[Interpreter]:
     """A process in which Triton kernels run on the CPU."""
     pytest.importorskip("triton")

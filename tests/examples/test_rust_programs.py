@@ -278,7 +278,7 @@ def test_what_is_wrong_is_refused_by_name(worker: Worker, guest_cache: Path) -> 
 
 
 @pytest.mark.skipif(rust_programs.compiler() is None, reason="no Rust compiler that knows wasm32-unknown-unknown")
-def test_a_compiler_makes_it_anew(worker: Worker, guest_cache: Path, tmp_path: Path) -> None:
-    built = rust_programs.build(FOLDER, tmp_path, rust_programs.QUICK)
+def test_a_compiler_makes_it_anew(worker: Worker, guest_cache: Path, cargo_target: Path) -> None:
+    built = rust_programs.build(FOLDER, cargo_target, rust_programs.QUICK)
     kept, anew = asyncio.run(ends_of(worker, guest_cache, [(*features(), "stop"), (built, "anew.wasm", "stop")]))
     assert result(kept) == result(anew)

@@ -25,8 +25,11 @@ from tests.helpers.tree import EXAMPLES, ROOT
 CRATE = ROOT / "inferlet_sdk" / "rust"
 MEASURED = ROOT / "benchmarks" / "support" / "inferlets" / "rust"
 FOLDERS = [*sorted(EXAMPLES.glob("*/rust")), ROOT / "tests" / "rust", *sorted(MEASURED.iterdir())]
-QUICK = {"CARGO_PROFILE_RELEASE_LTO": "off", "CARGO_PROFILE_RELEASE_OPT_LEVEL": "0"}
-"""Settings with which cargo is soon done."""
+QUICK = {
+    f"CARGO_PROFILE_RELEASE_{name}": value
+    for name, value in (("LTO", "off"), ("OPT_LEVEL", "0"), ("CODEGEN_UNITS", "16"))
+}
+"""Settings with which cargo is soon done, and compiles the crate for all programs alike."""
 
 
 def component(folder: Path) -> Path:
@@ -75,11 +78,11 @@ def version() -> str:
     return subprocess.run([place / "rustc", "--version"], capture_output=True, text=True, check=True).stdout.strip()
 
 
-def build(folder: Path, target: Path, settings: Mapping[str, str] | None = None) -> bytes:
-    """The component of a program, built in the folder `target`. Raises BadProgram."""
+def environment(target: Path, settings: Mapping[str, str] | None = None) -> dict[str, str]:
+    """With what cargo builds in the folder `target`. It is the same for all, so the crate is compiled there once."""
     place = compiler()
     assert place is not None
-    environment = {
+    return {
         **(settings or {}),
         "CARGO": str(place / "cargo"),
         "RUSTC": str(place / "rustc"),
@@ -87,7 +90,11 @@ def build(folder: Path, target: Path, settings: Mapping[str, str] | None = None)
         "CARGO_TARGET_DIR": str(target),
         "RUSTFLAGS": f"--remap-path-prefix={ROOT}/=",
     }
-    with patch.dict(os.environ, environment):
+
+
+def build(folder: Path, target: Path, settings: Mapping[str, str] | None = None) -> bytes:
+    """The component of a program, built in the folder `target`. Raises BadProgram."""
+    with patch.dict(os.environ, environment(target, settings)):
         module = built_module(folder)
     (folder / "Cargo.lock").unlink(missing_ok=True)
     return encode(module.read_bytes(), current())

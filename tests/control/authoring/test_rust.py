@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
 import sys
 from pathlib import Path
 
@@ -18,13 +19,13 @@ from pie_control.authoring.new import make
 from pie_control.cli.main import main
 from pie_control.client.programs.packages import read_program
 from pie_control.errors import BadProgram, BadRequest
+from tests.helpers import rust_programs
 from tests.helpers.live_server import live_server
 
 MODULE = """(module (memory (export "memory") 1) (data (i32.const 0) "\\01\\00\\00\\00\\10\\00\\00\\00\\06\\00\\00\\00")
   (data (i32.const 16) "as told") (func (export "run") (result i32) (i32.const 0)))"""
 """A program that fails with the words "as tol"."""
 FOUND = {"reason": "compiler-artifact", "filenames": ["target/libstory.rlib", "target/story.wasm"]}
-QUICK = {"CARGO_PROFILE_RELEASE_LTO": "off", "CARGO_PROFILE_RELEASE_OPT_LEVEL": "0"}
 
 
 def script(path: Path, text: str) -> str:
@@ -149,16 +150,15 @@ def test_what_new_makes_depends_on_the_crate_of_this_installation(tmp_path: Path
         make("loop", tmp_path, "rust")
 
 
-def test_what_new_makes_is_built(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for place in ("", "/usr/bin/"):
-        monkeypatch.setenv("RUSTC", f"{place}rustc")
-        monkeypatch.setenv("CARGO", f"{place}cargo")
-        if not cargo.lack_of_compiler():
-            break
-    else:
-        pytest.skip("there is no Rust compiler for WebAssembly here")
-    for name, value in {**QUICK, "CARGO_TARGET_DIR": str(tmp_path / "elsewhere")}.items():
+@pytest.mark.skipif(rust_programs.compiler() is None, reason="no Rust compiler that knows wasm32-unknown-unknown")
+def test_what_new_makes_is_built(tmp_path: Path, cargo_target: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in rust_programs.environment(cargo_target, rust_programs.QUICK).items():
         monkeypatch.setenv(name, value)
-    made = build(make("tale", tmp_path, "rust"))
-    assert made == tmp_path / "elsewhere" / cargo.TARGET / "release" / "tale.component.wasm"
-    assert os.path.getsize(made) > 1000
+    name = f"tale{os.getpid()}"
+    try:
+        made = build(make(name, tmp_path, "rust"))
+        assert made == cargo_target / cargo.TARGET / "release" / f"{name}.component.wasm"
+        assert os.path.getsize(made) > 1000
+    finally:
+        for left in sorted(cargo_target.rglob(f"*{name}*"), reverse=True):
+            shutil.rmtree(left) if left.is_dir() else left.unlink()
