@@ -130,7 +130,7 @@ def test_a_client_that_reads_no_replies_gets_no_more_of_them(monkeypatch: pytest
     async def test(url: str, runtime: FakeServerApi) -> None:
         for _ in range(200):
             await runtime.launch("wait")
-        frame, frames = json.dumps([{"type": "inferlets", "id": number} for number in range(100)]), 20
+        frame, frames = json.dumps([{"type": "inferlets", "id": number} for number in range(100)]), 10
         async with open_session(url, max_size=None, max_queue=1) as socket:
             (reply,) = await exchange(socket, {"type": "inferlets", "id": 1})
             monkeypatch.setattr(SendBuffer, "put", noted)

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -270,15 +268,3 @@ def test_a_proof_is_kept(saved: Path, monkeypatch: pytest.MonkeyPatch, tmp_path:
     file.write_bytes(b"{")
     with pytest.raises(TypeError):  # it would be proved again
         read_model(config)
-
-
-def test_a_family_of_ours_does_not_import_transformers(tmp_path: Path) -> None:
-    folder = make_checkpoint(tmp_path)
-    code = (
-        "import sys; from pathlib import Path; from pie_inference.config import WorkerConfig;"
-        "from pie_inference.serving.worker import Worker;"
-        f"Worker(WorkerConfig(Path({str(folder)!r}), 'model', pages=64, embeds=512)); print(*sys.modules)"
-    )
-    loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
-    assert "pie_inference.models.registry" in loaded
-    assert "transformers" not in loaded
