@@ -204,6 +204,17 @@ def test_conversations_share_their_system_message_and_what_was_said(guest_cache:
     assert ran_behind < 50 < ran_before
 
 
+@pytest.mark.parametrize(("start", "stop"), [(3, 60), (40, 72), (66, 70)])
+def test_a_chat_that_changes_among_dropped_tokens_is_seen_anew(guest_cache: Path, start: int, stop: int) -> None:
+    """What was said one letter a token has fewer tokens in the next turn."""
+    asked: list[Act] = [("new", 0, [], []), ("chat", 0, [], ["system", "s" * 30, "user", "who is there?"])]
+    said: list[Act] = [("fill", 0, list(b"the the the the the the"), []), ("drop", 0, [start, stop, 0], [])]
+    ((found, _),) = both(
+        guest_cache, [[*asked, *said, ("chat", 0, [], ["user", "why?"]), ("sample", 0, [], [])]], states=0
+    )
+    assert isinstance(found[0], int)
+
+
 def test_a_draft_keeps_to_the_states_that_there_are(guest_cache: Path) -> None:
     text = model_with_states().expected(TEXT, 9)
     drafted: list[Act] = [("new", 0, [], []), ("fill", 0, TEXT, []), ("draft", 0, text, [])]

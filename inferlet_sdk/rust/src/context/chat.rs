@@ -58,14 +58,19 @@ impl Conversation {
         let queue = sequence.model.some_queue()?;
         let rendered = raw::tokenize::tokenize_chat(queue, &Json::List(shown.clone()).to_string(), &tools, true)?;
         let common = common_length(&sequence.tokens[start..], &rendered);
-        sequence.truncate(start + common)?;
+        let end = start + common;
+        // what was dropped behind it is another text now
+        let end = sequence.pages.ends_in_dropped(end).map_or(end, |(dropped, _)| dropped);
+        let mut text = sequence.tokens[end.min(start)..start].to_vec();
+        text.extend_from_slice(&rendered[end.saturating_sub(start)..]);
+        sequence.truncate(end)?;
         let mut parts = Vec::new();
-        let has_system = common == 0 && shown.len() > 1 && is_of("system", &shown[0]);
+        let has_system = end <= start && shown.len() > 1 && is_of("system", &shown[0]);
         if has_system && sequence.notes_ends(rendered.len()) {
             let system = Json::List(shown[..1].to_vec()).to_string(); // not all templates take it alone
             parts.extend(raw::tokenize::tokenize_chat(queue, &system, &tools, false));
         }
-        sequence.append_parts(&rendered[common..], &parts);
+        sequence.append_parts(&text, &parts);
         self.messages = messages;
         self.start = Some(start);
         self.end = sequence.tokens.len();
