@@ -3,39 +3,43 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 import torch
 from torch import Tensor, nn
 
 from pie_inference.device.ranks import SingleRank
-from pie_inference.models.borrowed.code import class_of, make, read
 from pie_inference.models.borrowed.config import read_borrowed
-from pie_inference.models.borrowed.ours.attention import AttentionParts, OwnAttention
-from pie_inference.models.borrowed.ours.layer import OwnLayer
 from pie_inference.models.borrowed.ours.mlp import MlpParts, OwnMlp
-from pie_inference.models.borrowed.ours.take import OwnModules, find
-from pie_inference.models.borrowed.pages import Calls, Pages
 from pie_inference.models.borrowed.survey import Heads, Survey
 from tests.helpers.borrowed import SETTINGS
 from tests.helpers.families import SMALL, WINDOW, save_reference
+from tests.helpers.late import Late
 from tests.helpers.oracle import Oracle, assert_ragged_batch_equals
+
+if TYPE_CHECKING:
+    from pie_inference.models.borrowed.ours.take import OwnModules
+
+BORROWED = "pie_inference.models.borrowed"
+code, pages = Late(f"{BORROWED}.code"), Late(f"{BORROWED}.pages")
+attention, layer, take = (Late(f"{BORROWED}.ours.{name}") for name in ("attention", "layer", "take"))
 
 
 def found(architecture: str, **settings: Any) -> OwnModules:
     import transformers
 
     config = getattr(transformers, architecture).config_class(**{**SMALL, **settings})
-    config = read(config.to_dict(), architecture)
-    assert class_of(config).__name__ == architecture
-    return find(make(config, torch.bfloat16, "meta"))
+    config = code.read(config.to_dict(), architecture)
+    assert code.class_of(config).__name__ == architecture
+    modules: OwnModules = take.find(code.make(config, torch.bfloat16, "meta"))
+    return modules
 
 
 def counts(ours: OwnModules) -> tuple[int, int, int]:
     """Attentions, feed-forward layers and whole layers of two."""
     kinds = [type(own.parts) for own in ours.modules]
-    return kinds.count(AttentionParts), kinds.count(MlpParts), len(ours.layers)
+    return kinds.count(attention.AttentionParts), kinds.count(MlpParts), len(ours.layers)
 
 
 HEADS = {"head_dim": 16}
@@ -70,7 +74,7 @@ def test_what_is_equal_becomes_ours(architecture: str, settings: dict[str, Any],
 
 def test_layers_say_whether_they_turn() -> None:
     ours = found("SmolLM3ForCausalLM", no_rope_layers=[1, 0]).modules
-    assert [own.parts.turns for own in ours if isinstance(own.parts, AttentionParts)] == [True, False]
+    assert [own.parts.turns for own in ours if isinstance(own.parts, attention.AttentionParts)] == [True, False]
 
 
 def test_layers_turn_only_where_they_are_given_angles() -> None:
@@ -78,8 +82,8 @@ def test_layers_turn_only_where_they_are_given_angles() -> None:
     from transformers import CONFIG_MAPPING
 
     raw = CONFIG_MAPPING["granitemoehybrid"](**SETTINGS["granitemoehybrid"]).to_dict()
-    ours = find(make(read(raw, "GraniteMoeHybridForCausalLM"), torch.bfloat16, "meta")).modules
-    assert [own.parts.turns for own in ours if isinstance(own.parts, AttentionParts)] == [True]
+    ours = take.find(code.make(code.read(raw, "GraniteMoeHybridForCausalLM"), torch.bfloat16, "meta")).modules
+    assert [own.parts.turns for own in ours if isinstance(own.parts, attention.AttentionParts)] == [True]
     assert read_borrowed(raw, "GraniteMoeHybridForCausalLM", None).difference < 5e-4
 
 
@@ -108,8 +112,8 @@ def test_models_of_ours_equal_transformers(
     oracle = Oracle(tmp_path, reference, model_code="transformers")
     base: Any = oracle.worker._served.model
     kinds = {type(module.forward) for module in base._base.module.modules()}
-    assert OwnAttention in kinds
-    assert (OwnLayer in kinds) == layers
+    assert attention.OwnAttention in kinds
+    assert (layer.OwnLayer in kinds) == layers
     assert (OwnMlp in kinds) == (architecture != "MixtralForCausalLM")
     assert_ragged_batch_equals(oracle, before=[0, 0, 3, 80, 25, 33], new=[30, 5, 1, 1, 1, 2])
 
@@ -117,7 +121,8 @@ def test_models_of_ours_equal_transformers(
 def test_a_norm_that_is_worked_out_ahead_counts_for_its_rows_alone() -> None:
     norm = nn.RMSNorm(8, eps=1e-6)
     alone, first, second = (
-        OwnLayer(0, (norm, norm), lambda rows, _: rows * 2, nn.Identity(), lambda rows: rows + 1) for _ in range(3)
+        layer.OwnLayer(0, (norm, norm), lambda rows, _: rows * 2, nn.Identity(), lambda rows: rows + 1)
+        for _ in range(3)
     )
     first.next = second
     rows, others = torch.randn(2, 1, 3, 8)
@@ -146,14 +151,14 @@ class Plan:
 def test_flat_rows_are_those_of_the_interface(kv_heads: int, width: int) -> None:
     """Beside an attention with four heads of 16, by which the cache is made."""
     first = Heads(4, 4, 16, 16, 1.0, None, None, False)
-    calls = Calls(
+    calls = pages.Calls(
         Survey((Heads(4, kv_heads, width, width, 1.0, None, None, False), first), 64, 272, (), 1, 1), SingleRank()
     )
     query, key_value = torch.randn(5, 4, width), torch.randn(5, 2 * kv_heads, width)
     flat, other = Plan(width), Plan(width)
-    found = Pages(calls, flat).attend(None, query, key_value)
+    found = pages.Pages(calls, flat).attend(None, query, key_value)
     key, value = (each.transpose(0, 1)[None] for each in key_value.chunk(2, 1))
-    expected = Pages(calls, other)(None, query.transpose(0, 1)[None], key, value, None)
+    expected = pages.Pages(calls, other)(None, query.transpose(0, 1)[None], key, value, None)
     assert torch.equal(found, expected.flatten(2)[0])
     assert all(torch.equal(*both) for both in zip(flat.seen, other.seen, strict=True))
     assert flat.seen[1].shape == (5, 8, 16)

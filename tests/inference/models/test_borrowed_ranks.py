@@ -16,7 +16,6 @@ from pie_inference.assembly.plan import read_model
 from pie_inference.config import WorkerConfig
 from pie_inference.device.ranks import Ranks, SingleRank, run_ranks
 from pie_inference.errors import CheckpointError, ConfigError
-from pie_inference.models.borrowed.filling import split
 from pie_inference.models.borrowed.ours import shared_states
 from pie_inference.protocol import ForwardWithScores, ForwardWithScoresResult, LoadAdapter
 from pie_inference.serving.worker import Worker
@@ -228,6 +227,8 @@ def test_models_for_one_rank(tmp_path: Path) -> None:
 
 
 def test_a_style_that_nobody_knows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from pie_inference.models.borrowed.filling import split
+
     save_reference(tmp_path, SHARED["olmo3"][0], **SHARED["olmo3"][1])
     monkeypatch.setattr(split, "WHOLE", split.WHOLE - {"embedding_rowwise"})
     code = read_model(WorkerConfig(tmp_path, "model", cache_dir=tmp_path)).config.code
@@ -236,6 +237,8 @@ def test_a_style_that_nobody_knows(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 
 def test_a_split_that_gives_other_numbers_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Nobody adds up what the ranks find."""
+    from pie_inference.models.borrowed.filling import split
+
     save_reference(tmp_path, SHARED["qwen2 moe"][0], **SHARED["qwen2 moe"][1])
     monkeypatch.setattr(split.Splits, "add_up_experts", lambda _: None)
     code = read_model(WorkerConfig(tmp_path, "model", cache_dir=tmp_path)).config.code
