@@ -70,6 +70,7 @@ NEEDED: dict[str, Sequence[str]] = {
     "broadcast": ["broadcast"],
     "subscribe": ["subscribe"],
     "receive": ["receive"],
+    "get_next_dists": ["get_next_dist"],
 }
 """The calls behind names of the SDK."""
 
@@ -88,7 +89,7 @@ def calls(file: Path) -> list[str]:
         elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
             of = node.func.value.id if isinstance(node.func.value, ast.Name) else ""
             if of == "traits":
-                found.update({node.func.attr} & CALLS.keys())
+                found.update({node.func.attr} & CALLS.keys() or NEEDED.get(node.func.attr, ()))
             elif of not in modules and not isinstance(node.func.value, ast.Constant):
                 found.update(NEEDED.get(node.func.attr, ()))
     return sorted(found)
