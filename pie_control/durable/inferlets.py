@@ -168,16 +168,17 @@ class InferletRecords:
 
     # ---- look-ups ----
 
-    def find(self, number: int) -> InferletRecord | None:
-        """An inferlet that has ended, by its number."""
-        return next(self._read("WHERE number = ? AND ended IS NOT NULL", number), None)
+    def find(self, number: int, tenant: str | None = None) -> InferletRecord | None:
+        """An inferlet of a tenant, or of any, that has ended, by its number."""
+        found = self._read("WHERE number = ? AND ended IS NOT NULL AND tenant = coalesce(?, tenant)", number, tenant)
+        return next(found, None)
 
     def newest(self, most: int) -> list[InferletRecord]:
         """The last ones that have ended, oldest first."""
         return [*self._read("WHERE ended IS NOT NULL ORDER BY number DESC LIMIT ?", most)][::-1]
 
-    def _read(self, where: str, value: int) -> Iterator[InferletRecord]:
-        rows = self._reader.execute(f"SELECT {COLUMNS} FROM inferlets {where}", (value,))
+    def _read(self, where: str, *values: int | str | None) -> Iterator[InferletRecord]:
+        rows = self._reader.execute(f"SELECT {COLUMNS} FROM inferlets {where}", values)
         return (InferletRecord(*row) for row in rows)
 
     def lines(self, number: int) -> list[KeptLine]:

@@ -37,9 +37,9 @@ class RecordKeeper:
         )
         self._records.ended(record)
 
-    def find(self, number: int) -> Entry | None:
-        """An inferlet that has ended."""
-        record = self._records.find(number)
+    def find(self, number: int, tenant: str | None) -> Entry | None:
+        """An inferlet of a tenant, or of any (None), that has ended. Of others nothing is read."""
+        record = self._records.find(number, tenant)
         return self._entry(record) if record is not None else None
 
     def newest(self, most: int) -> Iterator[Entry]:

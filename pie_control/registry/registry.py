@@ -198,7 +198,7 @@ class Registry:
         number = int(inferlet_id[1:]) if is_id else 0
         found = self._running.get(number) or self._ended.get(number)
         if found is None and self._keeper and 0 < number < 1 << 63:
-            found = self._keeper.find(number)
+            found = self._keeper.find(number, tenant)
         if found is None or found.id != inferlet_id or tenant not in (None, found.standing.tenant.name):
             raise UnknownName(f"no inferlet {inferlet_id!r}: it never existed, or ended long ago")
         return found

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from pie_control.config import InferletLimits
+from pie_control.durable.inferlets import InferletRecord, InferletRecords, KeptLine
+from pie_control.durable.state import State
 from pie_control.errors import UnknownName
+from pie_control.registry import registry
 from pie_control.registry.registry import Registry
 
 
@@ -14,3 +19,32 @@ def test_an_id_of_more_digits_than_any_is_unknown(digits: int) -> None:
     """Python reads at most 4300."""
     with pytest.raises(UnknownName):
         Registry(InferletLimits(), 100).get("i" + "1" * digits)
+
+
+def test_of_an_inferlet_of_another_tenant_nothing_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    state = State(tmp_path / "state", 1e6, 1 << 30)
+    state.inferlets.launched(1, "alice", "ab" * 32, "story", 1000.0)
+    state.inferlets.said(1, KeptLine(1000.5, "stdout", "so far"))
+    state.inferlets.ended(
+        InferletRecord(1, "alice", "ab" * 32, "story", 0, None, 1000.0, "finished", 1001.0, 0.5, '"done"', None)
+    )
+    state.close()
+    read: list[int] = []
+    lines = InferletRecords.lines
+
+    def counted(records: InferletRecords, number: int) -> list[KeptLine]:
+        read.append(number)
+        return lines(records, number)
+
+    monkeypatch.setattr(registry, "KEPT_ENDED", 0)
+    monkeypatch.setattr(InferletRecords, "lines", counted)
+    state = State(tmp_path / "state", 1e6, 1 << 30)
+    try:
+        inferlets = Registry(InferletLimits(), 100, state.inferlets)
+        with pytest.raises(UnknownName):
+            inferlets.get("i1", "bob")
+        assert read == []
+        assert [line.text for line in inferlets.get("i1", "alice").logs()] == ["so far"]
+        assert inferlets.get("i1", None).result == '"done"'
+    finally:
+        state.close()
