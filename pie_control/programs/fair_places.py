@@ -13,27 +13,44 @@ class FairPlaces:
     came first goes first. One tenant never takes all places, if there are several, so another one need not wait for the
     end of its work. Belongs to one event loop."""
 
-    def __init__(self, places: int) -> None:
+    def __init__(self, places: int, most: int | None = None) -> None:
+        """`most`: of one tenant; None: all but one."""
         self._free = places
-        self._most = max(1, places - 1)
+        self._most = most or max(1, places - 1)
         self._taken: Counter[str] = Counter()
         self._waiting: dict[str, deque[asyncio.Future[None]]] = {}  # tenants in the order in which it is their turn
 
     @contextlib.asynccontextmanager
     async def place(self, tenant: str) -> AsyncIterator[None]:
         """Waits for a place and holds it."""
+        await self.take(tenant)
+        try:
+            yield
+        finally:
+            self.give_back(tenant)
+
+    async def take(self, tenant: str) -> None:
+        """Waits for a place, which is held until `give_back`."""
         turn = asyncio.get_running_loop().create_future()
         self._waiting.setdefault(tenant, deque()).append(turn)
         self._give()
         try:
             await turn
-            yield
-        finally:
+        except BaseException:
             if not turn.cancelled():
-                self._free += 1
-                self._taken[tenant] -= 1
-                self._taken += Counter()  # drops tenants without places
-            self._give()
+                self.give_back(tenant)
+            elif turn in (turns := self._waiting.get(tenant, deque())):
+                turns.remove(turn)
+                if not turns:
+                    del self._waiting[tenant]
+            raise
+
+    def give_back(self, tenant: str) -> None:
+        """A place that this tenant has taken is free."""
+        self._free += 1
+        self._taken[tenant] -= 1
+        self._taken += Counter()  # drops tenants without places
+        self._give()
 
     def _give(self) -> None:
         while self._free and (able := [name for name in self._waiting if self._taken[name] < self._most]):

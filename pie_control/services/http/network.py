@@ -19,12 +19,15 @@ from typing import Any
 import httpcore
 
 from ...errors import NotAllowed, RequestFailed, TimedOut
+from ...programs.fair_places import FairPlaces
 from .kept import KeptConnections, Sender
 from .request import HttpRequest
-from .rules import Address, AllowList, try_address
+from .rules import Address, try_address
 
 RESOLVERS = 16
 """Threads of a host that ask for addresses; a thread waits as long as the system's resolver does."""
+OF_TENANT = 12
+"""Most of them that ask for one tenant: some are left for others."""
 MOST_ADDRESSES = 4
 """Most addresses of one name that are tried."""
 CONNECT_SECONDS = 10.0
@@ -42,21 +45,32 @@ class Resolver:
 
     def __init__(self) -> None:
         self._pool = ThreadPoolExecutor(RESOLVERS, thread_name_prefix="resolve")
+        self._places = FairPlaces(RESOLVERS, OF_TENANT)
 
-    async def addresses(self, host: str, port: int, turn: asyncio.Semaphore) -> list[Address]:
-        """In the order of preference, each once. `turn` is held until the thread is free again, even if nobody waits
-        any more. Raises RequestFailed."""
+    async def addresses(self, host: str, port: int, sender: Sender) -> list[Address]:
+        """In the order of preference, each once. The sender's turn and a place of its tenant are held until the thread
+        is free again, even if nobody waits any more. Raises RequestFailed."""
         written = try_address(host)
         if written is not None:
             return [written]
-        await turn.acquire()
+        await sender.turn.acquire()
+        try:
+            await self._places.take(sender.tenant)
+        except BaseException:
+            sender.turn.release()
+            raise
+
+        def free() -> None:
+            self._places.give_back(sender.tenant)
+            sender.turn.release()
+
         loop = asyncio.get_running_loop()
         try:
             asked = self._pool.submit(socket.getaddrinfo, host, port, type=socket.SOCK_STREAM)
         except BaseException:
-            turn.release()
+            free()
             raise
-        asked.add_done_callback(lambda _: _call_soon(loop, turn.release))
+        asked.add_done_callback(lambda _: _call_soon(loop, free))
         return _addresses(host, await _answer(asked, host))
 
     def close(self) -> None:
@@ -87,10 +101,9 @@ def _addresses(host: str, found: Any) -> list[Address]:
 class CheckedBackend(httpcore.AsyncNetworkBackend):
     """Connects to the addresses of a name that are allowed, and to no others."""
 
-    def __init__(self, resolver: Resolver, allowed: AllowList, turn: asyncio.Semaphore) -> None:
+    def __init__(self, resolver: Resolver, sender: Sender) -> None:
         self._resolver = resolver
-        self._allowed = allowed
-        self._turn = turn
+        self._sender = sender
         self._plain = httpcore.AnyIOBackend()
 
     async def connect_tcp(
@@ -113,11 +126,11 @@ class CheckedBackend(httpcore.AsyncNetworkBackend):
         raise RequestFailed(f"no connection to {host}:{port}: {_reason(failure)}")
 
     async def _checked(self, host: str, port: int) -> list[Address]:
-        found = await self._resolver.addresses(host, port, self._turn)
+        found = await self._resolver.addresses(host, port, self._sender)
         allowed, refusal = [], None
         for address in found:
             try:
-                self._allowed.check_address(host, address, port)
+                self._sender.allowed.check_address(host, address, port)
                 allowed.append(address)
             except NotAllowed as error:
                 refusal = refusal or error
@@ -149,7 +162,7 @@ class Network:
         if kept is not None:
             with suppress(httpcore.NetworkError, httpcore.RemoteProtocolError):
                 return kept, await _response(kept, message)
-        backend = CheckedBackend(self.resolver, sender.allowed, sender.turn)
+        backend = CheckedBackend(self.resolver, sender)
         connection = httpcore.AsyncHTTPConnection(message.url.origin, self._tls, network_backend=backend)
         return connection, await _response(connection, message)
 

@@ -55,6 +55,34 @@ def test_one_tenant_leaves_a_place_for_another() -> None:
     asyncio.run(test())
 
 
+def test_who_gives_up_is_forgotten_at_once() -> None:
+    async def test() -> None:
+        places = FairPlaces(1)
+        async with places.place("one"):
+            waiting = [Work(places, "many", []) for _ in range(2)]
+            await settle()
+            for work in waiting:
+                work.task.cancel()
+            await settle()
+            assert not vars(places)["_waiting"]
+
+    asyncio.run(test())
+
+
+def test_a_tenant_has_as_many_places_as_is_said() -> None:
+    async def test() -> None:
+        begun: list[str] = []
+        places = FairPlaces(5, most=2)
+        works = [Work(places, tenant, begun) for tenant in "aaabbb"]
+        await settle()
+        assert "".join(begun) == "aabb"
+        for work in works:
+            work.done.set()
+        await asyncio.gather(*(work.task for work in works))
+
+    asyncio.run(test())
+
+
 def test_with_one_place_tenants_take_turns() -> None:
     async def test() -> None:
         begun: list[str] = []

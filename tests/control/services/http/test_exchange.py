@@ -566,7 +566,8 @@ def test_one_tenant_leaves_requests_for_others() -> None:
     check(test)
 
 
-def test_names_that_hang_hold_up_no_other_inferlet(monkeypatch: pytest.MonkeyPatch) -> None:
+def names_that_hang(monkeypatch: pytest.MonkeyPatch) -> tuple[threading.Event, threading.Semaphore]:
+    """The name "hangs" is looked up until the event is set; the semaphore is released as often as that begins."""
     gate, hanging = threading.Event(), threading.Semaphore(0)
     real = Names(good=["127.0.0.1"])
 
@@ -578,6 +579,34 @@ def test_names_that_hang_hold_up_no_other_inferlet(monkeypatch: pytest.MonkeyPat
         return []
 
     monkeypatch.setattr(socket, "getaddrinfo", hangs)
+    return gate, hanging
+
+
+def test_names_of_one_tenant_that_hang_hold_up_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    gate, hanging = names_that_hang(monkeypatch)
+
+    async def test() -> None:
+        async with serving(echo) as web, calling("*:*", LOCAL) as caller:
+            client = vars(caller.outbound)["_client"]
+            many = [Caller(client.outbound(Tenant("t"), 16, MOST_BYTES, at_once)) for _ in range(4)]
+            exchanges = [one.begin("http://hangs/")[0] for one in many for _ in range(4)]
+            try:
+                for _ in range(12):
+                    await asyncio.to_thread(hanging.acquire, timeout=HANG_SECONDS)
+                other = Caller(client.outbound(Tenant("u"), 16, MOST_BYTES, at_once))
+                assert await other.text(web.url(host="good")) == "/"
+                assert not hanging.acquire(blocking=False), "some threads are left for others"
+            finally:
+                gate.set()
+                for exchange in exchanges:
+                    exchange.close()
+            assert await many[0].text(web.url(host="good")) == "/"
+
+    check(test)
+
+
+def test_names_that_hang_hold_up_no_other_inferlet(monkeypatch: pytest.MonkeyPatch) -> None:
+    gate, hanging = names_that_hang(monkeypatch)
 
     async def test() -> None:
         async with serving(echo) as web, calling("*:*", LOCAL) as caller:
