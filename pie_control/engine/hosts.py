@@ -120,12 +120,12 @@ class Hosts:
             Commands: self._take_commands,
             Quiet: self._take_quiet,
             Started: self._take_started,
-            Said: lambda _, message: self._registry.said(message.numbers, message.texts),
-            Logged: lambda _, message: self._registry.logged(message.number, message.line),
+            Said: lambda host, message: self._registry.said(host.number, message.numbers, message.texts),
+            Logged: lambda host, message: self._registry.logged(host.number, message.number, message.line),
             Finished: self._take_finished,
             Read: self._take_read,
             ReadAtEnd: lambda host, message: host.unread.add(message.number, message.run),
-            Did: lambda _, message: self._registry.did(message.number, message.span),
+            Did: lambda host, message: self._registry.did(host.number, message.number, message.span),
             LaunchChild: lambda host, message: self.on_child(host, message),
             Subscribe: self._take_subscribe,
             Broadcast: self._take_broadcast,
@@ -146,14 +146,8 @@ class Hosts:
 
     def _greeting(self, host: AppHost) -> list[ToHost]:
         settings = self._settings
-        welcome = Welcome(
-            host.number,
-            settings.limits,
-            settings.max_guest_bytes,
-            settings.warm_pool,
-            self._guest,
-            settings.http_allow,
-        )
+        most, pool = settings.max_guest_bytes, settings.warm_pool
+        welcome = Welcome(host.number, settings.limits, most, pool, self._guest, settings.http_allow)
         states = (ModelState(model.description, *self._told[name]) for name, model in self._models.items())
         return [welcome, *states, *self.greetings()]
 
@@ -261,6 +255,7 @@ class Hosts:
                     self._loop.wake()
 
     def _take_commands(self, host: AppHost, message: Commands) -> None:
+        host.check_owners(message.events, self._homes)
         self._models[message.model].take(host.number, message.events)
         self._has_commands = True
 

@@ -133,11 +133,11 @@ class Registry:
                 "when some have ended"
             )
 
-    # ---- what hosts tell ----
+    # ---- what hosts tell, each of those that it runs ----
 
-    def did(self, number: int, span: Span) -> None:
+    def did(self, host: int, number: int, span: Span) -> None:
         """An inferlet has done something of which its trace tells. Nothing happens if it has ended."""
-        if entry := self._running.get(number):
+        if (entry := self._running.get(number)) and entry.host == host:
             for hear in self.on_span:
                 hear(entry, span)
 
@@ -147,15 +147,15 @@ class Registry:
         for hear in self.on_use:
             hear(entry, seconds)
 
-    def said(self, numbers: Sequence[int], texts: Sequence[str]) -> None:
+    def said(self, host: int, numbers: Sequence[int], texts: Sequence[str]) -> None:
         """Inferlets have messages for their clients, in this order. Those of one that has ended are dropped."""
         for number, text in zip(numbers, texts, strict=True):
-            if entry := self._running.get(number):
+            if (entry := self._running.get(number)) and entry.host == host:
                 entry.outbox.said(text)
 
-    def logged(self, number: int, line: LogLine) -> None:
+    def logged(self, host: int, number: int, line: LogLine) -> None:
         """An inferlet has a line for its log. Nothing happens if it has ended."""
-        if entry := self._running.get(number):
+        if (entry := self._running.get(number)) and entry.host == host:
             entry.outbox.logged(line)
             if self._keeper:
                 self._keeper.said(number, line)

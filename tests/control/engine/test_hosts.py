@@ -15,6 +15,7 @@ from pie_control.application.messages import (
     FromHost,
     Launch,
     LinkComponent,
+    Logged,
     ModelState,
     Pause,
     Ping,
@@ -42,7 +43,7 @@ from pie_control.engine.loop import Loop
 from pie_control.engine.model import Model
 from pie_control.engine.replica import Replica
 from pie_control.errors import BadProgram, BadRequest, Conflict, HostUnavailable, Overloaded
-from pie_control.inferlets.events import Ended, Event, InferletUsage, Message
+from pie_control.inferlets.events import Ended, Event, InferletUsage, LogLine, Message
 from pie_control.inferlets.lifecycle import Status
 from pie_control.inferlets.model import SpaceEvent
 from pie_control.programs.store import ProgramStore
@@ -383,6 +384,61 @@ def test_a_host_that_says_what_cannot_be_is_lost_alone(nonsense: FromHost, tmp_p
         scene.synchronizes(second)
         scene.quiet(scene.links[2])
         assert scene.links[2].take(Results), "frames are taken as before"
+
+    play(tmp_path, body)
+
+
+@pytest.mark.parametrize("kind", ["begins", "ends", "does something", "begins one that nobody has"])
+def test_a_host_that_speaks_for_an_inferlet_of_another_is_lost_alone(kind: str, tmp_path: Path) -> None:
+    async def body(scene: Scene) -> None:
+        first, second = await scene.launch(), await scene.launch()
+        for entry in (first, second):
+            scene.link(entry).says(Started(entry.number))
+            scene.synchronizes(entry)
+        number = second.number
+        lies: dict[str, SpaceEvent] = {
+            "begins": Opened(number, 1.0),
+            "ends": Closed(number),
+            "does something": OpenQueue(number, 99),
+            "begins one that nobody has": Opened(999, 1.0),
+        }
+        scene.links[1].says(Commands("fake", [OpenQueue(first.number, 99), lies[kind]]))
+        assert "said what cannot be" in str(first.info().error)
+        assert second.info().status == "running"
+        scene.quiet(scene.links[2])
+        told = scene.links[2].take(Results)
+        assert [each.owner for results in told for each in results.completions] == [number]
+        assert scene.model.replicas[0].load().inferlets == 1
+
+    play(tmp_path, body)
+
+
+def test_what_an_inferlet_did_before_it_ended_may_come_late(tmp_path: Path) -> None:
+    async def body(scene: Scene) -> None:
+        first, second = await scene.launch(), await scene.launch()
+        scene.link(first).says(Started(first.number))
+        scene.synchronizes(first)
+        end = Finished(first.number, Ended("finished", inferlet=first.id), 0.0)
+        scene.link(first).says(end, Commands("fake", [OpenQueue(first.number, 99), Closed(first.number)]))
+        assert scene.lost == []
+        assert scene.model.replicas[0].load().inferlets == 0
+        assert second.info().status == "created"
+
+    play(tmp_path, body)
+
+
+def test_a_host_says_nothing_in_the_name_of_an_inferlet_of_another(tmp_path: Path) -> None:
+    async def body(scene: Scene) -> None:
+        first, second = await scene.launch(), await scene.launch()
+        heard: list[Event] = []
+        second.attach(heard.append)
+        for entry in (first, second):
+            scene.link(entry).says(Started(entry.number))
+        line = LogLine(inferlet=second.id, time=1.0, stream="stdout", text="a lie")
+        scene.link(first).says(Said([second.number], ["a lie"]), Logged(second.number, line))
+        scene.link(second).says(Said([second.number], ["the truth"]))
+        assert [event.text for event in heard if isinstance(event, Message | LogLine)] == ["the truth"]
+        assert second.logs() == ()
 
     play(tmp_path, body)
 
