@@ -1,6 +1,7 @@
 """Has images decoded by child processes, of which there are few, and none before the first image.
 
-A process that dies, or takes too long, is dropped with the image that it had; the next image gets a new one.
+A process that dies, or takes too long, is dropped with the image that it had; the next image gets a new one. An image
+that is given up is decoded to its end: who loads and cancels in a loop would start a process each time.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import socket
 import subprocess
 import sys
 from collections import defaultdict
+from collections.abc import Callable
 from typing import NamedTuple
 
 from pie_inference.protocol import Vision
@@ -43,14 +45,6 @@ class ReadImage(NamedTuple):
     seconds: float
 
 
-class BadImageAfter(BadImage):
-    """An image that cannot be taken, and the processor time that it took to find out, in seconds."""
-
-    def __init__(self, reason: str, seconds: float) -> None:
-        super().__init__(reason)
-        self.seconds = seconds
-
-
 class _Gone(Exception):
     """The process has ended."""
 
@@ -65,36 +59,48 @@ class ImageReader:
         self._busy: set[_Child] = set()
         self._closed = False
 
-    async def read(self, tenant: str, inferlet: str, data: bytes | bytearray, vision: Vision) -> ReadImage:
-        """Prepares an image for a model; tenants have their turns, and within a tenant its inferlets. Raises
-        BadImageAfter."""
+    async def read(
+        self, tenant: str, inferlet: str, data: bytes | bytearray, vision: Vision, charge: Callable[[float], None]
+    ) -> PreparedImage:
+        """Prepares an image for a model; tenants have their turns, and within a tenant its inferlets. `charge` hears
+        of the processor time, in seconds. Who is cancelled keeps the place until the image is done. Raises
+        BadImage."""
         async with self._of_tenants[tenant].place(inferlet), self._places.place(tenant):
+            reading = asyncio.get_running_loop().create_task(self._read(data, vision, charge))
             try:
-                child = self._idle.pop() if self._idle else await _Child.start()
-            except OSError as error:
-                raise BadImageAfter(f"the process that decodes images cannot be started now: {error}", 0.0) from None
-            self._busy.add(child)
-            keep = False
-            try:
-                async with asyncio.timeout(PATIENCE):
-                    answer = await child.ask(PrepareImage(vision, bytes(data)))
-                keep = True
-            except TimeoutError:
-                raise BadImageAfter(f"the image was not decoded within {PATIENCE} s: try again", SECONDS) from None
-            except _Gone:
-                reason = "the image cannot be decoded: its decoder died of it"
-                if child.kill() == OVER_TIME:
-                    reason = f"the image takes more than {SECONDS} s to decode: send a smaller one, or another format"
-                raise BadImageAfter(reason, SECONDS) from None
-            finally:
-                self._busy.discard(child)
-                if keep and not self._closed:
-                    self._idle.append(child)
-                else:
-                    child.kill()
+                return await asyncio.shield(reading)
+            except asyncio.CancelledError:
+                await asyncio.wait([reading])
+                raise
+
+    async def _read(self, data: bytes | bytearray, vision: Vision, charge: Callable[[float], None]) -> PreparedImage:
+        try:
+            child = self._idle.pop() if self._idle else await _Child.start()
+        except OSError as error:
+            raise BadImage(f"the process that decodes images cannot be started now: {error}") from None
+        self._busy.add(child)
+        keep, seconds = False, float(SECONDS)
+        try:
+            async with asyncio.timeout(PATIENCE):
+                answer = await child.ask(PrepareImage(vision, bytes(data)))
+            keep, seconds = True, answer.seconds
+        except TimeoutError:
+            raise BadImage(f"the image was not decoded within {PATIENCE} s: try again") from None
+        except _Gone:
+            reason = "the image cannot be decoded: its decoder died of it"
+            if child.kill() == OVER_TIME:
+                reason = f"the image takes more than {SECONDS} s to decode: send a smaller one, or another format"
+            raise BadImage(reason) from None
+        finally:
+            charge(seconds)
+            self._busy.discard(child)
+            if keep and not self._closed:
+                self._idle.append(child)
+            else:
+                child.kill()
         if isinstance(answer, ImageRefused):
-            raise BadImageAfter(answer.reason, answer.seconds)
-        return answer
+            raise BadImage(answer.reason)
+        return answer.image
 
     def close(self) -> None:
         """Ends the processes. Idempotent."""

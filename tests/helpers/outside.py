@@ -13,8 +13,7 @@ from pie_control.authoring.native.instance import NativeInstance
 from pie_control.errors import RequestFailed
 from pie_control.host_api import core
 from pie_control.images.messages import PreparedImage
-from pie_control.images.reader import BadImageAfter, ReadImage
-from pie_control.images.tiling import tiling_of
+from pie_control.images.tiling import BadImage, tiling_of
 from pie_inference.protocol import Vision
 
 Page = tuple[int | None, dict[str, str], bytes]
@@ -76,11 +75,11 @@ class Web:
         self.open -= 1
 
 
-async def read_image(_tenant: str, _inferlet: str, data: bytes, vision: Vision) -> ReadImage:
-    """Raises BadImageAfter for what begins with "broken"."""
+async def read_image(_tenant: str, _inferlet: str, data: bytes, vision: Vision, _charge: object) -> PreparedImage:
+    """Raises BadImage for what begins with "broken"."""
     if data.startswith(b"broken"):
-        raise BadImageAfter("the image is broken", 0.0)
-    return ReadImage(prepared(data, vision), 0.0)
+        raise BadImage("the image is broken")
+    return prepared(data, vision)
 
 
 def prepared(data: bytes, vision: Vision) -> PreparedImage:

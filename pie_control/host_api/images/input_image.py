@@ -10,7 +10,6 @@ from pie_inference.protocol import Vision
 
 from ...calls.input_image.image import Image
 from ...errors import CallError, InvalidArgument
-from ...images.reader import BadImageAfter
 from ...images.tiling import BadImage, check_size, text_of, tiling_of
 from ...inferlets.blobs import Blob, LoadedImage
 from ...services.tokenizer import Tokenizer
@@ -48,14 +47,13 @@ async def _load(guest: Guest, tokenizer: Tokenizer, vision: Vision, data: bytes 
     value: LoadedImage | CallError
     try:
         tenant = inferlet.launched.standing.tenant.name
-        read, seconds = await guest.reach.images.read(tenant, inferlet.id, data, vision)
-        inferlet.processor_time.charge(seconds)
+        charge = inferlet.processor_time.charge
+        read = await guest.reach.images.read(tenant, inferlet.id, data, vision, charge)
         image = Image(vision, read.tiles)
         inferlet.blobs.reserve(image.nbytes)
         tokens = _image_tokens(tokenizer, vision, read.width, read.height)
         value = LoadedImage(image, tokens, inferlet.blobs)
-    except BadImageAfter as error:
-        inferlet.processor_time.charge(error.seconds)
+    except BadImage as error:
         value = InvalidArgument(str(error))
     except CallError as error:
         value = error

@@ -18,7 +18,8 @@ import pytest
 from pie_control.images import reader as module
 from pie_control.images.messages import PrepareImage
 from pie_control.images.prepare import prepare
-from pie_control.images.reader import BadImageAfter, ImageReader
+from pie_control.images.reader import ImageReader
+from pie_control.images.tiling import BadImage
 from tests.control.images.test_prepare import VISION, saved
 from tests.helpers.guard import HANG_SECONDS
 from tests.helpers.vision import picture
@@ -38,23 +39,28 @@ def reading(body: Callable[[ImageReader], Awaitable[Any]]) -> Any:
     return asyncio.run(main())
 
 
+def charge(_seconds: float) -> None:
+    """Nobody counts it."""
+
+
 def children(reader: ImageReader) -> list[Any]:
     return [*vars(reader)["_idle"], *vars(reader)["_busy"]]
 
 
 def test_an_image_is_what_the_library_makes_of_it() -> None:
-    read = reading(lambda reader: reader.read("tenant", "one", PNG, VISION))
-    assert read.image == prepare(PNG, VISION)
-    assert read.seconds > 0
+    charged: list[float] = []
+    assert reading(lambda reader: reader.read("tenant", "one", PNG, VISION, charged.append)) == prepare(PNG, VISION)
+    assert len(charged) == 1
+    assert charged[0] > 0
 
 
 def test_processes_are_few_and_stay() -> None:
     async def body(reader: ImageReader) -> list[int]:
-        await asyncio.gather(*(reader.read(f"tenant {n % 3}", f"inferlet {n}", PNG, VISION) for n in range(9)))
+        await asyncio.gather(*(reader.read(f"tenant {n % 3}", f"inferlet {n}", PNG, VISION, charge) for n in range(9)))
         first = {child._process.pid for child in children(reader)}
-        with pytest.raises(BadImageAfter, match="no image of a known format"):
-            await reader.read("tenant", "one", b"text", VISION)
-        await reader.read("tenant", "one", PNG, VISION)
+        with pytest.raises(BadImage, match="no image of a known format"):
+            await reader.read("tenant", "one", b"text", VISION, charge)
+        await reader.read("tenant", "one", PNG, VISION, charge)
         assert {child._process.pid for child in children(reader)} == first
         return list(first)
 
@@ -64,26 +70,26 @@ def test_processes_are_few_and_stay() -> None:
 
 def test_a_process_that_dies_takes_one_image_with_it() -> None:
     async def body(reader: ImageReader) -> None:
-        await reader.read("tenant", "one", PNG, VISION)
+        await reader.read("tenant", "one", PNG, VISION, charge)
         (child,) = children(reader)
         os.kill(child._process.pid, signal.SIGKILL)
-        with pytest.raises(BadImageAfter, match="its decoder died"):
-            await reader.read("tenant", "one", PNG, VISION)
-        await reader.read("tenant", "one", PNG, VISION)
+        with pytest.raises(BadImage, match="its decoder died"):
+            await reader.read("tenant", "one", PNG, VISION, charge)
+        await reader.read("tenant", "one", PNG, VISION, charge)
 
     reading(body)
 
 
 def test_a_process_that_hangs_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
     async def body(reader: ImageReader) -> None:
-        await reader.read("tenant", "one", PNG, VISION)
+        await reader.read("tenant", "one", PNG, VISION, charge)
         (child,) = children(reader)
         os.kill(child._process.pid, signal.SIGSTOP)
         monkeypatch.setattr(module, "PATIENCE", 0.2)
-        with pytest.raises(BadImageAfter, match=r"not decoded within 0\.2 s"):
-            await reader.read("tenant", "one", PNG, VISION)
+        with pytest.raises(BadImage, match=r"not decoded within 0\.2 s"):
+            await reader.read("tenant", "one", PNG, VISION, charge)
         monkeypatch.undo()
-        await reader.read("tenant", "one", PNG, VISION)
+        await reader.read("tenant", "one", PNG, VISION, charge)
         assert children(reader) != [child]
 
     reading(body)
@@ -100,9 +106,10 @@ def test_an_image_has_so_much_processor_time(monkeypatch: pytest.MonkeyPatch, tm
     )
 
     async def body(reader: ImageReader) -> None:
-        with pytest.raises(BadImageAfter, match="takes more than 1 s to decode: send a smaller one") as caught:
-            await reader.read("tenant", "one", PNG, VISION)
-        assert caught.value.seconds == 1
+        charged: list[float] = []
+        with pytest.raises(BadImage, match="takes more than 1 s to decode: send a smaller one"):
+            await reader.read("tenant", "one", PNG, VISION, charged.append)
+        assert charged == [1]
 
     def start(arguments: list[str], **options: Any) -> Any:
         return subprocess.Popen([sys.executable, str(tmp_path / "slow.py"), *arguments[3:]], **options)
@@ -115,17 +122,17 @@ def test_an_image_has_so_much_processor_time(monkeypatch: pytest.MonkeyPatch, tm
 
 def test_slow_images_of_a_tenant_leave_places_for_others(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of a tenant's inferlets as well, whoever has sent how many."""
-    ask, never, under_way = module._Child.ask, asyncio.Event(), Counter[bytes]()
+    ask, gate, under_way = module._Child.ask, asyncio.Event(), Counter[bytes]()
 
     async def slow(child: Any, request: PrepareImage) -> Any:
         if request.data != PNG:
             under_way[request.data] += 1
-            await never.wait()
+            await gate.wait()
         return await ask(child, request)
 
     async def body(reader: ImageReader) -> None:
         def of(tenant: str, inferlet: str, data: bytes) -> asyncio.Task[Any]:
-            return asyncio.create_task(reader.read(tenant, inferlet, data, VISION))
+            return asyncio.create_task(reader.read(tenant, inferlet, data, VISION, charge))
 
         hog = [of("hog", "greedy", b"greedy") for _ in range(8)]
         await of("hog", "modest", PNG)
@@ -135,6 +142,8 @@ def test_slow_images_of_a_tenant_leave_places_for_others(monkeypatch: pytest.Mon
         assert under_way == {b"greedy": 1, b"many": 1}
         for task in hog:
             task.cancel()
+        await asyncio.sleep(0)
+        gate.set()
         await asyncio.gather(*hog, return_exceptions=True)
         await of("hog", "modest", PNG)
 
@@ -142,16 +151,32 @@ def test_slow_images_of_a_tenant_leave_places_for_others(monkeypatch: pytest.Mon
     reading(body)
 
 
-def test_one_who_gives_up_leaves_no_half_answer() -> None:
-    async def body(reader: ImageReader) -> None:
-        await reader.read("tenant", "one", PNG, VISION)
-        gone = asyncio.create_task(reader.read("tenant", "one", PNG, VISION))
-        await asyncio.sleep(0)
-        gone.cancel()
-        await asyncio.gather(gone, return_exceptions=True)
-        assert (await reader.read("tenant", "one", PNG, VISION)).image == prepare(PNG, VISION)
+def test_one_who_gives_up_again_and_again_starts_one_process_and_pays(monkeypatch: pytest.MonkeyPatch) -> None:
+    charged: list[float] = []
+    started: list[Any] = []
+    start = module._Child.start
 
+    async def counted() -> Any:
+        started.append(await start())
+        return started[-1]
+
+    async def body(reader: ImageReader) -> None:
+        for _ in range(3):
+            gone = asyncio.create_task(reader.read("tenant", "one", PNG, VISION, charged.append))
+            while not vars(reader)["_busy"]:
+                await asyncio.sleep(0)
+            gone.cancel()
+            following = asyncio.create_task(reader.read("tenant", "one", PNG, VISION, charge))
+            with pytest.raises(asyncio.CancelledError):
+                await gone
+            assert await following == prepare(PNG, VISION), "no half answer is left"
+        assert children(reader) == started
+        assert len(started) == 1
+
+    monkeypatch.setattr(module._Child, "start", counted)
     reading(body)
+    assert len(charged) == 3
+    assert sum(charged) > 0
 
 
 LIES = {
@@ -178,8 +203,8 @@ def test_what_cannot_be_is_not_believed(lie: str, monkeypatch: pytest.MonkeyPatc
         return subprocess.Popen([sys.executable, str(tmp_path / "liar.py")], **options)
 
     async def body(reader: ImageReader) -> None:
-        with pytest.raises(BadImageAfter, match="its decoder died"):
-            await reader.read("tenant", "one", PNG, VISION)
+        with pytest.raises(BadImage, match="its decoder died"):
+            await reader.read("tenant", "one", PNG, VISION, charge)
 
     monkeypatch.setattr(module, "subprocess", SimpleNamespace(Popen=start))
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join(sys.path))
