@@ -131,7 +131,7 @@ class Topics:
 
     def __init__(self, wire: Wire) -> None:
         self._wire = wire
-        self._subscriptions: dict[tuple[int, str], list[Subscription]] = {}  # by inferlet and topic
+        self._subscriptions: dict[int, dict[str, list[Subscription]]] = {}  # by inferlet, then by topic
         self._counts: defaultdict[int, int] = defaultdict(int)  # by inferlet
         self._unconfirmed: defaultdict[int, dict[int, int]] = defaultdict(dict)  # bytes by inferlet and future
         self._left: dict[int, tuple[str, dict[int, int]]] = {}  # the same of those that have ended, with their tenants
@@ -149,7 +149,7 @@ class Topics:
             raise QuotaExceeded(f"{MOST_SUBSCRIPTIONS} subscriptions exist: unsubscribe from some first")
         self._counts[number] += 1
         subscription = Subscription(owner, number, topic, self._counts)
-        same = self._subscriptions.setdefault((number, topic), [])
+        same = self._subscriptions.setdefault(number, {}).setdefault(topic, [])
         same.append(subscription)
         if len(same) == 1:
             self._wire.subscribes(number, topic, True)
@@ -157,15 +157,16 @@ class Topics:
 
     def unsubscribe(self, subscription: Subscription) -> None:
         """Drops it, and what waits in it. Raises NotFound if that was done before."""
-        key = subscription.number, subscription.topic
-        same = self._subscriptions.get(key, [])
+        number, topic = subscription.number, subscription.topic
+        of_inferlet = self._subscriptions.get(number, {})
+        same = of_inferlet.get(topic, [])
         if subscription not in same:
-            raise NotFound(f"the subscription to topic {subscription.topic!r} was closed before")
+            raise NotFound(f"the subscription to topic {topic!r} was closed before")
         same.remove(subscription)
-        self._counts[subscription.number] -= 1
+        self._counts[number] -= 1
         if not same:
-            del self._subscriptions[key]
-            self._wire.subscribes(*key, False)
+            del of_inferlet[topic]
+            self._wire.subscribes(number, topic, False)
         subscription.close()
 
     def broadcast(self, number: int, tenant: str, topic: str, text: str, new_future: Callable[[], int]) -> int:
@@ -196,10 +197,10 @@ class Topics:
         if left := self._unconfirmed.pop(number, None):
             self._left[number] = tenant, left
             self._left_bytes[tenant] += sum(left.values())
-        if self._counts.pop(number, 0):
-            for key in [key for key in self._subscriptions if key[0] == number]:
-                for subscription in self._subscriptions.pop(key):
-                    subscription.close()
+        self._counts.pop(number, None)
+        for same in self._subscriptions.pop(number, {}).values():
+            for subscription in same:
+                subscription.close()
 
     # ---- for control ----
 
@@ -214,7 +215,7 @@ class Topics:
         while self._arriving and self._puts > 0:
             arrival = self._arriving[0]
             if arrival.left:
-                queues = self._subscriptions.get((arrival.left.popleft(), arrival.topic), ())
+                queues = self._subscriptions.get(arrival.left.popleft(), {}).get(arrival.topic, ())
                 self._puts -= 1 + len(queues)
                 arrival.join(queues)
             else:

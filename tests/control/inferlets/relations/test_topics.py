@@ -168,6 +168,25 @@ def test_two_queues_of_one_topic_are_one_to_control(topics: Topics, wire: Wire) 
     assert wire.said == [(7, "t", True), (7, "t", False)]
 
 
+class Compared(int):
+    """A number that counts how often one like it is compared."""
+
+    count = 0
+    __hash__ = int.__hash__
+
+    def __eq__(self, other: object) -> bool:
+        Compared.count += 1
+        return int.__eq__(self, other)
+
+
+def test_an_end_looks_at_no_subscription_of_others(topics: Topics) -> None:
+    for number in range(1000):
+        topics.subscribe(Owner(), Compared(number), "t")
+    Compared.count = 0
+    topics.ended(7, "a")
+    assert Compared.count < 10
+
+
 def test_names_messages_and_subscriptions_are_bounded(topics: Topics) -> None:
     owner = Owner()
     for name in ("", "x" * 257, "世" * 90):
