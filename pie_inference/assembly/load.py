@@ -63,7 +63,7 @@ def load(plan: ServingPlan, ways: Ways = OWN) -> ServedModel:
     adapters = _adapters(plan, ways, weights)
     recordable = isinstance(attention, CpuAttention) and plan.ranks.size == 1
     library = plan.library if recordable else None
-    executor = make_executor(plan.config.graphs, model, attention, embeds, adapters, library)
+    executor = make_executor(plan.config.graphs, model, attention, embeds, adapters, library, plan.ranks)
     if plan.model.cut != "none":
         executor = PiecewiseExecutor(executor, model, cache, embeds, adapters, weights.states)
     return ServedModel(

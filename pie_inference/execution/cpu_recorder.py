@@ -43,6 +43,9 @@ class CpuRecorder:
         self._library = library
         self._memory = _Memory()
 
+    def warm_up(self, work: Callable[[], None]) -> None:
+        """Does nothing: a recording runs what it records."""
+
     def record(self, work: Callable[[], None]) -> Callable[[], None] | None:
         calls = list[Call]()
         self._memory.begin()

@@ -8,6 +8,10 @@ filled up to the next size with rows that write to a scratch slot, loaded into t
 A graph is recorded when it is needed. The first batch of a size runs directly, which also compiles and warms up the
 kernels; the second is recorded. Recording at start would delay it by seconds, for sizes that may never occur. Recording
 later costs that batch about as much as running it directly.
+
+All ranks of a group record a graph, or none does: one that ran a batch in another way than the others would leave them
+in collective operations that it takes no part in. So they meet when they have the memory, before they run any of these,
+and again when they have recorded.
 """
 
 from __future__ import annotations
@@ -15,8 +19,8 @@ from __future__ import annotations
 import sys
 from bisect import bisect_left
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Protocol
+from dataclasses import dataclass, replace
+from typing import Protocol, TypeVar
 
 import numpy as np
 import torch
@@ -26,6 +30,7 @@ from ..adapters.adapters import Adapters
 from ..adapters.groups import FEW_ROWS, Groups
 from ..attention.interface import AttentionBackend, GraphBackend, GraphPlan
 from ..cpu_kernels.library import Library
+from ..device.ranks import Ranks
 from ..device.tensors import index_tensor, upload_together
 from ..errors import BatchError
 from ..models.interface import Model
@@ -39,6 +44,7 @@ SIZES = (1, 2, 4, 8, 16, 24, 32, 48, 64, 96, 128, 160, 192, 224, 256)
 of 17."""
 
 Work = Callable[[], None]
+Result = TypeVar("Result")
 
 Kind = tuple[int, tuple[int, ...] | None]
 """What a graph is for: its size, and the form of the adapters (`AdaptedLayers.form`); None: no row has one."""
@@ -50,6 +56,9 @@ class Recorder(Protocol):
     @property
     def sizes(self) -> Sequence[int]:
         """Numbers of rows that have a graph, in order."""
+
+    def warm_up(self, work: Work) -> None:
+        """Runs `work` before it is recorded, where a recording needs that. Raises what `work` does."""
 
     def record(self, work: Work) -> Work | None:
         """A function that runs the kernels that `work` launches, as long as the caller keeps `work`: graphs hold no
@@ -65,8 +74,10 @@ class CudaRecorder:
     def __init__(self) -> None:
         self._pool = torch.cuda.graph_pool_handle()
 
-    def record(self, work: Work) -> Work:
+    def warm_up(self, work: Work) -> None:
         work()  # kernels that were not needed yet are loaded, which cannot be done within a recording
+
+    def record(self, work: Work) -> Work:
         graph, stream = torch.cuda.CUDAGraph(), torch.cuda.current_stream()
         try:
             with torch.cuda.graph(graph, pool=self._pool, capture_error_mode="thread_local"):
@@ -85,7 +96,7 @@ class _Recording:
     outputs: Tensor  # [size, hidden_size]
     groups: Groups | None  # of adapters
     work: Work  # owns what else `replay` reads
-    replay: Work
+    replay: Work  # `work` itself until it is recorded
 
 
 class GraphExecutor:
@@ -99,6 +110,7 @@ class GraphExecutor:
         embeds: Embeds,
         adapters: Adapters,
         recorder: Recorder,
+        ranks: Ranks,
     ) -> None:
         self._direct = direct
         self._model = model
@@ -107,6 +119,7 @@ class GraphExecutor:
         self._adapters = adapters
         self._running = adapters.layers.running
         self._recorder = recorder
+        self._ranks = ranks
         self._seen: set[Kind] = set()
         self._recordings: dict[Kind, _Recording | None] = {}  # None: there is no room for one
         self._broken = not model.capturable
@@ -142,13 +155,20 @@ class GraphExecutor:
         return size, self._adapters.layers.form
 
     def _try_record(self, kind: Kind, batch: Forward) -> None:
-        """Records a graph. After a failure such batches run directly; all do if none was recorded before, as such a
-        model cannot be recorded later."""
+        """Records a graph, on all ranks or on none. After a failure such batches run directly; all do if none was
+        recorded before, as such a model cannot be recorded later. Raises what would leave other ranks waiting."""
         if kind[1] is not None:
             for old in [one for one in self._recordings if one[1] not in (None, kind[1])]:
                 del self._recordings[old]  # of adapters that had another form
+        apart = False  # whether an error leaves other ranks in an operation
         try:
-            self._recordings[kind] = self._record(kind[0], batch)
+            prepared = self._on_all_ranks(lambda: self._prepare(kind[0]))
+            apart = self._ranks.size > 1
+            prepared.plan.update(batch)
+            self._recorder.warm_up(prepared.work)
+            apart = False
+            replay = self._on_all_ranks(lambda: self._recorder.record(prepared.work))
+            self._recordings[kind] = None if replay is None else replace(prepared, replay=replay)
         except BatchError:
             raise
         except Exception as error:  # of compilers and drivers, of which each has its own
@@ -156,8 +176,22 @@ class GraphExecutor:
             self._recordings[kind] = None
             which = "decode" if self._broken else f"decode of {kind[0]} sequences"
             print(f"{which} runs kernel by kernel: recording a step failed: {error}", file=sys.stderr)
+            if apart:
+                raise
 
-    def _record(self, size: int, batch: Forward) -> _Recording | None:
+    def _on_all_ranks(self, step: Callable[[], Result]) -> Result:
+        """What `step` gives. Raises its error; RuntimeError where only that of another rank failed."""
+        try:
+            result = step()
+        except Exception:
+            self._ranks.all_reduce_min(0)
+            raise
+        if not self._ranks.all_reduce_min(1):
+            raise RuntimeError("another rank of the group could not, and says why")
+        return result
+
+    def _prepare(self, size: int) -> _Recording:
+        """What will be recorded, with its memory."""
         vectors = self._embeds.vectors
         device = vectors.device
         plan = self._attention.graph_plan(size)
@@ -172,9 +206,7 @@ class GraphExecutor:
                 hidden, tokens = self._embeds.inputs(embeds)
                 outputs.copy_(self._model.forward(hidden, positions, plan, every, tokens))
 
-        plan.update(batch)
-        replay = self._recorder.record(work)
-        return None if replay is None else _Recording(plan, inputs, outputs, groups, work, replay)
+        return _Recording(plan, inputs, outputs, groups, work, work)
 
     def _replay(self, recording: _Recording, batch: Forward) -> None:
         indices = [
@@ -198,6 +230,7 @@ def make_executor(
     embeds: Embeds,
     adapters: Adapters,
     library: Library | None,
+    ranks: Ranks,
 ) -> Executor:
     """The executor of a model. It uses graphs where the attention backend can be recorded, unless `choice`
     (`WorkerOptions.graphs`) forbids them. `library`: the kernels for CPUs, if steps consist of these and of torch."""
@@ -211,7 +244,7 @@ def make_executor(
         recorder = CpuRecorder(library)
     else:
         return direct
-    return GraphExecutor(direct, model, attention, embeds, adapters, recorder)
+    return GraphExecutor(direct, model, attention, embeds, adapters, recorder, ranks)
 
 
 def _next_size(rows: int, sizes: Sequence[int]) -> int | None:

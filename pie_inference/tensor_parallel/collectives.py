@@ -22,7 +22,6 @@ class DistributedRanks:
         """Waits for all ranks. Raises RuntimeError if they do not come."""
         self.rank = rank
         self.size = size
-        self._device = device
         for variable in ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME"):  # only this machine may connect to a rank
             os.environ.setdefault(variable, _loopback_interface())
         if device.type == "cuda":
@@ -34,6 +33,7 @@ class DistributedRanks:
             world_size=size,
             device_id=device if device.type == "cuda" else None,  # connects now, not within a recorded graph
         )
+        self._smallest = torch.zeros((), dtype=torch.int64, device=device)  # is there also when memory is short
 
     def all_reduce(self, partial: Tensor) -> Tensor:
         whole = partial.contiguous()
@@ -51,9 +51,9 @@ class DistributedRanks:
         return values
 
     def all_reduce_min(self, number: int) -> int:
-        smallest = torch.tensor(number, device=self._device)
-        dist.all_reduce(smallest, dist.ReduceOp.MIN)
-        return int(smallest)
+        self._smallest.fill_(number)
+        dist.all_reduce(self._smallest, dist.ReduceOp.MIN)
+        return int(self._smallest)
 
     def close(self) -> None:
         """Leaves the group. Call it once."""

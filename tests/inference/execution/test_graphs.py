@@ -3,13 +3,11 @@ same buffers once more for each replay, as a graph does, and refuses what a grap
 
 from __future__ import annotations
 
-import contextlib
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import msgspec
@@ -95,6 +93,9 @@ class FakeRecorder:
         self.recorded = self.replayed = 0
         self._error, self._most = error, most
 
+    def warm_up(self, work: Work) -> None:
+        """Nothing has to be loaded."""
+
     def record(self, work: Work) -> Work:
         if self._error is not None and self.recorded == self._most:
             raise self._error
@@ -144,7 +145,7 @@ def served_by_graphs(folder: Path, recorder: FakeRecorder, capturable: bool = Tr
     torch_attention = TorchAttention(served.cache, 4, served.model.config.attention)
     backend = Recordable(torch_attention, served.cache)
     direct = DirectExecutor(model, backend, served.embeds)
-    executor = GraphExecutor(direct, model, backend, served.embeds, served.adapters, recorder)
+    executor = GraphExecutor(direct, model, backend, served.embeds, served.adapters, recorder, served.ranks)
     worker._served = replace(served, executor=executor)
     return Served(worker, recorder, backend)
 
@@ -354,45 +355,3 @@ def test_no_size_is_far_from_the_next() -> None:
 
 def test_a_worker_on_a_cpu_without_kernels_runs_directly(folder: Path) -> None:
     assert isinstance(make_worker(folder)._served.executor, DirectExecutor)
-
-
-class TorchCuda:
-    """What a recorder uses of torch, without a GPU. Like torch it stays on its own stream if a recording fails."""
-
-    def __init__(self, patch: pytest.MonkeyPatch) -> None:
-        self.streams = ["the worker's"]
-        self.recording = False
-        for name, function in {
-            "graph_pool_handle": object,
-            "CUDAGraph": lambda: SimpleNamespace(replay=lambda: None),
-            "graph": self._graph,
-            "current_stream": lambda: self.streams[-1],
-            "set_stream": self.streams.append,
-        }.items():
-            patch.setattr(torch.cuda, name, function)
-
-    @contextlib.contextmanager
-    def _graph(self, graph: object, **options: object) -> Iterator[None]:
-        self.streams.append("of recordings")
-        self.recording = True
-        yield
-        self.recording = False
-        self.streams.pop()
-
-
-def test_kernels_are_loaded_before_they_are_recorded(monkeypatch: pytest.MonkeyPatch) -> None:
-    cuda, ran = TorchCuda(monkeypatch), list[bool]()
-    cuda_graphs.CudaRecorder().record(lambda: ran.append(cuda.recording))
-    assert ran == [False, True]
-
-
-def test_a_recording_that_fails_leaves_the_worker_on_its_stream(monkeypatch: pytest.MonkeyPatch) -> None:
-    cuda = TorchCuda(monkeypatch)
-
-    def work() -> None:
-        if cuda.recording:
-            raise RuntimeError("operation not permitted when stream is capturing")
-
-    with pytest.raises(RuntimeError, match="not permitted"):
-        cuda_graphs.CudaRecorder().record(work)
-    assert cuda.streams[-1] == "the worker's"
