@@ -12,9 +12,21 @@ from wasmtime.component import _types as wt
 
 from .engine import LinkError
 
-__all__ = ["WASI", "Component", "compile_component", "imported_functions", "load_compiled", "signature"]
+__all__ = [
+    "WASI",
+    "Component",
+    "check_memories",
+    "compile_component",
+    "imported_functions",
+    "load_compiled",
+    "signature",
+]
 
 WASI = "wasi:"
+MEMORIES = 5
+"""The number of the section of a module that has its memories."""
+INNER = (1, 4)
+"""Numbers of the sections of a component that have a module, or a component."""
 
 
 def load_compiled(engine: Engine, path: Path) -> Component:
@@ -30,9 +42,11 @@ def compile_component(engine: Engine, data: bytes) -> bytes:
     """The compiled code of a component; raises LinkError. A kilobyte of component may take minutes and gigabytes, so
     this belongs in a process of its own."""
     try:
-        return bytes(Component(engine, data).serialize())
+        compiled = bytes(Component(engine, data).serialize())
     except WasmtimeError as error:
         raise LinkError(str(error)) from error
+    check_memories(data)
+    return compiled
 
 
 def imported_functions(engine: Engine, component: Component) -> Iterator[tuple[str, str, str]]:
@@ -69,3 +83,36 @@ def signature(function: FuncType) -> str:
     """A function type as text."""
     parameters = ", ".join(describe(kind) for _, kind in function.params)
     return f"func({parameters}) -> {describe(function.result) if function.result else '_'}"
+
+
+def check_memories(data: bytes) -> None:
+    """Raises LinkError if a valid module, or those of a component, have more memories than the one that a store
+    allows."""
+    found, rest = 0, [memoryview(data)]
+    while rest:
+        whole, place = rest.pop(), 8
+        is_module = whole[4] == 1  # the version of its format
+        while place < len(whole):
+            section = whole[place]
+            size, start = _number(whole, place + 1)
+            place = start + size
+            if is_module and section == MEMORIES:
+                found += _number(whole, start)[0]
+            elif not is_module and section in INNER:
+                rest.append(whole[start:place])
+    if found > 1:
+        raise LinkError(
+            f"has {found} memories, and an inferlet gets one: build it as one module with one memory "
+            "(`wasm-opt --multi-memory-lowering` makes one of several)"
+        )
+
+
+def _number(data: memoryview, place: int) -> tuple[int, int]:
+    """A number in LEB128, and the place behind it."""
+    value = shift = 0
+    while True:
+        byte = data[place]
+        value |= (byte & 127) << shift
+        place, shift = place + 1, shift + 7
+        if byte < 128:
+            return value, place

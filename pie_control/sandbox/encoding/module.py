@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 import wasmtime
 
+from ..components import check_memories
 from ..contract import numbers, series
 from ..engine import LinkError, new_engine
 from ..wit import WitPackage
@@ -57,6 +58,7 @@ def read_module(data: bytes, package: WitPackage) -> CoreModule:
         module = wasmtime.Module(new_engine(), data)
     except wasmtime.WasmtimeError as error:
         raise LinkError(f"is no valid WebAssembly module; build it anew: {_first_line(error)}") from None
+    check_memories(data)
     version, imports = _imports([(each.module, each.name or "", each.type) for each in module.imports], package)
     return CoreModule(version, imports, _exports({each.name: each.type for each in module.exports}, bool(imports)))
 

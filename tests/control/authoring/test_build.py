@@ -133,6 +133,7 @@ WRONG = {
     "is no valid WebAssembly module; build it anew: unexpected end": module(MEMORY + RUN)[:-3],
     "exports no function `run`": module(MEMORY),
     "exports no memory of 32 bits": module(RUN),
+    "has 2 memories, and an inferlet gets one: build it as one module": module(MEMORY + "(memory 1)" + RUN),
     "exports no function `cabi_realloc`": module(SEND + MEMORY + RUN),
     r"exports `run` as \(i32\) -> \(\); it must be \(\) -> \(i32\)": module(
         MEMORY + '(func (export "run") (param i32))'

@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
+import wasmtime
 
 import tests.helpers.wat as wat
 from pie_control.errors import BadProgram
@@ -35,7 +36,7 @@ def leaves_nothing(folder: Path) -> bool:
 
 
 def test_a_component_is_compiled_to_a_sealed_file(tmp_path: Path) -> None:
-    path = compile_it(wat.inferlet(wat.SUCCESS), tmp_path)
+    path = compile_it(bytes(wasmtime.wat2wasm(wat.inferlet(wat.SUCCESS))), tmp_path)
     assert path == find_sealed(tmp_path, "stem", SUFFIX)
     assert list(tmp_path.iterdir()) == [path]
     assert path.stat().st_mode & 0o777 == 0o600
@@ -49,6 +50,20 @@ def test_a_broken_component_is_refused_with_a_short_reason(data: bytes, tmp_path
     with pytest.raises(BadProgram, match="not a component of the world") as refusal:
         compile_it(data, tmp_path)
     assert 10 < len(str(refusal.value)) < 5000
+    assert leaves_nothing(tmp_path)
+
+
+@pytest.mark.parametrize(
+    "extra",
+    [
+        "(core module (memory 1) (memory 1))",
+        "(core module $M2 (memory 1)) (core instance (instantiate $M2))",
+        "(component $C (core module $M2 (memory 1)) (core instance (instantiate $M2))) (instance (instantiate $C))",
+    ],
+)
+def test_more_than_one_memory_is_refused(extra: str, tmp_path: Path) -> None:
+    with pytest.raises(BadProgram, match=r"has [23] memories, and an inferlet gets one: build it as one module"):
+        compile_it(bytes(wasmtime.wat2wasm(wat.inferlet(wat.SUCCESS, extra=extra))), tmp_path)
     assert leaves_nothing(tmp_path)
 
 
