@@ -153,6 +153,24 @@ def test_a_task_that_fails_ends_those_beside_it(worker: Worker, guest_cache: Pat
     assert asyncio.run(run()) == ["one has failed", "later"]
 
 
+def test_blobs_that_a_program_drops_are_given_back(worker: Worker, guest_cache: Path) -> None:
+    async def run() -> Any:
+        settings = {"model": ["demo"], "warm_pool": 0, "max_blob_bytes": 400_000}
+        async with started(guest_cache, InProcessClient(worker), **settings) as server:
+            given, sent = [await server.upload_blob(byte * 300_000) for byte in (b"a", b"b")]
+            info, listener = await server.upload(*features()), Listener()
+            launched = await server.launch(info.program, ["what=received"], blobs={"given": given}, listener=listener)
+            async with asyncio.timeout(HANG_SECONDS):
+                for count in range(1, 4):
+                    await listener.until_messages(count)
+                    server.send(launched.id, "here it is", {"sent": sent})
+                return result(await listener.ended)
+
+    given, *received = asyncio.run(run())
+    assert given == ["given", 300_000, ord("a"), [ord("a")] * 2]
+    assert received == [["sent", 300_000, ord("b"), [ord("b")] * 2]] * 3
+
+
 def test_values_of_many_types_are_written(worker: Worker, guest_cache: Path) -> None:
     (ended,) = asyncio.run(ends_of(worker, guest_cache, [(*features(), "written")]))
     assert result(ended) == [-1, {"a": [3, 4], "b": [1, 2]}, [0.5, 2.0]]

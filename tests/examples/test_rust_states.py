@@ -226,3 +226,14 @@ def test_a_draft_keeps_to_the_states_that_there_are(guest_cache: Path) -> None:
     ]
     assert [found for found, _ in few] == [found for found, _ in enough]
     assert few[0][1] > enough[0][1]
+
+
+def test_a_beam_that_goes_on_alone_keeps_no_states(guest_cache: Path) -> None:
+    """Each would count as two pages."""
+    acts: list[Act] = [("new", 0, [], []), ("fill", 0, TEXT[:8], [])]
+    acts += [("try", 0, [], [json.dumps({"what": "beam", "width": 1, "most": 24})])]
+    rust, python = (asyncio.run(outcomes(guest_cache, one, [acts], 64, max_pages=16)) for one in programs())
+    assert rust == python
+    ((best,), tokens), _ = rust[0]
+    assert tokens == TEXT[:8] + best[0]
+    assert best[0] == model_with_states().expected(TEXT[:8], 24)

@@ -13,6 +13,7 @@ use std::time::Duration;
 use inferlet::*;
 
 mod midway;
+mod received;
 mod tried;
 
 inferlet::main!(entry);
@@ -147,6 +148,7 @@ async fn main(args: Args) -> Result<Json> {
             Ok(list([Json::List(chosen), ctx.text()?.into()]))
         }
         "begun" => midway::begun(&mut ctx, &args).await,
+        "received" => received::received(&args).await,
         "raw" => midway::raw(&mut ctx).await,
         "mcp" => {
             let (urls, mut found) = (args.required::<String>("urls")?, Vec::new());

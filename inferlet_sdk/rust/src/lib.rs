@@ -45,6 +45,7 @@ pub use generation::sampler::{mirostat, Sampler};
 pub use generation::stop::StopReason;
 pub use generation::Generation;
 pub use json::{Json, ToJson};
+pub use outside::blobs::Blob;
 pub use outside::children::{Child, ChildEnd, Launch};
 pub use outside::http::{http_get, http_post, Request, Response};
 pub use outside::messages::Message;

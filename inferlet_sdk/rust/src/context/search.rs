@@ -147,7 +147,8 @@ async fn steps(live: &mut [Beam], width: usize, stop: &[u32]) -> Result<Vec<Step
     Ok(steps)
 }
 
-/// The `width` best steps that go on, and the beams that end with one of the `width` best steps of all.
+/// The `width` best steps that go on, and the beams that end with one of the `width` best steps of all. The first step
+/// that goes on from a beam takes its branch over, so only where beams part are there forks.
 fn take(mut live: Vec<Beam>, steps: Vec<Step>, width: usize, stop: &[u32]) -> Result<(Vec<Beam>, Vec<Beam>)> {
     let mut done = Vec::new();
     for step in steps.iter().take(width).filter(|step| stop.contains(&step.token)) {
@@ -156,16 +157,18 @@ fn take(mut live: Vec<Beam>, steps: Vec<Step>, width: usize, stop: &[u32]) -> Re
         done.push(Beam { branch: beam.branch.fork()?, logprobs, reason: StopReason::Stop });
     }
     let going: Vec<Step> = steps.into_iter().filter(|step| !stop.contains(&step.token)).take(width).collect();
+    let mut live: Vec<(Option<Sequence>, Vec<f64>)> =
+        live.into_iter().map(|beam| (Some(beam.branch), beam.logprobs)).collect();
     let mut beams = Vec::new();
-    for step in going {
-        let beam = &mut live[step.beam];
-        let mut branch = beam.branch.fork()?; // shares the output; who writes first behind a page gets a copy
+    for (place, step) in going.iter().enumerate() {
+        let is_last = going[place + 1..].iter().all(|later| later.beam != step.beam);
+        let (whole, logprobs) = &mut live[step.beam];
+        let mut branch = whole.take().expect("only its last step leaves nothing");
+        if !is_last {
+            *whole = Some(branch.fork()?); // shares the output; who writes first behind a page gets a copy
+        }
         branch.tokens.push(step.token);
-        beams.push(Beam {
-            branch,
-            logprobs: [&beam.logprobs[..], &[step.logprob]].concat(),
-            reason: StopReason::Length,
-        });
+        beams.push(Beam { branch, logprobs: [&logprobs[..], &[step.logprob]].concat(), reason: StopReason::Length });
     }
     Ok((beams, done))
 }

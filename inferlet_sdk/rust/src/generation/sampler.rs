@@ -87,6 +87,7 @@ impl Sampler {
 }
 
 /// A handle of the host, dropped with this.
+#[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Handle(pub u32);
 
 impl Drop for Handle {

@@ -3,6 +3,7 @@
 use std::ops::Deref;
 
 use crate::error::Result;
+use crate::outside::blobs::Blob;
 use crate::raw;
 use crate::task::HostFuture;
 
@@ -16,8 +17,8 @@ pub struct Message {
     pub text: String,
     /// Who has sent it: the id of an inferlet for one that came to a topic, "parent", or "" for a client or a child.
     pub sender: String,
-    /// Names of the blobs that came with it, and their handles, which belong to the program now.
-    pub blobs: Vec<(String, u32)>,
+    /// Blobs that came with it, with their names.
+    pub blobs: Vec<(String, Blob)>,
 }
 
 impl Deref for Message {
@@ -43,5 +44,8 @@ pub(crate) fn receive(from: u32) -> Result<HostFuture<Option<Message>>> {
 
 fn take(number: u32) -> Result<Option<Message>> {
     let found = raw::core::await_message(number)?;
-    Ok(found.map(|(text, sender, blobs)| Message { text, sender, blobs }))
+    Ok(found.map(|(text, sender, blobs)| {
+        let blobs = blobs.into_iter().map(|(name, handle)| (name, Blob::of(handle))).collect();
+        Message { text, sender, blobs }
+    }))
 }

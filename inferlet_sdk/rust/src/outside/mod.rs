@@ -1,5 +1,6 @@
-//! Beyond the model: messages, children, topics, servers outside.
+//! Beyond the model: messages and their blobs, children, topics, servers outside.
 
+pub mod blobs;
 pub mod children;
 pub mod http;
 pub mod messages;
