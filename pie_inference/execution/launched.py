@@ -9,18 +9,36 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+import numpy as np
+
 from ..device.markers import Marker
 from ..grammars.rows import Fault
-from ..protocol import Failure, Result
+from ..protocol import Array, Failure, Result
+
+NOT_A_NUMBER = Fault(
+    "the model's outputs are no numbers (NaN): its weights may have NaN or infinity; get the checkpoint's files again, "
+    "or try another --dtype"
+)
+
+Faults = Sequence[tuple[int, Fault]]
+"""Commands that failed although their batch ran, by their places."""
+
+
+def without_numbers(commands: Array) -> Faults:
+    """Faults of the commands whose outputs are NaN; one may be named several times."""
+    return [(command, NOT_A_NUMBER) for command in np.unique(commands).tolist()]
+
+
+def _none() -> Faults:
+    return ()
 
 
 @dataclass(frozen=True)
 class PendingResult:
-    """A result whose numbers may not have arrived yet. `build` is called once the wave is done. `faults`: commands that
-    failed although the batch ran, by their places."""
+    """A result whose numbers may not have arrived yet. Both functions are called once the wave is done."""
 
     build: Callable[[], Result | None]
-    faults: Sequence[tuple[int, Fault]] = ()
+    faults: Callable[[], Faults] = _none
 
 
 Outcome = Result | PendingResult | None
@@ -34,12 +52,13 @@ def await_outcome(outcome: Outcome) -> Result | None:
 
 @dataclass(frozen=True)
 class LaunchedWave:
-    """A wave whose batches are all launched, except commands that failed."""
+    """A wave whose batches are all launched, except commands that failed. `failures` gives all that failed, once the
+    wave is done."""
 
     wave: int
     started: float  # time.perf_counter
     outcomes: tuple[Outcome, ...]
-    failures: tuple[Failure, ...]
+    failures: Callable[[], tuple[Failure, ...]]
     end: Marker | None  # None: the wave is done
 
     @property

@@ -15,7 +15,7 @@ from ..errors import BatchError
 from ..execution import sampling
 from ..execution.bias import bias_rows
 from ..execution.choices import choice_of
-from ..execution.launched import PendingResult
+from ..execution.launched import Faults, PendingResult, without_numbers
 from ..execution.log_probabilities import Asked
 from ..execution.served_model import ServedModel
 from ..grammars.rows import MatcherStep
@@ -37,18 +37,23 @@ def sample(served: ServedModel, batch: Sample) -> PendingResult:
         masks.append(_own_mask(batch.allowed_rows, batch.allowed, masks))
     tokens = sampling.choose(logits, choice_of(batch), masks, served.most_probable)
     tokens = served.ranks.broadcast(tokens)  # devices may differ in the last bit of a sum
-    served.tokens[slots] = tokens
     host = download(tokens.to(torch.int32))
+    tokens = tokens.clamp(min=0)  # what may be launched already goes on from any token
+    served.tokens[slots] = tokens
     answer = asked.begin(tokens) if asked is not None else None
 
     def build() -> SampleResult:
-        result = SampleResult(host.numpy()) if answer is None else answer.result(host.numpy())
+        chosen = host.clamp(min=0).numpy()
+        result = SampleResult(chosen) if answer is None else answer.result(chosen)
         return result if step is None else msgspec.structs.replace(result, over=step.over(len(host)))
 
-    if step is None:
-        return PendingResult(build)
-    step.sampled(_reader(host, mark_stream(served.device)))
-    return PendingResult(build, tuple(step.faults.items()))
+    def faults() -> Faults:
+        wrong = without_numbers(np.flatnonzero(host.numpy() < 0))
+        return wrong if step is None else (*wrong, *step.faults.items())
+
+    if step is not None:
+        step.sampled(_reader(host, mark_stream(served.device)))
+    return PendingResult(build, faults)
 
 
 def _check(batch: Sample, vocab_size: int) -> None:
@@ -73,7 +78,7 @@ def _reader(host: Tensor, end: Marker | None) -> Callable[[], Sequence[int]]:
     def read() -> Sequence[int]:
         if end is not None:
             end.synchronize()
-        tokens: list[int] = host.tolist()
+        tokens: list[int] = host.clamp(min=0).tolist()
         return tokens
 
     return read

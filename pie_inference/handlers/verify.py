@@ -10,7 +10,7 @@ from ..errors import BatchError
 from ..execution import sampling
 from ..execution.bias import bias_rows
 from ..execution.choices import choice_of
-from ..execution.launched import PendingResult
+from ..execution.launched import PendingResult, without_numbers
 from ..execution.served_model import ServedModel
 from ..protocol import Array, Verify, VerifyResult, check_indptr
 
@@ -23,7 +23,10 @@ def verify(served: ServedModel, batch: Verify) -> PendingResult:
         bias_rows(batch, logits, commands)
     tokens = served.ranks.broadcast(sampling.choose(logits, choice_of(batch, commands)))
     host = download(tokens.to(torch.int32))
-    return PendingResult(lambda: _compare(batch, host.numpy()))
+    return PendingResult(
+        lambda: _compare(batch, host.clamp(min=0).numpy()),
+        lambda: without_numbers(commands[host.numpy() < 0]),
+    )
 
 
 def _check(batch: Verify, vocab_size: int) -> None:

@@ -33,10 +33,11 @@ WHOLE_BATCH = -1
 
 
 class WaveRun:
-    """Runs the batches of one wave; `failures` has the failures so far."""
+    """Runs the batches of one wave; `failures` has those of commands that could not be launched."""
 
     def __init__(self, served: ServedModel, wave: RunWave, agree: Agree) -> None:
         self.failures: list[Failure] = []
+        self._pending: list[tuple[int, int, str, PendingResult]] = []
         self._served = served
         self._wave = wave
         self._agree = agree
@@ -50,6 +51,16 @@ class WaveRun:
             self.failures += [Failure(number, command, message) for command in range(batch.count())]
         return (None,) * len(self._wave.batches)
 
+    def all_failures(self) -> tuple[Failure, ...]:
+        """Those of commands that were launched as well, in order, once the wave is done. Only the leader of a group
+        knows them."""
+        found = [
+            Failure(number, first + place, f"{name}: {fault.message}", fault.busy)
+            for number, first, name, pending in self._pending
+            for place, fault in pending.faults()
+        ]
+        return tuple(sorted([*self.failures, *found], key=lambda failure: (failure.batch, failure.command)))
+
     def _run_batch(self, number: int, batch: Batch) -> Outcome:
         try:
             outcome = HANDLERS[type(batch)](self._served, batch)
@@ -57,7 +68,7 @@ class WaveRun:
             self._agree(_failure(number, WHOLE_BATCH, batch, error))
             lost = self._lost_states(number, batch, error)
         else:
-            self._note_faults(number, 0, batch, outcome)
+            self._note(number, 0, batch, outcome)
             return outcome
         commands = range(max(1, batch.count()))
         outcomes = [None if one in lost else self._run_alone(number, one, batch) for one in commands]
@@ -85,17 +96,12 @@ class WaveRun:
             self.failures.append(_failure(number, command, batch, error))
             self._agree(self.failures[-1])
             return None
-        self._note_faults(number, command, batch, outcome)
+        self._note(number, command, batch, outcome)
         return outcome
 
-    def _note_faults(self, number: int, first: int, batch: Batch, outcome: Outcome) -> None:
-        """Commands that failed without the others; only the leader of a group knows them."""
+    def _note(self, number: int, first: int, batch: Batch, outcome: Outcome) -> None:
         if isinstance(outcome, PendingResult):
-            name = call_name(type(batch))
-            self.failures += [
-                Failure(number, first + place, f"{name}: {fault.message}", fault.busy)
-                for place, fault in outcome.faults
-            ]
+            self._pending.append((number, first, call_name(type(batch)), outcome))
 
 
 def _failure(number: int, command: int, batch: Batch, error: Exception) -> Failure:

@@ -44,7 +44,7 @@ class Worker:
         with torch.inference_mode():
             outcomes = run.run()
             end = mark_stream(self._served.device)
-        return LaunchedWave(wave.wave, started, outcomes, tuple(run.failures), end)
+        return LaunchedWave(wave.wave, started, outcomes, run.all_failures, end)
 
     def load_adapter(self, message: LoadAdapter) -> AdapterLoaded:
         return self.begin_adapter(message).install()
@@ -69,4 +69,4 @@ class Worker:
         results = launched.results()
         begun = max(launched.started, self._last_finish)
         self._last_finish = time.perf_counter()
-        return WaveDone(launched.wave, results, self._last_finish - begun, launched.failures)
+        return WaveDone(launched.wave, results, self._last_finish - begun, launched.failures())

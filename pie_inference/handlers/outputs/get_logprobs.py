@@ -6,7 +6,7 @@ import numpy as np
 import torch
 
 from ...device.tensors import download, index_tensor, upload
-from ...execution.launched import PendingResult
+from ...execution.launched import Faults, PendingResult, without_numbers
 from ...execution.served_model import ServedModel
 from ...protocol import GetLogprobs, GetLogprobsResult, tokens_of_each
 
@@ -17,4 +17,9 @@ def get_logprobs(served: ServedModel, batch: GetLogprobs) -> PendingResult:
     rows = upload(torch.from_numpy(np.arange(len(batch.embeds)).repeat(counts)), served.device)
     logits = served.next_logits(batch.embeds)
     host = download(logits[rows, tokens] - logits.logsumexp(-1)[rows])
-    return PendingResult(lambda: GetLogprobsResult(host.numpy()))
+
+    def faults() -> Faults:
+        wrong = np.flatnonzero(np.isnan(host.numpy()))
+        return without_numbers(np.searchsorted(batch.indptr, wrong, side="right") - 1)
+
+    return PendingResult(lambda: GetLogprobsResult(host.numpy()), faults)

@@ -7,7 +7,7 @@ import numpy as np
 from ...device.tensors import download, tensor, upload
 from ...errors import BatchError
 from ...execution import sampling
-from ...execution.launched import PendingResult
+from ...execution.launched import PendingResult, without_numbers
 from ...execution.served_model import ServedModel
 from ...protocol import Array, GetNextDist, GetNextDistResult, embeds_of_each
 
@@ -20,7 +20,11 @@ def get_next_dist(served: ServedModel, batch: GetNextDist) -> PendingResult:
     logits = served.next_logits(batch.embeds)
     temperature = upload(tensor(batch.temperature.repeat(rows), np.float64), logits.device)
     tokens, probabilities = map(download, sampling.distributions(logits, temperature, widest))
-    return PendingResult(lambda: _ragged(batch, batch.k.repeat(rows), tokens.numpy(), probabilities.numpy()))
+    commands = np.arange(len(rows)).repeat(rows)
+    return PendingResult(
+        lambda: _ragged(batch, batch.k.repeat(rows), tokens.numpy(), probabilities.numpy()),
+        lambda: without_numbers(commands[np.isnan(probabilities[:, 0].numpy())]),
+    )
 
 
 def _ragged(batch: GetNextDist, k: Array, tokens: Array, probabilities: Array) -> GetNextDistResult:

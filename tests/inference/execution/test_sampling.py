@@ -130,12 +130,32 @@ def test_zero_temperature_is_greedy_and_ties_go_to_the_lower_id() -> None:
     assert sampling.choose(logits, choice(2, temperature=[0.0, 1.0], top_k=1)).tolist() == [7, 7]
 
 
+MASKS: dict[str, list[sampling.Mask]] = {
+    "no mask": [],
+    "a mask": [(np.array([0, 2]), np.full((2, -(-VOCAB // 8)), 0b10001, np.uint8))],
+}
+
+
+@pytest.mark.parametrize("masks", MASKS)
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
-def test_logits_that_are_no_numbers_are_refused(temperature: float) -> None:
-    logits = torch.randn(2, 40)
-    logits[1, 7] = math.nan
-    with pytest.raises(BatchError, match=r"the model's outputs are no numbers \(NaN\): its weights may have NaN"):
-        sampling.choose(logits, choice(2, temperature=temperature))
+def test_logits_that_are_no_numbers_have_no_token(temperature: float, masks: str) -> None:
+    logits = random_logits(4)
+    whole = sampling.choose(logits.clone(), choice(4, temperature=temperature), MASKS[masks])
+    logits[1, 7] = logits[2] = math.nan
+    found = sampling.choose(logits, choice(4, temperature=temperature), MASKS[masks])
+    assert found.tolist() == [whole[0], -1, -1, whole[3]]
+
+
+@pytest.mark.parametrize("masks", MASKS)
+@pytest.mark.parametrize("bounds", [{"temperature": 0.0}, {"top_k": 9}, {"top_p": 0.5}, {"typical_p": 0.5}, {}])
+def test_a_device_is_not_waited_for(bounds: dict[str, float], masks: str) -> None:
+    """One without memory: whatever would read a number of it fails."""
+    from torch import _dynamo  # noqa: F401  operations on this device import it
+
+    none = torch.empty(4, VOCAB, device="meta")
+    assert sampling.choose(none, choice(4, **bounds), MASKS[masks]).shape == (4,)
+    with pytest.raises(NotImplementedError):
+        none.cpu()
 
 
 def test_the_extremes_of_uniform_are_tokens_that_may_be_sampled() -> None:
