@@ -196,11 +196,12 @@ class SampledTokens:
         self._current: int | None = None
 
     async def next(self, left: int, held: str) -> Pieces:
-        """One token. Raises Cancelled if another task closes the source meanwhile."""
+        """One token. Raises Cancelled if another task closes the source meanwhile. If this task is cancelled, the token
+        is the next one all the same."""
         try:
             if not self._sequence.computed:
                 await share_prefix(self._sequence)
-            number = self._current = self._issue()
+            number = self._current = self._current or self._issue()
             await _until_done(number)
             if self._current != number:
                 raise Cancelled(_ENDED)
@@ -208,7 +209,7 @@ class SampledTokens:
         except bindings.HostError as error:
             self.cancel()
             raise from_host(error) from None
-        except BaseException:
+        except Exception:
             self.cancel()
             raise
         self._current = None

@@ -301,7 +301,8 @@ class Handle:
 
 @dataclass(frozen=True, slots=True)
 class RunOf:
-    """What the host has to know of a call whose future is a run: the parameter with the stop tokens; what ends it."""
+    """What the host has to know of a call whose future is a run: the parameter with the stop tokens; what ends it.
+    `issue` gives what is told how many of its tokens were taken, if fewer than were delivered, or None."""
 
     stop: str
     cancel: Callable[[AddressSpace, int], bool]

@@ -143,7 +143,7 @@ class Sampler:
             self._returned.extendleft(reversed(unused))
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Draws:
     """Several draws of one sampler."""
 
@@ -152,8 +152,10 @@ class Draws:
     made: int  # draws of the sampler, these included
 
     def use(self, count: int) -> None:
-        """The first `count` were needed."""
-        self.sampler.take_back(self.numbers[count:], self.made)
+        """The first `count` were needed, and no others; told again if they turn out to be fewer."""
+        unused, self.numbers = self.numbers[count:], self.numbers[:count]
+        self.sampler.take_back(unused, self.made)
+        self.made -= len(unused)
 
 
 def param_rows(rows: Iterable[SamplingParams]) -> NDArray[np.float64]:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import inspect
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, TypeVar, get_type_hints
 
 import numpy as np
@@ -146,12 +146,12 @@ def _answered(call: Call) -> Function:
             guest.pending.check(size + (result_size or 0))
         future = 0 if result_size is None else guest.futures.new(result_size)
         try:
-            issue(space, queue, *arguments, future)
+            given = issue(space, queue, *arguments, future)
         except BaseException:
             guest.futures.forget(future)
             raise
         if run is not None:
-            _begin_run(guest, space, run, future, arguments[stops])
+            _begin_run(guest, space, run, future, arguments[stops], given)
         if size:
             guest.pending.issued(space, size)
         return future
@@ -159,9 +159,11 @@ def _answered(call: Call) -> Function:
     return function
 
 
-def _begin_run(guest: Guest, space: AddressSpace, run: RunOf, future: int, stop: Sequence[int]) -> None:
+def _begin_run(
+    guest: Guest, space: AddressSpace, run: RunOf, future: int, stop: Sequence[int], used: Callable[[int], None] | None
+) -> None:
     """The future is that of a run."""
-    guest.futures.begin_run(future, RunBuffer(stop, lambda: run.cancel(space, future)))
+    guest.futures.begin_run(future, RunBuffer(stop, lambda: run.cancel(space, future), used))
 
 
 def _awaited_at_once(call: Call) -> Function:

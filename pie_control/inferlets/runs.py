@@ -132,11 +132,16 @@ class Watch:
 class RunBuffer:
     """What a run has given and its program has not taken."""
 
-    __slots__ = ("_error", "_over", "_scores", "_stop", "_texts", "_tokens", "_watch", "cancel")
+    __slots__ = ("_error", "_over", "_scores", "_stop", "_taken", "_texts", "_tokens", "_used", "_watch", "cancel")
 
-    def __init__(self, stop: Collection[int], cancel: Callable[[], object]) -> None:
-        """`stop`: tokens that end the run; `cancel` ends it where its steps are made."""
+    def __init__(
+        self, stop: Collection[int], cancel: Callable[[], object], used: Callable[[int], None] | None = None
+    ) -> None:
+        """`stop`: tokens that end the run; `cancel` ends it where its steps are made. `used` is told how many tokens
+        the program has, where others came that it never takes."""
         self.cancel = cancel
+        self._used = used
+        self._taken = 0
         self._stop = frozenset(stop)
         self._tokens: list[int] = []
         self._texts: list[str] = []
@@ -185,6 +190,7 @@ class RunBuffer:
             if not self._over:
                 self._over = True
                 self.cancel()
+            self._drop_behind(self._taken + len(self._tokens))
         elif self._over:
             watch.end(by_token)
         watch.send()
@@ -195,6 +201,7 @@ class RunBuffer:
             raise self._error
         tokens, self._tokens = self._tokens[:most], self._tokens[most:]
         scores, self._scores = self._scores[:most], self._scores[most:]
+        self._taken += len(tokens)
         texts = None
         if self._watch is not None:
             texts, self._texts = self._texts[:most], self._texts[most:]
@@ -206,6 +213,12 @@ class RunBuffer:
             self._watch.close()
         if not self._over:
             self.cancel()
+        self._drop_behind(self._taken)
+
+    def _drop_behind(self, count: int) -> None:
+        """The program has the first `count` tokens, and never takes others."""
+        if self._used is not None:
+            self._used(count)
 
 
 def escaped(text: str) -> str:

@@ -380,6 +380,30 @@ def test_a_cancelled_generation_leaves_nothing_and_can_be_gone_on_with(way: Way)
     assert nothing_held(host)
 
 
+@pytest.mark.parametrize("run_ahead", [True, False])
+@pytest.mark.parametrize("turns", [1, 4, 400])
+def test_a_seeded_generation_that_was_cancelled_goes_on_with_the_same_tokens(turns: int, run_ahead: bool) -> None:
+    def tokens(cancels: int) -> list[int]:
+        host = install()
+
+        async def main() -> list[int]:
+            ctx = Context().fill("abc")
+            generation = ctx.generate(40, stop=ALL, sampler=Sampler(seed=5), run_ahead=run_ahead)
+            for _ in range(cancels):
+                await anext(generation)
+                task = asyncio.ensure_future(anext(generation, ""))
+                await asyncio.sleep(0)
+                host.settle(turns)  # tokens have come that are not taken
+                task.cancel()
+                await asyncio.gather(task, return_exceptions=True)
+            await generation.whole()
+            return list(ctx.tokens)
+
+        return run(main())
+
+    assert tokens(cancels=3) == tokens(cancels=0)
+
+
 def test_a_dropped_generation_is_ended() -> None:
     host = install()
     ctx = Context().fill("abc")

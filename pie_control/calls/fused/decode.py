@@ -6,7 +6,7 @@ its keys in the next reserved slot, and samples again. The command stands at the
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from struct import pack
 from typing import Any, NamedTuple
@@ -90,9 +90,10 @@ def issue(
     matcher: Matcher | None,
     skip: int,
     future: int,
-) -> None:
-    """`context` and `pages` are ranges. The matcher stays as it is. Raises InvalidArgument (a matcher of another
-    model), NotFound, InvalidState (no output at `embed`, too few free slots, a run of another queue uses an embed)."""
+) -> Callable[[int], None] | None:
+    """`context` and `pages` are ranges. The matcher stays as it is. Gives what is told how many tokens were taken, if
+    fewer than were delivered: so many draws were needed. Raises InvalidArgument (a matcher of another model), NotFound,
+    InvalidState (no output at `embed`, too few free slots, a run of another queue uses an embed)."""
     constraint = None if matcher is None else keep_to(matcher, skip, space.model.vocab_size)
     check_output(space, queue, embed)
     _check_numbers(space, input, steps, stop)
@@ -144,6 +145,7 @@ def issue(
             constraint,
         )
     )
+    return draws.use if draws is not None else None
 
 
 def cancel(space: AddressSpace, future: int) -> bool:

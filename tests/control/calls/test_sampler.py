@@ -105,6 +105,17 @@ def test_numbers_come_back_only_if_none_were_drawn_after_them() -> None:
     assert sampler.draw() == expected[4]
 
 
+def test_numbers_may_turn_out_later_not_to_be_needed() -> None:
+    sampler, expected = make(), draws(make(), 10)
+    many = sampler.draw_many(6)
+    many.use(4)
+    many.use(1)
+    again = sampler.draw_many(3)
+    assert again.numbers == tuple(expected[1:4])
+    many.use(0)
+    assert draws(sampler, 4) == expected[4:8], "others were drawn after them"
+
+
 def test_of_two_checks_at_once_the_later_one_gives_back() -> None:
     sampler, expected = make(), draws(make(), 10)
     first, second = sampler.draw_many(3), sampler.draw_many(3)

@@ -53,7 +53,8 @@ class Runs:
         self.table = FutureTable(4)
         self.number = self.table.new(100)
         self.cancelled = 0
-        self.table.begin_run(self.number, RunBuffer([END], self.cancel))
+        self.used: list[int] = []
+        self.table.begin_run(self.number, RunBuffer([END], self.cancel, self.used.append))
         self.client = SlowClient()
 
     def cancel(self) -> None:
@@ -138,6 +139,26 @@ def test_a_run_that_is_over_is_not_cancelled_again() -> None:
     runs.advance("ab", over=True)
     runs.table.cancel(runs.number)
     assert runs.cancelled == 0
+
+
+@pytest.mark.parametrize("over", [False, True])
+def test_a_cancelled_run_tells_how_many_tokens_were_taken(over: bool) -> None:
+    runs = Runs()
+    runs.advance("abcd", over)
+    runs.take(1)
+    assert not runs.used
+    runs.table.cancel(runs.number)
+    assert runs.used == [1]
+
+
+@pytest.mark.parametrize("over", [False, True])
+def test_what_comes_behind_a_stop_string_is_not_taken(over: bool) -> None:
+    runs = Runs()
+    runs.advance("a")
+    runs.take()
+    runs.watch("c")
+    runs.advance("bcde", over)
+    assert (runs.used, runs.take()) == ([3], ("bc", True))
 
 
 def test_another_future_is_no_run_and_a_run_no_other_value() -> None:
