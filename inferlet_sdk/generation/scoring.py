@@ -8,8 +8,10 @@ from typing import TypeVar
 
 from inferlet_sdk import traits
 from inferlet_sdk.addresses import Embeds
+from inferlet_sdk.errors import TooLong
 from inferlet_sdk.sequences.sequence import TokenSequence
 from inferlet_sdk.traits import Dist
+from inferlet_sdk.traits.arguments import room
 from inferlet_sdk.traits.runs import TokenLogprobs
 
 T = TypeVar("T")
@@ -54,6 +56,7 @@ async def append_scored(sequence: TokenSequence, tokens: Sequence[int], run_last
 
 
 async def _append_by(read: Read[T], sequence: TokenSequence, tokens: Sequence[int], run_last: bool) -> list[T]:
+    _check_room(sequence, len(tokens) - (not run_last))
     sequence.flush()
     scores: list[T] = []
     for start in range(0, len(tokens), MAX_CHUNK):
@@ -61,6 +64,16 @@ async def _append_by(read: Read[T], sequence: TokenSequence, tokens: Sequence[in
         is_last = start + len(chunk) == len(tokens)
         scores += await _append_chunk(read, sequence, chunk, len(chunk) - (is_last and not run_last))
     return scores
+
+
+def _check_room(sequence: TokenSequence, tokens: int) -> None:
+    """Raises TooLong if so many tokens do not fit behind those of a sequence."""
+    length, info = sequence.offset + len(sequence.tokens), sequence.info
+    if tokens > room(length, info.max_context, info.name):
+        raise TooLong(
+            f"{tokens} tokens do not fit behind the {length} of the context, as {info.name} takes at most "
+            f"{info.max_context}: give fewer, or cut the context with `truncate`"
+        )
 
 
 async def _append_chunk(read: Read[T], sequence: TokenSequence, tokens: Sequence[int], run: int) -> list[T]:

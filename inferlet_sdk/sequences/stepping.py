@@ -12,7 +12,7 @@ from inferlet_sdk.futures import HostFuture
 from inferlet_sdk.sequences.last_step import LastStep
 from inferlet_sdk.sequences.queues import KEPT_INPUTS, Queue
 from inferlet_sdk.sequences.sequence import TokenSequence
-from inferlet_sdk.traits.arguments import LARGEST_U32, number, whole
+from inferlet_sdk.traits.arguments import LARGEST_U32, number, room, whole
 from inferlet_sdk.traits.output_text import Dist, await_dist, dist_of
 
 _NO_MASK: list[int] = []
@@ -30,6 +30,7 @@ def try_next_dist(sequence: TokenSequence, k: int, temperature: float) -> Dist |
         or step.stop != start
         or len(sequence.tokens) != start + 1
         or start >= pages.capacity
+        or start + sequence.offset >= sequence.info.max_context
         or step.context is not pages.context
         or step.output is not pages.output
         or step.embed is not sequence.output.own
@@ -79,6 +80,7 @@ def _issue_dist(sequence: TokenSequence, k: int, temperature: float) -> int:
             sequence.flush()
             return int(bindings.output_text.get_next_dist(sequence.queue, [sequence.output_embed, 1], k, temperature))
         start = sequence.computed
+    room(sequence.offset + stop, sequence.info.max_context, sequence.info.name)
     queue = sequence.busy_queue
     inputs = queue.input if stop - start == 1 else list(queue.inputs(stop - start).ranges)
     future = _step(sequence, queue, sequence.tokens[start:], inputs, k, temperature)

@@ -211,6 +211,28 @@ def test_a_text_that_is_too_long_is_told_by_every_call() -> None:
     assert nothing_held(host)
 
 
+def test_what_goes_past_the_end_of_the_context_is_told() -> None:
+    async def steps(ctx: Context) -> None:
+        while True:
+            ctx.fill([(await ctx.next_dist()).max_index()])
+
+    async def other_steps(ctx: Context) -> None:
+        other = asyncio.create_task(asyncio.sleep(1000))
+        try:
+            await steps(ctx)
+        finally:
+            other.cancel()
+
+    host = install(max_context=32)
+    asks: list[Any] = [steps, other_steps, lambda one: one.score("abcde"), lambda one: one.select(["abcdex", "abcdey"])]
+    for ask in asks:
+        with Context().fill("a" * 28) as ctx:
+            assert len(run(ctx.score("bcdea"))) == 5, "the last token need not run"
+            with pytest.raises(TooLong, match="toy takes at most 32"):
+                run(ask(ctx.fill("a")))
+    assert nothing_held(host)
+
+
 def test_generation_ends_when_the_model_context_is_full() -> None:
     install(max_context=10)
     ctx = Context().fill("abcdef")
