@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import inspect
 import json
 import re
@@ -10,6 +11,7 @@ from collections.abc import Callable
 from dataclasses import asdict, is_dataclass
 from typing import Any, Generic, ParamSpec, TypeVar, overload
 
+from inferlet_sdk.errors import Cancelled
 from inferlet_sdk.schemas.json_values import parse_json
 from inferlet_sdk.schemas.mismatch import SchemaMismatch, UnsupportedType
 from inferlet_sdk.schemas.shapes import Described, Field, Record, Shape, takes
@@ -77,9 +79,15 @@ class Tool(Generic[P, R]):
         return bound
 
     async def run(self, arguments: dict[str, Any]) -> Any:
-        """What the function gives for arguments by name."""
-        value: Any = self.function(**arguments)  # type: ignore[call-arg]  # they are checked
-        return await value if inspect.isawaitable(value) else value
+        """What the function gives for arguments by name. Raises Cancelled if something that it waits for was cancelled,
+        and not the task that runs it."""
+        try:
+            value: Any = self.function(**arguments)  # type: ignore[call-arg]  # they are checked
+            return await value if inspect.isawaitable(value) else value
+        except asyncio.CancelledError:
+            if _is_cancelled():
+                raise
+            raise Cancelled(f"what {self.name} waited for was cancelled") from None
 
 
 @overload
@@ -110,6 +118,12 @@ def as_tool(given: object) -> Tool[..., Any]:
     if not callable(given):
         raise wrong("tools", "functions with annotations, or what `@tool` made of them", given)
     return Tool(given)
+
+
+def _is_cancelled() -> bool:
+    """Whether the task that runs now was told to end."""
+    task = asyncio.current_task() if asyncio._get_running_loop() is not None else None
+    return task is not None and task.cancelling() > 0
 
 
 def _typed(shape: Shape | None, value: object) -> object:

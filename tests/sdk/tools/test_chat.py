@@ -9,7 +9,18 @@ from typing import Any
 
 import pytest
 
-from inferlet_sdk import Answer, CallResult, Context, NotAllowed, Tools, TooManyRounds, Truncated, Unsupported, tool
+from inferlet_sdk import (
+    Answer,
+    CallResult,
+    Cancelled,
+    Context,
+    NotAllowed,
+    Tools,
+    TooManyRounds,
+    Truncated,
+    Unsupported,
+    tool,
+)
 from inferlet_sdk.event_loop import run
 from inferlet_sdk.tools.events import Call, CallStarted, Text
 from tests.helpers import chat_templates
@@ -17,6 +28,7 @@ from tests.helpers.native_host import install, nothing_held
 from tests.helpers.scripted_model import STOP, State
 
 ASK = "What is 2 plus 3?"
+WAIT = '<tool_call>{"name": "wait"}</tool_call>'
 
 
 def add(a: int, b: int) -> int:
@@ -318,6 +330,45 @@ def test_results_are_cut() -> None:
     answer, _ = chat(Scripted(chat_templates.QWEN, [call, "ok"]), long)
     assert answer.calls[0].text == "x" * 20_000 + "... (10000 more characters)"
     assert answer.calls[0].value == "x" * 30_000
+
+
+def test_a_tool_for_which_something_was_cancelled_has_failed() -> None:
+    async def wait() -> None:
+        task = asyncio.create_task(asyncio.sleep(1000))
+        task.cancel()
+        await task
+
+    answer, _ = chat(Scripted(chat_templates.QWEN, [WAIT, "ok"]), wait)
+    assert (answer.text, answer.calls[0].text) == ("ok", "Error: Cancelled: what wait waited for was cancelled")
+    with pytest.raises(Cancelled, match="what wait waited for"):
+        chat(Scripted(chat_templates.QWEN, [WAIT, "ok"]), wait, raise_errors=True)
+
+
+def test_a_chat_that_is_cancelled_cancels_its_tools() -> None:
+    model = Scripted(chat_templates.QWEN, [WAIT, "ok"])
+    told: list[str] = []
+
+    async def ask() -> None:
+        begun = asyncio.Event()
+
+        async def wait() -> None:
+            try:
+                begun.set()
+                await asyncio.sleep(1000)
+            except asyncio.CancelledError:
+                told.append("cancelled")
+                raise
+
+        async with Context() as ctx:
+            task = asyncio.create_task(Tools(wait).chat(ctx, ASK))
+            await begun.wait()
+            task.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await task
+
+    run(ask())
+    assert told == ["cancelled"]
+    assert not model.host.logs
 
 
 @pytest.mark.parametrize("format", ["hermes", "llama", "mistral"])
