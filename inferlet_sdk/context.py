@@ -34,7 +34,7 @@ from inferlet_sdk.sharing.named import export, open_sequence
 from inferlet_sdk.sharing.prefixes import keep_pages, pin_pages, share_prefix
 from inferlet_sdk.tools.declaring import AnyTool
 from inferlet_sdk.traits import Dist
-from inferlet_sdk.traits.arguments import flag, numbers, texts, whole
+from inferlet_sdk.traits.arguments import flag, numbers, texts, whole, wrong
 from inferlet_sdk.traits.arguments import text as checked_text
 from inferlet_sdk.traits.runs import TokenLogprobs
 
@@ -319,7 +319,13 @@ class Context(FilledContext):
         model that cannot move tokens all stay where they are. Tokens that were dropped are left out. The parts
         themselves stay as they are. Its keys are not shared: a prompt of the same tokens has others.
         """
-        sequences = [part._settled("join") for part in parts]
+        if not isinstance(parts, Iterable):
+            raise wrong("parts", "a list of contexts", parts)
+        sequences = []
+        for place, part in enumerate(parts):
+            if not isinstance(part, Context):
+                raise wrong(f"parts[{place}]", "a Context", part)
+            sequences.append(part._settled("join"))
         joined = cls.__new__(cls)
         joined._start(join_sequences(sequences))
         return joined

@@ -15,7 +15,7 @@ from math import inf, log2
 from inferlet_sdk import traits
 from inferlet_sdk.sequences.queues import Queues
 from inferlet_sdk.traits import Dist
-from inferlet_sdk.traits.arguments import number, whole
+from inferlet_sdk.traits.arguments import LARGEST_U64, number, whole
 
 
 @dataclass(frozen=True)
@@ -94,8 +94,10 @@ def seeded(sampler: Sampler, count: int) -> list[Sampler]:
     """Samplers for several continuations: a seed is that of the first, and the others have the next ones."""
     if not isinstance(sampler, Sampler):
         raise TypeError(f"sampler: give a Sampler: each continuation has its own, and {sampler!r} is none")
-    seed = sampler.seed
-    return [sampler if seed is None else replace(sampler, seed=(seed + n) % 2**64) for n in range(count)]
+    if sampler.seed is None:
+        return [sampler] * count
+    seed = whole(sampler.seed, "seed", most=LARGEST_U64)
+    return [replace(sampler, seed=(seed + n) % 2**64) for n in range(count)]
 
 
 Choose = Callable[[Dist], int | Awaitable[int]]

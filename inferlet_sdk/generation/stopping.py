@@ -9,12 +9,12 @@ With `include_stop`, what ends a text belongs to it.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from inspect import isawaitable, iscoroutine
 from typing import Protocol
 
-from inferlet_sdk.traits.arguments import texts, whole
+from inferlet_sdk.traits.arguments import texts, whole, wrong
 
 
 class Generated(Protocol):
@@ -117,6 +117,10 @@ class StopWhen:
 
     predicate: Callable[[Generated], bool]
 
+    def __post_init__(self) -> None:
+        if not callable(self.predicate):
+            raise wrong("StopWhen", "a function of the `Generation` so far", self.predicate)
+
 
 def holds(predicate: Callable[[Generated], bool], generated: Generated) -> bool:
     """Whether a function given as a stop condition says that it holds; raises TypeError for an `async def`."""
@@ -182,12 +186,15 @@ def _as_list(stop: StopConditions) -> Sequence[object]:
         raise TypeError(
             f"stop: {stop} may be a number of tokens or a token: write max_tokens={stop}, or stop=StopTokens({stop})"
         )
+    if isinstance(stop, bytes | bytearray | Mapping):
+        raise wrong("stop", f"{_WANTED}, or a list of these", stop)
     if isinstance(stop, Iterable) and not isinstance(stop, str):
         return list(stop)
     return (stop,)
 
 
 _CONDITIONS = (StopString, StopRegex, StopTokens, IgnoreStopTokens, MaxTokens, StopWhen)
+_WANTED = "a string, a token id, a function or a `Stop...`"
 
 
 def _condition(given: object) -> object:
@@ -199,7 +206,7 @@ def _condition(given: object) -> object:
         return given
     if callable(given):
         return StopWhen(given)
-    raise TypeError(f"stop: {given!r} is not a stop condition: give a string, a token id, a function or a `Stop...`")
+    raise TypeError(f"stop: {given!r} is not a stop condition: give {_WANTED}")
 
 
 @dataclass

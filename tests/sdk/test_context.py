@@ -192,10 +192,26 @@ def test_model_stop_tokens_can_be_ignored() -> None:
     assert ctx.tokens[2:] == (STOP,) * 3
 
 
-@pytest.mark.parametrize("stop", [3.5, [None], ""])
+@pytest.mark.parametrize("stop", [3.5, [None], "", b"ab", {"ab": 1}])
 def test_what_is_no_stop_condition_is_refused(host: NativeHost, stop: Any) -> None:
     with pytest.raises((TypeError, ValueError), match="stop"):
         Context().fill("ab").generate(stop=stop)
+
+
+FIVE: Any = 5
+LETTER: Any = "a"
+MISUSES: list[tuple[Any, str]] = [
+    (lambda ctx: StopWhen(FIVE), "StopWhen: give a function of the `Generation` so far, not int 5"),
+    (lambda ctx: Context.join(FIVE), "parts: give a list of contexts, not int 5"),
+    (lambda ctx: Context.join([ctx, FIVE]), r"parts\[1\]: give a Context, not int 5"),
+    (lambda ctx: run(ctx.best_of(2, 2, sampler=Sampler(seed=LETTER))), "seed: give a whole number, not str 'a'"),
+]
+
+
+@pytest.mark.parametrize(("call", "message"), MISUSES)
+def test_misuse_is_told_with_what_is_wanted(host: NativeHost, call: Any, message: str) -> None:
+    with pytest.raises(TypeError, match=message):
+        call(Context().fill("ab"))
 
 
 def test_characters_of_several_tokens_come_whole() -> None:
