@@ -1,6 +1,15 @@
-"""Sizes of texts, and texts cut to size."""
+"""Sizes of texts, texts cut to size, and what is wrong with JSON texts."""
 
 from __future__ import annotations
+
+import re
+
+import msgspec
+
+_HALF = re.compile(
+    rb"\\u[dD](?:[89abAB][0-9a-fA-F]{2}(?!\\u[dD][c-fC-F])|(?<!\\u[dD][89abAB][0-9a-fA-F]{2}\\u[dD])[c-fC-F])"
+)
+"""Half of a surrogate pair in JSON: a first one without a second one, or the other way round."""
 
 
 def byte_size(text: str) -> int:
@@ -27,3 +36,10 @@ def cut_middle(text: str, most: int) -> str:
     half = room // 2
     end = text[len(text) - half :].encode("utf-8", "replace")[-half:].decode("utf-8", "ignore")
     return cut(text, half) + note + end
+
+
+def json_fault(text: bytes, error: Exception) -> str:
+    """Why msgspec could not decode a JSON text. Of half of a surrogate pair it says that the text is truncated."""
+    if type(error) is msgspec.DecodeError and _HALF.search(text.replace(rb"\\", b"__")):
+        return r'it has half of a surrogate pair, as in "\ud83d", which is no text: leave it out'
+    return str(error)

@@ -11,6 +11,7 @@ import msgspec
 
 from ..services.nesting import depth_of
 from ..tenants.tenant import MOST_PRIORITY
+from ..texts import json_fault
 from .refusal import Refused
 
 FIELD = re.compile(r"at `\$\.(\w+)`")
@@ -60,8 +61,8 @@ def read_request(route: str, id: str, body: bytes) -> ServedRequest:
         if body.count(b"[") + body.count(b"{") > MOST_LEVELS and depth_of(body) > MOST_LEVELS:
             raise RecursionError(f"its objects and lists are nested more than {MOST_LEVELS} deep")
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        field = FIELD.search(str(error))
-        raise Refused(400, f"the request is malformed: {error}", "bad-request", field[1] if field else None) from None
+        field, fault = FIELD.search(str(error)), json_fault(body, error)
+        raise Refused(400, f"the request is malformed: {fault}", "bad-request", field[1] if field else None) from None
     return ServedRequest(route, id, body, known.model or "", bool(known.stream), _priority(known.priority))
 
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import msgspec
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pie_control.texts import byte_size, cut, cut_middle
+from pie_control.texts import byte_size, cut, cut_middle, json_fault
 
 TEXTS = st.text(st.sampled_from("aé世🙂\ud800\n"), max_size=300)
 
@@ -38,3 +40,27 @@ def test_the_last_line_of_a_long_traceback_stays() -> None:
     assert short.startswith("Traceback")
     assert short.endswith("ValueError: this")
     assert "17000027 characters, cut to 1048576 bytes" in short
+
+
+@pytest.mark.parametrize(
+    ("text", "is_half"),
+    [
+        (rb'{"a": "\ud83d"}', True),
+        (rb'["\uDC1D and more text"]', True),
+        (rb'["\\\ud83d\u0041 and more"]', True),
+        (rb'["\ud83d\udc1d\udc1d and more"]', True),
+        (rb'["\ud83d\udc1d", "\\ud83d and more]', False),
+        (b'{"a": "', False),
+    ],
+)
+def test_half_of_a_surrogate_pair_is_told_as_what_it_is(text: bytes, is_half: bool) -> None:
+    with pytest.raises(msgspec.DecodeError) as caught:
+        msgspec.json.decode(text)
+    assert ("half of a surrogate pair" in json_fault(text, caught.value)) == is_half
+
+
+def test_another_fault_is_told_by_its_decoder() -> None:
+    text = rb'{"b": "\ud83d", "a": 1}'
+    with pytest.raises(msgspec.ValidationError) as caught:
+        msgspec.json.decode(b'{"a": 1}', type=dict[str, str])
+    assert json_fault(text, caught.value) == str(caught.value)

@@ -11,6 +11,7 @@ from starlette.requests import Request
 
 from pie_control.errors import BadRequest
 from pie_control.registry.blobs import MOST_BLOBS, MOST_NAME
+from pie_control.texts import json_fault
 
 T = TypeVar("T", bound=msgspec.Struct)
 
@@ -27,7 +28,7 @@ async def read_body(request: Request, kind: type[T]) -> T:
     try:
         return msgspec.json.decode(body, type=kind)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise BadRequest(f"the request is malformed: {error}") from None
+        raise BadRequest(f"the request is malformed: {json_fault(body, error)}") from None
 
 
 def describe_body(kind: type[msgspec.Struct], example: object) -> dict[str, Any]:

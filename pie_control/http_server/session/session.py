@@ -17,6 +17,7 @@ from starlette.websockets import WebSocket, WebSocketDisconnect
 from pie_control.errors import BadRequest, Overloaded, UnknownName
 from pie_control.registry.entry import Entry
 from pie_control.server_api import ServerApi
+from pie_control.texts import json_fault
 
 from .. import messages as wire
 from ..attachments import Attachments
@@ -107,7 +108,8 @@ class Session:
         try:
             return wire.decode_requests(frame)
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-            refusal = BadRequest(f"a frame holds a request or a list of requests as JSON: {error}")
+            fault = json_fault(frame if isinstance(frame, bytes) else frame.encode(errors="replace"), error)
+            refusal = BadRequest(f"a frame holds a request or a list of requests as JSON: {fault}")
             self._buffer.put(wire.Error(_id_of(frame), error_body(refusal)))
             return ()
 

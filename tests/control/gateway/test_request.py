@@ -73,6 +73,11 @@ def test_what_is_no_request(body: bytes, param: str | None) -> None:
     assert (refused.value.status, refused.value.param) == (400, param)
 
 
+def test_half_of_a_surrogate_pair_is_told() -> None:
+    with pytest.raises(Refused, match="half of a surrogate pair"):
+        read_request("/v1/completions", "r1", json.dumps({"model": "\ud83d"}).encode())
+
+
 @pytest.mark.parametrize(
     ("name", "target"),
     [

@@ -227,6 +227,20 @@ def test_a_body_that_nests_deeply_is_refused(body: str) -> None:
     serve_async(test)
 
 
+def test_half_of_a_surrogate_pair_in_a_body_is_told() -> None:
+    async def test(url: str, runtime: FakeServerApi) -> None:
+        async with httpx.AsyncClient(base_url=url, trust_env=False) as client:
+            body = json.dumps({"program": "hello", "arguments": ["\ud83d"]})
+            answer = await client.post("/v1/inferlets", content=body, headers={"content-type": "application/json"})
+            assert (answer.status_code, answer.json()["error"]["code"]) == (400, "bad-request")
+            assert "half of a surrogate pair" in answer.json()["error"]["message"]
+        async with open_session(url) as socket:
+            await socket.send(json.dumps({"type": "terminate", "id": 1, "inferlet": "i1", "reason": "\ud83d"}))
+            assert "half of a surrogate pair" in (await frame_of(socket))[0]["error"]["message"]
+
+    serve_async(test)
+
+
 def test_of_a_body_with_many_faults_the_first_is_told() -> None:
     async def test(url: str, runtime: FakeServerApi) -> None:
         async with httpx.AsyncClient(base_url=url, trust_env=False, timeout=HANG_SECONDS) as client:
