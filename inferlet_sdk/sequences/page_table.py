@@ -322,6 +322,8 @@ class PageTable:
             kept.append(self._copy(queue, behind[0], rest))
         within = rest if own and own[0] is behind[0] else 0
         _trim(queue, own, within)
+        if len(own) == len(self._pages) - full and not self._shared_end and len(own) <= sum(self.output[1::2]):
+            return  # all stay as they are, and the lists have them
         self._pages, self._shared_end = kept + own, 0
         self._release(queue, shared)
         self._update()

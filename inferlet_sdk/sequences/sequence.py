@@ -297,7 +297,7 @@ class TokenSequence:
                 if self.info.state_pages:
                     length = traits.find_state(queue, self.pages.pages, length)
                 self.pages.cut(queue, length)
-                self.computed = length
+                self.computed, self.last_step = length, None
                 self.output_of = length if self.states.cut(queue, length, self.output) else 0
 
     def keep_state(self) -> None:

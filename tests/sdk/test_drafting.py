@@ -21,6 +21,7 @@ from inferlet_sdk import (
     StopTokens,
 )
 from inferlet_sdk.event_loop import run
+from inferlet_sdk.sequences.page_table import PageTable
 from tests.helpers.native_host import install, nothing_held
 
 PROMPT = list(b"the model")
@@ -146,6 +147,25 @@ def test_an_empty_context_cannot_be_drafted() -> None:
     install()
     with pytest.raises(InvalidState, match="the context is empty"):
         run(Context().generate_until(draft=PromptLookup()))
+
+
+def test_a_wrong_draft_costs_nothing_for_each_page(monkeypatch: pytest.MonkeyPatch) -> None:
+    host = install(max_context=2000)
+    ctx = Context().fill("the model " * 50)
+    run(ctx.generate_until(IgnoreStopTokens(), 2, draft=lambda tokens: [255, 255]))
+    lists: list[int] = []
+    update = PageTable._update
+
+    def noted(table: PageTable) -> None:
+        lists.append(len(table.pages))
+        update(table)
+
+    monkeypatch.setattr(PageTable, "_update", noted)
+    run(ctx.generate_until(IgnoreStopTokens(), 20, draft=lambda tokens: [255, 255]))
+    assert lists == []
+    assert host.calls.count("trim_kvpage") >= 20
+    ctx.close()
+    assert nothing_held(host)
 
 
 def test_prompt_lookup_finds_the_latest_longest_match() -> None:
