@@ -78,5 +78,6 @@ def state(inferlet: Inferlet) -> tuple[object, ...]:
 
 def _next_draw(sampler: Sampler) -> float:
     drawn = sampler.draw_many(1)
+    (number,) = drawn.numbers
     drawn.use(0)
-    return drawn.numbers[0]
+    return number
