@@ -26,6 +26,7 @@ from pie_control.errors import BadRequest
 from pie_control.inferlets.events import Ended, Event, LogLine, Message
 from pie_control.testing.fake_model import FakeModel
 from pie_control.testing.in_process import InProcessClient
+from tests.helpers.guard import HANG_SECONDS
 from tests.helpers.servers import launch, started
 
 PROGRAM = """
@@ -206,7 +207,14 @@ def test_an_interrupt_ends_a_program_that_waits(server: NativeServer, tmp_path: 
     path = written(tmp_path, "async def main(args):\n    await args.receive()\n")
     with pytest.raises(KeyboardInterrupt), interrupted_by_sigterm():
         server.run(source_of(path), began=began)
-    assert vars(server)["_api"].inferlets()[-1].status == "failed"
+
+    async def end() -> str:
+        async with asyncio.timeout(HANG_SECONDS):
+            while (status := vars(server)["_api"].inferlets()[-1].status) == "running":
+                await asyncio.sleep(0.01)
+        return str(status)
+
+    assert server.call(end()) == "failed"
 
 
 def test_what_is_held_is_given_back(server: NativeServer, tmp_path: Path) -> None:
