@@ -225,16 +225,24 @@ class SessionProtocol(WebSocketsSansIOProtocol):
 
     def _take(self) -> None:
         self._turn = None
-        until = clock() + TURN_SECONDS
-        while self._rest and not self.read_paused and not self.transport.is_closing():
-            piece, self._rest = self._rest[:PIECE_BYTES], self._rest[PIECE_BYTES:]
-            self._take_piece(piece)
-            if self._rest and clock() >= until:
-                self.transport.pause_reading()
-                self._turn = self.loop.call_soon(self._take)
-                return
-        if not self.read_paused:
+        data, place, until = self._rest, 0, clock() + TURN_SECONDS
+        while place < len(data) and not self.read_paused and not self.transport.is_closing():
+            self._take_piece(data[place : place + PIECE_BYTES])
+            place += PIECE_BYTES
+            if clock() >= until:
+                break
+        self._rest = data[place:]
+        if self.read_paused or self.transport.is_closing():
+            return
+        if self._rest:
+            self._take_on()
+        else:
             self.transport.resume_reading()
+
+    def _take_on(self) -> None:
+        """What is left is looked at in the next turn."""
+        self.transport.pause_reading()
+        self._turn = self.loop.call_soon(self._take)
 
     def _take_piece(self, data: bytes) -> None:
         super().data_received(data)
@@ -247,8 +255,7 @@ class SessionProtocol(WebSocketsSansIOProtocol):
     async def receive(self) -> Any:
         message = await super().receive()
         if self._rest and self._turn is None and not self.read_paused:
-            self.transport.pause_reading()
-            self._turn = self.loop.call_soon(self._take)
+            self._take_on()
         return message
 
     def handle_cont(self, event: Any) -> None:
