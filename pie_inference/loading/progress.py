@@ -32,13 +32,13 @@ class LoadProgress:
         self._shown = False
 
     def advance(self, nbytes: int) -> None:
-        """Counts `nbytes` more bytes as loaded."""
-        self._done += nbytes
+        """Counts `nbytes` more bytes as loaded. What is read twice, as tied embeddings, is no more than `total`."""
+        self._done = min(self._done + nbytes, self._total)
         now = time.monotonic()
         if now >= self._next:
             self._next = now + INTERVAL_SECONDS
             self._shown = True
-            share = min(1.0, self._done / max(self._total, 1))
+            share = self._done / max(self._total, 1)
             of = f"{amount(self._done, 'B')} of {amount(self._total, 'B')}"
             self._write(f"loading weights: {share:4.0%}, {of}, {amount(self._rate(now), 'B/s')}\r")
 

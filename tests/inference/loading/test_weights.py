@@ -231,6 +231,7 @@ def test_slow_loading_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     for seconds in (0.5, 2.0, 2.1, 4.0):
         now[0] = seconds
         told.advance(2_000_000_000)
+    told.advance(1_000_000_000)  # the embedding once more, as the output head
     told.finish()
     assert stream.getvalue() == (
         "loading weights:  50%, 4 GB of 8 GB, 2 GB/s\r"
