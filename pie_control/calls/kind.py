@@ -287,6 +287,11 @@ class LongBatch(Batch[L]):
         """Keeps room for parts of a bounded command that will be added."""
         raise NotImplementedError
 
+    def waits(self, command: L, holdings: Holdings) -> bool:
+        """Whether a bounded command has to wait for what others have for more than a wave: memory names it when it has
+        that (`Memory.begin`)."""
+        return False
+
 
 # ---- the record ------------------------------------------------------------------------------------------------------
 

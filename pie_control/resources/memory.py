@@ -123,10 +123,11 @@ class Memory:
     # ---- binding ----
 
     def begin(self) -> list[tuple[Owner, int]]:
-        """A wave is being formed: requests that wait are granted as far as there is room. The inferlet and the number
-        of the command of each: they can go now, and no other command that waits for memory needs a look."""
+        """A wave is being formed: requests that wait are granted as far as there is room, and tiles have slots that
+        wait for one. The inferlet and the number of the command of each: they can go now, and no other one that waits
+        needs a look."""
         self._quarantine = self.wave
-        granted = []
+        granted = self.tiles.begin()
         for resource, line in self._lines.items():
             free = self.pools[resource].free
             while line and line[0].count <= free:

@@ -1,5 +1,5 @@
 """Tiles of images that are under way: each has a slot on the worker, from its first layer to its last, where its state
-is between two waves.
+is between two waves. Tiles that find none stand in line, by class and then by the age of their inferlet.
 
 A slot is free as soon as its tile has no further part to go, or its inferlet ends, whatever is in flight: waves run in
 order, and whoever gets the slot writes it before it reads it.
@@ -7,11 +7,15 @@ order, and whoever gets the slot writes it before it reads it.
 
 from __future__ import annotations
 
+from bisect import insort
 from collections.abc import Container
 
 from pie_control.ids import Owner
 
 from .pool import Pool
+
+Rank = tuple[int, float, Owner, int]
+"""As of a request for memory: class, age, inferlet, number of the command."""
 
 
 class TileSlots:
@@ -20,6 +24,7 @@ class TileSlots:
     def __init__(self, total: int) -> None:
         self._pool = Pool(total)
         self._slots: dict[tuple[Owner, int], int] = {}
+        self._line: list[Rank] = []
 
     def __len__(self) -> int:
         """Tiles under way."""
@@ -28,6 +33,18 @@ class TileSlots:
     def has_room(self, owner: Owner, seq: int) -> bool:
         """Whether a tile can go on, or begin."""
         return (owner, seq) in self._slots or self._pool.free > 0
+
+    def wait(self, rank: Rank) -> None:
+        """A tile for which there is no room stands in line."""
+        insort(self._line, rank)
+
+    def begin(self) -> list[tuple[Owner, int]]:
+        """A wave is being formed: the first tiles in line get the slots that are free. Which can go on now."""
+        granted = [(owner, seq) for _, _, owner, seq in self._line[: self._pool.free]]
+        del self._line[: len(granted)]
+        for owner, seq in granted:
+            self.take(owner, seq)
+        return granted
 
     def take(self, owner: Owner, seq: int) -> int:
         """The slot of a tile for which there is room."""
@@ -43,6 +60,7 @@ class TileSlots:
 
     def drop(self, owner: Owner) -> None:
         """An inferlet has ended."""
+        self._line = [rank for rank in self._line if rank[2] != owner]
         for own, seq in [key for key in self._slots if key[0] == owner]:
             self.release(own, seq)
 
@@ -51,3 +69,5 @@ class TileSlots:
         self._pool.check_integrity()
         assert self._pool.held() == len(self._slots)
         assert all(owner in present for owner, _ in self._slots), "a tile of nobody is under way"
+        assert self._line == sorted(self._line)
+        assert all(owner in present for _, _, owner, _ in self._line), "a tile of nobody waits for a slot"

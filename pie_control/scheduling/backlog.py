@@ -6,7 +6,8 @@ what is in it, not what waits beside it:
 - *new*: its first command can go to the worker, since the last wave.
 - *in a line* of the tree of shares (fairness.py): the same, but not everything fitted into one wave.
 - *local*: its first command takes effect in the control layer, and has not been tried.
-- *starved*: its first command takes memory, and there is too little. Memory says when it is granted.
+- *starved*: its first command takes memory, or a slot for a tile of an image, and there is too little. Memory says
+  when it is granted.
 - *held*: the same as in a line, but its tenant or key has spent its budget (held.py).
 - *blocked*: its first command waits for others of its inferlet. They are looked at when these have been dispatched.
 - in the hands of the wave under formation, which has visited it.

@@ -110,6 +110,12 @@ class ImageBatch(LongBatch[ImageCommand]):
         """There is room as long as fewer tiles are under way than there are slots."""
         return command.size if self.context.tile_slots.has_room(command.owner, command.seq) else 0
 
+    def waits(self, command: ImageCommand, holdings: Holdings) -> bool:
+        if self.room_for(command):
+            return False
+        self.context.tile_slots.wait(holdings.rank(command.seq))
+        return True
+
     def reserve(self, command: ImageCommand, parts: int) -> None:
         self.context.tile_slots.take(command.owner, command.seq)
 

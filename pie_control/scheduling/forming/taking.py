@@ -38,7 +38,7 @@ class Next(Enum):
     AGAIN = "it can contribute more, after others"
     DONE = "it can contribute no more to this wave"
     MISFIT = "its command is too large for what is left of this wave"
-    STARVED = "it waits for memory"
+    STARVED = "it waits for memory, or a slot for a tile of an image"
     HELD = "its tenant or key has spent its budget"
     RUNS = "a step of its run is in the wave, and it can contribute no more"
 
@@ -196,6 +196,9 @@ class Taking:
     def _take_long(self, visit: _Visit, command: LongCommand) -> tuple[int, Next | None]:
         """Takes what is left of a long command, in one part, if it is short; the size of that."""
         queue, batch = visit.queue, self.batch(command.call)
+        if command.bounded and not visit.taken and batch.waits(command, visit.account.holdings):
+            self._backlog.starve(queue)
+            return 0, Next.STARVED
         before = 0 if visit.taken else queue.done
         size = command.size - before
         fits = size <= min(self.few, self.room) and batch.can_add(queue, command)
@@ -275,6 +278,9 @@ class Taking:
         size = command.size - queue.done - queue.granted
         part = size if command.whole else self._part_of(command, size)
         batch = self.batch(command.call)
+        if command.bounded and not queue.granted and batch.waits(command, queue.account.holdings):
+            self._backlog.starve(queue)
+            return Next.STARVED
         room = batch.room_for(command) if command.bounded else part
         if room < part:
             part = 0 if command.whole else room

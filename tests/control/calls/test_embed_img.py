@@ -11,6 +11,7 @@ import pytest
 
 from pie_control.calls.input_image.image import Image
 from pie_control.errors import InvalidArgument, InvalidState, NotFound, QuotaExceeded
+from pie_control.scheduling.forming.waves import MISFITS
 from pie_control.testing.fake_model import FakeModel
 from pie_inference.protocol import EmbedImg, EmbedTxt, Forward, Sample
 from pie_inference.testing.small_vision import VISION
@@ -252,6 +253,19 @@ def test_a_tile_whose_inferlet_ends_leaves_nothing_behind() -> None:
     assert tiles_under_way(world) == 0
 
 
+def test_who_waits_for_a_slot_and_ends_leaves_the_line() -> None:
+    world, one = start(max_batch_tokens=24)
+    others = [world.open(8, 64) for _ in range(VISION.tile_slots + 1)]
+    for seed, inferlet in enumerate((one, *others)):
+        look(inferlet, image(2, seed))
+    world.turn()
+    for inferlet in (others[-1], others[0]):
+        world.close(inferlet)
+    world.drain()
+    assert tiles_under_way(world) == 0
+    assert one.space.waiting == 0
+
+
 def test_a_tile_that_fails_on_its_way_ends_its_inferlet_and_leaves_nothing_behind() -> None:
     world, one = start(max_batch_tokens=8)
     other = world.open(8, 64)
@@ -276,8 +290,8 @@ def first_tile(world: World, inferlet: Inferlet) -> int:
 
 
 def test_no_more_tiles_are_under_way_than_there_are_slots() -> None:
-    world = World(max_batch_tokens=24)
-    inferlets = [world.open(8, 64) for _ in range(2 * VISION.tile_slots)]
+    world = World(max_batch_tokens=24, num_pages=400, num_embeds=4096)
+    inferlets = [world.open(8, 64) for _ in range(MISFITS + 2 * VISION.tile_slots)]
     for seed, inferlet in enumerate(inferlets):
         look(inferlet, image(2, seed))
     most, layers = 0, 0
