@@ -148,16 +148,16 @@ class Replica:
             return None
         try:
             turn = self._scheduler.turn(self._clock(), self._take_events())
+            for wave in turn.waves:
+                self._client.send(wave)
         except WorkerError as error:
             self._on_lost(str(error))
             return self.turn()
         except Exception as error:
-            log.exception("the scheduler of model %s failed", self.description.name)
-            self._on_lost(f"its scheduler failed: {error!r}")
+            log.exception("a turn of model %s failed", self.description.name)
+            self._on_lost(f"its scheduler failed, or a wave could not be sent: {error!r}")
             return self.turn()
         self.deadline = turn.deadline
-        for wave in turn.waves:
-            self._client.send(wave)
         self._forget_ended(turn)
         return turn
 
@@ -175,8 +175,10 @@ class Replica:
             self._owners.pop(ending.owner, None)
 
     def _on_wave_done(self, done: WaveDone) -> None:
-        self._events.append(done)
-        self._on_results()
+        """Nothing happens if its worker was lost: the next one has not sent that wave."""
+        if self.life.serves:
+            self._events.append(done)
+            self._on_results()
 
     # ---- losing the worker ----
 

@@ -9,16 +9,19 @@ from typing import Any, cast
 import pytest
 
 from pie_control.calls.core import create_queue, synchronize
-from pie_control.calls.kind import Barrier
+from pie_control.calls.input_text.embed_txt import EmbedCommand
+from pie_control.calls.kind import Barrier, Bind
 from pie_control.engine.life import State
 from pie_control.engine.replica import Replica
 from pie_control.engine.restarts import Outage
 from pie_control.errors import WorkerUnavailable
 from pie_control.inferlets.model import ModelView
 from pie_control.resources.address_space import AddressSpace
+from pie_control.resources.kinds import EMBEDS
 from pie_control.resources.quotas import Ledgers, Quota
 from pie_control.scheduling import Closed, HostQuiet, Opened, Reason, Scheduler, Turn
-from pie_inference.protocol import DropAdapter, WaveDone
+from pie_inference.protocol import DropAdapter, RunWave, WaveDone
+from pie_inference.protocol.frames import FrameTooLong
 from tests.helpers.guard import HANG_SECONDS
 from tests.helpers.played_client import PlayedClient
 
@@ -170,6 +173,39 @@ def test_a_scheduler_that_fails_ends_its_inferlets_and_the_next_one_serves() -> 
         served = take_turn(replica)
         assert served is not None
         assert [(one.owner, one.future) for one in served.completions] == [(3, 7)]
+
+    play(body)
+
+
+def test_an_answer_that_comes_behind_the_loss_of_its_worker_is_none_of_the_next_one() -> None:
+    async def body(scene: Scene) -> None:
+        replica = scene.replica
+        scene.client.on_lost("it was too slow")
+        take_turn(replica)
+        scene.client.on_wave_done(WaveDone(0, (), 0.0))
+        scene.client.may_restart.set()
+        assert await settled(replica) is State.SERVING
+        open_and_wait(replica, 3, future=7)
+        served = take_turn(replica)
+        assert served is not None
+        assert ([one.future for one in served.completions], served.endings) == ([7], ())
+
+    play(body)
+
+
+def test_a_wave_that_cannot_be_sent_counts_as_a_loss(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def body(scene: Scene) -> None:
+        def refuse(wave: RunWave) -> None:
+            raise FrameTooLong("a message of 300000000 bytes")
+
+        monkeypatch.setattr(scene.client, "send", refuse)
+        open_and_wait(scene.replica, 1, future=5)
+        scene.replica.take(Bind(1, QUEUE, 2, 0, None, (), EMBEDS, 0, 1))
+        scene.replica.take(EmbedCommand(1, QUEUE, 3, 0, None, (), [65], ((0, 1),)))
+        turn = take_turn(scene.replica)
+        assert turn is not None
+        assert [(ending.owner, ending.reason) for ending in turn.endings] == [(1, Reason.LOST)]
+        assert "300000000 bytes" in str(turn.endings[0].error)
 
     play(body)
 
