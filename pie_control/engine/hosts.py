@@ -297,6 +297,9 @@ class Hosts:
             self.topics.broadcast(host.number, entry.standing.tenant.name, message)
 
     def _end(self, entry: Entry, event: Ended) -> None:
+        """What a host has not closed that says an end, or is lost, is closed here."""
+        for model in self._models.values():
+            model.close_inferlet(entry.number)
         self.topics.ended(entry.number)
         host = self._homes.pop(entry.number)
         del host.entries[entry.number]
@@ -308,8 +311,6 @@ class Hosts:
         self._on_lost(host.programs)
         self.topics.lost(host.number)
         for entry in list(host.entries.values()):
-            for model in self._models.values():
-                model.close_inferlet(entry.number)
             self._end(entry, Ended(Status.LOST, None, message, inferlet=entry.id))
         self._loop.wake()
 

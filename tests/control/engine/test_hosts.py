@@ -427,6 +427,17 @@ def test_what_an_inferlet_did_before_it_ended_may_come_late(tmp_path: Path) -> N
     play(tmp_path, body)
 
 
+def test_an_inferlet_whose_end_was_said_alone_holds_nothing(tmp_path: Path) -> None:
+    async def body(scene: Scene) -> None:
+        entry = await scene.launch()
+        scene.link(entry).says(Started(entry.number))
+        scene.synchronizes(entry)
+        scene.link(entry).says(Finished(entry.number, Ended("finished", inferlet=entry.id), 0.0))
+        assert scene.model.replicas[0].load().inferlets == 0
+
+    play(tmp_path, body)
+
+
 def test_a_host_says_nothing_in_the_name_of_an_inferlet_of_another(tmp_path: Path) -> None:
     async def body(scene: Scene) -> None:
         first, second = await scene.launch(), await scene.launch()
