@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from pie_control.errors import BadProgram, BadRequest
-from pie_control.programs.fair_places import FairPlaces
+from pie_control.fair_places import FairPlaces
 
 MOST_BYTES = 1 << 20
 """Of a program, and of what is found in it."""

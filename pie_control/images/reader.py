@@ -18,7 +18,7 @@ from typing import NamedTuple
 
 from pie_inference.protocol import Vision
 
-from ..programs.fair_places import FairPlaces
+from ..fair_places import FairPlaces
 from .messages import LENGTH_BYTES, ImageRefused, PreparedImage, PrepareImage, decode_answer, framed
 from .tiling import BadImage, check_size, tiling_of
 

@@ -10,8 +10,8 @@ from pathlib import Path
 from pie_inference.options.cache_files import find_sealed, read_own_file, write_sealed
 
 from ..errors import UnknownName
+from ..fair_places import FairPlaces
 from ..sandbox.version import code_version
-from .fair_places import FairPlaces
 from .native import SUFFIX, NativeCompiler
 from .program_host import ProgramHost
 from .python_guest import guest_hash

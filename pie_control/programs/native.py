@@ -15,8 +15,8 @@ from typing import IO
 from pie_inference.options.cache_files import seal
 
 from ..errors import BadProgram
+from ..fair_places import FairPlaces
 from .compile_child import FULL, MOST_REASON, REFUSED
-from .fair_places import FairPlaces
 from .store import keeping
 
 PLACES = min(4, max(2, os.cpu_count() or 1))

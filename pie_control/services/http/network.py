@@ -19,7 +19,7 @@ from typing import Any
 import httpcore
 
 from ...errors import NotAllowed, RequestFailed, TimedOut
-from ...programs.fair_places import FairPlaces
+from ...fair_places import FairPlaces
 from .kept import KeptConnections, Sender
 from .request import HttpRequest
 from .rules import Address, try_address

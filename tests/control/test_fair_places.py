@@ -8,7 +8,7 @@ from collections import Counter
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pie_control.programs.fair_places import FairPlaces
+from pie_control.fair_places import FairPlaces
 from tests.helpers.guard import HANG_SECONDS
 
 
