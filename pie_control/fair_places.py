@@ -13,10 +13,12 @@ class FairPlaces:
     came first goes first. One tenant never takes all places, if there are several, so another one need not wait for the
     end of its work. Belongs to one event loop."""
 
-    def __init__(self, places: int, most: int | None = None) -> None:
-        """`most`: of one tenant; None: all but one."""
+    def __init__(self, places: int, *, halves: bool = False) -> None:
+        """A tenant has all places but one at most; with `halves`, as many as are free: half of all, a second one then a
+        quarter, and so on."""
         self._free = places
-        self._most = most or max(1, places - 1)
+        self._most = max(1, places - 1)
+        self._halves = halves
         self._taken: Counter[str] = Counter()
         self._waiting: dict[str, deque[asyncio.Future[None]]] = {}  # tenants in the order in which it is their turn
 
@@ -53,7 +55,7 @@ class FairPlaces:
         self._give()
 
     def _give(self) -> None:
-        while self._free and (able := [name for name in self._waiting if self._taken[name] < self._most]):
+        while self._free and (able := [name for name in self._waiting if self._may(name)]):
             tenant = min(able, key=self._taken.__getitem__)
             turns = self._waiting.pop(tenant)
             turn = turns.popleft()
@@ -63,3 +65,6 @@ class FairPlaces:
                 self._free -= 1
                 self._taken[tenant] += 1
                 turn.set_result(None)
+
+    def _may(self, tenant: str) -> bool:
+        return self._taken[tenant] < (self._free if self._halves else self._most)

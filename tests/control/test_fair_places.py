@@ -69,13 +69,13 @@ def test_who_gives_up_is_forgotten_at_once() -> None:
     asyncio.run(test())
 
 
-def test_a_tenant_has_as_many_places_as_is_said() -> None:
+def test_several_tenants_that_keep_their_places_leave_some_for_others() -> None:
     async def test() -> None:
         begun: list[str] = []
-        places = FairPlaces(5, most=2)
-        works = [Work(places, tenant, begun) for tenant in "aaabbb"]
+        places = FairPlaces(8, halves=True)
+        works = [Work(places, tenant, begun) for tenant in "aaaaaabbbbccd"]
         await settle()
-        assert "".join(begun) == "aabb"
+        assert "".join(begun) == "aaaabbcd"
         for work in works:
             work.done.set()
         await asyncio.gather(*(work.task for work in works))

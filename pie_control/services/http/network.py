@@ -24,10 +24,8 @@ from .kept import KeptConnections, Sender
 from .request import HttpRequest
 from .rules import Address, try_address
 
-RESOLVERS = 16
+RESOLVERS = 32
 """Threads of a host that ask for addresses; a thread waits as long as the system's resolver does."""
-OF_TENANT = 12
-"""Most of them that ask for one tenant: some are left for others."""
 MOST_ADDRESSES = 4
 """Most addresses of one name that are tried."""
 CONNECT_SECONDS = 10.0
@@ -45,7 +43,7 @@ class Resolver:
 
     def __init__(self) -> None:
         self._pool = ThreadPoolExecutor(RESOLVERS, thread_name_prefix="resolve")
-        self._places = FairPlaces(RESOLVERS, OF_TENANT)
+        self._places = FairPlaces(RESOLVERS, halves=True)
 
     async def addresses(self, host: str, port: int, sender: Sender) -> list[Address]:
         """In the order of preference, each once. The sender's turn and a place of its tenant are held until the thread

@@ -582,18 +582,18 @@ def names_that_hang(monkeypatch: pytest.MonkeyPatch) -> tuple[threading.Event, t
     return gate, hanging
 
 
-def test_names_of_one_tenant_that_hang_hold_up_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_names_of_two_tenants_that_hang_hold_up_no_third(monkeypatch: pytest.MonkeyPatch) -> None:
     gate, hanging = names_that_hang(monkeypatch)
 
     async def test() -> None:
         async with serving(echo) as web, calling("*:*", LOCAL) as caller:
             client = vars(caller.outbound)["_client"]
-            many = [Caller(client.outbound(Tenant("t"), 16, MOST_BYTES, at_once)) for _ in range(4)]
+            many = [Caller(client.outbound(Tenant(one), 16, MOST_BYTES, at_once)) for one in "ttttuuuu"]
             exchanges = [one.begin("http://hangs/")[0] for one in many for _ in range(4)]
             try:
-                for _ in range(12):
+                for _ in range(16 + 8):
                     await asyncio.to_thread(hanging.acquire, timeout=HANG_SECONDS)
-                other = Caller(client.outbound(Tenant("u"), 16, MOST_BYTES, at_once))
+                other = Caller(client.outbound(Tenant("v"), 16, MOST_BYTES, at_once))
                 assert await other.text(web.url(host="good")) == "/"
                 assert not hanging.acquire(blocking=False), "some threads are left for others"
             finally:
