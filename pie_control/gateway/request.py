@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import msgspec
 
-from ..services.nesting import depth_of
+from ..services.nesting import depth_of, outline_of
 from ..tenants.tenant import MOST_PRIORITY
 from ..texts import json_fault
 from .refusal import Refused
@@ -29,6 +29,12 @@ _numbers = msgspec.json.Decoder(int | float)
 
 MOST_LEVELS = 256
 """Objects and lists within each other: what a guest's stack holds by far, and more than anybody writes."""
+LARGE = 256 << 10
+"""Bytes of a body of which only what is short is decoded: meanwhile no other thread has a turn."""
+SHORT, MOST_FIELDS = 1024, 1000
+"""Bytes of a field that is decoded of a large body, and how many fields that has."""
+NAME = re.compile(rb'[\s{]*"(?:[^"\\]|\\.)*"\s*:')
+"""How a member of an object begins."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,15 +61,44 @@ class Target:
 
 def read_request(route: str, id: str, body: bytes) -> ServedRequest:
     """The request in a body; raises Refused for what is no JSON object, or has a `model` or `stream` of a wrong type.
-    Other fields are the program's. Takes time if the body is large."""
+    Other fields are the program's, as are the long ones of a large body, whatever they are. Takes time if it is
+    large."""
+    text = body
     try:
-        known = _decoder.decode(body)
-        if body.count(b"[") + body.count(b"{") > MOST_LEVELS and depth_of(body) > MOST_LEVELS:
-            raise RecursionError(f"its objects and lists are nested more than {MOST_LEVELS} deep")
+        if len(body) > LARGE:
+            text = _short_of(body)
+        elif body.count(b"[") + body.count(b"{") > MOST_LEVELS:
+            _check_depth(depth_of(body))
+        known = _decoder.decode(text)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        field, fault = FIELD.search(str(error)), json_fault(body, error)
+        field, fault = FIELD.search(str(error)), json_fault(text, error)
         raise Refused(400, f"the request is malformed: {fault}", "bad-request", field[1] if field else None) from None
     return ServedRequest(route, id, body, known.model or "", bool(known.stream), _priority(known.priority))
+
+
+def _check_depth(levels: int) -> None:
+    if levels > MOST_LEVELS:
+        raise RecursionError(f"its objects and lists are nested more than {MOST_LEVELS} deep")
+
+
+def _short_of(body: bytes) -> bytes:
+    """The object that a large body is, with an empty list for each value that is long. Raises RecursionError,
+    Refused."""
+    depth, commas = outline_of(body, MOST_FIELDS)
+    _check_depth(depth)
+    if len(commas) >= MOST_FIELDS:
+        raise Refused(400, f"the request has more than {MOST_FIELDS} fields: send fewer", "bad-request")
+    ends = [*commas, len(body)]
+    members = (_short(body, begin, end) for begin, end in zip([0, *(one + 1 for one in commas)], ends, strict=True))
+    return b",".join(members)
+
+
+def _short(body: bytes, begin: int, end: int) -> bytes:
+    if end - begin <= SHORT:
+        return body[begin:end]
+    name = NAME.match(body[begin : begin + SHORT])
+    closing = b"}" if end == len(body) and body[-SHORT:].rstrip().endswith(b"}") else b""
+    return (name[0] if name else b"") + b"[]" + closing
 
 
 def _priority(written: msgspec.Raw) -> int:

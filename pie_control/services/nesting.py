@@ -8,6 +8,7 @@ overflow ends the process.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -51,25 +52,53 @@ def _without_escapes(text: bytes) -> Iterator[bytes]:
             yield piece
 
 
-def _levels(text: bytes) -> Iterator[tuple[NDArray[np.int32], NDArray[np.intp]]]:
-    """Piece by piece: how many brackets and braces are open behind each character, in as much of the text as is JSON,
-    and where commas are. There, quotes that no backslash escapes begin and end strings in turn."""
-    level = quotes = 0
+class _Piece(NamedTuple):
+    """`levels`: how many brackets and braces are open behind each character from `begin` on; `commas`: where commas
+    are, from there."""
+
+    begin: int
+    levels: NDArray[np.int32]
+    commas: NDArray[np.intp]
+
+    @property
+    def outermost(self) -> NDArray[np.intp]:
+        """The commas of the list or object that the text is, from `begin` on."""
+        found: NDArray[np.intp] = self.commas[self.levels[self.commas] == 1]
+        return found
+
+
+def _pieces(text: bytes) -> Iterator[_Piece]:
+    """What has to be looked at, in as much of the text as is JSON. There, quotes that no backslash escapes begin and
+    end strings in turn."""
+    level = quotes = end = 0
     for piece in _without_escapes(text):
+        begin, end = end, end + len(piece)
+        if quotes and b'"' not in piece:
+            continue  # all of it is in a string
         characters = np.frombuffer(piece, np.uint8)
         inside = np.cumsum(characters == ord('"'), dtype=np.int32) + quotes & 1
         steps = _STEP[characters]
         steps[inside == 1] = 0
         levels = np.cumsum(steps, dtype=np.int32) + level
-        yield levels, np.flatnonzero((characters == ord(",")) & (inside == 0))
+        yield _Piece(begin, levels, np.flatnonzero((characters == ord(",")) & (inside == 0)))
         level, quotes = int(levels[-1]), int(inside[-1])
 
 
 def depth_of(text: bytes) -> int:
     """The most brackets and braces that are open at a time, in as much of the text as is JSON."""
-    return max((int(levels.max()) for levels, _ in _levels(text)), default=0)
+    return max((int(piece.levels.max()) for piece in _pieces(text)), default=0)
 
 
 def members_of(text: bytes) -> int:
     """At most how many items the list has, or members the object, that a JSON text is: one for each comma."""
-    return 1 + sum(int((levels[commas] == 1).sum()) for levels, commas in _levels(text))
+    return 1 + sum(len(piece.outermost) for piece in _pieces(text))
+
+
+def outline_of(text: bytes, most: int) -> tuple[int, list[int]]:
+    """The depth of a JSON text, and where the commas are between its items or members; no further ones beyond `most`.
+    Other threads have their turns meanwhile."""
+    depth, commas = 0, list[int]()
+    for piece in _pieces(text):
+        depth = max(depth, int(piece.levels.max()))
+        commas += (piece.outermost[: most - len(commas)] + piece.begin).tolist()
+    return depth, commas

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import json
 import tracemalloc
+from typing import Any
 
+import msgspec
 import pytest
 
+from pie_control.gateway import request
 from pie_control.gateway.ending import ENDINGS, result_of
 from pie_control.gateway.refusal import Refused
-from pie_control.gateway.request import ServedRequest, Target, find_target, read_request
+from pie_control.gateway.request import LARGE, ServedRequest, Target, find_target, read_request
 from pie_control.inferlets.events import Ended
 from pie_control.inferlets.lifecycle import ENDINGS as LAST
 from pie_control.inferlets.lifecycle import Status
@@ -30,6 +33,36 @@ MODELS = {"demo": ["poet"], "org.model": []}
 def test_three_fields_are_known(body: object, model: str, stream: bool) -> None:
     data = json.dumps(body).encode()
     assert read_request("/v1/completions", "r1", data) == ServedRequest("/v1/completions", "r1", data, model, stream)
+
+
+LONG = b'"x": ["' + b", {" * LARGE + b'\\", ", 1, {"model": 7}]'
+"""A field that makes a body large."""
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b'{%b, "model": "demo", "stream": true}' % LONG,
+        b'{"model": "demo", %b, "stream" :true }\n' % LONG,
+        b' { "stream": true, "model": "d\\u0065mo", %b }' % LONG,
+    ],
+)
+def test_three_fields_are_known_of_a_large_body(body: bytes) -> None:
+    json.loads(body)
+    assert read_request("/v1/completions", "r1", body) == ServedRequest("/v1/completions", "r1", body, "demo", True)
+
+
+def test_of_a_large_body_only_what_is_short_is_decoded(monkeypatch: pytest.MonkeyPatch) -> None:
+    decoded: list[bytes] = []
+
+    class Decoder:
+        def decode(self, text: bytes) -> Any:
+            decoded.append(text)
+            return msgspec.json.decode(text, type=request.__dict__["_Known"])
+
+    monkeypatch.setattr(request, "_decoder", Decoder())
+    read_request("/v1/completions", "r1", b'{%b, "model": "demo", %b}' % (LONG, LONG))
+    assert decoded == [b'{"x":[], "model": "demo", "x":[]}']
 
 
 @pytest.mark.parametrize(
@@ -63,6 +96,11 @@ def test_a_request_may_be_nested_and_long() -> None:
         (b'{"stream": "yes"}', "stream"),
         (b'{"stream": 1}', "stream"),
         (b'{"model": "\xff"}', None),
+        (b"{%b" % LONG, None),
+        (b'{%b, "model": 7}' % LONG, "model"),
+        (b'{"model": %b}' % LONG.partition(b" ")[2], "model"),
+        (b"[%b]" % LONG.partition(b" ")[2], None),
+        (b'{%b"a": 1}' % (b'"a": 1,' * LARGE), None),
         (b'{"x": "' + b"a" * (1 << 20) + b'", "y": ' + b"[" * 256 + b"]" * 256 + b"}", None),
         *((b'{"x": ' + b"[" * levels + b"]" * levels + b"}", None) for levels in (256, 5000, 100_000)),
     ],
