@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
+import threading
 import time
 import weakref
 from collections import OrderedDict
@@ -132,13 +133,15 @@ DELETE FROM responses WHERE ended < ?1 AND NOT EXISTS (
 
 
 class Responses:
-    """Belongs to one thread. Those of a tenant have a bound in bytes, beyond which those go that were not used for the
-    longest time. A response is used when it is made, and when one is made that goes on from it, directly or not."""
+    """Written by one thread and read by any. Those of a tenant have a bound in bytes, beyond which those go that were
+    not used for the longest time. A response is used when it is made, and when one is made that goes on from it,
+    directly or not."""
 
     def __init__(self, writer: Putting, reader: Reading, days: float, most_bytes: int) -> None:
         """`days`: how long they are kept after they were used last; `most_bytes`: of those of one tenant."""
         self._writer = writer
         self._reader = reader
+        self._reading = threading.Lock()
         self._days = days
         self._most_bytes = most_bytes
         self._room: dict[str, int] = {}  # bytes, by tenant, until sizes are added up again
@@ -179,15 +182,15 @@ class Responses:
         self._writer.put(*writes, then=done)
 
     def find(self, tenant: str, id: str) -> ResponseRecord | None:
-        """A response of a tenant; None, too, if it was deleted."""
+        """A response of a tenant; None, too, if it was deleted. A large one takes time: call this in a thread."""
         found = self.find_kept(tenant, id)
         return None if found is None or found.hidden else found
 
     def find_kept(self, tenant: str, id: str) -> ResponseRecord | None:
         """One that may be hidden."""
         key = tenant, id
-        if key in self._recent:
-            return self._recent[key]
+        if (recent := self._recent.get(key)) is not None:
+            return recent
         use = "SELECT used FROM response_uses WHERE tenant = ?1 AND id = ?2"
         where = f"WHERE tenant = ?1 AND id = ?2 AND (ended IS NULL OR ({use}) >= ?3)"
         return next(self._read(where, *key, oldest_use(self._days)), None)
@@ -197,7 +200,9 @@ class Responses:
         return list(self._read("WHERE ended IS NULL AND NOT hidden ORDER BY created"))
 
     def _read(self, where: str, *values: str | float) -> Iterator[ResponseRecord]:
-        for row in self._reader.execute(f"SELECT {COLUMNS} FROM responses {where}", values):
+        with self._reading:
+            rows = [*self._reader.execute(f"SELECT {COLUMNS} FROM responses {where}", values)]
+        for row in rows:
             told = dict(zip(ResponseRecord.__dataclass_fields__, row, strict=True))
             told["events"] = msgspec.json.decode(told["events"])
             yield msgspec.convert(told, ResponseRecord, strict=False)

@@ -49,7 +49,7 @@ class State:
         try:
             database = open_database(folder)
             self._writer = Writer(database, folder / FILE, Journal(folder / JOURNAL), self._collect, self._prepare)
-            self._reader = Reader(folder, self._writer)
+            self._reader, self._response_reader = (Reader(folder, self._writer) for _ in range(2))
             self.keys = Keys(self._reader)
         except (OSError, sqlite3.Error) as error:
             self._lock.close()
@@ -58,7 +58,7 @@ class State:
             self._lock.close()
             raise
         self.programs = ProgramRecords(self._writer, self._reader)
-        self.responses = Responses(self._writer, self._reader, *responses)
+        self.responses = Responses(self._writer, self._response_reader, *responses)
         self.inferlets = InferletRecords(self._writer, self._lines, self._reader)
         self.usage = UsageRecords(self._writer, self._reader)
         bounds = zip(BOUNDS, (days * DAY, most_bytes, responses[0] * DAY, responses[1]), strict=True)
@@ -93,7 +93,7 @@ class State:
         """A sentence if it cannot be written or read now; empty if all is well."""
         if reason := self._writer.trouble:
             return f"the state cannot be written, so a restart may forget what ends now: {reason}"
-        if reason := self._reader.trouble:
+        if reason := self._reader.trouble or self._response_reader.trouble:
             return f"the state cannot be read, so not all that it has is found: {reason}"
         return ""
 
@@ -103,4 +103,5 @@ class State:
             self.inferlets.close()
             self._writer.close()
             self._reader.close()
+            self._response_reader.close()
             self._lock.close()

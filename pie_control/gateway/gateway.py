@@ -78,14 +78,17 @@ class Gateway:
         """Sends an inferlet the stored answer that it wants, and those before it: the blob `stored`, and the images in
         it. Without blobs the message says why there is none. Raises Refused if they are too large."""
         try:
-            found = self.stored.conversation(api.standing.tenant.name, id).encode()
+            blobs = await asyncio.to_thread(self._earlier, api.standing.tenant.name, id)
         except Refused as refused:
             return inferlet.send(str(refused))
-        blobs = {STORED: found, **await asyncio.to_thread(images_of, found)}
         try:
             inferlet.send("", blobs)
         except Overloaded as error:
             raise Refused(400, f"the conversation is too long: {error}", "context_length_exceeded") from None
+
+    def _earlier(self, tenant: str, id: str) -> dict[str, bytes]:
+        found = self.stored.conversation(tenant, id).encode()
+        return {STORED: found, **images_of(found)}
 
 
 def _no_program(program: str) -> Exception:

@@ -67,7 +67,7 @@ class StoredAnswers:
         """A program wants its answer stored. Raises Refused if there is one of this identifier, or it is no answer."""
         await _check(mark)
         key = tenant, mark.id
-        found = self._responses.find_kept(*key)
+        found = await asyncio.to_thread(self._responses.find_kept, *key)
         if key in self._running or (found is not None and found.ended is not None):
             raise Refused(409, f"there is a response {mark.id!r} already: choose another request_id", "conflict")
         body = request.body if mark.background else b""
@@ -142,7 +142,7 @@ class StoredAnswers:
     # ---- for clients ----
 
     def find(self, tenant: str, id: str) -> Running:
-        """An answer that is made, or one that is there. Raises Refused."""
+        """An answer that is made, or one that is there. Takes time: call this in a thread. Raises Refused."""
         if (running := self._running.get((tenant, id))) is not None:
             return running
         record = self._responses.find(tenant, id)
@@ -151,7 +151,8 @@ class StoredAnswers:
         return Running.over(record)
 
     def conversation(self, tenant: str, id: str) -> str:
-        """An answer and those before it, oldest first, as JSON: [{"input": ..., "body": ...}, ...]. Raises Refused."""
+        """An answer and those before it, oldest first, as JSON: [{"input": ..., "body": ...}, ...]. Takes time: call
+        this in a thread. Raises Refused."""
         turns: dict[str, str] = {}
         size = 0
         while id:
@@ -175,7 +176,7 @@ class StoredAnswers:
     async def cancel(self, tenant: str, id: str, terminate: Callable[[str], None]) -> ResponseRecord:
         """Ends an answer that is made in the background; nothing happens if it has ended. `terminate` ends an inferlet.
         Raises Refused."""
-        found = self.find(tenant, id)
+        found = await asyncio.to_thread(self.find, tenant, id)
         if not found.record.background:
             raise Refused(400, "only a response with background=true can be cancelled: leave, or delete it", None, "id")
         if not found.is_over:
@@ -186,11 +187,12 @@ class StoredAnswers:
 
     async def delete(self, tenant: str, id: str, terminate: Callable[[str], None]) -> None:
         """Forgets an answer; what is made of it ends. Raises Refused."""
-        found = self.find(tenant, id)
+        found = await asyncio.to_thread(self.find, tenant, id)
         if not found.is_over:
             await self._stop(found, terminate)
+            found = await asyncio.to_thread(self.find, tenant, id)
         done = asyncio.Event()
-        self._responses.delete(self.find(tenant, id).record, done.set)
+        self._responses.delete(found.record, done.set)
         await done.wait()
 
     async def _stop(self, running: Running, terminate: Callable[[str], None]) -> None:

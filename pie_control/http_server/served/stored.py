@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 from collections.abc import Sequence
 from typing import Annotated, Any
@@ -15,7 +16,8 @@ from pie_control.errors import PieError
 from pie_control.gateway.gateway import Gateway
 from pie_control.gateway.refusal import Refused
 from pie_control.gateway.stored.running import Running
-from pie_control.gateway.stored.store import StoredAnswers
+from pie_control.gateway.stored.store import MOST_MEMBERS, StoredAnswers
+from pie_control.services.nesting import outline_of
 
 from ..callers import FromTenant
 from ..messages import encode
@@ -32,7 +34,6 @@ class _Identified(msgspec.Struct):
     id: str | None = None
 
 
-_items = msgspec.json.Decoder(list[msgspec.Raw])
 _ids = msgspec.json.Decoder(_Identified)
 
 
@@ -59,7 +60,7 @@ def _add_looks(router: APIRouter, stored: StoredAnswers) -> None:
     ) -> Response:
         """What the program has answered, or knows by now. With `stream`, its events, if it was asked for a stream: the
         client that lost its connection goes on behind the last one that it got. 404 `response_not_found`."""
-        found = stored.find(caller.api.standing.tenant.name, response)
+        found = await asyncio.to_thread(stored.find, caller.api.standing.tenant.name, response)
         if not stream:
             return _json(found.record.body)
         return _Events(found, _number(starting_after, last_event_id))
@@ -78,10 +79,14 @@ def _add_looks(router: APIRouter, stored: StoredAnswers) -> None:
         after: Annotated[str | None, Query(description="Only items behind the one of this `id`.")] = None,
     ) -> Response:
         """The items of its own request, the last one first; those of earlier ones belong to earlier responses."""
-        items = _items.decode(stored.find(caller.api.standing.tenant.name, response).record.input)
-        if order == "desc":
-            items.reverse()
-        return _json(encode(_page(items, limit, after)).decode())
+
+        def page() -> bytes:
+            items = _items_of(stored.find(caller.api.standing.tenant.name, response).record.input.encode())
+            if order == "desc":
+                items.reverse()
+            return encode(_page(items, limit, after))
+
+        return _json(await asyncio.to_thread(page))
 
 
 def _add_ends(router: APIRouter, stored: StoredAnswers) -> None:
@@ -105,6 +110,15 @@ def _add_ends(router: APIRouter, stored: StoredAnswers) -> None:
         return _json((await stored.cancel(tenant, response, _ending(caller, "cancelled"))).body)
 
 
+def _items_of(text: bytes) -> list[msgspec.Raw]:
+    """The items of a JSON list. A decoder of all of them would hold up other threads."""
+    text = text.strip()
+    _, commas = outline_of(text, MOST_MEMBERS)
+    ends = [*commas, len(text) - 1]
+    items = (text[begin + 1 : end].strip() for begin, end in zip([0, *commas], ends, strict=True))
+    return [msgspec.Raw(item) for item in items if item]
+
+
 def _page(items: Sequence[msgspec.Raw], limit: int, after: str | None) -> dict[str, Any]:
     """A list of OpenAI's. Raises Refused if there is no item `after`."""
     rest = items
@@ -126,7 +140,7 @@ def _id_of(item: msgspec.Raw) -> str | None:
         return None
 
 
-def _json(body: str) -> Response:
+def _json(body: str | bytes) -> Response:
     return Response(body, media_type=JSON)
 
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from typing import Any
 
 import httpx
 import pytest
 
-from pie_control.durable.responses import ResponseRecord
+from pie_control.durable.responses import ResponseRecord, Responses
 from tests.control.http_server.test_http_server import ended, http
 from tests.helpers.fake_server_api import FakeServerApi, serve_async, serving
 from tests.helpers.guard import HANG_SECONDS
@@ -110,6 +111,30 @@ def test_items_come_in_pages() -> None:
             for wrong in ("after=b", "limit=0", "order=up"):
                 assert (await client.get(f"{path}?{wrong}")).status_code == 400
             assert (await client.get(f"{PATH}/other/input_items")).status_code == 404
+
+    serve_async(test)
+
+
+def test_stored_answers_are_read_beside_the_loop(monkeypatch: pytest.MonkeyPatch) -> None:
+    find = Responses.find_kept
+
+    async def test(url: str, runtime: FakeServerApi) -> None:
+        loop = asyncio.get_running_loop()
+
+        def find_later(self: Responses, tenant: str, id: str) -> ResponseRecord | None:
+            had_turn = threading.Event()
+            loop.call_soon_threadsafe(had_turn.set)
+            assert had_turn.wait(HANG_SECONDS)
+            return find(self, tenant, id)
+
+        async with http(url) as client:
+            await (await begun(client, "background"))
+            await client.post(f"{PATH}/background/cancel")
+            monkeypatch.setattr(Responses, "find_kept", find_later)
+            for path in ("", "/input_items"):
+                assert (await client.get(f"{PATH}/background{path}")).status_code == 200
+            assert (await client.post(f"{PATH}/background/cancel")).status_code == 200
+            assert (await client.delete(f"{PATH}/background")).status_code == 200
 
     serve_async(test)
 
