@@ -2,67 +2,52 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Sequence
 from math import inf, log
-from typing import TypeVar
 
 from inferlet_sdk import traits
 from inferlet_sdk.addresses import Embeds
 from inferlet_sdk.errors import TooLong
+from inferlet_sdk.futures import HostFuture
 from inferlet_sdk.sequences.sequence import TokenSequence
 from inferlet_sdk.traits import Dist
 from inferlet_sdk.traits.arguments import room
 from inferlet_sdk.traits.runs import TokenLogprobs
-
-T = TypeVar("T")
-Read = Callable[[int, Embeds, Sequence[int]], Awaitable[list[T]]]
-"""What reads the scores of tokens at outputs."""
 
 MAX_CHUNK = 64
 """Most tokens that one `forward` scores: each needs an output embed, and a call reads as many as a batch has rows."""
 
 
 async def score_tokens(sequence: TokenSequence, tokens: Sequence[int]) -> list[float]:
-    """Log-probability of each token, given the sequence and the tokens before it. The sequence does not change.
+    """Log-probability of each token, given the sequence and the tokens before it. The sequence does not change."""
+    return [one.logprob for one in await score_listed(sequence, tokens, 0)]
+
+
+async def score_listed(sequence: TokenSequence, tokens: Sequence[int], alternatives: int) -> list[TokenLogprobs]:
+    """Scores as `score_tokens` does, each token with the most probable tokens in its place.
 
     A fork stores long continuations in its own pages, so they may be split.
     """
     branch = sequence.fork()
     try:
         with branch:
-            return await append_scored(branch, tokens, run_last=False)
+            return await append_scored(branch, tokens, alternatives, run_last=False)
     finally:
         branch.close()
 
 
-async def score_listed(sequence: TokenSequence, tokens: Sequence[int], alternatives: int) -> list[TokenLogprobs]:
-    """Scores as `score_tokens` does, each token with the most probable tokens in its place."""
-
-    def read(queue: int, outputs: Embeds, scored: Sequence[int]) -> Awaitable[list[TokenLogprobs]]:
-        return logprobs_at(queue, outputs, scored, alternatives)
-
-    branch = sequence.fork()
-    try:
-        with branch:
-            return await _append_by(read, branch, tokens, run_last=False)
-    finally:
-        branch.close()
-
-
-async def append_scored(sequence: TokenSequence, tokens: Sequence[int], run_last: bool) -> list[float]:
-    """Appends tokens to a sequence that works; returns the log-probability of each. The last one needs no run for that:
-    it has one if `run_last`."""
-    return await _append_by(traits.get_logprobs_at, sequence, tokens, run_last)
-
-
-async def _append_by(read: Read[T], sequence: TokenSequence, tokens: Sequence[int], run_last: bool) -> list[T]:
+async def append_scored(
+    sequence: TokenSequence, tokens: Sequence[int], alternatives: int, run_last: bool
+) -> list[TokenLogprobs]:
+    """Appends tokens to a sequence that works; returns the score of each. The last one needs no run for that: it has
+    one if `run_last`."""
     _check_room(sequence, len(tokens) - (not run_last))
     sequence.flush()
-    scores: list[T] = []
+    scores: list[TokenLogprobs] = []
     for start in range(0, len(tokens), MAX_CHUNK):
         chunk = tokens[start : start + MAX_CHUNK]
         is_last = start + len(chunk) == len(tokens)
-        scores += await _append_chunk(read, sequence, chunk, len(chunk) - (is_last and not run_last))
+        scores += await _append_chunk(sequence, chunk, alternatives, len(chunk) - (is_last and not run_last))
     return scores
 
 
@@ -76,37 +61,60 @@ def _check_room(sequence: TokenSequence, tokens: int) -> None:
         )
 
 
-async def _append_chunk(read: Read[T], sequence: TokenSequence, tokens: Sequence[int], run: int) -> list[T]:
+async def _append_chunk(
+    sequence: TokenSequence, tokens: Sequence[int], alternatives: int, run: int
+) -> list[TokenLogprobs]:
     """The sequence's output embed scores the first token; the output of each token that runs scores the next one."""
     queue, output, embeds = sequence.queue, Embeds((sequence.output_embed, 1)), Embeds(())
     if run:
         embeds = traits.alloc_emb(queue, 2 * run)
         sequence.run(tokens[:run], embeds[:run], embeds[run:])
     outputs, scored = embeds[run:], tokens[1 : run + 1]
-    first = read(queue, output, tokens[:1])
-    others = read(queue, outputs[: len(scored)], scored) if scored else None
+    asked = _Asked(queue, alternatives)
+    asked.ask(output, tokens[:1])
+    if scored:
+        asked.ask(outputs[: len(scored)], scored)
     if run:
         sequence.tokens += tokens[:run]
         sequence.take_output(outputs[-1:])
         traits.dealloc_emb(queue, embeds[:-1])
     sequence.tokens += tokens[run:]
-    return [*await first, *(await others if others is not None else ())]
+    return await asked.scores()
 
 
-def logprobs_at(
-    queue: int, outputs: Embeds, tokens: Sequence[int], alternatives: int
-) -> Awaitable[list[TokenLogprobs]]:
-    """The score of a token at each output, with as many alternatives. The calls are issued at once."""
-    own = traits.get_logprobs_at(queue, outputs, tokens)
-    dists = traits.get_next_dists(queue, outputs, alternatives) if alternatives else None
-    return _listed(own, dists, len(tokens))
+async def logprobs_at(queue: int, outputs: Embeds, tokens: Sequence[int], alternatives: int) -> list[TokenLogprobs]:
+    """The score of a token at each output, with as many alternatives."""
+    asked = _Asked(queue, alternatives)
+    asked.ask(outputs, tokens)
+    return await asked.scores()
 
 
-async def _listed(own: Awaitable[list[float]], dists: Awaitable[list[Dist]] | None, count: int) -> list[TokenLogprobs]:
-    others: list[list[tuple[int, float]]] = [[] for _ in range(count)]
-    if dists is not None:
-        others = [
-            [(n, log(p) if p else -inf) for n, p in zip(dist.tokens, dist.probabilities, strict=True)]
-            for dist in await dists
-        ]
-    return [TokenLogprobs(*pair) for pair in zip(await own, others, strict=True)]
+class _Asked:
+    """Scores that were asked for."""
+
+    def __init__(self, queue: int, alternatives: int) -> None:
+        self._queue = queue
+        self._alternatives = alternatives
+        self._own: list[HostFuture[list[float]]] = []
+        self._others: list[HostFuture[list[Dist]]] = []
+
+    def ask(self, outputs: Embeds, tokens: Sequence[int]) -> None:
+        """Those of a token at each output."""
+        self._own.append(traits.get_logprobs_at(self._queue, outputs, tokens))
+        if self._alternatives:
+            self._others.append(traits.get_next_dists(self._queue, outputs, self._alternatives))
+
+    async def scores(self) -> list[TokenLogprobs]:
+        """All of them, in order. If the wait is cancelled, they are given up."""
+        try:
+            own = [score for one in self._own for score in await one]
+            dists = [dist for one in self._others for dist in await one]
+        finally:
+            for one in (*self._own, *self._others):
+                one.cancel()  # unless it was taken
+        others = map(_alternatives, dists) if self._alternatives else ([] for _ in own)
+        return [TokenLogprobs(*pair) for pair in zip(own, others, strict=True)]
+
+
+def _alternatives(dist: Dist) -> list[tuple[int, float]]:
+    return [(token, log(p) if p else -inf) for token, p in zip(dist.tokens, dist.probabilities, strict=True)]

@@ -50,12 +50,12 @@ async def _score_group(parent: TokenSequence, group: list[tuple[int, list[int]]]
     goes_on = any(len(tokens) > length for _, tokens in group)
     try:
         with branch:
-            scores = await append_scored(branch, group[0][1][:length], run_last=goes_on)
+            scores = await append_scored(branch, group[0][1][:length], 0, run_last=goes_on)
     except BaseException:
         branch.close()
         raise
     for place, _ in group:
-        found[place] += scores
+        found[place] += [one.logprob for one in scores]
     await _score(branch, [(place, tokens[length:]) for place, tokens in group], found)
 
 

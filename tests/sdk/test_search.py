@@ -32,6 +32,21 @@ def test_a_continuation_without_tokens_is_as_likely_as_what_ended_it(stop: Any) 
     assert nothing_held(host)
 
 
+@pytest.mark.parametrize("alternatives", [None, 2])
+def test_scores_that_nobody_waits_for_any_more_are_given_up(alternatives: Any) -> None:
+    host = install()
+
+    async def main() -> None:
+        async with Context().fill("abc") as ctx:
+            task = asyncio.ensure_future(ctx.score("defgh", alternatives=alternatives))
+            await asyncio.sleep(0)
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+
+    run(main())
+    assert nothing_held(host)
+
+
 def test_where_one_fails_the_others_end() -> None:
     host = install(max_context=4000)
     ctx = Context().fill("abcdefgh")
