@@ -56,7 +56,7 @@ class Writer:
         self._changed = threading.Condition()
         self._writes: list[Write] = []
         self._after: list[Callable[[], None]] = []  # called on the thread
-        self._stirred = self._urgent = self._closing = False
+        self._stirred = self._urgent = self._closing = self._closed = False
         self._next_try = 0.0  # on the monotonic clock
         self.trouble = ""
         """Why nothing can be written now; empty: it can."""
@@ -71,8 +71,12 @@ class Writer:
         """Writes all or none; whether they survive this process already. Without `then` they do unless the journal is
         full, and are committed within a moment. With it they are not in the journal, which is better for what is
         large, but committed as soon as can be; `then` is called on the loop of the caller when that is done, or could
-        not be done."""
+        not be done. Behind `close` nothing is written."""
         with self._changed:
+            if self._closed:
+                if then is not None:
+                    _on_loop(asyncio.get_running_loop(), then)()
+                return False
             self._writes += writes
             if then is not None:
                 self._after.append(_on_loop(asyncio.get_running_loop(), then))
@@ -100,6 +104,8 @@ class Writer:
         `seconds`."""
         done = threading.Event()
         with self._changed:
+            if self._closed:
+                return
             self._after.append(done.set)
             self._urgent = True
             self._changed.notify_all()
@@ -139,6 +145,7 @@ class Writer:
             writes, self._writes = self._writes, []
             after, self._after = self._after, []
             self._stirred = self._urgent = False
+            self._closed = self._closing
             return writes, after, self._number, self._closing
 
     def _try_to_commit(self, backlog: Backlog, number: int) -> None:

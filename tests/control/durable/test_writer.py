@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import sqlite3
 from pathlib import Path
 
@@ -36,6 +37,18 @@ def test_the_newest_lines_stand_after_a_time_without_writing(tmp_path: Path, mon
     state.inferlets._writer.wait(HANG_SECONDS)
     assert [line.text for line in state.inferlets.lines(number)] == [f"{line}" for line in range(LINES, 2 * LINES)]
     state.close()
+
+
+def test_what_is_put_behind_the_end_is_not_kept_and_nobody_waits_for_it(tmp_path: Path) -> None:
+    async def put(state: State) -> None:
+        done = asyncio.Event()
+        assert not state.inferlets._writer.put(("SELECT 1", ()), then=done.set)
+        await asyncio.wait_for(done.wait(), HANG_SECONDS)
+
+    state = State(tmp_path / "state", 1.0, 1 << 30)
+    state.close()
+    asyncio.run(put(state))
+    assert not state.inferlets._writer.put(("SELECT 1", ()))
 
 
 def test_what_waits_is_bounded_in_number_and_in_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
