@@ -62,6 +62,7 @@ class LinearInVectors : LinearParts<Number, Form> {
     // Whether rows are copied: as interleaved words of factors, since a tile with few registers has none for its rows'
     // addresses, and since rows may be of another format.
     static constexpr bool COPIED = !WITH_PAIRS;
+    static constexpr int MOST_OF_FEW = REGISTERS == 16 ? 4 : std::min(MOST_ROWS, Form::MOST_DIRECT);  // rows of a tile, see `tiles_of`
     static constexpr int64_t CACHED_BYTES = WITH_PAIRS ? 256 << 10 : 16 << 10;  // of a block that is multiplied in place
 
     // Of the copies.
@@ -117,7 +118,8 @@ class LinearInVectors : LinearParts<Number, Form> {
     template <bool ADD>
     void multiply_block(Range rows, const Left& left, Right right, float* sums, char* buffer) const {
         int64_t stride = right.units * UNIT;
-        if (few_) return multiply<Form, COPIED, ADD, true>(form_, left, rows.size(), right, sums, stride);
+        if constexpr (!ADD)
+            if (few_) return multiply<Form, COPIED, false, true, MOST_OF_FEW>(form_, left, rows.size(), right, sums, stride);
         if constexpr (!IS_PLAIN<Form>) right = this->decode(right, buffer);
         multiply<Plain<Factor>, COPIED, ADD>({}, left, rows.size(), right, sums, stride);
     }
