@@ -178,6 +178,17 @@ def test_a_failure_of_pip_is_ours(install: ModuleType, monkeypatch: pytest.Monke
     assert install.main([]) == 1
 
 
+def test_what_servers_import_has_its_bytecode_at_once(
+    install: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert all(importlib.util.find_spec(name) for name in (*install.OF_SERVERS, *install.OF_TESTS))
+    (tmp_path / "imported.py").touch()
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    monkeypatch.setenv("PYTHONDONTWRITEBYTECODE", "1")
+    install.make_bytecode(["imported"])
+    assert list(tmp_path.glob("__pycache__/imported.*"))
+
+
 def test_a_wheel_has_the_examples_and_the_demo_models(tmp_path: Path) -> None:
     pytest.importorskip("setuptools", minversion="77")
     tree = tmp_path / "tree"
