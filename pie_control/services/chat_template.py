@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import json.scanner
 import re
 import time
 from collections.abc import Mapping
@@ -26,6 +27,8 @@ DEFAULT, WITH_TOOLS = "default", "tool_use"
 PROBE = "a text that is shown"
 MOST_PIECES = 1000
 """Most pieces of what a template makes of one message that are looked at."""
+LARGE = 64 << 10
+"""Characters of a JSON text for which no other thread has a turn."""
 RENDER_SECONDS = 2.0  # of the processor
 """After this time a template is given up, at its next piece of text."""
 
@@ -180,15 +183,24 @@ def parse_list(text: str, what: str) -> list[Any]:
     return value
 
 
+class _Decoder(json.JSONDecoder):
+    """Lists and objects are made in Python, so other threads have turns; strings are not."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.scan_once = json.scanner.py_make_scanner(self)  # type: ignore[attr-defined]
+
+
 def _parsed(text: str, what: str) -> Any:
     check_depth(text, what)
     try:
-        value = json.loads(text)
+        value = json.loads(text, cls=None if len(text) <= LARGE else _Decoder)
     except (ValueError, RecursionError) as error:  # such as a number of more digits than Python reads
         raise InvalidArgument(f"{what} is not JSON: {error}") from error
     if "\\ud" in text.lower():
         try:
-            json.dumps(value, ensure_ascii=False).encode()
+            for piece in json.JSONEncoder(ensure_ascii=False).iterencode(value):
+                piece.encode()
         except UnicodeEncodeError:
             raise InvalidArgument(f"{what} has half of a surrogate pair, which is no text: leave it out") from None
     return value

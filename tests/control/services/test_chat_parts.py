@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
 
 from pie_control.errors import InvalidArgument
-from pie_control.services.chat_template import ChatTemplate, Conversation, parse_conversation
+from pie_control.services.chat_template import LARGE, ChatTemplate, Conversation, parse_conversation
 
 PARTS = (
     "{% for m in messages %}[{{ m.role }}"
@@ -56,3 +57,12 @@ def test_half_of_a_surrogate_pair_is_refused(half: str) -> None:
         parse_conversation(f'[{{"role": "user", "content": {half}}}]')
     whole = parse_conversation('[{"role": "user", "content": "\\ud83d\\udc1d \\\\ud83d"}]')
     assert whole.messages[0]["content"] == "\U0001f41d \\ud83d"
+
+
+def test_no_long_text_is_read_in_c_which_gives_other_threads_no_turn(monkeypatch: pytest.MonkeyPatch) -> None:
+    messages: list[Any] = [{"role": "user", "content": 'a "\\ \U0001f600', "more": [None, True, 1, -2.5e3, {}, []]}] * (
+        LARGE // 50
+    )
+    text = json.dumps(messages)
+    monkeypatch.setattr(json, "_default_decoder", None)
+    assert parse_conversation(text).messages == messages
