@@ -43,6 +43,7 @@ from .messages import (
     Launch,
     LaunchChild,
     LinkComponent,
+    LoadCode,
     Logged,
     ModelState,
     NotLaunched,
@@ -109,6 +110,7 @@ class Host:
         self._takers: dict[type, Callable[[Any], None]] = {
             ModelState: self._model_state,
             Compile: self._compile,
+            LoadCode: self._load_code,
             LinkComponent: self._link_component,
             Provide: self._provide,
             Forget: self._forget,
@@ -151,6 +153,9 @@ class Host:
 
     def _compile(self, message: Compile) -> None:
         self._prepare(message.request, self._programs.compile(message.name, message.text))
+
+    def _load_code(self, message: LoadCode) -> None:
+        self._prepare(message.request, self._programs.load(message.program, Path(message.path)))
 
     def _link_component(self, message: LinkComponent) -> None:
         self._prepare(message.request, self._programs.link(message.program, Path(message.path)))

@@ -10,8 +10,9 @@ A life:
 
 1. Control starts the host. The host says `HostReady`; unless the versions are equal, control ends it.
 2. Control says `Welcome`, then a `ModelState` for each model, and again whenever one changes.
-3. Programs: `Compile` asks a host to compile Python, `LinkComponent` to check and link a component; `Prepared`
-   answers. `Provide` or `LinkComponent` comes before the first `Launch` of a program; `Forget` takes it back.
+3. Programs: `Compile` asks a host to compile Python, `LoadCode` to read what came of it, `LinkComponent` to check and
+   link a component; `Prepared` answers. `LoadCode`, `Provide` or `LinkComponent` comes before the first `Launch` of a
+   program; `Forget` takes it back.
 4. An inferlet: `Launch`, then `Started` when it has its first turn, then what it says, in `Said` and `Logged`, and
    `Finished`, the last of all. Control says `Post`, `Room` and `Stop` to it; what arrives after its end is
    dropped. `Finished` always comes from the host, so nothing overtakes it, unless the host is gone: then control ends
@@ -88,6 +89,15 @@ class Compile(Record, frozen=True):
     text: str
 
 
+class LoadCode(Record, frozen=True):
+    """Reads the code of a Python program from a sealed file; answered by a `Prepared`. If that has no error, the
+    program can be launched."""
+
+    request: int
+    program: str  # hash
+    path: str
+
+
 class LinkComponent(Record, frozen=True):
     """Loads a component from the sealed file of its compiled code, checks and links it; answered by a `Prepared`. If
     that has no error, the component can be launched."""
@@ -98,7 +108,7 @@ class LinkComponent(Record, frozen=True):
 
 
 class Provide(Record, frozen=True):
-    """A Python program that can be launched from now on."""
+    """A Python program that can be launched from now on, where the disk does not take its code."""
 
     program: str  # hash
     text: str
@@ -211,6 +221,7 @@ ToHost = (
     Welcome
     | ModelState
     | Compile
+    | LoadCode
     | LinkComponent
     | Provide
     | Forget
@@ -340,7 +351,8 @@ class Confirm(Record, frozen=True):
 
 
 class Prepared(Record, frozen=True):
-    """The answer to `Compile`, with the code, and to `LinkComponent`. `error`: why the program cannot be launched."""
+    """The answer to `Compile`, with the code, to `LoadCode` and to `LinkComponent`. `error`: why the program cannot be
+    launched."""
 
     request: int
     code: str = ""

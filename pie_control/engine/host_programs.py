@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable
 from pathlib import Path
 
-from ..application.messages import Compile, Forget, LinkComponent, Prepared, Provide, ToHost
+from ..application.messages import Compile, Forget, LinkComponent, LoadCode, Prepared, Provide, ToHost
 from ..errors import BadProgram, Overloaded
 
 
@@ -25,6 +25,11 @@ class RemotePrograms:
     def provide(self, program: str, text: str, code: str) -> None:
         """From now on a Python program can be launched there, by its hash. Raises Overloaded if the host has ended."""
         self._tell(Provide(program, text, code))
+
+    async def load(self, program: str, path: Path) -> None:
+        """As `provide`, of the code in a sealed file. Raises BadProgram if it cannot be read, Overloaded if the host
+        ends."""
+        await self._ask(lambda request: LoadCode(request, program, str(path)))
 
     async def link(self, program: str, path: Path) -> None:
         """Checks a component, in a sealed file of compiled code, and links it: from then on it can be launched there.

@@ -7,7 +7,7 @@ import logging
 from base64 import b64encode
 from pathlib import Path
 
-from pie_inference.options.cache_files import find_sealed, read_own_file, write_sealed
+from pie_inference.options.cache_files import find_sealed, write_sealed
 
 from ..errors import UnknownName
 from ..fair_places import FairPlaces
@@ -47,7 +47,7 @@ class ProgramCompiler:
         this takes there. Raises BadProgram, UnknownName if the program is gone, Overloaded if the host ends or the
         program cannot be read now."""
         if program.kind != "component":
-            return await self._bring_python(program, host, await self._content(program, data))
+            return await self._bring_python(program, host, data)
         path = await self._compiled(program, data)
         size = path.stat().st_size
         await host.link(program.hash, path)
@@ -67,23 +67,25 @@ class ProgramCompiler:
             return found
         return await self._native.compile(await self._content(program, data), folder, stem, program.owner)
 
-    async def _bring_python(self, program: Program, host: ProgramHost, data: bytes) -> int:
-        text = await asyncio.to_thread(_package if program.kind == "package" else bytes.decode, data)
-        stem = f"{program.hash}-{self._guest_hash}"
-        code = await asyncio.to_thread(self._try_load_code, stem)
-        if code is None:
+    async def _bring_python(self, program: Program, host: ProgramHost, data: bytes | None) -> int:
+        content = await self._content(program, data)
+        folder, stem = self._store.compiled, f"{program.hash}-{self._guest_hash}"
+        path = await asyncio.to_thread(find_sealed, folder, stem, CODE_SUFFIX)
+        if path is None:
+            text = await asyncio.to_thread(_package if program.kind == "package" else bytes.decode, content)
             async with self._python_places.place(program.owner):
                 code = await host.compile(program.title, text)
-            await asyncio.to_thread(self._keep_code, stem, code)
-        host.provide(program.hash, "", code)  # the code has the sources, too
-        return len(code)
+            path = await asyncio.to_thread(self._keep_code, stem, code)
+            if path is None:
+                host.provide(program.hash, "", code)  # the code has the sources, too
+                return len(code)
+        size = path.stat().st_size
+        await host.load(program.hash, path)
+        return size
 
-    def _try_load_code(self, stem: str) -> str | None:
-        path = find_sealed(self._store.compiled, stem, CODE_SUFFIX)
-        return None if path is None else read_own_file(path).decode()
-
-    def _keep_code(self, stem: str, code: str) -> None:
+    def _keep_code(self, stem: str, code: str) -> Path | None:
         try:
-            write_sealed(code.encode(), self._store.compiled, stem, CODE_SUFFIX)
-        except OSError as error:  # it only saves the next compilation
+            return write_sealed(code.encode(), self._store.compiled, stem, CODE_SUFFIX)
+        except OSError as error:
             log.warning("the code of %s is not kept: %s", stem, error)
+            return None

@@ -10,6 +10,8 @@ import asyncio
 from dataclasses import dataclass
 from pathlib import Path
 
+from pie_inference.options.cache_files import read_own_file
+
 from ...errors import BadProgram, ConfigError
 from ...sandbox import wasi
 from ...sandbox.compiled import crossings
@@ -98,6 +100,13 @@ class HostPrograms:
 
     def provide(self, program: str, text: str, code: str) -> None:
         self._programs[program] = PythonProgram(text, code)
+
+    async def load(self, program: str, path: Path) -> None:
+        try:
+            code = await asyncio.to_thread(read_own_file, path)
+        except OSError as error:
+            raise BadProgram(f"the code of the program cannot be read: {error}") from error
+        self.provide(program, "", code.decode())
 
     async def link(self, program: str, path: Path) -> None:
         try:

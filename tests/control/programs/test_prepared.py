@@ -28,6 +28,7 @@ class NotingHost:
         self.compiled: list[str] = []
         self.linked: list[str] = []
         self.fails: Exception | None = None
+        self.loaded: list[str] = []
         self.may_link = asyncio.Event()
         self.may_link.set()
 
@@ -41,6 +42,10 @@ class NotingHost:
     def provide(self, program: str, text: str, code: str) -> None:
         assert text == "", "the code has all that a launch needs"
         self.programs[program] = code
+
+    async def load(self, program: str, path: Path) -> None:
+        self.loaded.append(program)
+        self.programs[program] = path.read_text()
 
     async def link(self, program: str, path: Path) -> None:
         await self.may_link.wait()
@@ -125,6 +130,7 @@ def test_a_program_comes_to_a_host_when_it_is_launched_there_and_is_compiled_onc
         assert len(world.one.compiled) + len(world.native.compiled) == 1
         assert world.two.compiled == []
         assert world.two.linked == world.one.linked
+        assert world.two.loaded + world.two.linked == [program], "no code goes through this process"
 
     check(body, tmp_path)
 
