@@ -173,7 +173,8 @@ class InferletManager:
             self.end(inferlet, Status.EXCEEDED, f"{used}: does a loop have no end? (--cpu-seconds)")
         elif inferlet.kin.is_family and (over := inferlet.kin.over_its_memory()) is not None:
             held, most = over.family_bytes() >> 20, over.limits.memory_bytes >> 20
-            self.end(inferlet, Status.EXCEEDED, f"i{over.number} and its children hold {held} MiB of {most} MiB")
+            told = f"i{over.number} and its children hold {held} MiB of {most} MiB"
+            self.end(inferlet, Status.EXCEEDED, f"{told}, with messages between them that wait")
         elif self.guest_bytes > self._max_guest_bytes:
             self._make_room(inferlet)
 

@@ -4,14 +4,15 @@ Theory of operation. A child is launched on the host of its parent, by the contr
 registry of inferlets; all else happens on the host. So what a family holds is known there at every moment, and a lost
 host takes it as a whole. A child has the limits of its parent, or narrower ones, and what it holds counts as its
 parent's as well, up to the root: pages and embeds (`resources/quotas.py`), processor time (`processor_time.py`), memory
-(`over_its_memory`). So a family never holds more than an inferlet without children may. A child ends with its parent.
-Its `send` and `receive` lead to the parent, whose client they would be.
+(`over_its_memory`), in which messages between them count that were not received. So a family never holds more than an
+inferlet without children may. A child ends with its parent. Its `send` and `receive` lead to the parent, whose client
+they would be.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import NamedTuple, Protocol
 
 from ...config import InferletLimits
@@ -53,8 +54,11 @@ class ChildEnd(NamedTuple):
 class Child(Source):
     """One that an inferlet has asked for. The parent has it as long as it has the handle."""
 
-    def __init__(self, parent: Waits, number: int, limits: InferletLimits) -> None:
-        """`number`: among those of this parent. `limits`: those of the child."""
+    def __init__(
+        self, parent: Waits, number: int, limits: InferletLimits, hold: Callable[[int], None] = lambda _: None
+    ) -> None:
+        """`number`: among those of this parent. `limits`: those of the child. `hold` hears of bytes of messages that
+        wait to be received; a negative number: they do no more."""
         super().__init__(Mailbox(parent, self._took, OF_CHILD))
         self.number = number
         self.limits = limits
@@ -62,6 +66,7 @@ class Child(Source):
         self.end: ChildEnd | CallError | None = None
         self._parent = parent
         self._early: list[str] = []  # messages to it, before it runs
+        self._hold = hold
         self._pace = Pace()  # of messages to it
         self._taken = 0  # bytes of messages from it
         self._said = 0  # the same, taken or not
@@ -95,11 +100,15 @@ class Child(Source):
                 "that `send` returns before you send more"
             )
         if self.end is None:
-            self._pace.add(byte_size(text) + EVENT_BYTES)
+            self._add(byte_size(text) + EVENT_BYTES)
             if self.inferlet is None:
                 self._early.append(text)
             else:
                 self.inferlet.post(text, PARENT)
+
+    def _add(self, size: int) -> None:
+        self._pace.add(size)
+        self._hold(size)
 
     def when_room(self, future: int, value: object) -> None:
         """The future is done when there is room for further messages to it."""
@@ -115,12 +124,14 @@ class Child(Source):
 
     def _took(self, message: Received) -> None:
         self._taken += message.size
+        self._hold(-message.size)
         if self.inferlet is not None and not self._is_forgotten:
             self.inferlet.took(self._taken)
 
     def forget(self) -> None:
         """The parent wants to hear nothing more of it: what waits for the parent is dropped, and so is what comes."""
         self._is_forgotten = True
+        self._hold(self._taken - self._said)
         self._box.end(Cancelled("the child was dropped"))
         self._box = Mailbox(self._parent, self._took, OF_CHILD)
         if self.inferlet is not None:
@@ -145,12 +156,14 @@ class Child(Source):
 
     def arrived(self, size: int) -> None:
         """It has received messages of this size from its parent."""
-        self._pace.add(-size)
+        self._add(-size)
 
     def says(self, text: str) -> None:
         """A message to its parent."""
-        self._said += byte_size(text) + EVENT_BYTES
+        size = byte_size(text) + EVENT_BYTES
+        self._said += size
         if not self._is_forgotten:
+            self._hold(size)
             self._box.put(text)
         elif self.inferlet is not None:
             self.inferlet.took(self._said)
@@ -160,7 +173,7 @@ class Child(Source):
         self.inferlet = None
         self._early.clear()
         self.end = end if isinstance(end, CallError) else ChildEnd(_as_json(end))
-        self._pace.add(-self._pace.bytes)
+        self._add(-self._pace.bytes)
         self._box.end()
         self._answer()
 
@@ -178,13 +191,25 @@ def _as_json(end: Ended) -> str:
 class Kin:
     """What an inferlet is to others: whose child, and who its children are."""
 
-    __slots__ = ("_asked", "_waiting", "below", "children", "depth", "limits", "memory_bytes", "number", "parent")
+    __slots__ = (
+        "_asked",
+        "_waiting",
+        "below",
+        "children",
+        "depth",
+        "limits",
+        "mail",
+        "memory_bytes",
+        "number",
+        "parent",
+    )
 
     def __init__(self, number: int, limits: InferletLimits, parent: Kin | None) -> None:
         self.number = number
         self.parent = parent
         self.limits = limits
         self.memory_bytes = 0  # by which the process grew in its turns
+        self.mail = 0  # bytes of messages between it and its children that were not received
         self.depth: int = 0 if parent is None else parent.depth + 1
         self.children: dict[int, Kin] = {}  # that run, by number of the inferlet
         self.below = 0  # descendants that run or were asked for
@@ -214,7 +239,7 @@ class Kin:
         for kin in self.lineage():
             kin.below += 1
         self._asked += 1
-        child = self._waiting[self._asked] = Child(parent, self._asked, limits)
+        child = self._waiting[self._asked] = Child(parent, self._asked, limits, self.hold)
         return child
 
     def launched(self, number: int) -> Child | None:
@@ -255,14 +280,18 @@ class Kin:
         """The process has grown by so many bytes in its turns."""
         self.memory_bytes += size
 
+    def hold(self, size: int) -> None:
+        """Further bytes of messages between it and its children wait; a negative number: they do no more."""
+        self.mail += size
+
     def family_bytes(self) -> int:
         """The memory of itself and of those below it."""
-        return self.memory_bytes + sum(child.family_bytes() for child in self.children.values())
+        return self.memory_bytes + self.mail + sum(child.family_bytes() for child in self.children.values())
 
     @property
     def is_family(self) -> bool:
         """Whether it has others above or below it. The memory of one that has not is bounded by the sandbox alone."""
-        return self.parent is not None or bool(self.children)
+        return self.parent is not None or bool(self.children) or self.mail > 0
 
     def over_its_memory(self) -> Kin | None:
         """The one of the lineage that holds more than it may, together with those below it."""
