@@ -13,14 +13,17 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, field
 from inspect import isawaitable
+from typing import Any
 
 from inferlet_sdk import traits
 from inferlet_sdk.addresses import Embeds
-from inferlet_sdk.errors import Cancelled, Exhausted, InvalidState, QuotaExceeded
+from inferlet_sdk.errors import Cancelled, Exhausted, InvalidState, PieError, QuotaExceeded
+from inferlet_sdk.futures import HostFuture
 from inferlet_sdk.generation.sampling import Sampler
 from inferlet_sdk.generation.scoring import logprobs_at
-from inferlet_sdk.generation.token_source import NOTHING, Pieces
+from inferlet_sdk.generation.token_source import NOTHING, Pieces, until_done
 from inferlet_sdk.grammars.guide import Guide
 from inferlet_sdk.sequences.sequence import TokenSequence
 from inferlet_sdk.sharing.prefixes import share_prefix
@@ -59,6 +62,17 @@ class PromptLookup:
         return ()
 
 
+@dataclass
+class _Step:
+    """A draft that was run. A wait for what comes of it that is cancelled leaves it to the next one: the sampler has
+    drawn for it."""
+
+    draft: list[int]
+    outputs: Embeds
+    checks: Sequence[HostFuture[Any]]  # one of `verify`, or a sample at each output
+    tokens: list[int] = field(default_factory=list)  # what of the draft is right, and the token behind it, once known
+
+
 class DraftedTokens:
     """Tokens by drafts; a source as those in token_source.py."""
 
@@ -80,6 +94,7 @@ class DraftedTokens:
         self._logprobs = logprobs
         self._guide = guide
         self._start = len(sequence.tokens)
+        self._step: _Step | None = None  # that waits, or was not taken
         self._closed = False
         if sampler.looks_back:
             raise ValueError("draft: a sampler with penalties cannot check a draft: leave one of them out")
@@ -95,16 +110,18 @@ class DraftedTokens:
             return forced
         if not sequence.tokens:
             raise InvalidState("the context is empty: `fill` it before generating")
-        await share_prefix(sequence)
-        if sequence.output_of != len(sequence.tokens):
-            sequence.rewind_last()
-        draft, masks = self._allowed(await self._guess(min(left - 1, MOST_DRAFTED)))
-        tokens, outputs = await self._check(draft, masks)
+        if self._step is None:
+            await share_prefix(sequence)
+            if sequence.output_of != len(sequence.tokens):
+                sequence.rewind_last()
+            self._step = self._run_draft(*self._allowed(await self._guess(min(left - 1, MOST_DRAFTED))))
+        tokens, outputs = await self._chosen(self._step), self._step.outputs
         end = next((place + 1 for place, token in enumerate(tokens) if token in self._stop), len(tokens))
         logprobs: Sequence[TokenLogprobs] = ()
         if self._logprobs is not None:
             logprobs = await logprobs_at(sequence.queue, outputs[:end], tokens[:end], self._logprobs)
             self._check_open()
+        self._step = None
         texts = [traits.push_tokens(self._detokenizer, [token]) for token in tokens[:end]]
         if self._guide is None or end == left or tokens[end - 1] in self._stop:
             return Pieces(tokens[:end], texts, logprobs)
@@ -146,9 +163,8 @@ class DraftedTokens:
             self._check_open()
         return [] if guess is None else token_list(guess, "draft")[:most]
 
-    async def _check(self, draft: list[int], masks: Sequence[bytes]) -> tuple[list[int], Embeds]:
-        """What of the draft is right, and the token behind it; with the outputs that chose them, and others. Keys of
-        the rest are dropped. `masks`: what may come at each output, or none."""
+    def _run_draft(self, draft: list[int], masks: Sequence[bytes]) -> _Step:
+        """Runs a draft, and asks what of it is right. `masks`: what may come at each output, or none."""
         sequence = self._sequence
         length = len(sequence.tokens)
         sequence.compute(length - 1, ())
@@ -163,10 +179,26 @@ class DraftedTokens:
         if tokens:
             self._run(tokens, inputs, outputs[-len(tokens) :])
         sequence.output_of = 0
-        verified = await self._verified(draft, outputs, masks)
-        self._check_open()
-        sequence.rewind(length + verified.accepted)
-        return [*draft[: verified.accepted], verified.token], outputs
+        if not masks:
+            return _Step(draft, outputs, [traits.verify(sequence.queue, outputs, draft, self._handle)])
+        places = range(len(masks))
+        checks = [traits.sample(sequence.queue, outputs[n : n + 1], self._handle, (), masks[n]) for n in places]
+        return _Step(draft, outputs, checks)
+
+    async def _chosen(self, step: _Step) -> list[int]:
+        """What of the draft is right, and the token behind it. Keys of the rest are dropped."""
+        if not step.tokens:
+            for one in step.checks:
+                await until_done(one.number)
+                self._check_open()
+            try:
+                values = [one.result() for one in step.checks]
+            except PieError:
+                self._give_up()
+                raise
+            step.tokens = _right(step.draft, values)
+        self._sequence.rewind(len(self._sequence.tokens) + len(step.tokens) - 1)
+        return step.tokens
 
     def _run(self, tokens: Sequence[int], inputs: Embeds, outputs: Embeds) -> None:
         try:
@@ -177,34 +209,30 @@ class DraftedTokens:
             self._sequence.hold_state()  # it lets the one at the beginning go
             self._sequence.run(tokens, inputs, outputs, draft=True)
 
-    async def _verified(self, draft: list[int], outputs: Embeds, masks: Sequence[bytes]) -> Verified:
-        """How much of the draft the sampler would have chosen, and the token behind it."""
-        queue = self._sequence.queue
-        if not masks:
-            return await traits.verify(queue, outputs, draft, self._handle)
-        samples = [
-            traits.sample(queue, outputs[place : place + 1], self._handle, (), mask) for place, mask in enumerate(masks)
-        ]
-        try:
-            chosen = [await one for one in samples]
-        finally:
-            for one in samples:
-                one.cancel()  # unless it was taken
-        accepted = next((n for n, token in enumerate(draft) if chosen[n] != token), len(draft))
-        return Verified(accepted, chosen[accepted])
+    def _give_up(self) -> None:
+        """Forgets the step that is under way."""
+        step, self._step = self._step, None
+        for one in step.checks if step is not None else ():
+            one.cancel()  # unless it was taken
 
     def _check_open(self) -> None:
         if self._closed:
             raise Cancelled("the generation was ended while it waited for a token")
 
-    def cancel(self) -> None:
-        """Nothing is under way between two steps but keys that `close` drops."""
-
     def close(self) -> None:
         """Gives everything back. The sequence has keys of its tokens only."""
         self._closed = True
+        self._give_up()
         sequence = self._sequence
         if not sequence.closed:
             sequence.rewind(len(sequence.tokens))
             traits.dealloc_emb(sequence.queue, self._embeds)
         self._sampler.give(self._handle)
+
+
+def _right(draft: list[int], values: Sequence[Any]) -> list[int]:
+    """What of a draft is right, and the token behind it, by what its checks gave."""
+    if isinstance(values[0], Verified):
+        return [*draft[: values[0].accepted], values[0].token]
+    accepted = next((n for n, token in enumerate(draft) if values[n] != token), len(draft))
+    return [*draft[:accepted], values[accepted]]

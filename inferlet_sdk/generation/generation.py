@@ -18,7 +18,7 @@ from inferlet_sdk.generation.decode_run import Following
 from inferlet_sdk.generation.drafting import Draft, DraftedTokens
 from inferlet_sdk.generation.sampling import DistSampler, Sampler
 from inferlet_sdk.generation.stopping import StopConditions, StopRules, StopString, TextFilter, holds, stop_strings
-from inferlet_sdk.generation.token_source import RunTokenSource, TokenSource, token_source
+from inferlet_sdk.generation.token_source import Pieces, RunTokenSource, TokenSource, token_source
 from inferlet_sdk.grammars.guide import Guide
 from inferlet_sdk.sequences.sequence import TokenSequence
 from inferlet_sdk.sharing.prefixes import share_prefix
@@ -82,6 +82,9 @@ class Generation:
         self._takes_all = self._filter is None and not rules.predicates and len(rules.tokens) <= MOST_STOPS
         self._source: TokenSource | DraftedTokens | None = None
         self._detokenizer = 0
+        self._holds_state = not sequence.info.state_pages
+        self._given: Pieces | None = None  # what has come behind a token at which a condition failed
+        self._unsent = ""  # text up to that token
         self.stop_reason = None
 
     def __del__(self) -> None:
@@ -160,12 +163,13 @@ class Generation:
                 if self._left <= 0 or self._source is None:  # there may be no room from the start
                     piece = self._finish("length")
                 else:
-                    if self._sequence.info.state_pages and len(self._sequence.tokens) == self._start:
+                    if not self._holds_state:
                         await self._hold_state()
-                    new = await self._source.next(self._left, self._held)
+                    new = self._given or await self._source.next(self._left, self._held)
+                    self._given = None
                     del self._logprobs[self._taken :]  # of tokens that a condition which failed has not let in
                     self._logprobs += new.logprobs
-                    piece = self._take_in(new.tokens, new.texts)
+                    piece = self._take_in(new)
                     if new.complete and self.stop_reason is None:
                         piece += self._finish("stop")
                 if piece:
@@ -182,6 +186,7 @@ class Generation:
         await share_prefix(self._sequence)
         self._sequence.flush()
         self._sequence.hold_state()
+        self._holds_state = True
 
     def _begin(self) -> None:
         self._sequence.begin()
@@ -212,20 +217,20 @@ class Generation:
         """Text that was not emitted, because it may be the beginning of a stop string."""
         return self._filter.text[self._filter.released :] if self._filter is not None else ""
 
-    def _take_in(self, tokens: Sequence[int], texts: Sequence[str]) -> str:
-        """Takes tokens into the context, in order, up to the one that ends the generation; returns the text to emit."""
-        if self._takes_all and self._rules.tokens.isdisjoint(tokens[:-1]):  # a grammar may force a stop token
-            return self._take_all(tokens, texts)
-        piece = ""
-        try:
-            for token, text in zip(tokens, texts, strict=True):
-                piece += self._accept(token, text)
-                if self.stop_reason is not None:
-                    break
-        except BaseException:  # a condition of the program failed: nobody sees the tokens after this one
-            if self._source is not None:
-                self._source.cancel()
-            raise
+    def _take_in(self, new: Pieces) -> str:
+        """Takes tokens into the context, in order, up to the one that ends the generation; returns the text to emit.
+        Where a condition of the program fails, that text and the tokens behind wait for the next time."""
+        if self._takes_all and self._rules.tokens.isdisjoint(new.tokens[:-1]):  # a grammar may force a stop token
+            return self._take_all(new.tokens, new.texts)
+        for place, (token, text) in enumerate(zip(new.tokens, new.texts, strict=True), 1):
+            try:
+                self._accept(token, text)
+            except BaseException:
+                self._given = new.behind(place)
+                raise
+            if self.stop_reason is not None:
+                break
+        piece, self._unsent = self._unsent, ""
         return piece
 
     def _take_all(self, tokens: Sequence[int], texts: Sequence[str]) -> str:
@@ -239,28 +244,28 @@ class Generation:
             return piece + self._finish("stop", left_out=len(tokens) - count)
         return piece if self._left else piece + self._finish("length")
 
-    def _accept(self, token: int, piece: str) -> str:
-        """Takes a token into the context, and the text that it completes; returns the text to emit, if any."""
+    def _accept(self, token: int, piece: str) -> None:
+        """Takes a token into the context, and the text that it completes."""
         stops = token in self._rules.tokens
         if stops and not self._rules.include_stop:
-            return self._finish("stop", left_out=1)
+            self._unsent = self._finish("stop", left_out=1)
+            return
         self._sequence.tokens.append(token)
         self._left -= 1
         if self._filter is not None:
             piece = self._filter.push(piece)
-            if self._filter.cut is not None:
-                return piece + self._finish("stop")
-        if stops:
-            return piece + self._finish("stop")
-        if self._rules.predicates and any(holds(predicate, self) for predicate in self._rules.predicates):
-            return piece + self._finish("stop")
-        return piece if self._left else piece + self._finish("length")
+            stops = stops or self._filter.cut is not None
+        self._unsent += piece
+        if stops or any(holds(predicate, self) for predicate in self._rules.predicates):
+            self._unsent = self._finish("stop")
+        elif not self._left:
+            self._unsent = self._finish("length")
 
     def _finish(self, reason: str, left_out: int = 0) -> str:
-        """Ends the generation; returns the text that was held back. `left_out`: stop tokens that the context has not
+        """Ends the generation; returns the text that was not emitted. `left_out`: stop tokens that the context has not
         taken."""
         self.sampled = self._logprobs[: self._taken + left_out]
-        rest = self._filter.rest() if self._filter is not None else ""
+        rest = self._unsent + (self._filter.rest() if self._filter is not None else "")
         self.stop_reason = reason
         self._tokens = self._sequence.tokens[self._start :]
         if self._source is None:

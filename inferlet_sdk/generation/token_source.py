@@ -42,11 +42,15 @@ class Pieces(NamedTuple):
     """The scores of each token, if they were asked for."""
     complete: bool = False
 
+    def behind(self, place: int) -> Pieces:
+        """Those behind the first `place` tokens."""
+        return Pieces(self.tokens[place:], self.texts[place:], self.logprobs[place:], self.complete)
+
 
 NOTHING = Pieces((), ())
 
 
-async def _until_done(number: int) -> None:
+async def until_done(number: int) -> None:
     """Waits, unless the call that takes the value may suspend the whole guest."""
     loop = loop_with_others()
     if loop is not None:
@@ -118,7 +122,7 @@ class RunTokenSource:
                 await self._issue(left, held)
             run = self._run
             assert run is not None
-            await _until_done(run.number)
+            await until_done(run.number)
             if self._run is not run:
                 raise Cancelled(_ENDED)
             try:
@@ -202,7 +206,7 @@ class SampledTokens:
             if not self._sequence.computed:
                 await share_prefix(self._sequence)
             number = self._current = self._current or self._issue()
-            await _until_done(number)
+            await until_done(number)
             if self._current != number:
                 raise Cancelled(_ENDED)
             pieces = self._take(number)
@@ -298,9 +302,6 @@ class ChosenTokens:
         if self._closed:
             raise Cancelled(_ENDED)
         return Pieces((token,), (traits.push_tokens(self._detokenizer, [token]),), logprobs)
-
-    def cancel(self) -> None:
-        """Nothing is under way between two tokens."""
 
     def close(self) -> None:
         self._closed = True

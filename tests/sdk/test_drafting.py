@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import functools
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
@@ -98,6 +99,35 @@ def test_drafted_tokens_have_the_same_log_probabilities(stop: str, alternatives:
         found.append((generation.tokens, scores))
     assert found[0] == found[1]
     assert [len(one.alternatives) for one in generation.logprobs] == [alternatives] * len(generation.tokens) != []
+
+
+@pytest.mark.parametrize("options", [{}, {"logprobs": 1}, {"regex": "[a-z]{20}"}])
+@pytest.mark.parametrize("turns", [1, 400])
+def test_a_seeded_text_goes_on_where_a_wait_for_it_was_cancelled(turns: int, options: dict[str, Any]) -> None:
+    def tokens(cancels: int) -> list[int]:
+        host = install()
+
+        async def main() -> list[int]:
+            ctx = Context().fill(PROMPT)
+            draft = knowing(plain("none", 60), 7)
+            generation = ctx.generate(20, stop=IgnoreStopTokens(), sampler=Sampler(seed=5), draft=draft, **options)
+            await anext(generation)
+            for _ in range(cancels):
+                task = asyncio.ensure_future(anext(generation, ""))
+                await asyncio.sleep(0)
+                host.settle(turns)
+                task.cancel()
+                await asyncio.gather(task, return_exceptions=True)
+            await generation.whole()
+            ctx.close()
+            return generation.tokens
+
+        found = run(main())
+        assert nothing_held(host)
+        return found
+
+    plain("none", 60)
+    assert tokens(cancels=3) == tokens(cancels=0)
 
 
 def test_all_is_given_back_however_it_ends() -> None:

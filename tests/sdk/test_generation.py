@@ -255,8 +255,30 @@ def test_a_condition_that_fails_loses_no_token() -> None:
     generation = ctx.generate(max_tokens=10, stop=[ALL, StopWhen(condition)])
     with pytest.raises(ValueError, match="no"):
         list(generation)
-    assert len(list(generation)) >= 2
+    assert "abc" + "".join(generation) == ctx.text, "nor its text"
     assert list(ctx.tokens)[3:] == expected([97, 98, 99], 10)
+
+
+@pytest.mark.parametrize("draft", [None, lambda tokens: [97, 98, 99]])
+@pytest.mark.parametrize("tokens_at_once", [1, 5])
+def test_a_condition_that_fails_loses_no_draw_of_a_seed(tokens_at_once: int, draft: Any) -> None:
+    def tokens(failures: list[int]) -> list[int]:
+        host = install()
+        host.tokens_at_once = tokens_at_once
+
+        def condition(generation: Any) -> bool:
+            if len(generation.tokens) in failures:
+                raise ValueError(failures.pop())
+            return False
+
+        ctx = Context().fill("abc")
+        generation = ctx.generate(12, stop=[ALL, StopWhen(condition)], sampler=Sampler(seed=5), draft=draft)
+        while generation.stop_reason is None:
+            with suppress(ValueError):
+                list(generation)
+        return list(ctx.tokens)
+
+    assert tokens(failures=[12, 6, 2]) == tokens(failures=[])
 
 
 # ---- what happens in the middle of a run ----
