@@ -14,6 +14,7 @@ from inferlet_sdk.errors import RequestFailed, call
 from inferlet_sdk.event_loop import wait_for, waited_for
 from inferlet_sdk.futures import HostFuture
 from inferlet_sdk.texts import json_text as written
+from inferlet_sdk.texts import shown
 from inferlet_sdk.traits.arguments import number, whole, wrong
 from inferlet_sdk.traits.arguments import text as checked_text
 from inferlet_sdk.traits.outside.blobs import Blob
@@ -120,8 +121,8 @@ class Response:
         _, _, charset = self.headers.get("content-type", "").partition("charset=")
         name = charset.split(";")[0].strip(" \"'")
         try:
-            "".encode(name or "utf-8")
-        except LookupError:
+            b" ".decode(name or "utf-8", "replace")
+        except (LookupError, ValueError):  # there is none of this name, or it is none for texts of others
             return "utf-8"
         return name or "utf-8"
 
@@ -284,7 +285,7 @@ def http_request(
         _with_params(url, params),
         json_text.dumps(pairs),
         base64.b64encode(body).decode(),
-        json_text.dumps(options),
+        written(options),
     )
     return HostFuture(future, _take_response)
 
@@ -301,7 +302,7 @@ def _body(json: Any, text: str | None, data: Any) -> tuple[bytes, str | None, di
     if text is not None:
         return checked_text(text, "text").encode(), "text/plain; charset=utf-8", {}
     if isinstance(data, Mapping):
-        return urlencode(data).encode(), "application/x-www-form-urlencoded", {}
+        return _encoded(data, "data").encode(), "application/x-www-form-urlencoded", {}
     if isinstance(data, Blob):
         return b"", None, {"blob": data.handle}
     if data is not None and not isinstance(data, bytes | bytearray):
@@ -327,4 +328,13 @@ def _with_params(url: str, params: Mapping[str, Any] | None) -> str:
     if not isinstance(params, Mapping):
         raise wrong("params", "a mapping of names to values", params)
     url, sharp, fragment = url.partition("#")
-    return f"{url}{'&' if '?' in url else '?'}{urlencode(params, doseq=True)}{sharp}{fragment}"
+    return f"{url}{'&' if '?' in url else '?'}{_encoded(params, 'params')}{sharp}{fragment}"
+
+
+def _encoded(values: Mapping[str, Any], name: str) -> str:
+    """As URLs and forms have it: a list gives its name several times."""
+    try:
+        return urlencode(values, doseq=True)
+    except UnicodeEncodeError as error:
+        told = shown(error.object)
+        raise ValueError(f"{name}: {told} has half of a surrogate pair, which is no text") from None
