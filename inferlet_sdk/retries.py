@@ -56,7 +56,8 @@ async def retry(
             if attempt == times:
                 error.add_note(f"retry: tried {times} times" if times > 1 else "retry: tried once")
                 raise
-        await asyncio.sleep(min(seconds * factor ** (attempt - 1), LONGEST_PAUSE))
+        await asyncio.sleep(min(seconds, LONGEST_PAUSE))
+        seconds *= factor
     raise AssertionError("it is given or raised")
 
 

@@ -104,3 +104,10 @@ def test_requests() -> None:
     with pytest.raises(RequestFailed, match="no route"):
         run(ask())
     assert len(host.web.asked) == 2
+
+
+def test_a_pause_that_grows_and_grows_is_a_minute(pauses: list[float]) -> None:
+    install()
+    assert run(retry(Failing(*[RequestFailed("no")] * 1200), times=2000)) == "done"
+    assert len(pauses) == 1200
+    assert pauses[-1] == 60
