@@ -123,6 +123,10 @@ class FilledContext:
             if not isinstance(content, Sequence):
                 raise wrong("content", "the text of the message, or a list of parts", content)
             new: list[Mapping[str, Any]] = [{"role": messages, "content": content}]
+        elif content is not None:
+            raise TypeError("content: it goes with the role of one message; a list of messages has the contents of all")
+        elif isinstance(messages, Mapping) or not isinstance(messages, Iterable):
+            raise wrong("messages", "a role and its content, or a list of messages", messages)
         else:
             new = list(messages)
         self._conversation.add(self._settled("fill_chat"), new, tools, add_generation_prompt, reply, variables)

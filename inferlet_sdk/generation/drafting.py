@@ -27,7 +27,7 @@ from inferlet_sdk.generation.token_source import NOTHING, Pieces, until_done
 from inferlet_sdk.grammars.guide import Guide
 from inferlet_sdk.sequences.sequence import TokenSequence
 from inferlet_sdk.sharing.prefixes import share_prefix
-from inferlet_sdk.traits.arguments import LARGEST_U32
+from inferlet_sdk.traits.arguments import LARGEST_U32, whole, wrong
 from inferlet_sdk.traits.arguments import tokens as token_list
 from inferlet_sdk.traits.fused import Verified
 from inferlet_sdk.traits.runs import TokenLogprobs
@@ -46,8 +46,8 @@ class PromptLookup:
 
     def __init__(self, match: int = 3, length: int = 8) -> None:
         """At most `length` tokens behind the last place where the last `match` tokens, or fewer, stand."""
-        self.match = match
-        self.length = length
+        self.match = whole(match, "match", least=1)
+        self.length = whole(length, "length", least=1)
 
     def __call__(self, tokens: Sequence[int]) -> Sequence[int]:
         data = array("I", tokens)
@@ -96,6 +96,8 @@ class DraftedTokens:
         self._start = len(sequence.tokens)
         self._step: _Step | None = None  # that waits, or was not taken
         self._closed = False
+        if not callable(draft):
+            raise wrong("draft", "a function of the tokens so far, such as `PromptLookup()`", draft)
         if sampler.looks_back:
             raise ValueError("draft: a sampler with penalties cannot check a draft: leave one of them out")
         self._embeds = traits.alloc_emb(sequence.queue, 1)

@@ -75,7 +75,7 @@ class StopRegex:
 
     def __init__(self, pattern: str, hold: int = 0, flags: int = 0) -> None:
         self._pattern = re.compile(pattern, flags)
-        self._hold = hold
+        self._hold = whole(hold, "hold")
 
     def find(self, text: str, start: int) -> tuple[int, int] | None:
         match = self._pattern.search(text)

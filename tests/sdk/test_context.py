@@ -19,6 +19,7 @@ from inferlet_sdk import (
     InvalidArgument,
     InvalidState,
     MaxTokens,
+    PromptLookup,
     QuotaExceeded,
     Sampler,
     StopRegex,
@@ -178,6 +179,12 @@ def test_no_half_of_a_character_is_left_before_a_stop_string(text: str, stop: An
     assert len(generation.logprobs) <= len(generation.tokens)
 
 
+def test_a_regular_expression_holds_back_no_negative_number_of_characters() -> None:
+    """It lost a character of each piece."""
+    with pytest.raises(ValueError, match="hold: -1 is not between 0"):
+        StopRegex("x", hold=-1)
+
+
 def test_text_that_may_become_a_stop_string_is_held_back() -> None:
     install(next_token=saying("a.b..c...", after=2))
     pieces = list(Context().fill("ab").generate(stop="..."))  # tokens are "a" "." "b" ".." "c" ".." "."
@@ -205,6 +212,11 @@ MISUSES: list[tuple[Any, str]] = [
     (lambda ctx: Context.join(FIVE), "parts: give a list of contexts, not int 5"),
     (lambda ctx: Context.join([ctx, FIVE]), r"parts\[1\]: give a Context, not int 5"),
     (lambda ctx: run(ctx.best_of(2, 2, sampler=Sampler(seed=LETTER))), "seed: give a whole number, not str 'a'"),
+    (lambda ctx: StopRegex("b", hold=LETTER), "hold: give a whole number, not str 'a'"),
+    (lambda ctx: PromptLookup(LETTER), "match: give a whole number, not str 'a'"),
+    (lambda ctx: list(ctx.generate(draft=FIVE)), "draft: give a function of the tokens so far, .* not int 5"),
+    (lambda ctx: ctx.fill_chat(FIVE), "messages: give a role and its content, or a list of messages, not int 5"),
+    (lambda ctx: ctx.fill_chat([user("a")], "b"), "content: it goes with the role of one message"),
 ]
 
 
