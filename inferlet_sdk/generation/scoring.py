@@ -68,7 +68,11 @@ async def _append_chunk(
     queue, output, embeds = sequence.queue, Embeds((sequence.output_embed, 1)), Embeds(())
     if run:
         embeds = traits.alloc_emb(queue, 2 * run)
-        sequence.run(tokens[:run], embeds[:run], embeds[run:])
+        try:
+            sequence.run(tokens[:run], embeds[:run], embeds[run:])
+        except BaseException:
+            traits.dealloc_emb(queue, embeds)
+            raise
     outputs, scored = embeds[run:], tokens[1 : run + 1]
     asked = _Asked(queue, alternatives)
     asked.ask(output, tokens[:1])

@@ -94,9 +94,11 @@ async def _mean(sequence: TokenSequence, dimensions: int, normalize: bool) -> ar
         part = tokens[start : start + most]
         embeds = traits.alloc_emb(sequence.queue, 2 * len(part))
         outputs = embeds[len(part) :]
-        sequence.run(part, embeds[: len(part)], outputs)
-        future = traits.get_embedding(sequence.queue, outputs, "mean", dimensions, normalize=False)
-        traits.dealloc_emb(sequence.queue, embeds)
+        try:
+            sequence.run(part, embeds[: len(part)], outputs)
+            future = traits.get_embedding(sequence.queue, outputs, "mean", dimensions, normalize=False)
+        finally:
+            traits.dealloc_emb(sequence.queue, embeds)
         total = [sum_ + len(part) * number for sum_, number in zip(total, await future, strict=True)]
     length = sqrt(sum(number * number for number in total)) if normalize else len(tokens)
     return array("f", (number / (length or 1) for number in total))

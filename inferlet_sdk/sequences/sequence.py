@@ -244,8 +244,10 @@ class TokenSequence:
         while self.computed < end:
             inputs = self._alloc_inputs(min(end - self.computed, MAX_CHUNK))
             stop = self.computed + len(inputs)
-            self.run(self.tokens[self.computed : stop], inputs, Embeds(output_embeds if stop == end else ()))
-            traits.dealloc_emb(self.queue, inputs)
+            try:
+                self.run(self.tokens[self.computed : stop], inputs, Embeds(output_embeds if stop == end else ()))
+            finally:
+                traits.dealloc_emb(self.queue, inputs)
 
     def _alloc_inputs(self, count: int) -> Embeds:
         """At most `count` embeds, or as many as there are when those of the chunks before have come back."""

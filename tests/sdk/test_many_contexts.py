@@ -11,7 +11,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from inferlet_sdk import Context, Exhausted, IgnoreStopTokens, InvalidState, QuotaExceeded, gather, traits
+from inferlet_sdk import (
+    Context,
+    Exhausted,
+    IgnoreStopTokens,
+    InvalidArgument,
+    InvalidState,
+    QuotaExceeded,
+    embed,
+    gather,
+    traits,
+)
 from inferlet_sdk.dropped import _dropped, give_back
 from inferlet_sdk.event_loop import run
 from inferlet_sdk.sequences.queues import KEPT_QUEUES
@@ -43,6 +53,19 @@ def test_idle_contexts_hold_no_queues_and_no_embeds() -> None:
     assert held() == (0, 0, 0)
     assert len(contexts[0]) == 3  # tokenizing needs a queue, any
     assert traits.usage().queues == 1
+
+
+@pytest.mark.parametrize("pooling", ["last", "mean"])
+def test_tokens_that_cannot_run_leave_no_embeds(pooling: str) -> None:
+    host = install()
+    tokens = [97] * 40 + [10**6]
+    with pytest.raises(InvalidArgument, match="1000000"), Context().fill(tokens) as ctx:
+        run(ctx.sample())
+    with pytest.raises(InvalidArgument, match="1000000"), Context().fill("a") as ctx:
+        run(ctx.score(tokens * 2))
+    with pytest.raises(InvalidArgument, match="1000000"):
+        run(embed([tokens], pooling=pooling))
+    assert nothing_held(host)
 
 
 def test_a_thousand_forks_generate_at_once() -> None:
