@@ -12,6 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 import wasmtime
 
 from ..wit import WitPackage
+from . import wasi
 from .module import HEADER, INITIALIZE, MEMORY, POST_RUN, REALLOC, RUN, CoreImport, CoreModule, read_module
 from .types import Type, quoted
 
@@ -22,6 +23,7 @@ MODULE_SECTION = b"\1"
 def encode(data: bytes, package: WitPackage) -> bytes:
     """The component of our world that a core module makes. Imports and exports have the names that wit-bindgen gives
     them. Raises LinkError: what is wrong with the module, and what to do."""
+    package = wasi.beside(package)
     module = read_module(data, package)
     text = bytes(wasmtime.wat2wasm(_component(module, package)))
     before, empty, after = text.partition(MODULE_SECTION + _size(HEADER) + HEADER)
@@ -113,8 +115,12 @@ def _interface(
         result = each.function.result.written(named)
         result = f"(result {result})" if result else ""
         items.append(f"(export {quoted(each.name)} (func {parameters} {result}))")
-    full = quoted(f"{package.name}/{interface}@{version}")
-    return f"(import {full} (instance ${interface} {' '.join(items)}))"
+    return f"(import {_full(interface, version, package)} (instance ${interface} {' '.join(items)}))"
+
+
+def _full(interface: str, version: str, package: WitPackage) -> str:
+    """The name of an interface as components import it. One of WASI has it already."""
+    return quoted(interface if interface in wasi.INTERFACES else f"{package.name}/{interface}@{version}")
 
 
 def _shim(imports: Sequence[CoreImport]) -> Iterator[str]:
@@ -133,7 +139,7 @@ def _shim(imports: Sequence[CoreImport]) -> Iterator[str]:
 def _given(module: CoreModule, package: WitPackage) -> Iterator[str]:
     """What the module is instantiated with: functions of the shim."""
     for interface in dict.fromkeys(each.interface for each in module.imports):
-        yield f"(with {quoted(f'{package.name}/{interface}@{module.version}')} (instance"
+        yield f"(with {_full(interface, module.version, package)} (instance"
         for place, each in enumerate(module.imports):
             if each.interface == interface:
                 yield f'(export {quoted(each.name)} (func $shim "{place}"))'

@@ -12,6 +12,7 @@ from ..components import check_memories
 from ..contract import numbers, series
 from ..engine import LinkError, new_engine
 from ..wit import WitPackage
+from . import wasi
 from .types import CoreType, Function, read_function
 
 HEADER = b"\0asm\1\0\0\0"
@@ -64,18 +65,22 @@ def read_module(data: bytes, package: WitPackage) -> CoreModule:
 
 
 def _imports(given: Sequence[tuple[str, str, object]], package: WitPackage) -> tuple[str, tuple[CoreImport, ...]]:
-    foreign = [(module, name) for module, name, _ in given if not module.startswith(package.name + "/")]
+    foreign = [
+        (module, name)
+        for module, name, _ in given
+        if not module.startswith(package.name + "/") and (module, name) not in wasi.SIGNATURES
+    ]
     if foreign:
         raise LinkError(_foreign(foreign, package))
     found: dict[CoreImport, None] = {}
     versions: set[str] = set()
     for module, name, kind in given:
         interface, _, version = module.removeprefix(package.name + "/").partition("@")
-        versions.add(version)
-        if series(version) != series(package.version) or numbers(version) > numbers(package.version):
-            raise LinkError(
-                f"imports {module}, and this is version {package.version}: build it with the WIT files of that"
-            )
+        if module in wasi.INTERFACES:
+            interface = module
+        else:
+            _check_version(module, version, package)
+            versions.add(version)
         signature = package.signatures.get((interface, name))
         if signature is None or interface not in package.world:
             raise LinkError(
@@ -93,6 +98,11 @@ def _imports(given: Sequence[tuple[str, str, object]], package: WitPackage) -> t
     return versions.pop() if versions else package.version, tuple(found)
 
 
+def _check_version(module: str, version: str, package: WitPackage) -> None:
+    if series(version) != series(package.version) or numbers(version) > numbers(package.version):
+        raise LinkError(f"imports {module}, and this is version {package.version}: build it with the WIT files of that")
+
+
 def _foreign(imports: Sequence[tuple[str, str]], package: WitPackage) -> str:
     """What a module imports that no inferlet may, and what to do about it."""
     named = ", ".join(f"{module}.{name}" for module, name in imports[:MOST_NAMED])
@@ -101,7 +111,8 @@ def _foreign(imports: Sequence[tuple[str, str]], package: WitPackage) -> str:
     if any(module.startswith("wasi") for module in modules):
         advice = (
             "these are of an operating system; build it for wasm32-unknown-unknown, or without the standard "
-            "library (wasm32-freestanding)"
+            f"library (wasm32-freestanding). Of WASI {wasi.VERSION} there are `now` of both clocks, and "
+            "`get-random-u64`"
         )
     elif any(module.startswith("__wbindgen") for module in modules):
         advice = "these are for browsers; build it without wasm-bindgen"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from pathlib import Path
 from typing import Any
 
@@ -127,6 +128,32 @@ def test_a_built_component_runs(guest_cache: Path, tmp_path: Path) -> None:
     asyncio.run(check())
 
 
+CLOCKS = f"""
+  {imports("wasi:clocks/monotonic-clock@0.2.0", "now", "(func $since (result i64))")}
+  {imports("wasi:clocks/wall-clock@0.2.0", "now", "(func $now (param i32))")}
+  {imports("wasi:random/random@0.2.0", "get-random-u64", "(func $random (result i64))")}
+  {MEMORY} {REALLOC} (func (export "run") (result i32) (local $before i64)
+    (local.set $before (call $since))
+    (if (i64.eqz (i64.sub (call $random) (call $random))) (then unreachable))
+    (if (i64.lt_u (call $since) (local.get $before)) (then unreachable))
+    (call $now (i32.const 256))
+    (if (i64.lt_u (i64.load (i32.const 256)) (i64.const {int(time.time())})) (then unreachable))
+    (if (i32.gt_u (i32.load (i32.const 264)) (i32.const 999999999)) (then unreachable))
+    (i32.const 64))"""
+
+
+def test_a_module_may_ask_clocks_and_for_random_numbers(guest_cache: Path) -> None:
+    async def check() -> tuple[Ended, list[str]]:
+        async with (
+            started(guest_cache, InProcessClient(FakeModel()), warm_pool=0) as server,
+            asyncio.timeout(HANG_SECONDS),
+        ):
+            return await end_of(server, encode(module(CLOCKS), PACKAGE))
+
+    ended, _ = asyncio.run(check())
+    assert (ended.status, ended.error) == ("finished", None)
+
+
 WRONG = {
     "is a component already: run or upload it as it is": bytes(wasmtime.wat2wasm("(component)")),
     "is no WebAssembly module": b"int main() {}",
@@ -143,6 +170,9 @@ WRONG = {
     ),
     r"imports wasi_snapshot_preview1.fd_write: .* build it for wasm32-unknown-unknown": module(
         imports("wasi_snapshot_preview1", "fd_write") + MEMORY + RUN
+    ),
+    "imports wasi:clocks/wall-clock@0.2.0.resolution: .* Of WASI 0.2.0 there are `now`": module(
+        imports("wasi:clocks/wall-clock@0.2.0", "resolution") + MEMORY + RUN
     ),
     "imports env.abort: give `--use abort=`": module(imports("env", "abort") + MEMORY + RUN),
     "imports env.sin: these are undefined in the program": module(imports("env", "sin") + MEMORY + RUN),
