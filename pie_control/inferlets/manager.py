@@ -48,6 +48,8 @@ WARM_UNTIL = 3 / 4
 """Share of the memory for guests up to which some are made ahead."""
 ABORTED = "`unreachable`"
 """What the message of a trap says if a guest has ended itself."""
+TOO_LARGE = "exceeds memory limits"
+"""What wasmtime says of a guest that begins with more memory than it may have."""
 PAUSED = "more of its budget of processor time"
 """What those wait for that could run, and are paused."""
 MOST_TOLD = 4096
@@ -284,11 +286,13 @@ class InferletManager:
 def _with_reason(inferlet: Inferlet, error: str | None) -> str | None:
     """An error with what a guest that aborts has logged before, as the Rust crate does when a program panics; or else
     with what may have been the reason."""
+    most = inferlet.limits.memory_bytes >> 20
+    if error is not None and TOO_LARGE in error:
+        return f"{error}: the program has a memory of more than {most} MiB, its limit; link it with a smaller one"
     if error is None or ABORTED not in error:
         return error
     if inferlet.last_error:
         return f"{cut(inferlet.last_error, MOST_TOLD)}\n{error}"
-    most = inferlet.limits.memory_bytes >> 20
     return f"{error}\nthe program has ended itself: by exit or abort, or as it wanted more memory than {most} MiB"
 
 
