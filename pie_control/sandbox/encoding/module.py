@@ -26,6 +26,8 @@ EXPORTS = {
     POST_RUN: CoreType(("i32",), ()),
     INITIALIZE: CoreType((), ()),
 }
+_FEATURE = re.compile(r"not enabled|must be enabled|disabled|without the \S+ feature")
+"""What wasmtime says of a module that needs what its settings exclude."""
 MOST_NAMED = 5
 """Imports that a message names."""
 
@@ -58,7 +60,12 @@ def read_module(data: bytes, package: WitPackage) -> CoreModule:
     try:
         module = wasmtime.Module(new_engine(), data)
     except wasmtime.WasmtimeError as error:
-        raise LinkError(f"is no valid WebAssembly module; build it anew: {_first_line(error)}") from None
+        reason = _first_line(error)
+        if _FEATURE.search(reason):
+            raise LinkError(
+                f"needs a part of WebAssembly that inferlets do not have; build it without: {reason}"
+            ) from None
+        raise LinkError(f"is no valid WebAssembly module; build it anew: {reason}") from None
     check_memories(data)
     version, imports = _imports([(each.module, each.name or "", each.type) for each in module.imports], package)
     return CoreModule(version, imports, _exports({each.name: each.type for each in module.exports}, bool(imports)))
@@ -116,6 +123,8 @@ def _foreign(imports: Sequence[tuple[str, str]], package: WitPackage) -> str:
         )
     elif any(module.startswith("__wbindgen") for module in modules):
         advice = "these are for browsers; build it without wasm-bindgen"
+    elif any(module.startswith("GOT.") for module in modules):
+        advice = "these are of a dynamic library: link it as a program, without `-shared` and `-fPIC`"
     elif ("env", "abort") in imports:
         advice = "give `--use abort=` to AssemblyScript's compiler"
     elif "env" in modules:

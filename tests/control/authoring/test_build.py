@@ -124,6 +124,9 @@ def test_a_built_component_runs(guest_cache: Path, tmp_path: Path) -> None:
             ended, messages = await end_of(server, encode(module(early), PACKAGE))
             assert (ended.status, messages) == ("failed", [])
             assert "export it as `_initialize`" in (ended.error or "")
+            large = f'(memory (export "memory") 65536) {RUN}'
+            ended, _ = await end_of(server, encode(module(large), PACKAGE))
+            assert "the program has a memory of more than 256 MiB, its limit" in (ended.error or "")
 
     asyncio.run(check())
 
@@ -158,6 +161,18 @@ WRONG = {
     "is a component already: run or upload it as it is": bytes(wasmtime.wat2wasm("(component)")),
     "is no WebAssembly module": b"int main() {}",
     "is no valid WebAssembly module; build it anew: unexpected end": module(MEMORY + RUN)[:-3],
+    "needs a part of WebAssembly that inferlets do not have; build it without: .* gc": module(
+        f"(type (struct)) {MEMORY} {RUN}"
+    ),
+    "needs a part .*; build it without: threads must be enabled": module(
+        f'(memory (export "memory") 1 2 shared) {RUN}'
+    ),
+    "needs a part .*; build it without: .*threads support is not enabled": module(
+        f"{MEMORY} {RUN} (func (drop (i32.atomic.load (i32.const 0))))"
+    ),
+    "imports GOT.mem.x: these are of a dynamic library: link it as a program": module(
+        imports("GOT.mem", "x", "(global (mut i32))") + MEMORY + RUN
+    ),
     "exports no function `run`": module(MEMORY),
     "exports no memory of 32 bits": module(RUN),
     "has 2 memories, and an inferlet gets one: build it as one module": module(MEMORY + "(memory 1)" + RUN),
