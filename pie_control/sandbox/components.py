@@ -20,11 +20,17 @@ __all__ = [
     "imported_functions",
     "load_compiled",
     "signature",
+    "sized",
+    "without_code",
 ]
 
 WASI = "wasi:"
 MEMORIES = 5
 """The number of the section of a module that has its memories."""
+CODE, CUSTOM = 10, 0
+"""Numbers of the section that has the functions, and of those that have names and the like."""
+TRAP = bytes((3, 0, 0, 0x0B))
+"""A function that traps: its size, no variables, `unreachable`, its end."""
 INNER = (1, 4)
 """Numbers of the sections of a component that have a module, or a component."""
 
@@ -105,6 +111,31 @@ def check_memories(data: bytes) -> None:
             f"has {found} memories, and an inferlet gets one: build it as one module with one memory "
             "(`wasm-opt --multi-memory-lowering` makes one of several)"
         )
+
+
+def without_code(data: bytes) -> bytes:
+    """A valid module with functions that all trap: its imports and exports are the same, and it is compiled in no
+    time."""
+    whole, place, found = memoryview(data), 8, bytearray(data[:8])
+    while place < len(whole):
+        size, start = _number(whole, place + 1)
+        end = start + size
+        if whole[place] == CODE:
+            count, bodies = _number(whole, start)
+            found += bytes([CODE]) + sized(bytes(whole[start:bodies]) + TRAP * count)
+        elif whole[place] != CUSTOM:
+            found += whole[place:end]
+        place = end
+    return bytes(found)
+
+
+def sized(content: bytes) -> bytes:
+    """The content behind its size in LEB128."""
+    size, digits = len(content), bytearray()
+    while size > 127:
+        digits.append(size & 127 | 128)
+        size >>= 7
+    return bytes([*digits, size]) + content
 
 
 def _number(data: memoryview, place: int) -> tuple[int, int]:

@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import wasmtime
 
+from ..components import sized
 from ..wit import WitPackage
 from . import wasi
 from .module import HEADER, INITIALIZE, MEMORY, POST_RUN, REALLOC, RUN, CoreImport, CoreModule, read_module
@@ -26,18 +27,9 @@ def encode(data: bytes, package: WitPackage) -> bytes:
     package = wasi.beside(package)
     module = read_module(data, package)
     text = bytes(wasmtime.wat2wasm(_component(module, package)))
-    before, empty, after = text.partition(MODULE_SECTION + _size(HEADER) + HEADER)
+    before, empty, after = text.partition(MODULE_SECTION + sized(HEADER))
     assert empty, "the text has an empty module, which comes first"
-    return before + MODULE_SECTION + _size(data) + data + after
-
-
-def _size(content: bytes) -> bytes:
-    """The size in LEB128."""
-    size, digits = len(content), bytearray()
-    while size > 127:
-        digits.append(size & 127 | 128)
-        size >>= 7
-    return bytes([*digits, size])
+    return before + MODULE_SECTION + sized(data) + after
 
 
 def _component(module: CoreModule, package: WitPackage) -> str:

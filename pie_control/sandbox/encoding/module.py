@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import wasmtime
 
-from ..components import check_memories
+from ..components import check_memories, without_code
 from ..contract import numbers, series
 from ..engine import LinkError, new_engine
 from ..wit import WitPackage
@@ -57,8 +57,10 @@ def read_module(data: bytes, package: WitPackage) -> CoreModule:
         raise LinkError("is a component already: run or upload it as it is")
     if not data.startswith(HEADER):
         raise LinkError("is no WebAssembly module: give a .wasm file that a compiler made for wasm32-unknown-unknown")
+    engine = new_engine()
     try:
-        module = wasmtime.Module(new_engine(), data)
+        wasmtime.Module.validate(engine, data)
+        module = wasmtime.Module(engine, without_code(data))
     except wasmtime.WasmtimeError as error:
         reason = _first_line(error)
         if _FEATURE.search(reason):
