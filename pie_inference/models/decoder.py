@@ -95,14 +95,23 @@ def plain_decoder(
 
 
 def load_embedding(config: ModelConfig, weights: WeightLoader, root: str = ROOT) -> TokenEmbedding:
-    """Loads ROOT.embed_tokens."""
-    return TokenEmbedding(weights, f"{root}.embed_tokens", config.vocab_size, config.hidden_size)
+    """Loads ROOT.embed_tokens, or the output head if they are tied and the checkpoint has that alone."""
+    return TokenEmbedding(weights, _table(config, weights, root), config.vocab_size, config.hidden_size)
 
 
 def load_head(config: ModelConfig, weights: WeightLoader, root: str = ROOT) -> LanguageHead:
     """Loads the output head, or the embedding again if they are tied. As in transformers, they are not if the
     checkpoint has both, with different numbers, whatever its config.json says."""
-    table, own = f"{root}.embed_tokens", next((name for name in HEADS if f"{name}.weight" in weights), None)
+    table, own = _table(config, weights, root), _own_head(weights)
     if config.tie_embeddings and not (own and weights.differ(f"{own}.weight", f"{table}.weight")):
         own = table
     return LanguageHead(weights, own or HEADS[0], config.vocab_size, config.hidden_size)
+
+
+def _table(config: ModelConfig, weights: WeightLoader, root: str) -> str:
+    table, head = f"{root}.embed_tokens", _own_head(weights)
+    return head if head and config.tie_embeddings and f"{table}.weight" not in weights else table
+
+
+def _own_head(weights: WeightLoader) -> str | None:
+    return next((name for name in HEADS if f"{name}.weight" in weights), None)

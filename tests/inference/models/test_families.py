@@ -120,6 +120,15 @@ def test_a_head_beside_the_table_is_used_though_the_config_ties_them(code: str, 
     assert_close(result, oracle.expected(tokens))
 
 
+@pytest.mark.parametrize("code", ["own", "transformers"])
+def test_a_tied_table_may_be_stored_as_the_head_alone(code: str, tmp_path: Path) -> None:
+    reference = save_reference(tmp_path, "Qwen2ForCausalLM", tie_word_embeddings=True)
+    tensors = load_file(tmp_path / "model.safetensors")
+    tensors["lm_head.weight"] = tensors.pop("model.embed_tokens.weight")
+    save_file(tensors, tmp_path / "model.safetensors")
+    assert_decodes(Oracle(tmp_path, reference, model_code=code), 20, 2)
+
+
 def test_long_factors_beyond_the_first_context(tmp_path: Path) -> None:
     """transformers uses them for a text that is longer, as this one is."""
     architecture, settings = FAMILIES["phi3 partly rotated"]

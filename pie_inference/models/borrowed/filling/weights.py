@@ -70,6 +70,9 @@ class Renamed:
         }
         self._assign(table)
         tied: Mapping[str, str] = getattr(model, "all_tied_weights_keys", {})
+        for one, other in tied.items():
+            if one in self._renamed and other not in self:  # the checkpoint has it under this name alone
+                self._renamed[other] = self._renamed.pop(one)
         self._check(tied)
         self.tied = {one: other for one, other in tied.items() if not self._differ(one, other)}
         """Parameters that are another one, by their names: that one's."""
