@@ -3,6 +3,7 @@
 InferenceError
 ├── ConfigError        the operator's fault: a wrong option of the worker
 ├── CheckpointError    the operator's fault: a model folder that is unreadable, incomplete or not supported
+│   └── NotOfFamily    a value that Pie's own code of a family does not support; transformers' code may
 ├── KernelsUnavailable nobody's fault: this machine cannot compile or run the CPU kernels; torch serves instead
 ├── AdapterError       the operator's fault: an adapter that is unreadable, or does not fit the model or the memory
 ├── BatchError         the control layer's fault: a command that breaks the protocol; answered with `Failure`
@@ -32,6 +33,10 @@ class AdapterError(InferenceError):
 
 class BatchError(InferenceError):
     """A command that breaks the protocol. It fails; the other commands of its batch run."""
+
+
+class NotOfFamily(CheckpointError):
+    """A value of config.json that Pie's own code of a family does not support, and transformers' code may."""
 
 
 class KernelsUnavailable(InferenceError):

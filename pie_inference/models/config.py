@@ -12,7 +12,7 @@ from typing import Any, Self
 
 from ..attention.interface import AttentionSpec
 from ..device.ranks import Ranks, share
-from ..errors import CheckpointError
+from ..errors import CheckpointError, NotOfFamily
 from ..layers.rotary import RopeConfig
 from ..layers.shape import AttentionShape
 from ..ops.interface import Activation
@@ -177,10 +177,10 @@ def read_kv_heads(config: ConfigJson) -> int:
 
 
 def read_activation(config: ConfigJson, key: str, default: str = "silu") -> Activation:
-    """The activation that `key` names. Raises CheckpointError for an unknown one."""
+    """The activation that `key` names. Raises NotOfFamily for an unknown one."""
     name = config.text(key, default)
     if name not in ACTIVATIONS:
-        raise CheckpointError(f"config.json: {key} {name!r} is not supported, only {', '.join(ACTIVATIONS)}")
+        raise NotOfFamily(f"config.json: {key} {name!r} is not supported, only {', '.join(ACTIVATIONS)}")
     return ACTIVATIONS[name]
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
-from ..errors import CheckpointError
+from ..errors import CheckpointError, NotOfFamily
 from ..layers.rotary import frequencies
 from ..loading.weights import WeightLoader
 from .borrowed.config import BorrowedConfig, read_borrowed
@@ -75,7 +75,8 @@ def read_architecture(
     """The configuration of an architecture, for sequences of up to `max_context` tokens if that is given. `code`:
     `WorkerOptions.model_code`. What is found out about transformers' code is kept in `cache_dir`.
 
-    Raises CheckpointError for an unknown architecture, naming the known ones, and for values that are not supported.
+    A value that only transformers' code supports is left to it. Raises CheckpointError for an unknown architecture,
+    naming the known ones, and for values that are not supported.
     """
     names = _architectures(config)
     check_values(config)
@@ -89,7 +90,15 @@ def read_architecture(
     if code == "transformers" or not known:
         return _borrowed(config, names, cache_dir).serving(max_context)
     family, name = FAMILIES[known[0]], known[0]
-    model: ModelConfig = family.read(ConfigJson({**config, "architecture": name})).serving(max_context)
+    try:
+        model: ModelConfig = family.read(ConfigJson({**config, "architecture": name})).serving(max_context)
+    except NotOfFamily as error:
+        if code == "own":
+            raise
+        try:
+            return _borrowed(config, [name], cache_dir).serving(max_context)
+        except CheckpointError:
+            raise error from None
     for rope in model.distinct_ropes:
         frequencies(rope)  # raises if its parameters make no sense
     return model

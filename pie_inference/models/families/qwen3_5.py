@@ -12,7 +12,7 @@ from typing import Any
 
 from ...attention.interface import AttentionSpec
 from ...device.ranks import Ranks
-from ...errors import CheckpointError
+from ...errors import CheckpointError, NotOfFamily
 from ...layers.gated_attention import GatedAttention
 from ...layers.gated_delta import DeltaBlocks, DeltaShape, GatedDelta, separate_blocks
 from ...layers.mlp import FeedForward, GatedMlp
@@ -62,7 +62,7 @@ def read(config: ConfigJson) -> Qwen35Config:
 def hybrid_fields(config: ConfigJson) -> dict[str, Any]:
     """The fields that say which layers have attention and which a state."""
     if config.text("hidden_act", "silu") not in ("silu", "swish"):
-        raise CheckpointError(f"config.json: hidden_act {config.text('hidden_act')!r} is not supported, only silu")
+        raise NotOfFamily(f"config.json: hidden_act {config.text('hidden_act')!r} is not supported, only silu")
     attends = tuple(kind == "full_attention" for kind in layer_types(config))
     spec = AttentionSpec(config.whole("head_dim") ** -0.5)
     return {"attention": (spec,) * attends.count(True), "delta": read_delta(config), "attends": attends}
