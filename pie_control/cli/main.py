@@ -7,9 +7,9 @@ import os
 import sys
 from collections.abc import Sequence
 
-from pie_control.errors import InferletEnded, PieError
+from pie_control.errors import ConfigError, InferletEnded, PieError
 
-from .terminal import write_line
+from .terminal import prepare_streams, write_line
 
 FAILED = 1
 MISUSED = 2
@@ -17,6 +17,12 @@ INTERRUPTED = 130
 BROKEN_PIPE = 141
 CONTEXT = 20
 """Characters that are shown on both sides of one that cannot be sent."""
+HOMELESS = "Could not determine home directory."
+"""What pathlib says where there is no HOME, or no such user."""
+UNKNOWN_HOME = (
+    "the home folder for which ~ stands is not known: set HOME, or name the cache folder, the state folder and others "
+    "by whole paths (--cache-dir, --state)"
+)
 
 
 EPILOG = """exit codes: 0 success, 1 the inferlet failed, 2 wrong use or no server, 130 interrupted
@@ -91,7 +97,9 @@ def _split(arguments: Sequence[str]) -> tuple[Sequence[str], bool, Sequence[str]
 def main(arguments: Sequence[str] | None = None) -> int:
     """Entry point; returns the exit code."""
     try:
+        prepare_streams()
         options = parse(sys.argv[1:] if arguments is None else arguments)
+        _check_folder()
         code: int = options.execute(options)
         sys.stdout.flush()
         return code
@@ -107,9 +115,28 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         return INTERRUPTED
     except BrokenPipeError:
-        # Nobody reads our output any more; the interpreter must not complain when it flushes at exit.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _drop_output()
         return BROKEN_PIPE
+    except OSError as error:  # a full disk, for example
+        _drop_output()
+        return _complain(f"the system refuses this: {error}", MISUSED)
+    except RuntimeError as error:
+        if str(error) != HOMELESS:
+            raise
+        return _complain(UNKNOWN_HOME, MISUSED)
+
+
+def _check_folder() -> None:
+    """Raises ConfigError where nothing could start: torch needs a folder that is there."""
+    try:
+        os.getcwd()
+    except FileNotFoundError:
+        raise ConfigError("the folder that you are in was removed: change to another one (cd)") from None
+
+
+def _drop_output() -> None:
+    """Nobody takes our output any more; the interpreter must not complain when it flushes at exit."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _complain(message: str, code: int) -> int:

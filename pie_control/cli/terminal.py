@@ -6,7 +6,9 @@ terminal they are shown as escapes (`\\x1b`); a file or a pipe gets the text as 
 
 from __future__ import annotations
 
+import io
 import logging
+import os
 import shutil
 import sys
 from typing import TextIO
@@ -34,6 +36,16 @@ def one_line(text: str) -> str:
 def harmless(text: str) -> str:
     """The text with all control characters but newline and tab as escapes."""
     return text if text.isprintable() else text.replace("\r\n", "\n").translate(_ESCAPES_OF_TEXT)
+
+
+def prepare_streams() -> None:
+    """A stream that was closed before the start (`pie list >&-`) leads nowhere from now on. Characters that the
+    encoding of stdout lacks become escapes; text that is no UTF-8 stays an error."""
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(os.devnull, mode))  # noqa: SIM115  for as long as the process lives
+    if isinstance(sys.stdout, io.TextIOWrapper) and sys.stdout.encoding.lower() != "utf-8":
+        sys.stdout.reconfigure(errors="backslashreplace")
 
 
 def write(text: str, stream: TextIO | None = None) -> None:

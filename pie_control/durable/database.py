@@ -110,14 +110,15 @@ statement ends with its line."""
 
 
 def default_state_dir() -> Path:
-    """Where `pie serve` keeps its state unless an option says otherwise."""
-    return Path(os.environ.get("XDG_STATE_HOME") or "~/.local/state").expanduser() / "pie"
+    """Where `pie serve` keeps its state unless an option says otherwise. It may begin with ~: where the home folder is
+    not known, a server that has another one needs none."""
+    return Path(os.environ.get("XDG_STATE_HOME") or "~/.local/state") / "pie"
 
 
 def state_folder(given: str | None) -> Path:
     """The folder that a command means which names it, or not."""
     named = given or os.environ.get("PIE_STATE")
-    return Path(named).expanduser() if named else default_state_dir()
+    return Path(named or default_state_dir()).expanduser()
 
 
 def own_folder(folder: Path) -> Path:

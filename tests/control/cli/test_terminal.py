@@ -5,6 +5,9 @@ from __future__ import annotations
 import ast
 import io
 import logging
+import os
+import re
+import subprocess
 import sys
 import unicodedata
 from collections.abc import Callable, Iterator
@@ -20,8 +23,9 @@ from pie_control.cli import interrupts
 from pie_control.cli.commands import run as run_command
 from pie_control.cli.commands import serve
 from pie_control.cli.main import main
-from pie_control.cli.terminal import HarmlessFormatter, harmless, one_line, write
+from pie_control.cli.terminal import HarmlessFormatter, harmless, one_line, prepare_streams, write
 from pie_control.client import SyncClient
+from pie_control.durable.database import default_state_dir
 from pie_control.errors import UnknownName
 from pie_control.inferlets.events import Ended, Message
 from pie_control.processes.status_line import CLEAR, StatusLine
@@ -212,3 +216,44 @@ def test_nothing_in_the_command_line_prints_in_another_way() -> None:
 def test_the_servers_log_is_harmless() -> None:
     record = logging.LogRecord("x", logging.WARNING, "", 0, "of %s", (RUDE,), None)
     assert HarmlessFormatter("pie: %(message)s").format(record) == f"pie: of {SHOWN}"
+
+
+# ---- streams and folders that are missing ----------------------------------------------------------------------------
+
+
+def pie(script: str, tmp_path: Path) -> tuple[int, str]:
+    """The exit code of a shell script, in which $PIE is the command, and what it says on stderr."""
+    environment = {**os.environ, "PIE": f"{sys.executable} -m pie_control.cli", "PYTHONPATH": str(ROOT)}
+    done = subprocess.run(["sh", "-c", script], cwd=tmp_path, env=environment, capture_output=True, text=True)
+    return done.returncode, done.stderr
+
+
+def test_streams_that_are_closed_lead_nowhere(tmp_path: Path) -> None:
+    assert pie("$PIE completion fish <&- >&-", tmp_path) == (0, "")
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="Linux only")
+def test_output_that_the_disk_does_not_take_is_told(tmp_path: Path) -> None:
+    code, said = pie("$PIE completion fish > /dev/full", tmp_path)
+    assert code == 2
+    assert re.fullmatch(r"pie: the system refuses this: .*No space left on device\n", said)
+
+
+def test_a_folder_that_was_removed_is_told(tmp_path: Path) -> None:
+    code, said = pie("mkdir gone; cd gone; rmdir ../gone; $PIE list", tmp_path)
+    assert code == 2
+    assert said.startswith("pie: the folder that you are in was removed")
+
+
+def test_an_unknown_home_folder_is_told(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    assert main(["serve", "--model", "~no_such_user/model"]) == 2
+    assert "home folder" in capsys.readouterr().err
+    monkeypatch.setattr(Path, "expanduser", lambda self: pytest.fail(f"{self} is not needed"))
+    default_state_dir()
+
+
+def test_characters_that_a_terminal_lacks_are_escapes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(written := io.BytesIO(), "ascii"))
+    prepare_streams()
+    write("Gr\u00fc\u00dfe")
+    assert written.getvalue() == rb"Gr\xfc\xdfe"
