@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import keyword
+import shutil
 import sys
 from pathlib import Path
 
@@ -101,9 +102,13 @@ def make(name: str, parent: Path, language: str = "python") -> Path:
         raise BadRequest(f"{folder} is there already: take another name, or remove it") from None
     except OSError as error:
         raise BadRequest(f"cannot make {folder}: {error.strerror}") from None
-    for file, text in (_crate(name) if language == "rust" else _python(name)).items():
-        (folder / file).parent.mkdir(exist_ok=True)
-        (folder / file).write_text(text, "utf-8")
+    try:
+        for file, text in (_crate(name) if language == "rust" else _python(name)).items():
+            (folder / file).parent.mkdir(exist_ok=True)
+            (folder / file).write_text(text, "utf-8")
+    except OSError as error:
+        shutil.rmtree(folder, ignore_errors=True)
+        raise BadRequest(f"cannot make {folder}: {error.strerror}") from None
     return folder
 
 

@@ -153,9 +153,12 @@ def hold(folder: Path) -> BufferedRandom:
             raise ConfigError(
                 f"another server (process {holder}) uses the state folder {folder}: stop it, or {_OTHERWISE}"
             ) from None
-    file.truncate(0)
-    file.write(f"{os.getpid()}\n".encode())
-    file.flush()
+    try:
+        os.ftruncate(file.fileno(), 0)
+        os.pwrite(file.fileno(), f"{os.getpid()}\n".encode(), 0)
+    except OSError as error:
+        file.close()
+        raise unusable(folder / "lock", error) from None
     return file
 
 

@@ -12,6 +12,7 @@ import inferlet_sdk.testing
 from pie_control.authoring.new import make
 from pie_control.cli.main import main
 from pie_control.errors import BadRequest
+from tests.helpers.full_disk import full_disk
 from tests.helpers.tree import ROOT
 
 
@@ -46,6 +47,12 @@ def test_what_new_makes_passes_its_test(
 def test_names_that_cannot_be_are_refused(name: str, tmp_path: Path) -> None:
     with pytest.raises(BadRequest, match="cannot be called"):
         make(name, tmp_path)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_what_the_disk_has_no_room_for_leaves_nothing(tmp_path: Path) -> None:
+    with full_disk(), pytest.raises(BadRequest, match=r"cannot make .*story: "):
+        make("story", tmp_path)
     assert list(tmp_path.iterdir()) == []
 
 

@@ -22,6 +22,7 @@ from pie_control.durable.commits import Write
 from pie_control.durable.inferlets import LINES, LOST, NUMBERS, InferletRecord, KeptLine
 from pie_control.durable.state import State
 from pie_control.errors import ConfigError, StateUnavailable
+from tests.helpers.full_disk import full_disk
 from tests.helpers.guard import HANG_SECONDS
 
 ENDED = InferletRecord(1, "alice", "ab" * 32, "story", 2, "i7", 1000.0, "finished", 1001.0, 0.5, '"done"', None)
@@ -374,6 +375,12 @@ def test_a_folder_has_one_server(folder: Path) -> None:
     with pytest.raises(ConfigError, match=f"another server \\(process {os.getpid()}\\) uses the state folder"):
         opened(folder)
     state.close()
+    opened(folder).close()
+
+
+def test_a_full_disk_at_the_start_is_told(folder: Path) -> None:
+    with full_disk(), pytest.raises(ConfigError, match=r"lock cannot be used: .*choose another one by --state"):
+        opened(folder)
     opened(folder).close()
 
 
