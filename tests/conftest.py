@@ -12,6 +12,7 @@ import gc
 import os
 import sys
 from collections.abc import Generator, Iterator
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -27,6 +28,7 @@ from tests.helpers import tiers
 from tests.helpers.fast_guard import guarded
 from tests.helpers.fork_server import STARTERS, ForkServers
 from tests.helpers.kernels import ISAS
+from tests.helpers.tree import ROOT
 
 if TYPE_CHECKING:
     from pie_inference.cpu_kernels.library import Library
@@ -50,6 +52,18 @@ def pytest_configure(config: pytest.Config) -> None:
     os.environ["PIE_STATE"] = "none"  # what `pie serve` keeps would be the user's, and one server's at a time
     config.addinivalue_line("markers", "fast: needs no process, server or sandbox. Set by tests/helpers/tiers.py")
     config.addinivalue_line("markers", "whole: only `make test-all` has time for it. Set by tests/helpers/tiers.py")
+
+
+def pytest_sessionstart(session: pytest.Session) -> None:
+    """Of processes that run tests beside each other, each first imports a share of the files, whose bytecode it makes
+    for all. In the order of collection each would make that of all files, which is half of the work."""
+    if "PYTEST_XDIST_WORKER" not in os.environ or session.config.getoption("--tier") == "fast":
+        return
+    number, count = int(os.environ["PYTEST_XDIST_WORKER"][2:]), int(os.environ["PYTEST_XDIST_WORKER_COUNT"])
+    files = sorted(file for each in session.config.args for file in Path(each).resolve().rglob("test_*.py"))
+    for file in files[len(files) * number // count : len(files) * (number + 1) // count]:
+        with contextlib.suppress(Exception, pytest.skip.Exception):  # collecting tells of it
+            import_module(".".join(file.relative_to(ROOT).with_suffix("").parts))
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
