@@ -50,7 +50,6 @@ def pytest_configure(config: pytest.Config) -> None:
     os.environ["XDG_CACHE_HOME"] = str(cache_folder(config).parent)
     gc.disable()  # until all tests are collected
     os.environ["PIE_STATE"] = "none"  # what `pie serve` keeps would be the user's, and one server's at a time
-    config.addinivalue_line("markers", "fast: needs no process, server or sandbox. Set by tests/helpers/tiers.py")
     config.addinivalue_line("markers", "whole: only `make test-all` has time for it. Set by tests/helpers/tiers.py")
 
 
@@ -93,13 +92,13 @@ def pytest_collection_finish() -> None:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_setup(item: pytest.Item) -> Generator[None, None, None]:
-    with guarded() if item.get_closest_marker("fast") else contextlib.nullcontext():
+    with guarded() if tiers.is_fast(item) else contextlib.nullcontext():
         return (yield)
 
 
 @pytest.hookimpl(wrapper=True)
 def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> Generator[None, object, object]:
-    with guarded() if pyfuncitem.get_closest_marker("fast") else contextlib.nullcontext():
+    with guarded() if tiers.is_fast(pyfuncitem) else contextlib.nullcontext():
         return (yield)
 
 

@@ -271,28 +271,31 @@ def has_fast_tests(path: Path) -> bool:
 
 
 WHOLE = pytest.mark.whole
-FAST = pytest.mark.fast
+
+
+def is_fast(item: pytest.Item) -> bool:
+    """Whether a test needs no process, server or sandbox. Looked up where it is asked for: of `make test`, each process
+    runs a part of the tests alone."""
+    return isinstance(item, pytest.Function) and not heavy_uses(item.path, _defined_as(item))
+
+
+def _defined_as(item: pytest.Function) -> str:
+    return item.cls.__name__ if item.cls else item.originalname
 
 
 def mark(items: Iterable[pytest.Item]) -> None:
-    """Marks tests as `fast`, or as `whole`: a part of a corpus for which `make test` has no time.
-
-    Of the tests that run a benchmark, the first one of each file is not `whole`.
-    """
+    """Marks as `whole` what runs a benchmark, but the first of each file: `make test` has no time for them."""
     have_run: set[Path] = set()
     for item in items:
-        if not isinstance(item, pytest.Function):
+        if item.path.parent != BENCHMARK_RUN[0].parent or not isinstance(item, pytest.Function):
             continue
-        test = item.cls.__name__ if item.cls else item.originalname
-        if not heavy_uses(item.path, test):
-            item.add_marker(FAST)
-        elif runs_a_benchmark(item.path, test):
+        if runs_a_benchmark(item.path, _defined_as(item)):
             item.add_marker(WHOLE) if item.path in have_run else have_run.add(item.path)
 
 
 def is_in(tier: str, item: pytest.Item) -> bool:
     whole = item.get_closest_marker("whole") is not None
-    return tier == "all" or not (whole or (tier == "fast" and item.get_closest_marker("fast") is None))
+    return tier == "all" or not (whole or (tier == "fast" and not is_fast(item)))
 
 
 def corpus(values: Iterable[Value], kind: Callable[[Value], Hashable]) -> list[Any]:
