@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
 import json
-from collections.abc import Callable
+import subprocess
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
 from safetensors.torch import save_file
 
+from pie_control.cli import inspection
 from pie_control.cli.main import main
 from pie_inference.amounts import amount
 from pie_inference.config import WorkerConfig
 from pie_inference.errors import CheckpointError
+from pie_inference.inspection import __main__ as inspecting
 from pie_inference.inspection import measure as measuring
 from pie_inference.inspection import rates
 from pie_inference.inspection.checkup import check_up
@@ -29,6 +35,18 @@ from testing.checkpoints import make_checkpoint
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return make_checkpoint(tmp_path_factory.mktemp("model") / "llama", dtype=torch.bfloat16)
+
+
+@pytest.fixture
+def inspected_here(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Models are inspected in this process, which has imported torch."""
+
+    def run(command: Sequence[str], **_: object) -> subprocess.CompletedProcess[str]:
+        with contextlib.redirect_stdout(io.StringIO()) as said:
+            status = inspecting.main(command[3:])
+        return subprocess.CompletedProcess(command, status, said.getvalue())
+
+    monkeypatch.setattr(inspection, "subprocess", SimpleNamespace(run=run, DEVNULL=None, PIPE=None))
 
 
 def config(folder: Path, **changes: Any) -> WorkerConfig:
@@ -131,6 +149,7 @@ def test_measuring_runs_the_worker(folder: Path, monkeypatch: pytest.MonkeyPatch
     assert found.peak_bytes > found.weight_bytes
 
 
+@pytest.mark.usefixtures("inspected_here")
 def test_pie_models_tells_of_checkpoints(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "config.json").write_text('{"architectures": ["GizmoForCausalLM"]}')
     assert main(["models", str(folder), str(tmp_path), "--dtype", "bfloat16", "--device", "cpu"]) == 1
@@ -144,6 +163,7 @@ def test_pie_models_tells_of_checkpoints(folder: Path, tmp_path: Path, capsys: p
     assert "no model at" in capsys.readouterr().err
 
 
+@pytest.mark.usefixtures("inspected_here")
 def test_what_is_no_model_says_what_to_give(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     model, adapter, other = tmp_path / "model", tmp_path / "poet", tmp_path / "other"
     for folder, name in ((model, "config.json"), (adapter, "adapter_config.json"), (other, "m-Q4_K_M.gguf")):
@@ -169,10 +189,13 @@ def test_pie_bench_model_measures(folder: Path, capfd: pytest.CaptureFixture[str
     assert (found["quantization"], len(found["speeds"])) == ("int8", 4)
     assert found["read_bytes_per_second"] > 1e9
     assert "decoding 8 at a time" in err
-    (folder / "broken").mkdir()
-    (folder / "broken" / "config.json").write_text("{}")
-    assert main(["bench-model", str(folder / "broken")]) == 2
-    assert "architectures must be a list of names, not None" in capfd.readouterr().err
+
+
+@pytest.mark.usefixtures("inspected_here")
+def test_pie_bench_model_says_what_is_wrong(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "config.json").write_text("{}")
+    assert main(["bench-model", str(tmp_path)]) == 2
+    assert "architectures must be a list of names, not None" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(("seconds", "sizes"), [(1e-4, [256, 2048]), (1.0, [256, 256])], ids=["fast", "slow"])
