@@ -193,12 +193,13 @@ class TenantApi:
         """A running or recently ended inferlet; raises UnknownName."""
         return self._registry.get(id, self._tenant)
 
-    def logs(self, id: str, *, of_all: bool = False) -> tuple[LogLine, ...]:
-        """The log of an inferlet, oldest line first; `of_all`: of any tenant's, which is noted. Raises UnknownName."""
+    def logs(self, id: str, after: int = 0, *, of_all: bool = False) -> tuple[LogLine, ...]:
+        """The log of an inferlet, oldest line first, behind the line of a number; `of_all`: of any tenant's, which is
+        noted. Raises UnknownName."""
         entry = self._registry.get(id, None if of_all else self._tenant)
         if entry.standing.tenant.name != self._tenant:
             self.note("logs", id)
-        return entry.logs()
+        return entry.logs(after)
 
     def inferlets(self) -> tuple[InferletInfo, ...]:
         """Running and recently ended inferlets, as far as is known without their hosts."""

@@ -282,9 +282,9 @@ class Client:
         where its tasks are, unless it computes, or waits for the model alone."""
         return await self._session.inferlet(inferlet, stack)
 
-    async def logs(self, inferlet: str) -> tuple[LogLine, ...]:
-        """The log of any inferlet; raises UnknownName."""
-        return await self._session.logs(inferlet)
+    async def logs(self, inferlet: str, after: int = 0) -> tuple[LogLine, ...]:
+        """The log of any inferlet, behind the line whose `number` is `after`; raises UnknownName."""
+        return await self._session.logs(inferlet, after)
 
     async def terminate(self, inferlet: str) -> None:
         """Ends any inferlet; raises UnknownName."""

@@ -167,9 +167,9 @@ class ServerSession:
         value: dict[str, Any] = await self.request(wire.ShowInferlet, inferlet=inferlet, stack=stack)
         return value
 
-    async def logs(self, inferlet: str) -> tuple[LogLine, ...]:
-        lines = await self.request(wire.Logs, inferlet=inferlet)
-        return tuple(LogLine(line["time"], line["stream"], line["text"], inferlet=inferlet) for line in lines)
+    async def logs(self, inferlet: str, after: int = 0) -> tuple[LogLine, ...]:
+        lines = await self.request(wire.Logs, inferlet=inferlet, after=after)
+        return tuple(LogLine(**line, inferlet=inferlet) for line in lines)
 
     # ---- incoming messages ----
 

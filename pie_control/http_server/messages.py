@@ -85,7 +85,9 @@ class ListInferlets(_Request, frozen=True, tag="inferlets"):
 
 
 class Logs(_OfInferlet, frozen=True):
-    """The value lists the log lines of an inferlet that the server keeps."""
+    """The value lists the log lines of an inferlet that the server keeps, behind the one of this number."""
+
+    after: int = 0
 
 
 class ShowProgram(_Request, frozen=True, tag="program"):

@@ -40,11 +40,12 @@ class ModelInfo:
 
 @dataclass(frozen=True)
 class LogEntry:
-    """A line of an inferlet's log. `time` is in seconds since the epoch."""
+    """A line of an inferlet's log. `time` is in seconds since the epoch; `number`: its place in the log, from 1 on."""
 
     time: float
     stream: str
     text: str
+    number: int
 
 
 _WORKED_OUT = ("traits", "has_chat_template")
@@ -64,9 +65,11 @@ def find_program(api: TenantApi, hash: str) -> ProgramInfo | None:
     return next((program for program in api.programs() if program.program == hash), None)
 
 
-def log_entries(api: TenantApi, inferlet: str, *, of_all: bool = False) -> list[LogEntry]:
-    """The log of an inferlet, of any tenant's if `of_all`, oldest line first; raises UnknownName."""
-    return [LogEntry(line.time, line.stream, line.text) for line in api.logs(inferlet, of_all=of_all)]
+def log_entries(api: TenantApi, inferlet: str, after: int = 0, *, of_all: bool = False) -> list[LogEntry]:
+    """The log of an inferlet, of any tenant's if `of_all`, oldest line first, behind the line of a number; raises
+    UnknownName."""
+    lines = api.logs(inferlet, after, of_all=of_all)
+    return [LogEntry(line.time, line.stream, line.text, line.number) for line in lines]
 
 
 class InferletListing:

@@ -20,11 +20,13 @@ class Message(_Event, frozen=True, tag="message"):
 
 
 class LogLine(_Event, frozen=True, tag="log"):
-    """A line of `stdout`, `stderr` or `log`. `time` is in seconds since the epoch."""
+    """A line of `stdout`, `stderr` or `log`. `time` is in seconds since the epoch; `number`: its place in the log,
+    from 1 on, where it comes from there."""
 
     time: float
     stream: str
     text: str
+    number: int = 0
 
 
 class Ended(_Event, frozen=True, tag="ended"):

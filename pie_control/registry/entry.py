@@ -127,8 +127,8 @@ class Entry:
         self._inbox_blob_bytes += blob_bytes
         self._post(self.number, text, blobs)
 
-    def logs(self) -> tuple[LogLine, ...]:
-        return self.outbox.logs()
+    def logs(self, after: int = 0) -> tuple[LogLine, ...]:
+        return self.outbox.logs(after)
 
     def attach(self, listener: Listener) -> None:
         """Gives a listener, which must not block, all events: first those that nobody has taken."""

@@ -6,6 +6,9 @@ import logging
 import time
 from collections import deque
 from collections.abc import Callable, Iterable
+from itertools import islice
+
+from msgspec.structs import replace
 
 from ..config import InferletLimits
 from ..inferlets.events import Ended, Event, LogLine, Message
@@ -36,6 +39,7 @@ class Outbox:
         "_left_out",
         "_limits",
         "_log_bytes",
+        "_log_dropped",
         "_log_lines",
         "_notify",
         "_taken",
@@ -53,7 +57,7 @@ class Outbox:
         self._kept_bytes = self._kept_log_bytes = 0
         self._taken = self._told = 0  # bytes of messages
         self._log_lines: deque[LogLine] = deque()
-        self._log_bytes = 0
+        self._log_bytes = self._log_dropped = 0
         self._left_out = 0  # lines that the reader does not get
 
     # ---- for the reader ----
@@ -141,6 +145,7 @@ class Outbox:
         self._log_bytes += size
         while self._log_bytes > self._limits.max_log_bytes and len(self._log_lines) > 1:
             self._log_bytes -= size_of(self._log_lines.popleft().text)
+            self._log_dropped += 1
         if self._kept_log_bytes + size > max(self._limits.max_log_bytes, self._notify is not None and UNREAD_BYTES):
             self._left_out += 1
             return
@@ -156,8 +161,11 @@ class Outbox:
             self._kept_log_bytes += size_of(line.text)
             self._emit(line)
 
-    def logs(self) -> tuple[LogLine, ...]:
-        return tuple(self._log_lines)
+    def logs(self, after: int = 0) -> tuple[LogLine, ...]:
+        """The lines that are kept, behind the one of this number, with their numbers."""
+        skipped = min(max(0, after - self._log_dropped), len(self._log_lines))
+        lines = enumerate(islice(self._log_lines, skipped, None), self._log_dropped + skipped + 1)
+        return tuple(replace(line, number=number) for number, line in lines)
 
     def _emit(self, event: Event) -> None:
         self._events.append(event)

@@ -69,8 +69,8 @@ class FakeInferlet:
             await self._arrived.wait()
         return message.text
 
-    def logs(self) -> tuple[LogLine, ...]:
-        return self.outbox.logs()
+    def logs(self, after: int = 0) -> tuple[LogLine, ...]:
+        return self.outbox.logs(after)
 
     def attach(self, listener: Listener) -> None:
         self.outbox.push_to(listener)

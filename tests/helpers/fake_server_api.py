@@ -205,8 +205,8 @@ class FakeServerApi:
             raise UnknownName(f"no inferlet {id!r}: it never existed, or ended long ago")
         return self._inferlets[id]
 
-    def logs(self, id: str, *, of_all: bool = False) -> tuple[LogLine, ...]:
-        return self.inferlet(id).logs()
+    def logs(self, id: str, after: int = 0, *, of_all: bool = False) -> tuple[LogLine, ...]:
+        return self.inferlet(id).logs(after)
 
     def inferlets(self) -> tuple[InferletInfo, ...]:
         return tuple(inferlet.info() for inferlet in self._inferlets.values())

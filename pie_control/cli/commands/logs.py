@@ -66,29 +66,29 @@ async def _last(client: Client) -> str:
 
 
 async def _print_log(client: Client, id: str, follow: bool, *, as_json: bool) -> int:
-    seen: Sequence[LogLine] = ()
+    seen = 0
     while True:
         # Asks before it reads the lines: an inferlet that ends in between would lose its last lines.
         ended = (await client.inferlet(id))["ended"] is not None
-        lines = await client.logs(id)
-        for line in _new_lines(seen, lines):
+        lines = await client.logs(id, after=seen)
+        for line in lines:
             fields = {"time": line.time, "stream": line.stream, "text": line.text}
             write((json.dumps(fields) if as_json else line.text) + "\n")
         if ended or not follow:
             return 0
-        seen = lines
+        seen = _last_number(lines, seen)
         await asyncio.sleep(POLL_SECONDS)
 
 
 async def _print_stack(client: Client, id: str) -> int:
     from pie_control.inferlets.events import WHERE
 
-    before = await client.logs(id)
+    before = _last_number(await client.logs(id))
     info = await client.inferlet(id, stack=True)
     write_line(standing(info))
     until = time.monotonic() + ANSWER_SECONDS
     while info["waits_for"] and time.monotonic() < until:
-        for line in _new_lines(before, await client.logs(id)):
+        for line in await client.logs(id, after=before):
             if line.text.startswith(WHERE):
                 write_line(line.text.partition("\n")[2])
                 return 0
@@ -96,8 +96,5 @@ async def _print_stack(client: Client, id: str) -> int:
     return 0
 
 
-def _new_lines(seen: Sequence[LogLine], lines: Sequence[LogLine]) -> Sequence[LogLine]:
-    """The lines after the last one seen; all lines if the server has dropped that one."""
-    if seen and seen[-1] in lines:
-        return lines[len(lines) - list(reversed(lines)).index(seen[-1]) :]
-    return lines
+def _last_number(lines: Sequence[LogLine], before: int = 0) -> int:
+    return lines[-1].number if lines else before

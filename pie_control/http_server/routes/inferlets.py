@@ -122,10 +122,14 @@ def _add_looks(router: APIRouter) -> None:
         return caller.api.inferlet(inferlet).info()
 
     @router.get("/{inferlet}/logs", summary="Read the log of an inferlet", responses=failures(404))
-    async def logs(inferlet: str, caller: FromTenant) -> list[LogEntry]:
+    async def logs(
+        inferlet: str,
+        caller: FromTenant,
+        after: Annotated[int, Query(ge=0, description="Only lines behind the one of this `number`.")] = 0,
+    ) -> list[LogEntry]:
         """Lines of stdout, stderr and `log`, oldest first. The server keeps the newest lines, within bounds. Who
         may see all tenants (`may_see_all`, a key that may `admin`) reads those of all; the audit log tells of it."""
-        return log_entries(caller.api, inferlet, of_all=caller.sees_all)
+        return log_entries(caller.api, inferlet, after, of_all=caller.sees_all)
 
 
 def _add_talk(router: APIRouter, attachments: Attachments) -> None:

@@ -14,8 +14,8 @@ async def look_up(server: ServerApi, api: TenantApi, request: wire.Request) -> o
     match request:
         case wire.ShowInferlet(inferlet=inferlet, stack=stack):
             return await api.look_at(inferlet, stack)
-        case wire.Logs(inferlet=inferlet):
-            return log_entries(api, inferlet)
+        case wire.Logs(inferlet=inferlet, after=after):
+            return log_entries(api, inferlet, after)
         case wire.ShowProgram(program=program):
             return find_program(api, program)
         case wire.ListPrograms():

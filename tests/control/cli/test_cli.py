@@ -26,6 +26,7 @@ from pie_control.cli.programs import EXAMPLES, find_program
 from pie_control.client import Client, SyncClient
 from pie_control.config import ModelPath, ServerConfig, build_config, settings
 from pie_control.errors import ConfigError, UnknownName
+from pie_control.inferlets.events import LogLine
 from pie_control.testing.fake_model import FakeModel
 from tests.helpers.fake_server_api import FakeServerApi, serving_thread
 from tests.helpers.guard import HANG_SECONDS
@@ -309,6 +310,27 @@ def test_logs_are_printed_and_followed_to_the_end(url: str, capsys: pytest.Captu
         assert capsys.readouterr().out == "greeting\n"
     assert main(["logs", "--server", url]) == 0
     assert capsys.readouterr().out == "greeting\n"
+
+
+def test_a_log_that_is_followed_is_read_on_and_not_anew(
+    url: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked, logs = list[int](), FakeServerApi.logs
+
+    def note(self: FakeServerApi, id: str, after: int = 0, *, of_all: bool = False) -> tuple[LogLine, ...]:
+        asked.append(after)
+        if after == 0:
+            self.inferlet(id).sender.log("log", "first")
+        elif after == 1:
+            self.inferlet(id).sender.log("log", "more")
+            self.terminate(id, "it is enough")
+        return logs(self, id, after, of_all=of_all)
+
+    monkeypatch.setattr(FakeServerApi, "logs", note)
+    assert main(["launch", "--server", url, "wait"]) == 0
+    assert main(["logs", "--server", url, "-f"]) == 0
+    assert asked == [0, 1, 2]
+    assert capsys.readouterr().out.split()[-2:] == ["first", "more"]
 
 
 def test_logs_are_printed_as_json(url: str, capsys: pytest.CaptureFixture[str]) -> None:

@@ -271,7 +271,9 @@ def test_session_launches_and_the_reply_comes_before_the_events() -> None:
             assert messages[2] == {"type": "message", "inferlet": inferlet, "text": "Hello, A! "}
             assert messages[3] == {"type": "ended", "inferlet": inferlet, "status": "finished", "result": "1"}
             (reply,) = await exchange(socket, {"type": "logs", "id": 8, "inferlet": inferlet})
-            assert reply["value"] == [{"time": time, "stream": "log", "text": "greeting"}]
+            assert reply["value"] == [{"time": time, "stream": "log", "text": "greeting", "number": 1}]
+            (reply,) = await exchange(socket, {"type": "logs", "id": 9, "inferlet": inferlet, "after": 1})
+            assert reply["value"] == []
 
     serve_async(test)
 

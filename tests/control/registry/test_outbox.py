@@ -224,6 +224,17 @@ def test_log_lines_leave_room_for_messages() -> None:
     assert outbox.logs()[-1].text == "999"
 
 
+def test_lines_have_numbers_behind_which_a_log_is_read_on() -> None:
+    outbox = Mail("i1", LIMITS)
+    for number in range(1, 1001):
+        outbox.log("log", str(number))
+    kept = [line.number for line in outbox.logs()]
+    assert kept == list(range(kept[0], 1001))
+    for after, found in ((998, ["999", "1000"]), (1000, []), (10**30, []), (-1, [str(number) for number in kept])):
+        assert [line.text for line in outbox.logs(after)] == found
+        assert [str(line.number) for line in outbox.logs(after)] == found
+
+
 def test_empty_lines_are_bounded_too() -> None:
     outbox = Mail("i1", LIMITS)
     outbox.write("stdout", b"\n" * 10_000)
