@@ -155,8 +155,8 @@ class Owners(Protocol):
     def read(self) -> Mapping[str, Mapping[str, Any]]:
         """What each owner keeps, by hash."""
 
-    def write(self, owner: str, programs: Mapping[str, Any]) -> None:
-        """What an owner keeps from now on. Raises OSError."""
+    def write(self, owner: str, changed: Mapping[str, Any]) -> None:
+        """How an owner keeps these programs from now on; None: no more. Raises OSError."""
 
 
 def owners_of(value: Any) -> dict[str, dict[str, Kept]]:

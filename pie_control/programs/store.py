@@ -215,14 +215,15 @@ class ProgramStore:
             logger.warning("%s is damaged, so programs have no names but their hashes: %s", path, error)
             return {}
 
-    def _write_owner(self, owner: str, program: str) -> None:
-        """Writes what changed of a program; without a state, another process may have changed others."""
+    def _write_owner(self, owner: str, program: str, before: str | None = None) -> None:
+        """Writes what changed of a program, and of the one before it that had its name."""
         shelf = self._shelf(owner)
         if owner == SERVER:
             return None
         if self._owners is not None:
-            return self._owners.write(owner, {one: asdict(shelf[one]) for one in shelf.programs})
-        with queued(self._folder) as is_our_turn:
+            changed = (one for one in (before, program) if one is not None)
+            return self._owners.write(owner, {one: asdict(shelf[one]) if one in shelf else None for one in changed})
+        with queued(self._folder) as is_our_turn:  # another process may have changed others
             while not is_our_turn():
                 time.sleep(0.001)  # others need no longer
             owners = self._read_owners()
@@ -291,8 +292,7 @@ class ProgramStore:
             return []
         shelf, most = self._shelf(program.owner), self._own_limits.get(program.owner, self._limits)
         more = program.size + self._compiled_sizes.get(program.hash, 0)
-        limits = most.programs, more, most.stored_bytes
-        going = shelf.making_room(program.hash, program.name, *limits, self._bytes, used)
+        going = shelf.making_room(program.hash, program.name, most.programs, more, most.stored_bytes, self._bytes, used)
         return [one for one in going if self.remove(self._program(one, program.owner))]
 
     @contextlib.contextmanager
@@ -315,7 +315,7 @@ class ProgramStore:
             kept = shelf.copy()
             shelf.put(program.hash, program.name, program.file, time.time())
             try:
-                self._write_owner(program.owner, program.hash)
+                self._write_owner(program.owner, program.hash, before)
             except OSError:  # what the disk does not say is not so after a restart
                 self._shelves[program.owner] = kept
                 raise

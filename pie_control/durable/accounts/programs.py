@@ -7,7 +7,7 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from ..commits import Reading
+from ..commits import Reading, Write
 from ..writer import Writer
 
 WAIT_SECONDS = 2.0
@@ -19,25 +19,25 @@ class ProgramRecords:
 
     def __init__(self, writer: Writer, reader: Reading) -> None:
         self._writer = writer
-        self._known: dict[str, dict[str, str]] = {}
-        for owner, program, kept in reader.execute("SELECT owner, program, kept FROM programs ORDER BY rowid"):
-            self._known.setdefault(owner, {})[program] = kept
+        self._reader = reader
 
     def read(self) -> dict[str, dict[str, Any]]:
         """All of them."""
-        return {owner: {one: json.loads(kept) for one, kept in own.items()} for owner, own in self._known.items()}
+        found: dict[str, dict[str, Any]] = {}
+        for owner, program, kept in self._reader.execute("SELECT owner, program, kept FROM programs ORDER BY rowid"):
+            found.setdefault(owner, {})[program] = json.loads(kept)
+        return found
 
-    def write(self, owner: str, programs: Mapping[str, Any]) -> None:
-        """What an owner keeps from now on. Raises OSError if the disk does not take it."""
-        known, told = self._known.get(owner, {}), {one: json.dumps(kept) for one, kept in programs.items()}
-        gone = [("DELETE FROM programs WHERE owner = ? AND program = ?", (owner, one)) for one in known.keys() - told]
-        new = [
-            ("INSERT OR REPLACE INTO programs (owner, program, kept) VALUES (?, ?, ?)", (owner, one, kept))
-            for one, kept in told.items()
-            if known.get(one) != kept
-        ]
-        if not self._writer.put(*gone, *new):
+    def write(self, owner: str, changed: Mapping[str, Any]) -> None:
+        """How an owner keeps these programs from now on; None: no more. Raises OSError if the disk does not take it."""
+        if not self._writer.put(*(_write_of(owner, program, kept) for program, kept in changed.items())):
             self._writer.wait(WAIT_SECONDS)
             if self._writer.trouble:
                 raise OSError(errno.ENOSPC, self._writer.trouble)
-        self._known[owner] = told
+
+
+def _write_of(owner: str, program: str, kept: Any) -> Write:
+    if kept is None:
+        return "DELETE FROM programs WHERE owner = ? AND program = ?", (owner, program)
+    statement = "INSERT OR REPLACE INTO programs (owner, program, kept) VALUES (?, ?, ?)"
+    return statement, (owner, program, json.dumps(kept))

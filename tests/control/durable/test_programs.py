@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -39,6 +40,21 @@ def test_owners_of_a_folder_are_taken_over_once_and_kept_in_the_state(tmp_path: 
     state, store = opened(tmp_path)
     assert store.get("tool", "bob").hash != second.program
     assert store.get("tool", "ada").hash == second.program
+    state.close()
+
+
+def test_a_name_that_moves_writes_the_two_programs_that_it_means(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    state, store = opened(tmp_path)
+    first = put(store, SOURCE, "name").program
+    put(store, SOURCE + b"# other", "other")
+    written: list[dict[str, Any]] = []
+    monkeypatch.setattr(state.programs, "write", lambda _, changed: written.append(changed))
+    third = put(store, SOURCE + b"# third", "name").program
+    store.remove(store.get(third))
+    assert [list(changed) for changed in written] == [[first, third], [third]]
+    assert [written[0][first]["names"], written[0][third]["names"], written[1][third]] == [[], ["name"], None]
     state.close()
 
 
