@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections import deque
+from collections.abc import AsyncIterator, Callable, Sequence
+from itertools import islice
 
 from starlette.responses import StreamingResponse
 from starlette.types import Receive, Scope, Send
 
+from pie_control.errors import BadRequest
 from pie_control.inferlets.events import Ended, Event, LogLine, Message
 from pie_control.registry.entry import Entry
 
@@ -19,7 +22,11 @@ COMMENT_SECONDS = 15.0
 connection."""
 CHUNK_BYTES = 64 << 10
 """A chunk ends with the event that reaches this size."""
+KEPT_BYTES = 128 << 10
+"""Of what was sent of an inferlet last, for a client that has lost its connection."""
 COMMENT = b": nothing new\n\n"
+
+End = Callable[[], object]
 
 
 def next_chunk(take: Callable[[], Event | None], encoded: Callable[[Event], bytes]) -> tuple[bytes, Ended | None]:
@@ -46,12 +53,46 @@ def _format(kind: str, value: object) -> bytes:
     return b"event: " + kind.encode() + b"\ndata: " + encode(value) + b"\n\n"
 
 
+class SentEvents:
+    """The last events of an inferlet that were sent, each with its number as `id`."""
+
+    def __init__(self) -> None:
+        self._events: deque[bytes] = deque()
+        self._bytes = self._count = 0
+        self.is_over = False
+
+    def encode(self, event: Event) -> bytes:
+        """An event that is about to be sent."""
+        self._count += 1
+        self.is_over = isinstance(event, Ended)
+        encoded = b"id: %d\n" % self._count + _encode_event(event)
+        self._events.append(encoded)
+        self._bytes += len(encoded)
+        while self._bytes > KEPT_BYTES and len(self._events) > 1:
+            self._bytes -= len(self._events.popleft())
+        return encoded
+
+    def after(self, number: int) -> Sequence[bytes]:
+        """Those behind an event. Raises BadRequest if they are not kept."""
+        first = self._count - len(self._events)
+        if not first <= number <= self._count:
+            raise BadRequest(
+                f"Last-Event-ID: the events from {first + 1} to {self._count} can be sent again, not those behind "
+                f"{number}: leave it out to get what comes"
+            )
+        return tuple(islice(self._events, number - first, None))
+
+
 class _EventStream(StreamingResponse):
     """Takes events from the inferlet when the client has room for them. Holds its claim while it runs, even if the
     client leaves before the first byte."""
 
-    def __init__(self, inferlet: Entry, attachments: Attachments, end: Callable[[], object] | None) -> None:
+    def __init__(
+        self, inferlet: Entry, attachments: Attachments, sent: SentEvents, last: int | None, end: End | None
+    ) -> None:
         self._inferlet = inferlet
+        self._sent = sent
+        self._again = () if last is None else sent.after(last)
         self._end = end
         self._outbox = inferlet.outbox
         self._id = inferlet.id
@@ -75,8 +116,12 @@ class _EventStream(StreamingResponse):
 
     async def _produce(self) -> AsyncIterator[bytes]:
         ended = None
+        if self._again:
+            yield b"".join(self._again)
+            if self._sent.is_over:
+                return
         while ended is None:
-            chunk, ended = next_chunk(self._outbox.take, _encode_event)
+            chunk, ended = next_chunk(self._outbox.take, self._sent.encode)
             if chunk:
                 yield chunk
             elif not await self._has_news():
@@ -92,8 +137,13 @@ class _EventStream(StreamingResponse):
 
 
 def stream_events(
-    inferlet: Entry, attachments: Attachments, end: Callable[[], object] | None = None
+    inferlet: Entry,
+    attachments: Attachments,
+    sent: SentEvents,
+    last: int | None = None,
+    end: End | None = None,
 ) -> StreamingResponse:
-    """A response that streams until the inferlet ends or the client leaves; raises Conflict. `end`, where the same
-    request has launched the inferlet, is called if the client leaves before."""
-    return _EventStream(inferlet, attachments, end)
+    """A response that streams until the inferlet ends or the client leaves; raises Conflict, BadRequest. `last`: the
+    number of the last event that the client has, of those that were sent before. `end`, where the same request has
+    launched the inferlet, is called if the client leaves before."""
+    return _EventStream(inferlet, attachments, sent, last, end)

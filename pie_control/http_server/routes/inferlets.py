@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import functools
 from typing import Annotated, Any
+from weakref import WeakKeyDictionary
 
 import msgspec
-from fastapi import APIRouter, Query, Request
+from fastapi import APIRouter, Header, Query, Request
 from msgspec import Meta
 from starlette.responses import Response, StreamingResponse
 
-from pie_control.registry.entry import InferletInfo
+from pie_control.registry.entry import Entry, InferletInfo
 
 from ..attachments import Attachments
 from ..callers import FromTenant
@@ -18,7 +19,7 @@ from ..launches import Launches
 from ..messages import encode
 from ..views import LogEntry, log_entries
 from .bodies import BlobHashes, describe_body, read_body
-from .event_stream import stream_events
+from .event_stream import SentEvents, stream_events
 from .failures import failures
 
 
@@ -51,9 +52,10 @@ LISTED: dict[int | str, dict[str, Any]] = {200: {"model": list[InferletInfo]}}
 def inferlets_router(attachments: Attachments, launches: Launches) -> APIRouter:
     """Routes over the inferlets of a tenant."""
     router = APIRouter(prefix="/v1/inferlets", tags=["inferlets"])
+    sent: WeakKeyDictionary[Entry, SentEvents] = WeakKeyDictionary()
     _add_launch(router, attachments, launches)
     _add_looks(router)
-    _add_talk(router, attachments)
+    _add_talk(router, attachments, sent)
     return router
 
 
@@ -86,7 +88,7 @@ def _add_launch(router: APIRouter, attachments: Attachments, launches: Launches)
             launched(inferlet)
             if stream:
                 left = functools.partial(caller.api.terminate, inferlet.id, "the client that streamed it has left")
-                return stream_events(inferlet, attachments, left)
+                return stream_events(inferlet, attachments, SentEvents(), end=left)
         return inferlet.info()
 
 
@@ -132,7 +134,7 @@ def _add_looks(router: APIRouter) -> None:
         return log_entries(caller.api, inferlet, after, of_all=caller.sees_all)
 
 
-def _add_talk(router: APIRouter, attachments: Attachments) -> None:
+def _add_talk(router: APIRouter, attachments: Attachments, sent: WeakKeyDictionary[Entry, SentEvents]) -> None:
     """Messages to inferlets, and their events."""
 
     @router.post(
@@ -155,10 +157,16 @@ def _add_talk(router: APIRouter, attachments: Attachments) -> None:
         response_class=StreamingResponse,
         responses=failures(404, 409),
     )
-    async def events(inferlet: str, caller: FromTenant) -> StreamingResponse:
+    async def events(
+        inferlet: str,
+        caller: FromTenant,
+        last_event_id: Annotated[int | None, Header(ge=0, description="The last event that the client has.")] = None,
+    ) -> StreamingResponse:
         """Server-sent events: `message` {text}, `log` {time, stream, text}, at the end `ended` {status, result, error}.
 
-        Events that nobody has read come first. Only one client may read; a second one gets 409 `conflict`. The inferlet
-        continues when the client disconnects. Try `curl -N`.
+        Events that nobody has read come first, with `Last-Event-ID` before them those that were sent behind that one,
+        as far as they are kept. Only one client may read; a second one gets 409 `conflict`. The inferlet continues when
+        the client disconnects. Try `curl -N`.
         """
-        return stream_events(caller.api.inferlet(inferlet), attachments)
+        found = caller.api.inferlet(inferlet)
+        return stream_events(found, attachments, sent.setdefault(found, SentEvents()), last_event_id)

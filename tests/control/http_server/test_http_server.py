@@ -12,6 +12,7 @@ import websockets
 
 from pie_control.errors import ConfigError
 from pie_control.http_server.listening import bind
+from pie_control.http_server.routes import event_stream
 from tests.helpers.fake_server_api import FakeServerApi, serve_async
 from tests.helpers.guard import HANG_SECONDS
 from tests.helpers.sessions import exchange, frame_of, open_session, until
@@ -235,6 +236,34 @@ def test_events_stream_to_the_end_and_tell_the_end_again() -> None:
     serve_async(test)
 
 
+def test_events_that_were_on_their_way_come_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(event_stream, "KEPT_BYTES", 200)
+
+    async def test(url: str, runtime: FakeServerApi) -> None:
+        async with http(url) as client:
+            id = (await client.post("/v1/inferlets", json={"program": "echo"})).json()["id"]
+            path, inferlet = f"/v1/inferlets/{id}/events", runtime.inferlet(id)
+            for text in "abcdef":
+                inferlet.send(text)
+            async with client.stream("GET", path) as stream:
+                lines = stream.aiter_lines()
+                while await anext(lines) != "id: 6":
+                    pass
+            inferlet.send("g")
+            inferlet.send("stop")
+            await ended(runtime, id)
+            while (answer := await client.get(path, headers={"last-event-id": "4"})).status_code == 409:
+                await asyncio.sleep(0.005)
+            events = parse_events(answer.text)
+            assert [told.get("text") for _, told in events] == ["e", "f", "g", None]
+            for last in ("0", "9"):
+                refused = await client.get(path, headers={"last-event-id": last})
+                assert refused.json()["error"]["message"].startswith("Last-Event-ID: the events from ")
+            assert parse_events((await client.get(path, headers={"last-event-id": "7"})).text) == events[-1:]
+
+    serve_async(test)
+
+
 def test_a_second_reader_is_refused_and_a_reader_that_leaves_lets_go() -> None:
     async def test(url: str, runtime: FakeServerApi) -> None:
         async with http(url) as client:
@@ -243,7 +272,7 @@ def test_a_second_reader_is_refused_and_a_reader_that_leaves_lets_go() -> None:
             async with client.stream("GET", path) as stream:
                 runtime.inferlet(id).send("first")
                 lines = stream.aiter_lines()
-                assert await anext(lines) == "event: message"
+                assert [await anext(lines) for _ in range(2)] == ["id: 1", "event: message"]
                 assert (await client.get(path)).status_code == 409
             await client.post(f"/v1/inferlets/{id}/messages", json={"text": "stop"})
             await ended(runtime, id)
