@@ -26,6 +26,8 @@ KEPT_ENDED = 1000
 """Number of ended inferlets that clients can still ask about."""
 KEPT_ENDED_BYTES = 64 << 20
 """Limit for the sum of their logs, results and unread messages."""
+ENDED_BYTES = KEPT_ENDED_BYTES // KEPT_ENDED
+"""What each counts beside these, where it is asked whose go first."""
 
 
 @dataclass(frozen=True)
@@ -52,6 +54,7 @@ class Registry:
         self._running: dict[int, Entry] = {}
         self._ended: OrderedDict[int, Entry] = OrderedDict()
         self._ended_bytes = 0
+        self._ended_of: Counter[str] = Counter()  # bytes and ENDED_BYTES of each, by tenant
         self._launched = 0
         self._of_tenants: Counter[str] = Counter()  # that run, by tenant
         self._endings = {str(status): 0 for status in sorted(ENDINGS)}
@@ -177,10 +180,21 @@ class Registry:
 
     def _remember(self, entry: Entry) -> None:
         self._ended[entry.number] = entry
-        self._ended_bytes += entry.kept_when_ended
+        self._count_ended(entry, 1)
         while len(self._ended) > KEPT_ENDED or (self._ended_bytes > KEPT_ENDED_BYTES and len(self._ended) > 1):
-            _, oldest = self._ended.popitem(last=False)
-            self._ended_bytes -= oldest.kept_when_ended
+            self._forget_one()
+
+    def _forget_one(self) -> None:
+        """The oldest one of the tenant of whom most is kept: nobody makes others' go."""
+        tenant = max(self._ended_of, key=self._ended_of.__getitem__)
+        oldest = next(one for one in self._ended.values() if one.standing.tenant.name == tenant)
+        del self._ended[oldest.number]
+        self._count_ended(oldest, -1)
+
+    def _count_ended(self, entry: Entry, sign: int) -> None:
+        self._ended_bytes += sign * entry.kept_when_ended
+        self._ended_of[entry.standing.tenant.name] += sign * (ENDED_BYTES + entry.kept_when_ended)
+        self._ended_of += Counter()  # drops tenants without any
 
     # ---- look-ups ----
 

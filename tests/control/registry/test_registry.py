@@ -10,8 +10,12 @@ from pie_control.config import InferletLimits
 from pie_control.durable.inferlets import InferletRecord, InferletRecords, KeptLine
 from pie_control.durable.state import State
 from pie_control.errors import UnknownName
+from pie_control.inferlets.events import Ended
+from pie_control.programs.store import Program
 from pie_control.registry import registry
+from pie_control.registry.entry import Entry
 from pie_control.registry.registry import Registry
+from pie_control.tenants.tenant import Standing, Tenant
 
 
 @pytest.mark.parametrize("digits", [20, 5000])
@@ -19,6 +23,30 @@ def test_an_id_of_more_digits_than_any_is_unknown(digits: int) -> None:
     """Python reads at most 4300."""
     with pytest.raises(UnknownName):
         Registry(InferletLimits(), 100).get("i" + "1" * digits)
+
+
+@pytest.mark.parametrize(("count", "size"), [(100, 0), (1000, 200)])
+def test_ends_of_one_tenant_make_nobody_elses_go(count: int, size: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(registry, "KEPT_ENDED", 100 if size else 10)
+    monkeypatch.setattr(registry, "KEPT_ENDED_BYTES", 1000)
+    inferlets = Registry(InferletLimits(), 100)
+
+    def ends(tenant: str) -> Entry:
+        program = Program("ab" * 32, "story", "", "python", 0, Path(), tenant)
+        entry = inferlets.new(program, ignore, ignore, Standing(Tenant(tenant)))
+        entry.runs()
+        inferlets.ended(entry, Ended("finished", "x" * size, inferlet=entry.id))
+        return entry
+
+    first = ends("alice")
+    last = [ends("bob") for _ in range(count)][-1]
+    assert inferlets.get(first.id, "alice") is first
+    assert inferlets.get(last.id, "bob") is last
+    assert len(inferlets.all("bob")) < 10
+
+
+def ignore(*_: object) -> None:
+    """What nobody wants to hear."""
 
 
 def test_of_an_inferlet_of_another_tenant_nothing_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
