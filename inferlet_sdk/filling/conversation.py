@@ -18,6 +18,7 @@ from inferlet_sdk.sequences.dropping import before_dropped
 from inferlet_sdk.sequences.sequence import TokenSequence
 from inferlet_sdk.texts import common_length
 from inferlet_sdk.tools.declaring import AnyTool, Declared, declare
+from inferlet_sdk.traits.arguments import text, whole
 from inferlet_sdk.traits.core import ModelInfo
 
 
@@ -58,11 +59,12 @@ class Conversation:
     def of_state(cls, state: Mapping[str, Any]) -> Conversation:
         """The conversation of a snapshot. Raises NotFound if the blob of an image is not there."""
         found = cls()
-        found._messages, found._start, found._end = list(state["messages"]), state["start"], state["end"]
-        found._left = state.get("left", found._end)
+        found._messages, start = [dict(one) for one in state["messages"]], state["start"]
+        found._start, found._end = None if start is None else whole(start, "start"), whole(state["end"], "end")
+        found._left = whole(state.get("left", found._end), "left")
         found._images = [as_image(name) for name in state["images"]]
-        found._declared = Declared(state["tools"], state["system"])
-        found._variables = state.get("variables", {})
+        found._declared = Declared([dict(one) for one in state["tools"]], text(state["system"], "system"))
+        found._variables = dict(state.get("variables", {}))
         return found
 
     def begun(

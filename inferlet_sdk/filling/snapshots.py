@@ -9,9 +9,10 @@ from typing import Any
 from inferlet_sdk.errors import InvalidArgument
 from inferlet_sdk.filling.conversation import Conversation
 from inferlet_sdk.images import Seen, as_image
+from inferlet_sdk.sequences.dropping import check_droppable
 from inferlet_sdk.sequences.queues import queues_of
 from inferlet_sdk.sequences.sequence import TokenSequence
-from inferlet_sdk.traits.arguments import text
+from inferlet_sdk.traits.arguments import flag, numbers, text, whole
 
 VERSION = 2
 _KEYS = {"model", "adapter", "position", "share", "tokens", "drops", "images", "conversation"}
@@ -42,15 +43,28 @@ def restore(snapshot: str) -> tuple[TokenSequence, Conversation]:
         raise InvalidArgument(
             f"the snapshot lacks {', '.join(sorted(missing))}: give it as `Context.snapshot` has made it"
         )
-    sequence = TokenSequence(queues_of(kept["model"]), adapter=kept["adapter"])
     try:
-        sequence.offset, sequence.shares = kept["position"], kept["share"]
-        sequence.shared_with = kept.get("shared_with", "")  # older snapshots have none
-        sequence.tokens = list(kept["tokens"])
-        sequence.images.places = [Seen(as_image(name), start, end) for name, start, end in kept["images"]]
+        return _restored(kept)
+    except (TypeError, ValueError, LookupError, AttributeError) as error:  # a client may have changed it
+        raise InvalidArgument(
+            f"the snapshot was changed: give it as `Context.snapshot` has made it ({error})"
+        ) from None
+
+
+def _restored(kept: Mapping[str, Any]) -> tuple[TokenSequence, Conversation]:
+    sequence = TokenSequence(queues_of(text(kept["model"], "model")), adapter=text(kept["adapter"], "adapter"))
+    try:
+        sequence.offset, sequence.shares = whole(kept["position"], "position"), flag(kept["share"], "share")
+        sequence.shared_with = text(kept.get("shared_with", ""), "shared_with")  # older snapshots have none
+        sequence.tokens = numbers(kept["tokens"], "tokens")
+        count = len(sequence.tokens)
+        for name, start, end in kept["images"]:
+            places = whole(start, "images", most=count), whole(end, "images", most=count)
+            sequence.images.places.append(Seen(as_image(name), *places))
         conversation = Conversation.of_state(kept["conversation"])
         for start, stop, computed, gap in kept["drops"]:
-            sequence.drop(start, stop, gap > 0, computed)
+            check_droppable(whole(computed, "drops", most=count) + 1, whole(start, "drops"), whole(stop, "drops"))
+            sequence.drop(start, stop, whole(gap, "drops") > 0, computed)
     except BaseException:
         sequence.close()
         raise

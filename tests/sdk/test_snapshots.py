@@ -56,6 +56,25 @@ def test_a_restored_context_goes_on_as_the_first_one(kind: str) -> None:
     assert other is not host
 
 
+CHANGED: list[tuple[str, Any]] = [
+    ("model", 5), ("adapter", None), ("position", 1.5), ("share", "yes"), ("tokens", "abc"), ("tokens", [-1]),
+    ("drops", [[3, 12]]), ("drops", [[3, 2**40, 5, 0]]), ("drops", 5), ("images", 5), ("images", [["photo", 1]]),
+    ("conversation", None), ("conversation", {}), ("conversation", {"messages": [5]}),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("key", "value"), CHANGED)
+def test_a_snapshot_that_a_client_has_changed_is_told(key: str, value: Any) -> None:
+    host = install()
+    with make("dropped") as ctx:
+        kept = json.loads(ctx.snapshot())
+    if isinstance(value, dict):
+        value = kept["conversation"] | value if value else value
+    with pytest.raises(InvalidArgument, match="the snapshot was changed: give it as"):
+        Context.restore(json.dumps(kept | {key: value}))
+    assert nothing_held(host)
+
+
 def test_a_generation_goes_on_while_it_is_kept() -> None:
     install()
     ctx = Context().fill("abc")
