@@ -335,6 +335,7 @@ class TextReader:
         if shown:
             with queues.some() as queue:
                 self._detokenizer = traits.create_detokenizer(queue)
+            self._push(generation.before)
 
     def read(self, piece: str) -> str:
         """The text of what has come since."""

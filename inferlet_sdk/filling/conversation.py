@@ -166,7 +166,12 @@ class Conversation:
 
     def _reply(self, sequence: TokenSequence) -> list[Mapping[str, Any]]:
         tokens = sequence.tokens[self._end :] if self._start is not None else []
-        return [{"role": "assistant", "content": sequence.detokenize(tokens)}] if tokens else []
+        if not tokens:
+            return []
+        said = sequence.detokenize(tokens)
+        if sequence.half == len(sequence.tokens):
+            said = said.removesuffix("\ufffd")  # half of a character
+        return [{"role": "assistant", "content": said}]
 
 
 def _half(sequence: TokenSequence, left: Sequence[int], cut: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:

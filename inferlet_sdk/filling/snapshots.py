@@ -57,7 +57,7 @@ def _restored(kept: Mapping[str, Any]) -> tuple[TokenSequence, Conversation]:
         sequence.offset, sequence.shares = whole(kept["position"], "position"), flag(kept["share"], "share")
         sequence.shared_with = text(kept.get("shared_with", ""), "shared_with")  # older snapshots have none
         sequence.tokens = numbers(kept["tokens"], "tokens")
-        count = len(sequence.tokens)
+        sequence.half = count = len(sequence.tokens)
         for name, start, end in kept["images"]:
             places = whole(start, "images", most=count), whole(end, "images", most=count)
             sequence.images.places.append(Seen(as_image(name), *places))

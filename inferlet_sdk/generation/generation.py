@@ -77,6 +77,9 @@ class Generation:
         """At its end: those of all tokens that were sampled for it, what has ended it and is left out included."""
         self._left = rules.max_tokens
         self._start = len(sequence.tokens)
+        self.before: list[int] = sequence.tokens[1 - CHARACTER :] if sequence.half == self._start else []
+        """The last tokens before it, if they may have begun a character that it completes."""
+        self._completes = True  # whether the last token has completed a text
         self._tokens: list[int] | None = None
         self._filter = TextFilter(rules.texts, rules.include_stop) if rules.texts else None
         self._takes_all = self._filter is None and not rules.predicates and len(rules.tokens) <= MOST_STOPS
@@ -192,6 +195,8 @@ class Generation:
         self._sequence.begin()
         try:
             self._detokenizer = traits.create_detokenizer(self._sequence.queue)
+            if self.before:
+                traits.push_tokens(self._detokenizer, self.before)
             stop = sorted(self._rules.tokens)
             self._source = self._new_source(stop)
         except BaseException:
@@ -239,6 +244,7 @@ class Generation:
         count = len(tokens) - (stopped and not self._rules.include_stop)
         self._sequence.tokens += tokens[:count]
         self._left -= count
+        self._completes = bool(texts[count - 1]) if count else self._completes
         piece = "".join(texts[:count])
         if stopped:
             return piece + self._finish("stop", left_out=len(tokens) - count)
@@ -252,6 +258,7 @@ class Generation:
             return
         self._sequence.tokens.append(token)
         self._left -= 1
+        self._completes = bool(piece)
         if self._filter is not None:
             piece = self._filter.push(piece)
             stops = stops or self._filter.cut is not None
@@ -274,6 +281,8 @@ class Generation:
             self._source.close()
             if self._filter is not None and self._filter.cut is not None:
                 self._cut_tokens(self._filter)
+            if not self._completes:
+                self._sequence.half = len(self._sequence.tokens)
             self._sequence.let_go_drafted()
             if self._guide is not None and not self._sequence.closed:
                 self._guide.close(self._tokens)

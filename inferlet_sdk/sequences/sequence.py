@@ -62,6 +62,7 @@ class TokenSequence:
         self.shares = True  # whether other inferlets of the tenant may use keys of its prompt
         self.shared_with = ""  # those alone that give the same text
         self.found = 0  # tokens at its beginning whose keys others had
+        self.half = -1  # so many tokens there were when a generation ended, maybe within a character
         self.ends: list[int] = []  # of the first parts of its prompt, in tokens; others may go on from there
         self.computed = 0
         self.output_of = 0
@@ -151,7 +152,7 @@ class TokenSequence:
         """Takes over all that the parent has computed."""
         self.tokens, self.images, self.offset = parent.tokens.copy(), parent.images.copy(), parent.offset
         self.computed, self.output_of, self.drops = parent.computed, parent.output_of, parent.drops.copy()
-        self.ends = parent.ends.copy()
+        self.ends, self.half = parent.ends.copy(), parent.half
         self.found, self.shares, self.shared_with = parent.found, parent.shares, parent.shared_with
         parent.pages.fork_to(self.pages, self.computed)
         if self.tokens:

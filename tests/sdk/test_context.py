@@ -231,6 +231,25 @@ def test_characters_of_several_tokens_come_whole() -> None:
     assert list(Context().fill("ab").generate()) == ["n", "é", "€", "x"]
 
 
+@pytest.mark.parametrize("options", [{}, {"run_ahead": False}, {"stop": "z"}, {"draft": PromptLookup()}])
+@pytest.mark.parametrize("go_on", [lambda ctx: ctx, Context.fork, lambda ctx: Context.restore(ctx.snapshot())])
+def test_characters_come_whole_where_a_generation_ends_within_one(go_on: Any, options: dict[str, Any]) -> None:
+    install(next_token=saying("né€x", after=2))
+    ctx, pieces = Context().fill("ab"), []
+    for _ in range(7):
+        pieces.append(run(ctx.generate(1, **options).whole()))
+        ctx = go_on(ctx)
+    assert pieces == ["n", "", "é", "", "", "€", "x"]
+
+
+def test_half_of_a_character_is_no_part_of_a_reply() -> None:
+    install(next_token=lambda state: "é".encode()[0] if state[-1][0] == ord("n") else ord("n"))
+    ctx = Context().fill_chat("user", "a")
+    run(ctx.generate_until(max_tokens=2))
+    ctx.fill_chat("user", "b")
+    assert list(ctx.tokens) == rendered(("user", "a"), ("assistant", "n"), ("user", "b"))
+
+
 def test_a_text_that_is_too_long_is_told_by_every_call() -> None:
     host = install(max_context=32)
     for ask in (Context.sample, Context.next_dist, Context.flush, Context.generate_until, lambda one: one.score("a")):
