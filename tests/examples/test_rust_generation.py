@@ -69,7 +69,10 @@ def random_options(pick: random.Random) -> dict[str, Any]:
     maybe(0.3, temperature=pick.choice([0.5, 1.3]), seed=pick.randrange(5))
     maybe(0.1, top_p=pick.choice([0.3, 0.9]))
     maybe(0.15, penalty=2.0, window=pick.choice([0, 3, 64]))
-    if (what := pick.choices(["", "score", "sample", "beam", "best"], [12, 1, 1, 1, 1])[0]) != "":
+    if (what := pick.choices(["", "score", "sample", "beam", "best", "select"], [12, 1, 1, 1, 1, 1])[0]) != "":
+        options = {"options": ["".join(pick.choices("abcdef t", k=4)) for _ in range(pick.randrange(5))]}
+        maybe(0.3, mean=1)
+        one.update({} if what != "select" else options)
         return {"seed": 1, **one, "what": what, "width": pick.choice([1, 2, 3, 5]), "most": pick.choice([0, 1, 2, 5])}
     maybe(0.9, most=pick.choice([0, 1, 2, 3, 7, 12, 40]))
     if pick.random() < 0.5:
@@ -204,6 +207,21 @@ def test_no_half_of_a_character_is_left_before_a_stop_string(guest_cache: Path) 
     for program in programs():
         (found,) = asyncio.run(outcomes(guest_cache, program, [acts], next_token=saying("abétt", after=2)))
         assert found == ["abé", tokenized("xyabé"), "ab", tokenized("xyab")]
+
+
+def test_a_chat_that_was_exported_goes_on(guest_cache: Path) -> None:
+    said, more = ["system", "s", "user", "one"], ["user", "two"]
+    acts: list[Act] = [("new", 0, [], []), ("chat", 0, [], said), ("export", 0, [], ["asked"])]
+    acts += [trying(0, most=4, whole=1), ("export", 0, [], ["answered"]), ("chat", 0, [], more)]
+    acts += [trying(0, what="sample")]
+    acts += [("resume", 0, [], ["asked", *said]), trying(3, most=4, whole=1), ("chat", 3, [], more)]
+    acts += [("resume", 0, [], ["answered", *said]), ("chat", 4, [], more)]
+    acts += [trying(3, what="sample"), trying(4, what="sample"), ("resume", 0, [], ["asked", "user", "another"])]
+    acts += [("left", 0, [], [])]
+    rust, python = (asyncio.run(outcomes(guest_cache, one, [acts]))[0] for one in programs())
+    assert rust == python
+    assert rust[2:4] == rust[6:8] == rust[8:10]
+    assert rust[10:] == [True]
 
 
 def test_a_chat_goes_on_from_what_is_left_of_it(guest_cache: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import random
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ import pytest
 from inferlet_sdk.schemas.json_values import parse_json
 from inferlet_sdk.schemas.mismatch import SchemaMismatch
 from pie_control.inferlets.events import Ended
+from pie_control.testing.fake_model import FakeModel
 from pie_control.testing.in_process import InProcessClient
 from pie_inference.config import WorkerConfig
 from pie_inference.serving.worker import Worker
@@ -23,6 +25,7 @@ from tests.helpers.guard import HANG_SECONDS
 from tests.helpers.servers import Listener, started
 from tests.helpers.tree import DEMO_MODEL, ROOT
 from tests.inference.models.test_state import DENSE, SETTINGS
+from tests.sdk.test_adapters_in_guest import write
 
 FOLDER = ROOT / "tests" / "rust"
 FEATURES = (
@@ -151,6 +154,55 @@ def test_a_task_that_fails_ends_those_beside_it(worker: Worker, guest_cache: Pat
                 return result(await listener.ended)
 
     assert asyncio.run(run()) == ["one has failed", "later"]
+
+
+def test_tasks_go_on_beside_what_is_awaited(worker: Worker, guest_cache: Path) -> None:
+    async def run() -> Any:
+        async with started(guest_cache, InProcessClient(worker), model=["demo"], warm_pool=0) as server:
+            info, listener = await server.upload(*features()), Listener()
+            launched = await server.launch(info.program, ["what=tasks"], listener=listener)
+            async with asyncio.timeout(HANG_SECONDS):
+                await listener.until_messages(1)
+                server.send(launched.id, "left to the next one")
+                return result(await listener.ended)
+
+    first = ["beside them", 3, "the first one", "a later one"]
+    assert asyncio.run(run()) == [*first, "left to the next one", True]
+
+
+def test_there_are_clocks_and_random_numbers(worker: Worker, guest_cache: Path) -> None:
+    before = time.time()
+    (ended,) = asyncio.run(ends_of(worker, guest_cache, [(*features(), "time")]))
+    is_later, now, differ = result(ended)
+    assert is_later
+    assert differ
+    assert before <= now <= time.time()
+
+
+def test_what_fails_now_and_then_is_tried_again(worker: Worker, guest_cache: Path) -> None:
+    (ended,) = asyncio.run(ends_of(worker, guest_cache, [(*features(), "tried again")]))
+    assert result(ended) == [
+        *("it works", 3, "timed-out: not yet (tried 2 times)", 2, "not-found: not yet", 1),
+        *("invalid-argument: times: nothing can be tried 0 times: give 1 or more", 0),
+    ]
+
+
+def test_an_export_is_found_with_the_adapter_that_it_was_made_with(guest_cache: Path, tmp_path: Path) -> None:
+    async def run() -> Any:
+        write(tmp_path, ("poet", "painter"))
+        given = [f"{name}={tmp_path / name}" for name in ("poet", "painter")]
+        async with started(guest_cache, InProcessClient(FakeModel()), adapter=given, warm_pool=0) as server:
+            info, listener = await server.upload(*features()), Listener()
+            await server.launch(info.program, ["what=adapted"], listener=listener)
+            async with asyncio.timeout(HANG_SECONDS):
+                return result(await listener.ended)
+
+    made = 'invalid-state: export "king" was made'
+    assert asyncio.run(run()) == [
+        *(f'{made} with adapter "poet": open it with adapter "poet"', True),
+        *(f'{made} without an adapter: open it with adapter ""', True),
+        *("found", True),
+    ]
 
 
 def test_blobs_that_a_program_drops_are_given_back(worker: Worker, guest_cache: Path) -> None:

@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 import random
 import subprocess
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -20,10 +21,31 @@ from tests.helpers import rust_programs
 
 MAIN = """
 #![allow(dead_code)]
+use std::future::Future;
 use std::io::BufRead;
+use std::sync::Arc;
+use std::task::{Context, Wake, Waker};
 use json::Json;
 
+struct Quiet;
+
+impl Wake for Quiet {
+    fn wake(self: Arc<Self>) {}
+}
+
+/// How often who waits for a permit is known, when it has asked a hundred times.
+fn known() -> usize {
+    let (permits, quiet) = (semaphore::Semaphore::new(0), Arc::new(Quiet));
+    let waker = Waker::from(quiet.clone());
+    let mut acquired = Box::pin(permits.acquire());
+    for _ in 0..100 {
+        assert!(acquired.as_mut().poll(&mut Context::from_waker(&waker)).is_pending());
+    }
+    Arc::strong_count(&quiet) - 2
+}
+
 fn main() {
+    println!("{}", known());
     for line in std::io::stdin().lock().lines() {
         let asked = Json::parse(&line.unwrap()).unwrap();
         let [kind, first, second] = <&[Json; 3]>::try_from(asked.items()).unwrap();
@@ -31,8 +53,11 @@ fn main() {
             println!("{}", schema::check_arguments(first, second, "f").is_ok());
             continue;
         }
-        let (plain, calls) = calls::read_calls(first.as_str().unwrap(), kind.as_str() == Some("signature"));
-        let calls = calls.into_iter().map(|call| Json::List(match call {
+        let mut reader = calls::CallReader::new(kind.as_str() == Some("signature"));
+        let mut found: Vec<_> = first.items().iter().map(|piece| reader.feed(piece.as_str().unwrap())).collect();
+        found.push(reader.finish());
+        let plain: String = found.iter().map(|one| one.plain.as_str()).collect();
+        let calls = found.into_iter().flat_map(|one| one.calls).map(|call| Json::List(match call {
             Ok(call) => vec![call.name.into(), call.arguments],
             Err(call) => vec![call.name.into(), call.text.into(), call.is_cut_off.into()],
         }));
@@ -137,7 +162,8 @@ def takes(schema: dict[str, Any], value: Any) -> bool:
 def test_rust_reads_calls_and_checks_arguments_as_python_does(tmp_path: Path) -> None:
     place, source = rust_programs.compiler(), rust_programs.CRATE / "src"
     assert place is not None
-    parts = {"error": "error", "json": "json/mod", "calls": "tools/calls", "schema": "tools/schema"}
+    parts = {"error": "error", "json": "json/mod"}
+    parts |= {name: f"tools/{name}" for name in ("calls", "schema", "semaphore")}
     modules = [f'#[path = "{source / part}.rs"]\nmod {name};' for name, part in parts.items()]
     head, _, rest = MAIN.strip().partition("\n")
     (tmp_path / "main.rs").write_text("\n".join((head, *modules, rest)))
@@ -153,10 +179,13 @@ def test_rust_reads_calls_and_checks_arguments_as_python_does(tmp_path: Path) ->
             expected.append(takes(schema, value))
         else:
             text = random_text(pick, kind)
-            asked.append((kind, text, None))
+            cuts = sorted(pick.choices(range(len(text) + 1), k=pick.choice((0, 1, 5, len(text)))))
+            asked.append((kind, [text[start:stop] for start, stop in pairwise([0, *cuts, len(text)])], None))
             expected.append(in_python(kind, text))
     said = subprocess.run(
         [tmp_path / "reading"], input="\n".join(map(json.dumps, asked)), check=True, capture_output=True, text=True
     )
-    for one, wanted, line in zip(asked, expected, said.stdout.splitlines(), strict=True):
+    known, *lines = said.stdout.splitlines()
+    assert known == "1"
+    for one, wanted, line in zip(asked, expected, lines, strict=True):
         assert json.loads(line) == wanted, one

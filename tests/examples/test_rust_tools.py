@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -41,8 +41,11 @@ def server(**results: Any) -> Server:
     return Server(web, **results)
 
 
-async def told(cache: Path, servers: Sequence[Server], text: str = CALL) -> list[list[str]]:
-    """What a model that writes this text is told by the tools of each server; last stands what it says itself."""
+async def told(
+    cache: Path, servers: Sequence[Server], text: str = CALL, is_over: Callable[[], bool] = lambda: True
+) -> list[list[str]]:
+    """What a model that writes this text, and then on until `is_over`, is told by the tools of each server; last stands
+    what it says itself."""
 
     async def handle(asked: Asked, writer: asyncio.StreamWriter) -> None:
         one = servers[int(asked.path.strip("/"))]
@@ -61,7 +64,7 @@ async def told(cache: Path, servers: Sequence[Server], text: str = CALL) -> list
     def next_token(state: State) -> int:
         tokens = [token for token, _ in state]
         done = tokens[::-1].index(ord("\n"))
-        return ord(text[done]) if done < len(text) else STOP
+        return ord(text[done]) if done < len(text) else STOP if is_over() else ord("x")
 
     model = ScriptedModel(next_token, name="toy", page_size=16, num_pages=4000, max_context=8192)
     async with serving(handle) as web:
@@ -148,6 +151,14 @@ def test_a_lost_session_is_begun_anew_once_and_many_calls_wait_for_their_turn(gu
     assert "has ended the session: begin anew" in asyncio.run(told(guest_cache, [always]))[0][0]
 
 
+def test_a_call_runs_while_the_model_writes_on(guest_cache: Path) -> None:
+    one = server()
+    ((given, text),) = asyncio.run(told(guest_cache, [one], CALL, lambda: "tools/call" in one.methods))
+    assert given == "5"
+    assert set(text) <= {"x"}
+    assert len(text) < 2000 - len(CALL), "the model was not stopped by the most tokens of a turn"
+
+
 def test_calls_that_cannot_be_read_are_told_to_the_model(guest_cache: Path) -> None:
     call, end = '<tool_call>{"name": "add", "arguments": %s}</tool_call>', "</tool_call>"
     wrong = [call % one for one in ('"text"', "[1, 2]", '{"a": 1}', '{"a": 1, "b": "2"}', '{"a": 1, "b": 2, "c": 3}')]
@@ -174,9 +185,9 @@ def test_calls_that_cannot_be_read_are_told_to_the_model(guest_cache: Path) -> N
 
 
 def toolbox(cache: Path, names: list[str], **options: Any) -> Any:
-    """What a chat with tools of these names gives where the model calls the first one again and again, and how many
-    calls were run."""
-    text = f"<tool_call>{json.dumps({'name': names[0], 'arguments': {}})}</tool_call>"
+    """What a chat with tools of these names gives where the model calls the first one again and again, how many calls
+    were run, and what came to the client."""
+    text = f"So<tool_call>{json.dumps({'name': names[0], 'arguments': {}})}</tool_call>: "
 
     def next_token(state: State) -> int:
         tokens = [token for token, _ in state]
@@ -190,26 +201,28 @@ def toolbox(cache: Path, names: list[str], **options: Any) -> Any:
             info, listener = await host.upload(*features()), Listener()
             await host.launch(info.program, ["what=toolbox", f"names={json.dumps(names)}"], listener=listener)
             async with asyncio.timeout(HANG_SECONDS):
-                return result(await listener.ended)
+                return [*result(await listener.ended), "".join(listener.messages)]
 
     return asyncio.run(run())
 
 
 def test_a_chat_has_an_end_and_names_are_checked(guest_cache: Path) -> None:
-    wanted = "after 2 rounds the model still calls tools: raise `rounds`"
-    assert toolbox(guest_cache, ["add"]) == [wanted, 2]
+    wanted = "after all rounds, with 2 calls, the model wants to call add again: raise `rounds`, or tell it when to "
+    wanted += "answer"
+    assert toolbox(guest_cache, ["add"]) == [wanted, 2, "So: So: So"]
     for name in ("", "1a", "a b", "é", "a" * 65):
-        told, ran = toolbox(guest_cache, [name])
+        told, ran, _ = toolbox(guest_cache, [name])
         assert told.startswith(f'invalid-argument: "{name}" cannot be a tool\'s name'), told
         assert ran == 0
     assert toolbox(guest_cache, ["a", "b", "a"]) == [
         "invalid-argument: two tools are named a: give one another name",
         0,
+        "",
     ]
 
 
 def test_a_template_of_another_form_is_refused(guest_cache: Path) -> None:
-    told, ran = toolbox(guest_cache, ["add"], template=chat_templates.UNKNOWN)
+    told, ran, _ = toolbox(guest_cache, ["add"], template=chat_templates.UNKNOWN)
     assert told.startswith("unsupported: the model's chat template writes calls of tools in a form")
     assert ran == 0
 

@@ -1,7 +1,7 @@
 """The raw calls of the Rust crate, written from the WIT files: `inferlet_sdk/rust/src/raw.rs`.
 
 Arguments are lowered as the canonical ABI of the component model says: flat, up to 16 numbers, and otherwise as a
-record in memory. Every result comes in memory and is lifted by its type (`abi.rs`). Names of imports are those of
+record in memory. A result comes in memory and is lifted by its type (`abi.rs`). Names of imports are those of
 wit-bindgen.
 """
 
@@ -87,7 +87,10 @@ def _function(item: re.Match[str], imported: str, enums: set[str]) -> str:
         lines += ["    #[repr(C)]", f"    struct Arguments({', '.join(kind for kind, _ in numbers)});"]
     kinds = ["&Arguments"] if in_memory else [_flat(kind) for kind, _ in numbers]
     values = ["&arguments"] if in_memory else [_as_flat(kind, value) for kind, value in numbers]
-    declared = ", ".join([*(f"_: {kind}" for kind in kinds), "_: *mut u8"])
+    called = f"import({', '.join(values)})"
+    if result != "()":
+        kinds, called = [*kinds, "*mut u8"], f"call(|result| import({', '.join([*values, 'result'])}))"
+    declared = ", ".join(f"_: {kind}" for kind in kinds)
     lines += [
         f'    #[link(wasm_import_module = "{imported}")]',
         '    extern "C" {',
@@ -100,7 +103,7 @@ def _function(item: re.Match[str], imported: str, enums: set[str]) -> str:
             lines.append(f"    let {one.name} = crate::abi::texts({one.name});")
     if in_memory:
         lines.append(f"    let arguments = Arguments({', '.join(value for _, value in numbers)});")
-    lines += [f"    unsafe {{ call(|result| import({', '.join([*values, 'result'])})) }}", "}", ""]
+    lines += [f"    unsafe {{ {called} }}", "}", ""]
     return "\n".join(lines)
 
 

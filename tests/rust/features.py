@@ -10,6 +10,7 @@ from inferlet_sdk import (
     DistSampler,
     Greedy,
     IgnoreStopTokens,
+    NotFound,
     PieError,
     PromptLookup,
     Sampler,
@@ -134,6 +135,13 @@ async def do(acts, model):
                 found.append(str(error))
                 contexts.append(Context(model))
             continue
+        if name == "resume":
+            messages = [{"role": role, "content": text} for role, text in zip(texts[1::2], texts[2::2], strict=True)]
+            try:
+                contexts.append(await Context.open(texts[0], model, messages=messages))
+            except NotFound:
+                found.append(True)
+            continue
         ctx = contexts[place]
         if name == "fill":
             ctx.fill(tokens)
@@ -206,6 +214,8 @@ async def tried(ctx, options, tokens):
     match options.get("what"):
         case "score":
             return [round(one * 1000) for one in await ctx.score(tokens)]
+        case "select":
+            return await ctx.select(options["options"], mean="mean" in options)
         case "sample":
             return await ctx.sample(sampler)
         case "beam":

@@ -12,7 +12,9 @@ use std::time::Duration;
 
 use inferlet::*;
 
+mod meanwhile;
 mod midway;
+mod named;
 mod received;
 mod tried;
 
@@ -175,7 +177,7 @@ async fn main(args: Args) -> Result<Json> {
                 })
             };
             let tools = Tools::new(names.items().iter().map(tool).collect());
-            let answer = tools.chat(&mut Context::new(args.model())?, "Do it.", 80, 2).await;
+            let answer = tools.stream(&mut Context::new(args.model())?, "Do it.", 80, 2, &args).await;
             Ok(list([answer.map_or_else(|error| error.to_string(), |turn| turn.text).into(), ran.get().into()]))
         }
         "woken" => {
@@ -221,6 +223,10 @@ async fn main(args: Args) -> Result<Json> {
             args.send("over").await?;
             Ok((failed, args.receive().await?.text).to_json())
         }
+        "tasks" => meanwhile::tasks(&args).await,
+        "time" => meanwhile::time().await,
+        "tried again" => meanwhile::tried_again().await,
+        "adapted" => named::adapted(&args.model()).await,
         "written" => {
             let by_name: HashMap<String, [u8; 2]> = [("b".to_string(), [1, 2]), ("a".to_string(), [3, 4])].into();
             Ok((-1i16, by_name, Json::from(&[0.5f32, 2.0][..])).to_json())
@@ -338,6 +344,15 @@ async fn acts(text: &str, model: String) -> Result<Json> {
             contexts.push(fresh);
             continue;
         }
+        let message = |pair: &[&str]| Json::object([("role", pair[0].into()), ("content", pair[1].into())]);
+        if name.as_str() == Some("resume") {
+            let mut opened = Context::open(texts[0], &model, "").await?;
+            match opened.resume_chat(texts[1..].chunks(2).map(message).collect()) {
+                Ok(_) => contexts.push(opened),
+                Err(error) => found.push((error.code == Code::NotFound).into()),
+            }
+            continue;
+        }
         if name.as_str() == Some("join") {
             let mut all: Vec<Option<&mut Context>> = contexts.iter_mut().map(Some).collect();
             let parts: Vec<&mut Context> = tokens.iter().filter_map(|token| all[*token as usize].take()).collect();
@@ -355,10 +370,7 @@ async fn acts(text: &str, model: String) -> Result<Json> {
             "fill" => drop(ctx.fill_tokens(&tokens)?),
             "apart" => drop(ctx.keep_apart()),
             "texts" => texts.iter().for_each(|text| drop(ctx.fill(*text))),
-            "chat" => {
-                let message = |pair: &[&str]| Json::object([("role", pair[0].into()), ("content", pair[1].into())]);
-                ctx.chat_with(texts.chunks(2).map(message).collect(), None)?;
-            }
+            "chat" => drop(ctx.chat_with(texts.chunks(2).map(message).collect(), None)?),
             "fork" => {
                 let child = ctx.fork()?;
                 contexts.push(child);

@@ -43,6 +43,11 @@ pub async fn tried(ctx: &mut Context, options: &Json, tokens: &[u32]) -> Result<
             let scores = ctx.score(tokens).await?;
             Ok(Json::List(scores.iter().map(|one| rounded(f64::from(*one))).collect()))
         }
+        "select" => {
+            let texts: Vec<&str> = options.items("options").iter().filter_map(Json::as_str).collect();
+            let chosen = ctx.select(&texts, options.has("mean")).await?;
+            Ok(texts[chosen].into())
+        }
         "sample" => Ok(ctx.sample(&sampler).await?.into()),
         "beam" => Ok(shown(&ctx.beam(width, most.unwrap_or(1)).await?)),
         "best" => {

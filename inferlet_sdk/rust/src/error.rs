@@ -52,6 +52,13 @@ const CODES: [(&str, Code); 13] = [
     ("busy", Code::Busy),
 ];
 
+impl Code {
+    /// As the contract names it; "" of an error of the program itself.
+    pub fn name(self) -> &'static str {
+        CODES.iter().find(|(_, code)| *code == self).map_or("", |(name, _)| name)
+    }
+}
+
 /// An error: why, and what to do about it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Error {
@@ -93,9 +100,9 @@ impl Error {
 
 impl fmt::Display for Error {
     fn fmt(&self, to: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match CODES.iter().find(|(_, code)| *code == self.code) {
-            Some((name, _)) => write!(to, "{}: {}", name, self.message),
-            None => to.write_str(&self.message),
+        match self.code.name() {
+            "" => to.write_str(&self.message),
+            name => write!(to, "{}: {}", name, self.message),
         }
     }
 }

@@ -233,9 +233,9 @@ pub mod core {
         #[link(wasm_import_module = "pie:inferlet/core@0.3.0")]
         extern "C" {
             #[link_name = "span"]
-            fn import(_: *const u8, _: usize, _: *const u8, _: usize, _: u64, _: *const u8, _: usize, _: *mut u8);
+            fn import(_: *const u8, _: usize, _: *const u8, _: usize, _: u64, _: *const u8, _: usize);
         }
-        unsafe { call(|result| import(operation.as_ptr().cast(), operation.len(), name.as_ptr().cast(), name.len(), microseconds, error.as_ptr().cast(), error.len(), result)) }
+        unsafe { import(operation.as_ptr().cast(), operation.len(), name.as_ptr().cast(), name.len(), microseconds, error.as_ptr().cast(), error.len()) }
     }
 
     /// A future that is done after this number of nanoseconds, for `await-number`. (Clocks are those of WASI.)

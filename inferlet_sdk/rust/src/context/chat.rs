@@ -41,6 +41,22 @@ impl Conversation {
         self.left = self.left.min(length);
     }
 
+    /// Whether a context begins with these messages, as `add` fills them; then it goes on from there, and what stands
+    /// behind them is a reply.
+    pub fn begun(&mut self, sequence: &Sequence, messages: Vec<Json>) -> Result<bool> {
+        let (queue, tools) = (sequence.model.some_queue()?, self.told_tools());
+        let shown = Json::List(self.shown(&messages)).to_string();
+        for is_reply in [true, false] {
+            let rendered = raw::tokenize::tokenize_chat(queue, &shown, &tools, is_reply)?;
+            if sequence.tokens.starts_with(&rendered) {
+                (self.messages, self.start) = (messages, Some(0));
+                (self.end, self.left) = (rendered.len(), rendered.len());
+                return Ok(true);
+            }
+        }
+        Ok(false)
+    }
+
     /// Appends the reply that was generated since the last messages, or what stands for it, then new messages.
     pub fn add(&mut self, sequence: &mut Sequence, new: Vec<Json>, reply: Option<Vec<Json>>) -> Result<()> {
         if self.left < self.end {

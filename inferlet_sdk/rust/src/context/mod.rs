@@ -9,7 +9,7 @@ mod sharing;
 
 use std::rc::Rc;
 
-use crate::error::{Error, Result};
+use crate::error::{Code, Error, Result};
 use crate::generation::dist::Dist;
 use crate::generation::sampler::Sampler;
 use crate::generation::Generation;
@@ -102,6 +102,18 @@ impl Context {
     pub fn chat_with(&mut self, messages: Vec<Json>, reply: Option<Vec<Json>>) -> Result<&mut Self> {
         self.take_noted()?;
         self.conversation.add(&mut self.sequence, messages, reply)?;
+        Ok(self)
+    }
+
+    /// The messages of the chat with which a context begins that was opened, as `chat_with` took them, told of the same
+    /// tools: what stands behind them is a reply, and the next message goes on from there. Without it a message begins
+    /// another chat behind all of the text. An error with `Code::NotFound` if the context does not begin so.
+    pub fn resume_chat(&mut self, messages: Vec<Json>) -> Result<&mut Self> {
+        self.take_noted()?;
+        if !self.conversation.begun(&self.sequence, messages)? {
+            let message = "the context does not begin with these messages: fill a new one, and export it";
+            return Err(Error::with(Code::NotFound, message));
+        }
         Ok(self)
     }
 
@@ -208,7 +220,7 @@ impl Context {
         if let Some((start, stop)) = self.sequence.pages.ends_in_dropped(length) {
             let message =
                 format!("tokens {} to {} were dropped: truncate to at most {}, or {}", start, stop, start, stop);
-            return Err(Error::with(crate::error::Code::InvalidState, message));
+            return Err(Error::with(Code::InvalidState, message));
         }
         self.sequence.truncate(length)?;
         self.conversation.cut(length);

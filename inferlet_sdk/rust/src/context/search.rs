@@ -129,6 +129,23 @@ impl Context {
         self.settle().await?;
         self.sequence.fork()?.append_scored(continuation).await
     }
+
+    /// The number of the most likely of several texts, which it appends: by the probability of all their tokens
+    /// together, or, with `mean`, by that of a token on average.
+    pub async fn select(&mut self, options: &[&str], mean: bool) -> Result<usize> {
+        let (mut best, mut most) = (None, f64::NEG_INFINITY);
+        for (number, option) in options.iter().enumerate() {
+            let tokens = self.model().tokenize(option, true)?;
+            let scores: Vec<f64> = self.score(&tokens).await?.into_iter().map(f64::from).collect();
+            let score = if mean { self::mean(&scores) } else { scores.iter().sum() };
+            if best.is_none() || score > most {
+                (best, most) = (Some((number, tokens)), score);
+            }
+        }
+        let (number, tokens) = best.ok_or_else(|| Error::invalid("options: there is nothing to select from"))?;
+        self.fill_tokens(&tokens)?;
+        Ok(number)
+    }
 }
 
 /// The most likely continuations by one token, the best one first.

@@ -31,42 +31,110 @@ enum Extent<'a> {
     Other,
 }
 
-/// The calls in a text, and the text around them. A call is complete with its own end: the marker behind it may be
-/// missing.
-pub(crate) fn read_calls(text: &str, is_signature: bool) -> (String, Vec<Result<Call, Malformed>>) {
-    let (begin, end) = if is_signature { ("<tool>", "</tool>") } else { ("<tool_call>", "</tool_call>") };
-    let expected = if is_signature { "name(arguments)" } else { r#"JSON object {"name", "arguments"}"# };
-    let (mut plain, mut calls, mut rest) = (String::new(), Vec::new(), text);
-    while let Some((before, behind)) = rest.split_once(begin) {
-        plain += before;
-        let inner = if is_signature { behind } else { behind.trim_start() };
+/// Reads the calls in a text that comes in pieces. How it is cut into these makes no difference.
+pub(crate) struct CallReader {
+    is_signature: bool,
+    rest: String,    // what is not certain yet
+    is_behind: bool, // whether a call has ended right before it
+}
+
+/// What has become certain: text that belongs to no call, and calls.
+#[derive(Default)]
+pub(crate) struct Found {
+    pub plain: String,
+    pub calls: Vec<Result<Call, Malformed>>,
+}
+
+impl CallReader {
+    /// `is_signature`: of calls such as `name(arguments)`, else of JSON objects.
+    pub fn new(is_signature: bool) -> Self {
+        CallReader { is_signature, rest: String::new(), is_behind: false }
+    }
+
+    /// What has become certain with a piece of the text. A call is whole with its own end: the marker behind it may be
+    /// missing.
+    pub fn feed(&mut self, piece: &str) -> Found {
+        let is_within = self.rest.starts_with(self.markers().0);
+        self.rest += piece;
+        if is_within && !piece.contains(&[')', ']', '}', '>'][..]) {
+            return Found::default(); // nothing else ends a call
+        }
+        self.read(false)
+    }
+
+    /// What is left when the text is over.
+    pub fn finish(&mut self) -> Found {
+        self.read(true)
+    }
+
+    fn markers(&self) -> (&'static str, &'static str) {
+        if self.is_signature {
+            ("<tool>", "</tool>")
+        } else {
+            ("<tool_call>", "</tool_call>")
+        }
+    }
+
+    fn read(&mut self, is_over: bool) -> Found {
+        let ((begin, end), mut found) = (self.markers(), Found::default());
+        loop {
+            if self.is_behind {
+                let behind = self.rest.trim_start();
+                if !is_over && behind.len() < end.len() && end.starts_with(behind) {
+                    return found; // its end may come
+                }
+                let rest = behind.strip_prefix(end).map(str::to_string);
+                self.rest = rest.unwrap_or_else(|| std::mem::take(&mut self.rest));
+                self.is_behind = false;
+            }
+            let unheld = self.rest.len() - if is_over { 0 } else { held_back(&self.rest, begin) };
+            let place = self.rest.find(begin);
+            found.plain.extend(self.rest.drain(..place.unwrap_or(unheld)));
+            match place.and_then(|_| self.read_call(is_over)) {
+                Some((call, length)) => {
+                    found.calls.push(call);
+                    self.rest.drain(..length);
+                }
+                None => return found,
+            }
+        }
+    }
+
+    /// The call with which the rest begins, and its length with the marker before it; None: it goes on.
+    fn read_call(&mut self, is_over: bool) -> Option<(Result<Call, Malformed>, usize)> {
+        let (begin, end) = self.markers();
+        let behind = &self.rest[begin.len()..];
+        let inner = if self.is_signature { behind } else { behind.trim_start() };
         let malformed = |text: &str, reason: &str, is_cut_off: bool| {
-            let name = if is_signature { name_before(inner) } else { first_name(inner) };
+            let name = if self.is_signature { name_before(inner) } else { first_name(inner) };
             let (name, text, reason) = (name.unwrap_or_default(), format!("{}{}", begin, text), reason.to_string());
             Err(Malformed { name, text, reason, is_cut_off })
         };
-        let cut_off = || malformed(inner, "the text ends within the call", true);
-        let extent = if is_signature { signature_extent(inner) } else { object_extent(inner) };
-        let (call, after) = match extent {
-            Extent::Whole(whole) => {
-                let after = &inner[whole.len()..];
-                let after = after.trim_start().strip_prefix(end).unwrap_or(after);
-                let read = if is_signature { read_signature(whole) } else { read_object(whole) };
-                (read.or_else(|reason| malformed(&format!("{}{}", whole, end), &reason, false)), after)
+        let length = |inner_length: usize| self.rest.len() - inner.len() + inner_length;
+        let extent = if self.is_signature { signature_extent(inner) } else { object_extent(inner) };
+        let (call, length) = match (extent, inner.split_once(end)) {
+            (Extent::Whole(whole), _) => {
+                let read = if self.is_signature { read_signature(whole) } else { read_object(whole) };
+                let call = read.or_else(|reason| malformed(&format!("{}{}", whole, end), &reason, false));
+                self.is_behind = true;
+                return Some((call, length(whole.len())));
             }
-            Extent::CutOff => (cut_off(), ""),
-            Extent::Other => match inner.split_once(end) {
-                Some((other, after)) => {
-                    let reason = format!("no {} follows {}", expected, begin);
-                    (malformed(&format!("{}{}", other, end), &reason, false), after)
-                }
-                None => (cut_off(), ""),
-            },
+            (Extent::Other, Some((other, _))) => {
+                let expected =
+                    if self.is_signature { "name(arguments)" } else { r#"JSON object {"name", "arguments"}"# };
+                let reason = format!("no {} follows {}", expected, begin);
+                (malformed(&format!("{}{}", other, end), &reason, false), length(other.len() + end.len()))
+            }
+            _ if is_over => (malformed(inner, "the text ends within the call", true), self.rest.len()),
+            _ => return None,
         };
-        calls.push(call);
-        rest = after;
+        Some((call, length))
     }
-    (plain + rest, calls)
+}
+
+/// How many bytes at the end of a text may be the beginning of a marker.
+fn held_back(text: &str, marker: &str) -> usize {
+    (1..marker.len()).rev().find(|count| text.ends_with(&marker[..*count])).unwrap_or(0)
 }
 
 fn signature_extent(text: &str) -> Extent<'_> {

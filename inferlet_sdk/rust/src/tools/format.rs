@@ -1,10 +1,11 @@
 //! How a model is told of tools, and how it calls them: `<tool>name(1, "two")</tool>` as the demo model does, or
 //! `<tool_call>{"name": ..., "arguments": {...}}</tool_call>` as Hermes, Qwen 2.5 and 3 and many others do.
 
-use super::calls::{read_calls, Call, Malformed};
+use super::calls::{CallReader, Found};
 use super::Tool;
 use crate::context::model::Model;
 use crate::error::{Code, Error, Result};
+use crate::generation::sampler::Handle;
 use crate::json::Json;
 use crate::raw;
 
@@ -82,19 +83,53 @@ impl Format {
         )
     }
 
-    /// The text of tokens, with the markers that are special tokens.
-    pub fn text(&self, model: &Model, tokens: &[u32]) -> Result<String> {
-        let mut text = String::new();
-        for part in tokens.split_inclusive(|token| self.shown.iter().any(|(one, _)| one == token)) {
-            text += &model.detokenize(part)?;
-            let last = part.last().copied();
-            text.extend(self.shown.iter().filter(|(one, _)| Some(*one) == last).map(|(_, marker)| *marker));
+    /// Reads what this model writes, as it comes.
+    pub fn reader(&self, model: &Model) -> Result<Reader> {
+        let detokenizer = match self.shown.as_slice() {
+            [] => None,
+            _ => Some(Handle(raw::tokenize::create_detokenizer(model.some_queue()?)?)),
+        };
+        Ok(Reader { shown: self.shown.clone(), detokenizer, seen: 0, calls: CallReader::new(self.is_signature) })
+    }
+}
+
+/// Reads a text with calls as it comes.
+pub(crate) struct Reader {
+    shown: Vec<(u32, &'static str)>,
+    detokenizer: Option<Handle>,
+    seen: usize,
+    calls: CallReader,
+}
+
+impl Reader {
+    /// The text of a further piece of a generation that has these tokens now, and what has become certain with it. None:
+    /// the generation has ended.
+    pub fn read(&mut self, piece: Option<String>, tokens: &[u32]) -> Result<(String, Found)> {
+        let is_over = piece.is_none();
+        let text = match &self.detokenizer {
+            Some(detokenizer) => self.marked(detokenizer, &tokens[self.seen..])?,
+            None => piece.unwrap_or_default(),
+        };
+        self.seen = tokens.len();
+        let mut found = self.calls.feed(&text);
+        if is_over {
+            let rest = self.calls.finish();
+            found.plain += &rest.plain;
+            found.calls.extend(rest.calls);
         }
-        Ok(text)
+        Ok((text, found))
     }
 
-    /// The calls in a text, and the text around them.
-    pub fn read(&self, text: &str) -> (String, Vec<Result<Call, Malformed>>) {
-        read_calls(text, self.is_signature)
+    /// The text of tokens, with the markers that are special tokens.
+    fn marked(&self, detokenizer: &Handle, tokens: &[u32]) -> Result<String> {
+        let mut text = String::new();
+        let marker_of = |token: &u32| self.shown.iter().find(|(one, _)| one == token).map(|(_, marker)| *marker);
+        for part in tokens.split_inclusive(|token| marker_of(token).is_some()) {
+            let marker = part.last().and_then(marker_of);
+            let plain = &part[..part.len() - usize::from(marker.is_some())];
+            text += &raw::tokenize::push_tokens(detokenizer.0, plain)?;
+            text += marker.unwrap_or("");
+        }
+        Ok(text)
     }
 }

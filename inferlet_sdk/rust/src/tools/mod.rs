@@ -5,93 +5,27 @@ mod format;
 mod mcp;
 mod schema;
 mod semaphore;
+mod tool;
 
-use std::future::Future;
-use std::pin::Pin;
 use std::rc::Rc;
 
+use crate::args::Args;
 use crate::context::Context;
 use crate::error::{Code, Error, Result};
 use crate::generation::stop::StopReason;
 use crate::json::Json;
-use crate::task::join_all;
+use crate::outside::clock::spanned;
+use crate::raw;
+use crate::task::Tasks;
 use calls::{Call, Malformed};
 use format::Format;
 use mcp::McpServer;
-use schema::{check_arguments, keys};
+use tool::is_name;
+pub use tool::Tool;
 
 /// Characters of what a tool gave that the model reads.
 const LONGEST_RESULT: usize = 20_000;
 const LONGEST_ERROR: usize = 2000;
-const LONGEST_NAME: usize = 64;
-
-type Running = Pin<Box<dyn Future<Output = Result<String>>>>;
-
-/// A function that a model may call.
-pub struct Tool {
-    /// Its name.
-    pub name: String,
-    /// What it does, for the model.
-    pub description: String,
-    schema: Json,
-    run: Box<dyn Fn(Json) -> Running>,
-}
-
-impl Tool {
-    /// `schema`: the JSON schema of its arguments, an object; `run` gets these by name, of the types that it says. The
-    /// name is of letters, digits, - and _.
-    pub fn new<F: Future<Output = Result<String>> + 'static>(
-        name: &str,
-        description: &str,
-        schema: Json,
-        run: impl Fn(Json) -> F + 'static,
-    ) -> Tool {
-        let run: Box<dyn Fn(Json) -> Running> = Box::new(move |arguments| Box::pin(run(arguments)));
-        Tool { name: name.to_string(), description: description.to_string(), schema, run }
-    }
-
-    /// Name and parameters, as in `add(a, b)`.
-    pub(crate) fn signature(&self) -> String {
-        format!("{}({})", self.name, keys(&self.schema).join(", "))
-    }
-
-    /// As chat templates take it.
-    pub(crate) fn declaration(&self) -> Json {
-        let function = Json::object([
-            ("name", Json::from(self.name.as_str())),
-            ("description", Json::from(self.description.as_str())),
-            ("parameters", self.schema.clone()),
-        ]);
-        Json::object([("type", Json::from("function")), ("function", function)])
-    }
-
-    /// Arguments by name; a list has them in the order of the parameters.
-    fn named(&self, given: &Json) -> Json {
-        match given {
-            Json::List(items) => Json::object(keys(&self.schema).into_iter().zip(items.iter().cloned())),
-            other => other.clone(),
-        }
-    }
-
-    /// Arguments by name, checked.
-    fn bind(&self, given: &Json) -> Result<Json> {
-        let most = keys(&self.schema).len();
-        if given.items().len() > most {
-            let count = given.items().len();
-            return Err(Error::new(format!("$: {} takes {} arguments, not {}", self.signature(), most, count)));
-        }
-        let arguments = self.named(given);
-        check_arguments(&self.schema, &arguments, &self.name).map_err(Error::new)?;
-        Ok(arguments)
-    }
-}
-
-/// Whether a tool may be called so.
-fn is_name(name: &str) -> bool {
-    let is_part = |one: u8| one.is_ascii_alphanumeric() || matches!(one, b'_' | b'-');
-    let begins_well = name.bytes().next().map_or(false, |one| one.is_ascii_alphabetic() || one == b'_');
-    begins_well && name.bytes().all(is_part) && name.len() <= LONGEST_NAME
-}
 
 /// A text, and how much of it was cut off.
 fn cut(text: String, length: usize) -> String {
@@ -100,6 +34,36 @@ fn cut(text: String, length: usize) -> String {
         return text;
     }
     format!("{}... ({} more characters)", text.chars().take(length).collect::<String>(), count - length)
+}
+
+fn name_of(call: &Result<Call, Malformed>) -> &str {
+    call.as_ref().map_or_else(|call| call.name.as_str(), |call| call.name.as_str())
+}
+
+/// An error for a call that `max_tokens` have cut off.
+fn check_whole(call: &Result<Call, Malformed>, reason: Option<StopReason>, max_tokens: usize) -> Result<()> {
+    match call {
+        Err(call) if call.is_cut_off && reason == Some(StopReason::Length) => {
+            let of = if call.name.is_empty() { String::new() } else { format!(" of {}", call.name) };
+            Err(Error::new(format!("the text ended within a call{}: raise max_tokens ({})", of, max_tokens)))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// The error for a call of this name that is one too many.
+fn too_many_rounds(name: &str, calls: &[CallResult]) -> Error {
+    let wanted = if name.is_empty() { "a tool" } else { name };
+    let failed: Vec<&CallResult> = calls.iter().filter(|call| call.failed).collect();
+    let last = failed
+        .last()
+        .map_or(String::new(), |last| format!(". {} failed, the last one {}: {}", failed.len(), last.name, last.text));
+    Error::new(format!(
+        "after all rounds, with {} calls, the model wants to call {} again: raise `rounds`, or tell it when to answer{}",
+        calls.len(),
+        wanted,
+        last
+    ))
 }
 
 /// A call of a tool, and what it gave.
@@ -124,12 +88,13 @@ pub struct Turn {
     pub calls: Vec<CallResult>,
 }
 
-/// What a model has written in one go, before its calls have run.
+/// What a model writes in one go, and what its calls give.
 struct Written {
     format: Format,
     text: String,
     plain: String,
     calls: Vec<Result<Call, Malformed>>,
+    results: Vec<CallResult>,
 }
 
 /// Tools, as one model is told of them.
@@ -158,6 +123,12 @@ impl Tools {
 
     /// Appends a question of the user; the model is told of the tools from now on.
     pub fn ask(&self, ctx: &mut Context, question: &str) -> Result<()> {
+        self.declare(ctx)?;
+        ctx.user(question).map(|_| ())
+    }
+
+    /// The model is told of the tools with the next message. Before `resume_chat`: the chat tells of them.
+    pub fn declare(&self, ctx: &mut Context) -> Result<()> {
         for (place, tool) in self.tools.iter().enumerate() {
             if !is_name(&tool.name) {
                 let what = format!("{:?} cannot be a tool's name: take letters, digits, - and _", tool.name);
@@ -173,58 +144,100 @@ impl Tools {
         } else {
             ctx.describe_tools(format.describe(&self.tools));
         }
-        ctx.user(question).map(|_| ())
+        Ok(())
     }
 
-    /// One go of the model, of at most `max_tokens` tokens. Its calls are run, several beside each other, and what they
-    /// give is appended. What goes wrong is told to the model. An error if `max_tokens` end a call.
+    /// One go of the model, of at most `max_tokens` tokens. Each call runs as soon as it is written, beside others, and
+    /// what they give is appended. What goes wrong is told to the model. An error if `max_tokens` end a call.
     pub async fn turn(&self, ctx: &mut Context, max_tokens: usize) -> Result<Turn> {
-        let written = self.write(ctx, max_tokens).await?;
-        self.run(ctx, written).await
+        let written = self.write(ctx, max_tokens, None, |_| Ok(())).await?;
+        Ok(Turn { text: written.plain, calls: written.results })
     }
 
     /// Asks, and takes turns until the model answers, after at most `rounds` with calls; the answer, and all calls.
     pub async fn chat(&self, ctx: &mut Context, question: &str, max_tokens: usize, rounds: usize) -> Result<Turn> {
+        self.talk(ctx, question, max_tokens, rounds, None).await
+    }
+
+    /// As `chat`; the text goes to the client as it comes.
+    pub async fn stream(
+        &self,
+        ctx: &mut Context,
+        question: &str,
+        max_tokens: usize,
+        rounds: usize,
+        args: &Args,
+    ) -> Result<Turn> {
+        self.talk(ctx, question, max_tokens, rounds, Some(args)).await
+    }
+
+    async fn talk(
+        &self,
+        ctx: &mut Context,
+        question: &str,
+        max_tokens: usize,
+        rounds: usize,
+        to: Option<&Args>,
+    ) -> Result<Turn> {
         self.ask(ctx, question)?;
-        let mut calls = Vec::new();
-        for round in 0..=rounds {
-            let written = self.write(ctx, max_tokens).await?;
-            if written.calls.is_empty() {
+        let (mut calls, mut rounds_left) = (Vec::new(), rounds);
+        loop {
+            let check = |name: &str| if rounds_left > 0 { Ok(()) } else { Err(too_many_rounds(name, &calls)) };
+            let mut written = self.write(ctx, max_tokens, to, check).await?;
+            if written.results.is_empty() {
                 return Ok(Turn { text: written.plain, calls });
             }
-            if round < rounds {
-                calls.extend(self.run(ctx, written).await?.calls);
-            }
+            calls.append(&mut written.results);
+            rounds_left -= 1;
         }
-        Err(Error::new(format!("after {} rounds the model still calls tools: raise `rounds`", rounds)))
     }
 
-    /// What the model writes in one go.
-    async fn write(&self, ctx: &mut Context, max_tokens: usize) -> Result<Written> {
+    /// What the model writes in one go, and what its calls give, which is appended. `check`: of the name of a call, an
+    /// error if there may be none. `to`: who gets the text.
+    async fn write(
+        &self,
+        ctx: &mut Context,
+        max_tokens: usize,
+        to: Option<&Args>,
+        check: impl Fn(&str) -> Result<()>,
+    ) -> Result<Written> {
         let format = Format::of(ctx.model())?;
+        let mut reader = format.reader(ctx.model())?;
+        let (mut text, mut plain, mut calls) = (String::new(), String::new(), Vec::new());
+        let mut tasks = Tasks::new();
         let mut generation = ctx.generate(max_tokens);
-        while generation.next().await?.is_some() {}
-        let (tokens, reason) = (generation.tokens().to_vec(), generation.stop_reason());
-        drop(generation);
-        let text = format.text(ctx.model(), &tokens)?;
-        let (plain, calls) = format.read(&text);
-        match calls.last() {
-            Some(Err(call)) if call.is_cut_off && reason == Some(StopReason::Length) => {
-                let of = if call.name.is_empty() { String::new() } else { format!(" of {}", call.name) };
-                Err(Error::new(format!("the text ended within a call{}: raise max_tokens ({})", of, max_tokens)))
+        loop {
+            let piece = tasks.beside(generation.next()).await?;
+            let is_over = piece.is_none();
+            let (read, found) = reader.read(piece, generation.tokens())?;
+            text += &read;
+            plain += &found.plain;
+            if let (Some(args), false) = (to, found.plain.is_empty()) {
+                tasks.beside(args.send(&found.plain)).await?;
             }
-            _ => Ok(Written { format, text, plain, calls }),
+            for call in found.calls {
+                check_whole(&call, generation.stop_reason(), max_tokens)?;
+                check(name_of(&call))?;
+                let (number, again) = (calls.len(), call.clone());
+                tasks.add(async move { self.run_one(&again).await.map(|result| (number, result)) });
+                calls.push(call);
+            }
+            if is_over {
+                break;
+            }
         }
-    }
-
-    /// Runs what was called, and appends what that gives.
-    async fn run(&self, ctx: &mut Context, written: Written) -> Result<Turn> {
-        let results = join_all(written.calls.iter().map(|call| self.run_one(call))).await;
-        let results = results.into_iter().collect::<Result<Vec<CallResult>>>()?;
-        if !results.is_empty() {
-            ctx.chat_with(Vec::new(), Some(self.reply(&written, &results)))?;
+        drop(generation);
+        let mut results = Vec::new();
+        while let Some(result) = tasks.next().await {
+            results.push(result?);
         }
-        Ok(Turn { text: written.plain, calls: results })
+        results.sort_by_key(|(number, _)| *number);
+        let results = results.into_iter().map(|(_, result)| result).collect();
+        let written = Written { format, text, plain, calls, results };
+        if !written.calls.is_empty() {
+            ctx.chat_with(Vec::new(), Some(self.reply(&written)))?;
+        }
+        Ok(written)
     }
 
     /// What a call gives. An error only if the operator of the server does not allow it, which no model can mend.
@@ -234,7 +247,7 @@ impl Tools {
             Ok(call) => (call.name.as_str(), self.bound(call)),
         };
         let (arguments, given) = match bound {
-            Ok((tool, arguments)) => (arguments.clone(), (tool.run)(arguments).await),
+            Ok((tool, arguments)) => (arguments.clone(), spanned("execute_tool", name, (tool.run)(arguments)).await),
             Err(error) => (Json::Null, Err(error)),
         };
         let (text, failed) = match given {
@@ -242,6 +255,10 @@ impl Tools {
             Err(error) if error.code == Code::NotAllowed => return Err(error),
             Err(error) => (cut(format!("Error: {}", error), LONGEST_ERROR), true),
         };
+        if failed {
+            let name = if name.is_empty() { "without a name" } else { name };
+            let _ = raw::core::log(raw::core::LogLevel::Warning, &format!("tool {}: {}", name, text));
+        }
         let arguments = match arguments {
             Json::Object(entries) => entries,
             _ => Vec::new(),
@@ -276,9 +293,9 @@ impl Tools {
     }
 
     /// The messages for what the model wrote, and what its calls gave.
-    fn reply(&self, written: &Written, results: &[CallResult]) -> Vec<Json> {
+    fn reply(&self, written: &Written) -> Vec<Json> {
         let (mut calls, mut answers) = (Vec::new(), Vec::new());
-        for (number, (call, result)) in written.calls.iter().zip(results).enumerate() {
+        for (number, (call, result)) in written.calls.iter().zip(&written.results).enumerate() {
             let id = format!("call{:05}", number + 1);
             let name = Json::from(result.name.as_str());
             let function = Json::object([("name", name.clone()), ("arguments", self.shown(call))]);

@@ -32,7 +32,10 @@ impl<'a> Future for Acquire<'a> {
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Permit<'a>> {
         let free = self.0.free.get();
         if free == 0 {
-            self.0.waiting.borrow_mut().push(context.waker().clone());
+            let mut waiting = self.0.waiting.borrow_mut();
+            if !waiting.iter().any(|known| known.will_wake(context.waker())) {
+                waiting.push(context.waker().clone());
+            }
             return Poll::Pending;
         }
         self.0.free.set(free - 1);

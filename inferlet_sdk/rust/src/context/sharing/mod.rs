@@ -12,12 +12,44 @@ use crate::json::Json;
 use crate::raw;
 use crate::task::HostFuture;
 
+const WITH: &str = " (adapter ";
+
 /// The name of the export of a context with an adapter ("": none), as the Python SDK has it.
-fn full_name(name: &str, adapter: &str) -> String {
-    if adapter.is_empty() {
-        return name.to_string();
+fn full_name(name: &str, adapter: &str) -> Result<String> {
+    if name.contains(WITH) && name.ends_with(')') {
+        let what = format!("{:?} names an adapter: give the name before it, and a context with the adapter", name);
+        return Err(Error::invalid(what));
     }
-    format!("{} (adapter {})", name, adapter)
+    Ok(if adapter.is_empty() { name.to_string() } else { format!("{}{}{})", name, WITH, adapter) })
+}
+
+/// With which adapters contexts are exported under a name; "": without one.
+async fn adapters(queue: u32, name: &str) -> Result<Vec<String>> {
+    let number = raw::exports::list_exports(queue, name)?;
+    let listed = Json::parse(&HostFuture::new(number, raw::core::await_text).await?)?;
+    let adapter = |one: &Json| match one.get("name")?.as_str()?.strip_prefix(name)? {
+        "" => Some(String::new()),
+        behind => behind.strip_prefix(WITH)?.strip_suffix(')').map(str::to_string),
+    };
+    Ok(listed.items().iter().filter_map(adapter).collect())
+}
+
+/// What was exported under a name.
+async fn import(queue: u32, name: &str, adapter: &str) -> Result<(u32, u32, String)> {
+    let number = raw::exports::import_kvpage(queue, &full_name(name, adapter)?)?;
+    let found = HostFuture::new(number, raw::exports::await_import).await;
+    if !matches!(&found, Err(error) if error.code == Code::NotFound) {
+        return found;
+    }
+    let others = adapters(queue, name).await?;
+    match others.first() {
+        Some(other) if !others.iter().any(|one| one == adapter) => {
+            let made =
+                if other.is_empty() { "without an adapter".to_string() } else { format!("with adapter {:?}", other) };
+            Err(wrong_state(&format!("export {:?} was made {}: open it with adapter {:?}", name, made, other)))
+        }
+        _ => found,
+    }
 }
 
 fn wrong_state(message: &str) -> Error {
@@ -45,6 +77,7 @@ impl Context {
     pub async fn export(&mut self, name: &str) -> Result<()> {
         self.settle().await?;
         let sequence = &mut self.sequence;
+        let own = full_name(name, &sequence.adapter)?;
         if sequence.pages.has_dropped() {
             return Err(wrong_state("export: tokens of the context were dropped, and exports have all tokens"));
         }
@@ -55,18 +88,23 @@ impl Context {
         let mut addresses = sequence.pages.seal(length - length % sequence.model.page_size);
         addresses.extend(rest.iter().flat_map(|page| [page.address, 1]));
         let tokens = encode_numbers(&sequence.tokens);
-        let number = raw::exports::export_kvpage(queue, &full_name(name, &sequence.adapter), &addresses, &tokens)?;
-        HostFuture::new(number, raw::core::await_number).await.map(|_| ())
+        let number = raw::exports::export_kvpage(queue, &own, &addresses, &tokens)?;
+        HostFuture::new(number, raw::core::await_number).await?;
+        for other in adapters(queue, name).await?.iter().filter(|other| **other != sequence.adapter) {
+            let number = raw::exports::unexport_kvpage(queue, &full_name(name, other)?)?;
+            let _ = HostFuture::new(number, raw::core::await_number).await; // another program was faster
+        }
+        Ok(())
     }
 
     /// A context with what was exported under a name; if nothing is filled behind it, the last token runs again for its
     /// output. An error with `Code::NotFound`: there is no such export; fill a new one. At a model that keeps states the
     /// last token does not run again: fill one more, or all run again for the next output. `adapter`: that with which it
-    /// was made ("": none). `keep` shares nothing of it: it may have been joined.
+    /// was made ("": none); an error with `Code::InvalidState` names it if it is another one. Where the text is one of a
+    /// chat, `resume_chat` goes on with that. `keep` shares nothing of it: it may have been joined.
     pub async fn open(name: &str, model: impl AsRef<str>, adapter: &str) -> Result<Context> {
         let mut sequence = Sequence::new(Model::named(model.as_ref())?, adapter)?;
-        let number = raw::exports::import_kvpage(sequence.queue.number, &full_name(name, adapter))?;
-        let (first, count, about) = HostFuture::new(number, raw::exports::await_import).await?;
+        let (first, count, about) = import(sequence.queue.number, name, adapter).await?;
         sequence.pages.adopt(first, count);
         let about = Json::parse(&about)?;
         let text = |key: &str| about.get(key).and_then(Json::as_str).unwrap_or("");
