@@ -10,7 +10,7 @@ from ..attention.position_masks import with_masks
 from ..attention.torch.scoring import ScoringAttention
 from ..device.tensors import download, upload
 from ..execution.direct import DirectExecutor, PiecewiseExecutor
-from ..execution.launched import PendingResult
+from ..execution.launched import Faults, PendingResult, without_numbers
 from ..execution.served_model import ServedModel
 from ..protocol import Array, Forward, ForwardWithScores, ForwardWithScoresResult
 
@@ -28,7 +28,12 @@ def forward_with_scores(served: ServedModel, batch: ForwardWithScores) -> Pendin
             keys = ranges(ends[list(piece.sequences)], np.diff(_ends(piece.batch)))
             found[upload(torch.from_numpy(keys), device)] += attention.scores()
     host = download(found)
-    return PendingResult(lambda: ForwardWithScoresResult(ends, host.numpy()))
+
+    def faults() -> Faults:
+        wrong = np.flatnonzero(np.isnan(host.numpy()))
+        return without_numbers(np.searchsorted(ends, wrong, side="right") - 1)
+
+    return PendingResult(lambda: ForwardWithScoresResult(ends, host.numpy()), faults)
 
 
 def _ends(batch: Forward) -> Array:

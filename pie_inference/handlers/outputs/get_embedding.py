@@ -7,7 +7,7 @@ import torch
 
 from ...device.tensors import download, index_tensor, upload
 from ...errors import BatchError
-from ...execution.launched import PendingResult
+from ...execution.launched import PendingResult, without_numbers
 from ...execution.served_model import ServedModel
 from ...protocol import Array, GetEmbedding, GetEmbeddingResult, check_indptr
 
@@ -34,7 +34,10 @@ def get_embedding(served: ServedModel, batch: GetEmbedding) -> PendingResult:
     states = states * kept
     normalize = upload(torch.from_numpy(batch.normalize.copy()), served.device)[:, None]
     host = download(torch.where(normalize, torch.nn.functional.normalize(states), states))
-    return PendingResult(lambda: _ragged(batch.dimensions, host.numpy()))
+    return PendingResult(
+        lambda: _ragged(batch.dimensions, host.numpy()),
+        lambda: without_numbers(np.flatnonzero(np.isnan(host.numpy()).any(1))),
+    )
 
 
 def _ragged(dimensions: Array, vectors: Array) -> GetEmbeddingResult:

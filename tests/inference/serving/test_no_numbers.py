@@ -7,13 +7,24 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 import pytest
 from safetensors.torch import load_file, save_file
 
 from pie_inference.config import WorkerConfig
 from pie_inference.loading.checkpoint import SINGLE_FILE
-from pie_inference.protocol import Batch, GetLogprobs, GetNextDist, RunWave, SampleResult, Verify, WaveDone
+from pie_inference.protocol import (
+    Batch,
+    ForwardWithScores,
+    GetEmbedding,
+    GetLogprobs,
+    GetNextDist,
+    RunWave,
+    SampleResult,
+    Verify,
+    WaveDone,
+)
 from pie_inference.serving.worker import Worker
 from pie_inference.tensor_parallel.group import WorkerGroup
 from testing.checkpoints import make_checkpoint
@@ -76,6 +87,11 @@ def dists_of_both(outputs: Any, which: Rows) -> Batch:
     return GetNextDist(both, ints([3] * len(which)), ones, indptr([2] * len(which)))
 
 
+def embedding(outputs: Any, which: Rows) -> Batch:
+    n = len(which)
+    return GetEmbedding(outputs, indptr([1] * n), np.ones(n, np.bool_), ints([64] * n), np.ones(n, np.bool_))
+
+
 HOT = (0.7, 0.7, 0.7)
 CASES: dict[str, Callable[[Any, Rows], Batch]] = {
     "greedy": sample(),
@@ -91,6 +107,7 @@ CASES: dict[str, Callable[[Any, Rows], Batch]] = {
     "get_next_dist": dist,
     "get_next_dist of two": dists_of_both,
     "get_logprobs": logprobs,
+    "get_embedding": embedding,
 }
 
 
@@ -109,7 +126,9 @@ def test_what_is_no_number_fails_its_command_alone(case: str, run: Run) -> None:
 
 
 def told(result: Any, place: int) -> list[int]:
-    """The tokens that a command is told."""
+    """The tokens that a command is told, or its numbers in thousandths."""
+    if hasattr(result, "vectors"):
+        return [round(1000 * number) for number in result.vectors[slice(*result.indptr[place : place + 2])]]
     if not hasattr(result, "tokens"):
         first = 0 if place == 0 else -3  # log-probabilities of 1, 2 and 3 tokens
         return [round(1000 * number) for number in result.logprobs[first:][: 1 if place == 0 else 3]]
@@ -117,6 +136,13 @@ def told(result: Any, place: int) -> list[int]:
         first, end = result.indptr[place : place + 2]
         return list(result.tokens[first:end].tolist())
     return [int(result.tokens[place])]
+
+
+def test_attention_that_is_no_number_fails_its_command_alone(run: Run) -> None:
+    embed, forward = Driver(run, "model").forward_batch([Extend(Keys(), prompt) for prompt in PROMPTS])
+    done = run(RunWave(1, "model", (embed, ForwardWithScores(**msgspec.structs.asdict(forward)))))
+    assert [(failure.batch, failure.command) for failure in done.failures] == [(1, BAD)]
+    assert "the model's outputs are no numbers (NaN)" in done.failures[0].message
 
 
 def test_a_step_that_was_launched_behind_it_has_a_token(run: Run) -> None:
