@@ -20,6 +20,9 @@ from .schemes.mxfp4 import Mxfp4
 BESIDE = "hf_quant_config.json"
 """What older versions of Model Optimizer write, and nothing to config.json."""
 
+MLX = "quantization"
+"""The key of MLX, which is in config.json of checkpoints that it quantized."""
+
 
 def compressed_tensors(config: Settings) -> Scheme:
     """The scheme of compressed-tensors that the format names."""
@@ -48,6 +51,9 @@ def find_scheme(folder: Path, config: Mapping[str, Any]) -> Scheme | None:
 def read_scheme(config: Mapping[str, Any]) -> Scheme | None:
     """The scheme of a config.json; None if it has none. Raises CheckpointError for schemes that are not supported, with
     the key and what to take instead."""
+    by_mlx = config.get(MLX)
+    if isinstance(by_mlx, dict) and "bits" in by_mlx:
+        raise CheckpointError(f"config.json: {MLX}: what MLX has quantized is not supported; {TAKE_THE_ORIGINAL}")
     found = config.get("quantization_config")
     text = config.get("text_config")
     if found is None and isinstance(text, dict):

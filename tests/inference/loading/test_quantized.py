@@ -272,6 +272,12 @@ def test_other_schemes_are_refused_with_what_to_take(scheme: str, changes: dict[
     assert str(refused.value).endswith(TAKE_THE_ORIGINAL)
 
 
+def test_checkpoints_of_mlx_are_refused_by_its_name() -> None:
+    with pytest.raises(CheckpointError, match="what MLX has quantized is not supported") as refused:
+        read_scheme({"quantization": {"group_size": 64, "bits": 4}})
+    assert str(refused.value).endswith(TAKE_THE_ORIGINAL)
+
+
 @pytest.mark.parametrize(
     ("file", "instead"),
     [
