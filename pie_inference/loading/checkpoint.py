@@ -183,12 +183,12 @@ class Checkpoint:
             except FileNotFoundError as error:
                 raise CheckpointError(f"{path}: unreadable: {INDEX_FILE} names it, and it is not there") from error
             except (OSError, SafetensorError) as error:
-                raise CheckpointError(f"{path}: unreadable: {error}; {_advice(path)}") from error
+                raise CheckpointError(f"{path}: unreadable: {error}; {advice(path)}") from error
         return self._files[path]
 
 
-def _advice(path: Path) -> str:
-    """What to do about a file that is no safetensors."""
+def advice(path: Path) -> str:
+    """What to do about a file that is not what its name says."""
     try:
         with path.open("rb") as file:
             is_pointer = file.read(len(LFS_POINTER)) == LFS_POINTER

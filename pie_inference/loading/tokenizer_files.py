@@ -13,8 +13,12 @@ import msgspec
 
 from ..errors import CheckpointError
 from ..json_files import check_depth, read_json
+from .checkpoint import advice
 
-SLOW_TOKENIZERS = ("tokenizer.model", "vocab.json", "vocab.txt", "spiece.model")
+SLOW_TOKENIZERS = (
+    *("tokenizer.model", "sentencepiece.bpe.model", "spiece.model"),
+    *("tekken.json", "vocab.json", "vocab.txt"),
+)
 
 MOST = (1 << 63) - 1
 """The largest integer in a message."""
@@ -73,8 +77,11 @@ def check_vocabulary(folder: Path, tokenizer: bytes, size: int) -> None:
     added may be missing: some checkpoints have such for images, which the model for texts alone has not."""
     try:
         read = msgspec.json.decode(tokenizer, type=_Tokenizer)
-    except msgspec.MsgspecError:
+    except msgspec.ValidationError:
         return  # who makes a tokenizer of it says what is wrong
+    except msgspec.DecodeError as error:
+        path = folder / "tokenizer.json"
+        raise CheckpointError(f"{path}: unreadable: {error}; {advice(path)}") from None
     words = read.model.vocab
     tokens = set(words.values() if isinstance(words, dict) else range(len(words)))
     most = max(tokens.difference(added.id for added in read.added_tokens), default=0)
@@ -91,7 +98,10 @@ def _advice(folder: Path) -> str:
             "the folder has only the files of a slow tokenizer; convert them with transformers: "
             f"AutoTokenizer.from_pretrained(FOLDER).save_pretrained(FOLDER) writes tokenizer.json (FOLDER: {folder})"
         )
-    return "only fast tokenizers are supported, which are stored in tokenizer.json"
+    return (
+        "only fast tokenizers are supported, which are stored in tokenizer.json: get it from where the weights are "
+        "from, or from the model that they were trained from"
+    )
 
 
 def _tokenizer_config(folder: Path) -> dict[str, object]:

@@ -131,7 +131,8 @@ def test_advice_that_no_sampler_takes_is_refused(name: str, value: object, expec
             {"tokenizer.model": "x"},
             r"tokenizer.json: unreadable .* slow tokenizer; convert them with",
         ),
-        ({"README.md": "x"}, "only fast tokenizers are supported"),
+        ({"tekken.json": "x"}, "slow tokenizer; convert them with"),
+        ({"README.md": "x"}, "only fast tokenizers are supported, .*: get it from where the weights are from"),
     ],
 )
 def test_folders_without_a_fast_tokenizer_are_refused(files: dict[str, str], message: str, folder: Path) -> None:

@@ -22,6 +22,7 @@ from pie_inference.inspection.checkup import check_up
 from pie_inference.loading.checkpoint import SINGLE_FILE
 from pie_inference.loading.tokenizer_files import check_vocabulary
 from pie_inference.models.registry import read_architecture
+from testing.checkpoints import make_checkpoint
 from tests.helpers.families import FAMILIES, save_reference
 from tests.helpers.tiers import corpus
 from tests.inference.models.test_config import old_config
@@ -157,6 +158,14 @@ def test_a_model_may_lack_tokens_that_were_added(added: int, tmp_path: Path) -> 
     tokenizer = {"model": {"vocab": ["a", "b", "c"]}, "added_tokens": [{"id": 2}][:added]}
     with nullcontext() if added else pytest.raises(CheckpointError, match=r"vocab_size is 2, and .* a token 2"):
         check_vocabulary(tmp_path, json.dumps(tokenizer).encode(), 2)
+
+
+def test_a_tokenizer_that_was_not_fetched_is_found_before_the_start(tmp_path: Path) -> None:
+    make_checkpoint(tmp_path)
+    (tmp_path / "tokenizer.json").write_bytes(b"version https://git-lfs.github.com/spec/v1\noid sha256:00\nsize 9\n")
+    problem = str(check_up(WorkerConfig(tmp_path, "model", device="cpu")).problem)
+    assert problem.startswith(f"{tmp_path / 'tokenizer.json'}: unreadable: ")
+    assert problem.endswith("it is a pointer of Git LFS: `git lfs pull` gets the file")
 
 
 @pytest.mark.parametrize("family", ["llama", "gemma3", "mixtral"])
