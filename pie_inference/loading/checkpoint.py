@@ -160,7 +160,10 @@ class Checkpoint:
         if (self.folder / SINGLE_FILE).exists() or not index.exists():
             path = self.folder / SINGLE_FILE
             if not path.exists():
+                others = sorted(file.name for file in self.folder.glob("*.safetensors"))
                 told = f"{SINGLE_FILE}: the weights are missing"
+                if others:
+                    told = f"{SINGLE_FILE}, only {others[0]}: if that has all weights, give it this name"
                 if any(self.folder.glob(SHARDS)):
                     told = f"{INDEX_FILE}, which names the shard of each tensor: get it from where the shards are from"
                 raise CheckpointError(f"{self.folder}: there is no {told}")

@@ -102,6 +102,9 @@ def test_other_formats_are_refused_by_name(tmp_path: Path) -> None:
         find_folder(tmp_path)
     with pytest.raises(CheckpointError, match=r"no model.safetensors: the weights are missing"):
         Checkpoint(tmp_path)
+    (tmp_path / "pytorch_model.bin").rename(tmp_path / "weights.safetensors")
+    with pytest.raises(CheckpointError, match=r"only weights.safetensors: if that has all weights, give it this name"):
+        Checkpoint(tmp_path)
 
 
 def test_integers_are_no_weights(tmp_path: Path) -> None:
