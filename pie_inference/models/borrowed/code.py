@@ -101,9 +101,11 @@ def read(raw: Mapping[str, Any], architecture: str) -> Any:
     if known and _letters(architecture) in (_letters(known), _letters(f"{named}ForCausalLM")):
         architecture = known
     if architecture not in (known, SEEING.get(named)):
+        own = [each for each, name in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.items() if name == architecture]
+        told = f"; if it is a {architecture} of transformers, set model_type to {own[0]!r}" if own and not known else ""
         raise CheckpointError(
             f"config.json: architecture {architecture} is not supported: Pie has no such family, and transformers "
-            f"{VERSION} has {known or 'no causal model'} for model_type {kind!r}"
+            f"{VERSION} has {known or 'no causal model'} for model_type {kind!r}{told}"
         )
     if isinstance(raw.get(THINKER), Mapping):
         return read(raw[THINKER], SEEING.get(str(raw[THINKER].get("model_type")), ""))

@@ -58,6 +58,11 @@ def test_code_of_a_checkpoint_that_borrows_the_name_of_a_type_is_not_taken_for_i
         context_of({**SIZES, "architectures": ["BitnetForCausalLM"], "model_type": "llama"})
 
 
+def test_a_type_of_another_name_is_told_the_one_that_transformers_knows() -> None:
+    with pytest.raises(CheckpointError, match="DeepseekV3ForCausalLM of transformers, set model_type to 'deepseek_v3'"):
+        context_of({**SIZES, "architectures": ["DeepseekV3ForCausalLM"], "model_type": "kimi_k2"})
+
+
 def test_scales_of_rotations_are_those_of_the_served_context(tmp_path: Path) -> None:
     rotation = {**LONGROPE, "short_factor": [1.0] * 8, "long_factor": [2.0] * 8, **SCALES}
     settings = PHI_MOE | {"max_position_embeddings": 256, "rope_scaling": rotation, "sliding_window": 24}
