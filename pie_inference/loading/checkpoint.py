@@ -95,7 +95,7 @@ class Checkpoint:
     def find(self, name: str) -> StoredTensor:
         """One tensor, from its file's header. Raises CheckpointError if it is missing."""
         if name not in self._where:
-            raise CheckpointError(f"{self.folder}: tensor {name!r} is missing")
+            raise CheckpointError(f"{self.folder}: {missing(name, self._where)}")
         path = self._where[name]
         try:
             entry = self._open(path).get_slice(name[self._prefix :])
@@ -188,6 +188,14 @@ class Checkpoint:
             except (OSError, SafetensorError) as error:
                 raise CheckpointError(f"{path}: unreadable: {error}; {advice(path)}") from error
         return self._files[path]
+
+
+def missing(name: str, names: Iterable[str]) -> str:
+    """Says that a tensor is missing, and by which longer one of `names` it is there."""
+    near = next((each for each in names if each.endswith(f".{name}")), None)
+    if near is None:
+        return f"tensor {name!r} is missing"
+    return f"tensor {name!r} is missing, and {near!r} is there: save it without {near.removesuffix(name)!r} in front"
 
 
 def advice(path: Path) -> str:

@@ -99,6 +99,15 @@ def test_tensors_that_do_not_fit_are_found_in_the_headers(
     assert message in problem
 
 
+@pytest.mark.parametrize("code", ["own", "transformers"])
+def test_names_that_a_trainer_has_put_something_in_front_of(code: str, tmp_path: Path) -> None:
+    tensors = load_file(make_checkpoint(tmp_path) / SINGLE_FILE)
+    save_file({f"_orig_mod.{name}": tensor for name, tensor in tensors.items()}, tmp_path / SINGLE_FILE)
+    problem = check_up(WorkerConfig(tmp_path, "model", device="cpu", model_code=code)).problem
+    assert "embed_tokens.weight' is missing, and '_orig_mod.model.embed_tokens.weight' is there" in str(problem)
+    assert str(problem).endswith("save it without '_orig_mod.' in front")
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
     [

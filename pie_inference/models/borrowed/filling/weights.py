@@ -16,6 +16,7 @@ from transformers.conversion_mapping import get_model_conversion_mapping
 from transformers.core_model_loading import WeightConverter, WeightRenaming, dot_natural_key, rename_source_key
 
 from ....errors import CheckpointError, ConfigError
+from ....loading.checkpoint import missing
 from ....loading.quantized.layers import QuantizedTensors
 from ....loading.quantized.scheme import TAKE_THE_ORIGINAL
 from ....loading.weights import Block, Role, TensorSource, WeightLoader
@@ -184,7 +185,7 @@ class Renamed:
                     raise _unfitting(quantized[0], f"it has its numbers in parts of {name!r}")
                 self.quantized |= {each.removesuffix(".weight"): each.removesuffix(".weight") for each in quantized}
             elif name not in tied:
-                raise CheckpointError(f"tensor {name!r} is missing")
+                raise CheckpointError(missing(name, self._stored.names()))
 
     def _take_quantized(self, name: str, source: str) -> None:
         module = name.removesuffix(WEIGHT)
