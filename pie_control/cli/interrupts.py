@@ -1,4 +1,4 @@
-"""Runs a command's coroutine; Ctrl-C and SIGTERM end it quickly and close what it opened."""
+"""Runs a command's coroutine; Ctrl-C, SIGTERM and SIGHUP end it quickly and close what it opened."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ import sys
 from collections.abc import Coroutine, Iterator
 from typing import Any
 
-SIGNALS = (signal.SIGINT, signal.SIGTERM)
+HANGUP = getattr(signal, "SIGHUP", None)
+"""A terminal that is closed sends it; Windows has none."""
 
 _parts: list[asyncio.Future[None]] = []
 """What Ctrl-C ends in place of the command, the innermost last."""
@@ -25,7 +26,7 @@ def run_until_signal(command: Coroutine[Any, Any, int]) -> int:
 async def _guard(command: Coroutine[Any, Any, int]) -> int:
     task = asyncio.ensure_future(command)
     received: list[int] = []
-    for number in SIGNALS:
+    for number in _signals():
         asyncio.get_running_loop().add_signal_handler(number, _interrupt, task, number, received)
     try:
         return await task
@@ -34,6 +35,13 @@ async def _guard(command: Coroutine[Any, Any, int]) -> int:
             raise
         _leave(128 + received[0])
         raise AssertionError("unreachable") from None
+
+
+def _signals() -> Iterator[signal.Signals]:
+    """Those that end a command. `nohup` says that SIGHUP does not."""
+    yield from (signal.SIGINT, signal.SIGTERM)
+    if HANGUP is not None and signal.getsignal(HANGUP) != signal.SIG_IGN:
+        yield HANGUP
 
 
 async def until_interrupt(part: Coroutine[Any, Any, None]) -> bool:
@@ -65,6 +73,8 @@ def _interrupt(task: asyncio.Future[int], number: int, received: list[int]) -> N
     if number == signal.SIGINT and _parts:
         _parts[-1].cancel()
         return
+    if received and number == HANGUP:
+        return  # a shell sends it again, after its terminal
     if received:  # the second signal: exit without waiting for the clean-up
         os._exit(128 + number)
     received.append(number)

@@ -376,7 +376,7 @@ def test_models_that_were_not_made_for_embeddings_are_starred(
     assert "*" not in capsys.readouterr().out
 
 
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129)])
 def test_a_signal_ends_run_and_its_inferlet(url: str, number: signal.Signals, code: int) -> None:
     with SyncClient(url) as client:
         before = {info["id"] for info in client.inferlets()}
