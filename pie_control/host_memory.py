@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
+from .errors import ConfigError
+
 PAGE_BYTES = os.sysconf("SC_PAGE_SIZE") if hasattr(os, "sysconf") else 4096
 CGROUPS = Path("/sys/fs/cgroup")
+LEAST_ADDRESSES = 16 << 30
+"""Bytes: a few inferlets and a small model."""
 
 
 def machine_memory() -> int:
@@ -16,6 +21,20 @@ def machine_memory() -> int:
     not known."""
     machine = os.sysconf("SC_PHYS_PAGES") * PAGE_BYTES if hasattr(os, "sysconf") else 0
     return min([machine, *group_limits(Path("/proc/self/cgroup"), CGROUPS)])
+
+
+def check_address_space() -> None:
+    """Raises ConfigError if a limit of addresses (`ulimit -v`) leaves no room for inferlets."""
+    if sys.platform == "win32":
+        return
+    import resource
+
+    most, _ = resource.getrlimit(resource.RLIMIT_AS)
+    if most != resource.RLIM_INFINITY and most < LEAST_ADDRESSES:
+        raise ConfigError(
+            f"this process may have {most >> 30} GiB of addresses, and each inferlet reserves 4 GiB of them, though it "
+            "takes little memory: raise the limit, as by `ulimit -v unlimited`"
+        )
 
 
 def group_limits(membership: Path, groups: Path) -> Iterator[int]:

@@ -30,6 +30,7 @@ from .engine.loop import Loop
 from .engine.model import Model
 from .engine.replica import Replica
 from .errors import ConfigError
+from .host_memory import check_address_space
 from .inference_client.client import WorkerClient
 from .inference_client.interface import InferenceClient
 from .inference_client.local import LocalWorker
@@ -67,6 +68,7 @@ MakeScheduler = Callable[[ModelDescription], Scheduler]
 def build_server(config: ServerConfig, make_client: ClientFactory | None = None) -> ServerApi:
     """A server that is ready to be started. `make_client` is called once for each worker; by default it starts a worker
     process. Raises ConfigError."""
+    check_address_space()
     kept = StoreLimits(config.max_program_bytes, config.max_programs, config.max_stored_program_bytes)
     state = _open_state(config)
     try:

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import mmap
+import resource
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
+from pie_control.config import build_config
+from pie_control.errors import ConfigError
 from pie_control.host_memory import MemoryMeter, group_limits, machine_memory, resident_memory
+from pie_control.runtime import build_server
 
 MIB = 1 << 20
 
@@ -63,3 +67,9 @@ def test_the_memory_of_another_process_is_known() -> None:
         assert resident_memory(process.pid) > 64 << 20
         process.stdin.close()
     assert resident_memory(process.pid) == 0
+
+
+def test_a_server_with_too_few_addresses_does_not_start(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(resource, "getrlimit", lambda _: (8 << 30, resource.RLIM_INFINITY))
+    with pytest.raises(ConfigError, match=r"8 GiB of addresses.* `ulimit -v unlimited`"):
+        build_server(build_config({}).resolved())
