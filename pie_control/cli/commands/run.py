@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pie_control.errors import ConfigError, PieError
+from pie_inference.options import flag
 
 from ..blobs import add_blobs, blobs_of
 from ..server_options import (
@@ -168,8 +169,9 @@ async def _target(options: argparse.Namespace) -> AsyncIterator[RunTarget]:
     """Opens the server that will run the inferlet; closes it at the end."""
     server, own = server_of(options), given_settings(options)
     if server is not None and own:
+        option = flag(next(iter(own)))
         raise ConfigError(
-            f"--{next(iter(own))} is for a server that `pie run` starts: leave it out or unset --server and $PIE_SERVER"
+            f"{option} is for a server that `pie run` starts: leave it out or unset --server and $PIE_SERVER"
         )
     if not own:
         server = running_server(options)

@@ -110,6 +110,7 @@ def test_every_command_has_help_with_examples(command: str, capsys: pytest.Captu
     [
         (["list", "--server", "http://127.0.0.1:1"], "pie serve"),
         (["run", "--server", "http://127.0.0.1:1", "--model", "x", "hello"], "leave it out"),
+        (["run", "--server", "http://127.0.0.1:1", "--max-pages", "5", "hello"], "pie: --max-pages is for a server"),
         (["run", "--server", "http://127.0.0.1:1", "~nosuch/x.py"], "there is no file ~nosuch/x.py"),
         (["run", "--native", "x" * 300], "is not a file, a program of the server or an example"),
         (["serve", "--model", "/nowhere"], "no model at"),
