@@ -82,7 +82,7 @@ class RowsBatch(Batch[S]):
         return ends_of(total_length(command.outputs) for command in self.commands)
 
     def ends_if_several(self) -> NDArray[np.int32] | None:
-        """The same; None if each command has one row."""
+        """What `ends` gives; None if each command has one row."""
         return None if len(self._embeds) == len(self.commands) else self.ends()
 
     def try_add(self, queue: Hashable, command: S, holdings: Holdings, done: int) -> int:

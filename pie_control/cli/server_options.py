@@ -60,7 +60,7 @@ def client_of(options: argparse.Namespace) -> Client:
 
 
 def blocking_client(options: argparse.Namespace) -> SyncClient:
-    """The same, without `async`."""
+    """A client as `client_of` gives it, without `async`."""
     from pie_control.client import SyncClient
 
     return SyncClient(server_of(options) or DEFAULT_SERVER, token_of(options))

@@ -12,7 +12,7 @@ from pie_control.errors import BadRequest
 T = TypeVar("T")
 
 AHEAD = 4
-"""So many times `at_once` results are kept, of those behind one that is not there yet."""
+"""At most `AHEAD` times `at_once` results wait for one before them that is not there yet."""
 
 
 async def mapped(

@@ -13,7 +13,7 @@ from pie_control.errors import BadProgram, BadRequest
 from pie_control.fair_places import FairPlaces
 
 MOST_BYTES = 1 << 20
-"""Of a program, and of what is found in it."""
+"""Bytes of a program, and of what is found in it, at most."""
 SECONDS = 20.0
 """By the clock; of processor time half of it."""
 MEMORY_BYTES = 1 << 30

@@ -43,11 +43,11 @@ MOST_AHEAD = 16
 """Requests on a connection that wait for the answer to one before them: each takes as much memory as a hundred of the
 shortest take bytes."""
 PIECE_BYTES = 4096
-"""Of what comes to a session, looked at together: it may be hundreds of frames."""
+"""Bytes of what comes to a session that are looked at together: they may be hundreds of frames."""
 TURN_SECONDS = 0.002
 """After this time the other connections have their turns."""
 MOST_FRAGMENTS = 4096
-"""Of one message."""
+"""Fragments that one message may have."""
 MOST_PONGS = 1024
 """Answers to pings that wait to be read."""
 

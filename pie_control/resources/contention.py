@@ -42,7 +42,7 @@ class Holder(NamedTuple):
 
 
 class Stalled(NamedTuple):
-    """Whose commands may not go for long. `owners`: inferlets that wait for a budget; `classes`: those of which
+    """Tells whose commands may not go for long. `owners`: inferlets that wait for a budget; `classes`: those of which
     something waits that waves had no room for."""
 
     owners: frozenset[Owner] = frozenset()

@@ -30,7 +30,7 @@ class Held:
 
     @property
     def owners(self) -> frozenset[Owner]:
-        """Whose they are."""
+        """The owners of the queues that are held."""
         if self._owners is None:
             self._owners = frozenset(one.account.owner for queues in self._queues.values() for one in queues)
         return self._owners
@@ -41,7 +41,7 @@ class Held:
         self._new.append(queue.account.owner)
 
     def take_new(self) -> Sequence[Owner]:
-        """Whose queues have come since it was asked last."""
+        """The owners of queues that have come since it was asked last."""
         new, self._new = self._new, []
         return new
 

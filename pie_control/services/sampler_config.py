@@ -17,7 +17,7 @@ MAX_CONFIG = 1 << 14
 MAX_DEPTH = 8
 """Levels: more than settings have."""
 MOST_DIGITS = 10
-"""Of a token id, which has 32 bits."""
+"""Digits of a token id, which has 32 bits."""
 MOST_REMEMBERED = 256
 """Texts whose meaning is known: programs make the same sampler again and again."""
 SEEDS = 2**64

@@ -59,7 +59,7 @@ def penalize(batch: Sample, n: int, recent: NDArray[np.int64], scores: Floats) -
 
 
 def _parameter(column: NDArray[Any] | None, n: int, plain: float) -> float:
-    """That of row n; `plain` where the column is left out."""
+    """The parameter of row n; `plain` where the column is left out."""
     return plain if column is None else float(column[n])
 
 

@@ -28,8 +28,8 @@ def check_tensors(model: ModelConfig, checkpoint: Checkpoint, dtype: torch.dtype
 
 
 def check_borrowed_tensors(model: ModelConfig, checkpoint: Checkpoint, dtype: torch.dtype) -> None:
-    """The same of a model by transformers' code, which is imported for it; a start imports it anyway, later. Raises
-    CheckpointError."""
+    """Checks the tensors of a model by transformers' code, which is imported for it; a start imports it anyway, later.
+    Raises CheckpointError."""
     if isinstance(model, BorrowedConfig):
         from ..models.borrowed.model import check_tensors as check
 

@@ -73,7 +73,7 @@ def _schema_source(text: str, whitespace: bool) -> str:
 
 
 def unforced(source: str) -> str:
-    """The same grammar, of which the model chooses all tokens, also of text that must come."""
+    """Changes a grammar so that the model chooses all tokens, also those of text that must come."""
     option = '%llguidance {"no_forcing": true}'
     try:
         whole = json.loads(source)

@@ -79,7 +79,7 @@ class Wanted:
     logprobs: int | None = None
     """Alternatives of each token; None: no log-probabilities."""
     prompt_logprobs: int | None = None
-    """The same number as `logprobs`, for the tokens of the prompt."""
+    """Alternatives of each token of the prompt; None: no log-probabilities."""
     grammar: Grammar | None = None
     kept_by: str = ""
     """The field that the grammar comes from."""

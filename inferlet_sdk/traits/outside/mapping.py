@@ -12,7 +12,7 @@ from inferlet_sdk.traits.arguments import flag, whole
 from inferlet_sdk.traits.outside.children import launch
 
 AHEAD = 4
-"""So many times `at_once` results are kept, of those behind one that is not there yet."""
+"""At most `AHEAD` times `at_once` results wait for one before them that is not there yet."""
 
 
 async def map_children(

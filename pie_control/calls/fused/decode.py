@@ -46,7 +46,7 @@ MOST_STOPS = 64
 RUN_BYTES = 100
 """Memory of a token of a run that was not taken, with its text."""
 LARGEST_WINDOW = 2**32 - 1
-"""As numbers of the interface are: what crosses to other processes has no more than 64 bits."""
+"""Tokens of the widest window: what crosses to other processes has no more than 64 bits."""
 SCORES_BYTES = 8 * (1 + MOST_ALTERNATIVES)
 """Most memory of its log-probabilities."""
 

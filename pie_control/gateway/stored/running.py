@@ -9,13 +9,13 @@ from ...durable.responses import ResponseRecord
 from ..refusal import Refused
 
 MOST_EVENT_BYTES = 16 << 20
-"""So many bytes of the events of one answer are kept: beyond, the oldest go, and none can be asked for later."""
+"""Bytes of the events of one answer that are kept: beyond, the oldest go, and none can be asked for later."""
 EVENT_BYTES = 64
-"""Of an event, beside its characters."""
+"""What an event counts beside its characters."""
 SLACK = 16
 """Where they are too many, this part of the bound is free again."""
 PIECE_CHARACTERS = 64 << 10
-"""Of the events that a reader gets at a time."""
+"""Characters of the events that a reader gets at a time."""
 
 
 class Running:

@@ -37,7 +37,7 @@ PUTS_IN_A_TURN = 1024
 MOST_UNCONFIRMED = 1 << 18
 """Bytes that one inferlet has broadcast and that were not confirmed; a single message may be larger."""
 MOST_LEFT = 4 << 20
-"""The same of all inferlets of a tenant that have ended, above which its others broadcast no more."""
+"""Unconfirmed bytes of all inferlets of a tenant that have ended, above which its others broadcast no more."""
 
 
 class Reached(NamedTuple):

@@ -112,7 +112,7 @@ class WaveBuilder:
 
     @property
     def failed(self) -> list[tuple[Account, Exception]]:
-        """Whose command cannot be, and why."""
+        """Accounts of which a command cannot be, and why."""
         return self._taking.failed
 
     # ---- visits ----

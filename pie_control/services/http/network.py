@@ -31,7 +31,7 @@ MOST_ADDRESSES = 4
 CONNECT_SECONDS = 10.0
 """For one address."""
 SLICE_BYTES = 1 << 16
-"""Of a body, handed over at a time."""
+"""Bytes of a body that are handed over at a time."""
 USER_AGENT = b"pie-inferlet"
 REPEATABLE = frozenset(["GET", "HEAD", "PUT", "DELETE", "OPTIONS"])
 """Methods of requests that may be sent twice (RFC 9110, 9.2.2). Others never go on a connection that was kept: if that

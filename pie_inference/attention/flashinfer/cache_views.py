@@ -14,7 +14,7 @@ from ..ragged import Ragged
 from .kernels import LAYOUT, Views
 
 FEW_ROWS = 256
-"""As many as a graph has at most."""
+"""Rows that a graph has at most."""
 
 
 class CacheViews:

@@ -29,7 +29,7 @@ from ..interface import AttentionSpec
 from ..page_tables import Int32, Masks, PageTable
 
 BLOCKS_OF_PROCESSOR = 2
-"""Of a batch whose sequences are split, FlashInfer makes so many parts for each processor of the GPU."""
+"""Parts that FlashInfer makes of a batch whose sequences are split, for each processor of the GPU."""
 SPARE_BYTES = 1 << 20
 
 SCHEDULE_BYTES = 2 << 20

@@ -182,7 +182,7 @@ def class_of(config: Any) -> Any:
 
 
 def why_state(config: Any) -> str:
-    """Which key of config.json says that the model keeps a state beside keys and values; "": it keeps none."""
+    """The key of config.json that says that the model keeps a state beside keys and values; "": it keeps none."""
     config = text_of(config)
     for name in ("layer_types", "layers_block_type"):
         found = sorted(STATES & set(getattr(config, name, None) or ()))

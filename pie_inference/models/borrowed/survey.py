@@ -73,12 +73,12 @@ class Survey(msgspec.Struct, frozen=True):
 
     @property
     def num_kv_heads(self) -> int:
-        """Of the cache: attentions with fewer repeat theirs."""
+        """Heads of the cache: attentions with fewer repeat theirs."""
         return max((one.num_kv_heads for one in self.attentions), default=1)
 
     @property
     def head_dim(self) -> int:
-        """Of the cache: narrower keys and values are filled up with zeros."""
+        """Width of a head in the cache: narrower keys and values are filled up with zeros."""
         return max((max(one.key_width, one.value_width) for one in self.attentions), default=64)
 
     @property

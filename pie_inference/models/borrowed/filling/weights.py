@@ -128,7 +128,7 @@ class Renamed:
         return first is not None and second is not None and self._stored.differ(first, second)
 
     def _sizes(self, stacked: str) -> tuple[int, int, int]:
-        """Of a parameter with all experts: their number, and the output and input features of each."""
+        """The sizes of a parameter with all experts: their number, and the output and input features of each."""
         count, first, second = self._shapes[stacked]
         return (count, second, first) if self._transposed[stacked] else (count, first, second)
 

@@ -167,7 +167,7 @@ class _Trial:
 
     @property
     def returns(self) -> int:
-        """As in `AttentionParts`."""
+        """What `AttentionParts.returns` tells."""
         return len(self._found) if isinstance(self._found, tuple) else 0
 
     def compare(self, parts: AttentionParts) -> None:

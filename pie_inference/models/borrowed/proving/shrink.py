@@ -9,7 +9,7 @@ from typing import Any
 from ..code import text_of
 
 LAYERS = 4
-"""As many layers at least, so that a period of windows or experts is among them."""
+"""Layers that are left at least, so that a period of windows or experts is among them."""
 MOST_LAYERS = 16
 
 _EXPERTS = "num_experts|n_routed_experts|num_local_experts|moe_num_experts|num_experts_per_layer|zero_expert_num"
