@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Annotated
+
 import msgspec
+
+Int32 = Annotated[int, msgspec.Meta(ge=-(1 << 31), lt=1 << 31)]
+"""A number that becomes one of an array of a message. What comes from another process is refused if it is too large."""
 
 
 class Record(msgspec.Struct, frozen=True, array_like=True, tag=True, gc=False):

@@ -71,6 +71,9 @@ def _from_basic(kind: Any, value: Any) -> Any:
         return _ERRORS[name](message)
     if get_origin(kind) is np.ndarray:
         dtype, data = value
+        (wanted,) = get_args(get_args(kind)[1])
+        if DTYPES[dtype] != np.dtype(wanted):
+            raise ValueError(f"an array of {dtype} in place of {np.dtype(wanted)}")
         return np.frombuffer(data, DTYPES[dtype])
     if kind is object:  # anything basic
         return value

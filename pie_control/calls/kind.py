@@ -22,6 +22,7 @@ from pie_control.resources.kinds import Resource
 from pie_control.resources.memory import Memory
 from pie_control.resources.pool import Pool
 from pie_control.resources.ranges import EVERYTHING, Range
+from pie_control.resources.tables.addresses import MOST_ADDRESSES
 from pie_control.resources.tile_slots import TileSlots
 from pie_control.tenants.tenant import Tenant
 from pie_inference import protocol
@@ -59,6 +60,7 @@ class Command(Record, frozen=True, eq=False):
     call: ClassVar[Call | None] = None  # None: it takes effect in the control layer
     lasts: ClassVar[bool] = False  # it is not done when it was dispatched: nobody knows how many waves it will take
     gives_token: ClassVar[bool] = False  # its future is a token that later commands may name
+    is_answered: ClassVar[bool] = True  # the control layer answers it
 
     owner: Owner
     queue: int
@@ -72,23 +74,29 @@ class Command(Record, frozen=True, eq=False):
         unless this leaves it out, so a kind of command that does not say it holds everything."""
         return EVERYTHING
 
+    def needs(self, resource: Resource, page_size: int) -> Sequence[Range]:
+        """Addresses that have to be bound before it can go."""
+        return self.uses(resource, page_size)
+
     def keeps(self, resource: Resource) -> Sequence[Range]:
         """Addresses of what is kept from its turn on, whatever becomes of them."""
         return ()
+
+    def fits(self, model: ModelDescription) -> bool:
+        """Whether its parts fit together, and to the model: only a host that lies, or is broken, hands on what does
+        not."""
+        return self.future is not None or not (self.gives_token or self.is_answered)
 
 
 class WorkerCommand(Command, frozen=True):
     """One that a worker runs, in a batch with others of its kind."""
 
     call: ClassVar[Call]
+    is_answered = False
 
-
-class BulkyCommand(WorkerCommand, frozen=True):
-    """One whose content has a size that the model gives."""
-
-    def check(self, model: ModelDescription) -> None:
-        """Raises ValueError if it has not: only a host that lies, or is broken, hands such a command on."""
-        raise NotImplementedError
+    def names(self, tokens: Sequence[int]) -> bool:
+        """Whether references stand in this list."""
+        return all(0 <= place < len(tokens) for place, _ in self.references)
 
 
 class LongCommand(WorkerCommand, frozen=True):
@@ -113,10 +121,15 @@ class Bind(Command, frozen=True):
     """Takes memory for `count` addresses from `first` on. `fewer`: for the first of these, as far as there is plenty
     when its turn comes."""
 
+    is_answered = False
+
     resource: Resource
     first: int
     count: int
     fewer: bool = False
+
+    def fits(self, model: ModelDescription) -> bool:
+        return self.count > 0 and 0 <= self.first <= MOST_ADDRESSES - self.count
 
     def uses(self, resource: Resource, page_size: int) -> Sequence[Range]:
         return ((self.first, self.first + self.count),) if resource is self.resource else ()

@@ -13,7 +13,8 @@ from pie_control.errors import InvalidArgument
 from pie_control.resources.address_space import AddressSpace
 from pie_control.resources.holdings import Holdings
 from pie_control.resources.kinds import EMBEDS, Resource
-from pie_control.resources.ranges import Range, parse_ranges, total_length
+from pie_control.resources.ranges import Range, are_sound, parse_ranges, total_length
+from pie_inference.protocol import ModelDescription
 
 from .arrays import ends_of
 from .kind import Batch, WaveContext, WorkerCommand
@@ -57,6 +58,13 @@ class RowsCommand(WorkerCommand, frozen=True):
     """One that reads output embeds."""
 
     outputs: Sequence[Range]
+
+    def fits(self, model: ModelDescription) -> bool:
+        return are_sound(self.outputs) and 0 < total_length(self.outputs) <= self.most(model)
+
+    def most(self, model: ModelDescription) -> int:
+        """Embeds that one may read."""
+        return model.max_batch_rows
 
     def uses(self, resource: Resource, page_size: int) -> Sequence[Range]:
         return self.outputs if resource is EMBEDS else ()

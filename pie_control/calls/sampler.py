@@ -64,6 +64,11 @@ class Bias(Record, frozen=True, tag=None, eq=False):
     tokens: NDArray[np.int32]  # no token twice
     values: NDArray[np.float32]
 
+    @property
+    def fits(self) -> bool:
+        """Whether there is a value for each token, and not more than there may be."""
+        return len(self.tokens) == len(self.values) <= MOST_BIASED
+
     def check(self, vocabulary: int) -> None:
         """Raises InvalidArgument if one is no token of the model."""
         largest = int(self.tokens.max(initial=0))

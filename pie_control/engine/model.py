@@ -10,7 +10,7 @@ from typing import Any
 from pie_inference.protocol import ModelDescription
 
 from ..calls.exports.sharing import Fetch
-from ..calls.kind import Bind, BulkyCommand, CloseQueue, Command, Release
+from ..calls.kind import Bind, CloseQueue, Command, Release
 from ..errors import WorkerError, WorkerUnavailable
 from ..ids import Owner
 from ..inference_client.interface import differences
@@ -90,11 +90,14 @@ class Model:
                 if kind is Closed:
                     self.close_inferlet(event.owner)  # type: ignore[union-attr]
                 else:
-                    if isinstance(event, BulkyCommand):
-                        event.check(self.description)
+                    self._check(event)
                     replica.take(event)
             elif event.owner in self._new:  # type: ignore[union-attr]
                 self._meet(event)
+
+    def _check(self, event: Any) -> None:
+        if isinstance(event, Command) and not event.fits(self.description):
+            raise ValueError(f"a {type(event).__name__} of inferlet {event.owner} does not fit together")
 
     def _open(self, opened: Opened, host: int) -> None:
         if self.is_down:  # its host did not know yet
@@ -110,8 +113,7 @@ class Model:
         if isinstance(event, Closed):
             del self._new[event.owner]
             return
-        if isinstance(event, BulkyCommand):
-            event.check(self.description)
+        self._check(event)
         done = self._new[event.owner]
         done.append(event)
         begins = isinstance(event, Command) and not isinstance(event, Bind)  # nobody is told of an allocation

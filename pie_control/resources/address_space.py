@@ -167,9 +167,11 @@ class AddressSpace:
         self._hand_on(command)
 
     def own(self, resource: Resource, count: int, queue: int) -> int:
-        """First of `count` new addresses, for the command just numbered; `check_allocation` has passed them."""
+        """First of `count` new addresses, for the command just numbered; `check_allocation` has passed them. Raises
+        Exhausted: there are not so many in a row."""
+        first = self.table(resource).allocate(count, self.stamp(queue))
         self._count(resource, count)
-        return self.table(resource).allocate(count, self.stamp(queue))
+        return first
 
     def disown(self, resource: Resource, ranges: Sequence[Range]) -> None:
         """The addresses are invalid at once. They count as held, and are not handed out again, until their memory is
@@ -184,10 +186,10 @@ class AddressSpace:
 
     def adopt(self, positions: NDArray[np.int32]) -> tuple[int, int]:
         """First address of imported pages, and that of the state behind their text at a model with states;
-        `check_import` has passed them."""
+        `check_import` has passed them. Raises Exhausted, as `own`."""
         count = len(positions) // self.model.page_size
-        self._count(PAGES, count)
         first = self.pages.adopt(positions)
+        self._count(PAGES, count)
         if not self.model.num_states:
             return first, NO_STATE
         self._count(STATES, 1)
@@ -277,7 +279,7 @@ class AddressSpace:
         forgotten = [self._delivered.popleft() for _ in range(FORGOTTEN_AT_ONCE)]
         for future in forgotten:
             del self._samples[future]
-        self.tell(Forgotten(self.owner, self.seq, forgotten))
+        self.tell(Forgotten(self.owner, forgotten))
 
     def end(self, error: CallError) -> None:
         """No further call is accepted, and nothing is held."""

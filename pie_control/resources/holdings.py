@@ -16,10 +16,11 @@ from pie_control.ids import Owner
 from pie_control.record import Record
 from pie_control.tenants.tenant import DEFAULT_STANDING, Standing
 
-from .kinds import PAGES, STATES, Resource
+from .kinds import EMBEDS, PAGES, STATES, Resource
 from .ranges import Range, overlap, total_length
 
 UNBOUND = -1
+NOT_BOUND = "a command names memory that is not bound: this is a defect of the server"
 FAR_BEHIND = 256
 """A command with as many before it in its queue is not relied on to run soon."""
 MOST_LOOKS = 1024
@@ -44,6 +45,16 @@ class Binding:
 
     def is_bound(self, address: int) -> bool:
         return address < len(self.physical) and self.physical[address] != UNBOUND
+
+    def has(self, ranges: Sequence[Range]) -> bool:
+        """Whether all of these addresses are bound."""
+        physical = self.physical
+        return all(last <= len(physical) and UNBOUND not in physical[first:last] for first, last in ranges)
+
+    def is_free(self, first: int, count: int) -> bool:
+        """Whether none of these addresses is bound."""
+        held = self.physical[first : first + count]
+        return held.count(UNBOUND) == len(held)
 
     def bound_to(self, ranges: Sequence[Range]) -> list[int]:
         """What the addresses are bound to."""
@@ -78,14 +89,19 @@ class Block(NamedTuple):
 class TokenSource:
     """The token that a `sample` gives, as later commands name it: by value, or by token slot while it is in flight."""
 
-    __slots__ = ("error", "named", "slot", "value", "wave")
+    __slots__ = ("error", "named", "queue", "slot", "value", "wave")
 
-    def __init__(self) -> None:
+    def __init__(self, queue: int) -> None:
+        self.queue = queue  # whose commands may name it; 0: none any more
         self.value: int | None = None
         self.error: CallError | None = None  # the sample failed
         self.slot = -1  # on the worker, once dispatched
         self.wave = -1  # that dispatched it
         self.named = False  # by a later command
+
+    def forget(self) -> None:
+        """No further command may name it."""
+        self.queue = 0
 
     def literal(self) -> int:
         """The token, or -(slot + 1) as messages name a token slot."""
@@ -108,11 +124,18 @@ class Freed(Record, frozen=True, tag=None):
 
 
 class Forgotten(Record, frozen=True):
-    """Samples whose tokens no command after `seq` names."""
+    """Samples whose tokens no further command names."""
 
     owner: Owner
-    seq: int
     futures: Sequence[int]
+
+
+class Using(Protocol):
+    """A command that uses memory (pie_control.calls.kind.Command)."""
+
+    def needs(self, resource: Resource, page_size: int) -> Sequence[Range]:
+        """Addresses of this kind of memory that have to be bound before it can go."""
+        ...
 
 
 class Waiting(Protocol):
@@ -261,7 +284,8 @@ class Holdings:
     states: Binding = field(default_factory=Binding)
     lent: dict[int, Block] = field(default_factory=dict)  # what imports found and has no address, by future
     tokens: dict[int, TokenSource] = field(default_factory=dict)  # by future
-    forgotten: deque[Forgotten] = field(default_factory=deque)  # still kept: waiting commands may name them
+    forgotten: deque[tuple[int, Sequence[int]]] = field(default_factory=deque)
+    """Futures of tokens that are still kept, as commands up to a number may name them."""
     bound: list[tuple[int, int]] = field(default_factory=list)  # of commands that could do with less
 
     @property
@@ -272,6 +296,11 @@ class Holdings:
     def binding(self, resource: Resource) -> Binding:
         found: Binding = getattr(self, resource.key)
         return found
+
+    def has(self, command: Using, page_size: int) -> bool:
+        """Whether all is bound that a command needs."""
+        parts = (self.pages, PAGES), (self.embeds, EMBEDS), (self.states, STATES)
+        return all(binding.has(command.needs(resource, page_size)) for binding, resource in parts)
 
     def take_bound(self) -> tuple[tuple[int, int], ...]:
         """How much memory each command has that could have less; told once."""
@@ -287,7 +316,7 @@ class Holdings:
         if not self.freed:
             return 0
         blocked = min((number for number, one in self.requests.items() if not one.granted), default=None)
-        return self.freed.count(resource, blocked)
+        return min(self.freed.count(resource, blocked), self.binding(resource).bound)
 
     def literals(self, tokens: Sequence[int], references: Sequence[Reference]) -> array[int]:
         """Tokens as messages name them, with references resolved."""

@@ -21,13 +21,14 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from pie_control.errors import InvalidState
 from pie_control.ids import Owner
 from pie_control.tenants.tenant import DEFAULT_STANDING, Standing
 from pie_inference.protocol import ModelDescription
 
 from .contention import NOBODY, Action, ContentionPolicy, Holder, Shed, Shortage, Stalled
 from .exports.exports import Exports
-from .holdings import UNBOUND, Block, Holdings, MemoryRequest, Returns
+from .holdings import NOT_BOUND, UNBOUND, Block, Holdings, MemoryRequest, Returns
 from .kinds import EMBEDS, PAGES, RESOURCES, STATES, Resource, charged
 from .pool import Pool, PoolUsage
 from .ranges import Range
@@ -180,8 +181,10 @@ class Memory:
         del line[bisect_left(line, request.rank, key=_rank)]
 
     def _bind(self, holdings: Holdings, resource: Resource, first: int, count: int) -> None:
-        holdings.binding(resource).bind(first, self.pools[resource].take(count))
-        self._changes[resource] += 1
+        """Addresses that are bound, which only a host asks for that lies, stay as they are."""
+        if (binding := holdings.binding(resource)).is_free(first, count):
+            binding.bind(first, self.pools[resource].take(count))
+            self._changes[resource] += 1
 
     def run_frees(self, holdings: Holdings, oldest: int) -> list[int]:
         """Takes back what no waiting command uses any more, and drops tokens that none from `oldest` on can name. The
@@ -191,9 +194,9 @@ class Memory:
             for one in holdings.freed.take(self.wave):
                 self._release(one.resource, holdings.binding(one.resource).unbind(one.ranges))
                 returned.append(one.seq)
-        while holdings.forgotten and holdings.forgotten[0].seq < oldest:
-            for future in holdings.forgotten.popleft().futures:
-                del holdings.tokens[future]
+        while holdings.forgotten and holdings.forgotten[0][0] < oldest:
+            for future in holdings.forgotten.popleft()[1]:
+                holdings.tokens.pop(future, None)
         return returned
 
     # ---- exports ----
@@ -205,16 +208,24 @@ class Memory:
         holdings.lent[future] = block
 
     def keep(self, holdings: Holdings, command: Keeper) -> None:
-        """Keeps what a command keeps that has its turn."""
+        """Keeps what a command keeps that has its turn. Raises InvalidState: not all of it is bound."""
         if command.future is not None and (pages := command.keeps(PAGES)):
+            if not (holdings.pages.has(pages) and holdings.states.has(command.keeps(STATES))):
+                raise InvalidState(NOT_BOUND)
             block = Block(holdings.pages.bound_to(pages), holdings.states.bound_to(command.keeps(STATES)))
             self.lend(holdings, command.future, block)
 
     def adopt(self, holdings: Holdings, future: int, first: int, state: int) -> None:
-        """What an import found has addresses now: its pages, and its state, if it has one."""
+        """What an import found has addresses now: its pages, and its state, if it has one. Raises KeyError, ValueError:
+        there is no such import, or the addresses are taken."""
         self._shares = True
-        block = holdings.lent.pop(future)
-        for resource, address, slots in ((PAGES, first, block.pages), (STATES, state, block.states)):
+        block = holdings.lent[future]
+        parts = (PAGES, first, block.pages), (STATES, state, block.states)
+        for resource, address, slots in parts:
+            if slots and not (address >= 0 and holdings.binding(resource).is_free(address, len(slots))):
+                raise ValueError(f"addresses of {resource} from {address} on are taken")
+        del holdings.lent[future]
+        for resource, address, slots in parts:
             if slots:
                 holdings.binding(resource).bind(address, slots)
                 self._changes[resource] += 1

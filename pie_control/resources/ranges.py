@@ -8,8 +8,9 @@ from collections.abc import Iterable, Sequence
 from itertools import pairwise
 
 from pie_control.errors import InvalidArgument
+from pie_control.record import Int32
 
-Range = tuple[int, int]
+Range = tuple[Int32, Int32]
 """First address and the address behind the last."""
 EVERYTHING: tuple[Range, ...] = ((0, sys.maxsize),)
 """All addresses."""
@@ -50,6 +51,15 @@ def _refuse_overlap(ranges: Sequence[Range], what: str) -> None:
     for left, right in pairwise(ordered):
         if right[0] < left[1]:
             raise InvalidArgument(f"{what} {right[0]} is named twice; each {what} may stand in the list once")
+
+
+def are_sound(*lists: Sequence[Range]) -> bool:
+    """Whether the ranges of lists are some: from 0 on, and not empty."""
+    for ranges in lists:
+        for first, last in ranges:
+            if not 0 <= first < last:
+                return False
+    return True
 
 
 def total_length(ranges: Sequence[Range]) -> int:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from enum import Enum
 from heapq import heapify, heappop, heappush
 from operator import itemgetter
@@ -215,6 +215,8 @@ class Account(Share[CommandQueue]):
     # ---- queues ----
 
     def open_queue(self, number: int) -> None:
+        if number in self.queues:
+            raise ValueError(f"queue {number} is there already")
         self.queues[number] = CommandQueue(self, number)
         if self._heads is None and len(self.queues) > 1:
             self._find_heads()
@@ -261,8 +263,7 @@ class Account(Share[CommandQueue]):
     def rank_queues(self) -> None:
         """Queues go by the priorities of their guest. One that holds up another queue goes by that one's, too, if it is
         higher: the other waits for every command up to its `after`."""
-        afters: list[int] = []
-        highest: list[int] = []
+        afters, highest = list[int](), list[int]()
         for after, _, queue in sorted(self.blocked, reverse=True, key=itemgetter(0)):
             afters.append(-after)
             highest.append(max(queue.priority, highest[-1] if highest else queue.priority))
@@ -287,22 +288,27 @@ class Account(Share[CommandQueue]):
         return True
 
     def command_arrived(self, command: Command) -> None:
-        """Notes the future of a command, and the tokens that it names. Raises the error of such a token, if it failed:
-        the inferlet could not know that yet."""
-        self.newest = command.seq
-        if command.future is not None:
-            (self.runs if command.lasts else self.futures).add(command.future)
+        """Notes the future of a command, and the tokens that it names. Raises the error of such a token that failed, as
+        the inferlet could not know that yet, and ValueError for numbers that cannot be."""
+        self._numbered(command.seq)
+        tokens, future = self.holdings.tokens, command.future
+        if future is not None:
+            if any(future in used for used in (self.futures, self.runs, self.cancelled, self.holdings.lent, tokens)):
+                raise ValueError(f"future {future} is there already")
+            (self.runs if command.lasts else self.futures).add(future)
             if command.gives_token:
-                self.holdings.tokens[command.future] = TokenSource()
-        for _, future in command.references:
-            source = self.holdings.tokens[future]
+                tokens[future] = TokenSource(command.queue)
+        for _, named in command.references:
+            source = tokens[named]
+            if source.queue != command.queue:
+                raise ValueError(f"the token of future {named} is of another queue, or forgotten")
             source.named = True
             if source.error is not None:
                 raise again(source.error)
 
     def addresses_freed(self, freed: Freed) -> None:
         """The inferlet gave addresses back."""
-        self.newest = freed.seq
+        self._numbered(freed.seq)
         waiting: list[deque[Any]] = [queue.commands for queue in self.queues.values()]
         waiting += [queue.run.line for queue in self.queues.values() if queue.run is not None]
         self.holdings.freed.add(freed, waiting)
@@ -310,7 +316,15 @@ class Account(Share[CommandQueue]):
 
     def tokens_forgotten(self, forgotten: Forgotten) -> None:
         """No further command names these tokens."""
-        self.holdings.forgotten.append(forgotten)
+        for future in forgotten.futures:
+            self.holdings.tokens[future].forget()
+        self.holdings.forgotten.append((self.newest, forgotten.futures))
+
+    def _numbered(self, seq: int) -> None:
+        """What has come has this number."""
+        if seq <= self.newest:
+            raise ValueError(f"number {seq} comes behind {self.newest}")
+        self.newest = seq
 
     # ---- what is done ----
 
@@ -330,8 +344,7 @@ class Account(Share[CommandQueue]):
         """Sequence number that no waiting command is below."""
         if not self.waiting:
             return self.newest + 1
-        heads = self._heads
-        if heads is None:  # there is one queue
+        if (heads := self._heads) is None:  # there is one queue
             return next(iter(self.queues.values())).commands[0].seq
         while True:  # entries of commands that have left are dropped when they come up
             seq, _, queue = heads[0]
@@ -385,13 +398,3 @@ class Account(Share[CommandQueue]):
         assert self.ready == sum(queue.line is not None for queue in self.queues.values())
         waiting = {command.future for queue in self.queues.values() for command in queue.commands}
         assert self.futures | self.runs | self.cancelled >= waiting - {None}
-
-
-def take_progress(moved: dict[Account, None], present: Mapping[Owner, Account], *, at_once: bool) -> list[Progress]:
-    """What address spaces should hear now; the others stay in `moved`. That commands have left their queues is worth
-    no frame of its own, which would wake a host: if not `at_once`, it is told with the answer of a wave in flight.
-    Memory that has come back is told in any case: others may ask for it."""
-    told = [one for one in moved if at_once or one.returned]
-    for one in told:
-        del moved[one]
-    return [one.progress() for one in told if one.owner in present]

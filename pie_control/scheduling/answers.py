@@ -18,7 +18,7 @@ from pie_inference.protocol import WaveDone
 
 from .account import Account
 from .decoding.runs import TakenSteps
-from .turn import StepAnswers
+from .turn import Progress, StepAnswers
 
 Answers = list[tuple[Batch[Any], Sequence[Value], Mapping[int, CallError]]]
 
@@ -105,3 +105,13 @@ def read_steps(wave: Wave, done: WaveDone, answers: Answers) -> StepAnswers:
             tokens, scores = told.tokens, told.scores
             over = over if told.over is None else told.over
     return StepAnswers(tokens, over, errors, scores)
+
+
+def take_progress(moved: dict[Account, None], present: Mapping[Owner, Account], *, at_once: bool) -> list[Progress]:
+    """What address spaces should hear now; the others stay in `moved`. That commands have left their queues is worth
+    no frame of its own, which would wake a host: if not `at_once`, it is told with the answer of a wave in flight.
+    Memory that has come back is told in any case: others may ask for it."""
+    told = [one for one in moved if at_once or one.returned]
+    for one in told:
+        del moved[one]
+    return [one.progress() for one in told if one.owner in present]

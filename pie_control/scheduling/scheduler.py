@@ -32,8 +32,8 @@ from pie_control.tenants.meters import Meters
 from pie_control.tenants.tenant import Tenant
 from pie_inference.protocol import DropAdapter, ModelDescription, RunWave, WaveDone
 
-from .account import Account, CommandQueue, take_progress
-from .answers import Answers, Wave, in_place, read_answers, read_steps
+from .account import Account, CommandQueue
+from .answers import Answers, Wave, in_place, read_answers, read_steps, take_progress
 from .backlog import Backlog
 from .decoding.runs import TakenSteps
 from .forming.chunks import Chunks

@@ -17,6 +17,7 @@ from pie_control import errors
 from pie_control.calls import CALLS
 from pie_control.calls.values import Completion, Done
 from pie_control.errors import CallError
+from pie_control.record import Int32
 from pie_control.resources.kinds import RESOURCES, Resource
 
 ERRORS = [kind for kind in vars(errors).values() if isinstance(kind, type) and issubclass(kind, CallError)]
@@ -24,6 +25,7 @@ VALUES: list[type[Any]] = [Done, *sorted({call.value for call in CALLS.values() 
 NUMBERS = st.integers(0, 2**31 - 1) | st.integers(-(2**63), 2**64 - 1)
 MADE: dict[Any, SearchStrategy[Any]] = {
     int: NUMBERS,
+    Int32: st.integers(-(2**31), 2**31 - 1),
     float: st.floats(allow_nan=False),
     str: st.text(max_size=8),
     bytes: st.binary(max_size=8),
@@ -69,7 +71,11 @@ def any_record(kind: Any) -> SearchStrategy[Any]:
 
 
 def _any_fields(kind: Any) -> SearchStrategy[Any]:
-    hints = {name: hint for name, hint in get_type_hints(kind).items() if get_origin(hint) is not ClassVar}
+    hints = {
+        name: hint
+        for name, hint in get_type_hints(kind, include_extras=True).items()
+        if get_origin(hint) is not ClassVar
+    }
     return st.builds(kind, **{name: any_of(hint) for name, hint in hints.items()})
 
 

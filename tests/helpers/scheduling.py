@@ -20,7 +20,7 @@ from pie_control.calls import CALLS
 from pie_control.calls.core import create_queue, destroy_queue
 from pie_control.calls.exports.sharing import cancel_fetch
 from pie_control.calls.fused import decode
-from pie_control.calls.kind import Bind
+from pie_control.calls.kind import Bind, Command
 from pie_control.calls.sampler import Sampler, SamplingParams
 from pie_control.calls.values import Completion, Token, Value
 from pie_control.errors import CallError
@@ -378,6 +378,7 @@ class World:
         return inferlet
 
     def hand_on(self, event: Event) -> None:
+        assert not isinstance(event, Command) or event.fits(self.description), event
         self.events.append(event)
 
     def close(self, inferlet: Inferlet) -> None:

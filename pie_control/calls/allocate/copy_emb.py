@@ -9,8 +9,8 @@ from pie_control.errors import InvalidArgument
 from pie_control.resources.address_space import AddressSpace
 from pie_control.resources.holdings import Holdings
 from pie_control.resources.kinds import EMBEDS, Resource
-from pie_control.resources.ranges import Range, parse_ranges, total_length
-from pie_inference.protocol import CopyEmb
+from pie_control.resources.ranges import Range, are_sound, parse_ranges, total_length
+from pie_inference.protocol import CopyEmb, ModelDescription
 
 from ..arrays import NotedEmbeds, addresses, as_int32
 from ..kind import Batch, Stage, WaveContext, WorkerCommand, define
@@ -24,6 +24,10 @@ class CopyEmbCommand(WorkerCommand, frozen=True):
 
     source: Sequence[Range]
     target: Sequence[Range]
+
+    def fits(self, model: ModelDescription) -> bool:
+        count = total_length(self.source)
+        return are_sound(self.source, self.target) and 0 < count == total_length(self.target) <= MOST_EMBEDS
 
     def uses(self, resource: Resource, page_size: int) -> Sequence[Range]:
         return (*self.source, *self.target) if resource is EMBEDS else ()

@@ -10,10 +10,10 @@ from pie_control.resources.address_space import AddressSpace
 from pie_control.resources.holdings import Holdings
 from pie_control.resources.intervals import slots_in
 from pie_control.resources.kinds import PAGES, Resource
-from pie_control.resources.ranges import Range, merge, parse_ranges, total_length
+from pie_control.resources.ranges import Range, are_sound, merge, parse_ranges, total_length
 from pie_control.resources.tables.reservations import check_not_withheld
 from pie_control.resources.tables.slots import is_token
-from pie_inference.protocol import CopyKvpage
+from pie_inference.protocol import CopyKvpage, ModelDescription
 
 from ..arrays import addresses, append_slots, as_int32
 from ..kind import Batch, Stage, WaveContext, WorkerCommand, define
@@ -32,6 +32,9 @@ class CopyCommand(WorkerCommand, frozen=True):
     @property
     def size(self) -> int:
         return total_length(self.source)
+
+    def fits(self, model: ModelDescription) -> bool:
+        return are_sound(self.source, self.target) and 0 < self.size == total_length(self.target) <= MOST_SLOTS
 
     def uses(self, resource: Resource, page_size: int) -> Sequence[Range]:
         return _pages_of((*self.source, *self.target), page_size) if resource is PAGES else ()

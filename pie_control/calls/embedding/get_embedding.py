@@ -9,8 +9,9 @@ from typing import NamedTuple
 import numpy as np
 
 from pie_control.errors import InvalidArgument
+from pie_control.record import Int32
 from pie_control.resources.address_space import AddressSpace
-from pie_inference.protocol import GetEmbedding, GetEmbeddingResult, Result
+from pie_inference.protocol import GetEmbedding, GetEmbeddingResult, ModelDescription, Result
 
 from ..arrays import as_int32, packed
 from ..kind import Stage, WaveContext, define
@@ -29,8 +30,11 @@ class Vector(NamedTuple):
 
 class EmbeddingCommand(RowsCommand, frozen=True):
     mean: bool
-    dimensions: int
+    dimensions: Int32
     normalize: bool
+
+    def most(self, model: ModelDescription) -> int:
+        return model.max_batch_tokens
 
 
 def issue(

@@ -10,6 +10,7 @@ from pie_control.resources.address_space import AddressSpace
 from pie_control.resources.exports.text_keys import TextKeys
 from pie_control.resources.memory import Memory
 from pie_control.tenants.tenant import Tenant
+from pie_inference.protocol import ModelDescription
 
 from ..kind import Question, define
 from .sharing import MOST_PACKED, check_name, keys_of, missing, parse_tokens
@@ -27,6 +28,9 @@ class PinCommand(Question, frozen=True):
     name: str
     beginning: TextKeys | None
     seconds: int
+
+    def fits(self, model: ModelDescription) -> bool:
+        return super().fits(model) and (self.beginning is None or self.beginning.fits(model.page_size))
 
     def answer(self, memory: Memory, tenant: Tenant, now: float) -> Pinned:
         exports, until = memory.exports, now + self.seconds

@@ -12,7 +12,7 @@ from pie_control.errors import CallError, InvalidArgument, InvalidState, NotFoun
 from pie_control.resources.address_space import AddressSpace
 from pie_control.resources.exports.text_keys import TextKeys
 from pie_control.resources.kinds import PAGES, STATES, Resource
-from pie_control.resources.ranges import Range, merge, total_length
+from pie_control.resources.ranges import Range, are_sound, merge, total_length
 from pie_inference.protocol import ModelDescription
 
 from ..allocate.dealloc import give_back_pages
@@ -49,6 +49,15 @@ class Offer(Command, frozen=True):
     text: TextKeys | None = None
     states: Sequence[tuple[int, int]] = ()
 
+    def fits(self, model: ModelDescription) -> bool:
+        pages, size = total_length(self.pages), model.page_size
+        keys = None if self.text is None else self.text.all_pages() if self.text.fits(size) else ()
+        if not (are_sound(self.pages) and 0 < pages == len(self.positions) / size):
+            return False
+        if not all(0 <= place < pages and address >= 0 for place, address in self.states):
+            return False
+        return super().fits(model) and (keys is None or len(keys) == pages == len(set(keys)))
+
     def uses(self, resource: Resource, page_size: int) -> Sequence[Range]:
         return merge(self.keeps(resource))
 
@@ -63,6 +72,11 @@ class Fetch(Command, frozen=True):
 
     name: str
     text: TextKeys | None = None
+
+    def fits(self, model: ModelDescription) -> bool:
+        return super().fits(model) and (
+            self.text is None or (bool(self.text.pages) and self.text.fits(model.page_size))
+        )
 
     def uses(self, resource: Resource, page_size: int) -> Sequence[Range]:
         return ()
@@ -135,11 +149,11 @@ def arrived(space: AddressSpace, future: int, value: object) -> None:
         return
     try:
         space.check_import(count)
+        first, state = space.adopt(value.positions)
     except CallError as error:
         space.imports[future] = error
         space.tell(Discard(space.owner, future))
         return
-    first, state = space.adopt(value.positions)
     space.adapters_used.update(value.adapters.tolist())
     space.imports[future] = (first, count)
     space.tell(Adopt(space.owner, future, first, state))

@@ -12,43 +12,20 @@ from numpy.typing import NDArray
 from pie_control.ids import Owner
 from pie_control.resources.holdings import Holdings
 from pie_control.resources.intervals import join_intervals, take_intervals
-from pie_control.resources.kinds import EMBEDS, PAGES, STATES, Resource
+from pie_control.resources.kinds import EMBEDS, PAGES
 from pie_control.resources.ranges import Range
-from pie_control.resources.tables.contexts import NO_STATE, Context, Mask
+from pie_control.resources.tables.contexts import NO_STATE, Mask
 from pie_inference.protocol import Forward
 
 from ..adapters import NO_ADAPTER
 from ..arrays import NotedEmbeds, append_slots, as_int32, join, offsets
 from ..columns import ForwardColumns
-from ..kind import Command, LongBatch, LongCommand, WaveContext
+from ..kind import Command, LongBatch, WaveContext
+from .command import PassCommand
 from .masks import masks, more_without_masks
 
 MOST_PAIRS = 1 << 26
 """Pairs of query and key in the masks that a worker makes for a batch, where keys are seen by position."""
-
-
-class PassCommand(LongCommand, frozen=True):
-    """Input tokens that pass through the Transformer. `size` is their number; `own` are the virtual slots of their keys
-    and values, None if these are dropped after the call."""
-
-    context: Context
-    inputs: Sequence[Range]
-    positions: Sequence[int]
-    own: Sequence[Range] | None
-    outputs: Sequence[Range]
-    adapter: int
-
-    @property
-    def bounded(self) -> bool:
-        return self.context.by_position or self.context.mask is not None
-
-    def uses(self, resource: Resource, page_size: int) -> Sequence[Range]:
-        if resource is EMBEDS:
-            return (*self.inputs, *self.outputs)
-        if resource is STATES:
-            return self.context.used_states
-        slots = (*self.context.intervals, *(self.own or ()))
-        return [(start // page_size, (stop - 1) // page_size + 1) for start, stop in slots]
 
 
 class ForwardCommand(PassCommand, frozen=True):
@@ -325,7 +302,7 @@ class _States:
     def add_left(self, owner: Owner, left: Sequence[int], physical: array[int], first: int) -> None:
         """The rows from `first` on leave these states, too; without memory, none."""
         for row, address in enumerate(left, first):
-            self._left.append((row, physical[address]))
+            self._left.append((row, physical[address] if address < len(physical) else NO_STATE))
             self._written.add((owner, address))
 
     def build(self, ends: array[int]) -> dict[str, NDArray[np.generic]]:

@@ -20,7 +20,8 @@ from ..adapters import NO_ADAPTER
 from ..allocate.dealloc import give_back
 from ..arrays import addresses
 from ..kind import Bind
-from .batch import ForwardCommand, PassCommand
+from .batch import ForwardCommand
+from .command import PassCommand
 from .masks import seen_through
 
 

@@ -18,9 +18,9 @@ from pie_control.resources.address_space import AddressSpace
 from pie_control.resources.holdings import Holdings
 from pie_control.resources.intervals import intervals_of
 from pie_control.resources.kinds import PAGES, Resource
-from pie_control.resources.ranges import Range, merge, overlap, parse_ranges
+from pie_control.resources.ranges import Range, are_sound, merge, overlap, parse_ranges, total_length
 from pie_control.resources.tables.slots import EMPTY
-from pie_inference.protocol import ShiftKvpage
+from pie_inference.protocol import ModelDescription, ShiftKvpage
 
 from ..arrays import addresses, append_slots, as_int32
 from ..kind import Batch, Stage, WaveContext, WorkerCommand, define
@@ -34,6 +34,9 @@ class ShiftCommand(WorkerCommand, frozen=True):
 
     slots: Sequence[Range]
     positions: NDArray[np.int32]
+
+    def fits(self, model: ModelDescription) -> bool:
+        return are_sound(self.slots) and 0 < len(self.positions) == total_length(self.slots) <= MOST_TOKENS
 
     def uses(self, resource: Resource, page_size: int) -> Sequence[Range]:
         if resource is not PAGES:

@@ -5,9 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import ClassVar
 
-from pie_control.resources.kinds import EMBEDS, STATES, Resource
-from pie_control.resources.ranges import Range
-from pie_control.resources.tables.contexts import Context
+from pie_control.record import Int32
+from pie_control.resources.kinds import EMBEDS, PAGES, STATES, Resource
+from pie_control.resources.ranges import Range, are_sound, total_length
+from pie_control.resources.tables.addresses import MOST_ADDRESSES
+from pie_control.resources.tables.contexts import Context, pages_of
+from pie_inference.protocol import ModelDescription
 
 from ..adapters import NO_ADAPTER
 from ..kind import Call, WorkerCommand
@@ -27,9 +30,9 @@ class RunCommand(WorkerCommand, frozen=True):
     forwards: ClassVar[Call]
     lasts = True
 
-    embed: int
-    input: int
-    position: int
+    embed: Int32
+    input: Int32
+    position: Int32
     context: Context
     own: Sequence[Range]
     steps: int
@@ -40,14 +43,28 @@ class RunCommand(WorkerCommand, frozen=True):
     window: int
     allowed: bytes | None
     bias: Bias | None = None
-    alternatives: int = NO_SCORES
-    adapter: int = NO_ADAPTER
+    alternatives: Int32 = NO_SCORES
+    adapter: Int32 = NO_ADAPTER
     constraint: Constraint | None = None
+
+    def fits(self, model: ModelDescription) -> bool:
+        """Other numbers that cannot be are found when it begins (scheduling/decoding/runs.py)."""
+        own, rows = self.own, total_length(self.own) + 1
+        if not (are_sound(own, self.context.intervals) and 0 < self.steps == rows <= model.max_context + 1):
+            return False
+        far = max((stop for _, stop in own), default=0) > MOST_ADDRESSES * model.page_size
+        allowed = self.allowed is None or len(self.allowed) == -(-model.vocab_size // 8)
+        states = self.steps == 1 or (self.context.states is None) == (not model.num_states)
+        return self.future is not None and not far and allowed and states and (self.bias is None or self.bias.fits)
+
+    def needs(self, resource: Resource, page_size: int) -> Sequence[Range]:
+        if resource is EMBEDS:
+            return self.uses(resource, page_size)[: min(self.steps, 2)]  # nothing is put into the input of one step
+        return pages_of(self.context.intervals, page_size) if resource is PAGES else self.uses(resource, page_size)
 
     def uses(self, resource: Resource, page_size: int) -> Sequence[Range]:
         if resource is EMBEDS:
             return ((self.embed, self.embed + 1), (self.input, self.input + 1))
         if resource is STATES:
             return self.context.used_states
-        slots = (*self.context.intervals, *self.own)
-        return [(start // page_size, (stop - 1) // page_size + 1) for start, stop in slots]
+        return pages_of((*self.context.intervals, *self.own), page_size)

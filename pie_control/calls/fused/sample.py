@@ -11,12 +11,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pie_control.errors import CallError, InvalidArgument
+from pie_control.record import Int32
 from pie_control.resources.address_space import AddressSpace
 from pie_control.resources.holdings import Holdings, Reference, TokenSource
 from pie_control.resources.kinds import EMBEDS, Resource
 from pie_control.resources.pool import Pool
 from pie_control.resources.ranges import Range
-from pie_inference.protocol import Result, Sample, SampleResult
+from pie_inference.protocol import ModelDescription, Result, Sample, SampleResult
 
 from ..arrays import as_int32, ends_of, join
 from ..columns import MatcherColumns, RowsTold, SampleColumns
@@ -41,16 +42,25 @@ class SampleCommand(WorkerCommand, frozen=True):
 
     gives_token = True
 
-    embed: int
+    embed: Int32
     params: SamplingParams
     uniform: float
-    recent: Sequence[int]
+    recent: Sequence[Int32]
     allowed: bytes | None
     bias: Bias | None = None
-    alternatives: int = NO_SCORES
+    alternatives: Int32 = NO_SCORES
+
+    def fits(self, model: ModelDescription) -> bool:
+        listed = len(self.recent) <= model.max_context and self.names(self.recent)
+        return super().fits(model) and listed and options_fit(self.allowed, self.bias, model)
 
     def uses(self, resource: Resource, page_size: int) -> Sequence[Range]:
         return ((self.embed, self.embed + 1),) if resource is EMBEDS else ()
+
+
+def options_fit(allowed: bytes | None, bias: Bias | None, model: ModelDescription) -> bool:
+    """Whether a mask of tokens and a bias are for this model."""
+    return (allowed is None or len(allowed) == -(-model.vocab_size // 8)) and (bias is None or bias.fits)
 
 
 def issue(

@@ -11,13 +11,16 @@ from collections.abc import Callable, Hashable, Sequence
 from typing import Any, ClassVar, NamedTuple
 
 from pie_control.errors import InvalidArgument
+from pie_control.record import Int32
 from pie_control.resources.address_space import AddressSpace
 from pie_control.resources.holdings import Holdings
-from pie_control.resources.ranges import Range
+from pie_control.resources.ranges import Range, total_length
+from pie_inference.protocol import ModelDescription
 
 from ..adapters import NO_ADAPTER
 from ..forward import plain
-from ..forward.batch import ForwardBatch, PassCommand
+from ..forward.batch import ForwardBatch
+from ..forward.command import PassCommand
 from ..input_text import embed_txt
 from ..kind import Call, Stage
 from ..output_text import get_next_dist
@@ -35,7 +38,12 @@ class StepCommand(PassCommand, frozen=True):
 
     output: ClassVar[Call]  # of the third batch
 
-    tokens: Sequence[int]
+    tokens: Sequence[Int32]
+
+    def fits(self, model: ModelDescription) -> bool:
+        one = total_length(self.outputs) == 1 and not self.bounded and self.size <= model.max_batch_tokens
+        answered = self.future is not None and len(self.tokens) == self.size and self.names(self.tokens)
+        return super().fits(model) and one and answered
 
     @property
     def embeds(self) -> Sequence[Range]:
@@ -73,7 +81,7 @@ class DistStep(StepCommand, frozen=True):
 
     call = output = get_next_dist.CALL  # which answers it
 
-    k: int
+    k: Int32
     temperature: float
 
 
@@ -89,6 +97,9 @@ class SampleStep(StepCommand, frozen=True):
     params: SamplingParams
     uniform: float
     bias: Bias | None
+
+    def fits(self, model: ModelDescription) -> bool:
+        return super().fits(model) and (self.bias is None or self.bias.fits)
 
 
 class Way(NamedTuple):

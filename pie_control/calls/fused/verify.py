@@ -14,9 +14,10 @@ from typing import NamedTuple
 import numpy as np
 
 from pie_control.errors import CallError, InvalidArgument
+from pie_control.record import Int32
 from pie_control.resources.address_space import AddressSpace
 from pie_control.resources.ranges import parse_ranges, total_length
-from pie_inference.protocol import Result, Verify, VerifyResult
+from pie_inference.protocol import ModelDescription, Result, Verify, VerifyResult
 
 from ..arrays import as_int32
 from ..kind import Handle, Stage, define
@@ -37,10 +38,14 @@ class Verified(NamedTuple):
 
 
 class VerifyCommand(RowsCommand, frozen=True):
-    draft: Sequence[int]
+    draft: Sequence[Int32]
     params: SamplingParams
     uniform: Sequence[float]  # one for each embed
     bias: Bias | None = None
+
+    def fits(self, model: ModelDescription) -> bool:
+        rows = len(self.draft) + 1 == len(self.uniform) == total_length(self.outputs)
+        return super().fits(model) and rows and (self.bias is None or self.bias.fits)
 
 
 def issue(

@@ -19,16 +19,16 @@ from pie_control.resources.holdings import Holdings
 from pie_control.resources.intervals import take_intervals
 from pie_control.resources.kinds import EMBEDS, Resource
 from pie_control.resources.quotas import check_quota
-from pie_control.resources.ranges import Range, parse_ranges, total_length
+from pie_control.resources.ranges import Range, are_sound, parse_ranges, total_length
 from pie_inference.protocol import EmbedImg, ModelDescription, Vision
 
 from ..arrays import NotedEmbeds, as_int32, ends_of
-from ..kind import BulkyCommand, Handle, LongBatch, LongCommand, Stage, WaveContext, define
+from ..kind import Handle, LongBatch, LongCommand, Stage, WaveContext, define
 from ..positions import check_positions
 from .image import Image
 
 
-class ImageCommand(BulkyCommand, LongCommand, frozen=True):
+class ImageCommand(LongCommand, frozen=True):
     """Vectors of one tile, from `first` on, and the embeds that they fill."""
 
     tile: bytes
@@ -40,17 +40,12 @@ class ImageCommand(BulkyCommand, LongCommand, frozen=True):
     def bounded(self) -> bool:
         return True
 
-    def check(self, model: ModelDescription) -> None:
-        vision = model.vision
-        if vision is None:
-            raise ValueError(f"model {model.name} takes no images")
-        if len(self.tile) != 3 * vision.tile_size**2:
-            raise ValueError(f"a tile has {len(self.tile)} bytes, not 3 for each of {vision.tile_size}^2 pixels")
-        count = total_length(self.embeds)
-        if not 0 <= self.first <= vision.tile_embeds - count:
-            raise ValueError(f"a tile has {vision.tile_embeds} vectors: {self.first} to {self.first + count} are not")
-        if (self.size, self.whole, self.unit) != (vision.tile_tokens, False, vision.layer_tokens):
-            raise ValueError(f"a tile is worth {vision.layers} times {vision.layer_tokens} input tokens")
+    def fits(self, model: ModelDescription) -> bool:
+        vision, count = model.vision, total_length(self.embeds)
+        if vision is None or not are_sound(self.embeds) or len(self.tile) != 3 * vision.tile_size**2:
+            return False
+        worth = (self.size, self.whole, self.unit) == (vision.tile_tokens, False, vision.layer_tokens)
+        return worth and 0 <= self.first <= vision.tile_embeds - count
 
     def uses(self, resource: Resource, page_size: int) -> Sequence[Range]:
         return self.embeds if resource is EMBEDS else ()

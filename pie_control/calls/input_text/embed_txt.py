@@ -8,11 +8,12 @@ from collections.abc import Hashable, Sequence
 import numpy as np
 
 from pie_control.errors import InvalidArgument
+from pie_control.record import Int32
 from pie_control.resources.address_space import AddressSpace
 from pie_control.resources.holdings import Holdings, Reference
 from pie_control.resources.kinds import EMBEDS, PAGES, Resource
-from pie_control.resources.ranges import Range, parse_ranges, total_length
-from pie_inference.protocol import EmbedTxt
+from pie_control.resources.ranges import Range, are_sound, parse_ranges, total_length
+from pie_inference.protocol import EmbedTxt, ModelDescription
 
 from ..arrays import NotedEmbeds, as_int32, join
 from ..columns import EmbedColumns
@@ -24,8 +25,11 @@ from ..tokens import resolve
 class EmbedCommand(WorkerCommand, frozen=True):
     """Tokens with 0 where a reference stands, and the embeds that they fill."""
 
-    tokens: Sequence[int]
+    tokens: Sequence[Int32]
     embeds: Sequence[Range]
+
+    def fits(self, model: ModelDescription) -> bool:
+        return are_sound(self.embeds) and 0 < len(self.tokens) == total_length(self.embeds) and self.names(self.tokens)
 
     def uses(self, resource: Resource, page_size: int) -> Sequence[Range]:
         return self.embeds if resource is EMBEDS else ()

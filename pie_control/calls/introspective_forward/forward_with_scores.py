@@ -20,7 +20,8 @@ from pie_control.resources.address_space import AddressSpace
 from pie_inference.protocol import Forward, ForwardWithScores, ForwardWithScoresResult, Result
 
 from ..forward import plain
-from ..forward.batch import ForwardBatch, PassCommand
+from ..forward.batch import ForwardBatch
+from ..forward.command import PassCommand
 from ..kind import Stage, define
 
 MOST_PAIRS = 1 << 22

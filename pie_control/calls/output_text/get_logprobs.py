@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Hashable, Sequence
 
 from pie_control.errors import InvalidArgument
+from pie_control.record import Int32
 from pie_control.resources.address_space import AddressSpace
 from pie_control.resources.holdings import Holdings
 from pie_control.resources.ranges import total_length
-from pie_inference.protocol import GetLogprobs, GetLogprobsResult, Result
+from pie_inference.protocol import GetLogprobs, GetLogprobsResult, ModelDescription, Result
 
 from ..arrays import as_int32
 from ..kind import Stage, WaveContext, define
@@ -18,7 +19,10 @@ from .listed import Listed, Logprobs
 
 
 class LogprobsCommand(RowsCommand, frozen=True):
-    tokens: Sequence[int]
+    tokens: Sequence[Int32]
+
+    def fits(self, model: ModelDescription) -> bool:
+        return super().fits(model) and len(self.tokens) % total_length(self.outputs) == 0
 
 
 def issue(space: AddressSpace, queue: int, embeds: Sequence[int], tokens: Sequence[int], future: int) -> None:

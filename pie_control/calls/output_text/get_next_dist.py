@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pie_control.errors import InvalidArgument
+from pie_control.record import Int32
 from pie_control.resources.address_space import AddressSpace
 from pie_inference.protocol import GetNextDist, GetNextDistResult, Result
 
@@ -41,7 +42,7 @@ class Dists(NamedTuple):
 
 
 class DistCommand(RowsCommand, frozen=True):
-    k: int
+    k: Int32
     temperature: float
 
 

@@ -41,6 +41,11 @@ class TextKeys(NamedTuple):
             pages.append(key)
         return cls(page_size, tokens, before, pages)
 
+    def fits(self, page_size: int) -> bool:
+        """Whether these are keys for pages of this size, as `of` makes them: only a host that lies has others."""
+        right = self.page_size == page_size and len(self.tokens) // page_size == len(self.pages)
+        return right and all(len(key) == KEY_BYTES for key in (self.before, *self.pages))
+
     def before_page(self, place: int) -> bytes:
         """The key of the pages before one."""
         return self.pages[place - 1] if place else self.before

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+from pie_control.errors import Exhausted
 from pie_control.resources.ranges import Range
 
 INITIAL_CAPACITY = 64
+MOST_ADDRESSES = 1 << 20
+"""In a table. Whoever keeps a few addresses of each of many allocations would make it grow without end."""
 
 
 class AddressAllocator:
@@ -27,7 +30,7 @@ class AddressAllocator:
         return len(self._taken)
 
     def allocate(self, count: int) -> int:
-        """First of `count` consecutive addresses."""
+        """First of `count` consecutive addresses. Raises Exhausted."""
         run = bytes(count)
         first = self._taken.find(run, self._next)
         if first < 0:
@@ -46,6 +49,11 @@ class AddressAllocator:
 
     def _extend(self, count: int) -> int:
         first = len(self._taken.rstrip(b"\0"))
+        if first + count > MOST_ADDRESSES:
+            raise Exhausted(
+                f"no {count} addresses in a row are left of {MOST_ADDRESSES}: what is held lies too far apart. Free "
+                "more of it, or allocate fewer at a time"
+            )
         self._grow(max(self.capacity, count))
         return first
 

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pie_control.record import Record
-from pie_control.resources.ranges import Range
+from pie_control.resources.ranges import Range, are_sound, total_length
 
 NO_STATE = -1
 """In place of an address of a state: the text begins, or its state is dropped."""
@@ -29,6 +29,11 @@ class Mask(Record, frozen=True, tag=None):
         some = slice(*np.searchsorted(self.rows, (begin, end)).tolist())
         return Mask(self.rows[some] - np.int32(begin), self.begins[some], self.ends[some], self.later)
 
+    @property
+    def fits(self) -> bool:
+        """Whether it has a beginning and an end for each row."""
+        return len(self.rows) == len(self.begins) == len(self.ends)
+
 
 class Context(Record, frozen=True, tag=None):
     """Slots that a forward reads. `by_position`: a query sees only those at positions below its own; else, all; but
@@ -47,3 +52,15 @@ class Context(Record, frozen=True, tag=None):
     def used_states(self) -> Sequence[Range]:
         """All of these addresses, as ranges."""
         return [(address, address + 1) for address in (*(self.states or ()), *self.left) if address != NO_STATE]
+
+    @property
+    def fits(self) -> bool:
+        """Whether its parts fit together."""
+        counted = are_sound(self.intervals) and self.tokens == total_length(self.intervals)
+        states = min((*(self.states or ()), *self.left), default=0) >= NO_STATE
+        return counted and states and (self.mask is None or self.mask.fits)
+
+
+def pages_of(slots: Sequence[Range], page_size: int) -> Sequence[Range]:
+    """The pages of intervals of slots."""
+    return [(start // page_size, (stop - 1) // page_size + 1) for start, stop in slots]

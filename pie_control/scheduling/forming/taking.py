@@ -18,6 +18,8 @@ from typing import Any
 from pie_control.calls.fused.runs import RunCommand
 from pie_control.calls.fused.step import StepCommand
 from pie_control.calls.kind import Bind, Call, Command, LongBatch, LongCommand, Stage, WaveContext, WorkerCommand
+from pie_control.errors import CallError, InvalidState
+from pie_control.resources.holdings import NOT_BOUND
 from pie_control.resources.memory import Memory
 from pie_inference.protocol import ModelDescription
 
@@ -134,6 +136,8 @@ class Taking:
         command = queue.commands[0]
         if not isinstance(command, StepCommand) or command.after or self.left is not None:
             return False
+        if not queue.account.holdings.has(command, self.context.model.page_size):
+            return False
         if not command.try_join(self.batch, queue, queue.account.holdings, 0, self.room):
             return False
         self.room -= command.size
@@ -151,6 +155,8 @@ class Taking:
             return Next.DONE
         if visit.cost >= self.few:
             return Next.AGAIN
+        if not visit.account.holdings.has(command, self.context.model.page_size):
+            return self._fail(visit.account, InvalidState(NOT_BOUND))
         if isinstance(command, RunCommand):
             return self._take_first_step(visit, command)
         if isinstance(command, LongCommand) and not isinstance(command, StepCommand):
@@ -182,9 +188,7 @@ class Taking:
         try:
             run = self.steps.try_begin(queue, command, visit.account.holdings, visit.account.meter.number)
         except Exception as error:
-            self.failed.append((visit.account, error))
-            self.took_effect()
-            return Next.DONE
+            return self._fail(visit.account, error)
         if run is None:
             return Next.MISFIT if visit.is_alone else Next.DONE
         self._backlog.begin_run(queue, run)
@@ -192,6 +196,12 @@ class Taking:
             self.left -= 1
         visit.takes(COMMAND_COST)
         return Next.RUNS
+
+    def _fail(self, account: Account, error: Exception) -> Next:
+        """A host has handed on what cannot be: the inferlet ends with this wave."""
+        self.failed.append((account, error))
+        self.took_effect()
+        return Next.DONE
 
     def _take_long(self, visit: _Visit, command: LongCommand) -> tuple[int, Next | None]:
         """Takes what is left of a long command, in one part, if it is short; the size of that."""
@@ -246,7 +256,11 @@ class Taking:
                 self._backlog.starve(queue)
                 return False
         else:
-            self._memory.keep(queue.account.holdings, command)
+            try:
+                self._memory.keep(queue.account.holdings, command)
+            except CallError as error:
+                self._fail(queue.account, error)
+                return False
             self.reached.append((queue, command))
         self.took_effect()
         self._backlog.remove_local(queue)

@@ -26,6 +26,7 @@ from pie_control.application.codec import (
 )
 from pie_control.application.messages import Commands, FromHost, Ping, Post, Quiet, Results, SpaceEvent, ToHost
 from pie_control.calls import COMMANDS
+from pie_control.calls.forward.shift_kvpage import ShiftCommand
 from pie_control.calls.input_text.embed_txt import EmbedCommand
 from pie_control.calls.kind import Bind
 from pie_control.calls.output_text.get_next_dist import Dists
@@ -192,6 +193,17 @@ def test_what_cannot_cross_is_not_sent() -> None:
 
 
 # ---- as calls use it -------------------------------------------------------------------------------------------------
+
+
+def test_what_no_message_to_a_worker_can_hold_is_no_frame() -> None:
+    floats: Any = np.zeros(1)
+    for wrong in (
+        EmbedCommand(1, 1, 1, 0, None, (), [1 << 31], ((0, 1),)),
+        EmbedCommand(1, 1, 1, 0, None, (), [1], ((0, 1 << 31),)),
+        ShiftCommand(1, 1, 1, 0, None, (), ((0, 1),), floats),
+    ):
+        with pytest.raises(FrameError):
+            to_control(Commands("m", [wrong]))
 
 
 class CrossingWorld(World):

@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from pie_control.calls.forward.batch import ForwardCommand, PassCommand
+from pie_control.calls.forward.batch import ForwardCommand
+from pie_control.calls.forward.command import PassCommand
 from pie_control.calls.fused.step import DistStep, SampleStep
 from pie_control.calls.input_text.embed_txt import EmbedCommand
 from pie_control.calls.introspective_forward import forward_with_scores

@@ -37,7 +37,7 @@ def test_what_was_never_bound_gives_nothing_back() -> None:
 
 def test_a_token_is_named_by_its_slot_until_its_value_is_known() -> None:
     holdings = Holdings(1, 0.0, Returns(4))
-    source = holdings.tokens[7] = TokenSource()
+    source = holdings.tokens[7] = TokenSource(1)
     with pytest.raises(AssertionError, match="ran ahead"):
         source.literal()
     source.slot = 3
