@@ -39,6 +39,8 @@ REMEMBERED_TOKENS = 4096
 """Sampled tokens of one inferlet that a token reference can still name after they were delivered."""
 FORGOTTEN_AT_ONCE = 256
 """How many more there may be, so that they are forgotten together."""
+DRAINING = 4
+"""As many destroyed queues may still have commands, for each one that there may be."""
 NO_ADAPTERS: Mapping[str, int] = MappingProxyType({})
 
 
@@ -108,6 +110,8 @@ class AddressSpace:
         assert queue > self._last_queue, f"queue number {queue} comes after {self._last_queue}"
         if queue > MAX_QUEUE:
             raise QuotaExceeded(f"{MAX_QUEUE} queues were created: there are no further numbers")
+        most = DRAINING * self.ledger.quota.queues
+        check_quota(len(self._draining), 1, most, "destroyed queues whose commands may wait", "wait for results first")
         self.ledger.open_queue()
         self.queues.add(queue)
         self._last_queue = queue
@@ -119,7 +123,8 @@ class AddressSpace:
         self.queues.remove(queue)
         self.last_steps.pop(queue, None)
         self.ledger.close_queues(1)
-        self._draining.append((self.seq, queue))
+        if self.waiting:
+            self._draining.append((self.seq, queue))
         self._count_queues()
 
     def _count_queues(self) -> None:

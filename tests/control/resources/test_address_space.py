@@ -9,7 +9,7 @@ import pytest
 from pie_control.calls.kind import Bind, CloseQueue, OpenQueue, Release
 from pie_control.errors import CallError, Cancelled, Exhausted, InvalidArgument, NotFound, QuotaExceeded, WorkerError
 from pie_control.resources import address_space
-from pie_control.resources.address_space import again
+from pie_control.resources.address_space import DRAINING, again
 from pie_control.resources.hazards import MAX_QUEUE
 from pie_control.resources.kinds import EMBEDS, PAGES, Resource
 from pie_control.resources.quotas import Quota, Usage
@@ -135,6 +135,19 @@ def test_queues_are_limited() -> None:
     inferlet.create_queue()
     with pytest.raises(QuotaExceeded, match="2 queues held and 1 more asked for, the limit is 2"):
         inferlet.create_queue()
+
+
+def test_destroyed_queues_whose_commands_wait_are_limited() -> None:
+    inferlet, _ = make_inferlet(Quota(queues=2))
+    for _ in range(2 * DRAINING):
+        inferlet.call("synchronize", inferlet.create_queue())
+        inferlet.destroy_queue(inferlet.queues)
+    with pytest.raises(QuotaExceeded, match="8 destroyed queues whose commands may wait held"):
+        inferlet.create_queue()
+    inferlet.space.progressed(inferlet.space.seq + 1, inferlet.space.seq)
+    for _ in range(3 * DRAINING):
+        inferlet.create_queue()
+        inferlet.destroy_queue(inferlet.queues)  # nothing waits
 
 
 def test_numbers_of_queues_are_not_used_twice_and_may_run_out() -> None:

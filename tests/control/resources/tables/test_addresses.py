@@ -1,10 +1,13 @@
 from __future__ import annotations
 
+from collections import deque
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pie_control.resources.tables.addresses import INITIAL_CAPACITY, AddressAllocator
+from pie_control.errors import Exhausted
+from pie_control.resources.tables.addresses import INITIAL_CAPACITY, MOST_ADDRESSES, AddressAllocator
 
 
 @given(st.lists(st.tuples(st.booleans(), st.integers(1, 40)), max_size=60))
@@ -41,6 +44,20 @@ def test_a_freed_address_is_not_the_next_one_handed_out() -> None:
     first = addresses.allocate(1)
     addresses.release([(first, first + 1)])
     assert addresses.allocate(1) != first
+
+
+def test_what_is_held_far_apart_does_not_make_the_table_grow_without_end() -> None:
+    allocator = AddressAllocator(lambda added: None)
+    count = MOST_ADDRESSES // 8
+
+    def hold_the_middle() -> int:
+        first = allocator.allocate(count)
+        allocator.release([(first, first + count // 2), (first + count // 2 + 1, first + count)])
+        return first + count // 2
+
+    with pytest.raises(Exhausted, match="too far apart"):
+        deque(hold_the_middle() for _ in range(20))
+    assert allocator.allocate(count // 4) < MOST_ADDRESSES
 
 
 def test_giving_back_twice_is_noticed() -> None:
