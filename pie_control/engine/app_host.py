@@ -38,6 +38,9 @@ MOST_UNREAD = 64
 """Tokens and news of address spaces that wait for what else is told to their host, over all inferlets that read decode
 runs at their end."""
 
+MOST_UNREAD_RUNS = 1024
+"""Of an inferlet."""
+
 NO_REPORT = Report(0, 0.0, 0, 0, 0)
 REPORT, GREETING, QUESTION = 0, 1, 2
 """Tokens of pings: for the report that answers them, behind the greeting, and for what inferlets wait for."""
@@ -132,8 +135,11 @@ class UnreadTokens:
         self._rows = 0  # of these
 
     def add(self, owner: Owner, run: int) -> None:
-        """Nobody reads this run before it is over."""
-        self._runs.setdefault(owner, set()).add(run)
+        """Nobody reads this run before it is over. Of runs that are over already, or cancelled, nobody tells."""
+        runs = self._runs.setdefault(owner, set())
+        if len(runs) >= MOST_UNREAD_RUNS:
+            runs.clear()  # the tokens of those that go on are told as they come
+        runs.add(run)
 
     def forget(self, owner: Owner) -> None:
         """An inferlet has ended."""

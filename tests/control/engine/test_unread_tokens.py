@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from pie_control.application.messages import Results
 from pie_control.calls.values import Completion, Done
 from pie_control.engine import app_host
@@ -33,6 +35,15 @@ def test_tokens_wait_until_their_run_is_over_and_come_in_order() -> None:
     told = unread.pass_on(results((1, 7, 13, True)))
     assert rows_of(told) == [(1, 7, 11, False), (1, 7, 12, False), (1, 7, 13, True)]
     assert rows_of(unread.pass_on(results((1, 7, 14, False)))) == [(1, 7, 14, False)]  # another run of this number
+
+
+def test_runs_that_were_cancelled_leave_no_more_than_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(app_host, "MOST_UNREAD_RUNS", 4)
+    unread = UnreadTokens()
+    for run in range(100):
+        unread.add(1, run)
+    assert len(vars(unread)["_runs"][1]) <= 4
+    assert unread.pass_on(results((1, 99, 10, False))) is None
 
 
 def test_they_go_with_what_somebody_waits_for() -> None:
