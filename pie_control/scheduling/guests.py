@@ -91,7 +91,7 @@ class Guests:
             return
         if account.place is Whereabouts.FLIGHT:
             self._leave(account, back=False)
-        delivery = self._deliveries[-1] if self._deliveries else None
+        delivery = self._deliveries[-1] if self.next else None
         if delivery is None or delivery.turn != self.turn:
             delivery = Delivery(self.turn, self.now)
             self._deliveries.append(delivery)

@@ -444,3 +444,14 @@ def test_memory_that_comes_back_is_told_at_once() -> None:
     turn = world.turn()
     assert [(progress.owner, bool(progress.returned)) for progress in turn.progress] == [(two.owner, True)]
     world.drain()
+
+
+def test_who_is_only_told_what_the_control_layer_answers_leaves_nothing_behind() -> None:
+    world = World()
+    one = world.open()
+    one.create_queue()
+    for _ in range(20):
+        one.call("synchronize", 1)
+        world.turn()
+    assert len(one.answers) == 20
+    assert len(vars(vars(world.scheduler)["_guests"])["_deliveries"]) <= 1
