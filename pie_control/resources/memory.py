@@ -130,13 +130,14 @@ class Memory:
         self._quarantine = self.wave
         granted = self.tiles.begin()
         for resource, line in self._lines.items():
-            free = self.pools[resource].free
-            while line and line[0].count <= free:
-                request = line.pop(0)
+            free, served = self.pools[resource].free, 0
+            while served < len(line) and (request := line[served]).count <= free:
+                served += 1
                 self._bind(self._holdings[request.owner], resource, request.first, request.count)
                 request.granted = True
                 granted.append((request.owner, request.rank[-1]))
                 free -= request.count
+            del line[:served]
         return granted
 
     def try_bind(self, holdings: Holdings, command: Allocation, now: float) -> bool:

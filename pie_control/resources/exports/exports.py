@@ -267,7 +267,8 @@ class Exports:
     def pin(self, tenant: Tenant, exports: Sequence[Export], until: float, now: float) -> Sequence[Export]:
         """These exports of a tenant, which stand, do not go before `until`, from the first one on: as many as it may
         pin, and as the pool has room for what is pinned. Those that do not go."""
-        held = [one for one in self._standing if one.pinned > now and one not in exports]
+        asked = set(exports)
+        held = [one for one in self._standing if one.pinned > now and one not in asked]
         own = sum(self._size(one) for one in held if one.tenant.name == tenant.name)
         room = self._pool.total // PINNED_OF_ALL - sum(self._size(one) for one in held)
         room = min(room, self._most_pages(tenant) // PINNED_OF_TENANT - own)

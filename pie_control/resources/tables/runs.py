@@ -95,9 +95,9 @@ class HeldRuns:
 
     def check_emptied(self, pages: Iterable[int]) -> None:
         """Whether tokens in these pages may be emptied or overwritten. Raises InvalidState if a run sees them."""
-        ranges = [(page, page + 1) for page in pages]
+        emptied = merge((page, page + 1) for page in pages) if self._runs else ()
         for future, run in self._runs.items():
-            if overlap(merge(run.reads), ranges):
+            if overlap(emptied, run.reads):
                 raise InvalidState(
                     f"decode run {future} goes on and sees tokens of these pages: wait for its end, or cancel it first"
                 )
