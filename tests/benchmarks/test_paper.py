@@ -25,6 +25,7 @@ from benchmarks.paper.drawing import draw_bars
 from benchmarks.paper.parts import PARTS
 from benchmarks.support.models.random_models import LLAMA_TINY
 from tests.helpers.guard import HANG_SECONDS
+from tests.helpers.tiers import corpus
 from tests.helpers.tree import ROOT
 
 from .running import run
@@ -154,7 +155,7 @@ def test_a_part_that_fails_says_why(tmp_path: Path, capsys: pytest.CaptureFixtur
     assert (tmp_path / "evaluation.md").exists()
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", corpus([signal.SIGINT, signal.SIGTERM], kind=lambda _: "a signal"))
 def test_an_evaluation_that_is_interrupted_leaves_nothing_behind(number: int, tmp_path: Path) -> None:
     command = [sys.executable, "-m", "benchmarks", "paper", "--quick", "--parts", "launch", "--folder", str(tmp_path)]
     (temporary := tmp_path / "temporary").mkdir()
