@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import msgspec
 
 from pie_control.calls import implemented_traits
 from pie_control.programs.store import ProgramInfo
+from pie_control.registry.entry import InferletInfo
 from pie_control.tenant_api import TenantApi
 from pie_inference.protocol import ModelDescription
 
@@ -72,6 +73,11 @@ def log_entries(api: TenantApi, inferlet: str, after: int = 0, *, of_all: bool =
     return [LogEntry(line.time, line.stream, line.text, line.number) for line in lines]
 
 
+async def encoded_listing(infos: Sequence[InferletInfo]) -> bytes:
+    """JSON of inferlets, whose results may be long: made on a thread, one by one, so that others have turns."""
+    return await asyncio.to_thread(lambda: b"".join((b"[", b",".join(map(encode, infos)), b"]")))
+
+
 class InferletListing:
     """JSON of all inferlets of a tenant, made once for all who ask while it is being made: it may be long."""
 
@@ -87,7 +93,7 @@ class InferletListing:
         return await asyncio.shield(self._making)
 
     async def _make(self) -> msgspec.Raw:
-        return msgspec.Raw(encode(await self._api.look_at_all()))
+        return msgspec.Raw(await encoded_listing(await self._api.look_at_all()))
 
     def _forget(self, _made: object) -> None:
         self._making = None

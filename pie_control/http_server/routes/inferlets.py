@@ -16,8 +16,7 @@ from pie_control.registry.entry import Entry, InferletInfo
 from ..attachments import Attachments
 from ..callers import FromTenant
 from ..launches import Launches
-from ..messages import encode
-from ..views import LogEntry, log_entries
+from ..views import LogEntry, encoded_listing, log_entries
 from .bodies import BlobHashes, describe_body, read_body
 from .event_stream import SentEvents, stream_events
 from .failures import failures
@@ -104,7 +103,8 @@ def _add_looks(router: APIRouter) -> None:
         without `result` and `error`."""
         if of_all:
             caller.check_sees_all()
-            return Response(encode(await caller.api.look_at_all(of_all=True)), media_type="application/json")
+            found = await caller.api.look_at_all(of_all=True)
+            return Response(await encoded_listing(found), media_type="application/json")
         return Response(bytes(await caller.listing.encoded()), media_type="application/json")
 
     @router.get("/{inferlet}", summary="Look at an inferlet", responses=failures(404))

@@ -25,6 +25,7 @@ from ..callers import Caller
 from ..failures import error_body
 from ..launches import Launches
 from ..protocols import POLICY_VIOLATION, TRY_AGAIN_LATER
+from ..views import encoded_listing
 from .channel import Channel
 from .look_ups import look_up
 from .send_buffer import SendBuffer
@@ -136,7 +137,7 @@ class Session:
                 self._detach(inferlet)
             case wire.ListInferlets(of_all=True):
                 self._caller.check_sees_all()
-                return await self._api.look_at_all(of_all=True)
+                return msgspec.Raw(await encoded_listing(await self._api.look_at_all(of_all=True)))
             case wire.ListInferlets():
                 return await self._listing.encoded()
             case _:

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import json
+import threading
 from collections import Counter
 
 import httpx
 import pytest
 import websockets
 
+from pie_control.http_server import views
 from pie_control.http_server.guard import json_limit
-from pie_control.http_server.messages import MAX_REQUESTS
+from pie_control.http_server.messages import MAX_REQUESTS, encode
 from pie_control.http_server.session.send_buffer import MAX_REPLY_BYTES, SendBuffer
 from pie_control.http_server.session.session import REQUESTS_IN_A_TURN
 from pie_control.registry.entry import InferletInfo
@@ -99,6 +101,27 @@ def test_messages_to_inferlets_share_a_turn_up_to_a_number() -> None:
             assert sorted(Counter(api.looked).values()) == [REQUESTS_IN_A_TURN] * 3
 
     serve_async(test, LookedUpApi())
+
+
+def test_a_listing_is_made_one_by_one_beside_the_loop(monkeypatch: pytest.MonkeyPatch) -> None:
+    threads: list[threading.Thread] = []
+
+    def note(info: object) -> bytes:
+        threads.append(threading.current_thread())
+        return encode(info)
+
+    monkeypatch.setattr(views, "encode", note)
+
+    async def test(url: str, runtime: FakeServerApi) -> None:
+        for _ in range(2):
+            await runtime.launch("wait")
+        async with httpx.AsyncClient(base_url=url, trust_env=False) as client:
+            for path in ("/v1/inferlets", "/v1/inferlets?of_all=true"):
+                assert [one["id"] for one in (await client.get(path)).json()] == ["i1", "i2"]
+        assert len(threads) == 4
+        assert threading.main_thread() not in threads
+
+    serve_async(test)
 
 
 def test_all_who_ask_in_one_turn_share_one_listing() -> None:
