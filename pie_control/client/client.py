@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import functools
 import hashlib
@@ -36,7 +37,8 @@ class Client:
     """A connection to a server, used as `async with Client(url) as client`. Belongs to one event loop.
 
     Inferlets launched with it end with it unless they are `detached`. Methods raise the errors of `pie_control.errors`
-    that the server answers with, such as Unauthorized, and ServerUnavailable when it cannot be reached.
+    that the server answers with, such as Unauthorized, and ServerUnavailable when it cannot be reached. After a
+    connection that broke the next method connects again.
     """
 
     def __init__(self, server: str = DEFAULT_SERVER, token: str | None = None) -> None:
@@ -45,6 +47,7 @@ class Client:
         self.server = server.rstrip("/")
         self._headers = {"Authorization": f"Bearer {token}"} if token else {}
         self._connection: ServerSession | None = None
+        self._connecting = asyncio.Lock()
 
     async def __aenter__(self) -> Self:
         await self.connect()
@@ -54,9 +57,10 @@ class Client:
         await self.close()
 
     async def connect(self, timeout: float = 10.0) -> None:
-        """Connects within `timeout` seconds; raises ServerUnavailable."""
-        if self._connection is None:
-            self._connection = await ServerSession.open(self.server, self.upload_blob, timeout, self._headers)
+        """Connects within `timeout` seconds, unless it is connected; raises ServerUnavailable."""
+        async with self._connecting:
+            if self._connection is None or self._connection.is_lost:
+                self._connection = await ServerSession.open(self.server, self.upload_blob, timeout, self._headers)
 
     async def close(self) -> None:
         """Disconnects. Idempotent."""
@@ -88,7 +92,7 @@ class Client:
         return await self._store(read_program(Path(program)), file if name is None else name, file)
 
     async def _store(self, data: bytes, name: str, file: str) -> dict[str, Any]:
-        known: dict[str, Any] | None = await self._session.request(
+        known: dict[str, Any] | None = await (await self._session()).request(
             wire.ShowProgram, program=hashlib.sha256(data).hexdigest()
         )
         if known is None or (name and known["name"] != name):
@@ -179,7 +183,7 @@ class Client:
         words, passed_on = passed(args, kwargs, environment)
         reference = await self._reference(program)
         uploaded = {name: await self.upload_blob(blob) for name, blob in (blobs or {}).items()}
-        session = self._session
+        session = await self._session()
         launch = functools.partial(
             session.follow,
             wire.LaunchInferlet,
@@ -207,7 +211,7 @@ class Client:
 
     async def attach(self, inferlet: str, logs: bool = False) -> Running:
         """A running inferlet, with the messages that nobody has read; raises UnknownName, Conflict."""
-        return await self._session.follow(wire.Attach, inferlet=inferlet, logs=logs)
+        return await (await self._session()).follow(wire.Attach, inferlet=inferlet, logs=logs)
 
     async def run(
         self,
@@ -280,15 +284,15 @@ class Client:
     async def inferlet(self, inferlet: str, stack: bool = False) -> dict[str, Any]:
         """One inferlet, with the same fields as in `inferlets`; raises UnknownName. `stack`: and its log tells soon
         where its tasks are, unless it computes, or waits for the model alone."""
-        return await self._session.inferlet(inferlet, stack)
+        return await (await self._session()).inferlet(inferlet, stack)
 
     async def logs(self, inferlet: str, after: int = 0) -> tuple[LogLine, ...]:
         """The log of any inferlet, behind the line whose `number` is `after`; raises UnknownName."""
-        return await self._session.logs(inferlet, after)
+        return await (await self._session()).logs(inferlet, after)
 
     async def terminate(self, inferlet: str) -> None:
         """Ends any inferlet; raises UnknownName."""
-        await self._session.terminate(inferlet)
+        await (await self._session()).terminate(inferlet)
 
     async def models(self) -> list[dict[str, Any]]:
         """Models: name, traits, page_size, max_context, ..."""
@@ -296,15 +300,16 @@ class Client:
 
     async def statistics(self) -> dict[str, Any]:
         """Statistics of the server, as nested objects of numbers."""
-        value: dict[str, Any] = await self._session.request(wire.Statistics)
+        value: dict[str, Any] = await (await self._session()).request(wire.Statistics)
         return value
 
     async def _list(self, kind: Callable[..., wire.Request]) -> list[dict[str, Any]]:
-        value: list[dict[str, Any]] = await self._session.request(kind)
+        value: list[dict[str, Any]] = await (await self._session()).request(kind)
         return value
 
-    @property
-    def _session(self) -> ServerSession:
+    async def _session(self) -> ServerSession:
+        if self._connection is not None and self._connection.is_lost:
+            await self.connect()
         if self._connection is None:
             raise ServerUnavailable("the client is not connected: use it in `async with`, or call `connect` first")
         return self._connection

@@ -107,6 +107,11 @@ class ServerSession:
             ) from None
         return cls(server, socket, upload)
 
+    @property
+    def is_lost(self) -> bool:
+        """Whether the connection is gone."""
+        return self._lost is not None
+
     async def close(self) -> None:
         """Ends the session, and with it the inferlets that it launched, unless they are detached. Idempotent."""
         await self._socket.close()

@@ -269,11 +269,11 @@ class FakeStatistics:
 
 
 @contextlib.asynccontextmanager
-async def serving(api: FakeServerApi, **settings: object) -> AsyncIterator[str]:
-    """An HTTP server over `api` on this loop; yields its address."""
+async def serving(api: FakeServerApi, port: int = 0, **settings: object) -> AsyncIterator[str]:
+    """An HTTP server over `api` on this loop; yields its address. `port`: 0: any free one."""
     config = build_config(settings)
     config = replace(config, accounts=find_accounts(config.tenants) if config.tenants else None)
-    server = HttpServer(cast(ServerApi, api), bind("127.0.0.1", 0), config)
+    server = HttpServer(cast(ServerApi, api), bind("127.0.0.1", port), config)
     await server.start()
     try:
         yield server.url

@@ -44,6 +44,24 @@ def test_launch_streams_messages_and_gives_the_result() -> None:
     serve_async(test)
 
 
+def test_a_client_connects_again_once_its_server_is_back() -> None:
+    async def test() -> None:
+        async with serving(FakeServerApi()) as url:
+            client = Client(url)
+            await client.connect()
+        with pytest.raises(ServerUnavailable, match=r"was closed|no Pie server answers"):
+            await client.programs()
+        async with serving(FakeServerApi(), int(url.rpartition(":")[2])):
+            first, second = await asyncio.gather(client.programs(), client.run("hello", "A"))
+            assert first
+            assert second == 1
+            await client.close()
+        with pytest.raises(ServerUnavailable, match="not connected"):
+            await client.programs()
+
+    asyncio.run(asyncio.wait_for(test(), HANG_SECONDS))
+
+
 def test_events_hold_log_lines_when_asked_for() -> None:
     async def test(url: str, runtime: FakeServerApi) -> None:
         async with Client(url) as client:
@@ -318,7 +336,7 @@ def test_a_launch_that_is_given_up_ends_its_inferlet() -> None:
 def test_a_launch_that_is_given_up_as_its_reply_comes_ends_its_inferlet() -> None:
     async def test(url: str, runtime: FakeServerApi) -> None:
         async with Client(url) as client:
-            session = client._session
+            session = await client._session()
             take = session._take_reply
             for when in ("before", "after"):
                 launching = asyncio.create_task(client.launch("wait"))
@@ -346,7 +364,7 @@ def test_a_run_ends_when_all_tasks_are_cancelled() -> None:
             running = asyncio.create_task(client.run("wait"))
             while not runtime.inferlets():
                 await asyncio.sleep(0)
-            for one in (client._session._reader, running):
+            for one in ((await client._session())._reader, running):
                 one.cancel()
             with pytest.raises(asyncio.CancelledError):
                 await running
