@@ -24,7 +24,7 @@ from inferlet_sdk.generation.token_source import sample_once
 from inferlet_sdk.schemas.results import generate_value
 from inferlet_sdk.search.beam import search
 from inferlet_sdk.search.best_of import Judge, sample_many
-from inferlet_sdk.search.hypotheses import Found, Hypothesis, keep_best
+from inferlet_sdk.search.hypotheses import Found, Hypothesis, check_count, keep_best
 from inferlet_sdk.search.select import most_likely
 from inferlet_sdk.sequences.joining import join_sequences
 from inferlet_sdk.sequences.queues import queues_of
@@ -180,9 +180,9 @@ class Context(FilledContext):
         A `seed` of the sampler is that of the first one; the others have the next ones.
         """
         sequence = await self._ready("best_of")
-        samplers = seeded(sampler or Sampler(), whole(count, "count", least=1))
-        found = await sample_many(sequence, samplers, rules_of(sequence, stop, max_tokens), score)
-        return self._take_best(found)
+        rules = rules_of(sequence, stop, max_tokens)
+        check_count(whole(count, "count", least=1), rules.max_tokens, "count")
+        return self._take_best(await sample_many(sequence, seeded(sampler or Sampler(), count), rules, score))
 
     async def beam(self, width: int, max_tokens: int, *, stop: Sequence[int] | None = None) -> list[Hypothesis]:
         """The most likely continuations by beam search, the best one first, at most `width`. Appends the best one.
@@ -192,7 +192,8 @@ class Context(FilledContext):
         sequence = await self._ready("beam")
         ends = sequence.info.stop_tokens if stop is None else numbers(stop, "stop", "a token id")
         length = rules_of(sequence, None, whole(max_tokens, "max_tokens")).max_tokens
-        return self._take_best(await search(sequence, whole(width, "width", least=1), length, frozenset(ends)))
+        check_count(whole(width, "width", least=1), length, "width")
+        return self._take_best(await search(sequence, width, length, frozenset(ends)))
 
     def _take_best(self, found: list[Found]) -> list[Hypothesis]:
         """Goes on with the best one."""

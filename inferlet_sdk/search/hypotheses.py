@@ -6,6 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from inferlet_sdk import traits
+from inferlet_sdk.errors import QuotaExceeded
+from inferlet_sdk.sequences.queues import MANY_CONTEXTS
 from inferlet_sdk.sequences.sequence import TokenSequence
 from inferlet_sdk.texts import shown
 
@@ -31,6 +34,14 @@ class Found(NamedTuple):
 
     hypothesis: Hypothesis
     branch: TokenSequence
+
+
+def check_count(count: int, length: int, name: str) -> None:
+    """Raises QuotaExceeded if the inferlet may not have the pages of so many continuations. One token needs none."""
+    if count > MANY_CONTEXTS and length > 1 and count > (most := traits.usage().max_pages):
+        raise QuotaExceeded(
+            f"{name}: each of {count} continuations takes a page, and an inferlet may have {most}: ask for fewer"
+        )
 
 
 def keep_best(sequence: TokenSequence, found: Sequence[Found]) -> TokenSequence:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from inferlet_sdk import Context, IgnoreStopTokens, Sampler, StopTokens
+from inferlet_sdk import Context, IgnoreStopTokens, QuotaExceeded, Sampler, StopTokens
 from inferlet_sdk.event_loop import run
 from tests.helpers.native_host import install, nothing_held
 from tests.helpers.scripted_model import STOP
@@ -45,6 +45,18 @@ def test_scores_that_nobody_waits_for_any_more_are_given_up(alternatives: Any) -
 
     run(main())
     assert nothing_held(host)
+
+
+@pytest.mark.parametrize("name", ["best_of", "beam"])
+def test_more_continuations_than_there_are_pages_are_refused_at_once(name: str) -> None:
+    host = install(max_pages=200)
+    with Context().fill("abcd") as ctx:
+        run(ctx.flush())
+        del host.calls[:]
+        with pytest.raises(QuotaExceeded, match="each of 201 continuations takes a page, and an inferlet may have 200"):
+            run(getattr(ctx, name)(201, 2))
+        assert host.calls == ["usage"]
+        assert len(run(ctx.best_of(201, 1))) == 201
 
 
 def test_where_one_fails_the_others_end() -> None:
