@@ -84,6 +84,7 @@ class Queues:
         self.info = info
         self.host = host  # `bindings.host`, whose queues these are
         self.contexts = 0
+        self.imports: set[int] = set()  # futures of exports that are being opened
         self.scarce = False  # whether a context has found no queue that it could have for itself
         self._queues: dict[Queue, None] = {}  # once they are scarce, the one that was given back first comes first
         self._kept: list[Queue] = []  # of closed contexts; another one may have taken it since, or it was destroyed

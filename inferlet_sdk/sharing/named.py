@@ -9,7 +9,8 @@ from __future__ import annotations
 from contextlib import suppress
 
 from inferlet_sdk import traits
-from inferlet_sdk.errors import InvalidArgument, InvalidState, NotFound
+from inferlet_sdk.errors import InvalidArgument, InvalidState, NotFound, QuotaExceeded
+from inferlet_sdk.event_loop import loop_with_others
 from inferlet_sdk.sequences.queues import Queues
 from inferlet_sdk.sequences.sequence import TokenSequence
 from inferlet_sdk.traits.arguments import text
@@ -53,7 +54,7 @@ async def open_sequence(queues: Queues, adapter: str, name: str) -> TokenSequenc
     sequence = TokenSequence(queues, adapter=adapter)
     try:
         with sequence as queue:
-            found = await _import(queue, name, adapter)
+            found = await _import(queues, queue, name, adapter)
             filled = sum(position >= 0 for position in found.positions)
             if not filled or len(found.tokens) != filled or found.hidden:
                 traits.dealloc_kvpage(queue, found.pages)
@@ -72,18 +73,36 @@ async def open_sequence(queues: Queues, adapter: str, name: str) -> TokenSequenc
         raise
 
 
-async def _import(queue: int, name: str, adapter: str) -> traits.Imported:
+async def _import(queues: Queues, queue: int, name: str, adapter: str) -> traits.Imported:
     try:
-        return await traits.import_kvpage(queue, full_name(name, adapter))
+        return await _fetch(queues, queue, full_name(name, adapter))
     except NotFound:
         others = await _adapters(queue, name)
         if adapter in others:  # another inferlet has made it meanwhile
-            return await traits.import_kvpage(queue, full_name(name, adapter))
+            return await _fetch(queues, queue, full_name(name, adapter))
         if not others:
             raise
         made = f"with adapter {others[0]!r}" if others[0] else "without an adapter"
         argument = repr(others[0]) if others[0] else "None"
         raise InvalidState(f"export {name!r} was made {made}: open it with adapter={argument}") from None
+
+
+async def _fetch(queues: Queues, queue: int, name: str) -> traits.Imported:
+    """What is exported under a name. The host keeps room for the largest export, so only some fit at a time: then this
+    one waits for another."""
+    while True:
+        try:
+            future = traits.import_kvpage(queue, name)
+        except QuotaExceeded:
+            if not queues.imports or (loop := loop_with_others()) is None:
+                raise
+            await loop.any_host_future(list(queues.imports))
+            continue
+        queues.imports.add(future.number)
+        try:
+            return await future
+        finally:
+            queues.imports.discard(future.number)
 
 
 async def _adapters(queue: int, name: str) -> list[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 import pytest
@@ -173,4 +174,27 @@ def test_an_export_of_another_chat_is_not_found() -> None:
         run(Context.open("chat", messages=[{"role": "system", "content": "Be long."}]))
     with pytest.raises(TypeError, match="messages"):
         run(Context.open("chat", messages=["Be brief."]))  # type: ignore[list-item]
+    assert nothing_held(host)
+
+
+def test_many_contexts_are_opened_at_once() -> None:
+    """More than results of the largest size fit."""
+    host = install()
+
+    async def main() -> None:
+        async with Context().fill("abcdefg") as ctx:
+            await ctx.export("x")
+            wanted = ctx.tokens
+        tasks = [asyncio.ensure_future(Context.open("x")) for _ in range(150)]
+        await asyncio.sleep(0)
+        for task in tasks[:10]:
+            task.cancel()
+        found = await asyncio.gather(*tasks, return_exceptions=True)
+        opened = [one for one in found if isinstance(one, Context)]
+        assert len(opened) == 140
+        assert all(one.tokens == wanted for one in opened)
+        for one in opened:
+            one.close()
+
+    run(main())
     assert nothing_held(host)
