@@ -18,7 +18,7 @@ import msgspec
 import pytest
 
 from pie_control import runtime
-from pie_control.cli import patience, server_options, stdin, targets
+from pie_control.cli import interrupts, patience, server_options, stdin, targets
 from pie_control.cli.commands import all_commands, run
 from pie_control.cli.commands.serve import open_server
 from pie_control.cli.main import main
@@ -394,6 +394,14 @@ def test_a_signal_ends_run_and_its_inferlet(url: str, number: signal.Signals, co
             assert err == ""
         while client.inferlet(new[0]["id"])["status"] == "running":
             pass
+
+
+def test_nohup_keeps_a_command_from_sighup() -> None:
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        assert list(interrupts._signals()) == [signal.SIGINT, signal.SIGTERM]
+    finally:
+        signal.signal(signal.SIGHUP, before)
 
 
 # ---- without a server ------------------------------------------------------------------------------------------------
