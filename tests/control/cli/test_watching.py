@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import os
 import shutil
 import signal
 import subprocess
@@ -19,6 +20,7 @@ import pytest
 from pie_control.cli.commands import completion
 from pie_control.cli.commands.serve import summary
 from pie_control.cli.commands.watching import top
+from pie_control.cli.commands.watching.chat import _same_terminal
 from pie_control.cli.commands.watching.top import Sample
 from pie_control.cli.main import main
 from tests.helpers.fake_server_api import MODEL, serving_thread
@@ -389,3 +391,16 @@ def test_fish_completes_commands_options_and_files(capsys: pytest.CaptureFixture
             [fish, "-c", ask], capture_output=True, text=True, check=True, env={"HOME": str(tmp_path)}
         )
         assert [line.split("\t")[0] for line in done.stdout.splitlines()] == ["completion", "--native"]
+
+
+def test_what_ends_a_chat_is_told_also_where_its_terminal_is_gone(monkeypatch: pytest.MonkeyPatch) -> None:
+    terminal, side = os.openpty()
+    with open(side) as opened:
+        monkeypatch.setattr(sys, "stdin", opened)
+        with pytest.raises(EOFError), _same_terminal():
+            close_and_end(terminal)
+
+
+def close_and_end(terminal: int) -> None:
+    os.close(terminal)
+    raise EOFError

@@ -192,4 +192,5 @@ def _same_terminal() -> Iterator[None]:
     try:
         yield
     finally:
-        termios.tcsetattr(sys.stdin, termios.TCSADRAIN, before)
+        with contextlib.suppress(termios.error):  # it may be gone
+            termios.tcsetattr(sys.stdin, termios.TCSADRAIN, before)
