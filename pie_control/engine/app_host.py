@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable, Container, Iterator, Mapping, S
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import chain
-from math import inf
+from math import inf, isfinite
 
 import msgspec
 
@@ -369,6 +369,11 @@ class AppHost:
             event.owner in strangers and (event.owner in running or isinstance(event, Opened)) for event in events
         ):
             raise ValueError(f"host {self.number} speaks for inferlets that it does not run: {sorted(strangers)[:3]}")
+        for event in events:
+            if isinstance(event, Opened) and not (
+                event.standing == self.entries[event.owner].runs_as and isfinite(event.created)
+            ):
+                raise ValueError(f"host {self.number} says that i{event.owner} runs for another, or began at no time")
 
     def take_quiet(self, message: Quiet) -> Mapping[Replica, int]:
         """All of its inferlets wait. The replicas that it has not heard to the end, each with the turn up to which it

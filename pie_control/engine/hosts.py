@@ -200,7 +200,7 @@ class Hosts:
         if entry.traceparent:
             environment = {**environment, "traceparent": entry.traceparent}
         age = monotonic() - entry.started
-        standing, number = entry.standing, entry.number
+        standing, number = entry.runs_as, entry.number
         name, hash_ = entry.program.title, entry.program.hash
         host.launch(entry, Launch(number, hash_, name, arguments, environment, age, standing, blobs, parent, child))
 

@@ -67,7 +67,8 @@ class Entry:
         self.parent: str | None = None  # id of the inferlet that has launched it
         self.traceparent = ""  # its place in a trace, as W3C's header says it; "": it has none
         self.program = program
-        self.standing = standing
+        self.runs_as = standing
+        self.standing = standing  # in which its children are launched: the operator may change it
         self.status = Status.CREATED
         self.created = time.time()
         self.started = time.monotonic()  # unlike `created`, it survives a step of the clock

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
@@ -52,6 +53,7 @@ from pie_control.registry.entry import MAX_INBOX_BYTES, Entry
 from pie_control.registry.registry import Registry
 from pie_control.scheduling import Closed, Opened, Scheduler
 from pie_control.tenant_api import on_one
+from pie_control.tenants.tenant import Standing, Tenant
 from tests.helpers.guard import HANG_SECONDS
 from tests.helpers.played_client import PlayedClient
 from tests.helpers.played_host import PlayedHost
@@ -388,7 +390,17 @@ def test_a_host_that_says_what_cannot_be_is_lost_alone(nonsense: FromHost, tmp_p
     play(tmp_path, body)
 
 
-@pytest.mark.parametrize("kind", ["begins", "ends", "does something", "begins one that nobody has"])
+@pytest.mark.parametrize(
+    "kind",
+    [
+        "begins",
+        "ends",
+        "does something",
+        "begins one that nobody has",
+        "begins for another tenant",
+        "begins at no time",
+    ],
+)
 def test_a_host_that_speaks_for_an_inferlet_of_another_is_lost_alone(kind: str, tmp_path: Path) -> None:
     async def body(scene: Scene) -> None:
         first, second = await scene.launch(), await scene.launch()
@@ -401,6 +413,8 @@ def test_a_host_that_speaks_for_an_inferlet_of_another_is_lost_alone(kind: str, 
             "ends": Closed(number),
             "does something": OpenQueue(number, 99),
             "begins one that nobody has": Opened(999, 1.0),
+            "begins for another tenant": Opened(first.number, 1.0, Standing(Tenant("other"))),
+            "begins at no time": Opened(first.number, math.nan),
         }
         scene.links[1].says(Commands("fake", [OpenQueue(first.number, 99), lies[kind]]))
         assert "said what cannot be" in str(first.info().error)
