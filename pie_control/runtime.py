@@ -72,7 +72,8 @@ def build_server(config: ServerConfig, make_client: ClientFactory | None = None)
     kept = StoreLimits(config.max_program_bytes, config.max_programs, config.max_stored_program_bytes)
     state = _open_state(config)
     try:
-        store = ProgramStore(Path(config.cache_dir), kept, state.programs if state else None)
+        of_state = (state.programs, state.folder / "programs") if state else ()
+        store = ProgramStore(Path(config.cache_dir), kept, *of_state)
     except BaseException:
         if state is not None:
             state.close()

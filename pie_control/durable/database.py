@@ -2,6 +2,7 @@
 
 FOLDER/state.sqlite3      with -wal and -shm beside it while a server runs
 FOLDER/journal            what is not committed yet (journal.py)
+FOLDER/programs/          uploaded programs (programs/store.py)
 FOLDER/lock               held by the server that uses the folder; the kernel lets go of it when its process ends
 """
 

@@ -44,7 +44,7 @@ class State:
         self._lines = LineBuffer()
         self.audit = AuditTrail(lambda: self._writer.stir())
         self._audit_writes = AuditWrites()
-        self._folder = folder = own_folder(folder)
+        self.folder = folder = own_folder(folder)
         self._lock = hold(folder)
         try:
             database = open_database(folder)
@@ -67,9 +67,9 @@ class State:
 
     def _prepare(self) -> None:
         """The file was removed, perhaps with all that was beside it."""
-        own_folder(self._folder)
-        if not is_held(self._folder, self._lock):
-            before, self._lock = self._lock, hold(self._folder)
+        own_folder(self.folder)
+        if not is_held(self.folder, self._lock):
+            before, self._lock = self._lock, hold(self.folder)
             before.close()
 
     def _collect(self) -> list[Write]:

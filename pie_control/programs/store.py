@@ -1,6 +1,6 @@
 """Programs: Python texts, packages of them, and WebAssembly components, by content hash, kept across restarts.
 
-cache_dir/programs/<sha256>.py | .zip | .wasm        as uploaded
+cache_dir/programs/<sha256>.py | .zip | .wasm        as uploaded; of a server with a state in programs/ of that
 cache_dir/programs/owners.json                       tenant -> hash -> {names, file, uploaded}, see `Kept`, of servers
                                                      without a state; one with a state takes it over
 cache_dir/compiled/<sha256>-<version>.<sha256>.*     what was made of them (pie_inference/options/cache_files.py)
@@ -22,7 +22,6 @@ from collections import Counter
 from collections.abc import Collection, Iterator
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Literal
 
 from pie_inference.options.cache_files import (
     NotPrivate,
@@ -35,17 +34,11 @@ from pie_inference.options.cache_files import (
 
 from ..errors import BadProgram, ConfigError, Overloaded, StorageFull
 from ..tenants.tenant import DEFAULT_TENANT
+from .kinds import SUFFIX_OF, SUFFIXES, Kind, kind_of
 from .shelf import Kept, Owners, Shelf, check_label, check_name, owners_of
 
 logger = logging.getLogger(__name__)
 
-WASM_MAGIC = b"\0asm"
-COMPONENT_LAYER = b"\x0d\x00\x01\x00"
-ZIP_MAGIC = b"PK\3\4"
-
-Kind = Literal["python", "package", "component"]
-SUFFIXES: dict[str, Kind] = {".py": "python", ".zip": "package", ".wasm": "component"}
-SUFFIX_OF = {kind: suffix for suffix, kind in SUFFIXES.items()}
 DEFAULT_OWNER = DEFAULT_TENANT.name
 SERVER = "bundled programs"
 """Owns what the server itself has at each start anew: it is kept in memory, so no disk has to take it. No tenant of the
@@ -100,27 +93,6 @@ class StoreLimits:
     stored_bytes: int = 1 << 30
 
 
-def kind_of(data: bytes) -> Kind:
-    """Tells components, archives and Python texts apart; raises BadProgram for anything else."""
-    if data.startswith(WASM_MAGIC):
-        if data[4:8] != COMPONENT_LAYER:
-            raise BadProgram(
-                "this is a core WebAssembly module, not a component: `pie build FILE.wasm` makes a component of it"
-            )
-        return "component"
-    if data.startswith(ZIP_MAGIC):
-        return "package"  # what is in it is for the guest to see
-    try:
-        text = data.decode("utf-8")
-    except UnicodeDecodeError as error:
-        raise BadProgram(f"neither a WebAssembly component, a zip archive nor Python text in UTF-8: {error}") from None
-    if not text.strip():
-        raise BadProgram("the program is empty")
-    if "\0" in text:
-        raise BadProgram("neither a WebAssembly component nor Python text: it contains a NUL character")
-    return "python"
-
-
 @contextlib.contextmanager
 def keeping() -> Iterator[None]:
     """Raises StorageFull where the block finds that the disk takes no more files; the log has what the system said."""
@@ -143,20 +115,28 @@ def content_hash(data: bytes) -> str:
 class ProgramStore:
     """Uploaded programs, by tenant. In memory are only their names and sizes.
 
-    Several processes may share the folder: content hashes name the files, and writes are atomic. Each process knows the
-    programs that were there when it started, and those uploaded to it; what one deletes is gone for all. Raises
-    ConfigError if others can write there.
+    Several processes may share the cache folder: content hashes name the files, and writes are atomic. Each process
+    knows the programs that were there when it started, and those uploaded to it. What one without a state deletes is
+    gone for all that have none. Raises ConfigError if others can write there.
     """
 
-    def __init__(self, cache_dir: Path, limits: StoreLimits | None = None, owners: Owners | None = None) -> None:
-        """`owners`: what survives the server, where anything does."""
+    def __init__(
+        self,
+        cache_dir: Path,
+        limits: StoreLimits | None = None,
+        owners: Owners | None = None,
+        folder: Path | None = None,
+    ) -> None:
+        """`owners`: what survives the server, where anything does; `folder`: for its programs, of which no other server
+        knows."""
         try:
             self.cache_dir = private_folder(cache_dir)
-            self._folder = private_folder(self.cache_dir / "programs")
+            self._shared = private_folder(self.cache_dir / "programs")
+            self._folder = folder or self._shared
             self.compiled = private_folder(self.cache_dir / "compiled")
         except NotPrivate as error:
             raise ConfigError(str(error)) from None
-        if not os.access(self._folder, os.W_OK):
+        if not os.access(self._shared, os.W_OK):
             raise ConfigError(f"the cache folder {self.cache_dir} cannot be written: choose another one: --cache-dir")
         self._limits = limits or StoreLimits()
         self._own_limits: dict[str, StoreLimits] = {}  # by owner
@@ -172,6 +152,9 @@ class ProgramStore:
     # ---- on disk ----
 
     def _load(self) -> None:
+        owners = self._read_owners() if self._owners is None else self._take_over(self._owners)
+        if self._folder != self._shared:
+            self._adopt({program for programs in owners.values() for program in programs})
         for path in sorted(self._folder.iterdir()):
             if path.suffix in SUFFIXES and len(path.stem) == 64:
                 self._files[path.stem] = path
@@ -179,7 +162,6 @@ class ProgramStore:
         for path in self.compiled.iterdir():
             program = path.name[:64]
             self._compiled_sizes[program] = self._compiled_sizes.get(program, 0) + _size(path)
-        owners = self._read_owners() if self._owners is None else self._take_over(self._owners)
         if self._owners is None:  # what a state does not know is of a server with another one
             for program in sorted(self._files.keys() - {each for shelf in owners.values() for each in shelf}):
                 owners.setdefault(DEFAULT_OWNER, {})[program] = Kept()  # nobody else claims it
@@ -190,6 +172,21 @@ class ProgramStore:
                 for name in ("", *kept.names):
                     if program in self._files:
                         shelf.put(program, name, kept.file, kept.uploaded)
+
+    def _adopt(self, programs: Collection[str]) -> None:
+        """Takes programs of this state out of the cache folder, where a server without one has left them, or a version
+        before; others may use them there."""
+        try:
+            self._folder.mkdir(mode=0o700, exist_ok=True)
+        except OSError as error:
+            raise ConfigError(f"{self._folder} cannot be made, for programs: {error}; see --state") from None
+        there = {path.name for path in self._folder.iterdir()}
+        for path in self._shared.iterdir():
+            if path.stem in programs and path.name not in there:
+                try:
+                    write_atomically(self._folder / path.name, read_own_file(path))
+                except OSError as error:
+                    logger.warning("%s cannot be copied to %s: %s", path, self._folder, error)
 
     def _take_over(self, state: Owners) -> dict[str, dict[str, Kept]]:
         """What the state has, and what a server without one has left in owners.json, which is moved."""
@@ -202,11 +199,11 @@ class ProgramStore:
                     mine[program] = replace(kept, names=[name for name in kept.names if name not in taken])
             state.write(owner, {program: asdict(kept) for program, kept in mine.items()})
         with contextlib.suppress(FileNotFoundError):
-            os.replace(self._folder / "owners.json", self._folder / "owners.json.moved")
+            os.replace(self._shared / "owners.json", self._shared / "owners.json.moved")
         return owners
 
     def _read_owners(self) -> dict[str, dict[str, Kept]]:
-        path = self._folder / "owners.json"
+        path = self._shared / "owners.json"
         try:
             return owners_of(json.loads(read_own_file(path)))
         except FileNotFoundError:
@@ -223,7 +220,7 @@ class ProgramStore:
         if self._owners is not None:
             changed = (one for one in (before, program) if one is not None)
             return self._owners.write(owner, {one: asdict(shelf[one]) if one in shelf else None for one in changed})
-        with queued(self._folder) as is_our_turn:  # another process may have changed others
+        with queued(self._shared) as is_our_turn:  # another process may have changed others
             while not is_our_turn():
                 time.sleep(0.001)  # others need no longer
             owners = self._read_owners()
@@ -235,7 +232,7 @@ class ProgramStore:
                     other.names = [name for name in other.names if name not in kept.names]
                 mine[program] = kept
             written = {owner: {hash_: asdict(kept) for hash_, kept in shelf.items()} for owner, shelf in owners.items()}
-            write_atomically(self._folder / "owners.json", json.dumps(written, indent=1).encode())
+            write_atomically(self._shared / "owners.json", json.dumps(written, indent=1).encode())
         return None
 
     def try_read(self, program: Program) -> bytes | None:

@@ -11,12 +11,12 @@ import pytest
 from pie_control.durable import commits, journal, writer
 from pie_control.durable.state import State
 from pie_control.programs.store import ProgramStore
-from tests.control.programs.test_store import SOURCE, put
+from tests.control.programs.test_store import SOURCE, put, read
 
 
 def opened(tmp_path: Path) -> tuple[State, ProgramStore]:
     state = State(tmp_path / "state", 30.0, 1 << 30)
-    return state, ProgramStore(tmp_path / "cache", owners=state.programs)
+    return state, ProgramStore(tmp_path / "cache", owners=state.programs, folder=state.folder / "programs")
 
 
 def test_owners_of_a_folder_are_taken_over_once_and_kept_in_the_state(tmp_path: Path) -> None:
@@ -56,6 +56,20 @@ def test_a_name_that_moves_writes_the_two_programs_that_it_means(
     assert [list(changed) for changed in written] == [[first, third], [third]]
     assert [written[0][first]["names"], written[0][third]["names"], written[1][third]] == [[], ["name"], None]
     state.close()
+
+
+def test_what_one_of_two_servers_with_a_cache_folder_deletes_the_other_one_keeps(tmp_path: Path) -> None:
+    put(ProgramStore(tmp_path / "cache"), SOURCE, "tool")
+    state, store = opened(tmp_path)  # takes it over
+    other = State(tmp_path / "other", 30.0, 1 << 30)
+    second = ProgramStore(tmp_path / "cache", owners=other.programs, folder=other.folder / "programs")
+    put(second, SOURCE, "mine")
+    for one, name in ((store, "tool"), (second, "mine")):
+        assert read(one, name) == SOURCE
+    store.remove(store.get("tool"))
+    assert read(second, "mine") == SOURCE
+    for each in (state, other):
+        each.close()
 
 
 def test_programs_of_another_state_over_the_same_cache_are_nobodys(tmp_path: Path) -> None:

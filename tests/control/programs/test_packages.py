@@ -14,7 +14,7 @@ import pytest
 
 from pie_control.client.programs.packages import package_of, read_program
 from pie_control.errors import BadProgram, BadRequest
-from pie_control.programs.store import kind_of
+from pie_control.programs.kinds import kind_of
 from pie_control.server_api import ServerApi
 from pie_control.testing.fake_model import FakeModel
 from pie_control.testing.in_process import InProcessClient

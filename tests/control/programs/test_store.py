@@ -20,9 +20,10 @@ import pytest
 from pie_control import programs
 from pie_control.errors import BadProgram, BadRequest, ConfigError, Overloaded, StorageFull, UnknownName
 from pie_control.programs.compiling import ProgramCompiler
+from pie_control.programs.kinds import kind_of
 from pie_control.programs.native import NativeCompiler
 from pie_control.programs.program_host import ProgramHost
-from pie_control.programs.store import SERVER, Program, ProgramInfo, ProgramStore, StoreLimits, kind_of
+from pie_control.programs.store import SERVER, Program, ProgramInfo, ProgramStore, StoreLimits
 from pie_inference.options.cache_files import queued
 from tests.helpers.guard import HANG_SECONDS
 
