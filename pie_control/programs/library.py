@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Callable, Collection
 
 from ..errors import Overloaded
@@ -10,8 +11,8 @@ from .prepared import PreparedPrograms
 from .program_host import ProgramHost
 from .store import DEFAULT_OWNER, Program, ProgramInfo, ProgramStore, keeping
 
-UPLOADING_BYTES = 256 << 20
-"""Content of the uploads that are under way; a single one is never refused for its size here."""
+UPLOADING_BYTES = 512 << 20
+"""Content of the uploads that are under way, half of it of one tenant; a single one is never refused for its size."""
 
 
 class ProgramLibrary:
@@ -21,7 +22,7 @@ class ProgramLibrary:
     def __init__(self, store: ProgramStore, prepared: PreparedPrograms) -> None:
         self._store = store
         self._prepared = prepared
-        self._uploading_bytes = 0
+        self._uploading: Counter[str] = Counter()  # bytes, by owner
         self.in_use: Callable[[], Collection[str]] = frozenset
         """Gives the hashes of programs that are not to be deleted to make room."""
 
@@ -31,14 +32,16 @@ class ProgramLibrary:
         """Stores a program and makes it ready to launch, with the help of any host; raises BadProgram, BadRequest (a
         name that cannot be), StorageFull, Overloaded. A program that is refused leaves nothing. Where there is no room,
         programs without a name go, those first that came first."""
-        if self._uploading_bytes and self._uploading_bytes + len(data) > UPLOADING_BYTES:
-            raise Overloaded(f"{self._uploading_bytes} bytes of programs are being uploaded: try again in a while")
-        self._uploading_bytes += len(data)
+        for held, most in ((self._uploading[owner], UPLOADING_BYTES // 2), (self._uploading.total(), UPLOADING_BYTES)):
+            if held and held + len(data) > most:
+                raise Overloaded(f"{held} bytes of programs are being uploaded: try again in a while")
+        self._uploading[owner] += len(data)
         try:
             described = await asyncio.to_thread(self._store.describe, data, name, owner, file)
             return await self._upload(described, host, data)
         finally:
-            self._uploading_bytes -= len(data)
+            self._uploading[owner] -= len(data)
+            self._uploading += Counter()  # drops those that upload nothing
 
     def bound(self, owner: str, programs: int | None, stored_bytes: int | None) -> None:
         """How many programs an owner may keep, and bytes of them; None: as many as each."""

@@ -277,6 +277,19 @@ def test_uploads_under_way_are_bounded_in_bytes(cache: Path, monkeypatch: pytest
     on_server(cache, body)
 
 
+def test_uploads_of_one_tenant_leave_room_for_those_of_another(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(library, "UPLOADING_BYTES", 10_000)
+
+    async def body(server: ServerApi) -> None:
+        ada, bob = (server.of(Standing(Tenant(name))) for name in ("ada", "bob"))
+        texts = [returning(str(number)) + b"#" * 4_000 for number in range(3)]
+        uploads = ada.upload(texts[0]), ada.upload(texts[1]), bob.upload(texts[2])
+        answers = await asyncio.gather(*uploads, return_exceptions=True)
+        assert [isinstance(answer, Overloaded) for answer in answers] == [False, True, False]
+
+    on_server(cache, body)
+
+
 # ---- memory ----------------------------------------------------------------------------------------------------------
 
 
