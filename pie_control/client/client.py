@@ -16,7 +16,7 @@ from typing import Any, Self
 from urllib.parse import quote
 
 from pie_control.config import DEFAULT_SERVER
-from pie_control.errors import PieError
+from pie_control.errors import BadRequest, PieError
 from pie_control.http_server import messages as wire
 from pie_control.inferlets.events import LogLine
 
@@ -146,7 +146,7 @@ class Client:
         except httpx.HTTPError as error:
             raise ServerUnavailable(f"the request {method} {path} to {self.server} broke: {error!r}") from None
         if answer.is_error:
-            raise error_of(_error_body(answer.content, answer.status_code))
+            raise _error_of(answer.content, answer.status_code)
         return answer.content
 
     # ---- inferlets ----
@@ -315,9 +315,11 @@ class Client:
         return self._connection
 
 
-def _error_body(content: bytes, status: int) -> wire.ErrorBody:
+def _error_of(content: bytes, status: int) -> PieError:
     try:
         body = json.loads(content)["error"]
-        return wire.ErrorBody(body["code"], body["message"])
+        return error_of(wire.ErrorBody(body["code"], body["message"]))
     except (ValueError, KeyError, TypeError):
-        return wire.ErrorBody("bad-request", f"the server answered with status {status}: is it a Pie server?")
+        if status >= 500:
+            return ServerUnavailable(f"the answer has status {status}, perhaps of a proxy whose server does not answer")
+        return BadRequest(f"the server answered with status {status}: is it a Pie server?")

@@ -62,6 +62,22 @@ def test_a_client_connects_again_once_its_server_is_back() -> None:
     asyncio.run(asyncio.wait_for(test(), HANG_SECONDS))
 
 
+@pytest.mark.parametrize(("status", "kind"), [(502, ServerUnavailable), (404, BadRequest)])
+def test_an_upload_that_only_a_proxy_answers(
+    status: int, kind: type[Exception], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def answer(*_: object, **__: object) -> httpx.Response:
+        return httpx.Response(status, text="<html>")
+
+    async def test(url: str, runtime: FakeServerApi) -> None:
+        async with Client(url) as client:
+            monkeypatch.setattr(httpx.AsyncClient, "request", answer)
+            with pytest.raises(kind, match=f"status {status}"):
+                await client.upload_blob(b"x")
+
+    serve_async(test)
+
+
 def test_events_hold_log_lines_when_asked_for() -> None:
     async def test(url: str, runtime: FakeServerApi) -> None:
         async with Client(url) as client:
