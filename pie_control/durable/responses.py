@@ -6,9 +6,9 @@ import sqlite3
 import threading
 import time
 import weakref
-from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Protocol
 
 import msgspec
@@ -22,7 +22,7 @@ ROW_BYTES = 300
 """What a response counts beside its texts."""
 SLACK = 64
 """The sizes of a tenant's responses are added up once for so large a part of their bound."""
-MOST_RECENT = 100
+MOST_RECENT, MOST_RECENT_BYTES = 100, 64 << 20
 """Those that are kept in memory while the database does not take them."""
 
 
@@ -50,7 +50,7 @@ class ResponseRecord:
     events: tuple[str, ...]
     hidden: bool = False
 
-    @property
+    @cached_property
     def size(self) -> int:
         """In bytes, as its bounds count it."""
         texts = byte_size(self.input) + byte_size(self.body) + sum(map(byte_size, self.events))
@@ -145,7 +145,8 @@ class Responses:
         self._days = days
         self._most_bytes = most_bytes
         self._room: dict[str, int] = {}  # bytes, by tenant, until sizes are added up again
-        self._recent: OrderedDict[tuple[str, str], ResponseRecord] = OrderedDict()
+        self._recent: dict[tuple[str, str], ResponseRecord] = {}  # the oldest comes first
+        self._recent_bytes = 0
 
     def put(self, record: ResponseRecord, then: Callable[[], None]) -> None:
         """Stores what is known by now. `then` is called when that is on its way to the disk, or could not be
@@ -172,14 +173,19 @@ class Responses:
     ) -> None:
         def done() -> None:
             if not self._writer.trouble and self._recent.get(key) is record:
-                self._recent.pop(key, None)
+                self._drop_recent(key)
             then()
 
+        self._drop_recent(key)
         self._recent[key] = record
-        self._recent.move_to_end(key)
-        if len(self._recent) > MOST_RECENT:
-            self._recent.popitem(last=False)
+        self._recent_bytes += record.size
+        while len(self._recent) > MOST_RECENT or (self._recent_bytes > MOST_RECENT_BYTES and len(self._recent) > 1):
+            self._drop_recent(next(iter(self._recent)))
         self._writer.put(*writes, then=done)
+
+    def _drop_recent(self, key: tuple[str, str]) -> None:
+        before = self._recent.pop(key, None)
+        self._recent_bytes -= before.size if before is not None else 0
 
     def find(self, tenant: str, id: str) -> ResponseRecord | None:
         """A response of a tenant; None, too, if it was deleted. A large one takes time: call this in a thread."""

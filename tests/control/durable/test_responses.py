@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 from msgspec import Raw
 
+from pie_control.durable import responses as module
 from pie_control.durable.commits import Write
 from pie_control.durable.database import database_in_memory
 from pie_control.durable.responses import DAY, AtOnce, ResponseRecord, Responses
@@ -50,6 +51,20 @@ def turn(number: int, before: int, ended: float, size: int = 0) -> ResponseRecor
 def kept(responses: Responses, *numbers: int) -> list[int]:
     """Those of these responses of alice's that are there."""
     return [number for number in numbers if responses.find("alice", f"resp_{number}")]
+
+
+def test_what_is_kept_while_nothing_can_be_written_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "MOST_RECENT_BYTES", 5000)
+
+    class Stuck:
+        trouble = "the disk is full"
+
+        def put(self, *writes: Write, then: Callable[[], None]) -> None:
+            then()
+
+    responses = Responses(Stuck(), database_in_memory(), 1.0, 1 << 20)
+    put(responses, *(turn(number, 0, time.time(), 1000) for number in (1, 2, 3, 3, 3, 3, 4, 5)))
+    assert kept(responses, *range(1, 6)) == [3, 4, 5]
 
 
 def test_they_belong_to_a_tenant(responses: Responses) -> None:
