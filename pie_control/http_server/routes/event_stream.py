@@ -10,7 +10,7 @@ from itertools import islice
 from starlette.responses import StreamingResponse
 from starlette.types import Receive, Scope, Send
 
-from pie_control.errors import BadRequest
+from pie_control.errors import Conflict
 from pie_control.inferlets.events import Ended, Event, LogLine, Message
 from pie_control.registry.entry import Entry
 
@@ -24,6 +24,8 @@ CHUNK_BYTES = 64 << 10
 """A chunk ends with the event that reaches this size."""
 KEPT_BYTES = 128 << 10
 """Of what was sent of an inferlet last, for a client that has lost its connection."""
+MOST_DIGITS = 15
+"""Of the number of an event."""
 COMMENT = b": nothing new\n\n"
 
 End = Callable[[], object]
@@ -72,13 +74,14 @@ class SentEvents:
             self._bytes -= len(self._events.popleft())
         return encoded
 
-    def after(self, number: int) -> Sequence[bytes]:
-        """Those behind an event. Raises BadRequest if they are not kept."""
+    def after(self, last: str) -> Sequence[bytes]:
+        """Those behind an event, given by its number. Raises Conflict if they are not kept."""
         first = self._count - len(self._events)
+        number = int(last) if last.isdecimal() and len(last) <= MOST_DIGITS else -1
         if not first <= number <= self._count:
-            raise BadRequest(
+            raise Conflict(
                 f"Last-Event-ID: the events from {first + 1} to {self._count} can be sent again, not those behind "
-                f"{number}: leave it out to get what comes"
+                f"{last[:40]!r}: leave it out to get what comes"
             )
         return tuple(islice(self._events, number - first, None))
 
@@ -88,7 +91,7 @@ class _EventStream(StreamingResponse):
     client leaves before the first byte."""
 
     def __init__(
-        self, inferlet: Entry, attachments: Attachments, sent: SentEvents, last: int | None, end: End | None
+        self, inferlet: Entry, attachments: Attachments, sent: SentEvents, last: str | None, end: End | None
     ) -> None:
         self._inferlet = inferlet
         self._sent = sent
@@ -140,10 +143,10 @@ def stream_events(
     inferlet: Entry,
     attachments: Attachments,
     sent: SentEvents,
-    last: int | None = None,
+    last: str | None = None,
     end: End | None = None,
 ) -> StreamingResponse:
-    """A response that streams until the inferlet ends or the client leaves; raises Conflict, BadRequest. `last`: the
+    """A response that streams until the inferlet ends or the client leaves; raises Conflict. `last`: the
     number of the last event that the client has, of those that were sent before. `end`, where the same request has
     launched the inferlet, is called if the client leaves before."""
     return _EventStream(inferlet, attachments, sent, last, end)

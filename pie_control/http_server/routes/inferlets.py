@@ -160,7 +160,7 @@ def _add_talk(router: APIRouter, attachments: Attachments, sent: WeakKeyDictiona
     async def events(
         inferlet: str,
         caller: FromTenant,
-        last_event_id: Annotated[int | None, Header(ge=0, description="The last event that the client has.")] = None,
+        last_event_id: Annotated[str | None, Header(description="The last event that the client has.")] = None,
     ) -> StreamingResponse:
         """Server-sent events: `message` {text}, `log` {time, stream, text}, at the end `ended` {status, result, error}.
 

@@ -256,8 +256,9 @@ def test_events_that_were_on_their_way_come_again(monkeypatch: pytest.MonkeyPatc
                 await asyncio.sleep(0.005)
             events = parse_events(answer.text)
             assert [told.get("text") for _, told in events] == ["e", "f", "g", None]
-            for last in ("0", "9"):
+            for last in ("0", "9", "null", "9" * 5000):
                 refused = await client.get(path, headers={"last-event-id": last})
+                assert refused.status_code == 409
                 assert refused.json()["error"]["message"].startswith("Last-Event-ID: the events from ")
             assert parse_events((await client.get(path, headers={"last-event-id": "7"})).text) == events[-1:]
 
