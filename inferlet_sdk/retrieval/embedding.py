@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from array import array
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from math import sqrt
 
 from inferlet_sdk import traits
@@ -44,6 +44,8 @@ async def embed(
         raise ValueError(f"pooling: there is no {mode!r}; use last or mean")
     size = whole(dimensions, "dimensions", most=info.hidden_size)
     asked = size, flag(normalize, "normalize")
+    if not isinstance(texts, Iterable):
+        raise wrong("texts", "a text, or a list of texts or of lists of token ids", texts)
     given: Sequence[str | Sequence[int]] = [texts] if isinstance(texts, str) else texts
     lists = [text_tokens(name, text, f"texts[{place}]") for place, text in enumerate(given)]
 

@@ -10,6 +10,7 @@ from inferlet_sdk.generation.generation import Generation
 from inferlet_sdk.generation.sampling import DistSampler, Sampler
 from inferlet_sdk.generation.stopping import StopRules
 from inferlet_sdk.sequences.sequence import TokenSequence
+from inferlet_sdk.traits.arguments import wrong
 
 from .hypotheses import Found, Hypothesis, mean
 
@@ -21,6 +22,8 @@ async def sample_many(
     sequence: TokenSequence, samplers: Sequence[Sampler | DistSampler], rules: StopRules, judge: Judge | None
 ) -> list[Found]:
     """A continuation by each sampler, the best one first; the caller closes the branches."""
+    if judge is not None and not callable(judge):
+        raise wrong("score", "a function of a text that returns a number", judge)
     branches = [sequence.fork() for _ in samplers]
     tasks = [ensure_future(_sample(branch, one, rules, judge)) for branch, one in zip(branches, samplers, strict=True)]
     try:
@@ -48,5 +51,12 @@ async def _sample(
         score = mean([one.logprob for one in generation.logprobs or generation.sampled])
     else:
         given = judge(text)
-        score = float(await given if isawaitable(given) else given)
+        score = _score(await given if isawaitable(given) else given)
     return Hypothesis(tuple(generation.tokens), text, score, generation.stop_reason or "ended")
+
+
+def _score(given: object) -> float:
+    try:
+        return float(given)  # type: ignore[arg-type]  # whatever is a number
+    except (TypeError, ValueError):
+        raise wrong("score", "a function of a text that returns a number", given) from None

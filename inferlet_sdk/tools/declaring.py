@@ -9,6 +9,7 @@ from typing import Any
 from inferlet_sdk.sequences.queues import Queues
 from inferlet_sdk.tools.formats.dialect import Declaration, dialect_of
 from inferlet_sdk.tools.tool import Tool, as_tool
+from inferlet_sdk.traits.arguments import wrong
 
 AnyTool = Tool[..., Any] | Callable[..., Any] | Declaration
 
@@ -33,6 +34,8 @@ class Declared:
 def declare(queues: Queues, tools: Iterable[AnyTool]) -> Declared | None:
     """Tells of functions, `Tool`s, and declarations as templates take them, in the format of a `Tools`. None: there are
     none."""
+    if not isinstance(tools, Iterable):
+        raise wrong("tools", "a list of functions or declarations", tools)
     declarations = [tool if isinstance(tool, Mapping) else as_tool(tool).declaration for tool in tools]
     if not declarations:
         return None

@@ -27,6 +27,7 @@ from inferlet_sdk import (
     StopTokens,
     StopWhen,
     TooLong,
+    embed,
     gather,
 )
 from inferlet_sdk.event_loop import run
@@ -217,6 +218,13 @@ MISUSES: list[tuple[Any, str]] = [
     (lambda ctx: list(ctx.generate(draft=FIVE)), "draft: give a function of the tokens so far, .* not int 5"),
     (lambda ctx: ctx.fill_chat(FIVE), "messages: give a role and its content, or a list of messages, not int 5"),
     (lambda ctx: ctx.fill_chat([user("a")], "b"), "content: it goes with the role of one message"),
+    (lambda ctx: ctx.fill_chat("user", "a", tools=user), "tools: give a list of functions or declarations, not func"),
+    (
+        lambda ctx: run(ctx.best_of(2, 2, score=FIVE)),
+        "score: give a function of a text that returns a number, not int 5",
+    ),
+    (lambda ctx: run(ctx.best_of(2, 2, score=lambda _: None)), "score: give a function of a text .* not NoneType None"),
+    (lambda ctx: run(embed(FIVE)), "texts: give a text, or a list of texts or of lists of token ids, not int 5"),
 ]
 
 
