@@ -329,7 +329,7 @@ class Program:
     def _add(self, twin: Twin) -> None:
         self.twins.append(twin)
         if len(self.twins) > MOST:
-            self.close(self.twins[self.choice.randrange(MOST)])
+            self.close(twin)  # tasks may be at work with the others
 
     def begin(self, _: Twin | None) -> None:
         position = self.choice.choice([0, 0, 30])
