@@ -201,6 +201,18 @@ def test_dropped_tokens_give_no_output(guest_cache: Path) -> None:
     assert len(rust[5]) == 27
 
 
+def test_a_context_that_is_too_long_runs_nothing(guest_cache: Path) -> None:
+    new: Act = ("new", 0, [], [])
+    acts = [new, ("fill", 0, LETTERS * 30, [])]
+    acts += [trying(0, what=what, most=2) for what in ("sample", "score", "beam", "best")]
+    acts += [new, ("fill", 1, LETTERS * 24, []), ("try", 1, LETTERS * 2, ['{"what": "score"}'])]
+    acts += [("try", 1, [*LETTERS, 97], ['{"what": "score"}'])]
+    rust, python = (asyncio.run(outcomes(guest_cache, one, [acts]))[0] for one in programs())
+    assert rust == python
+    assert [text.partition(":")[0] for text in rust[:10:2]] == ["too-long"] * 5
+    assert len(rust[10]) == len(LETTERS) + 1
+
+
 def test_no_half_of_a_character_is_left_before_a_stop_string(guest_cache: Path) -> None:
     acts: list[Act] = [("new", 0, [], []), ("fill", 0, list(b"xy"), []), ("fork", 0, [], [])]
     acts += [trying(0, stop=["t"], whole=1), trying(1, stop=["ét"], whole=1, slow=1), ("left", 0, [], [])]

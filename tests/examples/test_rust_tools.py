@@ -111,6 +111,7 @@ def test_what_a_tool_gives_and_how_it_comes(guest_cache: Path) -> None:
     assert found[3] == "Error: request-failed: add failed: " + "y" * 1965 + "... (35 more characters)"
     assert found[4] == 'Error: there is no tool "add"; there are: add1'
     assert found[5:] == ["5"] * 4
+    assert {headers["Authorization"] for one in gives for headers in one.headers} == {"Bearer x"}
     assert all(one.methods.count("answer") == 6 for one in gives[6:]), "two things are asked before each answer"
 
 

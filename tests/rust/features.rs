@@ -321,7 +321,8 @@ impl Future for Heard<'_> {
 
 /// What the model is told by the tools of a server, and what it says beside its calls.
 async fn called(url: &str, model: String) -> Result<Vec<Json>> {
-    let (tools, mut ctx) = (Tools::from_mcp(url, None).await?, Context::new(&model)?);
+    let (tools, mut ctx) =
+        (Tools::from_mcp_with(url, None, &[("Authorization", "Bearer x")], 30.0).await?, Context::new(&model)?);
     tools.ask(&mut ctx, "add")?;
     let turn = tools.turn(&mut ctx, 2000).await?;
     Ok(turn.calls.into_iter().map(|call| call.text.into()).chain([turn.text.into()]).collect())
@@ -456,6 +457,7 @@ async fn refused(ctx: &mut Context) -> Result<Json> {
     found.extend([generation.next().await.err(), generation.next().await.err()]);
     drop(generation);
     found.extend([ctx.beam(0, 3).await.err(), ctx.best_of(0, 3, &Sampler::default(), |_| 0.0).await.err()]);
+    found.extend([ctx.window(0, 4).err(), ctx.restarted(0).err(), ctx.chat_with(vec!["word".into()], None).err()]);
     found.push(Launch::of("").limit("cpu_seconds", f64::NAN).launch().err());
     found.push(http_get("http://a.b/").timeout(f64::NAN).send().await.err());
     let mut long = Context::with(&ctx.model().name, "", ctx.model().max_context)?;

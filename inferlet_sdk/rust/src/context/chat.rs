@@ -4,7 +4,7 @@
 //! all messages again and keeps the longest common token prefix. Then the context holds exactly the rendered tokens.
 
 use super::sequence::{common_length, Sequence};
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::json::Json;
 use crate::raw;
 
@@ -35,6 +35,17 @@ fn beginning_of(cut: &Json, left: &str) -> Option<Json> {
     Some(message(cut.get("role").and_then(Json::as_str)?, half))
 }
 
+/// An error if one of the messages is no object.
+fn check(messages: &[Json]) -> Result<()> {
+    match messages.iter().position(|one| !matches!(one, Json::Object(_))) {
+        None => Ok(()),
+        Some(place) => Err(Error::invalid(format!(
+            r#"messages[{}]: give an object, such as {{"role": "user", "content": "..."}}, not {}"#,
+            place, messages[place]
+        ))),
+    }
+}
+
 impl Conversation {
     /// The context keeps its first `length` tokens: the next `add` goes on from what is left of the messages.
     pub fn cut(&mut self, length: usize) {
@@ -44,6 +55,7 @@ impl Conversation {
     /// Whether a context begins with these messages, as `add` fills them; then it goes on from there, and what stands
     /// behind them is a reply.
     pub fn begun(&mut self, sequence: &Sequence, messages: Vec<Json>) -> Result<bool> {
+        check(&messages)?;
         let (queue, tools) = (sequence.model.some_queue()?, self.told_tools());
         let shown = Json::List(self.shown(&messages)).to_string();
         for is_reply in [true, false] {
@@ -59,6 +71,8 @@ impl Conversation {
 
     /// Appends the reply that was generated since the last messages, or what stands for it, then new messages.
     pub fn add(&mut self, sequence: &mut Sequence, new: Vec<Json>, reply: Option<Vec<Json>>) -> Result<()> {
+        check(&new)?;
+        check(reply.as_deref().unwrap_or_default())?;
         if self.left < self.end {
             self.keep_left(sequence)?;
         }

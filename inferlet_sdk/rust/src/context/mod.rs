@@ -249,7 +249,10 @@ impl Context {
     /// et al. 2023). The last ones move up behind the sinks, so a text has no end: call it again and again.
     pub fn window(&mut self, length: usize, sink: usize) -> Result<&mut Self> {
         self.take_noted()?;
-        let last = self.sequence.tokens.len().saturating_sub(length.max(1));
+        if length == 0 {
+            return Err(Error::invalid("length: the last 0 tokens are no window: keep 1 or more"));
+        }
+        let last = self.sequence.tokens.len().saturating_sub(length);
         if sink < last {
             self.drop_tokens(sink, last, true)?;
         }

@@ -26,6 +26,8 @@ pub use tool::Tool;
 /// Characters of what a tool gave that the model reads.
 const LONGEST_RESULT: usize = 20_000;
 const LONGEST_ERROR: usize = 2000;
+/// Of a request to a server.
+const SECONDS: f64 = 60.0;
 
 /// A text, and how much of it was cut off.
 fn cut(text: String, length: usize) -> String {
@@ -111,7 +113,17 @@ impl Tools {
 
     /// The tools of a server that speaks MCP over HTTP, or those of the names in `only`.
     pub async fn from_mcp(url: &str, only: Option<&[&str]>) -> Result<Tools> {
-        let tools = Rc::new(McpServer::start(url).await?).tools(only).await?;
+        Self::from_mcp_with(url, only, &[], SECONDS).await
+    }
+
+    /// As `from_mcp`; these headers go with each request, such as `Authorization`, which may take so many seconds.
+    pub async fn from_mcp_with(
+        url: &str,
+        only: Option<&[&str]>,
+        headers: &[(&str, &str)],
+        seconds: f64,
+    ) -> Result<Tools> {
+        let tools = Rc::new(McpServer::start(url, headers, seconds).await?).tools(only).await?;
         if let Some(name) = only.unwrap_or(&[]).iter().find(|name| tools.iter().all(|tool| tool.name != **name)) {
             return Err(Error::invalid(format!(
                 "{} has no tool {:?}; look at what it lists without `only`",

@@ -153,6 +153,7 @@ impl Sequence {
         if self.output_of == self.tokens.len() && self.computed == self.output_of {
             return Ok(0);
         }
+        self.room()?;
         self.rewind_last()?;
         Ok(self.tokens.len() - self.computed)
     }

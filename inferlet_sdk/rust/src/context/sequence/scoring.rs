@@ -4,7 +4,7 @@ use std::rc::Rc;
 
 use super::Sequence;
 use crate::context::model::{ranges, Held};
-use crate::error::Result;
+use crate::error::{Code, Error, Result};
 use crate::raw;
 use crate::raw::allocate::Memory;
 use crate::task::HostFuture;
@@ -15,6 +15,18 @@ const MOST_SCORED: usize = 64;
 impl Sequence {
     /// Appends tokens; the log-probability of each. The last one needs no run for that.
     pub async fn append_scored(&mut self, tokens: &[u32]) -> Result<Vec<f32>> {
+        let run = tokens.len().saturating_sub(1);
+        if run > self.room()? {
+            let message = format!(
+                "{} tokens do not fit behind the {} of the context, as {} takes at most {}: give fewer, or cut the \
+                 context with `truncate`",
+                run,
+                self.position(self.tokens.len()),
+                self.model.name,
+                self.model.max_context
+            );
+            return Err(Error::with(Code::TooLong, message));
+        }
         self.flush()?;
         let (mut scores, mut rest) = (Vec::new(), tokens);
         while !rest.is_empty() {

@@ -72,7 +72,8 @@ impl Sequence {
             && self.queue.last_step.get() == output
             && !self.queue.is_open.get()
             && self.output.as_ref().map_or(false, Held::is_writable)
-            && is_alone();
+            && is_alone()
+            && self.room().is_ok();
         if !goes_on {
             return None;
         }

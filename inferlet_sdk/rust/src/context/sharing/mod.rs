@@ -171,7 +171,10 @@ impl Context {
     /// model's last position.
     pub fn restarted(&mut self, last: usize) -> Result<Context> {
         self.take_noted()?;
-        let tokens = &self.sequence.tokens[self.sequence.tokens.len().saturating_sub(last.max(1))..];
+        if last == 0 {
+            return Err(Error::invalid("last: nothing goes on from 0 tokens: keep 1 or more"));
+        }
+        let tokens = &self.sequence.tokens[self.sequence.tokens.len().saturating_sub(last)..];
         let mut fresh = Context::with(&self.sequence.model.name, &self.sequence.adapter, 0)?;
         fresh.sequence.tokens.extend_from_slice(tokens);
         fresh.sequence.shares = self.sequence.shares;

@@ -33,6 +33,8 @@ const NO_METHOD: i32 = -32601;
 /// A server, as one client sees it.
 pub(crate) struct McpServer {
     url: String,
+    headers: Vec<(String, String)>,
+    seconds: f64,
     state: RefCell<State>,
     turns: Semaphore,
     starting: Semaphore,
@@ -46,10 +48,13 @@ struct State {
 }
 
 impl McpServer {
-    /// Begins a session with the server that takes messages at this address.
-    pub async fn start(url: &str) -> Result<McpServer> {
+    /// Begins a session with the server that takes messages at this address. These headers go with each request, which
+    /// may take so many seconds.
+    pub async fn start(url: &str, headers: &[(&str, &str)], seconds: f64) -> Result<McpServer> {
         let server = McpServer {
             url: url.to_string(),
+            headers: headers.iter().map(|(name, value)| (name.to_string(), value.to_string())).collect(),
+            seconds,
             state: RefCell::default(),
             turns: Semaphore::new(MOST_AT_ONCE),
             starting: Semaphore::new(1),
@@ -270,8 +275,11 @@ impl McpServer {
     /// The response to a message, whose status is one of success; None: the server has ended the session.
     async fn post<const N: usize>(&self, message: [(&str, Json); N], what: &str) -> Result<Option<Response>> {
         let message = Json::object([("jsonrpc", Json::from("2.0"))].into_iter().chain(message));
-        let mut request = http_post(&self.url).json(&message).timeout(60.0);
+        let mut request = http_post(&self.url).json(&message).timeout(self.seconds);
         request = request.header("Accept", "application/json, text/event-stream");
+        for (name, value) in &self.headers {
+            request = request.header(name, value);
+        }
         let session = if what == "initialize" { String::new() } else { self.session() };
         if !session.is_empty() {
             request = request.header("Mcp-Session-Id", &session);
