@@ -67,7 +67,7 @@ async def run(plan: Plan) -> list[Row]:
 
 def measure(folder: Path, files: list[Path], plan: Plan, quantization: str, discard: float, read: float) -> Row:
     config = WorkerConfig(
-        folder, "model", dtype="bfloat16", device="cpu", quantization=quantization, pages=16, embeds=1024
+        folder, "model", dtype="bfloat16", device="cpu", quantization=quantization, pages=16, host_pages=0, embeds=1024
     )
     load = best(plan.rounds, lambda: Worker(config))
     return Row(

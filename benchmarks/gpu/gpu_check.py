@@ -1,7 +1,7 @@
 """Does a GPU compute what float64, or the CPU, computes?
 
 Compares every path that computes on a GPU with float64, or with the CPU if tokens or bytes must be equal: torch's,
-Triton's and FlashInfer's attention on all cases of the tests, operations, quantized layers, sampling, CUDA
+Triton's and FlashInfer's attention on all cases of the tests, operations, quantized layers, sampling, swapping, CUDA
 graphs, a whole model, adapters, images, masks, scores, grammars. It needs no network, and only the repository, torch,
 numpy and the packages that `docs/gpu.md` names. Paths whose packages are missing are reported and left out.
 
@@ -33,6 +33,7 @@ PATHS: Mapping[str, Callable[[Setting], Checks]] = {
     "flashinfer ops": kernels.flashinfer_ops,
     "quantized linears": kernels.quantized_linears,
     "sampling": serving.sampling,
+    "host pages": serving.host_pages,
     "torch attention": kernels.torch_attention,
     "triton attention": kernels.triton_attention,
     "model": serving.model,

@@ -47,6 +47,8 @@ from pie_inference.protocol import (
     Sample,
     SampleResult,
     ShiftKvpage,
+    SwapIn,
+    SwapOut,
     Verify,
     VerifyResult,
     WaveDone,
@@ -83,11 +85,13 @@ DESCRIPTION = ModelDescription(
     max_context=4096,
     page_size=16,
     num_pages=1024,
+    num_host_pages=64,
     num_embeds=4096,
     num_token_slots=4096,
     max_batch_tokens=512,
     max_batch_rows=256,
     max_dist=byte_tokenizer.VOCAB_SIZE,
+    max_swap_pages=16,
     stop_tokens=(byte_tokenizer.END,),
     tokenizer=byte_tokenizer.tokenizer_json(),
     tokenizer_config=byte_tokenizer.tokenizer_config(),
@@ -123,9 +127,11 @@ class FakeModel:
     def __init__(self, name: str = "fake", **fields: Any) -> None:
         """`fields`: those of its description that are not as in `DESCRIPTION`."""
         self._description = about = _describe(name, **fields)
-        slots = about.page_size * about.num_pages
+        slots, host_slots = about.page_size * about.num_pages, about.page_size * about.num_host_pages
         self._slots = FilledArray("KV slot", slots)
         self._positions = np.zeros(slots, np.int64)  # of the keys in the slots
+        self._host_slots = FilledArray("host slot", host_slots)
+        self._host_positions = np.zeros(host_slots, np.int64)
         self._embeds = FilledArray("embed", about.num_embeds)
         self._tokens = FilledArray("token slot", about.num_token_slots)
         self._tiles = TileRunner(about.vision or VISION)
@@ -186,6 +192,29 @@ class FakeModel:
         if model != self._description.name:
             raise ValueError(f"there is no model {model!r} here, only {self._description.name!r}")
         return self._handlers[type(batch)](batch)
+
+    def _swap_out(self, batch: SwapOut) -> None:
+        self._swap(self._slots, batch.pages, self._host_slots, batch.host_pages)
+        self._host_positions[self._page_slots(batch.host_pages)] = self._positions[self._page_slots(batch.pages)]
+
+    def _swap_in(self, batch: SwapIn) -> None:
+        self._swap(self._host_slots, batch.host_pages, self._slots, batch.pages)
+        self._positions[self._page_slots(batch.pages)] = self._host_positions[self._page_slots(batch.host_pages)]
+
+    def _swap(self, source: FilledArray, sources: Array, target: FilledArray, targets: Array) -> None:
+        """Copies whole pages with what is filled of them."""
+        if len(sources) != len(targets) or len(targets) > self._description.max_swap_pages:
+            raise ValueError(f"{len(sources)} and {len(targets)} pages are to be swapped at a time")
+        source_slots, target_slots = self._page_slots(sources), self._page_slots(targets)
+        filled = source.filled_among(source_slots)
+        if not filled.reshape(len(sources), -1).any(1).all():
+            raise ValueError(f"a page without a filled {source.what} is swapped")
+        target.write(target_slots, source.values[source_slots])
+        target.filled[target_slots] = filled
+
+    def _page_slots(self, pages: Array) -> Integers:
+        size = self._description.page_size
+        return (pages.astype(np.int64)[:, None] * size + np.arange(size)).reshape(-1)
 
     def _copy_kvpage(self, batch: CopyKvpage) -> None:
         self._slots.write(batch.target, self._slots.read(batch.source))

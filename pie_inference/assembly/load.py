@@ -19,6 +19,9 @@ from ..execution.graphs import make_executor
 from ..execution.image_encoder import ImageEncoder
 from ..execution.served_model import ServedModel
 from ..grammars.rows import Constraints
+from ..kv_cache import sizing
+from ..kv_cache.copy_lane import make_lane
+from ..kv_cache.host_pages import HostPages, HostStates
 from ..kv_cache.pages import KvCache
 from ..loading.pooling_files import read_pooling
 from ..loading.progress import LoadProgress
@@ -50,6 +53,11 @@ def load(plan: ServingPlan, ways: Ways = OWN) -> ServedModel:
     if plan.state_shape is not None:
         weights.states.allocate(plan.num_states(free), plan.state_shape)
     cache = KvCache(plan.kv_shape, num_pages, plan.device)
+    max_swap_pages = sizing.fitting_swap_pages(plan.kv_shape, plan.config.host_pages)
+    lane = make_lane(plan.device)
+    host_pages = HostPages(cache, plan.config.host_pages, max_swap_pages, lane)
+    num_host_states = sizing.fitting_host_states(plan.config.host_pages, num_pages, weights.states.slots)
+    host_states = HostStates(weights.states.pool if weights.states.slots else None, num_host_states, lane)
     embeds = Embeds.make(plan.num_embeds, plan.model.hidden_size, plan.dtype, plan.device, plan.model.by_token)
     attention = choose_attention(plan.config.attention, plan.attention_requirements(num_pages, ways.attention), cache)
     adapters = _adapters(plan, ways, weights)
@@ -61,13 +69,15 @@ def load(plan: ServingPlan, ways: Ways = OWN) -> ServedModel:
     return ServedModel(
         model=model,
         cache=cache,
+        host_pages=host_pages,
+        host_states=host_states,
         executor=executor,
         adapters=adapters,
         states=weights.states,
         ranks=plan.ranks,
         embeds=embeds,
         tokens=torch.zeros(plan.config.token_slots, dtype=torch.int64, device=plan.device),
-        description=_describe(plan, num_pages, weights),
+        description=_describe(plan, host_pages, host_states, weights),
         constraints=_constraints(plan) if plan.ranks.rank == 0 else None,
         most_probable=MostProbable(plan.library) if plan.library is not None else None,
         images=_image_encoder(plan, model.vision),
@@ -114,7 +124,9 @@ def _calls(plan: ServingPlan) -> tuple[str, ...]:
     return (*without_images, *(call for call in EXTENSIONS if has[call]))
 
 
-def _describe(plan: ServingPlan, num_pages: int, weights: WeightLoader) -> ModelDescription:
+def _describe(
+    plan: ServingPlan, host_pages: HostPages, host_states: HostStates, weights: WeightLoader
+) -> ModelDescription:
     config, model, size = plan.config, plan.model, plan.ranks.size
     return ModelDescription(
         name=config.name,
@@ -126,12 +138,14 @@ def _describe(plan: ServingPlan, num_pages: int, weights: WeightLoader) -> Model
         hidden_size=model.hidden_size,
         max_context=model.max_context,
         page_size=config.page_size,
-        num_pages=num_pages,
+        num_pages=host_pages.cache.num_pages,
+        num_host_pages=host_pages.num_pages,
         num_embeds=plan.num_embeds,
         num_token_slots=config.token_slots,
         max_batch_tokens=config.max_batch_tokens,
         max_batch_rows=config.max_batch_rows,
         max_dist=min(model.vocab_size, MAX_DIST),
+        max_swap_pages=host_pages.max_swap_pages,
         stop_tokens=plan.tokenizer.stop_tokens,
         tokenizer=plan.tokenizer.tokenizer,
         tokenizer_config=plan.tokenizer.config,
@@ -143,6 +157,7 @@ def _describe(plan: ServingPlan, num_pages: int, weights: WeightLoader) -> Model
         num_states=weights.states.slots,
         states_by_row=bool(weights.states.slots) and model.cut != "texts",
         state_bytes=size * plan.state_bytes,
+        num_host_states=host_states.slots,
         pooling=read_pooling(plan.checkpoint.folder),
         sampling=plan.tokenizer.sampling,
     )

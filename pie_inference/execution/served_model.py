@@ -13,6 +13,7 @@ from ..cpu_kernels.masks import MostProbable
 from ..device.ranks import Ranks
 from ..device.tensors import index_tensor, upload
 from ..grammars.rows import Constraints
+from ..kv_cache.host_pages import HostPages, HostStates
 from ..kv_cache.pages import KvCache
 from ..models.interface import Model
 from ..protocol import Array, ModelDescription
@@ -28,6 +29,8 @@ class ServedModel:
 
     model: Model
     cache: KvCache
+    host_pages: HostPages
+    host_states: HostStates
     executor: Executor
     adapters: Adapters
     states: States  # what layers keep beside keys and values, in slots of their own

@@ -11,6 +11,7 @@ from ..attention.choose import name_of_choice
 from ..config import WorkerConfig
 from ..device.ranks import SingleRank
 from ..errors import InferenceError
+from ..kv_cache.sizing import fitting_host_states
 from ..loading.pooling_files import read_pooling
 from ..loading.weight_sizes import WeightSize, sizes
 from .products import ServedProducts, describe_products
@@ -49,6 +50,8 @@ class ServingChoice:
     num_pages: int
     state_bytes: int  # of the state of a text; 0: the model keeps none
     num_states: int
+    host_pages: int  # that pages could be swapped to
+    host_states: int
 
     @property
     def cached_tokens(self) -> int:
@@ -122,4 +125,6 @@ def _choice(plan: ServingPlan) -> ServingChoice:
         num_pages=num_pages,
         state_bytes=plan.state_bytes,
         num_states=num_states,
+        host_pages=plan.config.host_pages,
+        host_states=fitting_host_states(plan.config.host_pages, num_pages, num_states),
     )

@@ -210,6 +210,24 @@ class KvCache:
         for slots in (source, target):
             index_tensor(slots, self.num_pages * self.shape.page_size, "KV slot")
 
+    @property
+    def page_positions(self) -> Array:
+        """A view of `positions` as [num_pages, page_size]; only for reading."""
+        return self.positions.reshape(self.num_pages, self.shape.page_size)
+
+    def note_page_positions(self, pages: Array, positions: Array) -> None:
+        """Like `note_positions`, for all slots of pages [P]; positions [P, page_size]."""
+        slots = pages[:, None] * self.shape.page_size + np.arange(self.shape.page_size)
+        self.note_positions(slots.reshape(-1), positions.reshape(-1))
+
+    def read_pages(self, layer: int, pages: Tensor) -> Tensor:
+        """Keys and values of pages int64 [P], [P, 2 * num_kv_heads, page_size, head_dim], in new memory."""
+        return self._pages[layer].index_select(0, pages)
+
+    def write_pages(self, layer: int, pages: Tensor, key_value: Tensor) -> None:
+        """Writes keys and values, in the form that `read_pages` returns, to pages int64 [P]."""
+        self._pages[layer].index_copy_(0, pages, key_value)
+
 
 def _first_rows(slots: Array, shape: KvShape) -> Array:
     """The rows of a layer, counted in vectors, that have the first head of slots; int64."""

@@ -12,6 +12,8 @@ STATES_SHARE = 0.5  # of what a model that keeps states has for them and pages t
 MAX_EMBEDS = 65536
 MAX_EMBED_BYTES = 1 << 30
 MAX_CPU_CACHE_BYTES = 4 << 30
+MAX_SWAP_PAGES = 256
+MAX_SWAP_BYTES = 64 << 20  # about 3 ms on a PCIe bus
 MEMORY_SHARE = {"cpu": 0.25, "cuda": 0.8}  # share of the memory that is free once the model is loaded
 
 
@@ -30,6 +32,21 @@ def _available(device: torch.device, free: int, ranks: int) -> float:
     """Bytes for pages and states."""
     available = free * MEMORY_SHARE[device.type]
     return min(available, MAX_CPU_CACHE_BYTES / ranks) if device.type == "cpu" else available
+
+
+def fitting_swap_pages(shape: KvShape, num_host_pages: int) -> int:
+    """The number of pages that may move at a time."""
+    return min(num_host_pages, max(1, MAX_SWAP_BYTES // shape.page_bytes), MAX_SWAP_PAGES)
+
+
+def fitting_host_states(num_host_pages: int, num_pages: int, num_states: int) -> int:
+    """The number of states that the host has room for: as many for its pages as the device has for its own ones."""
+    return -(-num_host_pages * num_states // num_pages)
+
+
+def fitting_swap_states(state_bytes: int, num_host_states: int) -> int:
+    """The number of states for which there is room on the device while they move."""
+    return min(num_host_states, max(1, MAX_SWAP_BYTES // state_bytes))
 
 
 def fitting_embeds(hidden_size: int, dtype: torch.dtype) -> int:

@@ -74,6 +74,7 @@ class WorkerOptions:
     max_context: int | None = _count(None, "most tokens in a sequence; auto: as the model says")
     pages: int | None = _count(None, "KV pages in the pool; auto: what fits the memory")
     states: int | None = _count(None, "states of texts, of models that keep them; auto: half of the memory of pages")
+    host_pages: int = _count(0, "KV pages in the host's memory to swap to; no policy swaps yet", least=0)
     embeds: int | None = _count(None, "embeds in the pool; auto: what fits the memory")
     token_slots: int = _count(65536, "sampled tokens that later batches may use before the control process knows them")
     page_size: int = _count(16, "tokens in a KV page, 8 to 32", least=8, most=32)

@@ -107,11 +107,13 @@ class ModelDescription(Message, frozen=True):
     max_context: int
     page_size: int
     num_pages: int
+    num_host_pages: int
     num_embeds: int
     num_token_slots: int
     max_batch_tokens: int  # input tokens in one Forward
     max_batch_rows: int  # commands in one Sample; rows in one GetNextDist, GetLogprobs or Verify
     max_dist: int  # largest k of GetNextDist
+    max_swap_pages: int  # pages in one SwapOut or SwapIn
     stop_tokens: tuple[int, ...]
     tokenizer: bytes  # tokenizer.json
     tokenizer_config: dict[str, object]  # chat_template, bos_token, eos_token, ... as in tokenizer_config.json
@@ -123,6 +125,7 @@ class ModelDescription(Message, frozen=True):
     num_states: int = 0  # slots for states of texts; 0: it keeps none beside keys and values
     states_by_row: bool = False  # a forward may leave states behind any of its rows, at no cost beside their memory
     state_bytes: int = 0  # memory of one state, all ranks
+    num_host_states: int = 0  # slots for states in the host's memory, which go there with the pages that they hang on
     pooling: str = ""  # how states become the vector of a text: "last" or "mean"; "": it was not made for embeddings
     sampling: dict[str, int | float] = msgspec.field(default_factory=dict)  # what its authors advise: temperature, ...
 

@@ -1,12 +1,14 @@
 """Messages between the control layer and a worker (paper, sections 5.2, 5.3 and 6.2).
 
 A *wave* is one message: batches of commands, at most one of each kind, in the order in which the worker runs them.
-Waves run in the order in which they are sent. Within a wave the control layer puts ShiftKvpage first, then CopyKvpage,
-EmbedImg, EmbedTxt, Forward, CopyEmb, and last what reads outputs.
+Waves run in the order in which they are sent. Within a wave the control layer puts SwapOut first, for it frees pages
+that the rest may fill, then SwapIn, ShiftKvpage, CopyKvpage, EmbedImg, EmbedTxt, Forward, CopyEmb, and last what reads
+outputs.
 
-The worker knows slot numbers only: the KV pool is a flat array of `num_pages * page_size` slots, the embed pool an
-array of `num_embeds` vectors, the token slots an array of integers that `Sample` writes and `EmbedTxt` may read before
-the control layer has seen the value. Who owns what is decided elsewhere.
+The worker knows slot numbers only: the KV pool is a flat array of `num_pages * page_size` slots, the host pool an array
+of `num_host_pages` pages, the embed pool an array of `num_embeds` vectors, the token slots an array of integers that
+`Sample` writes and `EmbedTxt` may read before the control layer has seen the value. Who owns what is decided
+elsewhere.
 
 Arrays are numpy arrays; N is the number of commands of a batch. Each class of batches is named like its call; the
 unions and tables below are derived from the classes.
@@ -25,11 +27,41 @@ import numpy as np
 from . import rows as _rows  # noqa: F401  # its classes are among those below
 from .batch import Array, Batch, Layout, Result, call_name
 
-PROTOCOL_VERSION = 17
+PROTOCOL_VERSION = 16
 """Raised by every change of this file that an older peer would misread; checked when a worker connects."""
 
 
 # ---- batches: what a wave consists of ------------------------------------------------------------------------------
+
+
+class SwapOut(Batch, frozen=True):
+    """Copies whole pages to the host's memory; N is at most `max_swap_pages`. Later batches may overwrite the pages.
+
+    A model that keeps a state of a text needs the last three: the states that hang on a page go with it, to slots that
+    the host has for them (`num_host_states`). Later batches may overwrite their slots, too. A state that hangs on
+    several pages goes with one of them.
+    """
+
+    ragged: ClassVar[Layout] = {"state_indptr": ("states", "host_states")}
+
+    pages: Array  # int32 [N]
+    host_pages: Array  # int32 [N], no host page twice
+    state_indptr: Array | None = None  # int32 [N + 1]
+    states: Array | None = None  # int32, slots of states
+    host_states: Array | None = None  # int32, as many, no slot of the host twice
+
+
+class SwapIn(Batch, frozen=True):
+    """Copies whole pages back, with the states that hang on them, as in `SwapOut`; N is at most `max_swap_pages`. Later
+    batches may overwrite the host pages, and the slots that the host has for states."""
+
+    ragged: ClassVar[Layout] = {"state_indptr": ("host_states", "states")}
+
+    host_pages: Array  # int32 [N]
+    pages: Array  # int32 [N], no page twice
+    state_indptr: Array | None = None  # int32 [N + 1]
+    host_states: Array | None = None  # int32
+    states: Array | None = None  # int32, as many, no slot twice
 
 
 class ShiftKvpage(Batch, frozen=True):

@@ -48,6 +48,8 @@ from ..protocol import (
     Sample,
     SampleResult,
     ShiftKvpage,
+    SwapIn,
+    SwapOut,
     Verify,
     VerifyResult,
     WaveDone,
@@ -62,6 +64,7 @@ Hashes = NDArray[np.uint64]
 
 DEFAULTS = {"max_context": 1 << 20, "pages": 1 << 16, "embeds": 1 << 16}
 """Sizes that an operator has left to the worker: more than any benchmark needs, as they take next to no memory."""
+MOST_SWAP_PAGES = 16
 VOCAB = byte_tokenizer.VOCAB_SIZE
 FIRST, CHARACTERS = ord(" "), 95
 """The tokens that are chosen: the printable characters of ASCII."""
@@ -94,11 +97,13 @@ def _describe(name: str, options: WorkerOptions) -> ModelDescription:
         max_context=sizes["max_context"],
         page_size=options.page_size,
         num_pages=sizes["pages"],
+        num_host_pages=options.host_pages,
         num_embeds=sizes["embeds"],
         num_token_slots=options.token_slots,
         max_batch_tokens=options.max_batch_tokens,
         max_batch_rows=options.max_batch_rows,
         max_dist=VOCAB,
+        max_swap_pages=min(MOST_SWAP_PAGES, options.host_pages),
         stop_tokens=(byte_tokenizer.END,),
         tokenizer=byte_tokenizer.tokenizer_json(),
         tokenizer_config=byte_tokenizer.tokenizer_config(),
@@ -120,6 +125,8 @@ class PacedModel:
         self._tokens = np.zeros(options.token_slots, np.int32)
         self._tiles = TileRunner()
         self._handlers: dict[type[Batch], Callable[[Any], Result | None]] = {
+            SwapOut: _nothing,
+            SwapIn: _nothing,
             CopyKvpage: _nothing,
             ShiftKvpage: _nothing,
             CopyEmb: self._copy_emb,

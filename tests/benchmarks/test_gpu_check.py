@@ -31,7 +31,7 @@ def test_it_runs_on_a_cpu(tmp_path: Path, capsys: pytest.CaptureFixture[str], mo
         "run_in_process",
         lambda path, *more: (in_process if path in OWN_PROCESS else run_here)(path, *more),
     )
-    paths = ["triton ops", "sampling", "model", "graphs"]
+    paths = ["triton ops", "sampling", "host pages", "model", "graphs"]
     checks = run(tmp_path, "gpu_check", "--device", "cpu", "--quick", "--only", ",".join(paths))
     outcomes = {path: {each["passed"] for each in checks if each["path"] == path} for path in paths}
     assert outcomes == {path: {None if path == "graphs" else True} for path in paths}

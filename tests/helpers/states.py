@@ -7,9 +7,9 @@ from collections.abc import Mapping, Sequence
 import msgspec
 import numpy as np
 
-from pie_inference.protocol import Batch, Forward, RunWave, WaveDone
+from pie_inference.protocol import Batch, Forward, RunWave, SwapIn, SwapOut, WaveDone
 from pie_inference.recurrence.interface import NONE
-from testing.worker_batches import Driver, Extend, Keys, copy_batch, ints
+from testing.worker_batches import Driver, Extend, Keys, copy_batch, indptr, ints
 from tests.helpers.oracle import VOCAB, Oracle, assert_close, random_tokens
 
 
@@ -96,3 +96,24 @@ def assert_pages_are_shared_and_copied(oracle: StateOracle) -> None:
     for n, (length, tail) in enumerate(zip((40, 40, 32), tails, strict=True)):
         both = np.concatenate([results[n] for results in found])
         assert_close(both, oracle.expected(tokens[:length] + tail)[length:])
+
+
+def assert_goes_on_from_the_host(oracle: StateOracle) -> None:
+    """A text whose pages were away goes on with the same bits, by the state, if it has one, that went with the first
+    of them. The host has room for 8 pages."""
+    driver, keys, more = oracle.driver(), Keys(), random_tokens(5, 6)
+    driver.logprobs(Extend(keys, random_tokens(40, 5)), vocab_size=VOCAB)
+    pages, back, host = [slot // 16 for slot in keys.slots[::16]], [70, 72, 71], [5, 3, 4]
+
+    def states(source: int, target: int) -> tuple[np.ndarray, ...]:
+        return (indptr([1, 0, 0]), ints([source]), ints([target])) if oracle.has_states else ()
+
+    driver.run(SwapOut(ints(pages), ints(host), *states(pages[0], 2)))
+    away, other = keys.fork(), Keys()
+    [stayed] = driver.logprobs(Extend(keys, more), vocab_size=VOCAB)
+    other.slots = list(keys.slots[:1])
+    driver.logprobs(Extend(other, random_tokens(45, 7)), vocab_size=VOCAB)
+    driver.run(SwapIn(ints(host), ints(back), *states(2, back[0])))
+    away.slots = [back[n // 16] * 16 + slot % 16 for n, slot in enumerate(keys.slots[:40])]
+    [found] = driver.logprobs(Extend(away, more), vocab_size=VOCAB)
+    np.testing.assert_array_equal(found, stayed)

@@ -74,7 +74,7 @@ def test_what_cannot_be_read_is_refused(values: dict[str, object], message: str)
     ("values", "message"),
     [
         ({"pages": 0}, "--pages must be at least 1, not 0"),
-        ({"max_adapters": -1}, "--max-adapters must be at least 0, not -1"),
+        ({"host_pages": -1}, "--host-pages must be at least 0, not -1"),
         ({"page_size": 33}, "--page-size must be 8 to 32, not 33"),
         ({"page_size": None}, "--page-size must be 8 to 32, not None"),
         ({"device": "tpu"}, "--device must be one of auto, cpu, cuda, not 'tpu'"),

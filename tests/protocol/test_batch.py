@@ -15,6 +15,7 @@ from pie_inference.protocol import (
     GetNextDistResult,
     Result,
     SampleResult,
+    SwapOut,
     VerifyResult,
     join_results,
 )
@@ -34,6 +35,12 @@ def test_columns_and_ranges_are_cut() -> None:
         {"embeds": [], "tokens": [], "indptr": [0, 0]},
         {"embeds": [3], "tokens": [6], "indptr": [0, 1]},
     ]
+    none = dict.fromkeys(("state_indptr", "states", "host_states"))
+    assert fields(SwapOut(ints([1, 2]), ints([3, 4])).only(1)) == {"pages": [2], "host_pages": [4], **none}
+    states = {"state_indptr": ints([0, 2, 3]), "states": ints([5, 6, 7]), "host_states": ints([2, 1, 0])}
+    assert fields(SwapOut(ints([1, 2]), ints([3, 4]), **states).only(1)) == (
+        {"pages": [2], "host_pages": [4], "state_indptr": [0, 1], "states": [7], "host_states": [0]}
+    )
 
 
 def test_shared_arrays_stay_whole() -> None:
@@ -75,6 +82,7 @@ def test_a_row_of_no_sequence_goes_to_the_last() -> None:
 @pytest.mark.parametrize(
     ("batch", "message"),
     [
+        (SwapOut(ints([1, 2]), ints([3])), "host_pages has 1 elements for 2 commands"),
         (GetLogprobs(ints([1]), ints([0, 2]), ints([1])), "indptr of tokens does not divide 1 elements"),
         (GetLogprobs(ints([1, 2]), ints([0, 3, 2]), ints([1, 2])), "indptr of tokens does not divide"),
         (GetLogprobs(ints([1]), ints([1, 2]), ints([1, 2])), "indptr of tokens does not divide"),

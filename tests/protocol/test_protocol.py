@@ -24,6 +24,8 @@ from pie_inference.protocol import (
     RunWave,
     SampleResult,
     Shutdown,
+    SwapIn,
+    SwapOut,
     WaveDone,
     WorkerFailed,
     decode_from_worker,
@@ -44,11 +46,13 @@ DESCRIPTION = ModelDescription(
     max_context=3,
     page_size=4,
     num_pages=5,
+    num_host_pages=6,
     num_embeds=7,
     num_token_slots=8,
     max_batch_tokens=9,
     max_batch_rows=10,
     max_dist=11,
+    max_swap_pages=12,
     stop_tokens=(1, 2),
     tokenizer=b"{}",
     tokenizer_config={"chat_template": "x", "deep": {"list": [1, None, True, {"a": "b"}]}},
@@ -72,8 +76,8 @@ def equal(a: object, b: object) -> bool:
 def a_wave(mask: np.ndarray | None = None) -> RunWave:
     driver = Driver(lambda wave: WaveDone(0, (), 0.0), "model")
     embed, forward = driver.forward_batch([Extend(Keys(), [1, 2, 3], mask)])
-    move = CopyKvpage(ints([]), ints([]), ints([0]))
-    return RunWave(3, "model", (move, embed, forward, sample_batch(ints([4, 5]))))
+    moves = SwapOut(ints([1]), ints([2])), SwapIn(ints([3]), ints([4])), CopyKvpage(ints([]), ints([]), ints([0]))
+    return RunWave(3, "model", (*moves, embed, forward, sample_batch(ints([4, 5]))))
 
 
 @pytest.mark.parametrize("message", [Hello(1), Shutdown(), a_wave(), a_wave(np.ones((3, 3), bool))], ids=repr)

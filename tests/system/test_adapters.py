@@ -40,7 +40,7 @@ async def main(args, adapters, prompt, length):
 def expected(folder: Path, *adapters: Path) -> list[list[int]]:
     """Tokens of the model alone, and with each adapter merged into its weights."""
     weights, found = load_file(folder / "model.safetensors"), []
-    options: dict[str, Any] = {"pages": 64, "embeds": 1024, "dtype": "float32", "threads": 1}
+    options: dict[str, Any] = {"pages": 64, "host_pages": 8, "embeds": 1024, "dtype": "float32", "threads": 1}
     threads = torch.get_num_threads()
     for number, adapter in enumerate((None, *adapters)):
         whole = make_checkpoint(folder.parent / f"merged{number}")

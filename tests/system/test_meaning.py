@@ -44,6 +44,7 @@ SIZES: dict[str, Any] = {
     "max_batch_tokens": MOST_TOKENS,
     "max_batch_rows": 5,
     "pages": PAGES,
+    "host_pages": 4,
     "embeds": 400,
 }
 

@@ -1,4 +1,4 @@
-"""The checks of `gpu_check` that need more than one kernel: sampling, graphs, a whole model."""
+"""The checks of `gpu_check` that need more than one kernel: sampling, swapping, graphs, a whole model."""
 
 from __future__ import annotations
 
@@ -51,6 +51,61 @@ def _sample(bounds: dict[str, Any], device: torch.device) -> Errors:
     differing = int((sampling.choose(logits.to(device), choice).cpu() != expected).sum())
     assert differing == 0, f"{differing} of {rows} tokens differ"
     return Errors(note=f"{rows} tokens equal")
+
+
+# ---- host pages ------------------------------------------------------------------------------------------------------
+
+
+def host_pages(setting: Setting) -> Checks:
+    yield "swapped out and in", functools.partial(_swap, setting.device)
+    yield "with states", functools.partial(_swap_states, setting.device)
+
+
+def _swap(device: torch.device) -> Errors:
+    """Overwrites pages as soon as they are swapped out, then swaps them in elsewhere, again and again."""
+    from pie_inference.kv_cache.copy_lane import make_lane
+    from pie_inference.kv_cache.host_pages import HostPages
+    from pie_inference.kv_cache.pages import KvCache, KvShape
+
+    cache = KvCache(KvShape(4, 4, 64, 16, torch.bfloat16), 64, device)
+    pool = HostPages(cache, 64, 32, make_lane(device))
+    generator, rng = torch.Generator().manual_seed(0), np.random.default_rng(0)
+    contents = torch.randn(4, 32, 8, 16, 64, generator=generator).to(torch.bfloat16)
+    for _ in range(20):
+        pages, elsewhere = (np.sort(rng.permutation(64)[:32]).astype(np.int32) for _ in range(2))
+        host = rng.permutation(64)[:32].astype(np.int32)
+        index, other = (torch.from_numpy(each.astype(np.int64)).to(device) for each in (pages, elsewhere))
+        for layer in range(4):
+            cache.write_pages(layer, index, contents[layer].to(device))
+        pool.swap_out(pages, host)
+        for layer in range(4):
+            cache.write_pages(layer, index, torch.zeros_like(contents[layer]).to(device))
+        pool.swap_in(host, elsewhere)
+        for layer in range(4):
+            assert torch.equal(cache.read_pages(layer, other).cpu(), contents[layer]), f"layer {layer} differs"
+    return Errors(note="20 rounds of 32 pages equal")
+
+
+def _swap_states(device: torch.device) -> Errors:
+    """Overwrites states as soon as they are swapped out, in more parts than one, then swaps them in elsewhere."""
+    from pie_inference.kv_cache.copy_lane import make_lane
+    from pie_inference.kv_cache.host_pages import HostStates
+    from pie_inference.protocol import SwapIn, SwapOut
+
+    pool = torch.zeros(16, 8, 1 << 18, device=device)  # 8 MB each, of which 8 move at a time
+    host, rng = HostStates(pool, 12, make_lane(device)), np.random.default_rng(0)
+    page, all_of_it = np.zeros(1, np.int32), np.array([0, 10], np.int32)
+    for turn in range(5):
+        states, elsewhere = (rng.permutation(16)[:10].astype(np.int32) for _ in range(2))
+        there = rng.permutation(12)[:10].astype(np.int32)
+        here, other = (torch.from_numpy(each.astype(np.int64)).to(device) for each in (states, elsewhere))
+        contents = torch.arange(10.0, device=device).view(10, 1, 1) + turn
+        pool[here] = contents
+        host.swap_out(SwapOut(page, page, all_of_it, states, there))
+        pool.zero_()
+        host.swap_in(SwapIn(page, page, all_of_it, there, elsewhere))
+        assert bool((pool[other] == contents).all()), f"states differ in turn {turn}"
+    return Errors(note="5 rounds of 10 states equal")
 
 
 # ---- graphs and models -----------------------------------------------------------------------------------------------

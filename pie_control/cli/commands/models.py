@@ -116,4 +116,8 @@ def _choice(choice: Mapping[str, Any]) -> Iterator[str]:
     if choice["state_bytes"]:
         each = amount(choice["state_bytes"], "B")
         yield f"  states      {choice['num_states']} of {each} each, at least one for a text"
+    if choice["host_pages"]:
+        needed = choice["host_pages"] * choice["page_bytes"] + choice["host_states"] * choice["state_bytes"]
+        states = f" and {count(choice['host_states'], 'state')}" if choice["host_states"] else ""
+        yield f"  host pages  {choice['host_pages']}{states}: {amount(needed, 'B')} of the host's memory"
     yield f"  fits        {choice['num_pages']} pages: {choice['cached_tokens']} tokens of all sequences together"

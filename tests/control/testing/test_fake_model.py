@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from pie_control.testing.fake_model import FakeModel
-from pie_inference.protocol import Batch, GetLogprobs, GetNextDistResult, RunWave, SampleResult
+from pie_inference.protocol import Batch, GetLogprobs, GetNextDistResult, RunWave, SampleResult, SwapIn, SwapOut
 from testing.worker_batches import (
     Driver,
     Extend,
@@ -54,6 +54,18 @@ def test_the_fake_model_heeds_slots_and_masks() -> None:
     assert digest(keys, mask) == digest(dropped) != digest(keys)
 
 
+def test_the_fake_model_swaps_pages() -> None:
+    driver, keys = fake_driver(), Keys()
+    driver.run(*driver.forward_batch([Extend(keys, list(range(20)))]))
+    away = keys.fork()
+    away.slots = [slot + 100 * 16 for slot in keys.slots]
+    first, second = sorted({slot // 16 for slot in keys.slots})
+    driver.run(SwapOut(ints([first, second]), ints([9, 3])))
+    driver.run(SwapIn(ints([3, 9]), ints([second + 100, first + 100])))
+    stayed, came_back = (driver.logprobs(Extend(each, [99]), vocab_size=259)[0] for each in (keys, away))
+    assert stayed.tobytes() == came_back.tobytes()
+
+
 def test_the_fake_model_samples_within_bounds() -> None:
     driver = fake_driver()
     driver.run(*driver.forward_batch([Extend(Keys(), [1, 2, 3])]))
@@ -82,6 +94,8 @@ def test_the_fake_model_samples_within_bounds() -> None:
         (embed_batch(ints([1]), ints([-3])), "token slot 2 is read before"),
         (embed_batch(ints([99999]), ints([1])), "embed numbers are"),
         (copy_batch(ints([1]), ints([2])), "KV slot 1 is read before"),
+        (SwapOut(ints([1]), ints([2])), "a page without a filled KV slot"),
+        (SwapIn(ints([1]), ints([2])), "a page without a filled host slot"),
         (GetLogprobs(ints([7]), indptr([1]), ints([1])), "embed 7 is read before"),
     ],
 )

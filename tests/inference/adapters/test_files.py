@@ -27,7 +27,7 @@ from testing.worker_batches import Driver, ints
 from tests.helpers.adapters import PREFIX, make_adapter, merged
 from tests.inference.adapters.test_peft import PROMPT, run
 
-OPTIONS: dict[str, Any] = {"pages": 64, "embeds": 1024, "dtype": "float32", "threads": 1}
+OPTIONS: dict[str, Any] = {"pages": 64, "host_pages": 8, "embeds": 1024, "dtype": "float32", "threads": 1}
 Q = f"{PREFIX}.0.self_attn.q_proj"
 
 

@@ -22,7 +22,7 @@ pytestmark = pytest.mark.filterwarnings("ignore:.*is_gradient_checkpointing:Futu
 
 VOCAB = 272
 PROMPT = [12, 200, 7, 91, 30, 4, 77]
-OPTIONS: dict[str, Any] = {"pages": 64, "embeds": 1024, "dtype": "float32", "threads": 1}
+OPTIONS: dict[str, Any] = {"pages": 64, "host_pages": 8, "embeds": 1024, "dtype": "float32", "threads": 1}
 QKV = ["q_proj", "k_proj", "v_proj"]
 CONFIGS: dict[str, dict[str, Any]] = {
     "attention": {"r": 4, "lora_alpha": 6, "target_modules": [*QKV, "o_proj"]},

@@ -28,7 +28,7 @@ from tests.helpers.adapters import make_adapter
 from tests.helpers.families import FAMILIES, save_reference
 
 VOCAB = 272
-OPTIONS: dict[str, Any] = {"pages": 64, "embeds": 1024, "dtype": "float32", "threads": 1}
+OPTIONS: dict[str, Any] = {"pages": 64, "host_pages": 8, "embeds": 1024, "dtype": "float32", "threads": 1}
 TOKENS = [12, 200, 7, 91, 30, 4, 77, 101, 55, 8, 9, 33] * 4
 NAMES = ["llama", "gemma2", "gemma3", "mistral", "phi3", "granite", "mixtral"]
 

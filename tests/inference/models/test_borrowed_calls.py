@@ -1,5 +1,6 @@
 """What programs ask of a type by transformers' code is what a dense forward of transformers gives: masks, hidden
-tokens, adapters, quantized weights, scores of attention, and pages that are copied and shared with their states."""
+tokens, adapters, quantized weights, scores of attention, and pages that are copied, shared, and swapped with their
+states."""
 
 from __future__ import annotations
 
@@ -29,6 +30,7 @@ from tests.helpers.borrowed import SEEING, SERVED, save_small
 from tests.helpers.oracle import VOCAB, Oracle, assert_close, random_tokens
 from tests.helpers.states import (
     StateOracle,
+    assert_goes_on_from_the_host,
     assert_goes_on_within_drafts,
     assert_pages_are_shared_and_copied,
     in_first_pages,
@@ -45,7 +47,7 @@ def oracle(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
     return StateOracle(folder, save_small(request.param, folder), **OPTIONS)
 
 
-OPTIONS: dict[str, Any] = {"model_code": "transformers"}
+OPTIONS: dict[str, Any] = {"model_code": "transformers", "host_pages": 8}
 
 
 def test_masks_and_hidden_tokens(oracle: StateOracle) -> None:
@@ -185,7 +187,8 @@ def told_without_sinks(reference: Any) -> Iterator[None]:
         code.eager_attention_forward = plain
 
 
-def test_pages_that_are_shared_and_copied(oracle: StateOracle) -> None:
+def test_pages_that_are_shared_copied_and_swapped(oracle: StateOracle) -> None:
     assert_pages_are_shared_and_copied(oracle)
+    assert_goes_on_from_the_host(oracle)
     if oracle.has_states:
         assert_goes_on_within_drafts(oracle)

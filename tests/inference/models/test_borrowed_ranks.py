@@ -26,6 +26,7 @@ from tests.helpers.families import WINDOW, save_reference
 from tests.helpers.oracle import VOCAB, Oracle, assert_close, assert_ragged_batch_equals, random_tokens
 from tests.helpers.states import (
     StateOracle,
+    assert_goes_on_from_the_host,
     assert_goes_on_within_drafts,
     assert_pages_are_shared_and_copied,
     in_first_pages,
@@ -118,10 +119,11 @@ def test_two_ranks_with_an_adapter(name: str, tmp_path: Path) -> None:
 
 
 def assert_keeps_states(oracle: StateOracle) -> None:
-    """Batches, forks, copies, exports, and drafts, against transformers' forward."""
+    """Batches, forks, copies, exports, drafts and the host, against transformers' forward."""
     assert_ragged_batch_equals(oracle, before=[0, 0, 3, 20, 25], new=[40, 1, 1, 6, 1])
     assert_pages_are_shared_and_copied(oracle)
     assert_goes_on_within_drafts(oracle)
+    assert_goes_on_from_the_host(oracle)
 
 
 def scores_of(oracle: StateOracle) -> np.ndarray:
@@ -145,6 +147,7 @@ def on_ranks(size: int, oracle: StateOracle, states: int = 1) -> list[int]:
         about = own.worker.describe()[0]
         assert about.state_bytes == states * whole.state_bytes
         assert size * own.worker._served.states.pool.nbytes == about.num_states * about.state_bytes
+        assert size * host_bytes(own.worker) == about.num_host_states * about.state_bytes
         return own.worker.describe()[0].weight_bytes
 
     return run_ranks(size, run)
@@ -163,7 +166,7 @@ def test_two_ranks_keep_states(kind: str, tmp_path: Path) -> None:
 def test_four_ranks_keep_states(name: str, tmp_path: Path) -> None:
     architecture, settings = STATEFUL[name]
     reference = save_reference(tmp_path, architecture, **settings | {"num_key_value_heads": 4})
-    on_ranks(4, StateOracle(tmp_path, reference))
+    on_ranks(4, StateOracle(tmp_path, reference, host_pages=8))
 
 
 def test_heads_that_ranks_do_not_divide_are_whole(tmp_path: Path) -> None:
@@ -171,7 +174,7 @@ def test_heads_that_ranks_do_not_divide_are_whole(tmp_path: Path) -> None:
     heads = {"linear_num_key_heads": 2, "linear_num_value_heads": 2, "linear_key_head_dim": 16}
     settings = {"layer_types": ["linear_attention", "full_attention"], "num_hidden_layers": 2}
     settings |= {"linear_value_head_dim": 32, "num_key_value_heads": 4, **heads}
-    oracle = StateOracle(tmp_path, save_reference(tmp_path, "OlmoHybridForCausalLM", **settings))
+    oracle = StateOracle(tmp_path, save_reference(tmp_path, "OlmoHybridForCausalLM", **settings), host_pages=8)
     inputs, kept = 4 * (2 * 2 * 16 + 2 * 32), 2 * 16 * 32
 
     def run(ranks: Ranks) -> int:
@@ -202,6 +205,11 @@ def test_a_state_that_is_not_exact_in_parts_is_whole(tmp_path: Path, monkeypatch
     assert config.state_of(Two()) == config.state
     assert "each rank keeps whole states" in config.code
     assert "one rank only" not in config.code
+
+
+def host_bytes(worker: Worker) -> int:
+    """Memory of the host's room for states."""
+    return worker._served.host_states._room._pieces.nbytes
 
 
 class Two(SingleRank):

@@ -31,6 +31,7 @@ from tests.helpers.oracle import (
 )
 from tests.helpers.states import (
     StateOracle,
+    assert_goes_on_from_the_host,
     assert_goes_on_within_drafts,
     in_first_pages,
 )
@@ -53,7 +54,7 @@ MODELS: dict[str, tuple[str, dict[str, Any]]] = {
 
 @pytest.fixture(scope="module", params=corpus(MODELS, lambda each: each == "jamba"))
 def oracle(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> StateOracle:
-    return _model(tmp_path_factory.mktemp("model"), request.param)
+    return _model(tmp_path_factory.mktemp("model"), request.param, host_pages=8)
 
 
 def test_batches_of_texts(oracle: StateOracle) -> None:
@@ -62,6 +63,10 @@ def test_batches_of_texts(oracle: StateOracle) -> None:
 
 def test_drafts(oracle: StateOracle) -> None:
     assert_goes_on_within_drafts(oracle)
+
+
+def test_states_go_to_the_host_with_their_pages(oracle: StateOracle) -> None:
+    assert_goes_on_from_the_host(oracle)
 
 
 def test_parts_of_a_text_are_the_text(oracle: StateOracle) -> None:

@@ -21,7 +21,7 @@ from pie_inference.inspection.checkup import check_up
 from pie_inference.inspection.rates import Rates
 from pie_inference.models.families import qwen3_5
 from pie_inference.models.registry import read_architecture
-from pie_inference.protocol import RunWave
+from pie_inference.protocol import RunWave, SwapOut
 from testing.worker_batches import Driver, Extend, Keys
 from tests.helpers.families import save_reference
 from tests.helpers.oracle import (
@@ -37,6 +37,7 @@ from tests.helpers.oracle import (
 from tests.helpers.scheduling import World, greedy
 from tests.helpers.states import (
     StateOracle,
+    assert_goes_on_from_the_host,
     assert_goes_on_within_drafts,
     in_first_pages,
 )
@@ -71,7 +72,7 @@ FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
 @pytest.fixture(params=FAMILIES)
 def oracle(request: pytest.FixtureRequest, tmp_path: Path) -> StateOracle:
     architecture, settings = FAMILIES[request.param]
-    return StateOracle(tmp_path, save_reference(tmp_path, architecture, **settings))
+    return StateOracle(tmp_path, save_reference(tmp_path, architecture, **settings), host_pages=8)
 
 
 def test_prefill_and_decode(oracle: StateOracle) -> None:
@@ -84,6 +85,23 @@ def test_ragged_batches(oracle: StateOracle) -> None:
 
 def test_states_behind_each_row_and_forks_of_them(oracle: StateOracle) -> None:
     assert_goes_on_within_drafts(oracle)
+
+
+def test_states_go_to_the_host_with_their_pages(oracle: StateOracle) -> None:
+    assert_goes_on_from_the_host(oracle)
+
+
+def test_a_swap_without_states_fails_alone(oracle: StateOracle) -> None:
+    """And one with a state that does not exist."""
+    pages = np.array([1, 2, 3], np.int32)
+    wrong = np.array([4, 1 << 20], np.int32)
+    told = [
+        oracle.worker.run(RunWave(1, "model", (batch,))).failures
+        for batch in (SwapOut(pages, pages), SwapOut(pages, pages, np.array([0, 1, 1, 2]), wrong, pages[:2] - 1))
+    ]
+    assert [[failure.command for failure in failures] for failures in told] == [[0, 1, 2], [2]]
+    assert "a swap must name those that hang on its pages" in told[0][0].message
+    assert "state slot 1048576 does not exist" in told[1][0].message
 
 
 def test_bfloat16_is_as_near_to_float32_as_the_reference_is(oracle: StateOracle) -> None:
@@ -170,13 +188,15 @@ def test_quantized_layers_leave_gates_and_convolutions_exact(quantization: str, 
 
 
 def test_the_number_of_states_is_an_option(tmp_path: Path) -> None:
-    oracle = StateOracle(tmp_path, save_reference(tmp_path, DENSE, **SETTINGS), states=5)
+    oracle = StateOracle(tmp_path, save_reference(tmp_path, DENSE, **SETTINGS), states=5, host_pages=100)
     about = oracle.worker.describe()[0]
     numbers = 3 * (3 * 160 + 4 * 16 * 24)
     assert (about.num_states, about.state_bytes) == (5, 4 * numbers)
     assert oracle.worker._served.states.pool.nbytes == 5 * about.state_bytes
-    told = check_up(WorkerConfig(tmp_path, "model", states=5, pages=256, dtype="float32")).choice
+    assert about.num_host_states == 2  # of 100 pages, where the device has 5 for 256
+    told = check_up(WorkerConfig(tmp_path, "model", states=5, pages=256, host_pages=100, dtype="float32")).choice
     assert told is not None
+    assert (told.host_pages, told.host_states) == (100, 2)
     assert (told.num_states, told.state_bytes) == (5, about.state_bytes)
 
 

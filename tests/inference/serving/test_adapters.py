@@ -78,7 +78,7 @@ class Scene:
 @pytest.fixture(scope="module")
 def worker(tmp_path_factory: pytest.TempPathFactory) -> Worker:
     folder = make_checkpoint(tmp_path_factory.mktemp("model"))
-    return Worker(WorkerConfig(folder, "model", dtype="float32", pages=64, embeds=1024, max_adapters=2))
+    return Worker(WorkerConfig(folder, "model", dtype="float32", pages=64, host_pages=8, embeds=1024, max_adapters=2))
 
 
 @pytest.fixture

@@ -28,6 +28,8 @@ from pie_inference.protocol import (
     RunWave,
     SampleResult,
     ShiftKvpage,
+    SwapIn,
+    SwapOut,
     Verify,
     VerifyResult,
     WaveDone,
@@ -115,6 +117,20 @@ def copy_emb(prepared: Prepared, which: Sequence[int]) -> Batch:
     targets = [[100 + 2 * n, NOWHERE if n == BAD else 101 + 2 * n] for n in which]
     sources = [[prepared.outputs[n] - 1, prepared.outputs[n]] for n in which]
     return CopyEmb(ints(np.ravel(sources)), ints(np.ravel(targets)), indptr([2] * len(which)))
+
+
+def swap_out(*, page: int = 0, host_page: int = 0) -> Build:
+    def build(prepared: Prepared, which: Sequence[int]) -> Batch:
+        pages = [page if n == BAD else prepared.keys[n].slots[0] // 16 for n in which]
+        return SwapOut(ints(pages), ints([host_page if n == BAD else n for n in which]))
+
+    return build
+
+
+def swap_in(prepared: Prepared, which: Sequence[int]) -> Batch:
+    pages = [prepared.keys[n].slots[0] // 16 for n in range(3)]
+    prepared.driver.run(SwapOut(ints(pages), ints([0, 1, 2])))
+    return SwapIn(ints(list(which)), ints([NOWHERE if n == BAD else 40 + 2 * n for n in which]))
 
 
 def forward(name: str, value: int) -> Build:
@@ -236,6 +252,9 @@ CASES: dict[str, Build] = {
     "copy_kvpage: slot": copy_kvpage,
     "shift_kvpage: slot": shift_kvpage,
     "copy_emb: embed": copy_emb,
+    "swap_out: page": swap_out(page=NOWHERE, host_page=1),
+    "swap_out: host page": swap_out(page=3, host_page=NOWHERE),
+    "swap_in: page": swap_in,
     "forward: position": forward("q_positions", -5),
     "forward: slot": forward("q_slots", NOWHERE),
     "forward: input": forward("q_embeds", NOWHERE),
@@ -271,6 +290,11 @@ def observe(call: str, prepared: Prepared) -> list[Numbers]:
             return [prepared.read_slots(range(16 * page, 16 * page + 20)) for page in (40, 44)]
         case "shift_kvpage":
             return [prepared.read_slots(prepared.keys[n].slots) for n in (0, 2)]
+        case "swap_out":
+            prepared.driver.run(SwapIn(ints([0, 2]), ints([40, 44])))
+            return observe("swap_in", prepared)
+        case "swap_in":
+            return [prepared.read_slots(range(16 * page, 16 * page + 16)) for page in (40, 44)]
         case "forward":
             return [prepared.read(embed) for embed in (150, 151, 154, 155)]
     return []
@@ -287,7 +311,9 @@ def model(request: pytest.FixtureRequest, checkpoint: Path) -> Iterator[Model]:
         yield Model("fake", FakeModel().run, FakeModel().describe()[0].vocab_size)
         return
     ranks = 2 if request.param == "group" else 1
-    config = WorkerConfig(checkpoint, "model", dtype="float32", pages=96, embeds=1024, tensor_parallel=ranks)
+    config = WorkerConfig(
+        checkpoint, "model", dtype="float32", pages=96, host_pages=8, embeds=1024, tensor_parallel=ranks
+    )
     if ranks == 1:
         yield Model("model", Worker(config).run, 272)
     else:

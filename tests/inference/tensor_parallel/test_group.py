@@ -79,7 +79,7 @@ def test_models_by_transformers_code_run_on_ranks(name: str, tmp_path: Path) -> 
 
 def test_a_model_with_a_state_by_transformers_code_runs_on_ranks(tmp_path: Path) -> None:
     architecture, settings = STATEFUL["bamba"]
-    oracle = StateOracle(tmp_path, save_reference(tmp_path, architecture, **settings))
+    oracle = StateOracle(tmp_path, save_reference(tmp_path, architecture, **settings), host_pages=8)
     alone = oracle.worker.describe()[0].state_bytes
     with WorkerGroup(replace(oracle.config, tensor_parallel=2), Worker) as group:
         assert group.describe()[0].state_bytes == alone  # of both ranks together

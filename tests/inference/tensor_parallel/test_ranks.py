@@ -33,6 +33,8 @@ from pie_inference.protocol import (
     RunWave,
     SampleResult,
     Shutdown,
+    SwapIn,
+    SwapOut,
     WaveDone,
     WorkerFailed,
     encode,
@@ -57,7 +59,7 @@ from testing.worker_batches import (
 )
 from tests.helpers.adapters import LLAMA, make_adapter
 
-OPTIONS: dict[str, Any] = {"pages": 64, "embeds": 2048, "dtype": "float32"}
+OPTIONS: dict[str, Any] = {"pages": 64, "host_pages": 8, "embeds": 2048, "dtype": "float32"}
 PROMPT = range(5, 45)
 
 
@@ -118,11 +120,14 @@ def test_sampled_tokens_serve_as_inputs_on_all_ranks(group: WorkerGroup, single:
     assert first == second
 
 
-def test_every_rank_copies_its_share(group: WorkerGroup, single: Worker) -> None:
+def test_every_rank_copies_and_swaps_its_share(group: WorkerGroup, single: Worker) -> None:
     def moved(driver: Driver) -> np.ndarray:
         keys = Keys()
         driver.logprobs(Extend(keys, range(5, 37)), vocab_size=272)
-        slots, keys.slots = keys.slots, list(range(60 * 16, 62 * 16))
+        pages = [slot // 16 for slot in keys.slots[::16]]
+        driver.run(SwapOut(ints(pages), ints([3, 2])), SwapIn(ints([3, 2]), ints([50, 51])))
+        slots = list(range(50 * 16, 52 * 16))
+        keys.slots = list(range(60 * 16, 62 * 16))
         driver.run(copy_batch(ints(slots), ints(keys.slots)))
         return driver.logprobs(Extend(keys, [9]), vocab_size=272)[0]
 
@@ -135,6 +140,7 @@ def test_every_rank_copies_its_share(group: WorkerGroup, single: Worker) -> None
     [
         embed_batch(ints([9999]), ints([1])),
         copy_batch(ints([-1]), ints([0])),
+        SwapOut(ints([0]), ints([8])),
         dist_batch(ints([1]), 5000),
         sample_batch(ints([1]), allowed_rows=ints([0]), allowed=np.zeros((1, 34), np.uint8)),
         sample_batch(ints([1, 2]), temperature=np.ones(1, np.float32)),

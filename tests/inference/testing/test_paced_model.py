@@ -24,6 +24,8 @@ from pie_inference.protocol import (
     RunWave,
     SampleResult,
     ShiftKvpage,
+    SwapIn,
+    SwapOut,
     Verify,
     VerifyResult,
 )
@@ -42,7 +44,7 @@ from testing.worker_batches import (
     sample_batch,
 )
 
-OPTIONS = WorkerOptions(pages=256, embeds=2048)
+OPTIONS = WorkerOptions(pages=256, host_pages=8, embeds=2048)
 
 
 def paced_model(pace: str = "15ms+20us") -> PacedModel:
@@ -98,6 +100,8 @@ def test_every_call_has_an_answer() -> None:
     places = ints(range(80, 80 + vision.tile_embeds))
     verify = verify_batch(np.repeat(embeds, 2), ints([5, -1]), [2])
     batches: list[Batch] = [
+        SwapOut(ints([1]), ints([0])),
+        SwapIn(ints([0]), ints([2])),
         copy_batch(ints([3]), ints([40])),
         CopyEmb(embeds, embeds + 1, indptr([1])),
         ShiftKvpage(ints([41]), ints([3]), indptr([1])),
