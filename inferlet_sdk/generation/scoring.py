@@ -114,8 +114,10 @@ class _Asked:
             own = [score for one in self._own for score in await one]
             dists = [dist for one in self._others for dist in await one]
         finally:
-            for one in (*self._own, *self._others):
-                one.cancel()  # unless it was taken
+            for own_scores in self._own:
+                own_scores.cancel()  # unless it was taken
+            for other_dists in self._others:
+                other_dists.cancel()
         others = map(_alternatives, dists) if self._alternatives else ([] for _ in own)
         return [TokenLogprobs(*pair) for pair in zip(own, others, strict=True)]
 
