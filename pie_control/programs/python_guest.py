@@ -10,12 +10,9 @@ import asyncio
 import functools
 import hashlib
 import importlib.util
-import shutil
 import subprocess
 import sys
 import tempfile
-import time
-from contextlib import suppress
 from importlib import metadata
 from pathlib import Path
 
@@ -23,7 +20,7 @@ from pie_inference.options.cache_files import (
     TURN_SECONDS,
     NotPrivate,
     find_sealed,
-    private_folder,
+    folder_to_compile_in,
     queued,
     read_own_file,
     seal,
@@ -36,8 +33,6 @@ from . import lasting, native
 APPLICATION = "inferlet_sdk.guest.entry"
 WORLD = "python-guest"
 SUFFIX = ".wasm"
-LEFT_SECONDS = 3600.0
-"""After so long nobody works any more in a folder for what is being built."""
 
 
 def sdk_folder() -> Path:
@@ -101,17 +96,11 @@ async def _find_or_compile(folder: Path, stem: str) -> Path:
 
 
 def guest_folder(cache_dir: Path) -> Path:
-    """Where the guest and its compiled form are kept, without what builds that were killed have left there. Raises
-    ConfigError if others can write there."""
+    """Where the guest and its compiled form are kept. Raises ConfigError if others can write there."""
     try:
-        folder = private_folder(cache_dir / "guest")
+        return folder_to_compile_in(cache_dir / "guest")
     except NotPrivate as error:
         raise ConfigError(str(error)) from None
-    for left in folder.glob("tmp*/"):
-        with suppress(FileNotFoundError):  # another server is faster
-            if left.stat().st_mtime < time.time() - LEFT_SECONDS:
-                shutil.rmtree(left, ignore_errors=True)
-    return folder
 
 
 def build_guest(folder: Path) -> bytes:

@@ -25,6 +25,7 @@ from pathlib import Path
 
 from pie_inference.options.cache_files import (
     NotPrivate,
+    folder_to_compile_in,
     private_folder,
     queued,
     read_own_file,
@@ -133,7 +134,7 @@ class ProgramStore:
             self.cache_dir = private_folder(cache_dir)
             self._shared = private_folder(self.cache_dir / "programs")
             self._folder = folder or self._shared
-            self.compiled = private_folder(self.cache_dir / "compiled")
+            self.compiled = folder_to_compile_in(self.cache_dir / "compiled")
         except NotPrivate as error:
             raise ConfigError(str(error)) from None
         if not os.access(self._shared, os.W_OK):

@@ -9,7 +9,7 @@ import platform
 from pathlib import Path
 
 from ..errors import KernelsUnavailable
-from ..options.cache_files import NotPrivate, find_sealed, private_folder
+from ..options.cache_files import NotPrivate, find_sealed, folder_to_compile_in
 from ..options.compiling import SUFFIX, CannotCompile, compile_library, find_compiler, fingerprint
 
 SOURCES = Path(__file__).parent
@@ -28,7 +28,7 @@ def build(cache_dir: Path, compilers: tuple[str, ...] = COMPILERS, max_isa: str 
     flags = (*FLAGS, *_flags_of_cpu(max_isa))
     try:
         compiler = find_compiler("C++", compilers)
-        folder = private_folder(cache_dir / "kernels")
+        folder = folder_to_compile_in(cache_dir / "kernels")
         stem = _fingerprint(compiler, flags)
         sources = sorted(SOURCES.glob("*.cpp"))
         return find_sealed(folder, stem, SUFFIX) or compile_library(compiler, flags, sources, folder, stem)

@@ -10,9 +10,11 @@ from __future__ import annotations
 import hashlib
 import logging
 import os
+import shutil
 import stat
 import sys
 import tempfile
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from io import BufferedReader
@@ -22,6 +24,8 @@ log = logging.getLogger("pie.cache")
 
 TURN_SECONDS = 0.05
 """How long to wait between two questions for one's turn."""
+LEFT_SECONDS = 3600.0
+"""The age at which a temporary folder is one that a killed process has left."""
 
 
 class NotPrivate(ValueError):
@@ -40,6 +44,16 @@ def private_folder(path: Path) -> Path:
             _check_parent(real, parent, parent.stat())
     except (OSError, RuntimeError) as error:  # RuntimeError: a loop of symlinks
         raise NotPrivate(f"the cache folder {path} cannot be used: {error}; choose another one: --cache-dir") from None
+    return real
+
+
+def folder_to_compile_in(path: Path) -> Path:
+    """As `private_folder`; temporary folders go which processes that were killed as they compiled there have left."""
+    real = private_folder(path)
+    for left in real.glob("tmp*/"):
+        with suppress(FileNotFoundError):  # another process is faster
+            if left.stat().st_mtime < time.time() - LEFT_SECONDS:
+                shutil.rmtree(left, ignore_errors=True)
     return real
 
 

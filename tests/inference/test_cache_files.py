@@ -8,6 +8,7 @@ import grp
 import hashlib
 import os
 import pwd
+import time
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -16,8 +17,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pie_inference.options.cache_files import (
+    LEFT_SECONDS,
     NotPrivate,
     find_sealed,
+    folder_to_compile_in,
     private_folder,
     queued,
     read_own_file,
@@ -199,3 +202,13 @@ def test_without_locks_it_is_everybodys_turn(tmp_path: Path, monkeypatch: pytest
     with queued(tmp_path) as first, queued(tmp_path) as second:
         assert first()
         assert second()
+
+
+def test_what_a_killed_compiler_has_left_goes_after_an_hour(tmp_path: Path) -> None:
+    folder = folder_to_compile_in(tmp_path)
+    for name, age in (("tmpold", 2 * LEFT_SECONDS), ("tmpnew", 0.0)):
+        (folder / name).mkdir()
+        (folder / name / "guest.wasm").touch()
+        os.utime(folder / name, (time.time() - age,) * 2)
+    (folder / "tmp").touch()
+    assert sorted(path.name for path in folder_to_compile_in(tmp_path).iterdir()) == ["tmp", "tmpnew"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from pie_inference.options.cache_files import NotPrivate, find_sealed, private_folder
+from pie_inference.options.cache_files import NotPrivate, find_sealed, folder_to_compile_in
 from pie_inference.options.compiling import SUFFIX, CannotCompile, compile_library, find_compiler, fingerprint
 
 SOURCES = Path(__file__).parent
@@ -18,7 +18,7 @@ def build(folder: Path, compilers: tuple[str, ...] = COMPILERS) -> Path:
     if sys.platform != "linux":
         raise CannotCompile(f"it is not made for {sys.platform}")
     try:
-        folder = private_folder(folder)
+        folder = folder_to_compile_in(folder)
     except NotPrivate as error:
         raise CannotCompile(str(error)) from error
     sources = sorted(SOURCES.glob("*.c"))

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
 import resource
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -205,16 +203,6 @@ def test_before_the_start_there_are_no_guests(guest_cache: Path) -> None:
     with pytest.raises(ConfigError, match="not started"):
         programs.instance("draws", "draws.py", Runs())
     programs.close()
-
-
-def test_what_a_killed_build_has_left_goes_after_an_hour(tmp_path: Path) -> None:
-    folder = python_guest.guest_folder(tmp_path)
-    for name, age in (("tmpold", 2 * python_guest.LEFT_SECONDS), ("tmpnew", 0.0)):
-        (folder / name).mkdir()
-        (folder / name / "guest.wasm").touch()
-        os.utime(folder / name, (time.time() - age,) * 2)
-    (folder / "tmp").touch()
-    assert sorted(path.name for path in python_guest.guest_folder(tmp_path).iterdir()) == ["tmp", "tmpnew"]
 
 
 def test_of_many_servers_that_start_at_once_one_compiles(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
