@@ -10,6 +10,7 @@ import asyncio
 import contextlib
 import gc
 import os
+import signal
 import sys
 from collections.abc import Generator, Iterator
 from importlib import import_module
@@ -49,6 +50,7 @@ def pytest_configure(config: pytest.Config) -> None:
     outlives them."""
     os.environ["XDG_CACHE_HOME"] = str(cache_folder(config).parent)
     gc.disable()  # until all tests are collected
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's job in the background ignores it
     os.environ["PIE_STATE"] = "none"  # what `pie serve` keeps would be the user's, and one server's at a time
     config.addinivalue_line("markers", "whole: only `make test-all` has time for it. Set by tests/helpers/tiers.py")
 

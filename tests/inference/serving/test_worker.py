@@ -109,7 +109,7 @@ Q_PROJ = "model.layers.1.self_attn.q_proj.weight"
         ),
         (change_config(rope_parameters={"rope_type": "spiral", "factor": 2.0}), r"'spiral' is not supported, only"),
         (change_config(rope_parameters={"rope_type": "linear"}), r"rope type 'linear' needs a 'factor' of"),
-        (change_config(hidden_act="gelu"), r"hidden_act 'gelu'"),
+        (change_config(hidden_act="spiral"), r"hidden_act 'spiral'"),
     ],
     ids=lambda value: value if isinstance(value, str) else "files",  # the same in every process that collects them
 )

@@ -168,6 +168,10 @@ impl Conversation {
         if generated.is_empty() {
             return Ok(Vec::new());
         }
-        Ok(vec![message("assistant", &sequence.model.detokenize(generated)?)])
+        let mut said = sequence.model.detokenize(generated)?;
+        if sequence.half == Some(sequence.tokens.len()) && said.ends_with('\u{fffd}') {
+            said.pop(); // half of a character
+        }
+        Ok(vec![message("assistant", &said)])
     }
 }

@@ -39,6 +39,7 @@ pub struct Generation<'a> {
     state: Option<State>,
     start: usize,
     left: usize,
+    completes: bool, // whether the last token has completed a text
     reason: Option<StopReason>,
 }
 
@@ -103,7 +104,7 @@ impl<'a> Generation<'a> {
             grammar: None,
             run_ahead: true,
         };
-        Generation { context, options, state: None, start: 0, left: 0, reason: None }
+        Generation { context, options, state: None, start: 0, left: 0, completes: true, reason: None }
     }
 
     /// How tokens are chosen; greedy unless it is told.
@@ -274,6 +275,10 @@ impl<'a> Generation<'a> {
         stops.sort_unstable();
         let queue = sequence.queue.number;
         let detokenizer = Handle(raw::tokenize::create_detokenizer(queue)?);
+        if sequence.half == Some(self.start) {
+            let before = &sequence.tokens[self.start.saturating_sub(CHARACTER - 1)..];
+            raw::tokenize::push_tokens(detokenizer.0, before)?; // they may have begun a character that is completed
+        }
         let guide = match &options.grammar {
             Some((kind, text)) if self.left > 0 => Some(Guide::open(queue, kind, text).await?),
             _ => None,
@@ -331,6 +336,7 @@ impl<'a> Generation<'a> {
             }
             self.context.sequence.tokens.push(*token);
             self.left -= 1;
+            self.completes = !text.is_empty();
             let mut is_cut = false;
             match &mut state.filter {
                 Some(filter) => {
@@ -382,6 +388,9 @@ impl<'a> Generation<'a> {
                     sequence.append(&tokens);
                 }
             }
+        }
+        if !self.completes {
+            sequence.half = Some(sequence.tokens.len());
         }
         sequence.let_go_drafted()?;
         Ok(rest)

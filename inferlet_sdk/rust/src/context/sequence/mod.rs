@@ -35,6 +35,7 @@ pub(crate) struct Sequence {
     pub computed: usize,
     pub ends: Vec<usize>, // of the first parts of its prompt, in tokens; others may go on from there
     pub output_of: usize,
+    pub half: Option<usize>, // so many tokens there were when a generation ended, maybe within a character
     pub pages: Pages,
     gaps: Vec<(usize, usize)>, // first tokens of what was dropped, and by how many positions those behind moved up
     output: Option<Rc<Held>>,
@@ -53,6 +54,7 @@ impl Sequence {
             computed: 0,
             ends: Vec::new(),
             output_of: 0,
+            half: None,
             pages: Pages::new(model.clone()),
             gaps: Vec::new(),
             output: None,
@@ -104,6 +106,7 @@ impl Sequence {
             computed: self.computed,
             ends: self.ends.clone(),
             output_of: self.output_of,
+            half: self.half,
             pages: self.pages.fork(self.computed),
             gaps: self.gaps.clone(),
             output: self.output.clone(),
