@@ -18,7 +18,7 @@ from pie_control.ids import Owner
 from pie_control.record import Record
 from pie_control.resources.address_space import AddressSpace
 from pie_control.resources.holdings import Freed, Holdings, Reference
-from pie_control.resources.kinds import Resource
+from pie_control.resources.kinds import RESOURCES, Resource
 from pie_control.resources.memory import Memory
 from pie_control.resources.pool import Pool
 from pie_control.resources.ranges import EVERYTHING, Range
@@ -61,6 +61,7 @@ class Command(Record, frozen=True, eq=False):
     lasts: ClassVar[bool] = False  # it is not done when it was dispatched: nobody knows how many waves it will take
     gives_token: ClassVar[bool] = False  # its future is a token that later commands may name
     is_answered: ClassVar[bool] = True  # the control layer answers it
+    touches: ClassVar[Sequence[Resource]] = RESOURCES  # kinds of memory of which it may need some
 
     owner: Owner
     queue: int

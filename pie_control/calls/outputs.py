@@ -57,6 +57,8 @@ def note_reading(space: AddressSpace, queue: int, embeds: Sequence[Range]) -> tu
 class RowsCommand(WorkerCommand, frozen=True):
     """One that reads output embeds."""
 
+    touches = (EMBEDS,)
+
     outputs: Sequence[Range]
 
     def fits(self, model: ModelDescription) -> bool:

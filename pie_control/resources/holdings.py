@@ -9,14 +9,14 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from heapq import heappop, heappush
 from itertools import chain
-from typing import Any, NamedTuple, Protocol
+from typing import Any, ClassVar, NamedTuple, Protocol
 
 from pie_control.errors import CallError
 from pie_control.ids import Owner
 from pie_control.record import Record
 from pie_control.tenants.tenant import DEFAULT_STANDING, Standing
 
-from .kinds import EMBEDS, PAGES, STATES, Resource
+from .kinds import PAGES, STATES, Resource
 from .ranges import Range, overlap, total_length
 
 UNBOUND = -1
@@ -132,6 +132,9 @@ class Forgotten(Record, frozen=True):
 
 class Using(Protocol):
     """A command that uses memory (pie_control.calls.kind.Command)."""
+
+    touches: ClassVar[Sequence[Resource]]
+    """The kinds of memory of which it may need some."""
 
     def needs(self, resource: Resource, page_size: int) -> Sequence[Range]:
         """Addresses of this kind of memory that have to be bound before it can go."""
@@ -299,8 +302,12 @@ class Holdings:
 
     def has(self, command: Using, page_size: int) -> bool:
         """Whether all is bound that a command needs."""
-        parts = (self.pages, PAGES), (self.embeds, EMBEDS), (self.states, STATES)
-        return all(binding.has(command.needs(resource, page_size)) for binding, resource in parts)
+        for resource in command.touches:
+            physical: array[int] = getattr(self, resource.key).physical  # in line: all commands come by here
+            for first, last in command.needs(resource, page_size):
+                if last > len(physical) or UNBOUND in physical[first:last]:
+                    return False
+        return True
 
     def take_bound(self) -> tuple[tuple[int, int], ...]:
         """How much memory each command has that could have less; told once."""

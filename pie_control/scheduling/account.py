@@ -288,12 +288,12 @@ class Account(Share[CommandQueue]):
         return True
 
     def command_arrived(self, command: Command) -> None:
-        """Notes the future of a command, and the tokens that it names. Raises the error of such a token that failed, as
-        the inferlet could not know that yet, and ValueError for numbers that cannot be."""
+        """Notes its future, and tokens that it names. Raises the error of one that failed, ValueError for bad ones."""
         self._numbered(command.seq)
         tokens, future = self.holdings.tokens, command.future
         if future is not None:
-            if any(future in used for used in (self.futures, self.runs, self.cancelled, self.holdings.lent, tokens)):
+            is_known = future in self.futures or future in self.runs or future in self.cancelled
+            if is_known or future in tokens or future in self.holdings.lent:
                 raise ValueError(f"future {future} is there already")
             (self.runs if command.lasts else self.futures).add(future)
             if command.gives_token:

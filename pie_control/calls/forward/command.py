@@ -48,5 +48,6 @@ class PassCommand(LongCommand, frozen=True):
 
     def needs(self, resource: Resource, page_size: int) -> Sequence[Range]:
         if resource is STATES:  # those that a draft leaves behind its rows may have no memory
-            return [(address, address + 1) for address in self.context.states or () if address != NO_STATE]
+            states = self.context.states
+            return () if states is None else [(one, one + 1) for one in states if one != NO_STATE]
         return self.uses(resource, page_size)

@@ -41,6 +41,7 @@ class SampleCommand(WorkerCommand, frozen=True):
     """`recent`: tokens that penalties count; `allowed`: bits of the tokens that may come, lowest bit first."""
 
     gives_token = True
+    touches = (EMBEDS,)
 
     embed: Int32
     params: SamplingParams

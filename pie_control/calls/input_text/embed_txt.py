@@ -25,6 +25,8 @@ from ..tokens import resolve
 class EmbedCommand(WorkerCommand, frozen=True):
     """Tokens with 0 where a reference stands, and the embeds that they fill."""
 
+    touches = (EMBEDS,)
+
     tokens: Sequence[Int32]
     embeds: Sequence[Range]
 
