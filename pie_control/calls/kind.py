@@ -97,7 +97,7 @@ class WorkerCommand(Command, frozen=True):
 
     def names(self, tokens: Sequence[int]) -> bool:
         """Whether references stand in this list."""
-        return all(0 <= place < len(tokens) for place, _ in self.references)
+        return not self.references or all(0 <= place < len(tokens) for place, _ in self.references)
 
 
 class LongCommand(WorkerCommand, frozen=True):

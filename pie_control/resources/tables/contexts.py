@@ -57,8 +57,9 @@ class Context(Record, frozen=True, tag=None):
     def fits(self) -> bool:
         """Whether its parts fit together."""
         counted = are_sound(self.intervals) and self.tokens == total_length(self.intervals)
-        states = min((*(self.states or ()), *self.left), default=0) >= NO_STATE
-        return counted and states and (self.mask is None or self.mask.fits)
+        if self.states or self.left:
+            counted = counted and min((*(self.states or ()), *self.left)) >= NO_STATE
+        return counted and (self.mask is None or self.mask.fits)
 
 
 def pages_of(slots: Sequence[Range], page_size: int) -> Sequence[Range]:
