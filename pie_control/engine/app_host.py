@@ -39,7 +39,7 @@ MOST_UNREAD = 64
 runs at their end."""
 
 MOST_UNREAD_RUNS = 1024
-"""Of an inferlet."""
+"""Runs of an inferlet of which it is noted that nobody reads them."""
 
 NO_REPORT = Report(0, 0.0, 0, 0, 0)
 REPORT, GREETING, QUESTION = 0, 1, 2

@@ -27,8 +27,8 @@ class RemotePrograms:
         self._tell(Provide(program, text, code))
 
     async def load(self, program: str, path: Path) -> None:
-        """As `provide`, of the code in a sealed file. Raises BadProgram if it cannot be read, Overloaded if the host
-        ends."""
+        """Provides a program by the code in a sealed file. Raises BadProgram if it cannot be read, Overloaded if
+        the host ends."""
         await self._ask(lambda request: LoadCode(request, program, str(path)))
 
     async def link(self, program: str, path: Path) -> None:

@@ -24,8 +24,8 @@ class ProgramHost(Protocol):
         """From now on a Python program can be launched there, by its hash. Raises Overloaded if the host has ended."""
 
     async def load(self, program: str, path: Path) -> None:
-        """As `provide`, of the code in a sealed file. Raises BadProgram if it cannot be read, Overloaded if the host
-        ends."""
+        """Provides a program by the code in a sealed file. Raises BadProgram if it cannot be read, Overloaded if
+        the host ends."""
 
     async def link(self, program: str, path: Path) -> None:
         """Checks a component, in a sealed file of compiled code, and links it: from then on it can be launched there.

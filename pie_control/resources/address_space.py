@@ -40,7 +40,7 @@ REMEMBERED_TOKENS = 4096
 FORGOTTEN_AT_ONCE = 256
 """How many more there may be, so that they are forgotten together."""
 DRAINING = 4
-"""As many destroyed queues may still have commands, for each one that there may be."""
+"""Destroyed queues that may still have commands, for each queue that an inferlet may have."""
 NO_ADAPTERS: Mapping[str, int] = MappingProxyType({})
 
 

@@ -15,7 +15,7 @@ from pie_control.ids import Owner
 from .pool import Pool
 
 Rank = tuple[int, float, Owner, int]
-"""As of a request for memory: class, age, inferlet, number of the command."""
+"""A rank as requests for memory have it: class, age, inferlet, number of the command."""
 
 
 class TileSlots:

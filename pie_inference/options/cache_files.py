@@ -48,7 +48,8 @@ def private_folder(path: Path) -> Path:
 
 
 def folder_to_compile_in(path: Path) -> Path:
-    """As `private_folder`; temporary folders go which processes that were killed as they compiled there have left."""
+    """Makes a private folder, and removes from it the temporary folders of processes that were killed as they compiled
+    there."""
     real = private_folder(path)
     for left in real.glob("tmp*/"):
         with suppress(FileNotFoundError):  # another process is faster

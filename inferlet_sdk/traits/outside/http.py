@@ -332,7 +332,7 @@ def _with_params(url: str, params: Mapping[str, Any] | None) -> str:
 
 
 def _encoded(values: Mapping[str, Any], name: str) -> str:
-    """As URLs and forms have it: a list gives its name several times."""
+    """The values as URLs and forms have them: a list gives its name several times."""
     try:
         return urlencode(values, doseq=True)
     except UnicodeEncodeError as error:

@@ -23,9 +23,9 @@ connection."""
 CHUNK_BYTES = 64 << 10
 """A chunk ends with the event that reaches this size."""
 KEPT_BYTES = 128 << 10
-"""Of what was sent of an inferlet last, for a client that has lost its connection."""
+"""Bytes of the last events of an inferlet that are kept, for a client that has lost its connection."""
 MOST_DIGITS = 15
-"""Of the number of an event."""
+"""Digits that the number of an event has at most."""
 COMMENT = b": nothing new\n\n"
 
 End = Callable[[], object]

@@ -1,4 +1,4 @@
-//! As `distributions` of scale.py. A program in Rust has no clock: it starts `wait_ms` milliseconds after the message.
+//! As `distributions` of scale.py. It starts `wait_ms` milliseconds after the message.
 
 use std::time::Duration;
 
