@@ -81,7 +81,11 @@ class Adapters:
     async def _load(self, message: LoadAdapter, shown: str) -> int:
         """The bytes that it takes on a worker."""
         serving = [replica for replica in self._replicas if replica.life.serves]
-        answers = await asyncio.gather(*(one.load_adapter(message) for one in serving), return_exceptions=True)
+        try:
+            answers = await asyncio.gather(*(one.load_adapter(message) for one in serving), return_exceptions=True)
+        except asyncio.CancelledError:  # nobody will name it, and a worker may have it
+            self._drop(message.number)
+            raise
         lost = [answer for answer in answers if isinstance(answer, BaseException)]
         told = [answer for answer in answers if not isinstance(answer, BaseException)]
         refused = next((answer.error for answer in told if answer.error is not None), None)

@@ -102,6 +102,20 @@ def test_what_one_worker_cannot_load_is_on_none(tmp_path: Path) -> None:
     play(tmp_path, body)
 
 
+def test_one_whose_load_is_cancelled_stays_on_no_worker(tmp_path: Path) -> None:
+    async def body(scene: Scene) -> None:
+        scene.clients[1].may_load.clear()
+        loading = asyncio.ensure_future(scene.load("poet"))
+        while not scene.clients[0].told:
+            await asyncio.sleep(0)
+        loading.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await loading
+        assert scene.told() == [[("load", 0), ("drop", 0)], [("drop", 0)]]
+
+    play(tmp_path, body)
+
+
 def test_names_are_checked(tmp_path: Path) -> None:
     async def body(scene: Scene) -> None:
         for name in ("", "a/b", "x" * 65, "a b", "<|x|>"):
