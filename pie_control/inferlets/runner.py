@@ -183,8 +183,9 @@ class Runner:
         """Drops what is stored for an inferlet that waits, or has ended."""
         self._preempted.pop(inferlet.number, None)
         self._computed.pop(inferlet.number, None)
-        if self._paused and (held := self._paused.get(_payer(inferlet))):
-            held.pop(inferlet, None)
+        if self._paused and inferlet in (held := self._paused.get(_payer(inferlet), {})):
+            del held[inferlet]
+            self._queued.discard(inferlet.number)
 
     def statistics(self) -> RunnerStatistics:
         return RunnerStatistics(self.turns, self._preemptions, self._guest_seconds, self.memory.resident)

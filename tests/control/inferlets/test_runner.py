@@ -102,6 +102,7 @@ def test_whose_payer_is_paused_has_no_turn_until_it_goes_on() -> None:
         scene.runner.ready(endless)  # more comes for it, and one ends
         ends.status = Status.TERMINATED
         scene.runner.forget(ends)
+        assert not scene.runner.can_run(ends)
         scene.runner.resume(alice)
         scene.runner.resume(alice)
         for _ in range(9):
