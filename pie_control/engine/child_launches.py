@@ -12,6 +12,7 @@ from ..errors import (
     Exhausted,
     HostUnavailable,
     InvalidArgument,
+    InvalidState,
     NotFound,
     Overloaded,
     UnknownName,
@@ -53,7 +54,7 @@ class ChildLaunches:
             if not host.load().has_room:
                 raise Overloaded("the inferlets of this host hold as much memory as they may together: try again later")
             entry = self._registry.new(program, self._hosts.post, self._hosts.tell_room, parent.standing)
-        except (ClientError, HostUnavailable, OSError) as error:
+        except Exception as error:  # whatever it is, the parent waits for an answer
             host.post(NotLaunched(message.parent, message.child, _as_call_error(error)))
             return
         entry.parent = parent.id
@@ -70,4 +71,7 @@ def _as_call_error(error: Exception) -> CallError:
         case OSError():
             log.error("a child could not be launched: %s", error)
             return Exhausted("the server cannot read the program now: try again later")
-    return InvalidArgument(str(error))
+        case ClientError():
+            return InvalidArgument(str(error))
+    log.error("a child could not be launched", exc_info=error)
+    return InvalidState(f"the child could not be launched ({error!r}): this is a defect of the server")

@@ -11,7 +11,16 @@ import pytest
 
 from pie_control.application.messages import Finished, Launch, LaunchChild, NotLaunched, Report
 from pie_control.engine.child_launches import ChildLaunches
-from pie_control.errors import BadProgram, CallError, Exhausted, InvalidArgument, NotFound, Overloaded, UnknownName
+from pie_control.errors import (
+    BadProgram,
+    CallError,
+    Exhausted,
+    InvalidArgument,
+    InvalidState,
+    NotFound,
+    Overloaded,
+    UnknownName,
+)
 from pie_control.inferlets.events import Ended
 from pie_control.programs.program_host import ProgramHost
 from pie_control.programs.store import Program
@@ -78,6 +87,10 @@ def test_a_child_goes_to_the_host_of_its_parent_in_its_standing(tmp_path: Path) 
         (BadProgram("bad"), InvalidArgument("bad")),
         (Overloaded("full"), Exhausted("full")),
         (OSError("no descriptors"), Exhausted("the server cannot read the program now: try again later")),
+        (
+            KeyError("bug"),
+            InvalidState("the child could not be launched (KeyError('bug')): this is a defect of the server"),
+        ),
     ],
 )
 def test_why_not_is_told_to_the_parent(tmp_path: Path, error: Exception, expected: CallError) -> None:
