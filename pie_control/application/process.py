@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import NoReturn, Protocol
 
 from pie_inference.options import lifetime
-from pie_inference.protocol.frames import MOST_ANNOUNCED
 
 from ..garbage import collect_at_leisure
 from ..processes.stream import FrameStream
@@ -53,7 +52,6 @@ class ControlEnd:
             self._control_ended,
             answers=True,
             on_pause=self._pause,
-            most_bytes=MOST_ANNOUNCED,  # all that a turn says to a thousand inferlets comes at once
         )
 
     @property

@@ -13,6 +13,8 @@ import os
 import socket
 from collections.abc import Callable, Sequence
 
+from pie_inference.protocol.frames import MOST_UNTRUSTED
+
 from ..errors import HostUnavailable
 from ..host_memory import resident_memory
 from ..processes.process import ChildProcess
@@ -83,7 +85,7 @@ class ProcessLink:
 
     def _launch(self) -> None:
         ours, theirs = socket.socketpair()
-        self._stream = FrameStream(ours, self._take, self._stream_ended, answers=False)
+        self._stream = FrameStream(ours, self._take, self._stream_ended, answers=False, most_bytes=MOST_UNTRUSTED)
         with theirs:
             fd = theirs.fileno()
             arguments = [str(fd), self._host]

@@ -17,10 +17,10 @@ DESCRIPTOR = "fd:"
 """With the number of a socket that a worker inherits: the address of a control process on the same machine."""
 READ_BYTES = 1 << 18
 """What is read at a time."""
-MOST_BYTES = 1 << 28
-"""Most bytes of a frame; the largest ones have the tokenizers of models."""
-MOST_ANNOUNCED = (1 << 32) - 1
-"""Most bytes that a frame can announce: the bound of a reader that trusts its peer."""
+MOST_BYTES = (1 << 32) - 1
+"""Most bytes that a frame can announce: all that a turn says to a thousand inferlets, or to a worker, comes at once."""
+MOST_UNTRUSTED = 1 << 28
+"""Most bytes of a frame of a peer that may lie."""
 
 
 class FrameTooLong(ProtocolError):

@@ -20,7 +20,7 @@ from pie_control.application import process_link
 from pie_control.application.messages import FromHost, Post, Said
 from pie_control.application.process_link import ProcessLink
 from pie_control.errors import HostUnavailable
-from pie_inference.protocol.frames import MOST_BYTES
+from pie_inference.protocol.frames import MOST_UNTRUSTED
 from tests.helpers.guard import HANG_SECONDS
 from tests.helpers.small_host import REFUSING_HOST, SILENT_MODULE, SMALL_HOST, WELCOME
 from tests.helpers.tiers import WHOLE
@@ -125,7 +125,7 @@ async def test_frames_larger_than_any_buffer_arrive() -> None:
 async def test_all_that_a_turn_says_arrives_however_much_it_is() -> None:
     """A host trusts control; it takes frames that control would not take of it."""
     async with serving() as heard:
-        heard.link.send([Post(1, "much", {"blob": bytes(MOST_BYTES)})])
+        heard.link.send([Post(1, "much", {"blob": bytes(MOST_UNTRUSTED)})])
         await heard.until(texts=1)
         assert heard.texts == ["much"]
         assert heard.losses == []

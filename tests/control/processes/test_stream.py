@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pie_control.processes.stream import FrameStream
-from pie_inference.protocol.frames import LENGTH, MOST_BYTES
+from pie_inference.protocol.frames import LENGTH, MOST_UNTRUSTED
 from tests.helpers.guard import HANG_SECONDS
 
 
@@ -26,7 +26,7 @@ class Peer:
         self.frames: list[bytes] = []
         self.ends: list[str | None] = []
         self.on_frame = on_frame or (lambda frame: None)
-        self.stream = FrameStream(ours, self._take, self.ends.append, answers=answers)
+        self.stream = FrameStream(ours, self._take, self.ends.append, answers=answers, most_bytes=MOST_UNTRUSTED)
 
     def _take(self, frame: memoryview) -> None:
         self.frames.append(bytes(frame))
@@ -107,13 +107,13 @@ def test_a_frame_that_fails_costs_no_other() -> None:
 def test_what_announces_too_much_is_no_frame(cut: int) -> None:
     async def check() -> None:
         with Peer() as peer:
-            data = LENGTH.pack(MOST_BYTES + 1)
+            data = LENGTH.pack(MOST_UNTRUSTED + 1)
             peer.socket.send(data[:cut])
             peer.stream.read()
             with suppress(BrokenPipeError):  # it may be known already
                 peer.socket.send(data[cut:] + b"more")
             peer.stream.read()
-            assert peer.ends == [f"a frame of {MOST_BYTES + 1} bytes, more than {MOST_BYTES}"]
+            assert peer.ends == [f"a frame of {MOST_UNTRUSTED + 1} bytes, more than {MOST_UNTRUSTED}"]
             assert peer.frames == []
 
     asyncio.run(check())

@@ -22,7 +22,7 @@ from pie_inference.protocol import (
     decode_from_worker,
     encode,
 )
-from pie_inference.protocol.frames import LENGTH, MOST_BYTES, FrameReader, FrameTooLong, pack, unpack
+from pie_inference.protocol.frames import LENGTH, MOST_BYTES, MOST_UNTRUSTED, FrameReader, FrameTooLong, pack, unpack
 from pie_inference.serving.local import LocalTransport
 from testing.worker_batches import ints, sample_batch
 
@@ -78,13 +78,27 @@ def test_a_frame_without_what_it_announces_is_no_message(frame: bytes) -> None:
         unpack(memoryview(frame))
 
 
+class Long(bytes):
+    """As long as no frame can be."""
+
+    def __len__(self) -> int:
+        return MOST_BYTES
+
+
 def test_messages_are_bounded() -> None:
-    reader = FrameReader()
-    reader.feed(LENGTH.pack(MOST_BYTES + 1))
-    with pytest.raises(FrameTooLong, match=f"a frame of {MOST_BYTES + 1} bytes"):
+    reader = FrameReader(MOST_UNTRUSTED)
+    reader.feed(LENGTH.pack(MOST_UNTRUSTED + 1))
+    with pytest.raises(FrameTooLong, match=f"a frame of {MOST_UNTRUSTED + 1} bytes"):
         reader.next()
     with pytest.raises(FrameTooLong, match="a message of"):
-        pack([b"", bytes(MOST_BYTES)])
+        pack([b"", Long()])
+
+
+def test_a_wave_reaches_the_worker_however_much_it_is() -> None:
+    with pair() as (transport, control):
+        parts = pack([b"", bytes(MOST_UNTRUSTED)])
+        control.sendall(parts[0])
+        assert transport.receive_nowait() is None, "it waits for the rest"
 
 
 def test_waves_come_in_order_and_the_end_of_control_ends_the_worker() -> None:
