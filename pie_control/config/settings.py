@@ -117,7 +117,9 @@ class ServerConfig:
         "$XDG_STATE_HOME/pie or ~/.local/state/pie",
     )
     state_days: float = _setting(30.0, "days for which it keeps inferlets that have ended", least=0)
-    state_bytes: int = _setting(1024 * MIB, "their results, errors and logs there, in bytes; the oldest go first")
+    state_bytes: int = _setting(
+        1024 * MIB, "their results, errors and logs there, in bytes; the oldest of the tenants with most go first"
+    )
     response_days: float = _setting(30.0, "days for which stored responses are kept that are not used", least=0)
     response_bytes: int = _setting(
         64 * MIB,

@@ -33,26 +33,27 @@ class Backlog:
 
     def __init__(self) -> None:
         self.writes: deque[Write] = deque()
-        self._bytes = 0
+        self.bytes = 0
 
     def add(self, writes: Sequence[Write]) -> None:
         """Adds what comes next."""
         self.writes += writes
-        self._bytes += sum(map(_size, writes))
+        self.bytes += size_of(writes)
 
     def bound(self) -> None:
         """Drops the oldest beyond what may be kept."""
-        while len(self.writes) > MOST_KEPT or self._bytes > MOST_KEPT_BYTES:
-            self._bytes -= _size(self.writes.popleft())
+        while len(self.writes) > MOST_KEPT or self.bytes > MOST_KEPT_BYTES:
+            self.bytes -= size_of([self.writes.popleft()])
 
     def clear(self) -> None:
         """All are committed."""
         self.writes.clear()
-        self._bytes = 0
+        self.bytes = 0
 
 
-def _size(write: Write) -> int:
-    return sum(len(value) for value in write[1] if isinstance(value, (str, bytes)))
+def size_of(writes: Iterable[Write]) -> int:
+    """The texts and bytes that are written."""
+    return sum(len(value) for _, values in writes for value in values if isinstance(value, (str, bytes)))
 
 
 def commit(database: sqlite3.Connection, writes: Sequence[Write], number: int) -> None:

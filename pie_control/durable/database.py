@@ -105,6 +105,12 @@ MIGRATIONS = (
     """
     CREATE TABLE tenants (name TEXT PRIMARY KEY) STRICT, WITHOUT ROWID;
     """,
+    """
+    DROP INDEX inferlets_by_size;
+    CREATE INDEX inferlets_by_size ON inferlets (tenant, number DESC, size, ended) WHERE ended IS NOT NULL;
+    CREATE TRIGGER inferlet_goes AFTER DELETE ON inferlets
+    BEGIN DELETE FROM lines WHERE number = old.number; END;
+    """,
 )
 """What makes each version of the schema of the one before. `PRAGMA user_version` counts those that a file has had. A
 statement ends with its line."""

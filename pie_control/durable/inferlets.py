@@ -25,6 +25,23 @@ NUMBERS = 1000
 WAIT_SECONDS = 2.0
 """The longest that a start waits for what was lost to be written: a disk may be full."""
 LOST = "the server ended before it"
+FORGET = """
+WITH kept AS (
+    SELECT number, tenant, size, ended, sum(size) OVER (PARTITION BY tenant ORDER BY number DESC) AS newer
+    FROM inferlets WHERE ended IS NOT NULL
+), sums AS (
+    SELECT tenant, sum(size) AS total FROM inferlets WHERE ended IS NOT NULL GROUP BY tenant
+), shares AS (
+    SELECT (?2 - (sum(total) OVER least - total)) / (count(*) OVER () - row_number() OVER least + 1) AS share
+    FROM sums WINDOW least AS (ORDER BY total, tenant)
+)
+DELETE FROM inferlets WHERE number IN (
+    SELECT number FROM kept WHERE ended < ?1 OR newer > (SELECT max(share) FROM shares)
+)
+"""
+"""Deletes what ended before a time, and the oldest of those tenants that have more than their share of so many bytes.
+Shares are equal, but what a tenant leaves of its own goes to the others: so the largest `share` counts that is left for
+each, if those who have least take theirs first."""
 
 
 @dataclass(frozen=True)
@@ -193,12 +210,7 @@ def _set_counter(value: int) -> Write:
     return "INSERT OR REPLACE INTO counters VALUES ('inferlets', ?)", (value,)
 
 
-def writes_that_forget(days: float, most_bytes: int) -> list[Write]:
-    """Deletes what ended more than `days` ago, and the oldest beyond `most_bytes` of results, errors and logs."""
-    too_much = (
-        "SELECT coalesce(max(number), 0) FROM (SELECT number, sum(size) OVER (ORDER BY number DESC) AS total "
-        "FROM inferlets WHERE ended IS NOT NULL) WHERE total > ?"
-    )
-    gone = f"SELECT number FROM inferlets WHERE ended IS NOT NULL AND (ended < ? OR number <= ({too_much}))"
-    values = (time.time() - days * 86400, most_bytes)
-    return [(f"DELETE FROM {table} WHERE number IN ({gone})", values) for table in ("lines", "inferlets")]
+def write_that_forgets(days: float, most_bytes: int) -> Write:
+    """Deletes what ended more than `days` ago, and the oldest beyond `most_bytes` of results, errors and logs, of the
+    tenants of whom most is kept."""
+    return FORGET, (time.time() - days * 86400, most_bytes)

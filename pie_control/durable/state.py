@@ -12,9 +12,10 @@ from .accounts.audit import AuditRecord, AuditWrites, list_audit
 from .accounts.programs import ProgramRecords
 from .accounts.summary import BOUNDS
 from .accounts.usage import UsageRecords, write_that_forgets
-from .commits import Write
+from .commits import Write, size_of
 from .database import FILE, hold, is_held, open_database, own_folder, unusable
-from .inferlets import InferletRecords, LineBuffer, writes_that_forget
+from .inferlets import InferletRecords, LineBuffer
+from .inferlets import write_that_forgets as forgets_inferlets
 from .journal import NAME as JOURNAL
 from .journal import Journal
 from .keys import Keys
@@ -28,6 +29,8 @@ MOST = 2**62
 """The largest number in a table, as good as no bound."""
 FORGET_SECONDS = 3600.0
 """Between two looks for what is too old or too much."""
+FORGET_PART = 16
+"""There is a look, too, when so large a part of the bytes that may be kept has come."""
 
 
 class State:
@@ -41,6 +44,7 @@ class State:
         self._keep = days, most_bytes
         self._response_days = responses[0]
         self._next_look = 0.0
+        self._since_look = 0  # bytes
         self._lines = LineBuffer()
         self.audit = AuditTrail(lambda: self._writer.stir())
         self._audit_writes = AuditWrites()
@@ -72,13 +76,14 @@ class State:
             before, self._lock = self._lock, hold(self.folder)
             before.close()
 
-    def _collect(self) -> list[Write]:
+    def _collect(self, waiting: int) -> list[Write]:
         lines = [*self._lines.collect(), *self._audit_writes.of(self.audit.take())]
-        if time.monotonic() < self._next_look:
+        self._since_look += waiting + size_of(lines)
+        if time.monotonic() < self._next_look and self._since_look < self._keep[1] // FORGET_PART:
             return lines
-        self._next_look = time.monotonic() + FORGET_SECONDS
+        self._next_look, self._since_look = time.monotonic() + FORGET_SECONDS, 0
         forgets = write_that_forgets(time.time()), forgets_responses(self._response_days)
-        return [*lines, *writes_that_forget(*self._keep), *forgets]
+        return [*lines, forgets_inferlets(*self._keep), *forgets]
 
     def tell_tenants(self, names: Iterable[str]) -> None:
         """Keeps whom the server serves from now on: who makes keys may see whether there is such a tenant."""

@@ -40,12 +40,13 @@ class Writer:
         database: sqlite3.Connection,
         path: Path,
         journal: Journal,
-        collect: Callable[[], list[Write]],
+        collect: Callable[[int], list[Write]],
         prepare: Callable[[], None],
     ) -> None:
         """Takes over the connection and the journal, whose records are committed first if a process before had no time
-        for that. `collect` is called on the thread before each commit, for what is written with it; `prepare` before
-        a file that was removed is written anew: there has to be a folder. Raises sqlite3.Error, OSError."""
+        for that. `collect` is called on the thread before each commit, with the bytes that it has, for what is written
+        with it; `prepare` before a file that was removed is written anew: there has to be a folder. Raises
+        sqlite3.Error, OSError."""
         self._database = database
         self._path = path
         self._identity = _identity(path)
@@ -126,7 +127,7 @@ class Writer:
             more, after, number, closing = self._wait()
             backlog.add(more)
             if closing or time.monotonic() >= self._next_try:
-                backlog.add(self._collect())
+                backlog.add(self._collect(backlog.bytes))
                 self._try_to_commit(backlog, number)
             backlog.bound()
             for then in after:
