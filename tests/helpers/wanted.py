@@ -17,8 +17,8 @@ from pie_control.calls.embedding.get_embedding import Vector
 from pie_control.calls.fused.sample import ScoredToken
 from pie_control.calls.fused.verify import Verified
 from pie_control.calls.introspective_forward.forward_with_scores import AttentionScores
+from pie_control.calls.output_text.get_logprobs import Logprobs
 from pie_control.calls.output_text.get_next_dist import Dists
-from pie_control.calls.output_text.listed import Logprobs
 from pie_control.calls.values import Token
 
 Floats = NDArray[np.float64]

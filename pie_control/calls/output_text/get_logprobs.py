@@ -3,6 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
+from itertools import pairwise
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
 
 from pie_control.errors import InvalidArgument
 from pie_control.record import Int32
@@ -15,7 +20,12 @@ from ..arrays import as_int32
 from ..kind import Stage, WaveContext, define
 from ..outputs import RowsBatch, RowsCommand, check_outputs, note_reading
 from ..tokens import MOST_LISTED, MOST_OF_CONTEXT, check_vocabulary
-from .listed import Listed, Logprobs
+
+
+class Logprobs(NamedTuple):
+    """What the future gives."""
+
+    logprobs: NDArray[np.float32]  # one for each token asked for
 
 
 class LogprobsCommand(RowsCommand, frozen=True):
@@ -47,27 +57,31 @@ def issue(space: AddressSpace, queue: int, embeds: Sequence[int], tokens: Sequen
 class LogprobsBatch(RowsBatch[LogprobsCommand]):
     def __init__(self, context: WaveContext) -> None:
         super().__init__(context)
-        self._listed = Listed()
+        self._tokens: list[int] = []
+        self._ends = [0]
 
     def try_add(self, queue: Hashable, command: LogprobsCommand, holdings: Holdings, done: int) -> int:
-        if not self._listed.has_room(command.tokens) or super().try_add(queue, command, holdings, done) == done:
+        if self._tokens and len(self._tokens) + len(command.tokens) > MOST_LISTED:
             return done
-        self._listed.add(command.tokens)
+        if super().try_add(queue, command, holdings, done) == done:
+            return done
+        self._tokens += command.tokens
+        self._ends.append(len(self._tokens))
         return 1
 
     def build(self) -> GetLogprobs:
         return GetLogprobs(
             embeds=as_int32(self._embeds),
-            indptr=self._listed.ends(),
-            tokens=self._listed.tokens(),
+            indptr=as_int32(self._ends),
+            tokens=as_int32(self._tokens),
             embed_indptr=self.ends_if_several(),
         )
 
     def values(self, result: Result) -> Sequence[Logprobs]:
-        told = self._listed.split(result.logprobs) if isinstance(result, GetLogprobsResult) else None
-        if told is None:
+        if not isinstance(result, GetLogprobsResult) or len(result.logprobs) != len(self._tokens):
             raise self.misfit(result)
-        return told
+        told = result.logprobs.astype(np.float32, copy=False)  # a view keeps the whole wave's
+        return [Logprobs(told[begin:end].copy()) for begin, end in pairwise(self._ends)]
 
 
 def _result_bytes(embeds: Sequence[int], tokens: Sequence[int]) -> int:

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from pie_control.calls.output_text import listed
+from pie_control.calls.output_text import get_logprobs
+from pie_control.calls.output_text.get_logprobs import Logprobs
 from pie_control.calls.output_text.get_next_dist import Dists
-from pie_control.calls.output_text.listed import Logprobs
 from pie_control.errors import CallError, InvalidArgument, InvalidState, NotFound
 from pie_inference.protocol import GetLogprobs, GetNextDist
 from tests.helpers.refusals import HOLDS_AN_INPUT, NO_QUEUE, OTHER_QUEUE, Q, Refusal, check_refused, prepare, refusal
@@ -58,7 +58,7 @@ def test_an_output_that_another_queue_writes_is_waited_for() -> None:
 
 
 def test_a_wave_scores_a_bounded_number_of_tokens_and_the_next_one_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(listed, "MOST_LISTED", 10)
+    monkeypatch.setattr(get_logprobs, "MOST_LISTED", 10)
     world = World()
     inferlet = world.open(8, 8)
     inferlet.embed(0)

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from pie_control.calls.fused.verify import Verified
+from pie_control.calls.output_text.get_logprobs import Logprobs
 from pie_control.calls.output_text.get_next_dist import Dists
-from pie_control.calls.output_text.listed import Logprobs
 from pie_control.calls.values import Completion, Done
 from pie_control.errors import Exhausted, NotFound, WorkerError
 from pie_control.resources import address_space
