@@ -6,11 +6,11 @@ import asyncio
 import logging
 import time
 from collections import deque
-from collections.abc import Awaitable, Callable, Container, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import chain
-from math import inf, isfinite
+from math import inf
 
 import msgspec
 
@@ -19,10 +19,9 @@ from ..application.messages import FromHost, Launch, ModelState, Pause, Ping, Po
 from ..errors import HostUnavailable
 from ..ids import Owner
 from ..inferlets.events import InferletWait
-from ..inferlets.model import SpaceEvent
 from ..programs.warm_pool import WARM_BYTES
 from ..registry.entry import Entry
-from ..scheduling.turn import Opened, Progress, join_tokens
+from ..scheduling.turn import Progress, join_tokens
 from .host_programs import RemotePrograms
 from .life import Life
 from .placement import HostLoad
@@ -360,20 +359,6 @@ class AppHost:
     def is_quiet(self) -> bool:
         """Whether all of its inferlets wait, and no result is on its way to them."""
         return self._results.are_taken
-
-    def check_owners(self, events: Sequence[SpaceEvent], running: Container[Owner]) -> None:
-        """Raises ValueError for what an inferlet of another host did. `running`: those of all hosts. What one that has
-        ended did may come late, but for its beginning."""
-        strangers = {event.owner for event in events}.difference(self.entries)
-        if strangers and any(
-            event.owner in strangers and (event.owner in running or isinstance(event, Opened)) for event in events
-        ):
-            raise ValueError(f"host {self.number} speaks for inferlets that it does not run: {sorted(strangers)[:3]}")
-        for event in events:
-            if isinstance(event, Opened) and not (
-                event.standing == self.entries[event.owner].runs_as and isfinite(event.created)
-            ):
-                raise ValueError(f"host {self.number} says that i{event.owner} runs for another, or began at no time")
 
     def take_quiet(self, message: Quiet) -> Mapping[Replica, int]:
         """All of its inferlets wait. The replicas that it has not heard to the end, each with the turn up to which it

@@ -255,8 +255,7 @@ class Hosts:
                     self._loop.wake()
 
     def _take_commands(self, host: AppHost, message: Commands) -> None:
-        host.check_owners(message.events, self._homes)
-        self._models[message.model].take(host.number, message.events)
+        self._models[message.model].take(host.number, host.entries, message.events)
         self._has_commands = True
 
     def _take_quiet(self, host: AppHost, message: Quiet) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, MutableMapping, Sequence
+from collections.abc import Iterable, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,6 +14,8 @@ from ..calls.kind import Bind, CloseQueue, Command, Release
 from ..errors import WorkerError, WorkerUnavailable
 from ..ids import Owner
 from ..inference_client.interface import differences
+from ..inferlets.model import SpaceEvent
+from ..registry.entry import Entry
 from ..scheduling import Closed, Ending, Event, Opened, Reason, SchedulerStatistics, Turn
 from .adapters import Adapters
 from .placement import place
@@ -78,32 +80,36 @@ class Model:
 
     # ---- inferlets ----
 
-    def take(self, host: int, events: Iterable[Event]) -> None:
+    def take(self, host: int, entries: Mapping[Owner, Entry], events: Iterable[SpaceEvent]) -> None:
         """What inferlets of a host did, in order: the first command of one places it, the others go where it is. Those
-        of an inferlet that was ended here meanwhile are dropped. Raises ValueError for what cannot be."""
+        of an inferlet that has ended, or was ended here, are dropped. `entries`: the inferlets of the host. Raises
+        ValueError for what cannot be."""
         placed = self._placed
         for event in events:
-            kind = type(event)
-            if kind is Opened:
-                self._open(event, host)  # type: ignore[arg-type]
-            elif replica := placed.get(event.owner):  # type: ignore[union-attr]
+            owner, kind = event.owner, type(event)
+            if owner not in entries:
+                if kind is Opened or owner in placed or owner in self._new:
+                    raise ValueError(f"host {host} speaks for inferlet {owner}, which it does not run")
+            elif kind is Opened:
+                self._open(Opened(owner, entries[owner].started, entries[owner].runs_as, host))
+            elif replica := placed.get(owner):
                 if kind is Closed:
-                    self.close_inferlet(event.owner)  # type: ignore[union-attr]
+                    self.close_inferlet(owner)
                 else:
                     self._check(event)
                     replica.take(event)
-            elif event.owner in self._new:  # type: ignore[union-attr]
+            elif owner in self._new:
                 self._meet(event)
 
     def _check(self, event: Any) -> None:
         if isinstance(event, Command) and not event.fits(self.description):
             raise ValueError(f"a {type(event).__name__} of inferlet {event.owner} does not fit together")
 
-    def _open(self, opened: Opened, host: int) -> None:
+    def _open(self, opened: Opened) -> None:
         if self.is_down:  # its host did not know yet
             self._refuse(opened.owner)
         else:
-            self._new[opened.owner] = [Opened(opened.owner, opened.created, opened.standing, host)]
+            self._new[opened.owner] = [opened]
 
     def _refuse(self, owner: Owner) -> None:
         self._refused.append(Ending(owner, Reason.LOST, WorkerError(self.why_down())))

@@ -126,7 +126,7 @@ class Guest:
             one = self.inferlet
             lineage = self._lineage() if one.parent else ()
             try:
-                space = model.open(one.number, one.life.started, one.launched.standing, lineage)
+                space = model.open(one.number, one.launched.standing, lineage)
             except WorkerError as error:
                 one.no_worker = str(error)
                 raise

@@ -73,18 +73,16 @@ class ModelView:
     def open(
         self,
         owner: Owner,
-        created: float,
         standing: Standing = DEFAULT_STANDING,
         lineage: Sequence[tuple[Owner, Quota]] = (),
     ) -> AddressSpace:
-        """The address space of an inferlet that has none here. `created` is a time in seconds: when memory runs out, it
-        says which one is older. `lineage`: see `Ledgers.of`. Raises WorkerError if no worker serves the model, now or
-        soon."""
+        """The address space of an inferlet that has none here. `lineage`: see `Ledgers.of`. Raises WorkerError if no
+        worker serves the model, now or soon."""
         if self.down is not None:
             raise WorkerError(self.down)
         ledger = self._ledgers.of(owner, standing.tenant, lineage)
         space = self._spaces[owner] = AddressSpace(owner, self.description, ledger, self._hand_on, self._adapters)
-        self._events.append(Opened(owner, created, standing))
+        self._events.append(Opened(owner))
         return space
 
     def _hand_on(self, command: Command | Note) -> None:

@@ -26,11 +26,11 @@ log = logging.getLogger(__name__)
 
 
 class Opened(Record, frozen=True):
-    """An inferlet of a host uses the model. `created` is a time in seconds: when memory runs out, it says which
-    inferlet is older."""
+    """An inferlet of a host uses the model. Its host says no more than whose number it has: control knows the rest.
+    `created` is a time in seconds: when memory runs out, it says which inferlet is older."""
 
     owner: Owner
-    created: float
+    created: float = 0.0
     standing: Standing = DEFAULT_STANDING
     host: int = 0
 

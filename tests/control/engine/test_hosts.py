@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import math
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
@@ -96,7 +95,7 @@ class Scene:
         """The inferlet opens a queue and waits for it."""
         number = entry.number
         events: list[SpaceEvent] = [
-            Opened(number, 1.0),
+            Opened(number),
             OpenQueue(number, QUEUE),
             Barrier(number, QUEUE, 1, 0, FUTURE, ()),
         ]
@@ -397,8 +396,6 @@ def test_a_host_that_says_what_cannot_be_is_lost_alone(nonsense: FromHost, tmp_p
         "ends",
         "does something",
         "begins one that nobody has",
-        "begins for another tenant",
-        "begins at no time",
     ],
 )
 def test_a_host_that_speaks_for_an_inferlet_of_another_is_lost_alone(kind: str, tmp_path: Path) -> None:
@@ -409,12 +406,10 @@ def test_a_host_that_speaks_for_an_inferlet_of_another_is_lost_alone(kind: str, 
             scene.synchronizes(entry)
         number = second.number
         lies: dict[str, SpaceEvent] = {
-            "begins": Opened(number, 1.0),
+            "begins": Opened(number),
             "ends": Closed(number),
             "does something": OpenQueue(number, 99),
-            "begins one that nobody has": Opened(999, 1.0),
-            "begins for another tenant": Opened(first.number, 1.0, Standing(Tenant("other"))),
-            "begins at no time": Opened(first.number, math.nan),
+            "begins one that nobody has": Opened(999),
         }
         scene.links[1].says(Commands("fake", [OpenQueue(first.number, 99), lies[kind]]))
         assert "said what cannot be" in str(first.info().error)
@@ -423,6 +418,19 @@ def test_a_host_that_speaks_for_an_inferlet_of_another_is_lost_alone(kind: str, 
         told = scene.links[2].take(Results)
         assert [each.owner for results in told for each in results.completions] == [number]
         assert scene.model.replicas[0].load().inferlets == 1
+
+    play(tmp_path, body)
+
+
+def test_a_host_does_not_say_how_old_an_inferlet_is_or_for_whom_it_runs(tmp_path: Path) -> None:
+    async def body(scene: Scene) -> None:
+        entry = await scene.launch()
+        lie = Opened(entry.number, -1.0, Standing(Tenant("other")))
+        barrier = Barrier(entry.number, QUEUE, 1, 0, FUTURE, ())
+        scene.link(entry).says(Commands("fake", [lie, OpenQueue(entry.number, QUEUE), barrier]))
+        scene.loop.step()
+        held = vars(vars(scene.model.replicas[0].scheduler)["_memory"])["_holdings"][entry.number]
+        assert (held.created, held.standing) == (entry.started, entry.runs_as)
 
     play(tmp_path, body)
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import re
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -14,12 +16,16 @@ from pie_control.engine.replica import Replica
 from pie_control.errors import WorkerUnavailable
 from pie_control.inferlets.model import SpaceEvent
 from pie_control.scheduling import Closed, Opened, Reason, Scheduler
+from pie_control.tenants.tenant import DEFAULT_STANDING
 from tests.helpers.played_client import PlayedClient
+
+RUNNING: Any = {owner: SimpleNamespace(started=float(owner), runs_as=DEFAULT_STANDING) for owner in range(10)}
+"""What control knows of the inferlets of the host."""
 
 
 def beginning(owner: int, *first: Command) -> list[SpaceEvent]:
     """An inferlet, up to its first command."""
-    return [Opened(owner, float(owner)), OpenQueue(owner, 1), *(first or [Barrier(owner, 1, 1, 0, 1, ())])]
+    return [Opened(owner), OpenQueue(owner, 1), *(first or [Barrier(owner, 1, 1, 0, 1, ())])]
 
 
 def test_a_model_places_inferlets_on_replicas_that_live() -> None:
@@ -35,14 +41,14 @@ def test_a_model_places_inferlets_on_replicas_that_live() -> None:
         await model.start()
         first, second = model.replicas
         for owner in range(4):
-            model.take(0, beginning(owner))
+            model.take(0, RUNNING, beginning(owner))
         assert (first.load().inferlets, second.load().inferlets) == (2, 2)
         clients[0].on_lost("gone")
         model.turns()
         for owner in range(4, 8):
-            model.take(0, beginning(owner))
+            model.take(0, RUNNING, beginning(owner))
         assert second.load().inferlets == 6
-        model.take(0, [Closed(7), OpenQueue(7, 1)])  # the last comes too late, and goes nowhere
+        model.take(0, RUNNING, [Closed(7), OpenQueue(7, 1)])  # the last comes too late, and goes nowhere
         assert second.load().inferlets == 5
         clients[1].fails = clients[0].fails = WorkerUnavailable("no GPU")
         clients[1].on_lost("gone, too")
@@ -52,7 +58,7 @@ def test_a_model_places_inferlets_on_replicas_that_live() -> None:
             await asyncio.sleep(0)
         message = r"model fake has no worker: restarting, tried 4 times, next try in \d+ s; last reason: no GPU"
         model.turns()
-        model.take(0, [Opened(9, 9.0)])
+        model.take(0, RUNNING, [Opened(9)])
         ((_, turn),) = model.turns()
         (ending,) = turn.endings
         assert (ending.owner, ending.reason) == (9, Reason.LOST)
@@ -70,15 +76,15 @@ def test_an_inferlet_has_its_place_from_its_first_command_on() -> None:
         model = Model("fake", [Replica(client, Scheduler) for client in clients])
         await model.start()
         for owner in range(3):
-            model.take(0, [Opened(owner, float(owner)), OpenQueue(owner, 1)])
+            model.take(0, RUNNING, [Opened(owner), OpenQueue(owner, 1)])
         assert [replica.load().inferlets for replica in model.replicas] == [0, 0]
-        model.take(0, [Closed(0)])
+        model.take(0, RUNNING, [Closed(0)])
         model.close_inferlet(1)
         for owner in range(3):
-            model.take(0, [Barrier(owner, 1, 1, 0, 1, ())])
+            model.take(0, RUNNING, [Barrier(owner, 1, 1, 0, 1, ())])
         assert [replica.load().inferlets for replica in model.replicas] == [1, 0]
-        model.take(0, [Opened(3, 3.0), OpenQueue(3, 1)])
-        model.take(0, [Prioritize(3, 1, n) for n in range(MOST_NOTES)])
+        model.take(0, RUNNING, [Opened(3), OpenQueue(3, 1)])
+        model.take(0, RUNNING, [Prioritize(3, 1, n) for n in range(MOST_NOTES)])
         assert [replica.load().inferlets for replica in model.replicas] == [1, 1], "notes are kept without bound"
         await model.close()
 

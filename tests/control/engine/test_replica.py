@@ -78,7 +78,7 @@ async def reaches(scene: Scene, pauses: int) -> None:
 def open_and_wait(replica: Replica, owner: int, future: int) -> AddressSpace:
     """An inferlet with a queue that it synchronizes."""
     model = ModelView(replica.description, Ledgers(Quota()))
-    space = model.open(owner, created=float(owner))
+    space = model.open(owner)
     create_queue.issue(space, QUEUE)
     synchronize.issue(space, QUEUE, future)
     opened, *commands = model.take_events()

@@ -24,8 +24,8 @@ def test_a_quota_and_the_bound_of_a_tenant_hold_over_the_models_of_a_host() -> N
     ledgers = Ledgers(Quota(pages=10))
     first, second = view("one", ledgers), view("two", ledgers)
     standing = Standing(Tenant("bounded", max_pages=14))
-    one, two = first.open(1, 1.0, standing), second.open(1, 1.0, standing)
-    other = first.open(2, 2.0, standing)
+    one, two = first.open(1, standing), second.open(1, standing)
+    other = first.open(2, standing)
     for space in (one, two, other):
         create_queue.issue(space, 1)
     alloc.issue(one, 1, "kvpage", 6)
@@ -42,7 +42,7 @@ def test_a_quota_and_the_bound_of_a_tenant_hold_over_the_models_of_a_host() -> N
 def test_what_inferlets_do_comes_out_once_in_order() -> None:
     model = view()
     for owner in (1, 2):
-        space = model.open(owner, created=float(owner))
+        space = model.open(owner)
         create_queue.issue(space, 1)
         synchronize.issue(space, 1, 5)
     model.release(1)
@@ -55,7 +55,7 @@ def test_what_inferlets_do_comes_out_once_in_order() -> None:
 
 def test_spaces_hear_of_progress_and_of_the_end_that_a_scheduler_made() -> None:
     model = view()
-    space = model.open(1, created=1.0)
+    space = model.open(1)
     create_queue.issue(space, 1)
     synchronize.issue(space, 1, 5)
     assert space.usage().commands == 1
@@ -73,10 +73,10 @@ def test_a_model_that_is_down_refuses_at_once() -> None:
     model = view()
     model.down = "model fake has no worker: tried twice"
     with pytest.raises(WorkerError, match="tried twice"):
-        model.open(1, created=1.0)
+        model.open(1)
     assert model.take_events() == ()
     model.down = None
-    assert model.open(1, created=1.0).owner == 1
+    assert model.open(1).owner == 1
 
 
 def test_a_model_without_a_tokenizer_says_so() -> None:
