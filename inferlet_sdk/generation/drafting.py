@@ -100,7 +100,7 @@ class DraftedTokens:
             raise wrong("draft", "a function of the tokens so far, such as `PromptLookup()`", draft)
         if sampler.looks_back:
             raise ValueError("draft: a sampler with penalties cannot check a draft: leave one of them out")
-        self._embeds = traits.alloc_emb(sequence.queue, 1)
+        self._embeds = Embeds(())
         self._sampler, self._handle = sampler, sampler.take(sequence.queues)
 
     async def next(self, left: int, held: str) -> Pieces:
@@ -228,7 +228,9 @@ class DraftedTokens:
         sequence = self._sequence
         if not sequence.closed:
             sequence.rewind(len(sequence.tokens))
-            traits.dealloc_emb(sequence.queue, self._embeds)
+        if self._embeds:
+            with sequence.queues.some() as queue:
+                traits.dealloc_emb(queue, self._embeds)
         self._sampler.give(self._handle)
 
 

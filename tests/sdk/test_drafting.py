@@ -21,6 +21,7 @@ from inferlet_sdk import (
     Sampler,
     StopTokens,
 )
+from inferlet_sdk.dropped import give_back
 from inferlet_sdk.event_loop import run
 from inferlet_sdk.sequences.page_table import PageTable
 from tests.helpers.native_host import install, nothing_held
@@ -154,12 +155,23 @@ def test_a_draft_ends_with_the_context_of_the_model() -> None:
     [
         ({"sampler": Sampler(frequency_penalty=0.5)}, "a sampler with penalties cannot check a draft"),
         ({"sampler": DistSampler(lambda dist: dist.tokens[0])}, "drafts need a sampler of the host"),
+        ({"sampler": Sampler(window=-1)}, "window: -1"),
     ],
 )
 def test_what_cannot_be_drafted_is_told(options: dict[str, Any], message: str) -> None:
     host = install()
     with Context().fill(PROMPT) as ctx, pytest.raises(ValueError, match=message):
         run(ctx.generate(draft=PromptLookup(), **options).whole())
+    assert nothing_held(host)
+
+
+def test_embeds_go_back_whatever_the_program_drops_first() -> None:
+    host = install()
+    ctx = Context().fill(PROMPT)
+    generation = ctx.generate(9, draft=PromptLookup())
+    run(anext(generation))
+    ctx._sequence.close()  # as garbage of a cycle may be
+    generation.end()
     assert nothing_held(host)
 
 
@@ -170,6 +182,7 @@ def test_a_draft_may_be_no_guess_and_has_to_be_tokens() -> None:
         assert run(ctx.fork().generate_until(IgnoreStopTokens(), 9, draft=lambda tokens: None)) == plain
         with pytest.raises(TypeError, match="draft: give a list, each item a token id"):
             run(ctx.generate_until(draft=lambda tokens: 5))  # type: ignore[arg-type, return-value]
+    give_back()  # the forks
     assert nothing_held(host)
 
 
