@@ -19,7 +19,8 @@ class MostProbable:
 
     def __call__(self, logits: Tensor, rows: NDArray[np.int64], allowed: NDArray[np.uint8]) -> Tensor:
         """Tokens, int64 [len(rows)], for `logits` float32 [N, vocab] and bits `allowed` [len(rows), ceil(vocab / 8)],
-        lowest first; the first of several with the same logit. -1 where no token may come."""
+        lowest first; the first of several with the same logit, or the first that is NaN. -1 where no token may
+        come."""
         assert logits.dtype == torch.float32
         assert logits.stride(1) == 1
         rows, allowed = np.ascontiguousarray(rows), np.ascontiguousarray(allowed)

@@ -131,15 +131,15 @@ def _tokens_left(allowed: NDArray[np.uint8], vocab_size: int) -> NDArray[np.uint
 
 def _forbid_on_cpu(logits: NDArray[np.float32], rows: Integers, allowed: NDArray[np.uint8]) -> None:
     """By a table of the most that each byte of a mask leaves of eight logits: 1 us for a row of 2k tokens, 0.1 ms for
-    one of 128k. torch's `masked_fill_` takes 0.7 to 5 ms for that."""
+    one of 128k. torch's `masked_fill_` takes 0.7 to 5 ms for that. NaN becomes what the table has."""
     each = max(1, MOST_NEAR // logits.shape[1])
     for first in range(0, len(rows), each):
         some = slice(first, first + each)
         most = _MOST.take(allowed[some]).view(np.float32)[:, : logits.shape[1]]
         if len(rows) == len(logits):
-            np.minimum(logits[some], most, out=logits[some])
+            np.fmin(logits[some], most, out=logits[some])
         else:
-            logits[rows[some]] = np.minimum(logits[rows[some]], most)
+            logits[rows[some]] = np.fmin(logits[rows[some]], most)
 
 
 def _most_of_bytes() -> NDArray[np.void]:
@@ -172,26 +172,25 @@ def most_probable(logits: Tensor) -> Tensor:
 
 
 def _without_nan(logits: Tensor, tokens: Tensor) -> Tensor:
-    """The tokens, one for each row; -1 in place of one whose logit is NaN. A look at these is enough: where an output
-    of the model is no number, no logit is."""
-    return tokens.masked_fill_(logits.gather(1, tokens[:, None]).squeeze(1).isnan(), -1)
+    """The most probable tokens, one for each row; -1 in place of one whose logit is NaN, or infinity."""
+    return tokens.where(logits.gather(1, tokens[:, None]).squeeze(1) < torch.inf, -1)
 
 
 def choose(logits: Tensor, choice: Choice, masks: Sequence[Mask] = (), kernel: MostProbable | None = None) -> Tensor:
-    """One token for each row, int64 [N]; -1 where the logits are no numbers. Does not wait for a GPU. No row is in two
-    of `masks`. The logits of tokens that may not come change, or are not read, where the `kernel` finds the token of a
-    greedy row.
+    """One token for each row, int64 [N]; -1 where logits of tokens that may come are no numbers. Does not wait for a
+    GPU. No row is in two of `masks`. The logits of tokens that may not come change, or are not read, where the `kernel`
+    finds the most probable one.
 
     Raises BatchError if a row would have no token left.
     """
-    tokens = None
+    found, hot = None, choice.temperature > 0
     if masks and kernel is not None:
-        tokens, masks = _find_greedy(logits, choice, masks, kernel)
+        found = _find_most_probable(logits, masks, kernel)
+        masks = [(rows[hot[rows]], allowed[hot[rows]]) for rows, allowed in masks if hot[rows].any()]
     for rows, allowed in masks:
         forbid_(logits, upload(torch.from_numpy(rows), logits.device), allowed)
-    if tokens is None:
-        tokens = _without_nan(logits, most_probable(logits))
-    if not choice.temperature.any():
+    tokens = _without_nan(logits, most_probable(logits) if found is None else found)
+    if not hot.any():
         return tokens
     wrong = tokens < 0
     typical = choice.typical_p < 1
@@ -202,25 +201,18 @@ def choose(logits: Tensor, choice: Choice, masks: Sequence[Mask] = (), kernel: M
     return tokens.masked_fill_(wrong, -1)
 
 
-def _find_greedy(
-    logits: Tensor, choice: Choice, masks: Sequence[Mask], kernel: MostProbable
-) -> tuple[Tensor, list[Mask]]:
-    """The tokens of greedy rows, int64 [N], and the masks of the others; -1 in rows that are NaN."""
-    if len(masks[0][0]) == len(logits) and not choice.temperature.any():
+def _find_most_probable(logits: Tensor, masks: Sequence[Mask], kernel: MostProbable) -> Tensor:
+    """The most probable token that may come in each row, int64 [N]."""
+    if len(masks[0][0]) == len(logits):
         rows, allowed = masks[0]
-        return _without_nan(logits, kernel(logits, rows, _tokens_left(allowed, logits.shape[1]))), []
-    tokens, left, others = torch.zeros(len(logits), dtype=torch.int64), choice.temperature == 0, list[Mask]()
+        return kernel(logits, rows, _tokens_left(allowed, logits.shape[1]))
+    tokens, left = torch.zeros(len(logits), dtype=torch.int64), np.ones(len(logits), np.bool_)
     for rows, allowed in masks:
-        greedy = choice.temperature[rows] == 0
-        if greedy.any():
-            found = kernel(logits, rows[greedy], _tokens_left(allowed[greedy], logits.shape[1]))
-            tokens[torch.from_numpy(rows[greedy])] = found
-        if not greedy.all():
-            others.append((rows[~greedy], allowed[~greedy]))
+        tokens[torch.from_numpy(rows)] = kernel(logits, rows, _tokens_left(allowed, logits.shape[1]))
         left[rows] = False
     for row in np.flatnonzero(left).tolist():
         tokens[row] = most_probable(logits[row : row + 1])[0]
-    return _without_nan(logits, tokens), others
+    return tokens
 
 
 def _by_width(choice: Choice, vocab_size: int, can_look: bool) -> Iterator[tuple[Integers, int]]:

@@ -155,3 +155,28 @@ def test_a_step_that_was_launched_behind_it_has_a_token(run: Run) -> None:
     result = done.results[0]
     assert isinstance(result, SampleResult)
     assert 0 <= result.tokens[0] < VOCAB
+
+
+@pytest.fixture(scope="module", params=["kernels", "torch"])
+def torn(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, kernel_cache: Path) -> Run:
+    """A model whose logit of one token is NaN."""
+    folder = make_checkpoint(tmp_path_factory.mktemp("torn"), vocab_size=VOCAB)
+    tensors = load_file(folder / SINGLE_FILE)
+    tensors["lm_head.weight"][BROKEN] = math.nan
+    save_file(tensors, folder / SINGLE_FILE)
+    kernels = "torch" if request.param == "torch" else "auto"
+    options: dict[str, Any] = {"dtype": "float32", "pages": 64, "embeds": 1024, "cache_dir": kernel_cache}
+    return Worker(WorkerConfig(folder, "model", kernels=kernels, **options)).run
+
+
+@pytest.mark.parametrize("heat", [0.0, 0.7])
+@pytest.mark.parametrize(("first", "fails"), [(BROKEN + 1, False), (BROKEN - 3, True), (BROKEN, True)])
+def test_a_logit_that_is_no_number_matters_where_its_token_may_come(
+    first: int, fails: bool, heat: float, torn: Run
+) -> None:
+    driver, allowed = Driver(torn, "model"), np.packbits(np.arange(VOCAB) >= first, bitorder="little")[None]
+    driver.run(*driver.forward_batch([Extend(Keys(), [1, 2, 3])]))
+    temperature = np.array([heat], np.float32)
+    step = sample_batch(ints([driver.outputs + 2]), temperature=temperature, allowed_rows=ints([0]), allowed=allowed)
+    done = torn(RunWave(1, "model", (step,)))
+    assert ["the model's outputs are no numbers" in failure.message for failure in done.failures] == [True] * fails
