@@ -42,8 +42,8 @@ class GrammarLibrary:
             if found is not None:
                 self._found.move_to_end(source)
             elif source not in self._compiling and len(self._compiling) < MOST_AT_A_TIME:
+                start_deep(lambda: self._compile(source))  # which waits for the lock
                 self._compiling.add(source)
-                start_deep(lambda: self._compile(source))
         if isinstance(found, GrammarError):
             raise found
         return found

@@ -116,8 +116,8 @@ class Replays:
         found = self._found.get(key)
         if found is None:
             if key not in self._found and len(self._found) < MOST_REPLAYS:
-                self._found[key] = None
                 start_deep(lambda: self._replay(key, run, start))
+                self._found.setdefault(key, None)  # it may be done
             elif key not in self._found:  # nobody may want the oldest any more
                 done = next((one for one, value in self._found.items() if value is not None), None)
                 self._found.pop(done, None) if done else None

@@ -6,6 +6,7 @@ import random
 import time
 from collections.abc import Sequence
 from typing import Any
+from unittest.mock import Mock
 
 import msgspec
 import numpy as np
@@ -13,6 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from pie_inference.grammars import library as library_module
 from pie_inference.grammars import rows as rows_module
 from pie_inference.grammars import runs as runs_module
 from pie_inference.grammars.engine import Matcher
@@ -198,6 +200,19 @@ def test_very_many_tokens_before_a_run_are_accepted_beside_the_wave() -> None:
     wrong = [*many, ord("x")]
     step = begin(constraints, row(4, 0, COUNT, wrong))
     assert "do not fit the grammar" in step.faults[0].message
+
+
+@pytest.mark.parametrize("module", [library_module, runs_module])
+def test_a_thread_that_cannot_start_is_tried_again(module: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    constraints, accepted = make(), [*b"ab" * (rows_module.MOST_REPLAYED + 10)]
+    if module is runs_module:
+        begin(constraints, row(1, 0, COUNT))  # it is compiled
+    with monkeypatch.context() as failing:
+        failing.setattr(module, "start_deep", Mock(side_effect=RuntimeError("no thread")))
+        for number in range(2, 12):  # more than may be under way
+            with pytest.raises(RuntimeError, match="no thread"):
+                constraints.step(batch(row(number, 0, COUNT, accepted[:-number])))
+    assert not begin(constraints, row(20, 0, COUNT, accepted[:-2])).faults
 
 
 def test_what_is_wrong_fails_its_own_row() -> None:
