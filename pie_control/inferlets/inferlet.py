@@ -19,7 +19,7 @@ from .events import Ended, Span
 from .lifecycle import InferletLife, Status
 from .mailbox import Received, Sender
 from .processor_time import ProcessorTime
-from .relations.children import Child, Kin, Outside, ToParent
+from .relations.children import Child, Kin, Outside
 from .relations.client import ClientMail
 from .waiting.background import Background
 from .waiting.waits import Waits
@@ -111,8 +111,7 @@ class Inferlet:
     ) -> None:
         """The inferlet calls `wake` when it can run."""
         parent, child, number = launched.parent, launched.child, launched.number
-        if parent is not None and child is not None:
-            limits, outside = child.limits, ToParent(child, outside)
+        limits = child.limits if child is not None else limits
         self.launched = launched
         self.limits = limits
         self.environment = launched.full_environment()
@@ -123,7 +122,8 @@ class Inferlet:
         run_aside, charge = functools.partial(aside.run, ThreadShare()), self.processor_time.charge
         self.waits = Waits(limits.max_futures, lambda: wake(self), timers, run_aside, charge)
         self.background = Background(self.waits, run_aside, charge)
-        say, log = functools.partial(outside.says, number), functools.partial(outside.logs, number)
+        say = child.says if child is not None else functools.partial(outside.says, number)
+        log = functools.partial(outside.logs, number)
         sender = Sender(self.id, limits, say, log)
         self.mail = ClientMail(number, limits, self.waits, sender, self._received)
         self.blobs = BlobTable(limits.max_blob_bytes, launched.blobs)
@@ -181,7 +181,7 @@ class Inferlet:
             self._outside.runs(self.number)
 
     def finish(self, status: Status, error: str | None) -> None:
-        """Says the end to the client. The caller has released the inferlet's holdings."""
+        """Says the end to the client, or to its parent. The caller has released the inferlet's holdings."""
         self.change(status)
         self.waits.end()
         self.background.end()
@@ -190,4 +190,6 @@ class Inferlet:
         if error is not None:
             error = cut_middle(error, self.limits.max_message_bytes)
         ended = Ended(status.value, self.life.result_of_end, error, inferlet=self.id)
+        if self.launched.child is not None:
+            self.launched.child.ended(ended)
         self._outside.ended(self.number, ended, self.processor_time.used)

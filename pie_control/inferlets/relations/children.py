@@ -298,36 +298,6 @@ class Kin:
         return next((kin for kin in self.lineage() if kin.family_bytes() > kin.limits.memory_bytes), None)
 
 
-class ToParent:
-    """Who hears of a child: its parent hears what its client would, and the rest goes the usual way."""
-
-    def __init__(self, child: Child, outside: Outside) -> None:
-        self._child = child
-        self._outside = outside
-
-    def runs(self, number: int) -> None:
-        self._outside.runs(number)
-
-    def says(self, number: int, text: str) -> None:
-        self._child.says(text)
-
-    def logs(self, number: int, line: LogLine) -> None:
-        self._outside.logs(number, line)
-
-    def ended(self, number: int, event: Ended, cpu_seconds: float) -> None:
-        self._child.ended(event)
-        self._outside.ended(number, event, cpu_seconds)
-
-    def received(self, number: int, size: int, blob_bytes: int) -> None:
-        self._outside.received(number, size, blob_bytes)
-
-    def reads_at_end(self, number: int, run: int) -> None:
-        self._outside.reads_at_end(number, run)
-
-    def did(self, number: int, span: Span) -> None:
-        self._outside.did(number, span)
-
-
 class Outside(Protocol):
     """Who hears of an inferlet what its clients may know."""
 
