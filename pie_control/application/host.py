@@ -363,14 +363,14 @@ class Host:
         self._speak(quiet=False)
 
     def _report(self) -> None:
-        self._inferlets.runner.memory.settle()  # what was freed since the last turn may be room for a launch
-        counts = self._inferlets.runner.statistics()
+        runner = self._inferlets.runner
+        runner.memory.settle()  # what was freed since the last turn may be room for a launch
         self._said.append(
             Report(
                 self._inferlets.guest_bytes,
-                counts.guest_seconds,
-                counts.turns,
-                counts.preemptions,
+                runner.guest_seconds,
+                runner.turns,
+                runner.preemptions,
                 self._programs.warm,
                 self._programs.warm_wanted,
                 self._inferlets.take_usage(),

@@ -15,7 +15,6 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass
 
 from ..sandbox.fibers import Step
 from ..tenants.pauses import Payer
@@ -36,18 +35,9 @@ ROUND_SECONDS = 0.04
 """Waves are formed after this time as well: a worker that idles longer, since guests compute, gains nothing from it."""
 
 
-@dataclass(frozen=True)
-class RunnerStatistics:
-    """Counts since the start; processor time of guests in seconds, memory of the process in bytes."""
-
-    turns: int
-    preemptions: int
-    guest_seconds: float
-    memory_bytes: int
-
-
 class Runner:
-    """Runs inferlets. It calls `wake` when an inferlet can run, and `on_step` after each turn of an inferlet."""
+    """Runs inferlets. It calls `wake` when an inferlet can run, and `on_step` after each turn of an inferlet. `turns`,
+    `preemptions` and `guest_seconds`, of processor time, count since the start."""
 
     def __init__(self, wake: Callable[[], None], on_step: Callable[[Inferlet, Step], None]) -> None:
         self._wake = wake
@@ -62,8 +52,8 @@ class Runner:
         self._computed: dict[int, float] = {}  # seconds of these
         self._turns_left = 0  # of this round
         self._round_ends = 0.0
-        self.turns = self._preemptions = 0
-        self._guest_seconds = 0.0
+        self.turns = self.preemptions = 0
+        self.guest_seconds = 0.0
         self.memory = MemoryUse()
 
     @property
@@ -154,7 +144,7 @@ class Runner:
         now = time.monotonic()
         inferlet.life.turn_ended(now)
         self.turns += 1
-        self._guest_seconds += elapsed
+        self.guest_seconds += elapsed
         if step is Step.PREEMPTED:
             self._after_preemption(inferlet, elapsed)
         else:
@@ -163,7 +153,7 @@ class Runner:
         self._on_step(inferlet, step)
 
     def _after_preemption(self, inferlet: Inferlet, elapsed: float) -> None:
-        self._preemptions += 1
+        self.preemptions += 1
         before = self._computed.get(inferlet.number, 0.0)
         after = self._computed[inferlet.number] = before + elapsed
         if before < LONG_SECONDS <= after:
@@ -186,9 +176,6 @@ class Runner:
         if self._paused and inferlet in (held := self._paused.get(_payer(inferlet), {})):
             del held[inferlet]
             self._queued.discard(inferlet.number)
-
-    def statistics(self) -> RunnerStatistics:
-        return RunnerStatistics(self.turns, self._preemptions, self._guest_seconds, self.memory.resident)
 
 
 def _payer(inferlet: Inferlet) -> Payer:
