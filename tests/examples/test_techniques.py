@@ -1,4 +1,7 @@
-"""The check of each technique passes with few problems; `python -m benchmarks techniques` runs them with many."""
+"""The check of each technique passes with few problems; `python -m benchmarks techniques` runs them with many.
+
+`make test` has one of them: what the program of each writes is tested beside (test_examples.py).
+"""
 
 from __future__ import annotations
 
@@ -6,7 +9,6 @@ import asyncio
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -17,7 +19,7 @@ from pie_control.calls import CALLS
 from pie_control.client import Client
 from tests.helpers.guard import HANG_SECONDS
 from tests.helpers.live_server import live_server
-from tests.helpers.tiers import WHOLE
+from tests.helpers.tiers import corpus
 
 MODELS = ("demo", "demo-reasoner")
 
@@ -44,20 +46,7 @@ def run_check(guest_cache: Path) -> Iterator[Callable[[str], Sequence[Measure]]]
         yield run
 
 
-def for_each_call() -> list[Any]:
-    """All techniques. `make test` has as few of them as make all calls: again and again the one with the most calls
-    that none before it makes, or the shortest of these. What each writes is tested beside (test_examples.py)."""
-    calls = {name: set(page.calls(checks.program(name))) for name in checks.names()}
-    lengths = {name: checks.lines(checks.program(name)) for name in calls}
-    left, chosen = set().union(*calls.values()), set[str]()
-    while left:
-        best = max(lengths, key=lambda name: (len(calls[name] & left), -lengths[name]))
-        chosen.add(best)
-        left -= calls[best]
-    return [pytest.param(name, marks=[] if name in chosen else [WHOLE]) for name in checks.names()]
-
-
-@pytest.mark.parametrize("name", for_each_call())
+@pytest.mark.parametrize("name", corpus(checks.names(), kind=lambda _: "a technique"))
 def test_the_technique_does_what_it_is_for(name: str, run_check: Callable[[str], Sequence[Measure]]) -> None:
     measures = run_check(name)
     assert any(one.reach for one in measures)
