@@ -92,18 +92,14 @@ class Model:
                     raise ValueError(f"host {host} speaks for inferlet {owner}, which it does not run")
             elif kind is Opened:
                 self._open(Opened(owner, entries[owner].started, entries[owner].runs_as, host))
+            elif host and isinstance(event, Command) and not event.fits(self.description):  # host 0 is this process
+                raise ValueError(f"a {kind.__name__} of inferlet {owner} does not fit together")
+            elif kind is Closed:
+                self.close_inferlet(owner)
             elif replica := placed.get(owner):
-                if kind is Closed:
-                    self.close_inferlet(owner)
-                else:
-                    self._check(event)
-                    replica.take(event)
+                replica.take(event)
             elif owner in self._new:
                 self._meet(event)
-
-    def _check(self, event: Any) -> None:
-        if isinstance(event, Command) and not event.fits(self.description):
-            raise ValueError(f"a {type(event).__name__} of inferlet {event.owner} does not fit together")
 
     def _open(self, opened: Opened) -> None:
         if self.is_down:  # its host did not know yet
@@ -116,10 +112,6 @@ class Model:
 
     def _meet(self, event: Any) -> None:
         """An inferlet that has no place did something."""
-        if isinstance(event, Closed):
-            del self._new[event.owner]
-            return
-        self._check(event)
         done = self._new[event.owner]
         done.append(event)
         begins = isinstance(event, Command) and not isinstance(event, Bind)  # nobody is told of an allocation
