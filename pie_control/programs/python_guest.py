@@ -21,6 +21,7 @@ from pie_inference.options.cache_files import (
     NotPrivate,
     find_sealed,
     folder_to_compile_in,
+    hold,
     queued,
     read_own_file,
     seal,
@@ -73,17 +74,18 @@ def _run_componentize(folder: Path, output: Path) -> None:
 
 
 async def compiled_guest(cache_dir: Path) -> Path:
-    """The sealed file of the guest's native code, which all hosts map; built and compiled if there is none, by one
-    server at a time. Raises ConfigError."""
+    """The sealed file of the guest's native code, which all hosts map, also those that are started again; built and
+    compiled if there is none, by one server at a time. Raises ConfigError."""
     folder, stem = guest_folder(cache_dir), f"{await asyncio.to_thread(guest_hash)}-{code_version()}"
-    found = await asyncio.to_thread(find_sealed, folder, stem, native.SUFFIX)
-    if found is not None:
-        return found
     try:
-        with queued(folder) as is_my_turn:
-            while not is_my_turn():
-                await asyncio.sleep(TURN_SECONDS)
-            return await _find_or_compile(folder, stem)
+        found = await asyncio.to_thread(find_sealed, folder, stem, native.SUFFIX)
+        if found is None:
+            with queued(folder) as is_my_turn:
+                while not is_my_turn():
+                    await asyncio.sleep(TURN_SECONDS)
+                found = await _find_or_compile(folder, stem)
+        hold(found)
+        return found
     except OSError as error:
         raise ConfigError(f"the Python guest cannot be kept in {folder}: {error.strerror}; see --cache-dir") from error
     except (native.Refused, native.CompilerDied) as error:

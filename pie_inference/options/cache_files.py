@@ -17,6 +17,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from functools import cache
 from io import BufferedReader
 from pathlib import Path
 
@@ -25,7 +26,9 @@ log = logging.getLogger("pie.cache")
 TURN_SECONDS = 0.05
 """How long to wait between two questions for one's turn."""
 LEFT_SECONDS = 3600.0
-"""The age at which a temporary folder is one that a killed process has left."""
+"""The age at which a temporary file or folder is one that a killed process has left."""
+UNUSED_SECONDS = 30 * 86400.0
+"""A file that nobody has looked for in this time is of another version of Pie, or of a program that is gone."""
 
 
 class NotPrivate(ValueError):
@@ -48,14 +51,36 @@ def private_folder(path: Path) -> Path:
 
 
 def folder_to_compile_in(path: Path) -> Path:
-    """Makes a private folder, and removes from it the temporary folders of processes that were killed as they compiled
-    there."""
-    real = private_folder(path)
-    for left in real.glob("tmp*/"):
-        with suppress(FileNotFoundError):  # another process is faster
-            if left.stat().st_mtime < time.time() - LEFT_SECONDS:
-                shutil.rmtree(left, ignore_errors=True)
+    """Makes a private folder, and removes from it what processes have left that were killed as they compiled there, and
+    files that nobody uses any more."""
+    real, now = private_folder(path), time.time()
+    for found in real.iterdir():
+        with suppress(OSError):  # another process is faster
+            status = found.lstat()
+            is_left = found.name.startswith("tmp") and status.st_mtime < now - LEFT_SECONDS
+            if stat.S_ISDIR(status.st_mode):
+                if is_left:
+                    shutil.rmtree(found, ignore_errors=True)
+            elif is_left or (max(status.st_atime, status.st_mtime) < now - UNUSED_SECONDS and not _is_held(found)):
+                found.unlink()
     return real
+
+
+@cache
+def hold(path: Path) -> int:
+    """Keeps a file from being removed as unused as long as this process lives."""
+    handle = os.open(path, os.O_RDONLY)
+    if sys.platform != "win32":
+        import fcntl
+
+        with suppress(OSError):
+            fcntl.flock(handle, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    return handle
+
+
+def _is_held(path: Path) -> bool:
+    with queued(path) as has_it_alone:
+        return not has_it_alone()
 
 
 def _check_folder(folder: Path, status: os.stat_result) -> None:
@@ -205,6 +230,8 @@ def find_sealed(folder: Path, stem: str, suffix: str) -> Path | None:
             log.warning("%s is not used and made anew: %s", path, error)
         else:
             if path.name == f"{stem}.{digest}{suffix}":
+                with suppress(OSError):
+                    os.utime(path, ns=(time.time_ns(), path.stat().st_mtime_ns))  # it is used
                 return path
             log.warning("%s is damaged and made anew", path)
         remove(path)

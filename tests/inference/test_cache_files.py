@@ -18,9 +18,11 @@ from hypothesis import strategies as st
 
 from pie_inference.options.cache_files import (
     LEFT_SECONDS,
+    UNUSED_SECONDS,
     NotPrivate,
     find_sealed,
     folder_to_compile_in,
+    hold,
     private_folder,
     queued,
     read_own_file,
@@ -210,5 +212,17 @@ def test_what_a_killed_compiler_has_left_goes_after_an_hour(tmp_path: Path) -> N
         (folder / name).mkdir()
         (folder / name / "guest.wasm").touch()
         os.utime(folder / name, (time.time() - age,) * 2)
-    (folder / "tmp").touch()
+    for name, age in (("tmp", 0.0), ("tmp123", 2 * LEFT_SECONDS)):
+        (folder / name).touch()
+        os.utime(folder / name, (time.time() - age,) * 2)
     assert sorted(path.name for path in folder_to_compile_in(tmp_path).iterdir()) == ["tmp", "tmpnew"]
+
+
+def test_what_nobody_has_used_for_a_month_goes_unless_a_process_has_it(tmp_path: Path) -> None:
+    folder = folder_to_compile_in(tmp_path)
+    paths = [sealed(folder, name.encode(), name) for name in ("held", "unused", "used")]
+    for path in paths:
+        os.utime(path, (time.time() - 2 * UNUSED_SECONDS,) * 2)
+    hold(paths[0])
+    assert find_sealed(folder, "used", ".x") == paths[2]
+    assert sorted(folder_to_compile_in(tmp_path).iterdir()) == [paths[0], paths[2]]
