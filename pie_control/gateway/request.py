@@ -16,6 +16,8 @@ from .refusal import Refused
 
 FIELD = re.compile(r"at `\$\.(\w+)`")
 """In what msgspec says: the field of a wrong type."""
+PLACE = re.compile(r" \(byte \d+\)")
+"""In what it says: where a fault is."""
 
 
 class _Known(msgspec.Struct):
@@ -72,6 +74,7 @@ def read_request(route: str, id: str, body: bytes) -> ServedRequest:
         known = _decoder.decode(text)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         field, fault = FIELD.search(str(error)), json_fault(text, error)
+        fault = fault if text is body else PLACE.sub("", fault)  # which is one of the shortened text
         raise Refused(400, f"the request is malformed: {fault}", "bad-request", field[1] if field else None) from None
     return ServedRequest(route, id, body, known.model or "", bool(known.stream), _priority(known.priority))
 

@@ -111,6 +111,13 @@ def test_what_is_no_request(body: bytes, param: str | None) -> None:
     assert (refused.value.status, refused.value.param) == (400, param)
 
 
+def test_of_a_large_body_no_place_in_a_shortened_one_is_told() -> None:
+    with pytest.raises(Refused, match=r"object keys must be strings$"):
+        read_request("/v1/completions", "r1", b"{%b, 7: 1}" % LONG)
+    with pytest.raises(Refused, match=r"object keys must be strings \(byte 2\)$"):
+        read_request("/v1/completions", "r1", b"{ 7: 1}")
+
+
 def test_half_of_a_surrogate_pair_is_told() -> None:
     with pytest.raises(Refused, match="half of a surrogate pair"):
         read_request("/v1/completions", "r1", json.dumps({"model": "\ud83d"}).encode())
