@@ -54,6 +54,17 @@ def _reason(refusal: InvalidStatus) -> str:
         return f"{refusal}; is it a Pie server, and its address without a path?"
 
 
+def _may_be_done(request: wire.Request) -> str:
+    """What is said beside where the reply to a request is lost. Inferlets that are not detached end with the session,
+    and what only looks can be asked again."""
+    match request:
+        case wire.LaunchInferlet(detached=True):
+            return "; the inferlet may run all the same: look whether it does before you launch it again"
+        case wire.Send():
+            return "; the message may have come all the same"
+    return ""
+
+
 def session_url(server: str) -> str:
     """The address of the session on the server `http://host:port`."""
     if not server.startswith(("http://", "https://")):
@@ -147,10 +158,11 @@ class ServerSession:
         reply = asyncio.get_running_loop().create_future()
         self._replies[request.id] = reply
         try:
-            await self._socket.send(wire.encode(request).decode())
+            with contextlib.suppress(ConnectionClosed):  # the reader sets the reason
+                await self._socket.send(wire.encode(request).decode())
             return await reply
-        except ConnectionClosed:
-            return await reply  # the reader sets the reason
+        except ServerUnavailable as error:
+            raise ServerUnavailable(f"{error}{_may_be_done(request)}") from None
         except asyncio.CancelledError:
             came = reply.done() and not reply.cancelled() and reply.exception() is None
             if came and isinstance(request, wire.LaunchInferlet | wire.Attach):

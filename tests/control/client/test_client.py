@@ -676,6 +676,24 @@ async def _nothing() -> None:
     return None
 
 
+def test_what_may_be_done_although_its_reply_is_lost_is_told() -> None:
+    async def test(url: str, runtime: FakeServerApi) -> None:
+        async with Client(url) as client:
+            echo = await client.launch("echo")
+            session = await client._session()
+            session._take_reply = lambda id, value: None  # type: ignore[method-assign]
+            asked = [client.launch("wait", detached=True), echo.send("hello"), client.launch("wait"), client.models()]
+            waiting = [asyncio.create_task(one) for one in asked]
+            while len(runtime.inferlets()) < 3:
+                await asyncio.sleep(0)
+            session._lose(ServerUnavailable("gone"))
+            told = [str(each) for each in await asyncio.gather(*waiting, return_exceptions=True)]
+            assert "gone; the inferlet may run all the same" in told[0]
+            assert told[1:] == ["gone; the message may have come all the same", "gone", "gone"]
+
+    serve_async(test)
+
+
 def test_inferlets_hear_of_an_orderly_end_of_the_server() -> None:
     async def test() -> None:
         async with serving(FakeServerApi()) as url:
