@@ -78,7 +78,8 @@ def _add_launch(router: APIRouter, attachments: Attachments, launches: Launches)
         bounds, until `events` or a session reads them. To launch many, use `WS /v1/session`.
 
         With `stream=true` the answer is its events, as those of `/v1/inferlets/{inferlet}/events`, and `Location` has
-        its path. Such an inferlet ends when its client disconnects."""
+        its path. Such an inferlet ends when its client disconnects; any does whose client has left before the
+        answer."""
         body = await read_body(request, LaunchBody)
         with launches.launching(request.client) as launched:
             inferlet = await caller.api.launch(
@@ -88,6 +89,8 @@ def _add_launch(router: APIRouter, attachments: Attachments, launches: Launches)
             if stream:
                 left = functools.partial(caller.api.terminate, inferlet.id, "the client that streamed it has left")
                 return stream_events(inferlet, attachments, SentEvents(), end=left)
+            if await request.is_disconnected():  # nobody gets its id, and who asks again would have two
+                caller.api.terminate(inferlet.id, "its client left before it was launched")
         return inferlet.info()
 
 

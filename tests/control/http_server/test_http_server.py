@@ -12,6 +12,7 @@ import websockets
 
 from pie_control.errors import ConfigError
 from pie_control.http_server.listening import bind
+from pie_control.http_server.protocols import HttpProtocol
 from pie_control.http_server.routes import event_stream
 from tests.helpers.fake_server_api import FakeServerApi, serve_async
 from tests.helpers.guard import HANG_SECONDS
@@ -280,6 +281,34 @@ def test_a_second_reader_is_refused_and_a_reader_that_leaves_lets_go() -> None:
             while (answer := await client.get(path)).status_code == 409:
                 await asyncio.sleep(0.005)
             assert parse_events(answer.text)[-1][0] == "ended"
+
+    serve_async(test)
+
+
+def test_a_launch_whose_client_has_left_meanwhile_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def test(url: str, runtime: FakeServerApi) -> None:
+        came, left = asyncio.Event(), asyncio.Event()
+        launch, lost = runtime.launch, HttpProtocol.connection_lost
+
+        async def launch_late(*args: Any, **options: Any) -> Any:
+            came.set()
+            await left.wait()
+            return await launch(*args, **options)
+
+        def lose(connection: HttpProtocol, error: Exception | None) -> None:
+            lost(connection, error)
+            left.set()
+
+        runtime.launch = launch_late  # type: ignore[method-assign]
+        monkeypatch.setattr(HttpProtocol, "connection_lost", lose)
+        async with http(url) as client:
+            request = asyncio.create_task(client.post("/v1/inferlets", json={"program": "wait"}))
+            await came.wait()
+            request.cancel()
+            await asyncio.wait([request])
+            while not runtime.inferlets():
+                await asyncio.sleep(0)
+            assert await ended(runtime, "i1") == "terminated"
 
     serve_async(test)
 
