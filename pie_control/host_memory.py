@@ -8,10 +8,12 @@ from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
-from .errors import ConfigError
+from .errors import ConfigError, Overloaded, TooManyRequests
 
 PAGE_BYTES = os.sysconf("SC_PAGE_SIZE") if hasattr(os, "sysconf") else 4096
 CGROUPS = Path("/sys/fs/cgroup")
+UNKNOWN_MEMORY = 4 << 30
+"""Taken for the memory of a machine that does not tell it."""
 LEAST_ADDRESSES = 16 << 30
 """Bytes: a few inferlets and a small model."""
 
@@ -90,3 +92,31 @@ class MemoryMeter:
         if self._file >= 0:
             os.close(self._file)
             self._file = -1
+
+
+class TenantBytes:
+    """Bytes that tenants hold, of one part in so many of the machine's memory. A tenant may have half of these."""
+
+    def __init__(self, part: int, what: str) -> None:
+        """`what`: of what the bytes are, and what to do where there are too many, for errors."""
+        self._most = (machine_memory() or UNKNOWN_MEMORY) // part
+        self._what = what
+        self._held: dict[str, int] = {}  # by tenant
+        self._total = 0
+
+    def hold(self, tenant: str, count: int) -> None:
+        """A tenant holds more. Raises TooManyRequests and Overloaded."""
+        held = self._held.get(tenant, 0) + count
+        if held > self._most // 2:
+            raise TooManyRequests(f"a tenant may have {self._most >> 21} MiB {self._what}")
+        if self._total + count > self._most:
+            raise Overloaded(f"the server takes {self._most >> 20} MiB {self._what}")
+        self._held[tenant] = held
+        self._total += count
+
+    def release(self, tenant: str, count: int) -> None:
+        """A tenant holds less."""
+        self._total -= count
+        self._held[tenant] = self._held.get(tenant, 0) - count
+        if not self._held[tenant]:
+            del self._held[tenant]

@@ -35,6 +35,7 @@ from .inference_client.client import WorkerClient
 from .inference_client.interface import InferenceClient
 from .inference_client.local import LocalWorker
 from .inference_client.process import PACED_WORKER, WORKER
+from .inferlets.lifecycle import Status
 from .observation.logs import InferletLog
 from .observation.observer import Observer
 from .programs.compiling import ProgramCompiler
@@ -124,6 +125,7 @@ def _build(
     pool = part_of(max(1, config.hosts), config.warm_pool, config.max_inferlets, config.max_host_bytes)
     settings = HostSettings(config.limits, config.max_host_bytes, pool, config.http_allow)
     hosts = Hosts(links, settings, registry, models, loop, library.lost)
+    registry.on_excess = lambda entry, why: hosts.stop(entry, Status.EXCEEDED, why)
     hosts.on_child = ChildLaunches(library, registry, hosts).take
     remote = _reach_workers(config, make_scheduler)
     return ServerApi(config, library, registry, hosts, models, loop, meters, make_guest, remote, observer, state)

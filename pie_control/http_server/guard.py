@@ -14,7 +14,6 @@ from __future__ import annotations
 import ipaddress
 import re
 import time
-from collections import Counter
 from collections.abc import Iterable
 from urllib.parse import urlsplit
 
@@ -22,9 +21,9 @@ from starlette.datastructures import Headers
 from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from pie_control.errors import Forbidden, Overloaded, TooManyRequests, Unauthorized
+from pie_control.errors import Forbidden, Unauthorized
 from pie_control.gateway.programs import ROUTES
-from pie_control.host_memory import machine_memory
+from pie_control.host_memory import TenantBytes
 
 from .callers import Caller, Callers
 from .failures import error_body, response
@@ -44,8 +43,7 @@ NETLOC = re.compile(r"(?:\[([^\]@\s]+)\]|([^:@/?#\s]+))(?::\d+)?")
 
 BODIES_PART = 4
 """The bodies of all requests together have this part of the memory of the machine: a fourth."""
-UNKNOWN_MEMORY = 4 << 30
-"""Taken for the memory of a machine that does not tell it."""
+OF_BODIES = "of bodies of requests at a time: try again when some have been answered"
 SMALL_BODY = 64 << 10
 """Bytes of each body that do not count: small requests pass, whatever large ones come."""
 
@@ -146,32 +144,10 @@ def is_address(name: str) -> bool:
     return True
 
 
-class Bodies:
-    """The bytes of the bodies of requests that are under way. A tenant may have half of `most`."""
-
-    def __init__(self, most: int) -> None:
-        self._most = most
-        self._held: Counter[str] = Counter()  # by tenant
-
-    def hold(self, tenant: str, count: int) -> None:
-        """More bytes have come. Raises Overloaded, or TooManyRequests."""
-        end = "of bodies of requests at a time: try again when some have been answered"
-        if self._held[tenant] + count > self._most // 2:
-            raise TooManyRequests(f"a tenant may have {self._most >> 21} MiB {end}")
-        if self._held.total() + count > self._most:
-            raise Overloaded(f"the server takes {self._most >> 20} MiB {end}")
-        self._held[tenant] += count
-
-    def release(self, tenant: str, count: int) -> None:
-        """A request is over."""
-        self._held[tenant] -= count
-        self._held += Counter()  # drops tenants without bodies
-
-
 class Body:
     """`Receive` of one request, whose body has at most `limit` bytes."""
 
-    def __init__(self, receive: Receive, limit: int, setting: str, tenant: str, bodies: Bodies) -> None:
+    def __init__(self, receive: Receive, limit: int, setting: str, tenant: str, bodies: TenantBytes) -> None:
         self._receive = receive
         self._limit, self._setting = limit, setting
         self._tenant, self._bodies = tenant, bodies
@@ -216,7 +192,7 @@ class Guard:
             **dict.fromkeys((BLOBS, *ROUTES), (max_blob_bytes, "--max-blob-bytes")),
         }
         self._others = (max_json_bytes, "--max-message-bytes")
-        self._bodies = Bodies((machine_memory() or UNKNOWN_MEMORY) // BODIES_PART)
+        self._bodies = TenantBytes(BODIES_PART, OF_BODIES)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] not in ("http", "websocket"):

@@ -8,9 +8,10 @@ from dataclasses import dataclass
 
 from ..config import InferletLimits
 from ..errors import BadRequest, Conflict, Overloaded
+from ..host_memory import TenantBytes
 from ..inferlets.events import Ended, InferletUsage, InferletWait, LogLine
 from ..inferlets.lifecycle import ENDINGS, Status, check_transition
-from ..inferlets.mailbox import EVENT_BYTES, NO_BLOBS
+from ..inferlets.mailbox import EVENT_BYTES, NO_BLOBS, size_of
 from ..programs.store import Program
 from ..tenants.tenant import DEFAULT_STANDING, Standing
 from ..texts import byte_size
@@ -18,6 +19,9 @@ from .outbox import Listener, Outbox
 
 MAX_INBOX_BYTES = 8 << 20
 """Limit for messages that an inferlet has not received."""
+MAIL_PART = 4
+"""The messages to and from all inferlets that wait have this part of the machine's memory, with blobs: a fourth."""
+OF_MAIL = "of messages to and from inferlets that wait: let inferlets receive some first, and clients read"
 
 
 @dataclass(frozen=True)
@@ -58,9 +62,10 @@ class Entry:
         post: Callable[[int, str, Mapping[str, bytes]], None],
         tell_room: Callable[[int, int, bool], None],
         standing: Standing = DEFAULT_STANDING,
+        mail: TenantBytes | None = None,
     ) -> None:
         """`post` sends a message to the inferlet with this number; `tell_room` tells it how much of what it has sent
-        was taken, and whether a client reads."""
+        was taken, and whether a client reads. `mail`: the messages of all inferlets; None: it is the only one."""
         self.number = number
         self.id = f"i{number}"
         self.host = 0
@@ -79,10 +84,14 @@ class Entry:
         self.pages = self.embeds = 0
         self.kept_when_ended = 0  # size of log, messages that nobody took, result and error
         self._post = post
+        self._mail = mail or TenantBytes(MAIL_PART, OF_MAIL)
+        self._tell_room = tell_room
+        self._unread_bytes = 0  # of messages that no client has taken, as far as was told
+        self._taken_bytes = 0
         self._inbox_bytes = 0  # posted and not received
         self._inbox_blob_bytes = 0  # the same of the blobs with these messages
         self._most_blob_bytes = limits.max_blob_bytes
-        self.outbox = Outbox(self.id, limits, lambda taken, read: tell_room(number, taken, read))
+        self.outbox = Outbox(self.id, limits, self._took)
 
     # ---- for clients ----
 
@@ -124,6 +133,7 @@ class Entry:
                 f"{self._inbox_blob_bytes} bytes of blobs wait for the inferlet, and {self._most_blob_bytes} may "
                 "(--max-blob-bytes): let it receive some messages first"
             )
+        self._mail.hold(self.runs_as.tenant.name, size + EVENT_BYTES + blob_bytes)
         self._inbox_bytes += size + EVENT_BYTES
         self._inbox_blob_bytes += blob_bytes
         self._post(self.number, text, blobs)
@@ -144,8 +154,24 @@ class Entry:
 
     def received(self, size: int, blob_bytes: int = 0) -> None:
         """It has received messages of this size, with blobs of `blob_bytes`."""
+        size, blob_bytes = min(size, self._inbox_bytes), min(blob_bytes, self._inbox_blob_bytes)
         self._inbox_bytes -= size
         self._inbox_blob_bytes -= blob_bytes
+        self._mail.release(self.runs_as.tenant.name, size + blob_bytes)
+
+    def said(self, text: str) -> None:
+        """It has a message for its client. Raises Overloaded if too many wait."""
+        size = size_of(text)
+        self._mail.hold(self.runs_as.tenant.name, size)
+        self._unread_bytes += size
+        self.outbox.said(text)
+
+    def _took(self, taken: int, read: bool) -> None:
+        """Clients have taken so many bytes of its messages, in all."""
+        self._mail.release(self.runs_as.tenant.name, taken - self._taken_bytes)
+        self._unread_bytes -= taken - self._taken_bytes
+        self._taken_bytes = taken
+        self._tell_room(self.number, taken, read)
 
     def uses(self, usage: InferletUsage) -> float:
         """What it has used, and holds now; returns the processor seconds since this was told last."""
@@ -168,6 +194,8 @@ class Entry:
         self.status = status
         self.ended = time.time()
         self.result, self.error = event.result, event.error
-        self.pages = self.embeds = self._inbox_bytes = self._inbox_blob_bytes = 0
+        self.received(self._inbox_bytes, self._inbox_blob_bytes)
+        self._mail.release(self.runs_as.tenant.name, self._unread_bytes)  # they count as what is kept of it
+        self.pages = self.embeds = 0
         self.outbox.ended(event)
         self.kept_when_ended = self.outbox.kept_bytes + byte_size(event.result or "") + byte_size(event.error or "")

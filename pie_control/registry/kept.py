@@ -8,6 +8,7 @@ from pathlib import Path
 
 from ..config import InferletLimits
 from ..durable.inferlets import InferletRecord, InferletRecords, KeptLine
+from ..host_memory import TenantBytes
 from ..inferlets.events import Ended, LogLine
 from ..programs.store import Program
 from ..tenants.tenant import Standing, Tenant
@@ -17,9 +18,10 @@ from .entry import Entry
 class RecordKeeper:
     """Writes what happens to inferlets, and makes entries of those that ended under a server before."""
 
-    def __init__(self, records: InferletRecords, limits: InferletLimits) -> None:
+    def __init__(self, records: InferletRecords, limits: InferletLimits, mail: TenantBytes) -> None:
         self._records = records
         self._limits = limits
+        self._mail = mail
         self.next_number = records.next_number
 
     def launched(self, entry: Entry) -> None:
@@ -48,7 +50,8 @@ class RecordKeeper:
 
     def _entry(self, record: InferletRecord) -> Entry:
         program = Program(record.program, record.title, "", "python", 0, Path(), record.tenant)
-        entry = Entry(record.number, program, self._limits, _nobody, _nobody, Standing(Tenant(record.tenant)))
+        standing = Standing(Tenant(record.tenant))
+        entry = Entry(record.number, program, self._limits, _nobody, _nobody, standing, self._mail)
         entry.host, entry.parent, entry.cpu_seconds = record.host, record.parent, record.cpu_seconds
         lines = [
             LogLine(inferlet=entry.id, time=one.time, stream=one.stream, text=one.text)

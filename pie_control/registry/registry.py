@@ -13,11 +13,12 @@ from msgspec.structs import replace
 from ..config import InferletLimits
 from ..durable.inferlets import InferletRecords
 from ..errors import Overloaded, TooManyRequests, UnknownName
+from ..host_memory import TenantBytes
 from ..inferlets.events import Ended, InferletUsage, LogLine, Span
 from ..inferlets.lifecycle import ENDINGS, Status
 from ..programs.store import Program
 from ..tenants.tenant import DEFAULT_STANDING, DEFAULT_TENANT, Standing, Tenant
-from .entry import Entry
+from .entry import MAIL_PART, OF_MAIL, Entry
 from .kept import RecordKeeper
 
 MOST_ID = 20
@@ -48,7 +49,8 @@ class Registry:
     def __init__(self, limits: InferletLimits, max_inferlets: int, records: InferletRecords | None = None) -> None:
         """`records`: what survives the server. Then an inferlet has ended when that is written, and those that ended
         under a server before are there."""
-        self._keeper = RecordKeeper(records, limits) if records is not None else None
+        self._mail = TenantBytes(MAIL_PART, OF_MAIL)
+        self._keeper = RecordKeeper(records, limits, self._mail) if records is not None else None
         self._limits = limits
         self._max_inferlets = max_inferlets
         self._running: dict[int, Entry] = {}
@@ -61,6 +63,8 @@ class Registry:
         self.draining = False
         """Whether clients may launch no more; what runs may launch children."""
         self._none_runs = asyncio.Event()
+        self.on_excess: Callable[[Entry, str], None]
+        """Hears of an inferlet that has more to say than is kept, and why: it has to end."""
         self.on_launch: list[Callable[[Entry], None]] = []
         self.on_end: list[Callable[[Entry], None]] = []
         """They hear of each inferlet that goes to its host, and that has ended."""
@@ -86,7 +90,7 @@ class Registry:
             raise Overloaded(f"{len(self._running)} inferlets run, which is the limit: try again when some have ended")
         self._launched += 1
         number = self._keeper.next_number() if self._keeper else self._launched
-        entry = Entry(number, program, self._limits, post, tell_room, standing)
+        entry = Entry(number, program, self._limits, post, tell_room, standing, self._mail)
         self._running[entry.number] = entry
         self._of_tenants[standing.tenant.name] += 1
         if self._keeper:
@@ -154,7 +158,10 @@ class Registry:
         """Inferlets have messages for their clients, in this order. Those of one that has ended are dropped."""
         for number, text in zip(numbers, texts, strict=True):
             if (entry := self._running.get(number)) and entry.host == host:
-                entry.outbox.said(text)
+                try:
+                    entry.said(text)
+                except Overloaded as error:
+                    self.on_excess(entry, str(error))
 
     def logged(self, host: int, number: int, line: LogLine) -> None:
         """An inferlet has a line for its log. Nothing happens if it has ended."""

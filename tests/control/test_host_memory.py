@@ -10,9 +10,10 @@ from pathlib import Path
 
 import pytest
 
+from pie_control import host_memory
 from pie_control.config import build_config
-from pie_control.errors import ConfigError
-from pie_control.host_memory import MemoryMeter, group_limits, machine_memory, resident_memory
+from pie_control.errors import ConfigError, Overloaded, TooManyRequests
+from pie_control.host_memory import MemoryMeter, TenantBytes, group_limits, machine_memory, resident_memory
 from pie_control.runtime import build_server
 
 MIB = 1 << 20
@@ -73,3 +74,17 @@ def test_a_server_with_too_few_addresses_does_not_start(monkeypatch: pytest.Monk
     monkeypatch.setattr(resource, "getrlimit", lambda _: (8 << 30, resource.RLIM_INFINITY))
     with pytest.raises(ConfigError, match=r"8 GiB of addresses.* `ulimit -v unlimited`"):
         build_server(build_config({}).resolved())
+
+
+def test_tenants_share_a_part_of_the_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(host_memory, "machine_memory", lambda: 400)
+    held = TenantBytes(4, "of bytes")
+    held.hold("alice", 50)
+    with pytest.raises(TooManyRequests, match="a tenant may have 0 MiB of bytes"):
+        held.hold("alice", 1)
+    held.hold("bob", 40)
+    with pytest.raises(Overloaded, match="the server takes 0 MiB of bytes") as refused:
+        held.hold("carol", 11)
+    assert refused.value.status == 503
+    held.release("alice", 50)
+    held.hold("carol", 50)

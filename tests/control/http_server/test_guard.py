@@ -13,8 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from starlette.datastructures import Headers
 
-from pie_control.errors import Overloaded, TooManyRequests
-from pie_control.http_server import guard
+from pie_control import host_memory
 from pie_control.http_server.guard import AllowedHosts, is_address, json_limit, name_of
 from tests.helpers.fake_server_api import FakeServerApi, serve_async
 from tests.helpers.sessions import open_session
@@ -132,7 +131,7 @@ def test_json_is_bounded_by_what_arguments_may_be_and_programs_are_not(beyond: i
 
 
 def test_bodies_of_all_requests_together_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(guard, "machine_memory", lambda: 4 << 20)  # a fourth of it for all, half of that for a tenant
+    monkeypatch.setattr(host_memory, "machine_memory", lambda: 4 << 20)  # a fourth for all, half of it for a tenant
     half, more = bytes(300 << 10), bytes(400 << 10)
 
     async def test(url: str, _: FakeServerApi) -> None:
@@ -151,19 +150,6 @@ def test_bodies_of_all_requests_together_are_bounded(monkeypatch: pytest.MonkeyP
             assert await reader.read() == b""
 
     serve_async(test)
-
-
-def test_tenants_share_the_room_for_bodies() -> None:
-    bodies = guard.Bodies(100)
-    bodies.hold("alice", 50)
-    with pytest.raises(TooManyRequests, match="a tenant may have"):
-        bodies.hold("alice", 1)
-    bodies.hold("bob", 40)
-    with pytest.raises(Overloaded, match="the server takes") as refused:
-        bodies.hold("carol", 11)
-    assert refused.value.status == 503
-    bodies.release("alice", 50)
-    bodies.hold("carol", 50)
 
 
 @pytest.mark.parametrize("text", ["世", "ü", "🎉", "\n", '"'])

@@ -6,11 +6,13 @@ from pathlib import Path
 
 import pytest
 
+from pie_control import host_memory
 from pie_control.config import InferletLimits
 from pie_control.durable.inferlets import InferletRecord, InferletRecords, KeptLine
 from pie_control.durable.state import State
-from pie_control.errors import UnknownName
+from pie_control.errors import TooManyRequests, UnknownName
 from pie_control.inferlets.events import Ended
+from pie_control.inferlets.mailbox import EVENT_BYTES
 from pie_control.programs.store import Program
 from pie_control.registry import registry
 from pie_control.registry.entry import Entry
@@ -43,6 +45,39 @@ def test_ends_of_one_tenant_make_nobody_elses_go(count: int, size: int, monkeypa
     assert inferlets.get(first.id, "alice") is first
     assert inferlets.get(last.id, "bob") is last
     assert len(inferlets.all("bob")) < 10
+
+
+def test_what_inferlets_of_a_tenant_have_not_received_is_bounded_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(host_memory, "machine_memory", lambda: 8 << 20)  # a fourth for all, half of that for a tenant
+    inferlets = Registry(InferletLimits(), 100)
+    program = Program("ab" * 32, "story", "", "python", 0, Path())
+    one, two, other = (inferlets.new(program, ignore, ignore, Standing(Tenant(name))) for name in ("a", "a", "b"))
+    one.send("", {"photo": bytes(600_000)})
+    with pytest.raises(TooManyRequests, match="let inferlets receive some first"):
+        two.send("", {"photo": bytes(600_000)})
+    other.send("x" * 600_000)
+    one.received(EVENT_BYTES, 600_000)
+    two.send("x" * 600_000)
+    two.runs()
+    inferlets.ended(two, Ended("finished", inferlet=two.id))
+    one.send("x" * 600_000)
+
+
+def test_what_clients_have_not_read_is_bounded_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(host_memory, "machine_memory", lambda: 8 << 20)
+    inferlets, ending = Registry(InferletLimits(), 100), list[str]()
+    inferlets.on_excess = lambda entry, why: ending.append(f"{entry.id}: {why}")
+    program = Program("ab" * 32, "story", "", "python", 0, Path())
+    one, two = (inferlets.new(program, ignore, ignore) for _ in range(2))
+    inferlets.said(0, [one.number], ["x" * 600_000])
+    one.attach(ignore)  # who takes all of it
+    inferlets.said(0, [two.number, two.number], ["x" * 600_000] * 2)
+    assert len(ending) == 1
+    assert ending[0].startswith(f"{two.id}: a tenant may have 1 MiB of messages")
+    for each in (one, two):
+        each.runs()
+        inferlets.ended(each, Ended("finished", inferlet=each.id))
+    assert not inferlets._mail._held
 
 
 def ignore(*_: object) -> None:
