@@ -26,9 +26,11 @@ from .engine.loop import Loop
 from .engine.model import Model, ReplicaStatistics, join
 from .engine.replica import Replica
 from .errors import PieError, UnknownName
+from .host_memory import TenantBytes
 from .observation.observer import Observer
 from .programs.library import ProgramLibrary
 from .programs.python_guest import compiled_guest
+from .registry.blobs import OF_BLOBS, PART
 from .registry.entry import Entry
 from .registry.registry import Registry
 from .tenant_api import TenantApi
@@ -101,7 +103,8 @@ class ServerApi(TenantApi):
         join `models` when they have said them. `observer`: what measures, where anything does. `state`: what
         survives the server, where anything does."""
         audit = state.audit if state is not None else AuditTrail()
-        super().__init__(config, library, registry, hosts, models, meters, audit)
+        self._blob_memory = TenantBytes(PART, OF_BLOBS)
+        super().__init__(config, library, registry, hosts, models, meters, audit, self._blob_memory)
         self.meters = meters
         self._make_guest = make_guest
         self._all_models = models
@@ -226,7 +229,7 @@ class ServerApi(TenantApi):
 
     def of(self, standing: Standing) -> TenantApi:
         """What a tenant can do; it keeps the blobs of the tenant, so there is one for each."""
-        shared = self._library, self._registry, self._hosts, self._models, self.meters, self.audit
+        shared = self._library, self._registry, self._hosts, self._models, self.meters, self.audit, self._blob_memory
         return TenantApi(self.config, *shared, standing)
 
     def tell_tenants(self, names: Iterable[str]) -> None:

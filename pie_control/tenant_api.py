@@ -15,6 +15,7 @@ from .engine.app_host import AppHost
 from .engine.hosts import Hosts
 from .engine.model import Model
 from .errors import BadRequest, Overloaded, RateLimited, WorkerUnavailable
+from .host_memory import TenantBytes
 from .inferlets.events import Event, LogLine
 from .inferlets.lifecycle import Status
 from .programs.library import ProgramLibrary
@@ -48,8 +49,10 @@ class TenantApi:
         models: Mapping[str, Model],
         meters: Meters,
         audit: AuditTrail,
+        blobs: TenantBytes,
         standing: Standing = DEFAULT_STANDING,
     ) -> None:
+        """`blobs`: the memory of those of all tenants."""
         self.config = config
         self.standing = standing
         self._tenant = standing.tenant.name
@@ -59,7 +62,7 @@ class TenantApi:
         self._models = models
         self._meters = meters
         self.audit = audit
-        self._blobs = BlobStore(config.limits.max_blob_bytes)
+        self._blobs = BlobStore(config.limits.max_blob_bytes, blobs, self._tenant)
         self._bound_programs()
 
     def _bound_programs(self) -> None:
@@ -137,7 +140,8 @@ class TenantApi:
     # ---- blobs ----
 
     async def upload_blob(self, data: bytes) -> str:
-        """Keeps bytes for a while, for `launch` and `send`; returns their content hash. Raises StorageFull."""
+        """Keeps bytes for a while, for `launch` and `send`; returns their content hash. Raises StorageFull,
+        Overloaded."""
         return await self._blobs.put(data)
 
     # ---- inferlets ----

@@ -10,14 +10,18 @@ from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
-from ..errors import BadRequest, StorageFull, UnknownName
+from ..errors import BadRequest, Overloaded, StorageFull, UnknownName
+from ..host_memory import TenantBytes
 
-MOST_BYTES = 256 << 20
-"""Most bytes of all blobs, unless a single one may be larger. Those that were used longest ago make room."""
-BLOB_BYTES = 512
-"""What a blob counts beside its bytes."""
 KEPT_SECONDS = 600.0
 """Since a blob was uploaded or used."""
+MOST_BYTES = 256 << 20
+"""Most bytes of a tenant's blobs, unless a single one may be larger. Those that were used longest ago make room."""
+PART = 8
+"""The blobs of all tenants together have this part of the machine's memory: an eighth."""
+OF_BLOBS = f"of uploaded blobs, which are kept {KEPT_SECONDS / 60:g} minutes: try again later"
+BLOB_BYTES = 512
+"""What a blob counts beside its bytes."""
 MOST_NAME = 128
 """Characters of the name that an inferlet knows a blob by."""
 MOST_BLOBS = 64
@@ -30,22 +34,28 @@ class _Kept(NamedTuple):
 
 
 class BlobStore:
-    """In memory. `most` is the bound of what one inferlet holds, in bytes."""
+    """Those of a tenant, in memory. `most` is the bound of what one inferlet holds, in bytes; `memory`: of the blobs of
+    all tenants."""
 
-    def __init__(self, most: int, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self, most: int, memory: TenantBytes, tenant: str, clock: Callable[[], float] = time.monotonic
+    ) -> None:
         self._most = most
+        self._memory = memory
+        self._tenant = tenant
         self._clock = clock
         self._kept: OrderedDict[str, _Kept] = OrderedDict()  # what was used longest ago comes first
         self._bytes = 0
         self._timer: asyncio.TimerHandle | None = None
 
     async def put(self, data: bytes) -> str:
-        """Keeps a blob; returns its content hash. Raises StorageFull for one that no inferlet could hold."""
+        """Keeps a blob; returns its content hash. Raises StorageFull for one that no inferlet could hold, Overloaded if
+        those of other tenants take the memory."""
         if len(data) > self._most:
             raise StorageFull(f"the blob has {len(data)} bytes, more than {self._most} (see --max-blob-bytes)")
         digest = (await asyncio.to_thread(hashlib.sha256, data)).hexdigest()
         if digest not in self._kept:
-            self._bytes += len(data) + BLOB_BYTES
+            self._make_room(len(data) + BLOB_BYTES)
         self._keep(digest, data)
         self._drop_old()
         if self._timer is None and self._kept:
@@ -55,8 +65,25 @@ class BlobStore:
     def _drop_old(self) -> None:
         most, now = max(MOST_BYTES, self._most + BLOB_BYTES), self._clock()
         while self._kept and (self._bytes > most or next(iter(self._kept.values())).until < now):
-            _, dropped = self._kept.popitem(last=False)
-            self._bytes -= len(dropped.data) + BLOB_BYTES
+            self._drop_oldest()
+
+    def _drop_oldest(self) -> None:
+        _, dropped = self._kept.popitem(last=False)
+        self._bytes -= len(dropped.data) + BLOB_BYTES
+        self._memory.release(self._tenant, len(dropped.data) + BLOB_BYTES)
+
+    def _make_room(self, size: int) -> None:
+        """Counts a blob that is not kept yet."""
+        while True:
+            try:
+                self._memory.hold(self._tenant, size)
+            except Overloaded:
+                if not self._kept:
+                    raise
+                self._drop_oldest()
+            else:
+                self._bytes += size
+                return
 
     def _drop_later(self) -> None:
         """Drops those that nobody uses in time, also if no other one comes."""
