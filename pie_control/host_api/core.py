@@ -16,7 +16,7 @@ from ..inferlets.model import ModelView
 from ..inferlets.relations.children import Child
 from ..inferlets.relations.mail import Letter, Source
 from ..programs.host.python_source import Compilation
-from ..resources.kinds import STATES, charged
+from ..resources.kinds import EMBEDS, PAGES, STATES, charged
 from ..sandbox.fibers import SUSPEND
 from .guest import Guest
 from .suspending import suspending, when_done
@@ -180,12 +180,12 @@ def create_queue(guest: Guest, model: str) -> int:
 
 def usage(guest: Guest) -> str:
     pages, embeds = guest.usage()
-    limits = guest.inferlet.limits
+    limits, models = guest.inferlet.limits, [one.description for one in guest.models.values()]
     told = _Usage(
         pages=pages,
-        max_pages=limits.max_pages,
+        max_pages=min(limits.max_pages, sum(map(PAGES.pool_size, models))),
         embeds=embeds,
-        max_embeds=limits.max_embeds,
+        max_embeds=min(limits.max_embeds, sum(map(EMBEDS.pool_size, models))),
         queues=len(guest.queues),
         max_queues=limits.max_queues,
         futures=len(guest.futures),

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from inferlet_sdk import Context, Dist, DistSampler, IgnoreStopTokens, WorkerFailed, traits
+from inferlet_sdk import Context, Dist, DistSampler, IgnoreStopTokens, InvalidArgument, WorkerFailed, traits
 from inferlet_sdk.event_loop import run
-from tests.helpers.native_host import expected, install, refuse
+from tests.helpers.native_host import NativeHost, expected, install, refuse
 
 
 async def steps(context: Context, count: int, **options: Any) -> None:
@@ -180,3 +180,11 @@ def test_a_step_with_an_adapter_is_one_call_like_any_other(position: int) -> Non
     by_dist, one_by_one, at_once = run(main())
     assert by_dist == one_by_one == at_once
     assert at_once != [97, 98, 99, *expected([97, 98, 99], 8)]
+
+
+def test_more_tokens_than_the_model_gives_are_refused_as_such(host: NativeHost) -> None:
+    with Context().fill("abc") as ctx:
+        asks = ctx.next_dist(99_999_999), ctx.score("ab", alternatives=99_999_999)
+        for asked in asks:
+            with pytest.raises(InvalidArgument, match="k is 99999999; it must lie between 0"):
+                run(asked)

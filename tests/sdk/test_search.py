@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from inferlet_sdk import Context, IgnoreStopTokens, QuotaExceeded, Sampler, StopTokens
+from inferlet_sdk import Context, IgnoreStopTokens, QuotaExceeded, Sampler, StopTokens, embed, traits
 from inferlet_sdk.event_loop import run
 from tests.helpers.native_host import install, nothing_held
 from tests.helpers.scripted_model import STOP
@@ -57,6 +57,14 @@ def test_more_continuations_than_there_are_pages_are_refused_at_once(name: str) 
             run(getattr(ctx, name)(201, 2))
         assert host.calls == ["usage"]
         assert len(run(ctx.best_of(201, 1))) == 201
+
+
+def test_a_pool_that_is_smaller_than_the_quota_is_what_an_inferlet_may_have() -> None:
+    install(num_pages=140, num_embeds=300)
+    assert (traits.usage().max_pages, traits.usage().max_embeds) == (12, 300)
+    assert len(run(embed(["the model is here"] * 60, pooling="last"))) == 60  # as many at a time as fit
+    with Context().fill("abcd") as ctx, pytest.raises(QuotaExceeded, match="an inferlet may have 12: ask for fewer"):
+        run(ctx.best_of(200, 5))
 
 
 def test_where_one_fails_the_others_end() -> None:

@@ -120,7 +120,7 @@ def test_results_are_values_of_the_sdk(host: NativeHost) -> None:
     assert (info.page_size, info.stop_tokens) == (4, (STOP,))
     assert traits.available_traits("toy")[0].functions
     assert traits.get_vocabs(queue)[97:100] == [b"a", b"b", b"c"]
-    assert traits.usage().max_pages == 4096
+    assert (traits.usage().max_pages, traits.usage().max_futures) == (896, 16384)  # all that the model has
     assert traits.get_env()["user"] == "default"
     assert abs(traits.now() - time.time()) < 60
 

@@ -26,7 +26,8 @@ DEFAULT_K = 256
 DIST_BYTES = 8
 """Memory of a token of a distribution."""
 MOST_ROWS = 1 << 12
-"""Embeds of one command that a worker may allow; more are refused anyway."""
+MOST_TOKENS = 1 << 14
+"""Embeds of one command, and tokens of one distribution, that a worker may allow; more are refused anyway."""
 
 
 class Dists(NamedTuple):
@@ -94,7 +95,7 @@ class DistBatch(RowsBatch[DistCommand]):
 
 def result_bytes(embeds: Sequence[int], k: int, temperature: float) -> int:
     """At most."""
-    return (DIST_BYTES * (k or DEFAULT_K) + 4) * min(sum(embeds[1::2]), MOST_ROWS)
+    return (DIST_BYTES * min(k or DEFAULT_K, MOST_TOKENS) + 4) * min(sum(embeds[1::2]), MOST_ROWS)
 
 
 CALL = DistCommand.call = define(

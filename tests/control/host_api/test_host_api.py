@@ -220,13 +220,13 @@ def test_information_is_that_of_model_and_limits(guest_cache: Path) -> None:
             name: list(functions) for name, functions in functions_of_traits().items()
         }
         assert (usage["pages"], usage["embeds"], usage["queues"]) == (3, 5, 1)
-        assert (usage["max_pages"], usage["max_futures"]) == (40, 50)
+        assert (usage["max_pages"], usage["max_futures"]) == (30, 50)
         assert usage["max_cpu_nanoseconds"] == 60_000_000_000
         assert environment["inferlet"] == inferlet.id
         assert environment["program"] == inferlet.program.hash
         assert environment["user"] == "default"
 
-    on_server(guest_cache, body, max_pages=40, max_futures=50)
+    on_server(guest_cache, body, max_pages=30, max_futures=50)
 
 
 def test_the_queue_of_another_inferlet_is_not_found(guest_cache: Path) -> None:
