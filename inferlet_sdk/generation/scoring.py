@@ -65,19 +65,20 @@ async def _append_chunk(
     sequence: TokenSequence, tokens: Sequence[int], alternatives: int, run: int
 ) -> list[TokenLogprobs]:
     """The sequence's output embed scores the first token; the output of each token that runs scores the next one."""
-    queue, output, embeds = sequence.queue, Embeds((sequence.output_embed, 1)), Embeds(())
-    if run:
-        embeds = traits.alloc_emb(queue, 2 * run)
-        try:
-            sequence.run(tokens[:run], embeds[:run], embeds[run:])
-        except BaseException:
+    queue, output = sequence.queue, Embeds((sequence.output_embed, 1))
+    embeds = traits.alloc_emb(queue, 2 * run) if run else Embeds(())
+    outputs, scored, asked = embeds[run:], tokens[1 : run + 1], _Asked(queue, alternatives)
+    try:
+        if run:
+            sequence.run(tokens[:run], embeds[:run], outputs)
+        asked.ask(output, tokens[:1])
+        if scored:
+            asked.ask(outputs[: len(scored)], scored)
+    except BaseException:
+        asked.give_up()
+        if run:
             traits.dealloc_emb(queue, embeds)
-            raise
-    outputs, scored = embeds[run:], tokens[1 : run + 1]
-    asked = _Asked(queue, alternatives)
-    asked.ask(output, tokens[:1])
-    if scored:
-        asked.ask(outputs[: len(scored)], scored)
+        raise
     if run:
         sequence.tokens += tokens[:run]
         sequence.take_output(outputs[-1:])
@@ -114,12 +115,16 @@ class _Asked:
             own = [score for one in self._own for score in await one]
             dists = [dist for one in self._others for dist in await one]
         finally:
-            for own_scores in self._own:
-                own_scores.cancel()  # unless it was taken
-            for other_dists in self._others:
-                other_dists.cancel()
+            self.give_up()
         others = map(_alternatives, dists) if self._alternatives else ([] for _ in own)
         return [TokenLogprobs(*pair) for pair in zip(own, others, strict=True)]
+
+    def give_up(self) -> None:
+        """Cancels those that were not taken."""
+        for own in self._own:
+            own.cancel()
+        for other in self._others:
+            other.cancel()
 
 
 def _alternatives(dist: Dist) -> list[tuple[int, float]]:

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from inferlet_sdk import bindings, traits
 from inferlet_sdk.addresses import Embeds
-from inferlet_sdk.errors import Busy, Cancelled, from_host
+from inferlet_sdk.errors import Busy, Cancelled, call, from_host
 from inferlet_sdk.event_loop import loop_with_others
 from inferlet_sdk.futures import TokenFuture
 from inferlet_sdk.generation.decode_run import Following, IssuedRun
@@ -253,7 +253,7 @@ class SampledTokens:
 def _sample(sequence: TokenSequence, sampler: Sampler, handle: int, logprobs: int = 0) -> int:
     """Samples at the output embed of a sequence that works, with so many log-probabilities; returns the future."""
     recent = sampler.recent(sequence.tokens)
-    number: int = bindings.fused.sample(sequence.queue, sequence.output_embed, handle, recent, "", logprobs)
+    number: int = call(bindings.fused.sample, sequence.queue, sequence.output_embed, handle, recent, "", logprobs)
     return number
 
 
@@ -264,7 +264,8 @@ async def _choose(sequence: TokenSequence, sampler: DistSampler) -> int:
     chosen = sampler.choose(dist)
     if type(chosen) is not int and isawaitable(chosen):
         chosen = await chosen
-    return whole(chosen, "sampler", wanted="a function that returns a token id, as dist.tokens has them")
+    wanted = "a function that returns a token id, as dist.tokens has them"
+    return whole(chosen, "sampler", most=sequence.info.vocab_size - 1, wanted=wanted)
 
 
 async def sample_once(sequence: TokenSequence, sampler: Sampler | DistSampler) -> int:
@@ -288,19 +289,24 @@ class ChosenTokens:
         self._sampler = sampler
         self._detokenizer = detokenizer
         self._logprobs = logprobs
+        self._chosen: int | None = None  # whose scores were not taken
         self._closed = False
 
     async def next(self, left: int, held: str) -> Pieces:
-        """One token."""
+        """One token. If this task is cancelled while it waits for the scores, the token is the next one all the
+        same."""
         if not self._sequence.computed:
             await share_prefix(self._sequence)
-        token = await _choose(self._sequence, self._sampler)
+        if self._chosen is None:
+            self._chosen = await _choose(self._sequence, self._sampler)
+        token = self._chosen
         logprobs: Sequence[TokenLogprobs] = ()
         if self._logprobs is not None and not self._closed:
             output = Embeds((self._sequence.output_embed, 1))
             logprobs = await logprobs_at(self._sequence.queue, output, [token], self._logprobs)
         if self._closed:
             raise Cancelled(_ENDED)
+        self._chosen = None
         return Pieces((token,), (traits.push_tokens(self._detokenizer, [token]),), logprobs)
 
     def close(self) -> None:

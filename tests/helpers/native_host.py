@@ -111,6 +111,7 @@ class NativeHost:
     forward: Any
     fused: Any
     input_text: Any
+    output_text: Any
     tokenize: Any
 
     def __init__(

@@ -10,7 +10,7 @@ import pytest
 
 from inferlet_sdk import Context, Dist, DistSampler, IgnoreStopTokens, InvalidArgument, WorkerFailed, traits
 from inferlet_sdk.event_loop import run
-from tests.helpers.native_host import NativeHost, expected, install, refuse
+from tests.helpers.native_host import NativeHost, expected, install, nothing_held, refuse
 
 
 async def steps(context: Context, count: int, **options: Any) -> None:
@@ -188,3 +188,26 @@ def test_more_tokens_than_the_model_gives_are_refused_as_such(host: NativeHost) 
         for asked in asks:
             with pytest.raises(InvalidArgument, match="k is 99999999; it must lie between 0"):
                 run(asked)
+
+
+def test_a_chosen_token_whose_scores_are_cancelled_is_the_next_one(host: NativeHost) -> None:
+    asked = list[int]()
+
+    def choose(dist: Dist) -> int:
+        asked.append(dist.tokens[len(asked)])
+        return asked[-1]
+
+    async def main() -> None:
+        ctx = Context().fill("abc")
+        generation = ctx.generate(2, sampler=DistSampler(choose), logprobs=0)
+        task = asyncio.ensure_future(anext(generation))
+        while not asked:
+            await asyncio.sleep(0)
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+        await generation.whole()
+        assert list(ctx.tokens)[3:] == asked
+        ctx.close()
+
+    run(main())
+    assert nothing_held(host)

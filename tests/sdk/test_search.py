@@ -10,7 +10,7 @@ import pytest
 
 from inferlet_sdk import Context, IgnoreStopTokens, QuotaExceeded, Sampler, StopTokens, embed, traits
 from inferlet_sdk.event_loop import run
-from tests.helpers.native_host import install, nothing_held
+from tests.helpers.native_host import NativeHost, install, nothing_held, refuse
 from tests.helpers.scripted_model import STOP
 
 WARM = Sampler(seed=3, temperature=2.0)
@@ -65,6 +65,30 @@ def test_a_pool_that_is_smaller_than_the_quota_is_what_an_inferlet_may_have() ->
     assert len(run(embed(["the model is here"] * 60, pooling="last"))) == 60  # as many at a time as fit
     with Context().fill("abcd") as ctx, pytest.raises(QuotaExceeded, match="an inferlet may have 12: ask for fewer"):
         run(ctx.best_of(200, 5))
+
+
+def test_scores_that_are_refused_leave_nothing(host: NativeHost) -> None:
+    asked, calls = host.output_text.get_logprobs, iter([True, False])
+
+    def refused(*given: Any) -> Any:
+        if next(calls):
+            return asked(*given)
+        raise refuse("quota-exceeded", "too many futures")
+
+    host.output_text.get_logprobs = refused
+    with Context().fill("abc") as ctx, pytest.raises(QuotaExceeded, match="too many futures"):
+        run(ctx.score("defgh"))
+    assert nothing_held(host)
+
+
+def test_a_sample_that_is_refused_raises_its_error(host: NativeHost) -> None:
+    def refused(*_: Any) -> Any:
+        raise refuse("quota-exceeded", "too many futures")
+
+    host.fused.sample = refused
+    with Context().fill("abc") as ctx, pytest.raises(QuotaExceeded, match="too many futures"):
+        run(ctx.sample())
+    assert nothing_held(host)
 
 
 def test_where_one_fails_the_others_end() -> None:
