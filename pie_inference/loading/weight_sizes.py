@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -72,14 +72,21 @@ class WeightSize:
 
 def weight_bytes(tensors: Iterable[StoredTensor], dtype: torch.dtype, quantization: str, ranks: int = 1) -> int:
     """Memory that these weights take when they serve, on one of `ranks` ranks; quantization "none" or one of FORMATS.
-    A model without an output head also uses its embedding table as one, in a second, packed form."""
+    A model with one tensor as its embedding table and its output head has it twice, the head in a packed form."""
     stored = tuple(tensors)
-    tied = not any(tensor.name.endswith(HEAD) for tensor in stored)
-    heads = (tied_head(tensor) for tensor in stored if tied and tensor.name.endswith(TABLE))
     return sum(
         tensor_bytes(tensor, dtype.itemsize, quantization) // (1 if _is_whole(tensor) else ranks)
-        for tensor in (*stored, *heads)
+        for tensor in (*stored, *_twins(stored))
     )
+
+
+def _twins(stored: Sequence[StoredTensor]) -> list[StoredTensor]:
+    """The output head that a table also is, or the table that a head also is."""
+    heads = [tensor for tensor in stored if tensor.name.endswith(HEAD)]
+    if not heads:
+        return [tied_head(tensor) for tensor in stored if tensor.name.endswith(TABLE)]
+    alone = (head for head in heads if head.per_number is None and [one.shape for one in stored].count(head.shape) == 1)
+    return [replace(head, name=TABLE) for head in alone]
 
 
 def tied_head(table: StoredTensor) -> StoredTensor:

@@ -156,6 +156,17 @@ def test_memory_is_foreseen(dtype: str, quantization: str, tied: bool, tmp_path:
     assert Worker(config).describe()[0].weight_bytes == expected
 
 
+@pytest.mark.parametrize("code", ["own", "transformers"])
+def test_memory_of_a_table_that_is_stored_as_the_head_is_foreseen(code: str, tmp_path: Path) -> None:
+    make_checkpoint(tmp_path, tie_embeddings=True)
+    tensors = load_file(tmp_path / "model.safetensors")
+    tensors["lm_head.weight"] = tensors.pop("model.embed_tokens.weight")
+    save_file(tensors, tmp_path / "model.safetensors")
+    config = WorkerConfig(tmp_path, "model", dtype="float32", device="cpu", kernels="torch", pages=4, model_code=code)
+    expected = weight_bytes(Checkpoint(tmp_path).tensors(), torch.float32, "none")
+    assert Worker(config).describe()[0].weight_bytes == expected
+
+
 @pytest.mark.parametrize("tied", [False, True])
 def test_memory_of_each_rank_is_foreseen(tied: bool, tmp_path: Path) -> None:
     """Each has the whole table of tokens and all norms."""
