@@ -25,12 +25,14 @@ TIMES = ("_ms", "_us", "round_trip", "round_trips")
 
 
 def add_options(parser: argparse.ArgumentParser, benchmark: Benchmark) -> None:
-    """Adds an option for each field of the plan whose type an option can have."""
+    """Adds an option for each field of the plan whose type an option can have, and what the columns of rows are."""
     forms = _forms(benchmark)
     parser.set_defaults(form="full")
     for form, text in FORMS.items():
         if form in forms:
             parser.add_argument(f"--{form}", dest="form", action="store_const", const=form, help=text)
+    if row := getattr(benchmark, "Row", None):
+        parser.epilog = f"rows:\n{inspect.getdoc(row)}"
     kind = type(benchmark.FULL)
     group = parser.add_argument_group("plan", inspect.getdoc(kind))
     hints = get_type_hints(kind)

@@ -4,7 +4,8 @@ Layer "control": processor time until the call returns, minus that which the gue
 that what the control layer takes remains. Layer "inference": time until its value or effect is there, minus the
 worker's own time, so that the way there and back remains: `us` = `latency_us` - `worker_us`, where `worker_us` is the
 worker's mean time per wave during the calls. Several short blocks are measured; the median block counts. Each row is
-told on stderr: all calls of 896 inferlets take some minutes.
+told on stderr: all calls of 896 inferlets take some minutes. Every function of the WIT files has a row, but for those
+that `LEFT_OUT` names with the reason.
 """
 
 from __future__ import annotations

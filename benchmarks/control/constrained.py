@@ -3,7 +3,7 @@
 Inferlets generate the same number of tokens, free and kept to a schema, at once, in pairs of turns on one server. Each
 pair gives a ratio, whose turns are a few seconds apart; and every second pair begins with the kept turn, so that a
 machine that slows down or warms up falls on both. On the demo model, whose steps are short and whose vocabulary is
-small; and on one with random weights and a vocabulary of 128k.
+small; and on one with random weights and a vocabulary of 128k. A ratio of 0.9 or more is wanted at 32.
 
 A ratio says that something is lost, the shares say where: `waves` and `rows` in small waves, `worker_us` in masks,
 `control_us` and `hosts_us` (with the guests) in calls, `ends` in texts that end at different moments.

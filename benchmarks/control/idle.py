@@ -1,4 +1,7 @@
-"""How much memory does the server need for an inferlet that waits for a message?"""
+"""How much memory does the server need for an inferlet that waits for a message?
+
+It needs Linux. Numbers of inferlets that do not fit into the memory are left out.
+"""
 
 from __future__ import annotations
 

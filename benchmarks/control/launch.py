@@ -3,7 +3,9 @@
 It is measured twice: through a client's session with a `pie serve` process, and through a `ServerApi` without network.
 Warm: the program was uploaded and run before. Cold: each launch uploads and runs a program that the server has never
 seen. Between rounds the server rests until its pool of ready guests is full, and has freed those that ended. With 896
-Python guests that takes about 7 s on a machine that does nothing else; they hold 1.3 GB. Each row is told on stderr.
+Python guests that takes about 7 s on a machine that does nothing else; they hold 1.3 GB, and a server gives them at
+most an eighth of the memory for inferlets. A first round of each row does not count: by it the server learns how many
+launches come together. Each row is told on stderr.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """How near does decoding a model of a billion parameters come to what the machine can do?
 
 `random-1b` has the shape of Llama-3.2-1B, with random weights, in bfloat16 or quantized. The whole system runs it:
-inferlets stream to a client. The bound follows from the machine's rates, which are measured beside each run.
+inferlets stream to a client. The bound follows from the machine's rates, which are measured beside each run. Each round
+has prompts that begin differently, as the server computes the common beginning of prompts only once.
 """
 
 from __future__ import annotations

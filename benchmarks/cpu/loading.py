@@ -2,7 +2,8 @@
 
 Weights are loaded unchanged, in bfloat16, and quantized. The checkpoint has the shapes of Llama 8B with fewer layers
 and random weights, in two shards that are in the system's cache. Reading them is measured twice: each block over the
-one before, as in a disk test, and into memory that holds everything, as a loader must.
+one before, as in a disk test, and into memory that holds everything, as a loader must: new memory may bound it more
+than reading does. It needs 18 GB of memory and 8 GB of disk.
 """
 
 from __future__ import annotations

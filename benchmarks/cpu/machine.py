@@ -1,4 +1,8 @@
-"""How fast does this machine read memory and multiply matrices, which bounds a model on its CPU?"""
+"""How fast does this machine read memory and multiply matrices, which bounds a model on its CPU?
+
+As `pie bench-model` measures it: the best pass over memory by a worker's compiled kernel, or by torch without a
+compiler, more slowly; and a product in bfloat16, or in float32 where torch is faster in it.
+"""
 
 from __future__ import annotations
 

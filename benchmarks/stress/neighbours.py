@@ -4,7 +4,7 @@ A neighbour asks the model for a token every 10 ms and tells the listener. Besid
 alone and in several copies, until all have ended. `worst_gap_ms` is the longest time between two beats of the neighbour
 meanwhile, `median_gap_ms` the usual one, and `quiet_gap_ms` the longest before, with nobody beside it. The model takes
 no time, so all of a gap is the control layer's. `worst_busy_ms` is the most processor time of the control thread
-between two beats: unlike the gap, it is the same on a busy machine.
+between two beats: unlike the gap, it is the same on a busy machine. A gap of 100 ms at most is wanted.
 """
 
 from __future__ import annotations
