@@ -27,8 +27,6 @@ from ..support.server import scheduler_counts, serving
 
 EXAMPLES = ROOT / "examples" / "inferlets"
 DEMO_MODEL = ROOT / "pie_inference" / "demo_model"
-PAPER = {"text_completion": (1.5, 1.6), "beam_search": (13.0, 17.0)}
-"""Calls of the control and of the inference layer for a token, as far as the paper's text gives numbers."""
 COUNTED = """
 import functools, inspect, json, types
 from collections import Counter
@@ -76,15 +74,13 @@ class Plan:
 
 @dataclass(frozen=True)
 class Row:
-    """For each token that the client got. `paper_control`, `paper_inference`: 0 where the paper has no number."""
+    """For each token that the client got."""
 
     program: str
     tokens: int
     control: float
     inference: float
     commands: float
-    paper_control: float
-    paper_inference: float
 
 
 async def run(plan: Plan) -> list[Row]:
@@ -125,4 +121,4 @@ async def _measure(client: Client, tokenizer: Tokenizer, name: str) -> Row:
     inference = sum(count for call, count in counts.items() if call in to_worker)
     commands = sum(after["commands"].values()) - sum(before["commands"].values())
     control, own, worker = (round(count / tokens, 2) for count in (counts.total() - inference, inference, commands))
-    return Row(name, tokens, control, own, worker, *PAPER.get(name, (0.0, 0.0)))
+    return Row(name, tokens, control, own, worker)

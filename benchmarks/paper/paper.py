@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import json
 import sys
+import textwrap
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -24,6 +25,7 @@ from .parts import NAMES, PARTS, Part, closed_verdict
 GUIDE = Path(__file__).with_name("evaluation.md")
 """What stands before the results."""
 MISSED = "a measure misses its bound"
+COLUMNS = 120
 
 
 @dataclass(frozen=True)
@@ -125,13 +127,17 @@ def write(folder: Path) -> None:
 
 def _section(part: Part, report: dict[str, Any], path: Path, closed: str) -> str:
     """`closed`: what to know of the opponent that is there if no other one is named."""
-    lines = [f"## {part.title}", f"**Paper:** {part.paper}", _origin(part, report)]
+    lines = [f"## {part.title}", _wrapped(f"**Paper:** {part.paper}"), _wrapped(_origin(part, report))]
     if part.groups is not None and (groups := part.groups(report["rows"])):
         path.with_suffix(".svg").write_text(draw_bars(part.drawn, groups))
         lines.append(f"![{part.drawn}](evaluation/{part.name}.svg)")
-    lines += [said] if (said := part.said(report["rows"])) else []
-    lines += [closed] if closed and part.on_device and not report["plan"]["opponent"] else []
+    lines += [_wrapped(said)] if (said := part.said(report["rows"])) else []
+    lines += [_wrapped(closed)] if closed and part.on_device and not report["plan"]["opponent"] else []
     return "\n\n".join([*lines, *([as_table(table)] if (table := part.table(report["rows"])) else [])])
+
+
+def _wrapped(text: str) -> str:
+    return textwrap.fill(text, COLUMNS, break_long_words=False, break_on_hyphens=False)
 
 
 def _origin(part: Part, report: dict[str, Any]) -> str:

@@ -18,6 +18,7 @@ TABLE_1 = (
     "embed_txt", "tokenize", "detokenize", "get_vocabs", "get_next_dist",
 )  # fmt: skip
 """The calls of the paper's Table 1, by our names."""
+SHOWN_OF_CALLS = ("program", "tokens", "control", "inference", "commands")
 
 
 @dataclass(frozen=True)
@@ -95,20 +96,22 @@ def measures_met(rows: Sequence[Row]) -> str:
     )
 
 
-def times_of_calls(rows: Sequence[Row]) -> list[Row]:
-    """A row for each call of the paper's Table 1, with a column for each guest and number of inferlets."""
-    columns = list(dict.fromkeys(_column(row) for row in rows))
-    table: dict[tuple[str, str], dict[str, Any]] = {}
+def side_by_side(rows: Sequence[Row], of: Sequence[str], cells: Callable[[Row], Row]) -> list[Row]:
+    """A row for each combination of the columns `of`, with the cells of all rows that have it beside each other."""
+    empty = dict.fromkeys(name for row in rows for name in cells(row))
+    table: dict[tuple[Any, ...], dict[str, Any]] = {}
     for row in rows:
-        if row["call"] in TABLE_1:
-            empty = {"call": row["call"], "layer": row["layer"], **dict.fromkeys(columns)}
-            cells = table.setdefault((row["call"], row["layer"]), empty)
-            cells[_column(row)] = "-" if row["us"] < 0 else row["us"]
+        key = tuple(row.get(column, "") for column in of)
+        table.setdefault(key, dict(zip(of, key, strict=True)) | empty).update(cells(row))
     return list(table.values())
 
 
-def _column(row: Row) -> str:
-    return f"{row['guest']}, {row['inferlets']}"
+def _at_distance(row: Row) -> Row:
+    return {f"{name}, {row['round_trip_ms']} ms": row.get(name) for name in ("pie_ms", "latency", "rate")}
+
+
+def _time_of_call(row: Row) -> Row:
+    return {f"{row['guest']}, {row['inferlets']}": "-" if row["us"] < 0 else row["us"]}
 
 
 PARTS = (
@@ -121,6 +124,8 @@ PARTS = (
         "Latency of one agent, in milliseconds",
         _pairs(_agent, Pie="pie_ms", opponent="opponent_ms"),
         on_device=True,
+        table=lambda rows: side_by_side(rows, ("model", "agent", "guest", "ios"), _at_distance),
+        said=lambda rows: "Columns are for round trips of so many milliseconds. The JSON has all numbers.",
     ),
     Part(
         "optimizations",
@@ -181,12 +186,20 @@ PARTS = (
             for row in rows
             if row["through"] == "session"
         },
+        table=lambda rows: side_by_side(
+            rows,
+            ("guest", "through", "warm"),
+            lambda row: {f"{row['concurrent']} at once": f"{row['p50_ms']}, {row['p99_ms']}"},
+        ),
+        said=lambda rows: "Milliseconds of the median launch, and of the one that is slower than 99 in 100.",
     ),
     Part(
         "api_calls",
         "Figure 10: time of calls",
         "Below 30 us in the control layer, 10 to 300 us in the inference layer, with up to 896 inferlets.",
-        table=times_of_calls,
+        table=lambda rows: side_by_side(
+            [row for row in rows if row["call"] in TABLE_1], ("call", "layer"), _time_of_call
+        ),
         said=lambda rows: (
             "Microseconds (`us`) of the calls of the paper's Table 1, by guest and inferlets that call at the same "
             "time. `-`: less than what is taken off for the guest, so below the noise. The JSON has all calls."
@@ -199,6 +212,7 @@ PARTS = (
         "search about 13 and 17.",
         "Calls for each token",
         _pairs(lambda row: str(row["program"]), control="control", inference="inference"),
+        table=lambda rows: [{name: row[name] for name in SHOWN_OF_CALLS} for row in rows],
     ),
     Part(
         "opportunity_cost",

@@ -117,9 +117,18 @@ def test_the_page_says_what_its_rows_are_worth(tmp_path: Path) -> None:
     others = [{**closed, "overhead": 0.072}, {**closed, "model": "random-160m", "overhead": 0.02}]
     agent = {"model": "demo", "agent": "react", "ios": 1, "round_trip_ms": 0, "pie_ms": 1.0, "opponent_ms": 1.0}
     page = write_page(tmp_path, "quick", "abc-dirty", closed_tpot=[closed, *others], agents=[agent])
+    assert max(map(len, page.splitlines())) <= 160
+    page = " ".join(page.split())
     assert page.count("by 7.2 to 15.8 % with demo, 2.0 % with random-160m: ") == page.count("no opponent") == 2
     assert page.count("so with demo it is **no opponent**") == 2
     assert page.count("the short form") == page.count("commit abc with changes that were not committed") == 2
+
+
+def test_what_differs_in_one_column_stands_beside_each_other(tmp_path: Path) -> None:
+    agent = {"model": "demo", "agent": "react", "guest": "rust", "ios": 1, "round_trip_ms": 0, "pie_ms": 1.0}
+    agents = [{**agent, "latency": 1.5, "rate": 0.5}, {**agent, "latency": 0.7, "rate": 1.2, "round_trip_ms": 30}]
+    page = write_page(tmp_path, agents=agents)
+    assert "| demo | react | rust | 1 | 1.0 | 1.5 | 0.5 | 1.0 | 0.7 | 1.2 |" in page
 
 
 def test_the_page_has_a_row_for_each_call_of_the_papers_table(tmp_path: Path) -> None:
