@@ -138,8 +138,10 @@ def _entry(trait: Trait, function: Function) -> str:
     if python := _python(name):
         facts.append(f"*in Python* `{python}`")
     text = function.text + "\n\n" if function.text else ""
-    signature = textwrap.fill(function.signature, COLUMNS, subsequent_indent="  ", break_on_hyphens=False)
-    return f"### {function.name}\n\n```wit\n{signature}\n```\n\n{text}{_wrapped('; '.join(facts))}\n"
+    signature = textwrap.fill(
+        function.signature, COLUMNS, initial_indent="    ", subsequent_indent="      ", break_on_hyphens=False
+    )
+    return f"### {function.name}\n\n{signature}\n\n{text}{_wrapped('; '.join(facts))}\n"
 
 
 def _handler(name: str) -> str:
