@@ -1,4 +1,4 @@
-"""Tries popular pure Python packages in the sandbox, and writes the table of docs/inferlets.md. Needs a package index.
+"""Tries popular pure Python packages in the sandbox, and writes the list of docs/inferlets.md. Needs a package index.
 
     .venv/bin/python scripts/try_packages.py
 
@@ -13,6 +13,7 @@ import re
 import subprocess
 import sys
 import tempfile
+import textwrap
 import zipfile
 from pathlib import Path
 
@@ -40,6 +41,7 @@ PURE = (
     *("--only-binary", ":all:", "--python-version", "3.14", "--implementation", "py", "--abi", "none"),
     *("--platform", "any"),
 )
+REFUSED = "no: "
 BEGIN, END = "<!-- packages: scripts/try_packages.py -->\n", "<!-- end of packages -->\n"
 
 
@@ -56,7 +58,7 @@ def tried(programs: HostPrograms, name: str, module: str) -> str:
     with tempfile.TemporaryDirectory() as folder:
         pip = [sys.executable, "-m", "pip", "download", "-q", *PURE, "-d", folder, name]
         if subprocess.run(pip, capture_output=True, check=False).returncode:
-            return "no: it, or what it needs, has no pure wheel"
+            return f"{REFUSED}it, or what it needs, has no pure wheel"
         archive = io.BytesIO()
         with zipfile.ZipFile(archive, "w") as content:
             entry = f"def main(args):\n    return metadata.version({name!r})\n"
@@ -66,7 +68,7 @@ def tried(programs: HostPrograms, name: str, module: str) -> str:
     try:
         code = asyncio.run(programs.compile(name, _package(archive.getvalue())))
     except Exception as error:
-        return f"no: {str(error).splitlines()[-1]}"
+        return f"{REFUSED}{str(error).splitlines()[-1]}"
     programs.provide(name, "", code)
     owner = Run()
     instance = programs.instance(name, name, owner)
@@ -74,20 +76,25 @@ def tried(programs: HostPrograms, name: str, module: str) -> str:
         pass
     failure = instance.outcome()
     instance.close()
-    return f"no: {failure.splitlines()[-1]}" if failure else f"yes, {owner.code.strip(chr(34))}"
+    return f"{REFUSED}{failure.splitlines()[-1]}" if failure else owner.code.strip(chr(34))
 
 
 def main() -> None:
     programs = HostPrograms(host_api.contract(), 256 << 20, WarmPool(0, 0))
     programs.start(asyncio.run(compiled_guest(Path.home() / ".cache" / "pie")))
-    rows = ["| package | imports |", "|---|---|"]
+    imported, refused = [], []
     for name, module in PACKAGES.items():
-        rows.append(f"| {name} (`{module}`) | {tried(programs, name, module)} |")
-        print(rows[-1], flush=True)
+        said = tried(programs, name, module)
+        print(name, said, flush=True)
+        if said.startswith(REFUSED):
+            refused.append(f"{name} ({said.removeprefix(REFUSED)})")
+        else:
+            imported.append(f"{name} {said}")
     programs.close()
-    table = f"{BEGIN}{chr(10).join(rows)}\n{END}"
+    told = f"These import: {', '.join(imported)}. These do not: {', '.join(refused)}."
+    listed = f"{BEGIN}{textwrap.fill(told, 120, break_on_hyphens=False)}\n{END}"
     PAGE.write_text(
-        re.sub(f"{re.escape(BEGIN)}.*?{re.escape(END)}", lambda _: table, PAGE.read_text(), flags=re.DOTALL)
+        re.sub(f"{re.escape(BEGIN)}.*?{re.escape(END)}", lambda _: listed, PAGE.read_text(), flags=re.DOTALL)
     )
 
 
