@@ -20,12 +20,13 @@ from pie_inference.protocol import ModelDescription
 
 from .application.links import HostLink
 from .application.local_link import LocalLink
+from .application.messages import Welcome
 from .application.process_link import ProcessLink
 from .config import JSON, ModelPath, ServerConfig
 from .durable.state import NONE as NO_STATE
 from .durable.state import State
 from .engine.child_launches import ChildLaunches
-from .engine.hosts import Hosts, HostSettings
+from .engine.hosts import Hosts
 from .engine.loop import Loop
 from .engine.model import Model
 from .engine.replica import Replica
@@ -123,8 +124,8 @@ def _build(
     make_scheduler = _scheduler_maker(config, observer, meters)
     models = {model.name: _build_model(config, model, make_client, make_scheduler) for model in config.models}
     pool = part_of(max(1, config.hosts), config.warm_pool, config.max_inferlets, config.max_host_bytes)
-    settings = HostSettings(config.limits, config.max_host_bytes, pool, config.http_allow)
-    hosts = Hosts(links, settings, registry, models, loop, library.lost)
+    welcome = Welcome(0, config.limits, config.max_host_bytes, pool, http_allow=config.http_allow)
+    hosts = Hosts(links, welcome, registry, models, loop, library.lost)
     registry.on_excess = lambda entry, why: hosts.stop(entry, Status.EXCEEDED, why)
     hosts.on_child = ChildLaunches(library, registry, hosts).take
     remote = _reach_workers(config, make_scheduler)

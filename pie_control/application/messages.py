@@ -65,7 +65,7 @@ class Welcome(Record, frozen=True):
     limits: InferletLimits
     max_guest_bytes: int  # memory of all inferlets of this host; 0: no bound
     warm_pool: WarmPool  # Python guests that wait for a launch
-    guest: str  # path of the compiled Python guest
+    guest: str = ""  # path of the compiled Python guest
     http_allow: Sequence[str] = ()  # servers that inferlets may send requests to
 
 

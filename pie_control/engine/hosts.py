@@ -6,10 +6,11 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from time import monotonic
 from typing import Any
+
+from msgspec.structs import replace
 
 from ..application.links import HostLink
 from ..application.messages import (
@@ -39,14 +40,12 @@ from ..application.messages import (
     ToHost,
     Welcome,
 )
-from ..config import InferletLimits
 from ..errors import HostUnavailable, Overloaded
 from ..ids import Owner
 from ..inferlets.events import Ended, InferletUsage, InferletWait
 from ..inferlets.lifecycle import Status, check_transition
 from ..inferlets.mailbox import NO_BLOBS
 from ..programs.program_host import ProgramHost
-from ..programs.warm_pool import WarmPool
 from ..registry.entry import Entry
 from ..registry.registry import Registry
 from ..scheduling import Turn
@@ -71,40 +70,29 @@ RETRY_SECONDS = 0.05
 """A launch that waits for a host looks again after this time."""
 
 
-@dataclass(frozen=True)
-class HostSettings:
-    """What each host is told: bounds of one inferlet, memory of all its inferlets in bytes (0: no bound), how many
-    Python guests wait there for a launch, and servers that inferlets may send requests to."""
-
-    limits: InferletLimits
-    max_guest_bytes: int
-    warm_pool: WarmPool
-    http_allow: Sequence[str] = ()
-
-
 class Hosts:
     """The hosts, and the way between them and the models. Belongs to the thread of one event loop."""
 
     def __init__(
         self,
         links: Mapping[int, HostLink],
-        settings: HostSettings,
+        welcome: Welcome,
         registry: Registry,
         models: Mapping[str, Model],
         loop: Loop,
         on_lost: Callable[[ProgramHost], None],
     ) -> None:
-        """`links`: to each host, by its number. `on_lost` hears that what was brought to a host is gone."""
+        """`links`: to each host, by its number. `welcome`: what each is told first, but for its number and the guest.
+        `on_lost` hears that what was brought to a host is gone."""
         self._registry = registry
         self._models = models
         self._loop = loop
-        self._settings = settings
+        self._welcome = welcome
         self._on_lost = on_lost
         self.on_child: Callable[[AppHost, LaunchChild], None]
         """Hears that an inferlet wants a child."""
-        self._guest = ""  # path of the compiled Python guest
         self.all = [
-            AppHost(number, link, settings.max_guest_bytes, self._greeting, self._take_frame, self._lost)
+            AppHost(number, link, welcome.max_guest_bytes, self._greeting, self._take_frame, self._lost)
             for number, link in links.items()
         ]
         self._homes: dict[int, AppHost] = {}  # by inferlet
@@ -138,16 +126,14 @@ class Hosts:
     async def start(self, guest: Path) -> None:
         """Waits for all hosts; `guest` is the compiled Python guest, and the models serve. Raises HostUnavailable,
         ConfigError."""
-        self._guest = str(guest)
+        self._welcome = replace(self._welcome, guest=str(guest))
         self._told = {name: _state(model) for name, model in self._models.items()}
         async with asyncio.TaskGroup() as tasks:
             for host in self.all:
                 tasks.create_task(host.start())
 
     def _greeting(self, host: AppHost) -> list[ToHost]:
-        settings = self._settings
-        most, pool = settings.max_guest_bytes, settings.warm_pool
-        welcome = Welcome(host.number, settings.limits, most, pool, self._guest, settings.http_allow)
+        welcome = replace(self._welcome, host=host.number)
         states = (ModelState(model.description, *self._told[name]) for name, model in self._models.items())
         return [welcome, *states, *self.greetings()]
 
@@ -176,7 +162,7 @@ class Hosts:
             if chosen is not None:
                 return self.all[chosen]
             if any(load.serves for load in loads):
-                held, most = sum(host.report.memory_bytes for host in self.all), self._settings.max_guest_bytes
+                held, most = sum(host.report.memory_bytes for host in self.all), self._welcome.max_guest_bytes
                 told = f"{held >> 20} MiB of {most * len(self.all) >> 20} MiB"
                 raise Overloaded(f"all inferlets together hold {told}: try again when some have ended")
             if monotonic() > until or not any(host.life.can_serve for host in self.all):

@@ -38,7 +38,7 @@ from pie_control.calls.kind import Barrier, OpenQueue
 from pie_control.config import InferletLimits
 from pie_control.engine import hosts
 from pie_control.engine.app_host import GREETING, AppHost
-from pie_control.engine.hosts import Hosts, HostSettings
+from pie_control.engine.hosts import Hosts
 from pie_control.engine.loop import Loop
 from pie_control.engine.model import Model
 from pie_control.engine.replica import Replica
@@ -71,9 +71,9 @@ class Scene:
         self.registry = Registry(LIMITS, 100)
         self.loop = Loop()
         self.lost: list[object] = []
-        settings = HostSettings(LIMITS, 1000, WarmPool(7, 9))
+        welcome = Welcome(0, LIMITS, 1000, WarmPool(7, 9))
         models = {"fake": self.model}
-        self.hosts = Hosts(self.links, settings, self.registry, models, self.loop, self.lost.append)
+        self.hosts = Hosts(self.links, welcome, self.registry, models, self.loop, self.lost.append)
         self.program = ProgramStore(folder).describe(b"def main(args): ...", "nothing")
 
     async def start(self) -> None:
