@@ -11,7 +11,8 @@ import inspect
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
-from typing import Any, ClassVar, Concatenate, Generic, NamedTuple, ParamSpec, TypeVar
+from functools import cached_property
+from typing import Any, ClassVar, Generic, NamedTuple, TypeVar
 
 from pie_control import errors
 from pie_control.ids import Owner
@@ -222,7 +223,6 @@ class WaveContext(NamedTuple):
 
 C = TypeVar("C", bound=WorkerCommand)
 L = TypeVar("L", bound=LongCommand)
-P = ParamSpec("P")
 
 
 class Batch(Generic[C]):
@@ -327,9 +327,9 @@ class RunOf:
     cancel: Callable[[AddressSpace, int], bool]
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, eq=False)
 class Call:
-    """One call of the API.
+    """One call of the API. Its room is the module `calls.<interface>.<name>`, by its `__name__`.
 
     `issue(space, queue, ...)` gets the arguments of the WIT function and returns its value. Where the call is answered
     by a future, `value` is the type of its value, and the future's number is the last argument. `more_values`: others
@@ -342,8 +342,7 @@ class Call:
     the size of the value from space and queue.
     """
 
-    name: str  # as in the WIT, with underscores
-    interface: str  # the WIT interface, with underscores: the trait
+    room: str
     issue: Callable[..., Any] | None = None  # None: a kind of commands that other calls give
     value: type[Any] | None = None
     more_values: tuple[type[Any], ...] = ()
@@ -357,6 +356,20 @@ class Call:
     stage: Stage = Stage.CONTROL
     new_batch: type[Batch[Any]] | None = None
 
+    def __post_init__(self) -> None:
+        if self.new_batch is not None:
+            self.new_batch.call = self
+
+    @cached_property
+    def name(self) -> str:
+        """As in the WIT, with underscores."""
+        return self.room.split(".")[-1]
+
+    @cached_property
+    def interface(self) -> str:
+        """The WIT interface, with underscores: the trait."""
+        return self.room.split(".")[-2]
+
     @property
     def values(self) -> tuple[type[Any], ...]:
         """All types that its value may have."""
@@ -369,19 +382,3 @@ class Call:
         _space, _queue, *given = inspect.signature(self.issue).parameters.values()
         names = [one.name for one in given if one.kind is not one.KEYWORD_ONLY]
         return names if self.value is None else names[:-1]
-
-
-def _of_room(make: Callable[Concatenate[str, str, P], Call]) -> Callable[Concatenate[str, P], Call]:
-    """What makes the record of the call whose room is the module calls.<interface>.<name>."""
-
-    def define(module: str, /, *fields: P.args, **others: P.kwargs) -> Call:
-        *_, interface, name = module.split(".")
-        call = make(name, interface, *fields, **others)
-        if call.new_batch is not None:
-            call.new_batch.call = call
-        return call
-
-    return define
-
-
-define = _of_room(Call)

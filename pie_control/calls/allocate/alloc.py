@@ -12,7 +12,7 @@ from pie_control.resources.address_space import AddressSpace
 from pie_control.resources.kinds import EMBEDS, PAGES
 from pie_control.resources.tables.reservations import withhold
 
-from ..kind import Bind, define
+from ..kind import Bind, Call
 
 Memory = Literal["kvpage", "emb", "reserved-kvpage"]
 """Kinds of memory, as the WIT names them."""
@@ -39,4 +39,4 @@ def _reserve(space: AddressSpace, queue: int, count: int) -> int:
     return first
 
 
-CALL = define(__name__, issue)
+CALL = Call(__name__, issue)

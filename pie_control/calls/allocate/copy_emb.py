@@ -13,7 +13,7 @@ from pie_control.resources.ranges import Range, are_sound, parse_ranges, total_l
 from pie_inference.protocol import CopyEmb, ModelDescription
 
 from ..arrays import NotedEmbeds, addresses, as_int32
-from ..kind import Batch, Stage, WaveContext, WorkerCommand, define
+from ..kind import Batch, Call, Stage, WaveContext, WorkerCommand
 
 MOST_EMBEDS = 1 << 12
 """In one copy, and in one batch of them: the worker holds them twice for a moment."""
@@ -90,4 +90,4 @@ class CopyEmbBatch(Batch[CopyEmbCommand]):
         return CopyEmb(source=as_int32(self._source), target=as_int32(self._target), indptr=as_int32(self._ends))
 
 
-CALL = CopyEmbCommand.call = define(__name__, issue, stage=Stage.HAND_ON, new_batch=CopyEmbBatch)
+CALL = CopyEmbCommand.call = Call(__name__, issue, stage=Stage.HAND_ON, new_batch=CopyEmbBatch)

@@ -16,7 +16,7 @@ from pie_control.resources.tables.slots import is_token
 from pie_inference.protocol import CopyKvpage, ModelDescription
 
 from ..arrays import addresses, append_slots, as_int32
-from ..kind import Batch, Stage, WaveContext, WorkerCommand, define
+from ..kind import Batch, Call, Stage, WaveContext, WorkerCommand
 from .dealloc import drop_states
 
 MOST_SLOTS = 1 << 16
@@ -126,4 +126,4 @@ class CopyBatch(Batch[CopyCommand]):
         return CopyKvpage(indptr=as_int32(self._ends), source=as_int32(self._sources), target=as_int32(self._targets))
 
 
-CALL = CopyCommand.call = define(__name__, issue, stage=Stage.COPY, new_batch=CopyBatch)
+CALL = CopyCommand.call = Call(__name__, issue, stage=Stage.COPY, new_batch=CopyBatch)

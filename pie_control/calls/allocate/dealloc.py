@@ -9,7 +9,7 @@ from pie_control.resources.holdings import Freed
 from pie_control.resources.kinds import EMBEDS, PAGES, STATES, Resource
 from pie_control.resources.ranges import Range, parse_ranges
 
-from ..kind import Release, define
+from ..kind import Call, Release
 from .alloc import Memory
 
 
@@ -46,4 +46,4 @@ def drop_states(space: AddressSpace, slots: Sequence[Range]) -> None:
         give_back(space, STATES, dropped)
 
 
-CALL = define(__name__, issue)
+CALL = Call(__name__, issue)

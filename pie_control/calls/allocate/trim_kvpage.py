@@ -13,7 +13,7 @@ from pie_control.resources.address_space import AddressSpace
 from pie_control.resources.intervals import take_intervals
 from pie_control.resources.ranges import parse_ranges, total_length
 
-from ..kind import define
+from ..kind import Call
 from .dealloc import drop_states
 
 
@@ -36,4 +36,4 @@ def issue(space: AddressSpace, queue: int, pages: Sequence[int], keep: int) -> N
         drop_states(space, take_intervals([(first * size, last * size) for first, last in parsed], keep, count * size))
 
 
-CALL = define(__name__, issue)
+CALL = Call(__name__, issue)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pie_control.resources.address_space import AddressSpace
 
-from ..kind import Prioritize, define
+from ..kind import Call, Prioritize
 
 
 def issue(space: AddressSpace, queue: int, priority: int) -> None:
@@ -13,4 +13,4 @@ def issue(space: AddressSpace, queue: int, priority: int) -> None:
     space.tell(Prioritize(space.owner, queue, priority))
 
 
-CALL = define(__name__, issue)
+CALL = Call(__name__, issue)

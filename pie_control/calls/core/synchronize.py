@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pie_control.resources.address_space import AddressSpace
 
-from ..kind import Barrier, define
+from ..kind import Barrier, Call
 from ..values import Done
 
 
@@ -14,4 +14,4 @@ def issue(space: AddressSpace, queue: int, future: int) -> None:
     space.issue(Barrier(space.owner, queue, space.next_seq(), 0, future, ()))
 
 
-CALL = define(__name__, issue, value=Done)
+CALL = Call(__name__, issue, value=Done)

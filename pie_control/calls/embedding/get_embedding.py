@@ -14,7 +14,7 @@ from pie_control.resources.address_space import AddressSpace
 from pie_inference.protocol import GetEmbedding, GetEmbeddingResult, ModelDescription, Result
 
 from ..arrays import as_int32, packed
-from ..kind import Stage, WaveContext, define
+from ..kind import Call, Stage, WaveContext
 from ..outputs import RowsBatch, RowsCommand, check_outputs, note_reading
 
 POOLINGS = ("last", "mean")
@@ -79,6 +79,6 @@ def _result_bytes(embeds: Sequence[int], pooling: str, dimensions: int, normaliz
     return 6 * (dimensions or MOST_DIMENSIONS)
 
 
-CALL = EmbeddingCommand.call = define(
+CALL = EmbeddingCommand.call = Call(
     __name__, issue, value=Vector, result_bytes=_result_bytes, stage=Stage.OUTPUT, new_batch=EmbeddingBatch
 )

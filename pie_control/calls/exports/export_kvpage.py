@@ -13,7 +13,7 @@ from pie_control.resources.ranges import parse_ranges, total_length
 from pie_control.resources.tables.slots import is_token
 from pie_inference.protocol import ModelDescription
 
-from ..kind import define
+from ..kind import Call
 from ..values import Done
 from .sharing import MOST_SLOTS, check_name, offer, parse_tokens
 
@@ -42,4 +42,4 @@ def _named_tokens(text: str, positions: NDArray[np.int32], model: ModelDescripti
     return tokens
 
 
-CALL = define(__name__, issue, value=Done)
+CALL = Call(__name__, issue, value=Done)

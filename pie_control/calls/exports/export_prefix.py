@@ -11,7 +11,7 @@ from pie_control.resources.address_space import AddressSpace
 from pie_control.resources.ranges import parse_ranges, total_length
 from pie_control.resources.tables.slots import is_token
 
-from ..kind import define
+from ..kind import Call
 from ..values import Done
 from .sharing import MOST_PACKED, keys_of, offer, parse_tokens
 
@@ -34,4 +34,4 @@ def issue(space: AddressSpace, queue: int, pages: Sequence[int], tokens: str, ap
     offer(space, queue, future, ranges, positions=positions, tokens=told[:0], text=text)
 
 
-CALL = define(__name__, issue, value=Done, most={"tokens": MOST_PACKED})
+CALL = Call(__name__, issue, value=Done, most={"tokens": MOST_PACKED})

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from pie_control.resources.address_space import AddressSpace
 
-from ..kind import define
+from ..kind import Call
 from ..values import Import
 from .sharing import MOST_SLOTS, Fetch, arrived, check_name
 
@@ -28,4 +28,4 @@ def _result_bytes(name: str) -> int:
     return 2 * 4 * MOST_SLOTS
 
 
-CALL = define(__name__, issue, value=Import, result_bytes=_result_bytes)
+CALL = Call(__name__, issue, value=Import, result_bytes=_result_bytes)

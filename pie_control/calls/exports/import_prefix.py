@@ -5,7 +5,7 @@ from __future__ import annotations
 from pie_control.errors import InvalidArgument
 from pie_control.resources.address_space import AddressSpace
 
-from ..kind import define
+from ..kind import Call
 from ..values import Import
 from .sharing import MOST_PACKED, Fetch, arrived, keys_of, parse_tokens
 
@@ -29,4 +29,4 @@ def _result_bytes(tokens: str, apart: str) -> int:
     return len(tokens) * 3 // 2
 
 
-CALL = define(__name__, issue, value=Import, result_bytes=_result_bytes, most={"tokens": MOST_PACKED})
+CALL = Call(__name__, issue, value=Import, result_bytes=_result_bytes, most={"tokens": MOST_PACKED})

@@ -10,7 +10,7 @@ from pie_control.resources.address_space import AddressSpace
 from pie_control.resources.memory import Memory
 from pie_control.tenants.tenant import Tenant
 
-from ..kind import Question, define
+from ..kind import Call, Question
 from .sharing import MOST_BYTES
 
 MOST_LISTED = 256
@@ -40,4 +40,4 @@ def issue(space: AddressSpace, queue: int, prefix: str, future: int) -> None:
     space.issue(ListCommand(space.owner, queue, space.next_seq(), 0, future, (), prefix))
 
 
-CALL = define(__name__, issue, value=Listing)
+CALL = Call(__name__, issue, value=Listing)

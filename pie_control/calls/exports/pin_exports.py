@@ -12,7 +12,7 @@ from pie_control.resources.memory import Memory
 from pie_control.tenants.tenant import Tenant
 from pie_inference.protocol import ModelDescription
 
-from ..kind import Question, define
+from ..kind import Call, Question
 from .sharing import MOST_PACKED, check_name, keys_of, missing, parse_tokens
 
 MOST_SECONDS = 24 * 3600
@@ -64,4 +64,4 @@ def issue(space: AddressSpace, queue: int, name: str, tokens: str, apart: str, s
     space.issue(PinCommand(space.owner, queue, space.next_seq(), 0, future, (), name, beginning, seconds))
 
 
-CALL = define(__name__, issue, value=Pinned, most={"tokens": MOST_PACKED})
+CALL = Call(__name__, issue, value=Pinned, most={"tokens": MOST_PACKED})

@@ -6,7 +6,7 @@ from pie_control.resources.address_space import AddressSpace
 from pie_control.resources.memory import Memory
 from pie_control.tenants.tenant import Tenant
 
-from ..kind import Question, define
+from ..kind import Call, Question
 from ..values import Done
 from .sharing import check_name, missing
 
@@ -29,4 +29,4 @@ def issue(space: AddressSpace, queue: int, name: str, future: int) -> None:
     space.issue(UnexportCommand(space.owner, queue, space.next_seq(), 0, future, (), name))
 
 
-CALL = define(__name__, issue, value=Done)
+CALL = Call(__name__, issue, value=Done)

@@ -15,7 +15,7 @@ from ..fused.step import DistStep, SampleStep, Way, issue_step
 from ..input_text import embed_txt
 from ..introspective_forward import forward_with_scores
 from ..introspective_forward.forward_with_scores import AttentionScores
-from ..kind import Handle, Stage, define
+from ..kind import Call, Handle, Stage
 from ..output_text import get_next_dist
 from ..output_text.get_next_dist import Dists
 from ..sampler import Sampler
@@ -122,7 +122,7 @@ def _result_bytes(
     return forward_with_scores.result_bytes(context, input_embeds) if scores else None
 
 
-CALL = ForwardCommand.call = define(
+CALL = ForwardCommand.call = Call(
     __name__,
     issue,
     value=Dists,

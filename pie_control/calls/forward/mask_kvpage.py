@@ -15,7 +15,7 @@ from pie_control.resources.address_space import AddressSpace
 from pie_control.resources.ranges import parse_ranges, total_length
 from pie_control.resources.tables import slots
 
-from ..kind import define
+from ..kind import Call
 
 
 def issue(space: AddressSpace, queue: int, pages: Sequence[int], hidden: Sequence[int]) -> None:
@@ -43,4 +43,4 @@ def issue(space: AddressSpace, queue: int, pages: Sequence[int], hidden: Sequenc
         space.pages.rewrite(parsed, after)
 
 
-CALL = define(__name__, issue)
+CALL = Call(__name__, issue)

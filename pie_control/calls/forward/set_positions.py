@@ -12,7 +12,7 @@ from pie_control.errors import InvalidArgument
 from pie_control.resources.address_space import AddressSpace
 from pie_control.resources.ranges import parse_ranges, total_length
 
-from ..kind import define
+from ..kind import Call
 from ..positions import check_positions
 
 
@@ -32,4 +32,4 @@ def issue(space: AddressSpace, queue: int, positions: Sequence[int], embeds: Seq
     space.embeds.move(ranges, positions)
 
 
-CALL = define(__name__, issue)
+CALL = Call(__name__, issue)

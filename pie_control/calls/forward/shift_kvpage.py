@@ -23,7 +23,7 @@ from pie_control.resources.tables.slots import EMPTY
 from pie_inference.protocol import ModelDescription, ShiftKvpage
 
 from ..arrays import addresses, append_slots, as_int32
-from ..kind import Batch, Stage, WaveContext, WorkerCommand, define
+from ..kind import Batch, Call, Stage, WaveContext, WorkerCommand
 
 MOST_TOKENS = 1 << 16
 """In one shift, and in one batch of them."""
@@ -125,4 +125,4 @@ class ShiftBatch(Batch[ShiftCommand]):
         return ShiftKvpage(slots=as_int32(self._slots), positions=positions, indptr=as_int32(self._ends))
 
 
-CALL = ShiftCommand.call = define(__name__, issue, stage=Stage.SHIFT, new_batch=ShiftBatch)
+CALL = ShiftCommand.call = Call(__name__, issue, stage=Stage.SHIFT, new_batch=ShiftBatch)

@@ -12,7 +12,7 @@ from pie_control.resources.tables.contexts import Context
 
 from ..adapters import check_adapter
 from ..forward import forward
-from ..kind import define
+from ..kind import Call
 from ..output_text.get_next_dist import Dists, result_bytes
 from .last_step import MOST_NUMBERS, LastStep, Place
 from .step import DistStep, Way
@@ -68,4 +68,4 @@ def _waits(space: AddressSpace, queue: int) -> int:
     return result_bytes((last.output, 1), last.k, last.temperature)
 
 
-CALL = define(__name__, issue, value=Dists, waits=_waits)
+CALL = Call(__name__, issue, value=Dists, waits=_waits)

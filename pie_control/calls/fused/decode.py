@@ -28,7 +28,7 @@ from ..allocate.dealloc import give_back
 from ..forward import forward
 from ..forward.plain import bind_fresh, with_states
 from ..input_text import embed_txt
-from ..kind import EndRun, Handle, RunOf, define
+from ..kind import Call, EndRun, Handle, RunOf
 from ..outputs import check_output, note_reading
 from ..positions import check_positions
 from ..sampler import Draws, Sampler
@@ -257,7 +257,7 @@ def _settle(
         give_back(space, STATES, left)
 
 
-CALL = define(
+CALL = Call(
     __name__,
     issue,
     value=Run,

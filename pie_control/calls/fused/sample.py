@@ -21,7 +21,7 @@ from pie_inference.protocol import ModelDescription, Result, Sample, SampleResul
 
 from ..arrays import as_int32, ends_of, join
 from ..columns import MatcherColumns, RowsTold, SampleColumns
-from ..kind import Batch, Handle, Stage, WaveContext, WorkerCommand, define
+from ..kind import Batch, Call, Handle, Stage, WaveContext, WorkerCommand
 from ..outputs import check_output, note_reading
 from ..sampler import Bias, Sampler, SamplingParams, bias_arrays, join_params, param_columns, param_rows
 from ..scores import MOST_ALTERNATIVES, NO_SCORES, Scores, read_scores, scores_fit
@@ -306,7 +306,7 @@ def _matchers(commands: int, rows: MatcherColumns) -> dict[str, NDArray[Any]]:
     }
 
 
-CALL = SampleCommand.call = define(
+CALL = SampleCommand.call = Call(
     __name__,
     issue,
     value=Token,

@@ -20,7 +20,7 @@ from pie_control.resources.ranges import parse_ranges, total_length
 from pie_inference.protocol import ModelDescription, Result, Verify, VerifyResult
 
 from ..arrays import as_int32
-from ..kind import Handle, Stage, define
+from ..kind import Call, Handle, Stage
 from ..outputs import RowsBatch, RowsCommand, note_reading
 from ..sampler import Bias, Draws, Sampler, SamplingParams, bias_arrays, param_columns, param_rows
 from ..tokens import check_vocabulary
@@ -101,7 +101,7 @@ class VerifyBatch(RowsBatch[VerifyCommand]):
         return [Verified(accepted, token) for accepted, token in pairs]
 
 
-CALL = VerifyCommand.call = define(
+CALL = VerifyCommand.call = Call(
     __name__,
     issue,
     value=Verified,

@@ -23,7 +23,7 @@ from pie_control.resources.ranges import Range, are_sound, parse_ranges, total_l
 from pie_inference.protocol import EmbedImg, ModelDescription, Vision
 
 from ..arrays import NotedEmbeds, as_int32, ends_of
-from ..kind import Handle, LongBatch, LongCommand, Stage, WaveContext, define
+from ..kind import Call, Handle, LongBatch, LongCommand, Stage, WaveContext
 from ..positions import check_positions
 from .image import Image
 
@@ -155,7 +155,7 @@ def _argument_bytes(image: Image, first: int, positions: Sequence[int], embeds: 
     return image.weight(first, len(positions))
 
 
-CALL = ImageCommand.call = define(
+CALL = ImageCommand.call = Call(
     __name__,
     issue,
     argument_bytes=_argument_bytes,

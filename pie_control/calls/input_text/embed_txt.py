@@ -17,7 +17,7 @@ from pie_inference.protocol import EmbedTxt, ModelDescription
 
 from ..arrays import NotedEmbeds, as_int32, join
 from ..columns import EmbedColumns
-from ..kind import Batch, Command, Stage, WaveContext, WorkerCommand, define
+from ..kind import Batch, Call, Command, Stage, WaveContext, WorkerCommand
 from ..positions import check_positions
 from ..tokens import resolve
 
@@ -142,4 +142,4 @@ class EmbedBatch(Batch[EmbedCommand]):
         return EmbedTxt(embeds=embeds, tokens=tokens, indptr=ends)
 
 
-CALL = EmbedCommand.call = define(__name__, issue, stage=Stage.EMBED, new_batch=EmbedBatch)
+CALL = EmbedCommand.call = Call(__name__, issue, stage=Stage.EMBED, new_batch=EmbedBatch)

@@ -22,7 +22,7 @@ from pie_inference.protocol import Forward, ForwardWithScores, ForwardWithScores
 from ..forward import plain
 from ..forward.batch import ForwardBatch
 from ..forward.command import PassCommand
-from ..kind import Stage, define
+from ..kind import Call, Stage
 
 MOST_PAIRS = 1 << 22
 """Pairs of query and key in one call: it takes a way on which each costs much more than usual."""
@@ -85,4 +85,4 @@ def result_bytes(context: Sequence[int], input_embeds: Sequence[int]) -> int:
     return 4 * (MOST_PAGE_SIZE * sum(context[1::2]) + sum(input_embeds[1::2]))
 
 
-CALL = ScoresCommand.call = define(__name__, value=AttentionScores, stage=Stage.SCORES, new_batch=ScoresBatch)
+CALL = ScoresCommand.call = Call(__name__, value=AttentionScores, stage=Stage.SCORES, new_batch=ScoresBatch)

@@ -17,7 +17,7 @@ from pie_control.resources.ranges import total_length
 from pie_inference.protocol import GetLogprobs, GetLogprobsResult, ModelDescription, Result
 
 from ..arrays import as_int32
-from ..kind import Stage, WaveContext, define
+from ..kind import Call, Stage, WaveContext
 from ..outputs import RowsBatch, RowsCommand, check_outputs, note_reading
 from ..tokens import MOST_LISTED, MOST_OF_CONTEXT, check_vocabulary
 
@@ -88,7 +88,7 @@ def _result_bytes(embeds: Sequence[int], tokens: Sequence[int]) -> int:
     return 4 * len(tokens)
 
 
-CALL = LogprobsCommand.call = define(
+CALL = LogprobsCommand.call = Call(
     __name__,
     issue,
     value=Logprobs,

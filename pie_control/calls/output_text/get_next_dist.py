@@ -16,7 +16,7 @@ from pie_control.resources.address_space import AddressSpace
 from pie_inference.protocol import GetNextDist, GetNextDistResult, Result
 
 from ..arrays import as_int32, packed
-from ..kind import Stage, define
+from ..kind import Call, Stage
 from ..outputs import RowsBatch, RowsCommand, check_outputs, note_reading
 
 DEFAULT_K = 256
@@ -98,6 +98,6 @@ def result_bytes(embeds: Sequence[int], k: int, temperature: float) -> int:
     return (DIST_BYTES * min(k or DEFAULT_K, MOST_TOKENS) + 4) * min(sum(embeds[1::2]), MOST_ROWS)
 
 
-CALL = DistCommand.call = define(
+CALL = DistCommand.call = Call(
     __name__, issue, value=Dists, result_bytes=result_bytes, stage=Stage.OUTPUT, new_batch=DistBatch
 )

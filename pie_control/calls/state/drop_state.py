@@ -8,7 +8,7 @@ from pie_control.resources.address_space import AddressSpace
 from pie_control.resources.kinds import STATES
 
 from ..allocate.dealloc import give_back
-from ..kind import define
+from ..kind import Call
 from .keep_state import place_in
 
 
@@ -20,4 +20,4 @@ def issue(space: AddressSpace, queue: int, context: Sequence[int], length: int) 
         give_back(space, STATES, left)
 
 
-CALL = define(__name__, issue)
+CALL = Call(__name__, issue)

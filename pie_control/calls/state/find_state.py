@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pie_control.resources.address_space import AddressSpace
 from pie_control.resources.ranges import parse_ranges
 
-from ..kind import define
+from ..kind import Call
 
 
 def issue(space: AddressSpace, queue: int, context: Sequence[int], length: int) -> int:
@@ -18,4 +18,4 @@ def issue(space: AddressSpace, queue: int, context: Sequence[int], length: int) 
     return space.states.find(seen.intervals, length)
 
 
-CALL = define(__name__, issue)
+CALL = Call(__name__, issue)

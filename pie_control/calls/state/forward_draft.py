@@ -13,7 +13,7 @@ from pie_control.resources.address_space import AddressSpace
 
 from ..adapters import NO_ADAPTER, find_adapter
 from ..forward import plain
-from ..kind import define
+from ..kind import Call
 
 MOST_DRAFTED = 64
 """Tokens of one call."""
@@ -45,4 +45,4 @@ def issue(
     plain.run(space, queue, plain.check(space, queue, *lists, number, None, draft=True), draft=True)
 
 
-CALL = define(__name__, issue, needs={"adapter": "forward_with_adapter"})
+CALL = Call(__name__, issue, needs={"adapter": "forward_with_adapter"})

@@ -12,7 +12,7 @@ from pie_control.resources.address_space import AddressSpace
 from pie_control.resources.intervals import take_intervals
 from pie_control.resources.ranges import Range, parse_ranges
 
-from ..kind import define
+from ..kind import Call
 
 
 def issue(space: AddressSpace, queue: int, context: Sequence[int]) -> None:
@@ -33,4 +33,4 @@ def place_in(space: AddressSpace, context: Sequence[int], length: int | None = N
     return take_intervals(seen.intervals, 0, count)
 
 
-CALL = define(__name__, issue)
+CALL = Call(__name__, issue)
