@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import random
 import time
 from collections.abc import Sequence
@@ -23,7 +24,7 @@ from pie_inference.grammars.sources import GrammarError, source_of
 from pie_inference.protocol import GrammarStart, Sample
 from pie_inference.testing import byte_tokenizer
 from testing.worker_batches import indptr, ints, sample_batch
-from tests.helpers.grammars import bits, compiled
+from tests.helpers.grammars import bits
 from tests.helpers.guard import HANG_SECONDS
 
 WORDS = source_of("regex", "([a-d]{1,3} ){2,4}end")
@@ -72,11 +73,12 @@ def allowed(step: MatcherStep, place: int) -> list[int]:
 
 
 def reference(source: str, tokens: Sequence[int]) -> list[int]:
-    matcher = compiled("lark", source).matcher() if source.startswith("start") else _of_source(source).matcher()
+    matcher = _of_source(source).matcher()
     assert matcher.accept(tokens) == len(tokens)
     return bits(matcher)
 
 
+@functools.cache
 def _of_source(source: str) -> Any:
     from pie_inference.grammars.engine import Grammar
     from tests.helpers.grammars import deep, vocabulary
