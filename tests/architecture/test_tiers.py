@@ -113,14 +113,14 @@ def test_in_other_tiers_tests_may_start_what_they_say(tmp_path: Path) -> None:
     passed, failed, examples = run(tmp_path, "--tier", "test")
     assert {"test_that_says_so", "test_it", "test_pure"} < passed
     assert failed == {"test_that_hides_it", "test_that_hides_that_it_failed", "test_a_server_that_is_hidden"}
-    assert examples == 50 + 20
+    assert examples == 25 + FEW
 
 
-@pytest.mark.parametrize(("tier", "examples"), [("fast", FEW), ("test", 20), ("all", MORE * 40)])
+@pytest.mark.parametrize(("tier", "examples"), [("fast", FEW), ("test", 20), ("all", MORE * 80)])
 def test_a_tier_says_how_many_examples_are_tried(tier: str, examples: int) -> None:
     tried = []
 
-    @settings(max_examples=40, database=None)
+    @settings(max_examples=80, database=None)
     @given(integers(0, 1 << 40))
     def test(number: int) -> None:
         tried.append(number)

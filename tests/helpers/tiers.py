@@ -333,14 +333,14 @@ def _pairs_of(places: tuple[int, ...]) -> frozenset[tuple[tuple[int, int], ...]]
 
 
 def set_examples(function: Any, tier: str) -> None:
-    """How many examples a property is tried with: at most FEW in the fast tier, else half of what it says, but not less
-    than FEW, and MORE times what it says in `all`."""
+    """How many examples a property is tried with: at most FEW in the fast tier, else a quarter of what it says, but not
+    less than FEW, and MORE times what it says in `all`."""
     if not getattr(function, "is_hypothesis_test", False) or getattr(function, "examples_are_set", False):
         return
     given = getattr(function, SETTINGS, None) or settings.default
     assert given is not None
     most = given.max_examples
-    count = {"fast": min(most, FEW), "test": max(most // 2, min(most, FEW)), "all": most * MORE}[tier]
+    count = {"fast": min(most, FEW), "test": max(most // 4, min(most, FEW)), "all": most * MORE}[tier]
     setattr(function, SETTINGS, settings(given, max_examples=count))
     function.examples_are_set = True
 
