@@ -16,14 +16,16 @@ CONFIG = Path(__file__).with_name("schemathesis.toml")
 TENANTS = f'[tenants.alice]\ntokens = ["{ALICE}"]\nmay_load_adapters = true\n[tenants.bob]\ntokens = ["{BOB}"]\n'
 
 
-RUNS = [(kind, examples) for examples in (10, 60) for kind in ("tenants", "no tenants")]
+EVERY = "examples,coverage,fuzzing,stateful"
+RUNS = [("tenants", 3, "fuzzing,stateful"), ("tenants", 60, EVERY), ("no tenants", 60, EVERY)]
 
 
-@pytest.mark.parametrize("tried", corpus(RUNS, kind=lambda one: "a server"))
-def test_every_answer_is_described(tried: tuple[str, int], guest_cache: Path, tmp_path: Path) -> None:
-    tenants, examples = tried[0] == "tenants", tried[1]
-    options = {"tenants": str(written(tmp_path, TENANTS))} if tenants else {}
+@pytest.mark.parametrize("tried", corpus(RUNS, kind=lambda _: "a server"))
+def test_every_answer_is_described(tried: tuple[str, int, str], guest_cache: Path, tmp_path: Path) -> None:
+    who, examples, phases = tried
+    options = {"tenants": str(written(tmp_path, TENANTS))} if who == "tenants" else {}
     (tmp_path / "adapters").mkdir()
     with live_server(cache_with_guest(tmp_path, guest_cache), adapter_dir=str(tmp_path / "adapters"), **options) as url:
-        token = ["--header", f"Authorization: Bearer {ALICE}"] if tenants else []
-        check_answers(tmp_path, f"{url}/openapi.json", examples, *token, config=CONFIG)
+        more = ["--phases", phases]
+        more += ["--header", f"Authorization: Bearer {ALICE}"] if who == "tenants" else []
+        check_answers(tmp_path, f"{url}/openapi.json", examples, *more, config=CONFIG)
