@@ -207,7 +207,7 @@ def test_unpacking_is_charged_to_who_asked(guest_cache: Path, monkeypatch: pytes
         await neighbour.until_messages(len(neighbour.messages) + 3)
 
     monkeypatch.setattr(Gunzip, "piece", slow)
-    check(guest_cache, packed, 0, test, cpu_seconds=1)
+    check(guest_cache, packed, 0, test, cpu_seconds=1, cpu_refill=0)
 
 
 def test_errors_tell_what_to_do(guest_cache: Path) -> None:
