@@ -6,11 +6,9 @@ import asyncio
 import os
 import re
 import signal
-import time
 from collections.abc import Sequence
 from pathlib import Path
 
-import psutil
 import pytest
 
 from pie_control.application.process_link import ProcessLink
@@ -18,9 +16,8 @@ from pie_control.engine.app_host import HostStatistics
 from pie_control.server_api import ServerApi
 from pie_control.testing.fake_model import FakeModel
 from pie_control.testing.in_process import InProcessClient
-from pie_inference.protocol import RunWave, WaveDone
 from tests.helpers.guard import HANG_SECONDS
-from tests.helpers.servers import Listener, launch, run, started
+from tests.helpers.servers import launch, run, started
 from tests.helpers.tiers import corpus
 from tests.system.test_hostile_programs import (
     ENDLESS,
@@ -55,14 +52,6 @@ async def main(args):
 """
 
 
-class SlowModel(FakeModel):
-    """Takes a few milliseconds a wave, so that inferlets are under way for a while."""
-
-    def run(self, wave: RunWave) -> WaveDone:
-        time.sleep(0.004)
-        return super().run(wave)
-
-
 def link_of(server: ServerApi, host: int) -> ProcessLink:
     (found,) = (each for each in vars(server)["_hosts"].all if each.number == host)
     link = vars(found)["_link"]
@@ -76,24 +65,6 @@ def pid_of(server: ServerApi, host: int) -> int:
     return pid
 
 
-@pytest.fixture(scope="module")
-def alone(guest_cache: Path) -> dict[int, str]:
-    """What each program says where nothing goes wrong."""
-
-    async def texts() -> dict[int, str]:
-        client = InProcessClient(FakeModel(num_pages=4096))
-        async with started(guest_cache, client) as server, asyncio.timeout(HANG_SECONDS):
-            return {seed: await text_of((await launch(server, GENERATE, {"seed": seed}))[1]) for seed in range(6)}
-
-    return asyncio.run(texts())
-
-
-async def text_of(listener: Listener) -> str:
-    ended = await listener.ended
-    assert ended.status == "finished", ended.error
-    return "".join(listener.messages)
-
-
 async def nothing_is_held(server: ServerApi) -> None:
     async with asyncio.timeout(HANG_SECONDS):
         while True:
@@ -102,47 +73,6 @@ async def nothing_is_held(server: ServerApi) -> None:
             if (held.pages.used, held.embeds.used, held.inferlets) == (0, 0, 0):
                 return
             await asyncio.sleep(0.01)
-
-
-REASONS = {
-    signal.SIGKILL: "it was killed by signal 9",
-    signal.SIGABRT: "it was killed by signal 6",
-    signal.SIGSTOP: r"it did not answer for 1 s and was killed \(--host-timeout\)",
-}
-
-
-@pytest.mark.parametrize("blow", corpus(REASONS, kind=lambda blow: "hangs" if blow is signal.SIGSTOP else "dies"))
-def test_a_host_dies_and_nobody_else_notices(blow: signal.Signals, alone: dict[int, str], guest_cache: Path) -> None:
-    async def check() -> None:
-        client = InProcessClient(SlowModel(num_pages=4096))
-        async with started(guest_cache, client, hosts=2, host_timeout=1.0) as server, asyncio.timeout(HANG_SECONDS):
-            running = {seed: await launch(server, GENERATE, {"seed": seed}) for seed in alone}
-            for _, listener in running.values():
-                await listener.until_messages(5)
-            assert sorted(entry.host for entry, _ in running.values()) == [1, 1, 1, 2, 2, 2]
-            before = pid_of(server, 1)
-            os.kill(before, blow)
-            for seed, (entry, listener) in running.items():
-                if entry.host == 2:
-                    assert await text_of(listener) == alone[seed]
-                    continue
-                ended = await listener.ended
-                assert ended.status == "lost"
-                assert re.search(
-                    rf"application host 1 died \({REASONS[blow]}\); it .*: launch again", ended.error or ""
-                )
-                assert alone[seed].startswith("".join(listener.messages))
-            await nothing_is_held(server)
-            one, two = await both_serve(server)
-            assert (one.restarts, two.restarts) == (1, 0)
-            assert pid_of(server, 1) != before
-            assert not psutil.pid_exists(before)
-            again = {seed: await launch(server, GENERATE, {"seed": seed, "tokens": 20}) for seed in alone}
-            assert {entry.host for entry, _ in again.values()} == {1, 2}
-            for seed, (_, listener) in again.items():
-                assert alone[seed].startswith(await text_of(listener))
-
-    asyncio.run(check())
 
 
 async def both_serve(server: ServerApi) -> Sequence[HostStatistics]:
