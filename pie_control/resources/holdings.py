@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from array import array
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from heapq import heappop, heappush
@@ -21,7 +21,7 @@ from .ranges import Range, overlap, total_length
 
 UNBOUND = -1
 UNBOUND_BYTES = b"\xff" * 4
-"""As it stands in an array: found there many times as fast, and never across two others, as none of these is negative."""
+"""As it stands in an array: found there many times as fast, and never across two others, as none is negative."""
 NOT_BOUND = "a command names memory that is not bound: this is a defect of the server"
 FAR_BEHIND = 256
 """A command with as many before it in its queue is not relied on to run soon."""
@@ -171,8 +171,8 @@ class Returns:
     A queue takes its commands in order, so what was given back is free once, in each queue, the newest command that
     uses it has left. That command is looked for once: no later one can name the addresses. Commands of other addresses,
     an allocation that finds no room among them, hold nothing up. The search has a bound for each wave; beyond it, what
-    is given back waits for all commands before it. A command that lasts when it has left its queue is kept in a *line*
-    of its own until it is done.
+    is given back is *late*: it waits for all commands before it, and costs nothing meanwhile. A command that lasts when
+    it has left its queue is kept in a *line* of its own until it is done.
     """
 
     def __init__(self, page_size: int) -> None:
@@ -180,28 +180,29 @@ class Returns:
         self._lines: dict[int, tuple[deque[Waiting], list[tuple[int, int, _Return]]]] = {}  # heaps, by queue
         self._lasting: dict[int, deque[Any]] = {}  # lines of commands that last, by queue
         self._ready: list[Freed] = []
+        self._late: deque[Freed] = deque()
+        self._late_counts: Counter[Resource] = Counter()
         self._looks = MOST_LOOKS
         self._wave = -1
 
     def __bool__(self) -> bool:
-        return bool(self._lines or self._ready)
+        return bool(self._lines or self._ready or self._late)
 
     def add(self, freed: Freed, queues: Iterable[deque[Any]]) -> None:
         """Addresses were given back; `queues` hold all commands of the inferlet that wait."""
-        ordered = sorted(freed.ranges)
-        users = [(commands, seq) for commands in queues if (seq := self._newest_user(freed, ordered, commands))]
+        ordered, users = sorted(freed.ranges), list[tuple[deque[Waiting], int]]()
+        for commands in queues:
+            for command in reversed(commands):
+                if self._looks <= 0:
+                    self._late.append(freed)
+                    self._late_counts[freed.resource] += total_length(ordered)
+                    return
+                used = command.uses(freed.resource, self._page_size)
+                self._looks -= 1 + len(used)
+                if overlap(ordered, used):
+                    users.append((commands, command.seq))
+                    break
         self._place(_Return(freed, total_length(ordered), users))
-
-    def _newest_user(self, freed: Freed, ordered: Sequence[Range], commands: deque[Waiting]) -> int:
-        """Sequence number of the newest command that may use the addresses; 0 if none does."""
-        for command in reversed(commands):
-            if self._looks <= 0:
-                return command.seq
-            used = command.uses(freed.resource, self._page_size)
-            self._looks -= 1 + len(used)
-            if overlap(ordered, used):
-                return command.seq
-        return 0
 
     def _place(self, one: _Return) -> None:
         """In the line of a queue that still has a user, or with what is ready."""
@@ -224,8 +225,9 @@ class Returns:
         self._lasting = {queue: one for queue, one in self._lasting.items() if one}
         self._lasting[id(commands)] = line
 
-    def take(self, wave: int) -> list[Freed]:
-        """What no command uses any more. `wave`: the number of the next wave."""
+    def take(self, wave: int, oldest: int) -> list[Freed]:
+        """What no command uses any more. `wave`: the number of the next wave; `oldest`: no command that waits is below
+        it."""
         if wave != self._wave:
             self._wave, self._looks = wave, MOST_LOOKS
         for queue, (commands, line) in list(self._lines.items()):
@@ -233,6 +235,12 @@ class Returns:
                 self._place(heappop(line)[2])
             if not line:
                 del self._lines[queue]
+        if self._late:
+            oldest = min([oldest, *(line[0].seq for line in self._lasting.values() if line)])
+        while self._late and self._late[0].seq < oldest:
+            freed = self._late.popleft()
+            self._late_counts[freed.resource] -= total_length(freed.ranges)
+            self._ready.append(freed)
         ready, self._ready = self._ready, []
         return ready
 
@@ -245,7 +253,8 @@ class Returns:
             pending = [
                 one for one in pending if all(seq < self._stuck(free, queue, blocked) for queue, seq in one.users)
             ]
-        return sum(one.count for one in pending)
+        late = self._late_counts[resource] if blocked is None else 0
+        return sum(one.count for one in pending) + late
 
     def _stuck(self, known: dict[int, int], commands: deque[Waiting], blocked: int) -> int:
         """Number of the first command of a queue that may wait for an allocation without room."""

@@ -192,7 +192,7 @@ class Memory:
         numbers under which the memory was given back."""
         returned = []
         if holdings.freed:
-            for one in holdings.freed.take(self.wave):
+            for one in holdings.freed.take(self.wave, oldest):
                 self._release(one.resource, holdings.binding(one.resource).unbind(one.ranges))
                 returned.append(one.seq)
         while holdings.forgotten and holdings.forgotten[0][0] < oldest:

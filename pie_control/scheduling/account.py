@@ -7,9 +7,10 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from enum import Enum
 from heapq import heapify, heappop, heappush
+from itertools import chain
 from operator import itemgetter
 from typing import Any
 
@@ -89,7 +90,7 @@ class CommandQueue(Share["CommandQueue"]):
 
     def put(self, command: Command) -> None:
         self.commands.append(command)
-        self.account.command_waits()
+        self.account.command_waits(self)
 
     def take(self, count: int) -> None:
         """The first commands leave the queue."""
@@ -99,11 +100,12 @@ class CommandQueue(Share["CommandQueue"]):
             for _ in range(count):
                 self.commands.popleft()
         self.done = 0
-        self.account.commands_left(count)
+        self.account.commands_left(self, count)
 
     def close(self) -> None:
-        """It ends when it is empty."""
+        """It ends after the commands that it holds."""
         self.closing = True
+        self.account.forget_if_closed(self)
 
     def parts(self) -> int:
         """Parts of long commands in the queue."""
@@ -113,10 +115,6 @@ class CommandQueue(Share["CommandQueue"]):
         """A ready queue waits in this line from now on."""
         self.line, self.lag = line, lag
         self.enlist(line)
-
-    def lags(self, lag: float) -> None:
-        """The next part of its long command costs so much."""
-        self.lag = lag
 
     def leave_line(self) -> None:
         self.line = None
@@ -129,6 +127,7 @@ class CommandQueue(Share["CommandQueue"]):
         """The commands have their turn. `last_wave` took the last step of the run."""
         self.run = None
         self.last_wave = last_wave
+        self.account.commands_left(self, 0)
 
     def grant(self, parts: int) -> None:
         """The wave under formation will take this much more of the first command."""
@@ -154,6 +153,7 @@ class Account(Share[CommandQueue]):
     __slots__ = (
         "_heads",
         "blocked",
+        "busy",
         "cancelled",
         "expected",
         "futures",
@@ -189,6 +189,7 @@ class Account(Share[CommandQueue]):
         self.holdings = holdings
         self.standing = standing
         self.queues: dict[int, CommandQueue] = {}
+        self.busy: dict[CommandQueue, None] = {}  # those with commands, or a run
         self.futures: set[int] = set()  # not answered yet, but for those of decode runs
         self.runs: set[int] = set()  # futures of decode runs that are not over: nobody knows when they will be
         self.cancelled: set[int] = set()  # of decode runs and imports that wait in a queue still: nothing comes of them
@@ -221,33 +222,31 @@ class Account(Share[CommandQueue]):
         if self._heads is None and len(self.queues) > 1:
             self._find_heads()
 
-    def close_queue(self, queue: CommandQueue) -> None:
-        """The queue ends after the commands that it holds."""
-        queue.close()
-        self.forget_if_closed(queue)
-
     def has_priorities(self) -> None:
         """Its guest prefers some of its queues to others."""
         self.ranked = True
 
-    def command_waits(self) -> None:
+    def command_waits(self, queue: CommandQueue) -> None:
         self.waiting += 1
+        self.busy[queue] = None
 
-    def commands_left(self, count: int) -> None:
-        """Commands have left their queues."""
+    def commands_left(self, queue: CommandQueue, count: int) -> None:
+        """Commands have left a queue, or its run is over."""
         self.waiting -= count
         self.taken += count
+        if not queue.commands and queue.run is None:
+            del self.busy[queue]
 
     def forget_if_closed(self, queue: CommandQueue) -> None:
         if queue.closing and not queue.commands and queue.run is None:
             self.queues.pop(queue.id, None)
 
-    def drop_queues(self) -> Iterator[CommandQueue]:
+    def drop_queues(self) -> Iterable[CommandQueue]:
         """Forgets all queues, and gives those that held commands or a run."""
-        queues, self.queues, self.waiting = self.queues, {}, 0
+        busy, self.busy, self.queues, self.waiting = self.busy, {}, {}, 0
         self.blocked.clear()
         self._heads = None
-        return (queue for queue in queues.values() if queue.commands or queue.run is not None)
+        return busy
 
     # ---- queues that wait for others ----
 
@@ -309,9 +308,9 @@ class Account(Share[CommandQueue]):
     def addresses_freed(self, freed: Freed) -> None:
         """The inferlet gave addresses back."""
         self._numbered(freed.seq)
-        waiting: list[deque[Any]] = [queue.commands for queue in self.queues.values()]
-        waiting += [queue.run.line for queue in self.queues.values() if queue.run is not None]
-        self.holdings.freed.add(freed, waiting)
+        commands = (queue.commands for queue in self.busy)
+        lines = (queue.run.line for queue in self.busy if queue.run is not None)
+        self.holdings.freed.add(freed, chain[deque[Any]](commands, lines))
         self.settle()  # otherwise a command behind the note would wait for it
 
     def tokens_forgotten(self, forgotten: Forgotten) -> None:
@@ -337,7 +336,7 @@ class Account(Share[CommandQueue]):
             self._find_heads()
 
     def _find_heads(self) -> None:
-        self._heads = [(one.commands[0].seq, one.id, one) for one in self.queues.values() if one.commands]
+        self._heads = [(one.commands[0].seq, one.id, one) for one in self.busy if one.commands]
         heapify(self._heads)
 
     def oldest_now(self) -> int:
@@ -393,6 +392,7 @@ class Account(Share[CommandQueue]):
     def check_integrity(self) -> None:
         """Asserts that the counts are those of the queues, and that no waiting command is older than is claimed."""
         assert self.waiting == sum(len(queue.commands) for queue in self.queues.values())
+        assert set(self.busy) == {one for one in self.queues.values() if one.commands or one.run is not None}
         oldest = min((one.commands[0].seq for one in self.queues.values() if one.commands), default=self.newest + 1)
         assert self.oldest_waiting <= self.oldest_now() == oldest
         assert self.ready == sum(queue.line is not None for queue in self.queues.values())

@@ -97,9 +97,8 @@ class Backlog:
 
     def drop(self, account: Account) -> None:
         """Forgets an inferlet, and the commands of it that wait."""
-        for queue in account.queues.values():
-            self.local.pop(queue, None)
         for queue in account.drop_queues():
+            self.local.pop(queue, None)
             self.queues -= bool(queue.commands)
             self.commands -= len(queue.commands)
             self.local_commands -= sum(command.call is None for command in queue.commands)

@@ -147,7 +147,7 @@ class Scheduler:
 
     def _close_queue(self, note: CloseQueue) -> None:
         if queue := self._find_queue(note):
-            queue.account.close_queue(queue)
+            queue.close()
 
     def _prioritize(self, note: Prioritize) -> None:
         if queue := self._find_queue(note):

@@ -316,7 +316,7 @@ class Taking:
         self.long += part
         queue.charge(part, lagging=True)
         if part < size:
-            queue.lags(min(size - part, self._part))
+            queue.wait_in(Line.LONG, min(size - part, self._part))
             return Next.AGAIN
         del self.granted[queue]
         self._backlog.bounds_met(command)

@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from random import Random
 
@@ -71,7 +71,7 @@ def test_what_no_waiting_command_uses_comes_back_at_once() -> None:
     returns = Returns(4)
     returns.add(Freed(3, PAGES, ((4, 6), (9, 12))), [queue])
     returns.add(Freed(4, EMBEDS, ((0, 9),)), [queue])
-    assert seqs(returns.take(0)) == [3, 4]
+    assert seqs(returns.take(0, 0)) == [3, 4]
     assert not returns
 
 
@@ -80,14 +80,14 @@ def test_what_is_used_comes_back_when_the_newest_user_of_each_queue_has_left() -
     returns = Returns(4)
     returns.add(Freed(6, PAGES, ((0, 1),)), [one, two])
     returns.add(Freed(7, PAGES, ((5, 6),)), [one, two])
-    assert seqs(returns.take(0)) == []
+    assert seqs(returns.take(0, 0)) == []
     two.popleft()
-    assert seqs(returns.take(0)) == [7]
+    assert seqs(returns.take(0, 0)) == [7]
     two.popleft()
-    assert seqs(returns.take(0)) == []
+    assert seqs(returns.take(0, 0)) == []
     assert returns
     one.popleft()
-    assert seqs(returns.take(0)) == [6]
+    assert seqs(returns.take(0, 0)) == [6]
 
 
 def test_the_search_for_users_is_bounded_and_what_is_not_looked_at_is_waited_for(
@@ -99,12 +99,31 @@ def test_the_search_for_users_is_bounded_and_what_is_not_looked_at_is_waited_for
     for seq in range(101, 201):
         returns.add(Freed(seq, PAGES, ((seq, seq + 1),)), [queue])
     assert sum(one.asked for one in queue) == 10
-    assert seqs(returns.take(0)) == []
-    for _ in range(90):
+    assert (seqs(returns.take(0, 1)), returns.count(PAGES)) == ([], 100)
+    for _ in range(100):
         queue.popleft()
-    assert seqs(returns.take(1)) == [101], "of the first, the newest ten were looked at"
+    assert seqs(returns.take(1, 151)) == [*range(101, 151)], "what waits for all before it"
     returns.add(Freed(201, PAGES, ((7, 8),)), [queue])
-    assert seqs(returns.take(1)) == [201], "the next wave may look again"
+    assert seqs(returns.take(1, 151)) == [201], "the next wave may look again"
+    returns.leaves(queue, line := deque([Used(160)]))
+    assert seqs(returns.take(1, 301)) == [*range(151, 160)], "a command that lasts is one of these"
+    line.clear()
+    assert seqs(returns.take(1, 301)) == [*range(160, 201)]
+    assert not returns
+
+
+def test_beyond_the_bound_nothing_is_looked_at_or_kept_for_each_queue(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "MOST_LOOKS", 10)
+    queues, returns, visited = [deque([Used(seq)]) for seq in range(1, 101)], Returns(4), list[int]()
+
+    def visits(queues: list[deque[Used]]) -> Iterator[deque[Used]]:
+        for queue in queues:
+            visited.append(queue[0].seq)
+            yield queue
+
+    for seq in range(101, 201):
+        returns.add(Freed(seq, PAGES, ((seq, seq + 1),)), visits(queues))
+    assert len(visited) == 10 + 100
 
 
 def test_what_comes_back_behind_an_allocation_without_room_is_not_relied_on() -> None:
@@ -136,7 +155,8 @@ def test_nothing_comes_back_while_it_is_used_and_everything_afterwards(
         returns.add(Freed(number, PAGES, tuple((page, page + 1) for page in pages)), queues)
     while True:
         used = {page for queue in queues for one in queue for page, _ in one.pages}
-        for number in seqs(returns.take(-1)):
+        oldest = min((queue[0].seq for queue in queues if queue), default=1000)
+        for number in seqs(returns.take(-1, oldest)):
             assert used.isdisjoint(wanted.pop(number)), "it came back while a command used it"
         if looks == 1000:
             assert all(used & pages for pages in wanted.values()), "it is held though nobody uses it"
