@@ -152,7 +152,8 @@ class Host:
         model.set_adapters(message.adapters)
 
     def _compile(self, message: Compile) -> None:
-        self._prepare(message.request, self._programs.compile(message.name, message.text))
+        file = Path(message.folder), message.stem
+        self._prepare(message.request, self._programs.compile(message.program, message.name, message.text, *file))
 
     def _load_code(self, message: LoadCode) -> None:
         self._prepare(message.request, self._programs.load(message.program, Path(message.path)))
@@ -160,14 +161,14 @@ class Host:
     def _link_component(self, message: LinkComponent) -> None:
         self._prepare(message.request, self._programs.link(message.program, Path(message.path)))
 
-    def _prepare(self, request: int, work: Coroutine[Any, Any, str | None]) -> None:
+    def _prepare(self, request: int, work: Coroutine[Any, Any, None]) -> None:
         async def prepare() -> None:
-            code, error = "", None
+            error = None
             try:
-                code = await work or ""
+                await work
             except Exception as failure:  # of whatever kind: control waits for an answer
                 error = str(failure)
-            self._link.send([Prepared(request, code, error)])
+            self._link.send([Prepared(request, error)])
 
         task = asyncio.get_running_loop().create_task(prepare())
         self._preparing.add(task)

@@ -11,8 +11,8 @@ A life:
 1. Control starts the host. The host says `HostReady`; unless the versions are equal, control ends it.
 2. Control says `Welcome`, then a `ModelState` for each model, and again whenever one changes.
 3. Programs: `Compile` asks a host to compile Python, `LoadCode` to read what came of it, `LinkComponent` to check and
-   link a component; `Prepared` answers. `LoadCode`, `Provide` or `LinkComponent` comes before the first `Launch` of a
-   program; `Forget` takes it back.
+   link a component; `Prepared` answers. One of these, or `Provide`, comes before the first `Launch` of a program;
+   `Forget` takes it back.
 4. An inferlet: `Launch`, then `Started` when it has its first turn, then what it says, in `Said` and `Logged`, and
    `Finished`, the last of all. Control says `Post`, `Room` and `Stop` to it; what arrives after its end is
    dropped. `Finished` always comes from the host, so nothing overtakes it, unless the host is gone: then control ends
@@ -82,11 +82,15 @@ class ModelState(Record, frozen=True):
 
 
 class Compile(Record, frozen=True):
-    """Compiles a Python program in a guest; answered by a `Prepared` with its code. Nothing of it stays."""
+    """Compiles a Python program in a guest, and keeps its code in a sealed file; answered by a `Prepared`. If that has
+    no error, the program can be launched, also where the disk does not take the file."""
 
     request: int
+    program: str  # hash
     name: str
     text: str
+    folder: str
+    stem: str
 
 
 class LoadCode(Record, frozen=True):
@@ -108,7 +112,7 @@ class LinkComponent(Record, frozen=True):
 
 
 class Provide(Record, frozen=True):
-    """A Python program that can be launched from now on, where the disk does not take its code."""
+    """A Python program that can be launched from now on."""
 
     program: str  # hash
     text: str
@@ -351,11 +355,9 @@ class Confirm(Record, frozen=True):
 
 
 class Prepared(Record, frozen=True):
-    """The answer to `Compile`, with the code, to `LoadCode` and to `LinkComponent`. `error`: why the program cannot be
-    launched."""
+    """The answer to `Compile`, `LoadCode` and `LinkComponent`. `error`: why the program cannot be launched."""
 
     request: int
-    code: str = ""
     error: str | None = None
 
 

@@ -15,12 +15,13 @@ class RemotePrograms:
 
     def __init__(self, post: Callable[[ToHost], bool]) -> None:
         self._post = post
-        self._requests: dict[int, asyncio.Future[str]] = {}
+        self._requests: dict[int, asyncio.Future[None]] = {}
         self._last_request = 0
 
-    async def compile(self, name: str, text: str) -> str:
-        """The code of a Python program; nothing of it stays there. Raises BadProgram; Overloaded if the host ends."""
-        return await self._ask(lambda request: Compile(request, name, text))
+    async def compile(self, program: str, name: str, text: str, folder: Path, stem: str) -> None:
+        """Compiles a Python program, keeps its code in a sealed file where the disk takes it, and provides it. Raises
+        BadProgram; Overloaded if the host ends."""
+        await self._ask(lambda request: Compile(request, program, name, text, str(folder), stem))
 
     def provide(self, program: str, text: str, code: str) -> None:
         """From now on a Python program can be launched there, by its hash. Raises Overloaded if the host has ended."""
@@ -41,14 +42,14 @@ class RemotePrograms:
         or if the host has ended."""
         self._post(Forget(program))
 
-    async def _ask(self, make: Callable[[int], ToHost]) -> str:
+    async def _ask(self, make: Callable[[int], ToHost]) -> None:
         self._last_request += 1
         request = self._last_request
-        answer: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+        answer: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._requests[request] = answer
         try:
             self._tell(make(request))
-            return await answer
+            await answer
         finally:
             self._requests.pop(request, None)
 
@@ -62,7 +63,7 @@ class RemotePrograms:
         if answer is None or answer.done():
             return  # whoever asked waits no more
         if message.error is None:
-            answer.set_result(message.code)
+            answer.set_result(None)
         else:
             answer.set_exception(BadProgram(message.error))
 

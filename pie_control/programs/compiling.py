@@ -3,26 +3,21 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 from base64 import b64encode
 from pathlib import Path
 
-from pie_inference.options.cache_files import find_sealed, write_sealed
+from pie_inference.options.cache_files import find_sealed
 
 from ..errors import UnknownName
 from ..fair_places import FairPlaces
 from ..sandbox.version import code_version
 from .native import SUFFIX, NativeCompiler
-from .program_host import ProgramHost
+from .program_host import CODE_SUFFIX, ProgramHost
 from .python_guest import guest_hash
 from .store import Program, ProgramStore
 
-CODE_SUFFIX = ".code"
 PYTHON_PLACES = 2
 """Python programs that are compiled at a time: they take turns with the inferlets of a host."""
-
-log = logging.getLogger(__name__)
-
 
 PACKAGE = "\0zip:"
 """What tells a guest that the text of a program is an archive in base64 (`inferlet_sdk.guest.packages.compiled`)."""
@@ -71,21 +66,11 @@ class ProgramCompiler:
         content = await self._content(program, data)
         folder, stem = self._store.compiled, f"{program.hash}-{self._guest_hash}"
         path = await asyncio.to_thread(find_sealed, folder, stem, CODE_SUFFIX)
-        if path is None:
-            text = await asyncio.to_thread(_package if program.kind == "package" else bytes.decode, content)
-            async with self._python_places.place(program.owner):
-                code = await host.compile(program.title, text)
-            path = await asyncio.to_thread(self._keep_code, stem, code)
-            if path is None:
-                host.provide(program.hash, "", code)  # the code has the sources, too
-                return len(code)
-        size = path.stat().st_size
-        await host.load(program.hash, path)
-        return size
-
-    def _keep_code(self, stem: str, code: str) -> Path | None:
-        try:
-            return write_sealed(code.encode(), self._store.compiled, stem, CODE_SUFFIX)
-        except OSError as error:
-            log.warning("the code of %s is not kept: %s", stem, error)
-            return None
+        if path is not None:
+            await host.load(program.hash, path)
+            return path.stat().st_size
+        text = await asyncio.to_thread(_package if program.kind == "package" else bytes.decode, content)
+        async with self._python_places.place(program.owner):
+            await host.compile(program.hash, program.title, text, folder, stem)
+        path = await asyncio.to_thread(find_sealed, folder, stem, CODE_SUFFIX)
+        return len(text) if path is None else path.stat().st_size

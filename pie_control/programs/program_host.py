@@ -9,6 +9,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Protocol
 
+CODE_SUFFIX = ".code"
+"""Of the sealed files of what guests have made of Python programs."""
 SourceText = tuple[str, str, str]
 """Name, text and code of a Python program, for `guest-source.source`: what the guest has made of the text is its
 code, and then there is no text."""
@@ -17,8 +19,9 @@ code, and then there is no text."""
 class ProgramHost(Protocol):
     """An application host, as far as programs go. Two of them are equal only if they are the same object."""
 
-    async def compile(self, name: str, text: str) -> str:
-        """The code of a Python program; nothing of it stays there. Raises BadProgram; Overloaded if the host ends."""
+    async def compile(self, program: str, name: str, text: str, folder: Path, stem: str) -> None:
+        """Compiles a Python program, keeps its code in a sealed file where the disk takes it, and provides it. Raises
+        BadProgram; Overloaded if the host ends."""
 
     def provide(self, program: str, text: str, code: str) -> None:
         """From now on a Python program can be launched there, by its hash. Raises Overloaded if the host has ended."""

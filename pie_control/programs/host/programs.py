@@ -7,10 +7,11 @@ which checks and links components.
 from __future__ import annotations
 
 import asyncio
+import logging
 from dataclasses import dataclass
 from pathlib import Path
 
-from pie_inference.options.cache_files import read_own_file
+from pie_inference.options.cache_files import read_own_file, write_sealed
 
 from ...errors import BadProgram, ConfigError
 from ...sandbox import wasi
@@ -23,10 +24,13 @@ from ...sandbox.functions import HostFunction
 from ...sandbox.linker import LinkedComponent
 from ...sandbox.selftest import self_test
 from ...sandbox.values import ContractError
+from ..program_host import CODE_SUFFIX
 from ..warm_pool import WarmPool
 from .python_guests import ProgramOwner, PythonGuests, given, owned
 from .python_source import Compilation, compile_in_guest
 from .used_guests import UsedGuests, User
+
+log = logging.getLogger(__name__)
 
 USED_BYTES_OF_WARM = 2
 """Memory of a Python guest that has run a program, in that of one that waits for its first."""
@@ -94,9 +98,14 @@ class HostPrograms:
 
     # ---- what the control process asks for: see `ProgramHost` ----
 
-    async def compile(self, name: str, text: str) -> str:
+    async def compile(self, program: str, name: str, text: str, folder: Path, stem: str) -> None:
         compilation = Compilation(name, text)
-        return await compile_in_guest(self._guests.new(compilation), compilation)
+        code = await compile_in_guest(self._guests.new(compilation), compilation)
+        try:
+            await asyncio.to_thread(write_sealed, code.encode(), folder, stem, CODE_SUFFIX)
+        except OSError as error:
+            log.warning("the code of %s is not kept: %s", stem, error)
+        self.provide(program, "", code)  # the code has the sources, too
 
     def provide(self, program: str, text: str, code: str) -> None:
         self._programs[program] = PythonProgram(text, code)

@@ -586,7 +586,7 @@ def test_a_host_that_cannot_begin_keeps_the_server_from_starting(tmp_path: Path)
 def test_hosts_prepare_programs(tmp_path: Path) -> None:
     async def body(scene: Scene) -> None:
         programs, link = scene.hosts.all[0].programs, scene.links[1]
-        compiling = asyncio.create_task(programs.compile("story", "text"))
+        compiling = asyncio.create_task(programs.compile("abc", "story", "text", Path("/folder"), "stem"))
         linking = asyncio.create_task(programs.link("abc", Path("/compiled")))
         programs.provide("def", "text", "code")
         while not link.told:
@@ -595,11 +595,11 @@ def test_hosts_prepare_programs(tmp_path: Path) -> None:
         (compile_,), (link_,) = link.take(Compile), link.take(LinkComponent)
         assert (compile_.name, compile_.text, link_.program, link_.path) == ("story", "text", "abc", "/compiled")
         assert link.take(Provide) == [Provide("def", "text", "code")]
-        link.says(Prepared(link_.request, "", "it is no component"), Prepared(compile_.request, "the code"))
-        assert await compiling == "the code"
+        link.says(Prepared(link_.request, "it is no component"), Prepared(compile_.request))
+        await compiling
         with pytest.raises(BadProgram, match="it is no component"):
             await linking
-        compiling = asyncio.create_task(programs.compile("story", "text"))
+        compiling = asyncio.create_task(programs.compile("abc", "story", "text", Path("/folder"), "stem"))
         await asyncio.sleep(0.01)
         link.fails = "no memory"
         link.on_lost("gone")
@@ -614,7 +614,9 @@ def test_hosts_prepare_programs(tmp_path: Path) -> None:
 
 def test_another_host_prepares_a_program_if_the_first_one_ends(tmp_path: Path) -> None:
     async def body(scene: Scene) -> None:
-        compiling = asyncio.create_task(on_one(scene.hosts, lambda host: host.programs.compile("story", "text")))
+        compiling = asyncio.create_task(
+            on_one(scene.hosts, lambda host: host.programs.compile("abc", "story", "text", Path("/folder"), "stem"))
+        )
         asked: list[int] = []
         while not compiling.done():
             await asyncio.sleep(0)
@@ -622,11 +624,12 @@ def test_another_host_prepares_a_program_if_the_first_one_ends(tmp_path: Path) -
                 for request in link.take(Compile):
                     asked.append(number)
                     if len(asked) > 1:
-                        link.says(Prepared(request.request, "the code"))
+                        link.says(Prepared(request.request))
                         continue
                     link.fails = "no memory"
                     link.on_lost("gone")
-        assert (await compiling, sorted(asked)) == ("the code", [1, 2])
+        await compiling
+        assert sorted(asked) == [1, 2]
 
     play(tmp_path, body)
 

@@ -13,6 +13,7 @@ from pie_control.programs.compiling import ProgramCompiler
 from pie_control.programs.library import ProgramLibrary
 from pie_control.programs.native import NativeCompiler
 from pie_control.programs.prepared import PreparedPrograms
+from pie_control.programs.program_host import CODE_SUFFIX
 from pie_control.programs.store import ProgramInfo, ProgramStore
 from pie_inference.options.cache_files import write_sealed
 from tests.helpers.guard import HANG_SECONDS
@@ -32,12 +33,13 @@ class NotingHost:
         self.may_link = asyncio.Event()
         self.may_link.set()
 
-    async def compile(self, name: str, text: str) -> str:
+    async def compile(self, program: str, name: str, text: str, folder: Path, stem: str) -> None:
         self.compiled.append(text)
         await asyncio.sleep(0)
         if self.fails:
             raise self.fails
-        return f"code of {text}"
+        write_sealed((code := f"code of {text}").encode(), folder, stem, CODE_SUFFIX)
+        self.provide(program, "", code)
 
     def provide(self, program: str, text: str, code: str) -> None:
         assert text == "", "the code has all that a launch needs"
