@@ -11,7 +11,6 @@ from ..config import InferletLimits
 from ..sandbox.fibers import Instance
 from ..services.aside import Aside, ThreadShare
 from ..services.http.trace_context import HEADER
-from ..services.timers import Timers
 from ..tenants.tenant import DEFAULT_STANDING, Standing
 from ..texts import cut_middle
 from .blobs import BlobTable
@@ -106,7 +105,6 @@ class Inferlet:
         limits: InferletLimits,
         wake: Callable[[Inferlet], None],
         outside: Outside,
-        timers: Timers,
         aside: Aside,
     ) -> None:
         """The inferlet calls `wake` when it can run."""
@@ -120,7 +118,7 @@ class Inferlet:
         budget = parent.processor_time if parent else None
         self.processor_time: ProcessorTime = ProcessorTime(limits.cpu_seconds, limits.cpu_refill, budget)
         run_aside, charge = functools.partial(aside.run, ThreadShare()), self.processor_time.charge
-        self.waits = Waits(limits.max_futures, lambda: wake(self), timers, run_aside, charge)
+        self.waits = Waits(limits.max_futures, lambda: wake(self), run_aside, charge)
         self.background = Background(self.waits, run_aside, charge)
         say = child.says if child is not None else functools.partial(outside.says, number)
         log = functools.partial(outside.logs, number)

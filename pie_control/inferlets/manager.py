@@ -15,7 +15,6 @@ from ..programs.host.programs import HostPrograms
 from ..programs.host.python_guests import ProgramOwner
 from ..sandbox.fibers import Instance, Step
 from ..services.aside import Aside
-from ..services.timers import Timers
 from ..texts import cut
 from .events import InferletUsage, InferletWait
 from .inferlet import Inferlet, Launched, ModelHoldings
@@ -81,7 +80,6 @@ class InferletManager:
         self._make_guest = make_guest
         self._outside = outside
         self.runner = Runner(wake, self._after_step)
-        self._timers = Timers()
         self._aside = Aside()
         self._bytes_before = 0  # what the process holds without guests
         self._running: dict[int, Inferlet] = {}  # by number
@@ -103,7 +101,7 @@ class InferletManager:
 
     def launch(self, launched: Launched) -> None:
         """Starts an inferlet of a program that can be launched here."""
-        inferlet = Inferlet(launched, self._limits, self.runner.ready, self._outside, self._timers, self._aside)
+        inferlet = Inferlet(launched, self._limits, self.runner.ready, self._outside, self._aside)
         self._running[inferlet.number] = inferlet
         inferlet.kin.begins()
         if launched.child is not None:

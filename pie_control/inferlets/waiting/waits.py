@@ -6,6 +6,7 @@ The guest is suspended in one call at most. It waits there for futures, for a ti
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable, Collection, Sequence
 from typing import Any, NamedTuple
 
@@ -13,7 +14,6 @@ from ...calls.scores import Scores
 from ...errors import CallError, InvalidState
 from ...sandbox.fibers import SUSPEND, Instance, Suspend
 from ...services.aside import Job
-from ...services.timers import Timers
 from ...texts import cut
 from ..futures import FutureTable
 from ..runs import Watch
@@ -48,19 +48,17 @@ class Waits:
     """What one inferlet waits for. It calls `wake` when the inferlet can run. `charge` hears of processor time that
     others have spent for it."""
 
-    __slots__ = ("_call", "_charge", "_run_aside", "_timers", "_under_way", "futures", "wake")
+    __slots__ = ("_call", "_charge", "_run_aside", "_under_way", "futures", "wake")
 
     def __init__(
         self,
         most_futures: int,
         wake: Callable[[], None],
-        timers: Timers,
         run_aside: RunAside,
         charge: Callable[[float], None],
     ) -> None:
         self.futures = FutureTable(most_futures)
         self.wake = wake
-        self._timers = timers
         self._run_aside = run_aside
         self._charge = charge
         self._under_way: dict[int, tuple[Callable[[], None], str]] = {}  # behind futures: what ends it; its name
@@ -95,7 +93,7 @@ class Waits:
 
     def resolve_later(self, future: int, value: Any, deadline_ns: int) -> None:
         """Gives a future its value at `deadline_ns` of the monotonic clock."""
-        timer = self._timers.call_at(deadline_ns, lambda: self.conclude(future, value))
+        timer = _call_at(deadline_ns, lambda: self.conclude(future, value))
         self.begin(future, timer.cancel, A_TIME)
 
     def cancel(self, future: int) -> None:
@@ -140,7 +138,7 @@ class Waits:
 
     def sleep_until(self, deadline_ns: int, value: Any) -> None:
         """Suspends the guest until `deadline_ns` of the monotonic clock; its call then returns `value`."""
-        self._call = _Sleep(self._timers.call_at(deadline_ns, self.wake), value)
+        self._call = _Sleep(_call_at(deadline_ns, self.wake), value)
 
     def run_aside(self, work: Callable[[], Any]) -> Suspend:
         """Suspends the guest until `work` has been called on another thread. Its call then returns what `work` returns,
@@ -197,3 +195,8 @@ class Waits:
             stop()
         self._under_way.clear()
         self.futures = FutureTable(0)
+
+
+def _call_at(deadline_ns: int, callback: Callable[[], None]) -> asyncio.TimerHandle:
+    """Calls back at a time of the monotonic clock."""
+    return asyncio.get_running_loop().call_later(max(0.0, (deadline_ns - time.monotonic_ns()) / 1e9), callback)

@@ -17,9 +17,9 @@ from pie_control.inferlets.events import Ended, Event, LogLine, Message, Span
 from pie_control.inferlets.inferlet import Inferlet, Launched
 from pie_control.inferlets.lifecycle import Status
 from pie_control.inferlets.relations.mail import Letter
+from pie_control.inferlets.waiting import waits
 from pie_control.sandbox.fibers import Instance, Step
 from pie_control.services.aside import Aside
-from pie_control.services.timers import Timers
 from pie_control.texts import byte_size
 from tests.control.sandbox.test_fibers import started
 from tests.helpers.guard import HANG_SECONDS
@@ -27,7 +27,7 @@ from tests.helpers.guard import HANG_SECONDS
 NEVER = 2**62
 
 
-class Pending(Timers):
+class Pending:
     """Timers that never call back; `open` are those that nobody cancelled."""
 
     def __init__(self) -> None:
@@ -48,8 +48,10 @@ class _Timer:
 
 
 @pytest.fixture
-def timers() -> Pending:
-    return Pending()
+def timers(monkeypatch: pytest.MonkeyPatch) -> Pending:
+    pending = Pending()
+    monkeypatch.setattr(waits, "_call_at", pending.call_at)
+    return pending
 
 
 @pytest.fixture
@@ -99,7 +101,7 @@ def heard() -> Heard:
 @pytest.fixture
 def inferlet(timers: Pending, woken: list[Inferlet], heard: Heard) -> Iterator[Inferlet]:
     aside = Aside()
-    yield Inferlet(Launched(1, "hash", "nothing"), InferletLimits(), woken.append, heard, timers, aside)
+    yield Inferlet(Launched(1, "hash", "nothing"), InferletLimits(), woken.append, heard, aside)
     aside.close()
 
 
@@ -121,9 +123,9 @@ def test_an_ended_inferlet_has_no_timers(inferlet: Inferlet, timers: Pending) ->
     assert timers.open == []
 
 
-def test_it_knows_who_it_is_and_how_old(timers: Pending, heard: Heard) -> None:
+def test_it_knows_who_it_is_and_how_old(heard: Heard) -> None:
     launched = Launched(7, "abc", "story", ["-n"], {"user": "mallory", "mine": "1"}, age=100.0)
-    inferlet = Inferlet(launched, InferletLimits(), lambda _: None, heard, timers, Aside())
+    inferlet = Inferlet(launched, InferletLimits(), lambda _: None, heard, Aside())
     assert inferlet.environment == {"inferlet": "i7", "program": "abc", "user": "default", "mine": "1"}
     assert inferlet.life.started <= time.monotonic() - 100.0
 
