@@ -115,11 +115,6 @@ class PreparedPrograms:
         """Programs that are being prepared."""
         return tuple(self._under_way)
 
-    @property
-    def kept_bytes(self) -> int:
-        """Bytes of the programs in memory, on a host that has all of them."""
-        return self._bytes
-
 
 def _retrieve(task: asyncio.Task[None]) -> None:
     """Those who wait hear of an error; if nobody does any more, it is no news."""

@@ -311,13 +311,13 @@ def test_programs_leave_memory_and_come_back_from_disk(cache: Path, monkeypatch:
         for number in range(10):
             await server.upload(returning(f"{number} " + "x" * 10_000), f"name {number}")
             await server.upload(component(wat.SUCCESS, data=str(number)), f"component {number}")
-            assert programs.kept_bytes <= most
+            assert programs._bytes <= most
         assert 1 < len(programs._ready) < 20
         for number in range(10):
             assert str(await result_of(server, f"name {number}")).startswith(f'"{number} ')
             assert await result_of(server, f"component {number}") is None
-            assert programs.kept_bytes <= most
-        assert programs.kept_bytes == sum(each.size for each in programs._ready.values())
+            assert programs._bytes <= most
+        assert programs._bytes == sum(each.size for each in programs._ready.values())
 
     on_server(cache, body)
     assert compilations == 10, "what was compiled once is loaded"
