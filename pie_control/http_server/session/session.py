@@ -25,9 +25,8 @@ from ..callers import Caller
 from ..failures import error_body
 from ..launches import Launches
 from ..protocols import POLICY_VIOLATION, TRY_AGAIN_LATER
-from ..views import encoded_listing
+from ..views import describe_model, encoded_listing, find_program, log_entries
 from .channel import Channel
-from .look_ups import look_up
 from .send_buffer import SendBuffer
 
 MAX_LAUNCHES = 1024
@@ -140,8 +139,18 @@ class Session:
                 return msgspec.Raw(await encoded_listing(await self._api.look_at_all(of_all=True)))
             case wire.ListInferlets():
                 return await self._listing.encoded()
-            case _:
-                return await look_up(self._server, self._api, request)
+            case wire.ShowInferlet(inferlet=inferlet, stack=stack):
+                return await self._api.look_at(inferlet, stack)
+            case wire.Logs(inferlet=inferlet, after=after):
+                return log_entries(self._api, inferlet, after)
+            case wire.ShowProgram(program=program):
+                return find_program(self._api, program)
+            case wire.ListPrograms():
+                return self._api.programs()
+            case wire.Models():
+                return [describe_model(model) for model in self._server.models()]
+            case wire.Statistics():
+                return self._server.statistics()
         return None
 
     # ---- inferlets ----
