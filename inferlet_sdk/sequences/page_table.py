@@ -169,13 +169,14 @@ class PageTable:
 
     def join(self, queue: int, parts: Sequence[Part]) -> None:
         """Has the tokens of other tables behind each other; it is empty. Full pages are shared if a page begins there,
-        and nothing is left out or moved; the others are copied, at once unless they share pages, as a slot stands in a
-        copy once: so this takes few waves."""
+        and nothing is left out, moved or there before; the others are copied, at once unless they share pages, as a
+        slot stands in a copy once: so this takes few waves."""
         size, tokens, sources, targets = self._page_size, 0, Slots(()), list[tuple[int, int]]()
         copied = set[Page]()
         for part in parts:
             other, count = part.pages, _count(part.kept)
-            done = count - count % size if tokens % size == 0 and part.by == 0 and not other.dropped else 0
+            stays = tokens % size == 0 and part.by == 0 and not other.dropped
+            done = count - count % size if stays and not {*self._pages} & {*other._pages} else 0
             if done:
                 shared = other._pages[: done // size]
                 for page in shared:

@@ -56,20 +56,20 @@ class Twin:
         behind = stop
         while behind < len(self.placed) and not self.placed[behind].seen:
             behind += 1
-        if close_gap:
+        if close_gap and self.ctx.model.moves_tokens:
             moved = [replace(one, position=one.position - len(gone)) for one in self.placed[behind:]]
             self.placed[behind:] = moved
             self.next -= len(gone)
 
 
 def joined(ctx: Context, parts: Sequence[Twin]) -> Twin:
-    """The parts behind each other; the last token runs again, behind all."""
+    """The parts behind each other, moved if the model can move tokens; the last token runs again, behind all."""
     found, behind = Twin(ctx, []), 0
     for place, part in enumerate(parts):
         count = len(part.placed) - (place == len(parts) - 1)
         end = part.placed[count].position if count < len(part.placed) else part.next
         seen = [one for one in part.placed[:count] if one.seen]
-        by = max(behind - seen[0].position, 0) if seen else 0
+        by = max(behind - seen[0].position, 0) if seen and ctx.model.moves_tokens else 0
         found.placed += [replace(one, position=one.position + by) for one in seen]
         behind = max(behind, end + by)
     found.next = max(behind, len(found.placed))

@@ -16,11 +16,11 @@ from inferlet_sdk.dropped import give_back
 from tests.helpers.native_host import install, nothing_held
 from tests.helpers.random_contexts import Program
 
-MODELS: list[dict[str, Any]] = [{}, {"states": 400}]
+MODELS: list[dict[str, Any]] = [{}, {"states": 400}, {"fixed_positions": "learned"}]
 
 
 @pytest.mark.parametrize("model", MODELS)
-@settings(max_examples=12, deadline=None)
+@settings(max_examples=8, deadline=None)
 @given(st.integers(0, 2**32))
 def test_contexts_go_on_as_their_tokens_say(model: dict[str, Any], seed: int) -> None:
     choice = random.Random(seed)

@@ -243,6 +243,16 @@ def test_parts_may_share_pages_and_be_there_twice() -> None:
     assert nothing_held(host)
 
 
+def test_a_part_that_cannot_be_moved_may_be_there_twice() -> None:
+    host = install(fixed_positions="learned")
+    one = Context().fill(range(8))
+    joined = Context.join([one, one])
+    assert run(joined.sample()) < 300
+    for ctx in (one, joined):
+        ctx.close()
+    assert nothing_held(host)
+
+
 def test_parts_may_have_positions_of_their_own() -> None:
     _, seen = watched()
     first, second = Context().fill(range(6)), Context(position=6).fill(range(50, 55))
