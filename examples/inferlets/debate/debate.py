@@ -1,4 +1,5 @@
 import sys
+from math import inf
 
 from inferlet_sdk import Context, Sampler, gather, inferlet
 
@@ -44,10 +45,10 @@ async def answer(model: str, question: str, other: str, sampler: Sampler) -> tup
 
 
 async def rate(model: str, question: str, texts: list[str]) -> list[float]:
-    """The log-probability of each text as the answer."""
+    """The log-probability of each text as the answer; an empty one is none."""
     async with Context(model) as ctx:
         ctx.fill_chat("user", question)
-        return [sum(await ctx.score(text)) for text in texts]
+        return [sum(await ctx.score(text)) if text else -inf for text in texts]
 
 
 def last(text: str) -> str:

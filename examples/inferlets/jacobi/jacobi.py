@@ -35,8 +35,8 @@ async def main(args, prompt: str = PROMPT, max_tokens: int = 80, length: int = 1
     """Goes on with a prompt as greedy decoding does: `length` guessed tokens run in one forward, those that agree with
     its outputs stay, and the outputs behind them are the next guesses (Jacobi decoding). `most` is the longest run of
     tokens that a pool knows the next token of (lookahead decoding); 0: no pool."""
-    if max_tokens < 0 or length < 0:
-        sys.exit("give a max_tokens and a length of 0 or more")
+    if not prompt or max_tokens < 0 or length < 0:
+        sys.exit("give a prompt, and a max_tokens and a length of 0 or more")
     queue, model = traits.create_queue(args.model), traits.get_model_info(args.model)
     text = traits.tokenize(queue, prompt)
     start = len(text)

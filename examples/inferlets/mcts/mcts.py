@@ -54,6 +54,7 @@ async def main(args, numbers: str = "4,7,8,8", rounds: int = 60, tries: int = 3,
         for node in path:
             node.visits += 1
             node.value += sum(sure for _, sure in going_on) / tries
+    await args.send(f"No steps to {GOAL} were found in {rounds} rounds: give more rounds, or other numbers.\n")
     return {"solved": False, "tokens": tokens}
 
 

@@ -43,6 +43,7 @@ async def main(args, numbers: str = "4,7,8,8", tries: int = 3, width: int = 4, r
         if level:
             await args.send("\n".join(level[0].steps) + "\n")
             return {"solved": True, "tokens": tokens}
+    await args.send(f"No steps to {GOAL} were found in {rounds} rounds: give more rounds, or other numbers.\n")
     return {"solved": False, "tokens": tokens}
 
 
