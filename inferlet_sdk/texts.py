@@ -60,6 +60,11 @@ def common_length(left: Sequence[int], right: Sequence[int]) -> int:
     return next((n for n in range(length) if left[n] != right[n]), length)
 
 
+def common_beginning(texts: Sequence[list[int]]) -> int:
+    """How many first tokens all of these texts have in common: the first and the last of them in order differ most."""
+    return common_length(min(texts), max(texts))
+
+
 def tokenize_noted(noted: Sequence[Noted], tokenize: Callable[[str, bool], list[int]]) -> list[int]:
     """Tokens of texts one behind the other. All are one piece, unless there are special tokens in them and not all
     texts are read alike: then what is plain is tokenized apart."""

@@ -10,6 +10,7 @@ from inferlet_sdk.errors import TooLong
 from inferlet_sdk.retrieval.together import each, free_pages, pages_of
 from inferlet_sdk.sequences.queues import queues_of
 from inferlet_sdk.sequences.sequence import TokenSequence
+from inferlet_sdk.texts import common_beginning
 from inferlet_sdk.traits.arguments import text as checked_text
 from inferlet_sdk.traits.arguments import texts
 
@@ -48,7 +49,7 @@ def prompts_of(model: str, query: str, documents: Sequence[str], instruction: st
     return prompts
 
 
-async def score_prompts(model: str, prompts: Sequence[Sequence[int]], adapter: str = "") -> list[float]:
+async def score_prompts(model: str, prompts: Sequence[list[int]], adapter: str = "") -> list[float]:
     """The probability of "yes" against that of "no" behind each prompt."""
     if not prompts:
         return []
@@ -56,7 +57,7 @@ async def score_prompts(model: str, prompts: Sequence[Sequence[int]], adapter: s
     with queues.some() as queue:
         answers = [traits.tokenize(queue, word)[0] for word in ("yes", "no")]
     trunk = TokenSequence(queues, adapter=adapter)
-    common = _common(prompts)
+    common = min(common_beginning(prompts), min(map(len, prompts)) - 1)  # each has a token of its own
 
     async def score(prompt: Sequence[int]) -> float:
         branch = trunk.fork()
@@ -74,9 +75,3 @@ async def score_prompts(model: str, prompts: Sequence[Sequence[int]], adapter: s
         return await each(score, prompts, lambda prompt: pages_of(queues.info, prompt), free_pages())
     finally:
         trunk.close()
-
-
-def _common(prompts: Sequence[Sequence[int]]) -> int:
-    """How many first tokens all share, so that each has one of its own at least."""
-    first, length = prompts[0], min(map(len, prompts)) - 1
-    return next((n for n in range(length) if any(one[n] != first[n] for one in prompts)), length)

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 
 from inferlet_sdk.generation.scoring import append_scored
 from inferlet_sdk.sequences.sequence import TokenSequence
+from inferlet_sdk.texts import common_beginning
 
 
 async def most_likely(sequence: TokenSequence, options: Sequence[str], mean: bool) -> tuple[str, list[int]]:
@@ -45,7 +46,7 @@ async def _score(branch: TokenSequence, rest: list[tuple[int, list[int]]], found
 
 async def _score_group(parent: TokenSequence, group: list[tuple[int, list[int]]], found: list[list[float]]) -> None:
     """Scores continuations that begin with the same token."""
-    length = _common(group)
+    length = common_beginning([tokens for _, tokens in group])
     branch = parent.fork()
     goes_on = any(len(tokens) > length for _, tokens in group)
     try:
@@ -57,10 +58,3 @@ async def _score_group(parent: TokenSequence, group: list[tuple[int, list[int]]]
     for place, _ in group:
         found[place] += [one.logprob for one in scores]
     await _score(branch, [(place, tokens[length:]) for place, tokens in group], found)
-
-
-def _common(group: list[tuple[int, list[int]]]) -> int:
-    """How many first tokens they share."""
-    first = group[0][1]
-    length = min(len(tokens) for _, tokens in group)
-    return next((n for n in range(length) if any(tokens[n] != first[n] for _, tokens in group)), length)

@@ -25,6 +25,7 @@ from inferlet_sdk.served.requests.messages import (
     read_tools,
 )
 from inferlet_sdk.served.requests.wanted import MOST_ALTERNATIVES, Place, Wanted, most_tokens
+from inferlet_sdk.texts import common_length
 from inferlet_sdk.tools.formats.dialect import Dialect, dialect_of
 from inferlet_sdk.tools.formats.grammars import AUTO, REQUIRED, Called, call_grammar
 from inferlet_sdk.traits import get_model_info
@@ -107,9 +108,7 @@ class ChatRequest:
                 part.fill_chat(shown, tools=declared, add_generation_prompt=False, variables=self.variables)
             except InvalidArgument:  # the template takes no such part of a conversation
                 return 0
-            pairs = zip(prompt, part.tokens, strict=False)
-            common = next((place for place, (one, other) in enumerate(pairs) if one != other), len(part.tokens))
-            size = part.model.page_size
+            common, size = common_length(prompt, part.tokens), part.model.page_size
         return min(common, len(prompt) - 1) // size * size
 
 
