@@ -32,13 +32,25 @@ from ..models.registry import build_model
 from ..models.vision import VisionTower
 from ..ops.choose import choose_ops
 from ..options.freed_memory import release_freed
-from ..protocol import BATCHES, EXTENSIONS, EmbedImg, ModelDescription, call_name
+from ..protocol import (
+    BATCHES,
+    EXTENSIONS,
+    EmbedImg,
+    GetLogprobs,
+    GetNextDist,
+    ModelDescription,
+    Sample,
+    Verify,
+    call_name,
+)
 from ..quantization.choose import choose_quantizer, library_for
 from ..recurrence.choose import choose_recurrences
 from .plan import ServingPlan
 
 MAX_DIST = 4096
 IMAGE_CALL = call_name(EmbedImg)
+HEAD_CALLS = [call_name(each) for each in (Sample, Verify, GetNextDist, GetLogprobs)]
+"""Calls of the output head."""
 
 
 def load(plan: ServingPlan, ways: Ways = OWN) -> ServedModel:
@@ -119,9 +131,9 @@ def _show_progress(plan: ServingPlan) -> LoadProgress:
 
 
 def _calls(plan: ServingPlan) -> tuple[str, ...]:
-    without_images = (call for call in BATCHES if plan.images is not None or call != IMAGE_CALL)
+    lacking = [*([] if plan.images else [IMAGE_CALL]), *([] if plan.model.has_head else HEAD_CALLS)]
     has = {"forward_with_adapter": plan.config.max_adapters, "state": plan.state_bytes}
-    return (*without_images, *(call for call in EXTENSIONS if has[call]))
+    return (*(call for call in BATCHES if call not in lacking), *(call for call in EXTENSIONS if has[call]))
 
 
 def _describe(

@@ -6,7 +6,7 @@ This is the one place that chooses: a worker loads what the plan says, and `pie 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -28,6 +28,7 @@ from ..loading.quantized.check import check_scales
 from ..loading.quantized.choose import find_scheme
 from ..loading.tokenizer_files import TokenizerFiles, check_vocabulary, read_tokenizer_files
 from ..loading.weight_sizes import TOWERS, check_fit, check_groups, drafts_of, weight_bytes
+from ..models.borrowed.config import BorrowedConfig
 from ..models.config import ModelConfig
 from ..models.image_processor import ImageProcessor, read_image_processor
 from ..models.registry import read_architecture
@@ -64,7 +65,10 @@ def read_model(config: WorkerConfig) -> ModelFiles:
             "without this option, or take the original"
         )
     left_out = (*drafts_of(raw_config), *(() if model.vision else TOWERS))
-    return ModelFiles(raw_config, model, Checkpoint(folder, scheme, left_out))
+    checkpoint = Checkpoint(folder, scheme, left_out)
+    if not isinstance(model, BorrowedConfig) and not (checkpoint.has_head or model.tie_embeddings):
+        model = replace(model, has_head=False)
+    return ModelFiles(raw_config, model, checkpoint)
 
 
 @dataclass(frozen=True)

@@ -23,7 +23,7 @@ SHARDS = "model-*-of-*.safetensors"
 LFS_POINTER = b"version https://git-lfs"
 """With it begins what stands in a file's place where Git LFS has not fetched it."""
 
-BARE = "embed_tokens.weight"
+BARE, HEAD = "embed_tokens.weight", "lm_head.weight"
 """A tensor that shows a checkpoint without a head: with one, its name begins with `model.`."""
 BYTES = {"F64": 8, "F32": 4, "F16": 2, "BF16": 2, "F8_E4M3": 1}
 """Number formats of weights, by their names in safetensors, with the bytes of one number."""
@@ -75,6 +75,7 @@ class Checkpoint:
         self._files: dict[Path, Any] = {}
         stored = self._locate()
         prefix = "model." if BARE in stored else ""
+        self.has_head = not prefix or HEAD in stored
         self._prefix = len(prefix)
         self._where = {prefix + name: path for name, path in stored.items()}
         for path in self.files:

@@ -12,9 +12,9 @@ import torch
 from ..amounts import amount
 from ..errors import ConfigError
 from ..quantization.names import FORMATS, HEAD_FORMAT, Format
-from .checkpoint import SPARE, Checkpoint, StoredTensor
+from .checkpoint import HEAD, SPARE, Checkpoint, StoredTensor
 
-TABLE, HEAD = "embed_tokens.weight", "lm_head.weight"
+TABLE = "embed_tokens.weight"
 KEPT_EXACT = (
     TABLE,
     "mlp.gate.weight",

@@ -7,7 +7,7 @@ different window keys for each family. Unsupported models are refused here, befo
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Self
 
 from ..attention.interface import AttentionSpec
@@ -46,6 +46,7 @@ class ModelConfig:
     context: Context
     rope: tuple[RopeConfig, ...]  # of each layer
     attention: tuple[AttentionSpec, ...]  # of each layer that has attention
+    has_head: bool = field(default=True, kw_only=True)  # False: the checkpoint has none, and gives vectors of texts
 
     @property
     def max_context(self) -> int:

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from ..attention.interface import AttentionPlan
+from ..errors import BatchError
 from ..layers.embedding import LanguageHead, TokenEmbedding
 from ..layers.norm import RmsNorm
 from ..layers.rotary import Rotary
@@ -99,9 +100,11 @@ def load_embedding(config: ModelConfig, weights: WeightLoader, root: str = ROOT)
     return TokenEmbedding(weights, _table(config, weights, root), config.vocab_size, config.hidden_size)
 
 
-def load_head(config: ModelConfig, weights: WeightLoader, root: str = ROOT) -> LanguageHead:
+def load_head(config: ModelConfig, weights: WeightLoader, root: str = ROOT) -> Callable[[Tensor], Tensor]:
     """Loads the output head, or the embedding again if they are tied. As in transformers, they are not if the
     checkpoint has both, with different numbers, whatever its config.json says."""
+    if not config.has_head:
+        return _no_head
     table, own = _table(config, weights, root), _own_head(weights)
     if config.tie_embeddings and not (own and weights.differ(f"{own}.weight", f"{table}.weight")):
         own = table
@@ -111,6 +114,10 @@ def load_head(config: ModelConfig, weights: WeightLoader, root: str = ROOT) -> L
 def _table(config: ModelConfig, weights: WeightLoader, root: str) -> str:
     table, head = f"{root}.embed_tokens", _own_head(weights)
     return head if head and config.tie_embeddings and f"{table}.weight" not in weights else table
+
+
+def _no_head(hidden: Tensor) -> Tensor:
+    raise BatchError("the checkpoint has no output head: its model gives vectors of texts, and no tokens")
 
 
 def _own_head(weights: WeightLoader) -> str | None:

@@ -3,6 +3,7 @@ in every other layer, scaled embeddings, and norm weights that are stored minus 
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,7 +12,6 @@ from torch import Tensor
 
 from ...attention.interface import AttentionPlan, AttentionSpec
 from ...layers.attention import Attention
-from ...layers.embedding import LanguageHead
 from ...layers.mlp import GatedMlp
 from ...layers.norm import RmsNorm
 from ...layers.scaled import Scaled
@@ -53,7 +53,7 @@ def gemma_fields(config: ConfigJson, layer_types: list[str]) -> dict[str, Any]:
 class CappedHead:
     """A head whose logits are between minus and plus `cap`."""
 
-    def __init__(self, head: LanguageHead, cap: float) -> None:
+    def __init__(self, head: Callable[[Tensor], Tensor], cap: float) -> None:
         self._head = head
         self._cap = cap
 

@@ -24,10 +24,12 @@ from pie_inference.loading.progress import LoadProgress
 from pie_inference.loading.weight_sizes import SMALL_HEADROOM, check_fit, sizes, weight_bytes
 from pie_inference.loading.weights import Block, WeightLoader
 from pie_inference.ops.torch_ops import TorchOps
+from pie_inference.protocol import RunWave
 from pie_inference.quantization.choose import Quantizer, choose_quantizer
 from pie_inference.quantization.names import FORMATS
 from pie_inference.serving.worker import Worker
 from testing.checkpoints import make_checkpoint
+from testing.worker_batches import Driver, Extend, Keys, ints, sample_batch
 
 CPU = torch.device("cpu")
 NAME = "model.layers.0.mlp.up_proj.weight"
@@ -94,6 +96,13 @@ def test_a_model_that_is_stored_without_its_head_has_the_usual_names(shards: int
         name: shape for name, shape in whole.items() if name != "lm_head.weight"
     }
     assert torch.equal(bare.read(NAME, before.shape), before)
+    served = Worker(WorkerConfig(tmp_path, "model", dtype="float32", device="cpu", kernels="torch", pages=64))
+    assert "get_embedding" in served.describe()[0].calls
+    assert "sample" not in served.describe()[0].calls
+    driver = Driver(served.run, "model")
+    driver.run(*driver.forward_batch([Extend(Keys(), [1, 2, 3])]))
+    [failure] = served.run(RunWave(1, "model", (sample_batch(ints([driver.outputs])),))).failures
+    assert "no output head" in failure.message
 
 
 def test_other_formats_are_refused_by_name(tmp_path: Path) -> None:
