@@ -10,6 +10,7 @@ import asyncio
 import functools
 import hashlib
 import importlib.util
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -59,11 +60,14 @@ def guest_hash() -> str:
 
 
 def _run_componentize(folder: Path, output: Path) -> None:
+    """The tool gets the SDK alone: it reads all folders beside it, of which this user may not read some."""
+    alone = output.with_name("alone")
+    shutil.copytree(folder, alone / folder.name, ignore=shutil.ignore_patterns("__pycache__", "rust"))
     tool = Path(sys.executable).with_name("componentize-py")
     command = [
         str(tool) if tool.exists() else "componentize-py",
         "-d", str(folder / "wit"), "-w", WORLD,
-        "componentize", APPLICATION, "-p", str(folder.parent), "-o", str(output),
+        "componentize", APPLICATION, "-p", str(alone), "-o", str(output),
     ]  # fmt: skip
     try:
         done = subprocess.run(command, capture_output=True, text=True, check=False)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import resource
+import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -203,6 +204,18 @@ def test_before_the_start_there_are_no_guests(guest_cache: Path) -> None:
     with pytest.raises(ConfigError, match="not started"):
         programs.instance("draws", "draws.py", Runs())
     programs.close()
+
+
+def test_the_guest_is_built_of_the_sdk_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    given: list[list[str]] = []
+
+    def build(command: list[str], **_: object) -> subprocess.CompletedProcess[str]:
+        given.append([path.name for path in Path(command[command.index("-p") + 1]).iterdir()])
+        return subprocess.CompletedProcess(command, 0)
+
+    monkeypatch.setattr(subprocess, "run", build)
+    python_guest._run_componentize(python_guest.sdk_folder(), tmp_path / "guest.wasm")
+    assert given == [["inferlet_sdk"]]
 
 
 def test_of_many_servers_that_start_at_once_one_compiles(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
