@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import os
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -60,12 +61,20 @@ def find_model(text: str) -> ModelPath:
     """The model that [NAME=]MODEL says; raises ConfigError."""
     named = NAMED_MODEL.fullmatch(text)
     name, model = (named[1], named[2]) if named else ("", text)
-    path = _shipped_model(SHIPPED[model]) if model in SHIPPED else Path(model).expanduser().resolve()
-    if not path.exists() and HUB_ID.fullmatch(model):
-        return ModelPath(name or model.rpartition("/")[2], model)  # the worker fetches it
-    if not (path / "config.json").is_file() and path.suffix != GGUF and not any(path.glob("*" + GGUF)):
-        raise ConfigError(f"no model at {path}: {_what_instead(path)}")
+    path = _shipped_model(SHIPPED[model]) if model in SHIPPED else _real_path(model)
+    try:
+        if not path.exists() and HUB_ID.fullmatch(model):
+            return ModelPath(name or model.rpartition("/")[2], model)  # the worker fetches it
+        if not (path / "config.json").is_file() and path.suffix != GGUF and not any(path.glob("*" + GGUF)):
+            raise ConfigError(f"no model at {path}: {_what_instead(path)}")
+    except OSError as error:
+        raise ConfigError(f"no model at {path}: {error.strerror}") from None
     return ModelPath(name or (model if model in SHIPPED else path.name), str(path))
+
+
+def _real_path(text: str) -> Path:
+    """The path behind symlinks, also where they lead in a circle, at which `Path.resolve` fails before Python 3.13."""
+    return Path(os.path.realpath(Path(text).expanduser()))
 
 
 def _what_instead(path: Path) -> str:
@@ -102,21 +111,21 @@ def find_adapter(text: str, models: Sequence[ModelPath], others: bool) -> Adapte
     if found is None:
         raise ConfigError(f"adapter must be [MODEL/]NAME=FOLDER, not {text!r}")
     model = found[1] or (models[0].name if models else "")
-    name, folder = found[2], Path(found[3]).expanduser().resolve()
+    name, folder = found[2], _real_path(found[3])
     if not model:
         raise ConfigError(f"adapter {name}: say for which model, as in --adapter MODEL/{name}={found[3]}")
     if others and model not in [one.name for one in models]:
         return AdapterPath(name, model, found[3])
     if model not in [one.name for one in models]:
         raise ConfigError(f"adapter {name}: no model {model!r}; there are: {', '.join(one.name for one in models)}")
-    if not folder.is_dir():
+    if not os.path.isdir(folder):
         raise ConfigError(f"adapter {name}: no folder {folder}")
     return AdapterPath(name, model, str(folder))
 
 
 def find_adapter_dir(given: str) -> str:
     """The folder whose subfolders clients may load as adapters; raises ConfigError."""
-    if given and not Path(given).expanduser().is_dir():
+    if given and not os.path.isdir(Path(given).expanduser()):
         raise ConfigError(f"adapter-dir: no folder {given}: make it, or give another one")
     return str(Path(given).expanduser()) if given else ""
 

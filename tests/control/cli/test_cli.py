@@ -75,6 +75,12 @@ def test_help_imports_nothing_heavy() -> None:
     assert heavy & set(out.splitlines()[-1].split()) == set()
 
 
+def test_links_that_lead_in_a_circle_are_no_model(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (loop := tmp_path / "loop").symlink_to(loop)
+    assert main(["serve", "--model", str(loop)]) == 2
+    assert "loop: a folder with config.json" in capsys.readouterr().err
+
+
 def test_ctrl_c_while_the_commands_load_prints_no_traceback() -> None:
     code = """
 import importlib.abc, sys
@@ -114,6 +120,9 @@ def test_every_command_has_help_with_examples(command: str, capsys: pytest.Captu
         (["run", "--server", "http://127.0.0.1:1", "~nosuch/x.py"], "there is no file ~nosuch/x.py"),
         (["run", "--native", "x" * 300], "is not a file, a program of the server or an example"),
         (["serve", "--model", "/nowhere"], "no model at"),
+        (["serve", "--model", "/" + "x" * 300], "x: File name too long"),
+        (["serve", "--adapter", "a=/" + "x" * 300], "pie: adapter a: no folder /x"),
+        (["serve", "--adapter-dir", "/" + "x" * 300], "x: make it, or give another one"),
         (["serve", "--page-size", "many"], "--page-size must be a whole number"),
         (["serve", "--policy", "lazy"], "must be one of adaptive, eager"),
         (["serve", "--worker", "tcp://10.0.0.2:8012"], "so a worker there needs a secret"),
