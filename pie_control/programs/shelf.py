@@ -23,7 +23,10 @@ LOOKS_LIKE_A_HASH = re.compile(rf"[0-9a-fA-F]{{{MIN_PREFIX},}}")
 def check_label(label: str) -> None:
     """Raises BadRequest for what cannot be shown as the name or the file of a program; an empty one means: none."""
     if len(label) > MOST_NAME or not label.isprintable():
-        raise BadRequest(f"the name of a program has at most {MOST_NAME} printable characters: choose another name")
+        raise BadRequest(
+            f"the name of a program has at most {MOST_NAME} printable characters, and {label[:MOST_NAME]!a} is none: "
+            "choose another name, or a locale with UTF-8 (LC_ALL=C.UTF-8) if letters are shown as codes here"
+        )
 
 
 def check_name(name: str) -> None:

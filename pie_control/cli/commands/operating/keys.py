@@ -111,7 +111,7 @@ def _add(options: argparse.Namespace, database: sqlite3.Connection) -> str:
     if not TENANT_NAME.fullmatch(options.tenant):
         raise ConfigError("the name of a tenant has 1 to 64 letters, digits and . _ -")
     if not (0 < len(options.name) <= 64 and options.name.isprintable()):
-        raise ConfigError("the name of a key has 1 to 64 printable characters")
+        raise ConfigError(f"the name of a key has 1 to 64 printable characters, not {options.name!a}")
     _check_tenant(options, list_tenants(database))
     may = read_capabilities(options.may)
     expires = time.time() + read_lasting(options.expires) if options.expires else None
