@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from pie_control.errors import BadRequest, PieError
 
-from .connection import ServerUnavailable
+from .connection import ServerUnavailable, certificates
 
 if TYPE_CHECKING:
     import httpx
@@ -69,7 +69,7 @@ class ChatClient:
         import httpx  # takes 0.1 s
 
         timeout = httpx.Timeout(10.0, read=BETWEEN_PIECES)
-        verify = self.server.startswith("https:")  # loading certificates takes 15 ms
+        verify = certificates(self.server)
         try:
             async with (
                 httpx.AsyncClient(headers=self._headers, trust_env=False, timeout=timeout, verify=verify) as http,

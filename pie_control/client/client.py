@@ -20,7 +20,7 @@ from pie_control.errors import BadRequest, PieError
 from pie_control.http_server import messages as wire
 from pie_control.inferlets.events import LogLine
 
-from .connection import ServerSession, ServerUnavailable, error_of
+from .connection import ServerSession, ServerUnavailable, certificates, error_of
 from .mapping import mapped
 from .programs.packages import check_no_source, is_file, name_of, read_file, read_program
 from .programs.passing import as_value, passed, wrong
@@ -138,9 +138,8 @@ class Client:
         import httpx  # takes 0.1 s; most launches need no upload
 
         try:
-            verify = self.server.startswith("https:")  # loading certificates takes 15 ms
             async with httpx.AsyncClient(
-                headers=self._headers, trust_env=False, timeout=UPLOAD_SECONDS, verify=verify
+                headers=self._headers, trust_env=False, timeout=UPLOAD_SECONDS, verify=certificates(self.server)
             ) as http:
                 answer = await http.request(method, f"{self.server}{path}", **options)
         except httpx.HTTPError as error:

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import functools
 import itertools
+import ssl
 from collections.abc import Awaitable, Callable, Mapping
 from types import MappingProxyType
 from typing import Any
@@ -63,6 +64,14 @@ def _may_be_done(request: wire.Request) -> str:
         case wire.Send():
             return "; the message may have come all the same"
     return ""
+
+
+def certificates(server: str) -> ssl.SSLContext | bool:
+    """What HTTP requests check the certificate of a server at https:// against: the authorities of the system (or of
+    SSL_CERT_FILE), as sessions do, and those of certifi. Loading them takes 15 ms."""
+    import httpcore
+
+    return server.startswith("https:") and httpcore.default_ssl_context()
 
 
 def session_url(server: str) -> str:

@@ -8,6 +8,8 @@ import gc
 import itertools
 import json
 import socket
+import ssl
+import subprocess
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -18,7 +20,7 @@ import pytest
 
 from inferlet_sdk import Context, gather
 from pie_control.client import Client, InferletEnded, ServerUnavailable, SyncClient
-from pie_control.client.connection import error_of
+from pie_control.client.connection import certificates, error_of
 from pie_control.client.mapping import AHEAD, mapped
 from pie_control.client.programs.shipping import program_of
 from pie_control.errors import BadProgram, BadRequest, Conflict, UnknownName
@@ -42,6 +44,17 @@ def test_launch_streams_messages_and_gives_the_result() -> None:
                 await running.receive()
 
     serve_async(test)
+
+
+def test_requests_trust_the_authorities_that_the_user_names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    key, cert = tmp_path / "key.pem", tmp_path / "cert.pem"
+    made = "req -x509 -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -days 2 -subj /CN=our-authority"
+    subprocess.run(["openssl", *made.split(), "-keyout", key, "-out", cert], check=True, capture_output=True)
+    monkeypatch.setenv("SSL_CERT_FILE", str(cert))
+    trusted = certificates("https://pie.example.com")
+    assert isinstance(trusted, ssl.SSLContext)
+    assert "our-authority" in str(trusted.get_ca_certs())
+    assert certificates("http://127.0.0.1:8011") is False
 
 
 def test_a_client_connects_again_once_its_server_is_back() -> None:
