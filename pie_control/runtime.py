@@ -146,7 +146,8 @@ def _observer(config: ServerConfig, registry: Registry) -> Observer | None:
     try:
         from .observation.traces import Traces
     except ImportError as error:
-        raise ConfigError(f"--traces needs OpenTelemetry ({error}): pip install 'pie-serving[otel]'") from None
+        missing = "pip install opentelemetry-sdk opentelemetry-exporter-otlp-proto-http"
+        raise ConfigError(f"--traces needs OpenTelemetry ({error}): {missing}") from None
     return Observer(registry, Traces(registry, config.traces))
 
 
