@@ -19,12 +19,13 @@ from pie_inference.attention.interface import AttentionBackend, AttentionSpec, P
 from pie_inference.kv_cache.pages import KvCache, KvShape
 from pie_inference.protocol import Forward
 
+from .worker_batches import is_dense, runs_of
+
 MakeBackend = Callable[[KvCache, int, Sequence[AttentionSpec]], AttentionBackend]
 """Makes a backend from a cache, the number of query heads and a spec for each layer."""
 
 Layout = Literal["dense", "holes", "scattered"]
 Mask = Literal["random", "blind", "own"]
-Run = tuple[int, int, int]
 
 UNSEEN = float("nan")
 """The content of slots that no query may see: whatever a former owner may have left there."""
@@ -106,22 +107,6 @@ class _Pages:
         return (np.array(pages, np.int64).reshape(-1, 1) * self.page_size + np.arange(self.page_size)).reshape(-1)
 
 
-def _runs(slots: np.ndarray, page_size: int) -> list[Run]:
-    """The maximal runs of `slots`, as (page, begin, end)."""
-    runs: list[Run] = []
-    for slot in slots.tolist():
-        page, offset = divmod(slot, page_size)
-        if runs and runs[-1][0] == page and runs[-1][2] == offset:
-            runs[-1] = (page, runs[-1][1], offset + 1)
-        else:
-            runs.append((page, offset, offset + 1))
-    return runs
-
-
-def _is_dense(runs: Sequence[Run], page_size: int) -> bool:
-    return all(begin == 0 for _, begin, _ in runs) and all(end == page_size for _, _, end in runs[:-1])
-
-
 class Problem:
     """A case with random contents. All vectors are rounded to `dtype` before the solution is computed from them."""
 
@@ -169,7 +154,7 @@ class Problem:
         return positions.astype(np.int32)
 
     def _batch(self) -> Forward:
-        runs = [_runs(sequence.slots, self.case.page_size) for sequence in self.sequences]
+        runs = [runs_of(sequence.slots.tolist(), self.case.page_size) for sequence in self.sequences]
         flat = np.array([run for part in runs for run in part], np.int32).reshape(-1, 3)
         packed = [
             np.packbits(s.visible, bitorder="little") if s.masked else np.zeros(0, np.uint8) for s in self.sequences
@@ -185,7 +170,7 @@ class Problem:
             kv_pages=flat[:, 0].copy(),
             kv_begins=flat[:, 1].copy(),
             kv_ends=flat[:, 2].copy(),
-            dense=np.array([_is_dense(part, self.case.page_size) for part in runs]),
+            dense=np.array([is_dense(part, self.case.page_size) for part in runs]),
             out_rows=rows,
             out_embeds=rows,
             mask_indptr=_indptr([len(bits) for bits in packed]).astype(np.int64) if masked else None,

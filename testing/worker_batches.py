@@ -50,14 +50,7 @@ class Keys:
 
     def runs(self, page_size: int) -> list[Run]:
         """The maximal runs of slots, as (page, begin, end)."""
-        runs: list[Run] = []
-        for slot in self.slots:
-            page, offset = divmod(slot, page_size)
-            if runs and runs[-1][0] == page and runs[-1][2] == offset:
-                runs[-1] = (page, runs[-1][1], offset + 1)
-            else:
-                runs.append((page, offset, offset + 1))
-        return runs
+        return runs_of(self.slots, page_size)
 
 
 @dataclass
@@ -159,6 +152,18 @@ class Driver:
             pending = [int(result.tokens[0])]
             tokens += pending
         return tokens
+
+
+def runs_of(slots: Sequence[int], page_size: int) -> list[Run]:
+    """The maximal runs of slots, as (page, begin, end)."""
+    runs: list[Run] = []
+    for slot in slots:
+        page, offset = divmod(slot, page_size)
+        if runs and runs[-1][0] == page and runs[-1][2] == offset:
+            runs[-1] = (page, runs[-1][1], offset + 1)
+        else:
+            runs.append((page, offset, offset + 1))
+    return runs
 
 
 def is_dense(runs: Sequence[Run], page_size: int) -> bool:
