@@ -86,13 +86,20 @@ class SentEvents:
         return tuple(islice(self._events, number - first, None))
 
 
-class _EventStream(StreamingResponse):
-    """Takes events from the inferlet when the client has room for them. Holds its claim while it runs, even if the
-    client leaves before the first byte."""
+class EventStream(StreamingResponse):
+    """Streams events of an inferlet, when the client has room for them, until it ends or the client leaves. Holds its
+    claim while it runs, even if the client leaves before the first byte."""
 
     def __init__(
-        self, inferlet: Entry, attachments: Attachments, sent: SentEvents, last: str | None, end: End | None
+        self,
+        inferlet: Entry,
+        attachments: Attachments,
+        sent: SentEvents,
+        last: str | None = None,
+        end: End | None = None,
     ) -> None:
+        """`last`: the number of the last event that the client has, of those that were sent before. `end`, where the
+        same request has launched the inferlet, is called if the client leaves before. Raises Conflict."""
         self._inferlet = inferlet
         self._sent = sent
         self._again = () if last is None else sent.after(last)
@@ -137,16 +144,3 @@ class _EventStream(StreamingResponse):
             return await asyncio.wait_for(self._news.wait(), COMMENT_SECONDS)
         except TimeoutError:
             return False
-
-
-def stream_events(
-    inferlet: Entry,
-    attachments: Attachments,
-    sent: SentEvents,
-    last: str | None = None,
-    end: End | None = None,
-) -> StreamingResponse:
-    """A response that streams until the inferlet ends or the client leaves; raises Conflict. `last`: the
-    number of the last event that the client has, of those that were sent before. `end`, where the same request has
-    launched the inferlet, is called if the client leaves before."""
-    return _EventStream(inferlet, attachments, sent, last, end)

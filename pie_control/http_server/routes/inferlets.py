@@ -18,7 +18,7 @@ from ..callers import FromTenant
 from ..launches import Launches
 from ..views import LogEntry, encoded_listing, log_entries
 from .bodies import BlobHashes, describe_body, read_body
-from .event_stream import SentEvents, stream_events
+from .event_stream import EventStream, SentEvents
 from .failures import failures
 
 
@@ -88,7 +88,7 @@ def _add_launch(router: APIRouter, attachments: Attachments, launches: Launches)
             launched(inferlet)
             if stream:
                 left = functools.partial(caller.api.terminate, inferlet.id, "the client that streamed it has left")
-                return stream_events(inferlet, attachments, SentEvents(), end=left)
+                return EventStream(inferlet, attachments, SentEvents(), end=left)
             if await request.is_disconnected():  # nobody gets its id, and who asks again would have two
                 caller.api.terminate(inferlet.id, "its client left before it was launched")
         return inferlet.info()
@@ -172,4 +172,4 @@ def _add_talk(router: APIRouter, attachments: Attachments, sent: WeakKeyDictiona
         the client disconnects. Try `curl -N`.
         """
         found = caller.api.inferlet(inferlet)
-        return stream_events(found, attachments, sent.setdefault(found, SentEvents()), last_event_id)
+        return EventStream(found, attachments, sent.setdefault(found, SentEvents()), last_event_id)
