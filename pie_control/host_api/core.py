@@ -10,7 +10,6 @@ from typing import Any
 import msgspec
 
 from ..calls.values import Done
-from ..errors import QuotaExceeded
 from ..inferlets.events import Span
 from ..inferlets.model import ModelView
 from ..inferlets.relations.children import Child
@@ -49,22 +48,9 @@ def get_env(owner: Guest | Compilation) -> list[tuple[str, str]]:
 def send(guest: Guest, to: int, message: str) -> int | None:
     """To 0: to the client."""
     mail = guest.inferlet.mail
-    return mail.send(message, Done()) if to == 0 else _send_child(guest, guest.handle(to, Child), message)
-
-
-def _send_child(guest: Guest, child: Child, message: str) -> int | None:
-    size = guest.inferlet.mail.check_size(message)
-    if child.has_room(size):
-        child.post(message)
-        return None
-    future = guest.futures.new()
-    try:
-        child.post(message)
-    except QuotaExceeded:
-        guest.futures.forget(future)
-        raise
-    child.when_room(future, Done())
-    return future
+    if to == 0:
+        return mail.send(message, Done())
+    return guest.handle(to, Child).send(message, mail.check_size(message), Done())
 
 
 def receive(guest: Guest, source: int) -> int:

@@ -73,44 +73,27 @@ class Inbox:
         return heapq.heappop(self._messages) if self._messages else None
 
 
-class Sender:
-    """What an inferlet says to its client: messages and log lines, in order.
+class Pace:
+    """How far a sender may be ahead of who takes its messages. Above a level the sender should wait."""
 
-    A slow reader, or none, makes the sender of messages wait: that costs no other inferlet anything. What waits for the
-    reader is what was sent less what was taken, of which `room` tells, now and then. Above a level, `has_room` is false
-    and senders should wait; `when_room` tells them when to go on. One that does not wait is refused at MAX_KEPT_BYTES.
-    """
+    __slots__ = ("_most", "_waiting", "bytes")
 
-    __slots__ = ("_inferlet", "_kept_bytes", "_limits", "_log", "_partial", "_read", "_say", "_sent", "_waiting")
-
-    def __init__(
-        self, inferlet: str, limits: InferletLimits, say: Callable[[str], None], log: Callable[[LogLine], None]
-    ) -> None:
-        """`say` hears each message, `log` each line."""
-        self._inferlet = inferlet
-        self._limits = limits
-        self._say = say
-        self._log = log
-        self._sent = 0  # bytes of messages since the beginning
-        self._kept_bytes = 0  # of them, not known to be taken
-        self._read = False  # whether a client reads
+    def __init__(self, most: int = IN_FLIGHT_BYTES) -> None:
+        self.bytes = 0  # on their way
+        self._most = most
         self._waiting: list[Callable[[], None]] = []
-        self._partial = {"stdout": b"", "stderr": b""}
 
-    # ---- messages ----
+    def has_room(self, size: int = 0) -> bool:
+        """Whether `size` bytes more would not be too much."""
+        return self.bytes + size <= self._most
 
-    def room(self, taken: int, read: bool) -> None:
-        """Readers have taken this many bytes since the beginning; `read`: one reads now."""
-        self._kept_bytes = self._sent - taken
-        self._read = read
+    def add(self, size: int) -> None:
+        """Bytes are on their way; a negative size: they have arrived."""
+        self.bytes += size
         if self._waiting and self.has_room():
             waiting, self._waiting = self._waiting, []
             for call in waiting:
                 call()
-
-    def has_room(self, size: int = 0) -> bool:
-        """Whether a message of `size` bytes would be kept without that its sender should wait."""
-        return self._kept_bytes + size <= (IN_FLIGHT_BYTES if self._read else UNREAD_BYTES)
 
     def when_room(self, call: Callable[[], None]) -> None:
         """Calls back once, when there is room; at once if there is."""
@@ -119,17 +102,49 @@ class Sender:
         else:
             self._waiting.append(call)
 
+
+class Sender(Pace):
+    """What an inferlet says to its client: messages and log lines, in order.
+
+    A slow reader, or none, makes the sender of messages wait: that costs no other inferlet anything. What waits for the
+    reader is what was sent less what was taken, of which `room` tells, now and then. One that does not wait is refused
+    at MAX_KEPT_BYTES.
+    """
+
+    __slots__ = ("_inferlet", "_limits", "_log", "_partial", "_read", "_say", "_sent")
+
+    def __init__(
+        self, inferlet: str, limits: InferletLimits, say: Callable[[str], None], log: Callable[[LogLine], None]
+    ) -> None:
+        """`say` hears each message, `log` each line."""
+        super().__init__(UNREAD_BYTES)
+        self._inferlet = inferlet
+        self._limits = limits
+        self._say = say
+        self._log = log
+        self._sent = 0  # bytes of messages since the beginning
+        self._read = False  # whether a client reads
+        self._partial = {"stdout": b"", "stderr": b""}
+
+    # ---- messages ----
+
+    def room(self, taken: int, read: bool) -> None:
+        """Readers have taken this many bytes since the beginning; `read`: one reads now."""
+        self._read = read
+        self._most = IN_FLIGHT_BYTES if read else UNREAD_BYTES
+        self.add(self._sent - taken - self.bytes)
+
     def send(self, text: str) -> None:
         """Sends a message; raises QuotaExceeded if too much waits for the client."""
-        if self._kept_bytes > MAX_KEPT_BYTES:
+        if self.bytes > MAX_KEPT_BYTES:
             why = "its client reads slowly" if self._read else "no client reads"
             raise QuotaExceeded(
-                f"{why}, and {self._kept_bytes} bytes of messages wait for it: "
+                f"{why}, and {self.bytes} bytes of messages wait for it: "
                 "await the future that `send` returns before you send more"
             )
         size = size_of(text)
         self._sent += size
-        self._kept_bytes += size
+        self.bytes += size
         self._say(text)
 
     # ---- the log ----

@@ -13,16 +13,17 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import NamedTuple, Protocol
+from functools import partial
+from typing import Any, NamedTuple, Protocol
 
 from ...config import InferletLimits
 from ...errors import CallError, Cancelled, QuotaExceeded
 from ...texts import byte_size
 from ..events import Ended, LogLine, Span
-from ..mailbox import EVENT_BYTES, MAX_KEPT_BYTES, Received
+from ..mailbox import EVENT_BYTES, MAX_KEPT_BYTES, Pace, Received
 from ..waiting.waits import Waits
 from .client import ClientMail
-from .mail import Mailbox, Pace, Source
+from .mail import Mailbox, Source, send_paced
 
 MOST_DEPTH = 4
 """Generations below one that a client has launched."""
@@ -88,9 +89,10 @@ class Child(Source):
     def _expect(self, future: int) -> None:
         self._parent.begin(future, lambda: self._joins.pop(future), f"the end of {self._name}")
 
-    def has_room(self, size: int) -> bool:
-        """Whether a message to it would be kept without that the parent should wait."""
-        return self._pace.has_room(size)
+    def send(self, text: str, size: int, gone: Any) -> int | None:
+        """Sends it a message of so many bytes, as `ClientMail.send`."""
+        what = f"{self._name} to take messages"
+        return send_paced(self._parent, self._pace, size, partial(self.post, text), what, gone)
 
     def post(self, text: str) -> None:
         """A message to it; dropped if it has ended. Raises QuotaExceeded if too much waits."""
@@ -109,11 +111,6 @@ class Child(Source):
     def _add(self, size: int) -> None:
         self._pace.add(size)
         self._hold(size)
-
-    def when_room(self, future: int, value: object) -> None:
-        """The future is done when there is room for further messages to it."""
-        self._parent.begin(future, lambda: None, f"{self._name} to take messages")
-        self._pace.when_room(lambda: self._parent.conclude(future, value))
 
     def cancel(self, nursery: Nursery) -> None:
         """It ends soon; nothing happens if it has ended."""

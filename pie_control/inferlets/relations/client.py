@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 from ...config import InferletLimits
@@ -10,7 +11,7 @@ from ...errors import QuotaExceeded
 from ...texts import byte_size
 from ..mailbox import NO_BLOBS, Received, Sender
 from ..waiting.waits import Waits
-from .mail import Mailbox
+from .mail import Mailbox, send_paced
 
 
 class ClientMail:
@@ -48,19 +49,8 @@ class ClientMail:
     def send(self, text: str, gone: Any = None) -> int | None:
         """Sends a message. If its client is slow, returns a future that gets the value `gone` when there is room for
         more; else None. Raises QuotaExceeded, and sends nothing, if too much waits already."""
-        size = self.check_size(text)
-        if self.sender.has_room(size):
-            self.sender.send(text)
-            return None
-        future = self._waits.futures.new()
-        try:
-            self.sender.send(text)
-        except QuotaExceeded:
-            self._waits.futures.forget(future)
-            raise
-        self._waits.begin(future, lambda: None, "its client to read")
-        self.sender.when_room(lambda: self._waits.conclude(future, gone))
-        return future
+        size, sender = self.check_size(text), self.sender
+        return send_paced(self._waits, sender, size, partial(sender.send, text), "its client to read", gone)
 
     def check_size(self, text: str) -> int:
         """Its bytes; raises QuotaExceeded if they are more than a message may have."""

@@ -1,4 +1,4 @@
-"""Messages that an inferlet gets, and the futures by which it receives them."""
+"""Messages that an inferlet gets, the futures by which it receives them, and those by which it sends others."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
-from ..mailbox import IN_FLIGHT_BYTES, NO_BLOBS, Inbox, Received
+from ...errors import QuotaExceeded
+from ..mailbox import NO_BLOBS, Inbox, Pace, Received
 from ..waiting.waits import Waits
 
 
@@ -97,29 +98,21 @@ class Source:
         self._box.receive(future)
 
 
-class Pace:
-    """How far a sender may be ahead of who takes its messages. Above a level the sender should wait."""
-
-    def __init__(self, most: int = IN_FLIGHT_BYTES) -> None:
-        self.bytes = 0  # on their way
-        self._most = most
-        self._waiting: list[Callable[[], None]] = []
-
-    def has_room(self, size: int = 0) -> bool:
-        """Whether `size` bytes more would not be too much."""
-        return self.bytes + size <= self._most
-
-    def add(self, size: int) -> None:
-        """Bytes are on their way; a negative size: they have arrived."""
-        self.bytes += size
-        if self._waiting and self.has_room():
-            waiting, self._waiting = self._waiting, []
-            for call in waiting:
-                call()
-
-    def when_room(self, call: Callable[[], None]) -> None:
-        """Calls back once, when there is room; at once if there is."""
-        if self.has_room():
-            call()
-        else:
-            self._waiting.append(call)
+def send_paced(
+    waits: Waits, pace: Pace, size: int, send: Callable[[], None], what: str, value: Any = None
+) -> int | None:
+    """Sends a message of so many bytes. If its receiver is slow, returns a future that gets a value when there is room
+    for more; else None. `what` is waited for then, as for `Waits.begin`. Raises QuotaExceeded, and sends nothing, if
+    too much waits already."""
+    if pace.has_room(size):
+        send()
+        return None
+    future = waits.futures.new()
+    try:
+        send()
+    except QuotaExceeded:
+        waits.futures.forget(future)
+        raise
+    waits.begin(future, lambda: None, what)
+    pace.when_room(lambda: waits.conclude(future, value))
+    return future
