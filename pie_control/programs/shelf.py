@@ -171,8 +171,6 @@ def owners_of(value: Any) -> dict[str, dict[str, Kept]]:
 
 
 def _kept(value: Any) -> Kept:
-    if isinstance(value, list):  # as it was written before there were files and dates
-        value = {"names": value}
     kept = Kept(**value)
     if not all(isinstance(text, str) for text in (*kept.names, kept.file)):
         raise TypeError("a name is a text")

@@ -166,7 +166,6 @@ class ProgramStore:
         if self._owners is None:  # what a state does not know is of a server with another one
             for program in sorted(self._files.keys() - {each for shelf in owners.values() for each in shelf}):
                 owners.setdefault(DEFAULT_OWNER, {})[program] = Kept()  # nobody else claims it
-        owners.pop(SERVER, None)  # as versions before wrote it
         for owner, programs in owners.items():
             self._shelves[owner] = shelf = Shelf()
             for program, kept in programs.items():
@@ -175,8 +174,8 @@ class ProgramStore:
                         shelf.put(program, name, kept.file, kept.uploaded)
 
     def _adopt(self, programs: Collection[str]) -> None:
-        """Takes programs of this state out of the cache folder, where a server without one has left them, or a version
-        before; others may use them there."""
+        """Takes programs of this state out of the cache folder, where a server without one has left them. Others may
+        use them there."""
         try:
             self._folder.mkdir(mode=0o700, exist_ok=True)
         except OSError as error:

@@ -106,15 +106,6 @@ def test_a_file_is_shown_and_stands_for_nothing(tmp_path: Path) -> None:
             each.get("tale")
 
 
-def test_names_that_were_written_before_there_were_dates_are_read(tmp_path: Path) -> None:
-    program = put(ProgramStore(tmp_path), SOURCE).program
-    (tmp_path / "programs" / "owners.json").write_text(json.dumps({"default": {program: ["old", "older"]}}))
-    store = ProgramStore(tmp_path)
-    assert store.info(store.get("old")) == ProgramInfo(
-        program, "older", "python", len(SOURCE), None, ("old", "older"), "", 0.0
-    )
-
-
 def test_programs_without_a_name_go_by_their_hash(tmp_path: Path) -> None:
     store = ProgramStore(tmp_path)
     program = put(store, SOURCE)
