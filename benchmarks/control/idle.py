@@ -64,14 +64,14 @@ async def _run_guest(guest: str, plan: Plan) -> list[Row]:
     ):
         program = await client.upload(program_of(guest, "idle"), "idle")
         await _warm_up(client, program)
-        empty = await _settled_mb(client, server, warm)
+        empty = await _settled_mb(client, server)
         rows: list[Row] = []
         for number in numbers:
             present = rows[-1].inferlets if rows else 0
             if not _fits(number - present):
                 break
             await _launch(client, program, number - present, warm)
-            used = await _settled_mb(client, server, warm)
+            used = await _settled_mb(client, server)
             rows.append(Row(guest, number, round((used - empty) / number, 3), round(used, 1)))
         return rows
 
@@ -87,19 +87,19 @@ async def _launch(client: Client, program: str, number: int, warm_pool: int) -> 
     """So few at a time that the pool of ready guests does not grow for it."""
     at_once = min(AT_ONCE, warm_pool) or AT_ONCE
     for first in range(0, number, at_once):
-        await _await_guests(client, warm_pool)
+        await _await_guests(client)
         await launch_many(client, program, min(at_once, number - first))
 
 
-async def _await_guests(client: Client, warm_pool: int) -> None:
-    """Until the pool of ready guests is full; that of older servers has a fixed size."""
-    while (found := (await client.statistics())["inferlets"])["warm"] < found.get("warm_wanted", warm_pool):
+async def _await_guests(client: Client) -> None:
+    """Until the pool of ready guests is full."""
+    while (found := (await client.statistics())["inferlets"])["warm"] < found["warm_wanted"]:
         await asyncio.sleep(0.05)
 
 
-async def _settled_mb(client: Client, server: Server, warm_pool: int) -> float:
+async def _settled_mb(client: Client, server: Server) -> float:
     """Memory of the control process and the hosts, once the pool of ready guests, which counts as theirs, is full."""
-    await _await_guests(client, warm_pool)
+    await _await_guests(client)
     await asyncio.sleep(SETTLE_SECONDS)
     processes = (server.pid, *of_part(server.pid, "hosts"))
     return sum(_kilobytes(Path(f"/proc/{pid}/smaps_rollup"), "Pss") for pid in processes) * 1024 / 1e6

@@ -107,7 +107,7 @@ class Session:
 
     async def missing_guests(self, least: int) -> int:
         counts = (await self._client.statistics())["inferlets"]
-        return int(max(counts.get("warm_wanted", 0), least) - counts["warm"])  # older servers want what they were told
+        return int(max(counts["warm_wanted"], least) - counts["warm"])
 
 
 class InProcess:

@@ -124,8 +124,6 @@ def _options(settings: dict[str, object]) -> list[str]:
 
 
 def scheduler_counts(statistics: dict[str, Any]) -> dict[str, Any]:
-    """What the scheduler of the first worker of the first model has counted, in the statistics of a server. Older
-    servers have one worker, and its counts stand where others have a list of workers."""
-    found: Any = next(iter(statistics["models"].values()))
-    counts: dict[str, Any] = found[0]["scheduler"] if isinstance(found, list) else found
+    """What the scheduler of the first worker of the first model has counted, in the statistics of a server."""
+    counts: dict[str, Any] = next(iter(statistics["models"].values()))[0]["scheduler"]
     return counts
