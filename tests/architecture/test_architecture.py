@@ -231,7 +231,7 @@ def test_only_the_edge_knows_the_composition_root() -> None:
     importers = {each.importer for each in imports() if each.imported == "pie_control.runtime"}
     assert importers == {
         "pie_control.authoring.native.server",
-        "pie_control.authoring.sandboxed",
+        "pie_control.authoring.testing",
         "pie_control.cli.commands.serve",
         "pie_control.cli.targets",
     }

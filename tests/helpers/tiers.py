@@ -51,7 +51,6 @@ HEAVY = (
     "pie_control.authoring.build",
     "pie_control.authoring.check",
     "pie_control.authoring.native.server",
-    "pie_control.authoring.sandboxed",
     "pie_control.cli.commands",
     "pie_control.cli.main",
     "pie_control.cli.targets.OwnServer",
