@@ -8,15 +8,14 @@ from binascii import a2b_base64
 from collections.abc import Callable
 from typing import Any
 
-from ...errors import InvalidArgument
-from ...inferlets.blobs import Blob
-from ...services.http.exchange import Exchange, Head
+from ...errors import CallError, InvalidArgument
+from ...inferlets.blobs import Blob, BlobTable, KeptBlob
+from ...services.http.exchange import Chunk, Exchange, Head
 from ...services.http.request import new_request
 from ...services.http.trace_context import HEADER, in_trace
 from ..guest import Guest
 from ..limits.bounds import MOST_READ
 from ..suspending import suspending, when_done
-from .keeping import Keeping
 
 A_BODY = "the body of an answer"
 
@@ -28,6 +27,46 @@ class Body:
 
     def __init__(self, exchange: Exchange) -> None:
         self.exchange = exchange
+
+
+class Keeping:
+    """Reads a body to its end, into a blob. What has come is reserved among the blobs of the inferlet before it is
+    kept; all of it is free again if the rest does not come."""
+
+    def __init__(self, exchange: Exchange, blobs: BlobTable) -> None:
+        self._exchange = exchange
+        self._blobs = blobs
+        self._answer: Callable[[Any], None]
+        self._data = bytearray()
+
+    def start(self, answer: Callable[[Any], None]) -> None:
+        """`answer` gets a `KeptBlob` or a CallError. Raises InvalidState while the body is being read."""
+        self._answer = answer
+        self._exchange.read(MOST_READ, self._take)
+
+    def stop(self) -> None:
+        """Nobody wants it any more."""
+        self._exchange.close()
+        self._blobs.release(len(self._data))
+        self._data = bytearray()
+
+    def _take(self, value: Chunk | CallError) -> None:
+        if isinstance(value, CallError):
+            self._fail(value)
+        elif not value.data:
+            self._answer(KeptBlob(self._blobs.adopt(self._data), self._blobs))
+        else:
+            try:
+                self._blobs.reserve(len(value.data))
+            except CallError as error:
+                self._fail(error)
+                return
+            self._data += value.data
+            self._exchange.read(MOST_READ, self._take)
+
+    def _fail(self, error: CallError) -> None:
+        self.stop()
+        self._answer(error)
 
 
 def http_request(guest: Guest, method: str, url: str, headers: str, body: str, options: str) -> int:
