@@ -6,21 +6,16 @@ What may take longer than about a millisecond runs on a thread, while the guest 
 from __future__ import annotations
 
 import base64
-from collections.abc import Callable
 from typing import Any
 
 from ..errors import QuotaExceeded
 from ..services.grammars import Advanced, Grammar, GrammarMatcher
 from ..services.tokenizer import SHORT_TOKENS, Detokenizer
 from .guest import Guest
-from .suspending import suspending, when_done
+from .suspending import short_or_aside, suspending, when_done
 
 MOST_MATCHED = 256
 """Grammars of the matchers of one inferlet."""
-
-
-def _run(guest: Guest, is_short: bool, work: Callable[[], Any]) -> Any:
-    return work() if is_short else guest.inferlet.waits.run_aside(work)
 
 
 def open_matcher(guest: Guest, queue: int, kind: str, text: str, options: str) -> int:
@@ -61,7 +56,7 @@ def fork_matcher(guest: Guest, matcher: int) -> int:
 @suspending
 def grammar_mask(guest: Guest, matcher: int) -> Any:
     one = guest.handle(matcher, GrammarMatcher)
-    return _run(guest, one.is_short(mask=True), lambda: base64.b64encode(one.mask()).decode())
+    return short_or_aside(guest, one.is_short(mask=True), lambda: base64.b64encode(one.mask()).decode())
 
 
 @suspending
@@ -71,7 +66,7 @@ def advance_matcher(guest: Guest, matcher: int, detokenizer: int, tokens: list[i
     if not one.is_short(len(tokens)):
         return guest.inferlet.waits.run_aside(lambda: _with_texts(one.advance(tokens, skip, most), text))
     found = one.advance(tokens, skip, most)
-    return _run(guest, len(found.forced) <= SHORT_TOKENS, lambda: _with_texts(found, text))
+    return short_or_aside(guest, len(found.forced) <= SHORT_TOKENS, lambda: _with_texts(found, text))
 
 
 def _with_texts(found: Advanced, text: Detokenizer | None) -> tuple[int, list[int], list[str], bool]:
@@ -82,16 +77,16 @@ def _with_texts(found: Advanced, text: Detokenizer | None) -> tuple[int, list[in
 @suspending
 def grammar_rollback(guest: Guest, matcher: int, count: int) -> Any:
     one = guest.handle(matcher, GrammarMatcher)
-    return _run(guest, one.is_short(count), lambda: one.rollback(count))
+    return short_or_aside(guest, one.is_short(count), lambda: one.rollback(count))
 
 
 @suspending
 def grammar_forced(guest: Guest, matcher: int) -> Any:
     one = guest.handle(matcher, GrammarMatcher)
-    return _run(guest, one.is_short(), one.forced)
+    return short_or_aside(guest, one.is_short(), one.forced)
 
 
 @suspending
 def grammar_state(guest: Guest, matcher: int) -> Any:
     one = guest.handle(matcher, GrammarMatcher)
-    return _run(guest, one.is_short(), one.state)
+    return short_or_aside(guest, one.is_short(), one.state)

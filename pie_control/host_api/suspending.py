@@ -23,6 +23,11 @@ def is_suspending(function: Callable[..., Any]) -> bool:
     return function in _marked
 
 
+def short_or_aside(guest: Guest, is_short: bool, work: Callable[[], Any]) -> Any:
+    """What `work` gives. Unless it is short, it runs on a thread, and the guest is suspended meanwhile."""
+    return work() if is_short else guest.inferlet.waits.run_aside(work)
+
+
 def when_done(guest: Guest, future: int, take: Callable[[], Any]) -> Any:
     """What `take` gives once a future is done; the guest is suspended until then."""
     if guest.futures.done((future,)):

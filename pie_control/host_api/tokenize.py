@@ -5,29 +5,24 @@ What may take longer than about a millisecond runs on a thread, while the guest 
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 from ..services.tokenizer import SHORT_TEXT, SHORT_TOKENS, Detokenizer
 from .guest import Guest
-from .suspending import suspending
-
-
-def _run(guest: Guest, is_short: bool, work: Callable[[], Any]) -> Any:
-    return work() if is_short else guest.inferlet.waits.run_aside(work)
+from .suspending import short_or_aside, suspending
 
 
 @suspending
 def tokenize(guest: Guest, queue: int, text: str, special_tokens: bool) -> Any:
     tokenizer = guest.model_of(queue).tokenizer
     short = len(text) <= SHORT_TEXT and (special_tokens or tokenizer.is_plain(text))
-    return _run(guest, short, lambda: tokenizer.encode(text, special_tokens))
+    return short_or_aside(guest, short, lambda: tokenizer.encode(text, special_tokens))
 
 
 @suspending
 def detokenize(guest: Guest, queue: int, tokens: list[int]) -> Any:
     tokenizer = guest.model_of(queue).tokenizer
-    return _run(guest, len(tokens) <= SHORT_TOKENS, lambda: tokenizer.decode(tokens))
+    return short_or_aside(guest, len(tokens) <= SHORT_TOKENS, lambda: tokenizer.decode(tokens))
 
 
 def create_detokenizer(guest: Guest, queue: int) -> int:
@@ -37,13 +32,13 @@ def create_detokenizer(guest: Guest, queue: int) -> int:
 @suspending
 def push_tokens(guest: Guest, detokenizer: int, tokens: list[int]) -> Any:
     text = guest.handle(detokenizer, Detokenizer)
-    return _run(guest, len(tokens) <= SHORT_TOKENS, lambda: text.push(tokens))
+    return short_or_aside(guest, len(tokens) <= SHORT_TOKENS, lambda: text.push(tokens))
 
 
 @suspending
 def get_vocabs(guest: Guest, queue: int) -> Any:
     tokenizer = guest.model_of(queue).tokenizer
-    return _run(guest, tokenizer.has_vocabulary, lambda: tokenizer.vocabulary)
+    return short_or_aside(guest, tokenizer.has_vocabulary, lambda: tokenizer.vocabulary)
 
 
 @suspending
