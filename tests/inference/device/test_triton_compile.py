@@ -23,7 +23,7 @@ from pie_inference.device.triton_support import _do_nothing  # noqa: E402
 from pie_inference.ops import triton_kernels as ops_kernels  # noqa: E402
 from pie_inference.recurrence import triton_kernels as recurrence_kernels  # noqa: E402
 from pie_inference.recurrence.triton_recurrences import CHANNELS, COLUMNS, ROWS  # noqa: E402
-from tests.helpers.tiers import corpus  # noqa: E402
+from tests.helpers.tiers import WHOLE, corpus  # noqa: E402
 
 SHARED_MEMORY = 227 << 10  # of a processor, bytes
 LEAST_SHARED_MEMORY = 99 << 10  # of an L4, A10 or RTX
@@ -108,12 +108,12 @@ EVERY_FLAG = {"HOLES": True, "MASKED": True, "WINDOWED": True, "CAPPED": True}
 @pytest.mark.parametrize(
     ("dim", "rows", "dtype", "flags"),
     [
-        (64, 16, "bf16", {"SPLIT": True}),
         (128, 16, "bf16", {"SPLIT": True, **EVERY_FLAG}),
         (128, 64, "bf16", {}),
-        (96, 64, "fp16", EVERY_FLAG),
         (256, 64, "bf16", EVERY_FLAG),
         (64, 16, "fp32", {"WINDOWED": True}),
+        pytest.param(64, 16, "bf16", {"SPLIT": True}, marks=WHOLE),
+        pytest.param(96, 64, "fp16", EVERY_FLAG, marks=WHOLE),
     ],
 )
 def test_attention(dim: int, rows: int, dtype: str, flags: dict[str, bool]) -> None:
@@ -123,8 +123,9 @@ def test_attention(dim: int, rows: int, dtype: str, flags: dict[str, bool]) -> N
     assert (products in compiled.asm["ptx"]) == (dtype != "fp32")
 
 
-@pytest.mark.parametrize(("dim", "dtype"), [(256, "bf16"), (256, "fp32"), (128, "fp32")])
-def test_attention_fits_smaller_processors(dim: int, dtype: str, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("shape", corpus([(256, "fp32"), (256, "bf16"), (128, "fp32")], lambda _: "the largest first"))
+def test_attention_fits_smaller_processors(shape: tuple[int, str], monkeypatch: pytest.MonkeyPatch) -> None:
+    dim, dtype = shape
     monkeypatch.setattr(sys.modules[__name__], "ARCH", 89)
     assert attend(dim, 64, dtype).metadata.shared <= LEAST_SHARED_MEMORY
 
@@ -139,7 +140,7 @@ def test_writing_and_merging_and_windows() -> None:
     compile_for_h100(attention_kernels.find_first_visible, {**window, "HOLES": True}, "bf16")
 
 
-@pytest.mark.parametrize("dtype", ["bf16", "fp32"])
+@pytest.mark.parametrize("dtype", corpus(["bf16", "fp32"], lambda _: "any"))
 def test_ops(dtype: str) -> None:
     row = {"SIZE": 5120, "PADDED": 8192}
     compile_for_h100(ops_kernels.rms_norm, row, dtype, num_warps=16)
@@ -157,7 +158,7 @@ ADAPTERS = [
 """Format, features, rows of a tile."""
 
 
-@pytest.mark.parametrize("sizes", corpus(ADAPTERS, kind=lambda sizes: sizes[0]), ids=str)
+@pytest.mark.parametrize("sizes", corpus(ADAPTERS, kind=lambda sizes: sizes[0] == "fp32"), ids=str)
 def test_adapters(sizes: tuple[str, int, int]) -> None:
     dtype, features, tile_rows = sizes
     kind = {"bf16": triton.language.bfloat16, "fp16": triton.language.float16, "fp32": triton.language.float32}[dtype]
@@ -172,7 +173,7 @@ def test_adapters(sizes: tuple[str, int, int]) -> None:
         assert ("mma" in compiled.asm["ptx"]) == (dtype != "fp32")
 
 
-@pytest.mark.parametrize("dtype", ["bf16", "fp32"])
+@pytest.mark.parametrize("dtype", corpus(["bf16", "fp32"], lambda _: "any"))
 def test_recurrences(dtype: str) -> None:
     places = dict.fromkeys(("starts", "reads", "writes"), "*i64")
     wide = dict.fromkeys(("taps", "bias", "states", "decay", "beta"), "*fp32")

@@ -13,7 +13,7 @@ import torch
 from pie_inference.device import triton_support
 from pie_inference.ops import choose
 from pie_inference.ops.torch_ops import TorchOps
-from testing.triton_interpreter import running_interpreter
+from testing.triton_interpreter import Interpreter
 
 CUDA, CPU = torch.device("cuda"), torch.device("cpu")
 NO_HEADERS = subprocess.CalledProcessError(1, ["/usr/bin/gcc", "/tmp/x/cuda_utils.c", "-O3"])
@@ -53,7 +53,5 @@ def test_a_machine_on_which_no_kernel_runs_is_told_of_and_torch_serves(
     assert choose._cuda_ops(CUDA, torch.float32, plain) is plain
 
 
-def test_the_kernel_that_is_tried_is_one() -> None:
-    pytest.importorskip("triton")
-    with running_interpreter() as interpreter:
-        assert interpreter.call(triton_support._why_broken, CPU) is None
+def test_the_kernel_that_is_tried_is_one(interpreter: Interpreter) -> None:
+    assert interpreter.call(triton_support._why_broken, CPU) is None

@@ -26,6 +26,7 @@ from testing.quantized_checkpoints import LAYERS, WRITERS, write, write_experts
 from testing.worker_batches import Driver, Extend, Keys
 from tests.helpers.families import WINDOW, save_reference
 from tests.helpers.oracle import VOCAB, Oracle, load_reference, random_tokens
+from tests.helpers.tiers import WHOLE
 
 SIZES = {"hidden_size": 128, "intermediate_size": 192, "head_dim": 32, "num_hidden_layers": 2}
 EXPERTS = {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 64}
@@ -81,13 +82,13 @@ def logprobs(folder: Path, dtype: str, **options: Any) -> np.ndarray:
 @pytest.mark.parametrize(
     ("model", "scheme"),
     [
-        ("qwen3 moe", "fp8-float32"),
         ("qwen3 moe", "gptq-4-64-act-order"),
         ("mixtral", "awq-32"),
-        ("qwen2 moe", "gptq-4-64-act-order"),
         ("deepseek v3", "fp8-float32"),
-        ("deepseek v3", "packed-4-32-asymmetric"),
         ("olmo3", "awq-32"),
+        pytest.param("qwen3 moe", "fp8-float32", marks=WHOLE),
+        pytest.param("qwen2 moe", "gptq-4-64-act-order", marks=WHOLE),
+        pytest.param("deepseek v3", "packed-4-32-asymmetric", marks=WHOLE),
     ],
 )
 def test_a_quantized_checkpoint_is_the_model_with_the_weights_of_its_scheme(

@@ -31,7 +31,7 @@ from tests.helpers.states import (
     assert_pages_are_shared_and_copied,
     in_first_pages,
 )
-from tests.helpers.tiers import corpus
+from tests.helpers.tiers import WHOLE, corpus
 from tests.inference.models.test_borrowed import MODELS
 from tests.inference.models.test_borrowed_calls import OPTIONS, put_adapter
 from tests.inference.models.test_borrowed_state import MODELS as STATEFUL
@@ -65,11 +65,14 @@ def logprobs(worker: Worker | WorkerGroup, adapters: list[int] | None = None, vo
     return np.concatenate([*results[0], *results[1]])
 
 
+WITH_ADAPTERS = ["olmo3", "cohere", "qwen2 moe", "layers that nobody names"]
+
+
 def config_of(oracle: Oracle, **options: Any) -> WorkerConfig:
     return WorkerConfig(oracle.folder, "model", dtype="float32", pages=64, embeds=2048, **options)
 
 
-@pytest.mark.parametrize("name", SHARED)
+@pytest.mark.parametrize("name", corpus(SHARED, lambda name: "as with adapters" if name in WITH_ADAPTERS else name))
 def test_two_ranks_compute_what_one_does(name: str, tmp_path: Path) -> None:
     architecture, settings = SHARED[name]
     oracle = Oracle(tmp_path, save_reference(tmp_path, architecture, **settings))
@@ -101,7 +104,7 @@ def test_two_ranks_with_quantized_weights(name: str, tmp_path: Path) -> None:
     assert 0 < np.abs(first - expected).mean() < 1.2 * error
 
 
-@pytest.mark.parametrize("name", ["olmo3", "cohere", "qwen2 moe", "layers that nobody names"])
+@pytest.mark.parametrize("name", WITH_ADAPTERS)
 def test_two_ranks_with_an_adapter(name: str, tmp_path: Path) -> None:
     oracle = Oracle(tmp_path, save_reference(tmp_path, SHARED[name][0], **SHARED[name][1]))
     assert put_adapter(oracle, tmp_path / "adapter")
@@ -162,7 +165,8 @@ def test_two_ranks_keep_states(kind: str, tmp_path: Path) -> None:
     )
 
 
-@pytest.mark.parametrize("name", corpus(STATEFUL, lambda _: True))
+@WHOLE
+@pytest.mark.parametrize("name", STATEFUL)
 def test_four_ranks_keep_states(name: str, tmp_path: Path) -> None:
     architecture, settings = STATEFUL[name]
     reference = save_reference(tmp_path, architecture, **settings | {"num_key_value_heads": 4})

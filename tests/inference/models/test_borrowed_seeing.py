@@ -39,7 +39,10 @@ MODELS: dict[str, dict[str, Any]] = {
         "audio_config": None,
     },
     "Gemma3ForConditionalGeneration": {"text_config": {**TEXT, "sliding_window": WINDOW}, "vision_config": TOWER},
-    "LlavaForConditionalGeneration": {"text_config": {**TEXT, "model_type": "llama"}},
+    "LlavaForConditionalGeneration": {
+        "text_config": {**TEXT, "model_type": "llama"},
+        "vision_config": {**TOWER, "model_type": "clip_vision_model", "image_size": 32, "patch_size": 16},
+    },
     "Llama4ForConditionalGeneration": {
         "text_config": {**TEXT, "num_local_experts": 2, "intermediate_size_mlp": 96, "attention_chunk_size": 64},
         "vision_config": TOWER,
