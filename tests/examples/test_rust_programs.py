@@ -23,6 +23,7 @@ from tests.helpers import rust_programs
 from tests.helpers.families import save_reference
 from tests.helpers.guard import HANG_SECONDS
 from tests.helpers.servers import Listener, started
+from tests.helpers.tiers import WHOLE
 from tests.helpers.tree import DEMO_MODEL, ROOT
 from tests.inference.models.test_state import DENSE, SETTINGS
 from tests.sdk.test_adapters_in_guest import write
@@ -348,6 +349,7 @@ def test_what_is_wrong_is_refused_by_name(worker: Worker, guest_cache: Path) -> 
     assert silent.status == "failed"
 
 
+@WHOLE
 @pytest.mark.skipif(rust_programs.compiler() is None, reason="no Rust compiler that knows wasm32-unknown-unknown")
 def test_a_compiler_makes_it_anew(worker: Worker, guest_cache: Path, cargo_target: Path) -> None:
     built = rust_programs.build(FOLDER, cargo_target, rust_programs.QUICK)

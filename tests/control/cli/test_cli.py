@@ -9,6 +9,7 @@ import re
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -392,7 +393,7 @@ def test_a_signal_ends_run_and_its_inferlet(url: str, number: signal.Signals, co
         before = {info["id"] for info in client.inferlets()}
         with pie("run", "--server", url, "wait") as process:
             while not (new := [info for info in client.inferlets() if info["id"] not in before]):
-                pass
+                time.sleep(0.01)
             process.send_signal(number)
             out, err = process.communicate(timeout=HANG_SECONDS)
         assert (process.returncode, out) == (code, "")
@@ -402,7 +403,7 @@ def test_a_signal_ends_run_and_its_inferlet(url: str, number: signal.Signals, co
         else:
             assert err == ""
         while client.inferlet(new[0]["id"])["status"] == "running":
-            pass
+            time.sleep(0.01)
 
 
 def test_nohup_keeps_a_command_from_sighup() -> None:

@@ -182,6 +182,7 @@ def test_what_is_no_model_says_what_to_give(tmp_path: Path, capsys: pytest.Captu
     assert [told in each for each in capsys.readouterr().out.split("\n\n")] == [True, True]
 
 
+@pytest.mark.usefixtures("inspected_here")
 def test_pie_bench_model_measures(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
     assert main(["bench-model", str(folder), "--quick", "--json", "--device", "cpu", "--quantization", "int8"]) == 0
     out, err = capfd.readouterr()

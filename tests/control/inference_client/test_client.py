@@ -6,8 +6,6 @@ import asyncio
 import gc
 import os
 import signal
-import subprocess
-import sys
 import time
 from pathlib import Path
 
@@ -23,7 +21,6 @@ from testing.checkpoints import make_checkpoint
 from testing.worker_batches import Driver, Extend, Keys, ints, sample_batch
 from tests.helpers.clients import ask, loss_of, run
 from tests.helpers.guard import HANG_SECONDS
-from tests.helpers.tree import ROOT
 
 
 @pytest.fixture(scope="module")
@@ -56,7 +53,7 @@ def wait_for_end(pid: int) -> None:
 
 
 @pytest.mark.usefixtures("started_as_usual")
-def test_a_worker_process_serves_and_leaves_nothing_behind(
+def test_a_worker_process_serves_in_spite_of_an_interrupt_and_leaves_nothing_behind(
     checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
@@ -69,6 +66,7 @@ def test_a_worker_process_serves_and_leaves_nothing_behind(
         assert ready.models[0].tokenizer_config["eos_token"] == "<|end|>"
         embed, forward = Driver(refuse, "model").forward_batch([Extend(Keys(), [1, 2, 3])])
         wave = RunWave(1, "model", (embed, forward, sample_batch(ints([514]))))
+        os.kill(ready.pid, signal.SIGINT)
         answers = await ask(client, wave, RunWave(2, "model", ()))
         assert [answer.wave for answer in answers] == [1, 2]
         assert isinstance(answers[0].results[2], SampleResult)
@@ -155,19 +153,6 @@ def test_a_worker_that_hangs_is_noticed_and_replaced(checkpoint: Path) -> None:
     run(test)
 
 
-@pytest.mark.usefixtures("started_as_usual")
-def test_a_worker_ignores_interrupts(checkpoint: Path) -> None:
-    async def test() -> None:
-        client = launching(checkpoint)
-        ready = await client.start()
-        os.kill(ready.pid, signal.SIGINT)
-        assert (await ask(client, RunWave(1, "model", ())))[0].wave == 1
-        await client.close()
-
-    run(test)
-
-
-@pytest.mark.usefixtures("started_as_usual")
 def test_the_workers_own_message_says_why_it_did_not_start(tmp_path: Path) -> None:
     async def test() -> None:
         client = launching(tmp_path / "absent")
@@ -177,29 +162,6 @@ def test_the_workers_own_message_says_why_it_did_not_start(tmp_path: Path) -> No
             await launching(tmp_path, "--page-size", "7").start()
 
     run(test)
-
-
-PARENT = """
-import asyncio, sys
-from pie_control.inference_client.client import WorkerClient
-from pie_control.inference_client.local import LocalWorker
-
-async def main():
-    ready = await WorkerClient(LocalWorker(sys.argv[1:])).start()
-    print(ready.pid, flush=True)
-    await asyncio.sleep(60)
-
-asyncio.run(main())
-"""
-
-
-def test_a_worker_dies_with_its_parent(checkpoint: Path) -> None:
-    command = [sys.executable, "-c", PARENT, "--model", str(checkpoint), "--name", "model", "--pages", "16"]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, cwd=ROOT) as parent:
-        assert parent.stdout is not None
-        worker = int(parent.stdout.readline())
-        parent.kill()
-    wait_for_end(worker)
 
 
 class Silence:
