@@ -16,6 +16,8 @@ from tests.helpers.tree import ROOT
 
 SECRET, OTHER_SECRET = "0123456789abcdef" * 4, "fedcba9876543210" * 4
 PIE_WORKER = ("-m", "pie_control.cli", "worker")
+STAND_IN = ("-m", "pie_inference.testing.paced_worker", "--pace", "1ms", "--name", "demo")
+"""What `pie worker --worker paced:1ms` becomes."""
 OTHER_VERSION = (
     "-c",
     "import sys; from pie_inference.serving import sessions; sessions.PROTOCOL_VERSION = 99; "
@@ -102,15 +104,16 @@ def remote_worker(
     *arguments: str,
     address: str | None = None,
     secret: str | None = SECRET,
-    program: Sequence[str] = PIE_WORKER,
+    program: Sequence[str] | None = None,
     ready: bool = True,
 ) -> Iterator[RemoteWorker]:
     """A worker; without arguments one that stands in for a GPU. `ready`: waits until it is."""
+    program = program or (PIE_WORKER if arguments else STAND_IN)
     address = address or free_address()
     environment = {name: value for name, value in os.environ.items() if name != SECRET_VARIABLE}
     if secret is not None:
         environment[SECRET_VARIABLE] = secret
-    command = [sys.executable, *program, "--listen", address, *(arguments or ("--worker", "paced:1ms"))]
+    command = [sys.executable, *program, "--listen", address, *arguments]
     process = subprocess.Popen(command, cwd=ROOT, env=environment, stderr=subprocess.PIPE, text=True)
     with process:
         worker = RemoteWorker(process, address)
