@@ -10,13 +10,11 @@ A life:
 
 1. Control starts the host. The host says `HostReady`; unless the versions are equal, control ends it.
 2. Control says `Welcome`, then a `ModelState` for each model, and again whenever one changes.
-3. Programs: `Compile` asks a host to compile Python, `LoadCode` to read what came of it, `LinkComponent` to check and
-   link a component; `Prepared` answers. One of these, or `Provide`, comes before the first `Launch` of a program;
-   `Forget` takes it back.
+3. Programs: `Compile` compiles Python, `LoadCode` reads what came of it, `LinkComponent` checks and links a component;
+   `Prepared` answers. One of these, or `Provide`, comes before a program's first `Launch`; `Forget` takes it back.
 4. An inferlet: `Launch`, then `Started` when it has its first turn, then what it says, in `Said` and `Logged`, and
-   `Finished`, the last of all. Control says `Post`, `Room` and `Stop` to it; what arrives after its end is
-   dropped. `Finished` always comes from the host, so nothing overtakes it, unless the host is gone: then control ends
-   the inferlet as lost.
+   `Finished`, the last of all. Control says `Post`, `Room` and `Stop` to it; what comes later is dropped. `Finished`
+   comes from the host, so nothing overtakes it; if the host is gone, control ends the inferlet as lost.
 5. Commands: the events of `Commands` are what address spaces have handed on, of all inferlets of the host, in order:
    for each inferlet `Opened`, then its commands and notes, then `Closed`, which frees what it held. Each command with
    a future is answered in some `Results` exactly once, unless its inferlet is closed before. An ending in `Results`

@@ -112,7 +112,6 @@ GROWN = {
     "pie_control/resources/tables",
     "pie_control/sandbox",
     "pie_control/scheduling",
-    "pie_control/services",
     "pie_inference/execution",
     "inferlet_sdk",
     "inferlet_sdk/guest",
