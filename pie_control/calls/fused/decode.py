@@ -31,12 +31,12 @@ from ..input_text import embed_txt
 from ..kind import Call, EndRun, Handle, RunOf
 from ..outputs import check_output, note_reading
 from ..positions import check_positions
-from ..sampler import Draws, Sampler
+from ..sampler import Bias, Draws, Sampler
 from ..scores import MOST_ALTERNATIVES, NO_SCORES, check_alternatives
 from ..tokens import check_recent, check_vocabulary, parse_allowed
 from ..values import Run
 from . import sample
-from .matching import Matcher, keep_to
+from .matching import Constraint, Matcher, keep_to
 from .runs import RunCommand
 
 MOST_STEPS = 1024
@@ -62,17 +62,19 @@ class _Options(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class _Chosen(NamedTuple):
-    """What the options mean."""
+    """What sampler, options and matcher mean: the last fields of the command."""
 
-    recent: Sequence[int] = ()
-    window: int = 0
-    allowed: bytes | None = None
-    alternatives: int = NO_SCORES
-    adapter: int = NO_ADAPTER
+    recent: Sequence[int]
+    window: int
+    allowed: bytes | None
+    bias: Bias | None
+    alternatives: int
+    adapter: int
+    constraint: Constraint | None
 
 
 _decoder = msgspec.json.Decoder(_Options)
-_NOTHING_SAID = _Chosen()
+_NOTHING_SAID = _Options()
 
 
 def issue(
@@ -97,9 +99,7 @@ def issue(
     constraint = None if matcher is None else keep_to(matcher, skip, space.model.vocab_size)
     check_output(space, queue, embed)
     _check_numbers(space, input, steps, stop)
-    chosen = _parse_options(space, options)
-    if sampler.bias is not None:
-        sampler.bias.check(space.model.vocab_size)
+    chosen = _choose(space, sampler, options, constraint)
     read, written = parse_ranges(context, "context page"), parse_ranges(pages, "page")
     embeds = sorted(((embed, embed + 1), (input, input + 1))) if steps > 1 else ()
     if space.runs:
@@ -119,32 +119,9 @@ def issue(
     settle = partial(_settle, space, draws, moving, stamp)
     space.runs.begin(future, HeldRun(queue, embeds, (*read, *written), reservation, position, settle))
     space.embeds.empty(embeds)
-    space.issue(
-        RunCommand(
-            space.owner,
-            queue,
-            seq,
-            max(after, before, used),
-            future,
-            (),
-            embed,
-            input,
-            position,
-            seen,
-            own,
-            steps,
-            tuple(stop),
-            sampler.params,
-            pack(f"<{steps}d", *draws.numbers) if draws else b"",
-            chosen.recent if sampler.params.has_penalties else (),
-            chosen.window,
-            chosen.allowed,
-            sampler.bias,
-            chosen.alternatives,
-            chosen.adapter,
-            constraint,
-        )
-    )
+    way = embed, input, position, seen, own, steps, tuple(stop), sampler.params
+    uniform = pack(f"<{steps}d", *draws.numbers) if draws else b""
+    space.issue(RunCommand(space.owner, queue, seq, max(after, before, used), future, (), *way, uniform, *chosen))
     return draws.use if draws is not None else None
 
 
@@ -171,11 +148,9 @@ def _check_numbers(space: AddressSpace, input: int, steps: int, stop: Sequence[i
     check_vocabulary(space, stop)
 
 
-def _parse_options(space: AddressSpace, text: str) -> _Chosen:
-    if not text:
-        return _NOTHING_SAID
+def _choose(space: AddressSpace, sampler: Sampler, options: str, constraint: Constraint | None) -> _Chosen:
     try:
-        given = _decoder.decode(text)
+        given = _decoder.decode(options) if options else _NOTHING_SAID
     except msgspec.MsgspecError as error:
         raise InvalidArgument(
             f"options are a JSON object with recent, window, allowed, logprobs and adapter: {error}"
@@ -187,9 +162,12 @@ def _parse_options(space: AddressSpace, text: str) -> _Chosen:
     allowed = parse_allowed(given.allowed, space.model.vocab_size) if given.allowed else None
     if given.logprobs is not None:
         check_alternatives(given.logprobs)
+    if sampler.bias is not None:
+        sampler.bias.check(space.model.vocab_size)
+    recent = tuple(given.recent) if sampler.params.has_penalties else ()
     alternatives = NO_SCORES if given.logprobs is None else given.logprobs
     adapter = find_adapter(space, given.adapter) if given.adapter else NO_ADAPTER
-    return _Chosen(tuple(given.recent), given.window, allowed, alternatives, adapter)
+    return _Chosen(recent, given.window, allowed, sampler.bias, alternatives, adapter, constraint)
 
 
 def _context(space: AddressSpace, ranges: Sequence[Range], position: int, steps: int) -> Context:
