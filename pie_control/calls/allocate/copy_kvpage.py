@@ -11,6 +11,7 @@ from pie_control.resources.holdings import Holdings
 from pie_control.resources.intervals import slots_in
 from pie_control.resources.kinds import PAGES, Resource
 from pie_control.resources.ranges import Range, are_sound, merge, parse_ranges, total_length
+from pie_control.resources.tables.contexts import pages_of
 from pie_control.resources.tables.reservations import check_not_withheld
 from pie_control.resources.tables.slots import is_token
 from pie_inference.protocol import CopyKvpage, ModelDescription
@@ -37,7 +38,7 @@ class CopyCommand(WorkerCommand, frozen=True):
         return are_sound(self.source, self.target) and 0 < self.size == total_length(self.target) <= MOST_SLOTS
 
     def uses(self, resource: Resource, page_size: int) -> Sequence[Range]:
-        return _pages_of((*self.source, *self.target), page_size) if resource is PAGES else ()
+        return pages_of((*self.source, *self.target), page_size) if resource is PAGES else ()
 
 
 def issue(space: AddressSpace, queue: int, source: Sequence[int], target: Sequence[int]) -> None:
@@ -77,13 +78,9 @@ def _slots(space: AddressSpace, flat: Sequence[int], what: str) -> tuple[Sequenc
     count = total_length(ranges)
     if count > MOST_SLOTS:
         raise InvalidArgument(f"{count} {what}s are more than {MOST_SLOTS}: copy them in several calls")
-    pages = merge(_pages_of(ranges, space.model.page_size))
+    pages = merge(pages_of(ranges, space.model.page_size))
     space.pages.check_owned(pages)
     return ranges, pages
-
-
-def _pages_of(slots: Sequence[Range], size: int) -> Sequence[Range]:
-    return [(first // size, (last - 1) // size + 1) for first, last in slots]
 
 
 def _hazard(

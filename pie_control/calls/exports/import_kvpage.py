@@ -10,17 +10,14 @@ from pie_control.resources.address_space import AddressSpace
 
 from ..kind import Call
 from ..values import Import
-from .sharing import MOST_SLOTS, Fetch, arrived, check_name
+from .sharing import MOST_SLOTS, check_name, fetch
 
 
 def issue(space: AddressSpace, queue: int, name: str, future: int) -> None:
     """Raises NotFound (queue), InvalidArgument. That there is no such export is told by the future."""
     space.check_command(queue)
     check_name(name)
-    seq = space.next_seq()
-    space.imports[future] = None
-    space.watch(future, lambda value: arrived(space, future, value))
-    space.issue(Fetch(space.owner, queue, seq, 0, future, (), name))
+    fetch(space, queue, future, name)
 
 
 def _result_bytes(name: str) -> int:

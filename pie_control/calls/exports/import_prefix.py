@@ -7,7 +7,7 @@ from pie_control.resources.address_space import AddressSpace
 
 from ..kind import Call
 from ..values import Import
-from .sharing import MOST_PACKED, Fetch, arrived, keys_of, parse_tokens
+from .sharing import MOST_PACKED, fetch, keys_of, parse_tokens
 
 
 def issue(space: AddressSpace, queue: int, tokens: str, apart: str, future: int) -> None:
@@ -18,10 +18,7 @@ def issue(space: AddressSpace, queue: int, tokens: str, apart: str, future: int)
     text = keys_of(parse_tokens(tokens, space.model), size, apart)
     if not text.pages:
         raise InvalidArgument(f"the tokens fill no page of {size} slots: nothing can be found of them")
-    seq = space.next_seq()
-    space.imports[future] = None
-    space.watch(future, lambda value: arrived(space, future, value))
-    space.issue(Fetch(space.owner, queue, seq, 0, future, (), "", text))
+    fetch(space, queue, future, text=text)
 
 
 def _result_bytes(tokens: str, apart: str) -> int:

@@ -115,6 +115,14 @@ def _seal_states(space: AddressSpace, ranges: Sequence[Range], inner: bool) -> S
     return [(places[slot // size], address) for slot, address in ends]
 
 
+def fetch(space: AddressSpace, queue: int, future: int, name: str = "", text: TextKeys | None = None) -> None:
+    """Hands on an import; nobody refuses it."""
+    seq = space.next_seq()
+    space.imports[future] = None
+    space.watch(future, lambda value: _arrived(space, future, value))
+    space.issue(Fetch(space.owner, queue, seq, 0, future, (), name, text))
+
+
 def fetched(space: AddressSpace, future: int) -> Range:
     """First address and number of the pages of a future that is done; the inferlet knows them from now on. Raises
     QuotaExceeded, Exhausted."""
@@ -138,7 +146,7 @@ def cancel_fetch(space: AddressSpace, future: int) -> None:
         give_back_pages(space, ((first, first + count),))
 
 
-def arrived(space: AddressSpace, future: int, value: object) -> None:
+def _arrived(space: AddressSpace, future: int, value: object) -> None:
     """What an import has found gets addresses."""
     if not isinstance(value, Import):
         space.imports.pop(future, None)

@@ -19,6 +19,7 @@ from pie_control.resources.holdings import Holdings
 from pie_control.resources.intervals import intervals_of
 from pie_control.resources.kinds import PAGES, Resource
 from pie_control.resources.ranges import Range, are_sound, merge, overlap, parse_ranges, total_length
+from pie_control.resources.tables.contexts import pages_of
 from pie_control.resources.tables.slots import EMPTY
 from pie_inference.protocol import ModelDescription, ShiftKvpage
 
@@ -39,9 +40,7 @@ class ShiftCommand(WorkerCommand, frozen=True):
         return are_sound(self.slots) and 0 < len(self.positions) == total_length(self.slots) <= MOST_TOKENS
 
     def uses(self, resource: Resource, page_size: int) -> Sequence[Range]:
-        if resource is not PAGES:
-            return ()
-        return [(first // page_size, (last - 1) // page_size + 1) for first, last in self.slots]
+        return pages_of(self.slots, page_size) if resource is PAGES else ()
 
 
 class Shifts(NamedTuple):
