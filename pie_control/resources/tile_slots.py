@@ -1,5 +1,6 @@
 """Tiles of images that are under way: each has a slot on the worker, from its first layer to its last, where its state
-is between two waves. Tiles that find none stand in line, by class and then by the age of their inferlet.
+is between two waves. Tiles that find none stand in line, by class and then by the age of their inferlet. Half of the
+slots are for interactive inferlets: a batch job whose tile has one may get nothing of many waves, and keeps it.
 
 A slot is free as soon as its tile has no further part to go, or its inferlet ends, whatever is in flight: waves run in
 order, and whoever gets the slot writes it before it reads it.
@@ -11,6 +12,7 @@ from bisect import insort
 from collections.abc import Container
 
 from pie_control.ids import Owner
+from pie_control.tenants.tenant import ServiceClass
 
 from .pool import Pool
 
@@ -30,9 +32,13 @@ class TileSlots:
         """Tiles under way."""
         return len(self._slots)
 
-    def has_room(self, owner: Owner, seq: int) -> bool:
+    def has_room(self, owner: Owner, seq: int, service_class: int = ServiceClass.INTERACTIVE) -> bool:
         """Whether a tile can go on, or begin."""
-        return (owner, seq) in self._slots or self._pool.free > 0
+        return (owner, seq) in self._slots or self._free_for(service_class) > 0
+
+    def _free_for(self, service_class: int) -> int:
+        kept = 0 if service_class == ServiceClass.INTERACTIVE else self._pool.total // 2
+        return self._pool.free - kept
 
     def wait(self, rank: Rank) -> None:
         """A tile for which there is no room stands in line."""
@@ -40,10 +46,11 @@ class TileSlots:
 
     def begin(self) -> list[tuple[Owner, int]]:
         """A wave is being formed: the first tiles in line get the slots that are free. Which can go on now."""
-        granted = [(owner, seq) for _, _, owner, seq in self._line[: self._pool.free]]
-        del self._line[: len(granted)]
-        for owner, seq in granted:
+        granted = []
+        while self._line and self._free_for(self._line[0][0]) > 0:
+            _, _, owner, seq = self._line.pop(0)
             self.take(owner, seq)
+            granted.append((owner, seq))
         return granted
 
     def take(self, owner: Owner, seq: int) -> int:

@@ -106,7 +106,7 @@ class ImageBatch(LongBatch[ImageCommand]):
         return command.size if self.context.tile_slots.has_room(command.owner, command.seq) else 0
 
     def waits(self, command: ImageCommand, holdings: Holdings) -> bool:
-        if self.room_for(command):
+        if self.context.tile_slots.has_room(command.owner, command.seq, holdings.standing.service_class):
             return False
         self.context.tile_slots.wait(holdings.rank(command.seq))
         return True

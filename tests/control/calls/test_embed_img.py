@@ -11,6 +11,7 @@ import pytest
 from pie_control.calls.input_image.image import Image
 from pie_control.errors import InvalidArgument, InvalidState, NotFound, QuotaExceeded
 from pie_control.scheduling.forming.waves import MISFITS
+from pie_control.tenants.tenant import ServiceClass, Standing, Tenant
 from pie_control.testing.fake_model import FakeModel
 from pie_inference.protocol import EmbedImg, EmbedTxt, Forward, Sample
 from pie_inference.testing.small_vision import VISION
@@ -303,6 +304,21 @@ def test_no_more_tiles_are_under_way_than_there_are_slots() -> None:
     assert layers == 2 * len(inferlets) * VISION.layers
     assert tiles_under_way(world) == 0
     assert all(inferlet.space.waiting == 0 for inferlet in inferlets)
+
+
+def test_batch_jobs_leave_slots_for_interactive_inferlets() -> None:
+    world, one = start(max_batch_tokens=8)
+    batch = Standing(Tenant("t"), ServiceClass.BATCH)
+    for seed in range(VISION.tile_slots):
+        look(world.open(8, 64, batch), image(1, seed))
+    for _ in range(VISION.tile_slots):
+        world.turn()
+        world.answer()
+    look(one, image(1, 9))
+    world.turn()
+    assert first_tile(world, one)
+    world.drain()
+    assert tiles_under_way(world) == 0
 
 
 def test_several_images_share_a_wave_and_equal_tiles_travel_once() -> None:
