@@ -77,7 +77,8 @@ class AddressSpace:
         self.seq = 0  # of the last command
         self.ended: CallError | None = None  # why it can make no further call
         self._most_waiting = ledger.quota.commands
-        self._hand_on = hand_on
+        self.tell = hand_on
+        """Hands on what takes effect as it arrives."""
         self._samples: dict[int, _Sample] = {}  # by future
         self.last_steps: dict[int, Any] = {}  # by queue, see calls/fused/last_step.py
         self.last_shift: Any = None  # see calls/forward/shift_kvpage.py
@@ -165,11 +166,7 @@ class AddressSpace:
         """Hands on a command that will wait in its queue."""
         self._issued += 1
         self.waiting += 1
-        self._hand_on(command)
-
-    def tell(self, command: Any) -> None:
-        """Hands on what takes effect as it arrives."""
-        self._hand_on(command)
+        self.tell(command)
 
     def own(self, resource: Resource, count: int, queue: int) -> int:
         """First of `count` new addresses, for the command just numbered; `check_allocation` has passed them. Raises

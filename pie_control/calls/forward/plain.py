@@ -238,5 +238,6 @@ def take_effect(space: AddressSpace, command: PassCommand) -> None:
         space.pages.append(command.own, command.positions, stamp)
     space.hazards.note_reads(command.inputs, stamp, space.has_one_queue)
     if command.outputs:
-        space.embeds.fill_outputs(command.outputs, command.positions[command.size - total_length(command.outputs) :])
+        last = command.positions[command.size - total_length(command.outputs) :]
+        space.embeds.fill(command.outputs, last, is_output=True)
         space.hazards.note_writes(command.outputs, stamp)

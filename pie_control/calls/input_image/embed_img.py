@@ -78,7 +78,7 @@ def issue(
         own = take_intervals(ranges, done, done + length)
         after = 0 if space.has_one_queue else space.hazards.of_writing(queue, own)
         seq = space.next_seq()
-        space.embeds.fill_inputs(own, positions[done : done + length])
+        space.embeds.fill(own, positions[done : done + length], is_output=False)
         space.hazards.note_writes(own, space.stamp(queue))
         shape = vision.tile_tokens, False, tile, start, own, vision.layer_tokens
         space.issue(ImageCommand(space.owner, queue, seq, after, None, (), *shape))

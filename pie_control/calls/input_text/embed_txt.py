@@ -89,7 +89,7 @@ def check(
 
 def take_effect(space: AddressSpace, queue: int, embeds: Sequence[Range], positions: Sequence[int]) -> None:
     """What a command that was just numbered changes."""
-    space.embeds.fill_inputs(embeds, positions)
+    space.embeds.fill(embeds, positions, is_output=False)
     space.hazards.note_writes(embeds, space.stamp(queue))
 
 

@@ -80,25 +80,15 @@ class EmbedTable:
         places = (self.is_output.find(1, first, last) for first, last in ranges)
         return next((place for place in places if place >= 0), -1)
 
-    def fill_inputs(self, ranges: Sequence[Range], positions: Sequence[int]) -> None:
-        """Puts tokens at these positions into the embeds, which are owned and as many."""
+    def fill(self, ranges: Sequence[Range], positions: Sequence[int], *, is_output: bool) -> None:
+        """Puts tokens at these positions into the embeds, which are owned and as many, or the outputs of these."""
         if len(positions) == 1:  # as each step of a generation does
             first = ranges[0][0]
-            self.positions[first], self.is_output[first] = positions[0], 0
+            self.positions[first], self.is_output[first] = positions[0], is_output
             return
         self.move(ranges, positions)
         for first, last in ranges:
-            self.is_output[first:last] = bytes(last - first)
-
-    def fill_outputs(self, ranges: Sequence[Range], positions: Sequence[int]) -> None:
-        """Embeds are filled with the outputs of tokens at these positions."""
-        if len(positions) == 1:
-            first = ranges[0][0]
-            self.positions[first], self.is_output[first] = positions[0], 1
-            return
-        self.move(ranges, positions)
-        for first, last in ranges:
-            self.is_output[first:last] = b"\1" * (last - first)
+            self.is_output[first:last] = bytes([is_output]) * (last - first)
 
     def fill_step(self, embed: int, output: int, position: int, stamp: int) -> None:
         """A step of one token fills its input and its output, and its command reads both."""

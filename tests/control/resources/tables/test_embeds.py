@@ -10,7 +10,7 @@ def make_table() -> EmbedTable:
     """Embeds 0 to 5; 0, 1 and 4 are filled."""
     table = EmbedTable()
     table.allocate(6, 0)
-    table.fill_inputs([(0, 2), (4, 5)], [10, 11, 14])
+    table.fill([(0, 2), (4, 5)], [10, 11, 14], is_output=False)
     return table
 
 
@@ -48,20 +48,20 @@ def test_an_embed_given_back_is_invalid_at_once_and_empty_when_it_is_had_again()
 
 def test_outputs_are_told_from_inputs() -> None:
     table = make_table()
-    table.fill_outputs([(1, 3)], [7, 8])
+    table.fill([(1, 3)], [7, 8], is_output=True)
     table.check_outputs([(1, 3)])
     with pytest.raises(InvalidState, match="embed 0 holds an input token"):
         table.check_outputs([(1, 3), (0, 1)])
     with pytest.raises(InvalidState, match="embed 3 was never filled"):
         table.check_outputs([(1, 4)])
-    table.fill_inputs([(2, 3)], [9])
+    table.fill([(2, 3)], [9], is_output=False)
     with pytest.raises(InvalidState, match="embed 2 holds an input token"):
         table.check_outputs([(1, 3)])
 
 
 def test_an_output_stays_one_at_another_position() -> None:
     table = make_table()
-    table.fill_outputs([(1, 3)], [7, 8])
+    table.fill([(1, 3)], [7, 8], is_output=True)
     table.move([(2, 3), (0, 1)], [20, 21])
     assert table.filled_positions([(0, 3)]) == [21, 7, 20]
     table.check_outputs([(1, 3)])
