@@ -162,17 +162,5 @@ class Owners(Protocol):
         """How an owner keeps these programs from now on; None: no more. Raises OSError."""
 
 
-def owners_of(value: Any) -> dict[str, dict[str, Kept]]:
-    """The content of owners.json; raises AttributeError, TypeError or ValueError for anything else."""
-    return {
-        str(owner): {str(program): _kept(kept) for program, kept in programs.items()}
-        for owner, programs in value.items()
-    }
-
-
-def _kept(value: Any) -> Kept:
-    kept = Kept(**value)
-    if not all(isinstance(text, str) for text in (*kept.names, kept.file)):
-        raise TypeError("a name is a text")
-    kept.uploaded = float(kept.uploaded)
-    return kept
+Owned = dict[str, dict[str, Kept]]
+"""What owners keep, by hash: the content of owners.json, too."""

@@ -14,7 +14,6 @@ from __future__ import annotations
 import contextlib
 import errno
 import hashlib
-import json
 import logging
 import os
 import time
@@ -22,6 +21,8 @@ from collections import Counter
 from collections.abc import Collection, Iterator
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+
+import msgspec
 
 from pie_inference.options.cache_files import (
     NotPrivate,
@@ -36,7 +37,7 @@ from pie_inference.options.cache_files import (
 from ..errors import BadProgram, ConfigError, Overloaded, StorageFull
 from ..tenants.tenant import DEFAULT_TENANT
 from .kinds import SUFFIX_OF, SUFFIXES, Kind, kind_of
-from .shelf import Kept, Owners, Shelf, check_label, check_name, owners_of
+from .shelf import Kept, Owned, Owners, Shelf, check_label, check_name
 
 logger = logging.getLogger(__name__)
 
@@ -188,9 +189,9 @@ class ProgramStore:
                 except OSError as error:
                     logger.warning("%s cannot be copied to %s: %s", path, self._folder, error)
 
-    def _take_over(self, state: Owners) -> dict[str, dict[str, Kept]]:
+    def _take_over(self, state: Owners) -> Owned:
         """What the state has, and what a server without one has left in owners.json, which is moved."""
-        owners = owners_of(state.read())
+        owners = msgspec.convert(state.read(), Owned)
         for owner, programs in self._read_owners().items():
             mine = owners.setdefault(owner, {})
             taken = {name for kept in mine.values() for name in kept.names}
@@ -202,13 +203,13 @@ class ProgramStore:
             os.replace(self._shared / "owners.json", self._shared / "owners.json.moved")
         return owners
 
-    def _read_owners(self) -> dict[str, dict[str, Kept]]:
+    def _read_owners(self) -> Owned:
         path = self._shared / "owners.json"
         try:
-            return owners_of(json.loads(read_own_file(path)))
+            return msgspec.json.decode(read_own_file(path), type=Owned)
         except FileNotFoundError:
             return {}
-        except (OSError, ValueError, AttributeError, TypeError, RecursionError) as error:
+        except (OSError, ValueError, RecursionError) as error:
             logger.warning("%s is damaged, so programs have no names but their hashes: %s", path, error)
             return {}
 
@@ -231,8 +232,8 @@ class ProgramStore:
                 for other in mine.values():
                     other.names = [name for name in other.names if name not in kept.names]
                 mine[program] = kept
-            written = {owner: {hash_: asdict(kept) for hash_, kept in shelf.items()} for owner, shelf in owners.items()}
-            write_atomically(self._shared / "owners.json", json.dumps(written, indent=1).encode())
+            written = msgspec.json.format(msgspec.json.encode(owners), indent=1)
+            write_atomically(self._shared / "owners.json", written)
         return None
 
     def try_read(self, program: Program) -> bytes | None:
