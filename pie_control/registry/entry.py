@@ -160,11 +160,13 @@ class Entry:
         self._mail.release(self.runs_as.tenant.name, size + blob_bytes)
 
     def said(self, text: str) -> None:
-        """It has a message for its client. Raises Overloaded if too many wait."""
+        """It has a message for its client. Raises Overloaded if too many wait; this one is kept all the same."""
         size = size_of(text)
-        self._mail.hold(self.runs_as.tenant.name, size)
-        self._unread_bytes += size
-        self.outbox.said(text)
+        try:
+            self._mail.hold(self.runs_as.tenant.name, size)
+            self._unread_bytes += size
+        finally:
+            self.outbox.said(text)
 
     def _took(self, taken: int, read: bool) -> None:
         """Clients have taken so many bytes of its messages, in all."""

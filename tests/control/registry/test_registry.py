@@ -74,6 +74,7 @@ def test_what_clients_have_not_read_is_bounded_together(monkeypatch: pytest.Monk
     inferlets.said(0, [two.number, two.number], ["x" * 600_000] * 2)
     assert len(ending) == 1
     assert ending[0].startswith(f"{two.id}: a tenant may have 1 MiB of messages")
+    assert two.outbox.kept_bytes > 1_200_000, "what it has said is there for who reads later"
     for each in (one, two):
         each.runs()
         inferlets.ended(each, Ended("finished", inferlet=each.id))
