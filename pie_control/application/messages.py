@@ -80,8 +80,7 @@ class ModelState(Record, frozen=True):
 
 
 class Compile(Record, frozen=True):
-    """Compiles a Python program in a guest, and keeps its code in a sealed file; answered by a `Prepared`. If that has
-    no error, the program can be launched, also where the disk does not take the file."""
+    """Compiles a Python program in a guest, and keeps its code in a sealed file if the disk takes that."""
 
     request: int
     program: str  # hash
@@ -92,8 +91,7 @@ class Compile(Record, frozen=True):
 
 
 class LoadCode(Record, frozen=True):
-    """Reads the code of a Python program from a sealed file; answered by a `Prepared`. If that has no error, the
-    program can be launched."""
+    """Reads the code of a Python program from a sealed file."""
 
     request: int
     program: str  # hash
@@ -101,8 +99,7 @@ class LoadCode(Record, frozen=True):
 
 
 class LinkComponent(Record, frozen=True):
-    """Loads a component from the sealed file of its compiled code, checks and links it; answered by a `Prepared`. If
-    that has no error, the component can be launched."""
+    """Loads a component from the sealed file of its compiled code, checks and links it."""
 
     request: int
     program: str  # hash
@@ -353,7 +350,8 @@ class Confirm(Record, frozen=True):
 
 
 class Prepared(Record, frozen=True):
-    """The answer to `Compile`, `LoadCode` and `LinkComponent`. `error`: why the program cannot be launched."""
+    """The answer to `Compile`, `LoadCode` and `LinkComponent`. `error`: why the program cannot be launched; None: it
+    can, from now on."""
 
     request: int
     error: str | None = None
