@@ -11,6 +11,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from pie_control.testing.in_process import InProcessClient
+from pie_inference.testing.byte_tokenizer import CHAT_TEMPLATE
 from tests.examples.test_rust_programs import features, result
 from tests.helpers import chat_templates
 from tests.helpers.guard import HANG_SECONDS
@@ -187,12 +188,14 @@ def test_calls_that_cannot_be_read_are_told_to_the_model(guest_cache: Path) -> N
 
 def toolbox(cache: Path, names: list[str], **options: Any) -> Any:
     """What a chat with tools of these names gives where the model calls the first one again and again, how many calls
-    were run, and what came to the client."""
+    were run, and what came to the client; `seen`: to be filled with all that the model has seen in the end."""
+    seen = options.pop("seen", [])
     text = f"So<tool_call>{json.dumps({'name': names[0], 'arguments': {}})}</tool_call>: "
 
     def next_token(state: State) -> int:
         tokens = [token for token, _ in state]
         done = tokens[::-1].index(ord("\n"))
+        seen[:] = [bytes(token for token in tokens if token < 256).decode()]
         return ord(text[done]) if done < len(text) else STOP
 
     model = ScriptedModel(next_token, name="toy", page_size=16, num_pages=400, max_context=1024, **options)
@@ -220,6 +223,13 @@ def test_a_chat_has_an_end_and_names_are_checked(guest_cache: Path) -> None:
         0,
         "",
     ]
+
+
+def test_each_call_of_a_conversation_has_a_number_of_its_own(guest_cache: Path) -> None:
+    seen = list[str]()
+    template = CHAT_TEMPLATE.replace("{{ message['content'] }}", "{{ message.tool_call_id }}{{ message['content'] }}")
+    toolbox(guest_cache, ["add"], template=template, seen=seen)
+    assert re.findall(r"call\d{5}", seen[0]) == ["call00001", "call00002"]
 
 
 def test_a_template_of_another_form_is_refused(guest_cache: Path) -> None:

@@ -133,16 +133,22 @@ impl Context {
     /// The number of the most likely of several texts, which it appends: by the probability of all their tokens
     /// together, or, with `mean`, by that of a token on average.
     pub async fn select(&mut self, options: &[&str], mean: bool) -> Result<usize> {
+        self.settle().await?;
+        let mut branches = Vec::new();
+        for option in options {
+            branches.push((self.sequence.fork()?, self.model().tokenize(option, true)?));
+        }
+        let scored = branches.iter_mut().map(|(branch, tokens)| branch.append_scored(tokens));
         let (mut best, mut most) = (None, f64::NEG_INFINITY);
-        for (number, option) in options.iter().enumerate() {
-            let tokens = self.model().tokenize(option, true)?;
-            let scores: Vec<f64> = self.score(&tokens).await?.into_iter().map(f64::from).collect();
+        for (number, scores) in try_join_all(scored).await?.into_iter().enumerate() {
+            let scores: Vec<f64> = scores.into_iter().map(f64::from).collect();
             let score = if mean { self::mean(&scores) } else { scores.iter().sum() };
             if best.is_none() || score > most {
-                (best, most) = (Some((number, tokens)), score);
+                (best, most) = (Some(number), score);
             }
         }
-        let (number, tokens) = best.ok_or_else(|| Error::invalid("options: there is nothing to select from"))?;
+        let number = best.ok_or_else(|| Error::invalid("options: there is nothing to select from"))?;
+        let (_, tokens) = branches.swap_remove(number);
         self.fill_tokens(&tokens)?;
         Ok(number)
     }

@@ -7,6 +7,7 @@ mod schema;
 mod semaphore;
 mod tool;
 
+use std::cell::Cell;
 use std::rc::Rc;
 
 use crate::args::Args;
@@ -103,12 +104,13 @@ struct Written {
 #[derive(Default)]
 pub struct Tools {
     tools: Vec<Tool>,
+    called: Cell<usize>, // how many calls were answered
 }
 
 impl Tools {
     /// These tools.
     pub fn new(tools: Vec<Tool>) -> Tools {
-        Tools { tools }
+        Tools { tools, ..Tools::default() }
     }
 
     /// The tools of a server that speaks MCP over HTTP, or those of the names in `only`.
@@ -130,7 +132,7 @@ impl Tools {
                 url, name
             )));
         }
-        Ok(Tools { tools })
+        Ok(Tools::new(tools))
     }
 
     /// Appends a question of the user; the model is told of the tools from now on.
@@ -307,8 +309,9 @@ impl Tools {
     /// The messages for what the model wrote, and what its calls gave.
     fn reply(&self, written: &Written) -> Vec<Json> {
         let (mut calls, mut answers) = (Vec::new(), Vec::new());
-        for (number, (call, result)) in written.calls.iter().zip(&written.results).enumerate() {
-            let id = format!("call{:05}", number + 1);
+        for (call, result) in written.calls.iter().zip(&written.results) {
+            self.called.set(self.called.get() + 1);
+            let id = format!("call{:05}", self.called.get() % 100_000); // nine letters: Mistral wants them
             let name = Json::from(result.name.as_str());
             let function = Json::object([("name", name.clone()), ("arguments", self.shown(call))]);
             calls.push(Json::object([

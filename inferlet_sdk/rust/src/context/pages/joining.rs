@@ -25,22 +25,23 @@ impl Pages {
     }
 
     /// Has the tokens of other tables behind each other; it is empty. Full pages are shared if a page begins there, and
-    /// nothing is left out or moved; the others are copied, at once unless they share pages, as a slot stands in a copy
-    /// once: so this takes few waves.
+    /// nothing is left out, moved or there before; the others are copied, at once unless they share pages, as a slot
+    /// stands in a copy once: so this takes few waves.
     pub fn join(&mut self, queue: u32, parts: &[Part<'_>]) -> Result<()> {
         let (size, mut tokens) = (self.model.page_size, 0);
         let (mut sources, mut targets) = (Vec::new(), Vec::new());
         let mut copied = HashSet::new();
         for part in parts {
             let more = count(&part.kept);
-            let as_it_is = tokens % size == 0 && part.by == 0 && !part.pages.has_dropped();
+            let own: HashSet<u32> = part.pages.pages.iter().flatten().map(|page| page.address).collect();
+            let is_here = self.pages.iter().flatten().any(|page| own.contains(&page.address));
+            let as_it_is = tokens % size == 0 && part.by == 0 && !part.pages.has_dropped() && !is_here;
             let shared = if as_it_is { more / size } else { 0 };
             let place = tokens / size;
             self.pages.splice(place..place, part.pages.pages[..shared].iter().cloned()); // spare ones stay behind them
             self.context = None;
             if shared * size < more {
                 self.reserve(queue, tokens + shared * size, tokens + more)?;
-                let own: Vec<u32> = part.pages.pages.iter().flatten().map(|page| page.address).collect();
                 if own.iter().any(|page| copied.contains(page)) {
                     copy(queue, &sources, &targets)?;
                     sources.clear();
