@@ -380,6 +380,7 @@ CASES: Mapping[str, Case] = {
     "windows in decode": Case(_decode(1, 7, 8, 9, 100, 130, 40, 41), specs=_WINDOWS),
     "windows in prefill": Case((Request(200, 200), Request(64, 300), Request(1, 50)), specs=_WINDOWS),
     "soft caps": Case(_MIXED, specs=_CAPS),
+    "large scores": Case(_MIXED, specs=(AttentionSpec(scale=2.0), AttentionSpec(2.0, 9, 50.0))),
     "no groups, dimension 16": _of_shape(2, 2, 16, 16),
     "groups of 4, dimension 64, pages of 8": _of_shape(8, 2, 64, 8),
     "groups of 5, dimension 128": _of_shape(5, 1, 128, 16),
