@@ -41,6 +41,12 @@ def test_every_benchmark_has_two_plans(name: str) -> None:
     assert cli.parse([name, "--quick"])[1].plan == benchmark.QUICK
 
 
+def test_help_tells_what_columns_mean(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        cli.parse(["idle", "--help"])
+    assert "`mb_each`, how" in capsys.readouterr().out
+
+
 def test_folders_stay_small() -> None:
     for folder in (path for path in catalog.FOLDER.rglob("*") if path.is_dir()):
         assert len(list(folder.glob("*.py"))) <= 12, folder
