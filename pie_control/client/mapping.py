@@ -29,22 +29,24 @@ async def mapped(
         done[one] = None
         changed.set()
 
+    def start_some() -> None:
+        room = min(at_once - (len(started) - len(done)), AHEAD * at_once - len(started))
+        for one in itertools.islice(source, room):
+            result = asyncio.ensure_future(call(one))
+            result.add_done_callback(finished)
+            started[result] = None
+
     try:
-        while True:
-            room = min(at_once - (len(started) - len(done)), AHEAD * at_once - len(started))
-            for one in itertools.islice(source, room):
-                result = asyncio.ensure_future(call(one))
-                result.add_done_callback(finished)
-                started[result] = None
-            if not started:
-                return
+        start_some()
+        while started:
             first = next(iter(started if ordered else done), None)
-            if first not in done:
+            if first in done:
+                del started[first], done[first]
+                yield first.result()
+            else:
                 changed.clear()
                 await changed.wait()
-                continue
-            del started[first], done[first]
-            yield first.result()
+            start_some()
     finally:
         for one in started:
             one.cancel()
