@@ -6,7 +6,7 @@ import asyncio
 import logging
 import time
 from collections import deque
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import chain
@@ -188,20 +188,17 @@ class AppHost:
         greeting: Callable[[AppHost], Sequence[ToHost]],
         on_frame: Callable[[AppHost, Sequence[FromHost]], None],
         on_lost: Callable[[AppHost, str], None],
-        clock: Callable[[], float] = time.monotonic,
-        sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
     ) -> None:
         """`greeting`: what it is told first. `on_lost` is called with a sentence; it must `forget` what runs there."""
         self.number = number
         self.max_guest_bytes = max_guest_bytes  # 0: no bound
         self.entries: dict[int, Entry] = {}
-        self.life = Life("host", self.start, self._start_failed, clock, sleep)
+        self.life = Life("host", self.start, self._start_failed)
         self._launching = 0
         self._reports = Reports()
         self._results = ResultsTold()
         self.unread = UnreadTokens()
         self._link = link
-        self._clock = clock
         self._greeting = greeting
         self._on_lost = on_lost
         self._waiting: list[ToHost] = []
@@ -333,7 +330,7 @@ class AppHost:
     def ask(self, if_older: float = 0.0) -> None:
         """Asks for a fresh report, unless one is on its way, or the last one is not older than so many seconds. A host
         in this process answers at once. To another one the question goes with what else is said in this turn."""
-        if self.life.serves and self._reports.ask(self._clock(), if_older):
+        if self.life.serves and self._reports.ask(time.monotonic(), if_older):
             self.post(Ping(REPORT))
             if self.number == 0:
                 self.flush()

@@ -25,18 +25,14 @@ if TYPE_CHECKING:
 class Observer:
     """What is measured, by model. Belongs to the thread of the control loop."""
 
-    def __init__(
-        self, registry: Registry, traces: Traces | None = None, clock: Callable[[], float] = monotonic
-    ) -> None:
-        """`traces`: what makes spans of the same. `clock` is in seconds, and the one by which the registry says when
-        inferlets were launched."""
+    def __init__(self, registry: Registry, traces: Traces | None = None) -> None:
+        """`traces`: what makes spans of the same."""
         self.traces = traces
         self.models: dict[str, ModelRequests] = {}
         self.http = HttpRequests()
         self.line: Callable[[], Mapping[str, int]] = dict
         """How many requests of served routes are served, and how many wait."""
         self._registry = registry
-        self._clock = clock
         registry.on_end.append(self._ended)
 
     def of_model(self, name: str) -> ModelRequests:
@@ -51,7 +47,7 @@ class Observer:
 
     def sent(self, model: str, wave: Wave) -> None:
         """A wave goes to a worker."""
-        self.of_model(model).sent(wave, self._clock())
+        self.of_model(model).sent(wave, monotonic())
         if self.traces:
             self.traces.sent(model, wave)
 
@@ -61,7 +57,7 @@ class Observer:
 
     def turned(self, model: str, turn: Turn) -> None:
         """A turn tells inferlets something."""
-        requests, now = self.of_model(model), self._clock()
+        requests, now = self.of_model(model), monotonic()
         if turn.runs:
             requests.tokens_came(turn.runs, now)
             if self.traces:
@@ -70,7 +66,7 @@ class Observer:
             requests.answered(turn.completions, now)
 
     def _ended(self, entry: Entry) -> None:
-        now = self._clock()
+        now = monotonic()
         for requests in self.models.values():
             requests.inferlet_ended(entry, now)
 
