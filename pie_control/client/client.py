@@ -266,8 +266,9 @@ class Client:
             env = as_value(value, environment)
             return await self.run(reference, value, environment=env, timeout=timeout, retries=retries, **kwargs)
 
-        async for result in mapped(run, inputs, at_once, ordered):
-            yield result
+        async with contextlib.aclosing(mapped(run, inputs, at_once, ordered)) as results:
+            async for result in results:
+                yield result
 
     # ---- look-ups ----
 

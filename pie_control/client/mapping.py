@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable
 from typing import Any, TypeVar
 
 from pie_control.errors import BadRequest
@@ -17,7 +17,7 @@ AHEAD = 4
 
 async def mapped(
     call: Callable[[Any], Awaitable[T]], inputs: Iterable[Any], at_once: int, ordered: bool
-) -> AsyncIterator[T]:
+) -> AsyncGenerator[T, None]:
     """The results of calls, `at_once` at a time: in the order of the inputs, or as they come. The first error is
     raised in its turn, and cancels the calls that go on; so does closing the iterator."""
     if type(at_once) is not int or at_once < 1:

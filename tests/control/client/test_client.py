@@ -239,6 +239,27 @@ def test_so_many_run_at_once(ordered: bool, first: int) -> None:
     asyncio.run(test())
 
 
+def test_calls_have_ended_when_their_iterator_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def test() -> None:
+        going = set[int]()
+
+        async def run(_client: Client, _program: str, value: int, **_: object) -> int:
+            going.add(value)
+            try:
+                await (asyncio.sleep(0) if value == 0 else asyncio.Event().wait())
+            finally:
+                going.remove(value)
+            return value
+
+        monkeypatch.setattr(Client, "run", run)
+        results: Any = Client("http://127.0.0.1:1").map("same", range(9), at_once=3)
+        assert await anext(results) == 0
+        await results.aclose()
+        assert going == set()
+
+    asyncio.run(test())
+
+
 def test_results_behind_a_slow_one_are_bounded() -> None:
     async def test() -> None:
         began, last = 0, asyncio.Event()
