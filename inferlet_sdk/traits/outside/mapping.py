@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import json
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Mapping
 from typing import Any
 
 from inferlet_sdk.traits.arguments import flag, whole
@@ -15,7 +15,7 @@ AHEAD = 4
 """At most `AHEAD` times `at_once` results wait for one before them that is not there yet."""
 
 
-async def map_children(
+def map_children(
     program: str | Callable[..., Any] | None,
     inputs: Iterable[Any],
     /,
@@ -46,6 +46,12 @@ async def map_children(
             child.cancel()
             raise
 
+    return _results(run, inputs, at_once, ordered)
+
+
+async def _results(
+    call: Callable[[Any], Coroutine[Any, Any, Any]], inputs: Iterable[Any], at_once: int, ordered: bool
+) -> AsyncIterator[Any]:
     source, started, done = iter(inputs), dict[asyncio.Task[Any], None](), dict[asyncio.Task[Any], None]()
     changed = asyncio.Event()
 
@@ -53,22 +59,24 @@ async def map_children(
         done[one] = None
         changed.set()
 
+    def start_some() -> None:
+        room = min(at_once - (len(started) - len(done)), AHEAD * at_once - len(started))
+        for one in itertools.islice(source, room):
+            result = asyncio.create_task(call(one))
+            result.add_done_callback(finished)
+            started[result] = None
+
     try:
-        while True:
-            room = min(at_once - (len(started) - len(done)), AHEAD * at_once - len(started))
-            for one in itertools.islice(source, room):
-                child = asyncio.create_task(run(one))
-                child.add_done_callback(finished)
-                started[child] = None
-            if not started:
-                return
+        start_some()
+        while started:
             first = next(iter(started if ordered else done), None)
-            if first not in done:
+            if first in done:
+                del started[first], done[first]
+                yield first.result()
+            else:
                 changed.clear()
                 await changed.wait()
-                continue
-            del started[first], done[first]
-            yield first.result()
+            start_some()
     finally:
         for one in started:
             one.cancel()
