@@ -87,8 +87,10 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def pytest_collection_finish() -> None:
-    """What is loaded now stays: full collections of garbage, some of which tests ask for, need not go through it."""
+    """What is loaded now stays: full collections of garbage, some of which tests ask for, need not go through it. What
+    tests import is more, so those for which nobody asks are rare."""
     gc.freeze()
+    gc.set_threshold(5_000)
     gc.enable()
 
 
