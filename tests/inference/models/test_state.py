@@ -69,10 +69,11 @@ FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
 }
 
 
-@pytest.fixture(params=FAMILIES)
-def oracle(request: pytest.FixtureRequest, tmp_path: Path) -> StateOracle:
+@pytest.fixture(scope="module", params=FAMILIES)
+def oracle(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> StateOracle:
     architecture, settings = FAMILIES[request.param]
-    return StateOracle(tmp_path, save_reference(tmp_path, architecture, **settings), host_pages=8)
+    folder = tmp_path_factory.mktemp("model")
+    return StateOracle(folder, save_reference(folder, architecture, **settings), host_pages=8)
 
 
 def test_prefill_and_decode(oracle: StateOracle) -> None:

@@ -30,7 +30,7 @@ from tests.helpers.guard import HANG_SECONDS
 from tests.helpers.oracle import Oracle, assert_close
 from tests.helpers.servers import launch, run, started
 from tests.helpers.states import StateOracle
-from tests.helpers.tiers import corpus
+from tests.helpers.tiers import WHOLE, corpus
 from tests.inference.models.test_borrowed_calls import put_adapter
 from tests.inference.models.test_borrowed_ranks import SHARED, assert_keeps_states, logprobs
 from tests.inference.models.test_borrowed_state import MODELS as STATEFUL
@@ -62,7 +62,8 @@ def test_other_families_run_on_ranks(family: str, tmp_path: Path) -> None:
         assert Driver(group.run, "model").generate(Keys(), PROMPT, 10) == expected
 
 
-@pytest.mark.parametrize("name", corpus(["gemma3n", "olmo3", "qwen2 moe"], lambda _: "in processes"))
+@WHOLE
+@pytest.mark.parametrize("name", ["gemma3n", "olmo3", "qwen2 moe"])
 def test_models_by_transformers_code_run_on_ranks(name: str, tmp_path: Path) -> None:
     """Embeddings of layers, windows and experts, each with an adapter on some of the texts. As threads all are tried in
     each run (test_borrowed_ranks)."""
@@ -78,7 +79,7 @@ def test_models_by_transformers_code_run_on_ranks(name: str, tmp_path: Path) -> 
 
 
 def test_a_model_with_a_state_by_transformers_code_runs_on_ranks(tmp_path: Path) -> None:
-    architecture, settings = STATEFUL["bamba"]
+    architecture, settings = STATEFUL["lfm2"]
     oracle = StateOracle(tmp_path, save_reference(tmp_path, architecture, **settings), host_pages=8)
     alone = oracle.worker.describe()[0].state_bytes
     with WorkerGroup(replace(oracle.config, tensor_parallel=2), Worker) as group:

@@ -18,6 +18,7 @@ from pie_inference.tensor_parallel import agreement
 from pie_inference.tensor_parallel.group import WorkerGroup
 from testing.checkpoints import make_checkpoint
 from testing.worker_batches import Driver
+from tests.helpers.tiers import WHOLE
 from tests.inference.execution.test_graphs import PROMPTS, generate
 
 from . import recording_ranks
@@ -49,7 +50,7 @@ def config(folder: Path, ranks: int = 2) -> WorkerConfig:
     )
 
 
-@pytest.mark.parametrize(("failing", "recorded"), [("", 2), ("allocate", 0), ("record", 0)])
+@pytest.mark.parametrize(("failing", "recorded"), [("", 2), ("record", 0), pytest.param("allocate", 0, marks=WHOLE)])
 def test_where_one_rank_cannot_record_a_step_all_run_it_directly(
     failing: str, recorded: int, checkpoint: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
