@@ -14,7 +14,7 @@ from tests.helpers.tree import ROOT
 
 PAGE = ROOT / "docs" / "adding-a-call.md"
 COPIED = ("inferlet_sdk", "pie_control", "pie_inference", "testing", "tests")
-LEFT_OUT = shutil.ignore_patterns("__pycache__", "hostile", "system", "*.so")
+LEFT_OUT = shutil.ignore_patterns("hostile", "system", "*.so")
 BLOCK = re.compile(
     r"<!-- (file|at the end of|before the last line of): (\S+) -->\n```\w+\n(.*?)^```", re.MULTILINE | re.DOTALL
 )

@@ -35,8 +35,8 @@ TINY = ("--models", LLAMA_TINY)
 
 # The first one that runs a benchmark is the shortest: `make test` has no other.
 def test_optimizations(tmp_path: Path) -> None:
-    options = ["--concurrent", "2", "--agents", "2", "--doc", "16", "--each", "3", "--popular", "1", "--api-ms", "1"]
-    rows = run(tmp_path, "optimizations", *TINY, *options, "--library", "6", "--system", "16", "--tokens", "8")
+    options = ["--concurrent", "1", "--agents", "1", "--doc", "16", "--each", "2", "--popular", "1", "--api-ms", "1"]
+    rows = run(tmp_path, "optimizations", *TINY, *options, "--library", "3", "--system", "16", "--tokens", "8")
     steps = [(row["guest"], row["agent"].count(" + ")) for row in rows if row["agent"].startswith("program")]
     assert steps == [*(("python", count) for count in (0, 1, 2, 3, 1, 1)), *(("rust", count) for count in range(4))]
     assert [row["guest"] for row in rows[: -len(steps)]] == ["", ""]
