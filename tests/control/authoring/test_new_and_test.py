@@ -13,6 +13,7 @@ from pie_control.authoring.new import make
 from pie_control.cli.main import main
 from pie_control.errors import BadRequest
 from tests.helpers.full_disk import full_disk
+from tests.helpers.tiers import corpus
 from tests.helpers.tree import ROOT
 
 
@@ -179,7 +180,10 @@ def test_it():
 """
 
 
-@pytest.mark.parametrize("command", [["run", "--native", "--pdb", "breaks.py"], ["test", "--fake", "--pdb"]])
+PDB = ["run", "--native", "--pdb", "breaks.py"], ["test", "--fake", "--pdb"]
+
+
+@pytest.mark.parametrize("command", corpus(PDB, kind=lambda _: "a command"))
 def test_pdb_opens_at_the_line_that_failed(tmp_path: Path, command: list[str]) -> None:
     (tmp_path / "breaks.py").write_text(BREAKS)
     (tmp_path / "test_breaks.py").write_text(TESTED)
