@@ -180,18 +180,23 @@ def test_the_self_test_passes_here() -> None:
 
 BROKEN = """
 from pie_control.sandbox import engine, selftest, values
-from tests.helpers import ways
 made = engine.new_engine()
 values.{constant} = {value}
 selftest.self_test(made)
 """
 
 
+in_python = pytest.mark.parametrize("way", ["python"], indirect=True)
+"""The process of its own has no other way."""
+
+
+@in_python
 @pytest.mark.parametrize(("constant", "value"), [("OF", 16), ("SIZE", 40), ("ENTRY_VALUE", 8), ("WORDS", 4)])
 def test_the_self_test_notices_another_layout(constant: str, value: int) -> None:
     assert _self_test_with(constant, str(value)) != 0
 
 
+@in_python
 def test_the_self_test_passes_with_the_right_layout() -> None:
     assert _self_test_with("OF", "values.OF") == 0
 

@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from pie_control.errors import InvalidArgument
 from pie_control.services.nesting import MAX_DEPTH, check_depth
 from tests.helpers.guard import HANG_SECONDS
+from tests.helpers.tiers import corpus
 from tests.helpers.tree import ROOT
 
 CHARACTERS = st.text(st.sampled_from('[]{}"\\,:aé\n\ud800'), max_size=12)
@@ -123,19 +124,20 @@ asyncio.run(main(*sys.argv[2:]))
 """
 
 
-@pytest.mark.parametrize(
-    "template",
-    [
-        "{{ messages | tojson }}{{ tools | tojson }}",
-        "{% for message in messages %}{{ message['content'] }}{% endfor %}{{ tools }}",
-        "{% for message in messages %}{{ 'x' + message['content'] }}{% endfor %}",
-    ],
-    ids=("dumps", "prints", "fails"),
-)
-@pytest.mark.parametrize("levels", ["0", "220"])
-def test_no_nesting_ends_the_process(guest_cache: Path, template: str, levels: str) -> None:
-    """In a process of its own, since an overflow would end this one. The guest uses its own stack first."""
-    command = [sys.executable, "-c", DEEP, str(guest_cache), template, levels]
+TEMPLATES = {
+    "dumps": "{{ messages | tojson }}{{ tools | tojson }}",
+    "prints": "{% for message in messages %}{{ message['content'] }}{% endfor %}{{ tools }}",
+    "fails": "{% for message in messages %}{{ 'x' + message['content'] }}{% endfor %}",
+}
+NESTED = [(name, levels) for levels in ("220", "0") for name in TEMPLATES]
+
+
+@pytest.mark.parametrize("tried", corpus(NESTED, kind=lambda one: one[0]), ids="-".join)
+def test_no_nesting_ends_the_process(guest_cache: Path, tried: tuple[str, str]) -> None:
+    """In a process of its own, since an overflow would end this one. The guest uses its own stack first, of so many
+    levels."""
+    template, levels = tried
+    command = [sys.executable, "-c", DEEP, str(guest_cache), TEMPLATES[template], levels]
     done = subprocess.run(
         command, cwd=ROOT, env=os.environ, capture_output=True, text=True, timeout=HANG_SECONDS, check=False
     )
