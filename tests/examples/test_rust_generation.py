@@ -21,6 +21,7 @@ from tests.helpers.guard import HANG_SECONDS
 from tests.helpers.native_host import saying, tokenized
 from tests.helpers.scripted_model import HALVES, MERGED, STOP, ScriptedModel, State
 from tests.helpers.servers import Listener, started
+from tests.helpers.tiers import corpus
 
 LETTERS = list(b"abcdef t")
 LIKELY = [*LETTERS, *'"é'.encode(), STOP, *range(min(MERGED.values()), max(MERGED.values()) + 1 + len(HALVES))]
@@ -137,7 +138,7 @@ async def outcomes(cache: Path, program: tuple[bytes, str], runs: list[list[Act]
         return found
 
 
-@pytest.mark.parametrize("states", [0, 400])
+@pytest.mark.parametrize("states", corpus([0, 400], kind=lambda _: "a model"))
 def test_generations_give_what_those_in_python_do(guest_cache: Path, states: int) -> None:
     runs = [random_acts(seed + states, 30) for seed in range(5)]
     rust, python = (asyncio.run(outcomes(guest_cache, one, runs, states=states)) for one in programs())

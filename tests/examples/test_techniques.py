@@ -21,13 +21,11 @@ from tests.helpers.guard import HANG_SECONDS
 from tests.helpers.live_server import live_server
 from tests.helpers.tiers import corpus
 
-MODELS = ("demo", "demo-reasoner")
-
 
 @pytest.fixture(scope="module")
 def run_check(guest_cache: Path) -> Iterator[Callable[[str], Sequence[Measure]]]:
-    """Runs a check on a server with its models and the others, which lasts for all checks with the same first one. Its
-    inferlets run in a process of their own: in one process, guests run on one thread only."""
+    """Runs a check on a server with its models, which lasts for all checks with the same. Inferlets run in a process of
+    their own: in one process, guests run on one thread only."""
     servers, urls = ExitStack(), dict[str, str]()
 
     async def check(name: str, url: str) -> Sequence[Measure]:
@@ -36,11 +34,10 @@ def run_check(guest_cache: Path) -> Iterator[Callable[[str], Sequence[Measure]]]
 
     def run(name: str) -> Sequence[Measure]:
         settings = {**checks.settings(name), "hosts": 1}
-        first = settings["model"][0]
-        if first not in urls:
-            settings["model"] = sorted(MODELS, key=lambda model: model != first)
-            urls[first] = servers.enter_context(live_server(guest_cache, **settings))
-        return asyncio.run(check(name, urls[first]))
+        models = str(settings["model"])
+        if models not in urls:
+            urls[models] = servers.enter_context(live_server(guest_cache, **settings))
+        return asyncio.run(check(name, urls[models]))
 
     with servers:
         yield run
