@@ -19,16 +19,12 @@ MOST_MATCHED = 256
 
 
 def open_matcher(guest: Guest, queue: int, kind: str, text: str, options: str) -> int:
-    grammars, future = guest.model_of(queue).grammars, guest.futures.new(len(text))
-    found = grammars.find(kind, text, options)
-    if found is not None:
-        guest.inferlet.waits.resolve(future, found)
-        return future
-    try:
-        guest.inferlet.background.resolve(future, lambda: grammars.compile(kind, text, options))
-    except BaseException:
-        guest.futures.forget(future)
-        raise
+    inferlet, grammars = guest.inferlet, guest.model_of(queue).grammars
+    with inferlet.waits.issuing(len(text)) as future:
+        if found := grammars.find(kind, text, options):
+            inferlet.waits.resolve(future, found)
+        else:
+            inferlet.background.resolve(future, lambda: grammars.compile(kind, text, options))
     return future
 
 

@@ -83,12 +83,8 @@ def http_request(guest: Guest, method: str, url: str, headers: str, body: str, o
 
     request = new_request(method, url, headers, _decoded(body), options, seconds, blob_of)
     request = in_trace(request, guest.inferlet.environment.get(HEADER, ""))
-    outbound, future = guest.outbound, guest.futures.new()
-    try:
-        exchange = outbound.begin(request, _concludes(guest, future), ended)
-    except BaseException:
-        guest.futures.forget(future)
-        raise
+    with guest.inferlet.waits.issuing() as future:
+        exchange = guest.outbound.begin(request, _concludes(guest, future), ended)
     for blob in sent:  # it counts until it is sent, also if the program closes it before
         blobs.hold(blob)
     guest.inferlet.waits.begin(future, exchange.close, f"the answer of {request.target.host}")
@@ -137,12 +133,7 @@ def _begin(
     guest: Guest, stop: Callable[[], None], start: Callable[[Callable[[Any], None]], None], size: int = 0
 ) -> int:
     """The future of what `start` begins, which gets the callback for its value, of `size` bytes, and `stop` ends."""
-    future = guest.futures.new(size)
-    guest.inferlet.waits.begin(future, stop, A_BODY)
-    try:
+    with guest.inferlet.waits.issuing(size) as future:
+        guest.inferlet.waits.begin(future, stop, A_BODY)
         start(_concludes(guest, future))
-    except BaseException:
-        guest.inferlet.waits.conclude(future, None)
-        guest.futures.forget(future)
-        raise
     return future

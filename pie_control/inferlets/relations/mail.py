@@ -6,7 +6,6 @@ from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
-from ...errors import QuotaExceeded
 from ..mailbox import NO_BLOBS, Inbox, Pace, Received
 from ..waiting.waits import Waits
 
@@ -107,12 +106,8 @@ def send_paced(
     if pace.has_room(size):
         send()
         return None
-    future = waits.futures.new()
-    try:
+    with waits.issuing() as future:
         send()
-    except QuotaExceeded:
-        waits.futures.forget(future)
-        raise
     waits.begin(future, lambda: None, what)
     pace.when_room(lambda: waits.conclude(future, value))
     return future

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 from ...calls.scores import Scores
@@ -74,6 +75,17 @@ class Waits:
     def _is_done(self, future: int) -> None:
         if isinstance(self._call, _ForFutures) and future in self._call.members:
             self.wake()
+
+    @contextmanager
+    def issuing(self, size: int = 0) -> Iterator[int]:
+        """A new future, as `FutureTable.new` gives it. It is forgotten if what it stands for is refused."""
+        future = self.futures.new(size)
+        try:
+            yield future
+        except BaseException:
+            self._under_way.pop(future, None)
+            self.futures.forget(future)
+            raise
 
     def begin(self, future: int, stop: Callable[[], None], what: str) -> None:
         """Something goes on behind a pending future until `conclude`. `stop` ends it, if the future is cancelled or
