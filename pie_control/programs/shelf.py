@@ -8,9 +8,8 @@ one; and a beginning must be unique.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field, replace
-from typing import Any, Protocol
 
 from ..errors import BadRequest, StorageFull, UnknownName
 
@@ -150,16 +149,6 @@ class Shelf:
         if len(matches) > 1:
             raise BadRequest(f"{len(matches)} programs have hashes that begin with {reference!r}: give more characters")
         return matches[0]
-
-
-class Owners(Protocol):
-    """Where a server with a state keeps what is in owners.json otherwise."""
-
-    def read(self) -> Mapping[str, Mapping[str, Any]]:
-        """What each owner keeps, by hash."""
-
-    def write(self, owner: str, changed: Mapping[str, Any]) -> None:
-        """How an owner keeps these programs from now on; None: no more. Raises OSError."""
 
 
 Owned = dict[str, dict[str, Kept]]

@@ -34,10 +34,11 @@ from pie_inference.options.cache_files import (
     write_atomically,
 )
 
+from ..durable.accounts.programs import ProgramRecords
 from ..errors import BadProgram, ConfigError, Overloaded, StorageFull
 from ..tenants.tenant import DEFAULT_TENANT
 from .kinds import SUFFIX_OF, SUFFIXES, Kind, kind_of
-from .shelf import Kept, Owned, Owners, Shelf, check_label, check_name
+from .shelf import Kept, Owned, Shelf, check_label, check_name
 
 logger = logging.getLogger(__name__)
 
@@ -126,7 +127,7 @@ class ProgramStore:
         self,
         cache_dir: Path,
         limits: StoreLimits | None = None,
-        owners: Owners | None = None,
+        owners: ProgramRecords | None = None,
         folder: Path | None = None,
     ) -> None:
         """`owners`: what survives the server, where anything does; `folder`: for its programs, of which no other server
@@ -189,7 +190,7 @@ class ProgramStore:
                 except OSError as error:
                     logger.warning("%s cannot be copied to %s: %s", path, self._folder, error)
 
-    def _take_over(self, state: Owners) -> Owned:
+    def _take_over(self, state: ProgramRecords) -> Owned:
         """What the state has, and what a server without one has left in owners.json, which is moved."""
         owners = msgspec.convert(state.read(), Owned)
         for owner, programs in self._read_owners().items():
