@@ -119,11 +119,8 @@ def _windowed(batch: Forward, ragged: Ragged, sequence: int, positions: Array, w
     queries, keys = int(ragged.num_rows[sequence]), int(ragged.num_keys[sequence])
     mask = mask_of(batch, ragged, sequence)
     visible = np.tri(queries, keys, keys - queries, dtype=np.bool_) if mask is None else mask
-    runs = slice(batch.kv_indptr[sequence], batch.kv_indptr[sequence + 1])
-    begins, ends = batch.kv_begins[runs].astype(np.int64), batch.kv_ends[runs].astype(np.int64)
-    slots = ranges(batch.kv_pages[runs].astype(np.int64) * page_size + begins, ends - begins)
     own = batch.q_positions[batch.q_indptr[sequence] : batch.q_indptr[sequence + 1]].astype(np.int64)
-    inside: Booleans = positions[slots] > own[:, None] - window
+    inside: Booleans = positions[key_slots(batch, sequence, page_size)] > own[:, None] - window
     return visible & inside
 
 
@@ -153,6 +150,13 @@ def _shift_of_last_key(batch: Forward, ragged: Ragged) -> Int32:
     position = batch.q_positions[last_row] if len(batch.q_positions) else np.zeros(len(last_row), np.int32)
     shift: Int32 = (position - (ragged.num_keys - 1)).astype(np.int32)
     return shift
+
+
+def key_slots(batch: Forward, sequence: int, page_size: int) -> Integers:
+    """The slots of a sequence's keys, in order."""
+    runs = slice(batch.kv_indptr[sequence], batch.kv_indptr[sequence + 1])
+    begins = batch.kv_begins[runs].astype(np.int64)
+    return ranges(batch.kv_pages[runs].astype(np.int64) * page_size + begins, batch.kv_ends[runs] - begins)
 
 
 def take(indptr: Array, parts: Integers) -> tuple[Integers, Int32]:

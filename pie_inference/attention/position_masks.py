@@ -13,7 +13,7 @@ import numpy as np
 from ..errors import BatchError
 from ..kv_cache.pages import KvCache
 from ..protocol import Array, Forward, check_indptr
-from .page_tables import ranges
+from .page_tables import key_slots
 from .ragged import Ragged, check
 
 MOST_PAIRS = 1 << 18
@@ -102,7 +102,7 @@ def _mask_by_position(batch: Forward, ragged: Ragged, n: int, positions: Array, 
     count = int(batch.position_keys[n])
     rows, keys = int(ragged.num_rows[n]), int(ragged.num_keys[n])
     queries = batch.q_positions[batch.q_indptr[n] : batch.q_indptr[n + 1]]
-    older = positions[_key_slots(batch, n, page_size)[:count]]
+    older = positions[key_slots(batch, n, page_size)[:count]]
     late = np.flatnonzero(older >= queries.min())  # others are seen by all
     at_once = max(8, MOST_PAIRS // keys // 8 * 8)  # rows that fill whole bytes
     pieces = []
@@ -113,9 +113,3 @@ def _mask_by_position(batch: Forward, ragged: Ragged, n: int, positions: Array, 
         seen[:, keys - rows :] = np.arange(rows) <= own[:, None]
         pieces.append(np.packbits(seen, bitorder="little"))
     return np.concatenate(pieces)
-
-
-def _key_slots(batch: Forward, n: int, page_size: int) -> Array:
-    runs = slice(batch.kv_indptr[n], batch.kv_indptr[n + 1])
-    begins = batch.kv_begins[runs].astype(np.int64)
-    return ranges(batch.kv_pages[runs].astype(np.int64) * page_size + begins, batch.kv_ends[runs] - begins)

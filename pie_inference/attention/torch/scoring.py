@@ -18,7 +18,7 @@ from ...device.tensors import upload, widened
 from ...kv_cache.pages import KvCache, Slots
 from ...protocol import Forward
 from ..interface import AttentionSpec
-from ..page_tables import ranges
+from ..page_tables import key_slots
 from ..ragged import Booleans, Integers, Ragged, check, mask_of
 
 MOST_WEIGHTS = 1 << 24
@@ -63,7 +63,7 @@ class ScoringAttention:
 
     def _sequence(self, batch: Forward, ragged: Ragged, n: int) -> _Sequence:
         rows = slice(int(batch.q_indptr[n]), int(batch.q_indptr[n + 1]))
-        numbers = _key_slots(batch, n, self._cache.shape.page_size)
+        numbers = key_slots(batch, n, self._cache.shape.page_size)
         queries, keys = rows.stop - rows.start, len(numbers)
         explicit = mask_of(batch, ragged, n)
         seen = np.tri(queries, keys, keys - queries, dtype=np.bool_) if explicit is None else explicit
@@ -137,9 +137,3 @@ class ScoringPlan:
             of_rows = sinks.to(scores.dtype).view(*scores.shape[:2], 1, 1).expand(-1, -1, scores.shape[2], -1)
             weights = torch.cat((scores, of_rows), -1).softmax(-1)[..., :-1]
         return weights.masked_fill_(~visible.any(-1, keepdim=True), 0.0)
-
-
-def _key_slots(batch: Forward, n: int, page_size: int) -> Integers:
-    runs = slice(batch.kv_indptr[n], batch.kv_indptr[n + 1])
-    begins = batch.kv_begins[runs].astype(np.int64)
-    return ranges(batch.kv_pages[runs].astype(np.int64) * page_size + begins, batch.kv_ends[runs] - begins)
