@@ -168,8 +168,10 @@ def _build_model(
 
 def _scheduler_maker(config: ServerConfig, observer: Observer | None, meters: Meters) -> MakeScheduler:
     def make(description: ModelDescription) -> Scheduler:
-        counts = observer.counts(description.name) if observer else None
-        return Scheduler(description, make_policy(config), FirstComeFirstServed(), counts, meters)
+        scheduler = Scheduler(description, make_policy(config), FirstComeFirstServed(), meters)
+        if observer:
+            observer.watch(description.name, scheduler.counts)
+        return scheduler
 
     return make
 

@@ -24,6 +24,7 @@ from pie_control.programs.store import Program
 from pie_control.registry.registry import Registry
 from pie_control.scheduling import RunTokens, Turn
 from pie_control.scheduling.answers import Wave
+from pie_control.scheduling.statistics import Counts
 
 from ..plans import MAY_BE_ZERO, refuse_unknown
 from ..support.guests import program_of
@@ -141,7 +142,8 @@ def _observer_us(streams: int) -> float:
     observer = Observer(registry)
     batch = _Steps(cast(WaveContext, None))  # of which rows alone make no use
     batch.rows = streams
-    wave, counts = Wave(1, [batch, batch, batch], {}), observer.counts("paced")
+    wave, counts = Wave(1, [batch, batch, batch], {}), Counts()
+    observer.watch("paced", counts)
     turn = Turn((), (), (), (), None, 0, RunTokens(owners, [7] * streams, [1] * streams, [False] * streams))
     began = time.process_time()
     for _ in range(REPLAYED):

@@ -1,5 +1,5 @@
-"""Waves, while somebody looks on: what was in them, and the tokens of each inferlet. A scheduler counts by its own
-counts as long as nobody does, so that it runs no line of this."""
+"""Waves, while somebody looks on: what was in them, and the tokens of each inferlet. As long as nobody does, no line
+of this runs."""
 
 from __future__ import annotations
 
@@ -15,7 +15,6 @@ from pie_control.engine.replica import Replica
 from pie_control.ids import Owner
 from pie_control.scheduling import Scheduler
 from pie_control.scheduling.answers import Wave
-from pie_control.scheduling.statistics import Counts
 
 from .deltas import WaveRow
 
@@ -60,7 +59,7 @@ class RecentWaves:
     def __init__(self, models: Mapping[str, Model]) -> None:
         self._models = models
         self._viewers = 0
-        self._watched: dict[Replica, _WatchedCounts] = {}
+        self._watched: dict[Replica, _Watched] = {}
         self.waves: deque[Answered] = deque(maxlen=KEPT)
         self.number = 0
         """The number of the last wave."""
@@ -86,7 +85,7 @@ class RecentWaves:
             for worker, replica in enumerate(model.replicas, start=1):
                 scheduler, watched = replica.scheduler, self._watched.get(replica)
                 if scheduler is not None and (watched is None or watched.scheduler is not scheduler):
-                    self._watched[replica] = _WatchedCounts(scheduler, self._hear(name, worker))
+                    self._watched[replica] = _Watched(scheduler, self._hear(name, worker))
 
     def _leave(self) -> None:
         for watched in self._watched.values():
@@ -117,32 +116,28 @@ class RecentWaves:
                 self.generated.update(one.owner for one in batch.commands)
 
 
-class _WatchedCounts(Counts):
-    """Stands before the counts of a scheduler, and hears what they hear."""
+class _Watched:
+    """Hears what the counts of a scheduler hear."""
 
     def __init__(self, scheduler: Scheduler, hear: Callable[[Wave, list[Owner], float], None]) -> None:
-        super().__init__()
         self.scheduler = scheduler
-        self._inner, scheduler.counts = scheduler.counts, self
         self._hear = hear
         self._unseen = scheduler.statistics().waves_in_flight  # sent before anybody looked
         self._in_flight: deque[tuple[Wave, list[Owner]]] = deque()
+        scheduler.counts.on_sent.append(self._sent)
+        scheduler.counts.on_answered.append(self._answered)
 
     def leave(self) -> None:
-        """The scheduler counts as it did before."""
-        self.scheduler.counts = self._inner
+        """Hears nothing more."""
+        self.scheduler.counts.on_sent.remove(self._sent)
+        self.scheduler.counts.on_answered.remove(self._answered)
 
-    def add(self, wave: Wave) -> None:
-        self._inner.add(wave)
+    def _sent(self, wave: Wave) -> None:
         steps = self.scheduler.runs.owners(wave.steps.rows) if wave.steps is not None else []
         self._in_flight.append((wave, steps))
 
-    def answered(self, seconds: float) -> None:
-        self._inner.answered(seconds)
+    def _answered(self, seconds: float) -> None:
         if self._unseen:
             self._unseen -= 1
         else:
             self._hear(*self._in_flight.popleft(), seconds)
-
-    def fields(self) -> dict[str, Any]:
-        return self._inner.fields()

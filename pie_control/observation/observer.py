@@ -4,6 +4,7 @@ runs no line of this."""
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import partial
 from time import monotonic
 from typing import TYPE_CHECKING
 
@@ -41,9 +42,9 @@ class Observer:
             self.models[name] = ModelRequests(self._registry.try_running)
         return self.models[name]
 
-    def counts(self, model: str) -> Counts:
-        """The counts for a scheduler of this model."""
-        return _WatchedCounts(self, model)
+    def watch(self, model: str, counts: Counts) -> None:
+        """Hears of the waves that a scheduler of this model counts."""
+        counts.on_sent.append(partial(self.sent, model))
 
     def sent(self, model: str, wave: Wave) -> None:
         """A wave goes to a worker."""
@@ -69,17 +70,6 @@ class Observer:
         now = monotonic()
         for requests in self.models.values():
             requests.inferlet_ended(entry, now)
-
-
-class _WatchedCounts(Counts):
-    def __init__(self, observer: Observer, model: str) -> None:
-        super().__init__()
-        self._observer = observer
-        self._model = model
-
-    def add(self, wave: Wave) -> None:
-        super().add(wave)
-        self._observer.sent(self._model, wave)
 
 
 class _WatchedInferlets:

@@ -54,7 +54,6 @@ class Scheduler:
         model: ModelDescription,
         policy: DispatchPolicy | None = None,
         contention: ContentionPolicy | None = None,
-        counts: Counts | None = None,
         meters: Meters | None = None,
     ) -> None:
         self.model = model
@@ -66,7 +65,7 @@ class Scheduler:
         self._in_flight: deque[Wave] = deque()
         self._lost = False
         self._now = float("-inf")  # of the last turn
-        self.counts = counts or Counts()
+        self.counts = Counts()
         self._wave_seconds = Lately()
         self._times = LinearFit()  # seconds of a wave over its tokens
         self._chunks = Chunks()

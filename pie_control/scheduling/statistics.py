@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -42,9 +43,11 @@ class SchedulerStatistics:
 
 
 class Counts:
-    """Running counts."""
+    """Running counts. `on_sent` hear of each wave, `on_answered` of the seconds that the worker took for it."""
 
     def __init__(self) -> None:
+        self.on_sent: list[Callable[[Wave], None]] = []
+        self.on_answered: list[Callable[[float], None]] = []
         self.waves = 0
         self.input_tokens = 0
         self.seconds = 0.0
@@ -58,10 +61,14 @@ class Counts:
             self.batches[name] += 1
             self.commands[name] += batch.count
             self.input_tokens += batch.tokens
+        for hear in self.on_sent:
+            hear(wave)
 
     def answered(self, seconds: float) -> None:
         """The worker took this long for a wave."""
         self.seconds += seconds
+        for hear in self.on_answered:
+            hear(seconds)
 
     def fields(self) -> dict[str, Any]:
         """Those of `SchedulerStatistics`."""
