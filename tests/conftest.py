@@ -135,11 +135,10 @@ def started_as_usual(fork_servers: ForkServers | None) -> Iterator[None]:
 
 @pytest.fixture(scope="session")
 def kernel_cache(pytestconfig: pytest.Config) -> Path:
-    """A cache folder with the kernels compiled, where they can be, for each of `ISAS`."""
+    """A cache folder with the kernels compiled, where they can be; those of other instruction sets come when used."""
     folder = cache_folder(pytestconfig)
     with contextlib.suppress(KernelsUnavailable):
-        for isa in ISAS:
-            build(folder, max_isa=isa)
+        build(folder)
     return folder
 
 

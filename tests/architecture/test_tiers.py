@@ -6,12 +6,24 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from hypothesis import given, settings
 from hypothesis.strategies import integers
 
-from tests.helpers.tiers import FEW, MORE, corpus, heavy_uses, names_of_tests, pairs, runs_a_benchmark, set_examples
+from tests.helpers.tiers import (
+    FEW,
+    MORE,
+    corpus,
+    heavy_uses,
+    is_in,
+    mark,
+    names_of_tests,
+    pairs,
+    runs_a_benchmark,
+    set_examples,
+)
 from tests.helpers.tree import ROOT
 
 TESTS = ROOT / "tests"
@@ -151,6 +163,13 @@ def test_what_tests_use_is_found(file: str, test: str | None, uses: str) -> None
     for name in [test] if test else names_of_tests(path):
         found = heavy_uses(path, name)
         assert any(one.startswith(uses) for one in found) if uses else not found, (name, found)
+
+
+def test_kernels_that_tiles_stand_for_are_for_make_test_all(request: pytest.FixtureRequest) -> None:
+    item = request.node
+    item.callspec = SimpleNamespace(params={"library": "avx512"})
+    mark([item])
+    assert not is_in("test", item)
 
 
 def test_benchmarks_that_run_are_found() -> None:

@@ -7,7 +7,7 @@ import pytest
 from pie_inference.cpu_kernels import build
 from pie_inference.errors import KernelsUnavailable
 
-ISAS = ("auto", "avx512", "avx2") if build.has_tiles() else ("auto", "avx2")
+ISAS = ("auto", "avx2", "avx512") if build.has_tiles() else ("auto", "avx2")
 """The values of `WorkerOptions.max_isa` that give different kernels."""
 
 

@@ -283,9 +283,12 @@ def _defined_as(item: pytest.Function) -> str:
 
 
 def mark(items: Iterable[pytest.Item]) -> None:
-    """Marks as `whole` what runs a benchmark, but the first of each file: `make test` has no time for them."""
+    """Marks as `whole` what runs a benchmark, but the first of each file, and what runs kernels for AVX-512 where there
+    are tiles, which compile for 25 s: `make test` has no time for them."""
     have_run: set[Path] = set()
     for item in items:
+        if hasattr(item, "callspec") and "avx512" in map(item.callspec.params.get, ("library", "make_backend", "isa")):
+            item.add_marker(WHOLE)
         if item.path.parent != BENCHMARK_RUN[0].parent or not isinstance(item, pytest.Function):
             continue
         if runs_a_benchmark(item.path, _defined_as(item)):

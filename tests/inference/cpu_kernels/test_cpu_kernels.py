@@ -182,12 +182,13 @@ def test_own_kernels_are_insisted_on(tmp_path: Path, kernel_cache: Path, monkeyp
 
 
 @needs_kernels
-def test_one_isa_may_stand_for_another(kernel_cache: Path) -> None:
-    names = {isa: library.isa for isa in ISAS if (library := find_library("auto", kernel_cache, CPU, isa))}
-    assert set(names) == set(ISAS)
+@pytest.mark.parametrize("isa", ISAS[1:])
+def test_one_isa_may_stand_for_another(isa: str, kernel_cache: Path) -> None:
+    library = find_library("auto", kernel_cache, CPU, isa)
+    assert library is not None
+    assert "tiles" not in library.isa
     if platform.machine() == "x86_64":
-        assert names["avx2"] == "AVX2"
-    assert "tiles" not in names.get("avx512", "")
+        assert (isa == "avx2") == (library.isa == "AVX2")
 
 
 @pytest.mark.skipif(shutil.which(ARM_COMPILER) is None, reason=f"{ARM_COMPILER} is not installed")
