@@ -1,3 +1,5 @@
+import sys
+
 from inferlet_sdk import Context, IgnoreStopTokens, inferlet
 
 STEP = 128
@@ -16,6 +18,8 @@ async def main(args, window: int = 64, tokens: int = 200, text: list[int] | None
             most = max(most, len(ctx.pages))
         return {"logprobs": told, "pages": most}
 
+    if tokens > ctx.model.max_context and not ctx.model.moves_tokens:
+        sys.exit(f"tokens: {args.model} cannot move tokens, so give {ctx.model.max_context} at most")
     ctx.fill_chat("user", "Tell me a story.")
     while len(ctx) < tokens:
         await ctx.generate_until(IgnoreStopTokens(), 16)
