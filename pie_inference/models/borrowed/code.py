@@ -112,6 +112,9 @@ def read(raw: Mapping[str, Any], architecture: str) -> Any:
     values = {key: value for key, value in raw.items() if key not in NOT_OF_MODEL}
     try:
         config = CONFIG_MAPPING[named].from_dict(_with_floats(values))
+        if _is_flat(values, config):
+            text_values = {key: value for key, value in values.items() if key not in ("model_type", "vision_config")}
+            config = CONFIG_MAPPING[named].from_dict(_with_floats({**values, "text_config": text_values}))
         text = text_of(config)
     except RecursionError:
         raise CheckpointError("config.json: its objects are nested too deeply") from None
@@ -128,6 +131,15 @@ def read(raw: Mapping[str, Any], architecture: str) -> Any:
     if config.model_type not in (MODEL_FOR_CAUSAL_LM_MAPPING_NAMES if config is text else SEEING):
         raise CheckpointError(f"config.json: model_type {config.model_type!r} is no causal model")
     return config
+
+
+def _is_flat(values: Mapping[str, Any], config: Any) -> bool:
+    """Whether those of the text model are in config.json itself, as older versions of transformers wrote them, where
+    the type does not look for them (GLM-4.1V)."""
+    if "text_config" in values or "text_config" not in config.sub_configs:
+        return False
+    keys = ("hidden_size", "num_hidden_layers", "vocab_size", "max_position_embeddings")
+    return any(values[key] != getattr(config.text_config, key, None) for key in keys if key in values)
 
 
 def _letters(name: str) -> str:

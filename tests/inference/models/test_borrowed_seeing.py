@@ -142,3 +142,20 @@ def test_the_text_model_of_a_model_that_sees(old_names: bool, tmp_path: Path) ->
     oracle, tokens = Oracle(tmp_path, reference), random_tokens(50)
     [result] = oracle.driver().logprobs(Extend(Keys(), tokens), vocab_size=VOCAB)
     assert_close(result, oracle.expected(tokens))
+
+
+def test_values_of_the_text_model_may_be_in_the_outer_config(tmp_path: Path) -> None:
+    """As in checkpoints of GLM-4.1V of older versions, which transformers reads as one of its default shape."""
+    import transformers
+
+    text = {**TURNED, "rope_parameters": {**TURNED["rope_parameters"], "partial_rotary_factor": 0.5}}
+    text["rope_parameters"]["mrope_section"] = [1, 1, 2]
+    torch.manual_seed(0)
+    config = transformers.Glm4vConfig(text_config=text, vision_config={**BLOCKS, "intermediate_size": 64})
+    reference: Any = transformers.Glm4vForConditionalGeneration(config)
+    reference.save_pretrained(tmp_path)
+    write_tokenizer(tmp_path, VOCAB)
+    nested = json.loads((tmp_path / "config.json").read_text())
+    inner = nested.pop("text_config")
+    (tmp_path / "config.json").write_text(json.dumps({**inner, **nested}))
+    assert_equal(Oracle(tmp_path, reference))
