@@ -16,7 +16,9 @@ from tests.helpers.states import StateOracle
 from tests.helpers.tiers import WHOLE
 
 
-@pytest.mark.parametrize("kind", ["deepseek_v3", "flint", "bailing_hybrid", pytest.param("muse_spark", marks=WHOLE)])
+@pytest.mark.parametrize(
+    "kind", ["deepseek_v3", "flint", *(pytest.param(kind, marks=WHOLE) for kind in ("bailing_hybrid", "muse_spark"))]
+)
 def test_what_transformers_keeps_in_float32_stays_so(kind: str, tmp_path: Path) -> None:
     model = save_small(kind, tmp_path)
     reference = type(model).from_pretrained(tmp_path, dtype=torch.bfloat16)
