@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks.gpu import gpu_check
+from benchmarks.gpu.checking import serving
 from benchmarks.gpu.checking.results import Errors, Found, append, read
 
 from .running import run
@@ -25,6 +26,7 @@ def run_here(path: str, plan: gpu_check.Plan, folder: Path, seconds: float) -> l
 
 
 def test_it_runs_on_a_cpu(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(serving, "TOKENS", 4)
     in_process = gpu_check.run_in_process
     monkeypatch.setattr(
         gpu_check,
