@@ -24,6 +24,11 @@ UNKNOWN_HOME = (
     "by whole paths (--cache-dir, --state)"
 )
 
+OURS = ("pie_", "inferlet_sdk")
+MISSING = (
+    "this command needs the package {}, which is not installed here: a client alone needs few, a server all that the "
+    "wheel names (docs/install.md)"
+)
 
 EPILOG = """exit codes: 0 success, 1 the inferlet failed, 2 wrong use or no server, 130 interrupted
 
@@ -117,6 +122,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except BrokenPipeError:
         _drop_output()
         return BROKEN_PIPE
+    except ModuleNotFoundError as error:
+        if error.name is None or error.name.startswith(OURS):
+            raise
+        return _complain(MISSING.format(error.name), MISUSED)
     except OSError as error:  # a full disk, for example
         _drop_output()
         return _complain(f"the system refuses this: {error}", MISUSED)

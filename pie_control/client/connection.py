@@ -121,6 +121,11 @@ class ServerSession:
             raise ServerUnavailable(
                 f"{server} takes connections, but does not answer within {timeout:g} s: it may be starting; try again"
             ) from None
+        except ssl.SSLCertVerificationError as error:
+            raise ServerUnavailable(
+                f"the certificate of {server} is not trusted here ({error.verify_message}): name the file of the "
+                "authority that signed it in SSL_CERT_FILE"
+            ) from None
         except (OSError, InvalidHandshake, InvalidURI, ValueError) as error:
             raise ServerUnavailable(
                 f"no Pie server answers at {server} ({error}): start one with `pie serve`"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import importlib
 import io
 import logging
 import os
@@ -243,6 +244,18 @@ def test_a_folder_that_was_removed_is_told(tmp_path: Path) -> None:
     code, said = pie("mkdir gone; cd gone; rmdir ../gone; $PIE list", tmp_path)
     assert code == 2
     assert said.startswith("pie: the folder that you are in was removed")
+
+
+def test_a_package_that_is_not_installed_is_told(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    module = "numpy.of_a_server"
+    monkeypatch.setattr("pie_control.cli.main.parse", lambda _: importlib.import_module(module))
+    assert main(["serve"]) == 2
+    assert f"needs the package {module}, which is not installed here" in capsys.readouterr().err
+    module = "pie_control.gone"
+    with pytest.raises(ModuleNotFoundError):  # a defect, whose place matters
+        main(["serve"])
 
 
 def test_an_unknown_home_folder_is_told(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:

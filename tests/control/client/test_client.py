@@ -46,15 +46,36 @@ def test_launch_streams_messages_and_gives_the_result() -> None:
     serve_async(test)
 
 
-def test_requests_trust_the_authorities_that_the_user_names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture
+def certificate(tmp_path: Path) -> tuple[Path, Path]:
+    """A key, and a certificate that it signed itself."""
     key, cert = tmp_path / "key.pem", tmp_path / "cert.pem"
     made = "req -x509 -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -days 2 -subj /CN=our-authority"
     subprocess.run(["openssl", *made.split(), "-keyout", key, "-out", cert], check=True, capture_output=True)
-    monkeypatch.setenv("SSL_CERT_FILE", str(cert))
+    return key, cert
+
+
+def test_requests_trust_the_authorities_that_the_user_names(
+    certificate: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SSL_CERT_FILE", str(certificate[1]))
     trusted = certificates("https://pie.example.com")
     assert isinstance(trusted, ssl.SSLContext)
     assert "our-authority" in str(trusted.get_ca_certs())
     assert certificates("http://127.0.0.1:8011") is False
+
+
+def test_a_certificate_that_is_not_trusted_is_told(certificate: tuple[Path, Path]) -> None:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(certificate[1], certificate[0])
+
+    async def test() -> None:
+        async with await asyncio.start_server(lambda *_: None, "127.0.0.1", 0, ssl=context) as server:
+            port = server.sockets[0].getsockname()[1]
+            with pytest.raises(ServerUnavailable, match=r"certificate of .* is not trusted here \(.*SSL_CERT_FILE"):
+                await Client(f"https://127.0.0.1:{port}").connect()
+
+    asyncio.run(asyncio.wait_for(test(), HANG_SECONDS))
 
 
 def test_a_client_connects_again_once_its_server_is_back() -> None:
