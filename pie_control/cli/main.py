@@ -36,10 +36,10 @@ EPILOG = """exit codes: 0 success, 1 the inferlet failed, 2 wrong use or no serv
 
 
 class _Version(argparse.Action):
-    """Looks the version up only where it is asked for: that imports much."""
+    """Looks the version up only where it is asked for."""
 
     def __call__(self, parser: argparse.ArgumentParser, *_: object) -> None:
-        from pie_control.http_server.app import package_version
+        from pie_control.release import package_version
 
         write_line(f"pie {package_version()}")
         parser.exit()

@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import time
 from collections.abc import Mapping
-from importlib.metadata import PackageNotFoundError, version
 
 from fastapi import Depends, FastAPI, WebSocket
 from fastapi.security import HTTPBearer
@@ -15,6 +14,7 @@ from pie_control.gateway.gateway import Gateway
 from pie_control.gateway.line import LineLimits, WaitingLine
 from pie_control.gateway.programs import RoutePrograms
 from pie_control.gateway.waiting.memory import MemoryLook
+from pie_control.release import package_version
 from pie_control.server_api import ServerApi
 
 from .attachments import Attachments
@@ -48,14 +48,6 @@ connection for many inferlets is the WebSocket `/v1/session`; `docs/http-api.md`
 
 TOKEN = Depends(HTTPBearer(auto_error=False, description="The token of a tenant."))
 """Makes `/docs` ask for a token, where the server does; the guard is what checks it."""
-
-
-def package_version() -> str:
-    """Version of the installed package."""
-    try:
-        return version("pie-serving")
-    except PackageNotFoundError:  # run from a checkout that is not installed
-        return "0"
 
 
 def create_app(api: ServerApi, config: ServerConfig, callers: Callers, programs: Mapping[str, bytes]) -> FastAPI:
