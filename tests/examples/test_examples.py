@@ -142,7 +142,7 @@ WRONG: Sequence[tuple[str, Mapping[str, object], str]] = [
     ("heavy_hitters", {"budget": 10}, "give a prompt, and a budget of which `recent` is all or a part"),
     ("hierarchical_attention", {"sections": []}, "give a section or more, each a text and its summary"),
     ("hierarchical_attention", {"sections": [["a", "b " * 4000]]}, "its summary, 2048 tokens at most"),
-    ("jacobi", {"max_tokens": -1}, "give a max_tokens and a length of 0 or more"),
+    ("jacobi", {"max_tokens": -1}, "give a prompt, and a max_tokens and a length of 0 or more"),
     ("latent_thoughts", {"max_tokens": -100}, "give thoughts and max_tokens of 0 or more"),
     ("mcts", {"numbers": "a"}, "numbers: give two or more, such as 4,7,8,8, not 'a'"),
     ("mcts", {"numbers": "1" * 5000}, "give numbers in 100 characters at most, and rounds and tries of 1 or more"),

@@ -78,7 +78,7 @@ def _words(text: str) -> list[str]:
 SERVED = _words("""
     afmoe apertus arcee aria_text axk1 bailing_hybrid bamba beam bert bert-generation biogpt bitnet
     camembert codegen cohere cohere2 cohere2_moe cohere_compass_text ctrl cwm data2vec-text
-    deepseek_v2 deepseek_v3 dots1 ernie ernie4_5 ernie4_5_moe exaone4 exaone_moe falcon_h1
+    deepseek_v2 deepseek_v3 diffllama dots1 ernie ernie4_5 ernie4_5_moe exaone4 exaone_moe falcon_h1
     falcon_mamba flex_olmo flint fuyu gemma gemma2 gemma3 gemma3_text gemma3n gemma3n_text gemma4
     gemma4_text gemma4_unified gemma4_unified_text glm glm4 glm4_moe glm4_moe_lite got_ocr2 gpt-sw3
     gpt2 gpt_bigcode gpt_neo gpt_neox gpt_neox_japanese gpt_oss gptj granite granite_swa granitemoe
@@ -143,7 +143,7 @@ REFUSED: Mapping[str, list[str]] = {
         big_bird bloom falcon git megatron-bert openai-gpt rembert roformer rwkv trocr xglm
     """),
     "over pages its logits differ": _words("""
-        diffllama doge recurrent_gemma
+        doge recurrent_gemma
     """),
     "a forward fails": _words("""
         axk2 cpmant deepseek_v32 deepseek_v4 dots3_note dots3_note_text glm_moe_dsa hy_v4 jetmoe longcat_flash
