@@ -259,11 +259,12 @@ def _attend_alone(module: Any, query: Tensor, key: Tensor, value: Tensor, mask: 
 
 
 def make(config: Any, dtype: torch.dtype, device: str, attention: str = NAME) -> Any:
-    """A model with the weights of nobody; on the device `meta` it takes no memory. Of a model of more than text, it is
-    the part that makes text. Raises CheckpointError."""
+    """A model with the weights of nobody, the same each time; on the device `meta` it takes no memory. Of a model of
+    more than text, it is the part that makes text. Raises CheckpointError."""
     kind, sees = class_of(config), bool(config.sub_configs)
     try:
-        with torch.device("meta" if sees else device), warnings.catch_warnings():
+        with torch.random.fork_rng(devices=[]), torch.device("meta" if sees else device), warnings.catch_warnings():
+            torch.default_generator.manual_seed(0)
             warnings.simplefilter("ignore")
             model = _modules(kind, config, dtype, attention).eval()
         return with_numbers(text_part(model), device) if sees else model

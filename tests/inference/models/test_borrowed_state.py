@@ -20,6 +20,7 @@ from pie_inference.protocol import (
 )
 from testing.worker_batches import Extend, Keys
 from tests.helpers.adapters import PREFIX, make_adapter
+from tests.helpers.borrowed import save_small
 from tests.helpers.families import save_reference
 from tests.helpers.oracle import (
     VOCAB,
@@ -154,3 +155,9 @@ def test_pools_are_sized_by_the_state(tmp_path: Path) -> None:
 def _model(folder: Path, name: str, **options: Any) -> StateOracle:
     architecture, config = MODELS[name]
     return StateOracle(folder, save_reference(folder, architecture, **config), **options)
+
+
+def test_what_a_proof_runs_is_the_same_each_time(tmp_path: Path) -> None:
+    """Or a proof, whose bound is narrow, could fail today and not tomorrow."""
+    first, second = (save_small("mamba2", tmp_path) for _ in range(2))
+    assert all(map(torch.equal, first.parameters(), second.parameters()))
