@@ -1,4 +1,4 @@
-"""Which Pie this is."""
+"""The release of Pie that runs."""
 
 from __future__ import annotations
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Protocol
 
 CODE_SUFFIX = ".code"
-"""Of the sealed files of what guests have made of Python programs."""
+"""Sealed files of what guests have made of Python programs end so."""
 SourceText = tuple[str, str, str]
 """Name, text and code of a Python program, for `guest-source.source`: what the guest has made of the text is its
 code, and then there is no text."""
