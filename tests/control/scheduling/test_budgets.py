@@ -111,6 +111,26 @@ def test_tokens_of_decode_runs_count_and_those_of_ended_runs_do_not() -> None:
     assert (usage.prompt_tokens, usage.generated_tokens) == (3, 3)
 
 
+def test_what_ended_runs_give_back_lets_others_go_on_though_nothing_else_happens() -> None:
+    world = World()
+    world.gated = False
+    world.meters.use({DEFAULT_STANDING.tenant.name: Budget(tokens_per_minute=270)})
+    for _ in range(4):
+        begin(world, 14, stop=expected(5)[-1])
+    goes_on = begin(world, 14)
+    turn = world.turn()
+    while goes_on.answers == {}:
+        if world.sent:
+            world.now += 0.001
+            turn = world.answer()
+            if world.scheduler.waits_for(0):
+                turn = world.turn()
+        else:
+            assert turn.deadline is not None, "nobody will ever go"
+            world.now = turn.deadline
+            turn = world.turn(quiet=False)
+
+
 def test_a_day_that_is_spent_ends_what_runs() -> None:
     arena = Arena()
     arena.meters.use({"flood": Budget(tokens_per_day=100)})
