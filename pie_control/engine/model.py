@@ -123,7 +123,7 @@ class Model:
         """`wanted`: the export that the inferlet asks for first, if it does."""
         opened, *others = events
         candidates = [replica for replica in self.replicas if replica.life.can_serve]
-        loads = [replica.load(opened.standing.tenant, wanted) for replica in candidates]
+        loads = [replica.load(opened.standing, wanted) for replica in candidates]
         chosen = place(loads, is_copy=wanted is not None and wanted.text is not None)
         if chosen is None:
             self._refuse(opened.owner)

@@ -25,7 +25,7 @@ from ..scheduling import (
     Turn,
     WorkerLost,
 )
-from ..tenants.tenant import Tenant
+from ..tenants.tenant import Standing
 from .life import PATIENCE_SECONDS, Life
 from .placement import Load
 from .restarts import LONGEST_PAUSE_SECONDS
@@ -105,11 +105,11 @@ class Replica:
 
     # ---- inferlets ----
 
-    def load(self, tenant: Tenant | None = None, wanted: Fetch | None = None) -> Load:
-        """What placement looks at, for an inferlet of a tenant that wants an export first."""
+    def load(self, standing: Standing | None = None, wanted: Fetch | None = None) -> Load:
+        """What placement looks at, for an inferlet that wants an export first."""
         if not self.life.serves:
             return Load(False, len(self._owners), 0)
-        kept = 0 if tenant is None or wanted is None else self._scheduler.kept_pages(tenant, wanted)
+        kept = 0 if standing is None or wanted is None else self._scheduler.kept_pages(standing, wanted)
         return Load(True, len(self._owners), self._scheduler.memory.free_pages, kept)
 
     def has_spare_pages(self, share: float) -> bool:

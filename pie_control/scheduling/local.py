@@ -46,7 +46,7 @@ class LocalCommands:
     def announce(self, account: Account, command: Command) -> None:
         """A command has arrived: if it is an export, imports wait for it from now on."""
         if type(command) is Offer and command.future is not None:
-            told = account.standing.tenant, command.name, command.owner, command.future, command.adapters
+            told = account.standing, command.name, command.owner, command.future, command.adapters
             export = Export(*told) if (text := command.text) is None else Export.of_beginning(*told, text)
             self._announced.setdefault(command.owner, {})[command.future] = export
             self._memory.exports.announce(export)
@@ -76,9 +76,10 @@ class LocalCommands:
                 return
             case Fetch():
                 export = exports.find(tenant, command.name)
-                if export is not None:
+                stands = export is not None and exports.stands(export)
+                if export is not None and (stands or not export.keeps_waiting(account.standing.service_class)):
                     self._wait(export, command)
-                    if exports.stands(export):
+                    if stands:
                         self._serve(export)
                     return
                 answer = missing(command.name)
@@ -94,7 +95,7 @@ class LocalCommands:
     def _fetch_beginning(self, account: Account, command: Fetch, text: TextKeys) -> None:
         """Answers with what stands of a text, as soon as nothing more of it is coming."""
         assert command.future is not None
-        found = self._memory.exports.beginning(account.standing.tenant, text)
+        found = self._memory.exports.beginning(account.standing, text)
         if found.coming is not None:
             self._wait(found.coming, command)
             return

@@ -29,7 +29,7 @@ from pie_control.resources.contention import Action, ContentionPolicy, End, Firs
 from pie_control.resources.holdings import Forgotten
 from pie_control.resources.memory import Memory
 from pie_control.tenants.meters import Meters
-from pie_control.tenants.tenant import Tenant
+from pie_control.tenants.tenant import Standing
 from pie_inference.protocol import DropAdapter, ModelDescription, RunWave, WaveDone
 
 from .account import Account, CommandQueue
@@ -376,9 +376,9 @@ class Scheduler:
         """Whether an inferlet of a host was told something, and has issued nothing since: its `HostQuiet` counts."""
         return self._guests.has_hands(host)
 
-    def kept_pages(self, tenant: Tenant, wanted: Fetch) -> int:
-        """How many pages of a text a tenant can import, now or soon; of what has a name 1 or 0."""
-        return self._memory.exports.soon(tenant, wanted.name, wanted.text)
+    def kept_pages(self, standing: Standing, wanted: Fetch) -> int:
+        """How many pages of a text can be imported, now or soon; of what has a name 1 or 0."""
+        return self._memory.exports.soon(standing, wanted.name, wanted.text)
 
     def statistics(self, now: float | None = None) -> SchedulerStatistics:
         """`now`: seconds of the clock of turns; None: as of the last one."""

@@ -9,7 +9,7 @@ from pie_control.errors import InvalidArgument
 from pie_control.resources.address_space import AddressSpace
 from pie_control.resources.exports.text_keys import TextKeys
 from pie_control.resources.memory import Memory
-from pie_control.tenants.tenant import Tenant
+from pie_control.tenants.tenant import Standing, Tenant
 from pie_inference.protocol import ModelDescription
 
 from ..kind import Call, Question
@@ -35,7 +35,7 @@ class PinCommand(Question, frozen=True):
     def answer(self, memory: Memory, tenant: Tenant, now: float) -> Pinned:
         exports, until = memory.exports, now + self.seconds
         if self.beginning is not None:
-            found = list(exports.beginning(tenant, self.beginning).exports)
+            found = list(exports.beginning(Standing(tenant), self.beginning).exports)
             known = exports.known(tenant, self.beginning.pages)
             pages = exports.pages_in(tenant, self.beginning.pages, exports.pin(tenant, found, until, now))
         else:

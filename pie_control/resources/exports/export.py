@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pie_control.ids import Owner
-from pie_control.tenants.tenant import Tenant
+from pie_control.tenants.tenant import ServiceClass, Standing, Tenant
 
 from ..holdings import Block
 from ..tables.slots import is_token
@@ -28,7 +28,7 @@ Name = tuple[str, str | bytes]
 class Export:
     """Pages with a name, or keys. `positions`: what address spaces know of each slot (tables/slots.py)."""
 
-    tenant: Tenant
+    standing: Standing  # of who made it
     name: str
     owner: Owner  # who made it
     future: int  # of its command
@@ -48,10 +48,19 @@ class Export:
 
     @classmethod
     def of_beginning(
-        cls, tenant: Tenant, name: str, owner: Owner, future: int, adapters: Sequence[int], text: TextKeys
+        cls, standing: Standing, name: str, owner: Owner, future: int, adapters: Sequence[int], text: TextKeys
     ) -> Export:
         """One of the beginning of a text."""
-        return cls(tenant, name, owner, future, adapters, keys=text.all_pages(), open_page=text.open_end())
+        return cls(standing, name, owner, future, adapters, keys=text.all_pages(), open_page=text.open_end())
+
+    @property
+    def tenant(self) -> Tenant:
+        return self.standing.tenant
+
+    def keeps_waiting(self, other: ServiceClass) -> bool:
+        """Whether who works in this class would wait for a lower one, which may get nothing of many waves, or need
+        memory that the other one holds."""
+        return self.standing.service_class > other
 
     @property
     def is_beginning(self) -> bool:

@@ -11,6 +11,8 @@ what is coming if that is at most WORTH times what it wants of it: otherwise it 
 wait for who waits for a budget. Pages whose keys stand already are left out of a later export, so exports of beginnings
 are the edges of a radix tree.
 
+Nobody waits for what one of a lower class has announced, by name or as a beginning: until it stands, it is not there.
+
 At a model that keeps a state of each text, the state at the end of what has a name is exported, too, and of a beginning
 those at its end and at the ends of its pages. Who asks for a beginning gets it up to the last place with a state, which
 may be within a page (text_keys.py): nothing could go on from behind it.
@@ -27,7 +29,7 @@ from collections.abc import Collection, Iterator, Sequence
 from itertools import takewhile
 
 from pie_control.errors import QuotaExceeded
-from pie_control.tenants.tenant import Tenant
+from pie_control.tenants.tenant import Standing, Tenant
 
 from ..holdings import Block
 from ..kinds import PAGES, Resource
@@ -66,11 +68,18 @@ class Exports:
 
     def announce(self, export: Export) -> None:
         for name in export.names:
-            other = self._coming.get(name) if export.is_beginning else None
-            if other is None or len(other.keys) > WORTH * len(export.keys):  # else the first one is there soonest
+            other = self._coming.get(name)
+            if other is None or self._goes_before(export, other):
                 self._coming[name] = export
         if export.adapters:
             self._reject_outdated(export)
+
+    def _goes_before(self, export: Export, other: Export) -> bool:
+        """Whether others wait for this one, which is announced behind the other one."""
+        classes = export.standing.service_class, other.standing.service_class
+        if classes[0] != classes[1]:
+            return classes[0] < classes[1]
+        return not export.is_beginning or len(other.keys) > WORTH * len(export.keys)  # else the first is there soonest
 
     def hold(self, export: Export, block: Block, places: Sequence[int] = ()) -> None:
         """The export has its turn; its states hang on the pages at these places. Raises QuotaExceeded: it is larger
@@ -182,14 +191,15 @@ class Exports:
     def stands(self, export: Export) -> bool:
         return export in self._standing
 
-    def beginning(self, tenant: Tenant, text: TextKeys) -> Beginning:
+    def beginning(self, standing: Standing, text: TextKeys) -> Beginning:
         """What stands of a text, up to where it can go on."""
+        tenant = standing.tenant
         pages, exports, coming = list[int](), dict[Export, None](), None
         end, states = 0, list[int]()
         for key in text.pages:
             known = self._places.get((tenant.name, key))
             if known is None:
-                coming = self._worth_waiting(tenant, text.pages[len(pages) :])
+                coming = self._worth_waiting(standing, text.pages[len(pages) :])
                 break
             export, place = known
             pages.append(export.pages[place])
@@ -206,10 +216,10 @@ class Exports:
                 return Beginning(block, place * text.page_size + length, exports, coming)
         return Beginning(Block(pages[:end], states), end * text.page_size, exports, coming)
 
-    def _worth_waiting(self, tenant: Tenant, wanted: Sequence[bytes]) -> Export | None:
+    def _worth_waiting(self, standing: Standing, wanted: Sequence[bytes]) -> Export | None:
         """The export that is coming with the first of these pages, if it has enough of them."""
-        export = self._coming.get((tenant.name, wanted[0]))
-        if export is None:
+        export = self._coming.get((standing.tenant.name, wanted[0]))
+        if export is None or export.keeps_waiting(standing.service_class):
             return None
         coming = set(export.keys[export.keys.index(wanted[0]) :])
         return export if len(coming) <= WORTH * len(coming.intersection(wanted)) else None
@@ -219,13 +229,14 @@ class Exports:
         found = ((tenant.name, name) in self._places or (tenant.name, name) in self._coming for name in names)
         return sum(takewhile(bool, found))
 
-    def soon(self, tenant: Tenant, name: str, text: TextKeys | None) -> int:
+    def soon(self, standing: Standing, name: str, text: TextKeys | None) -> int:
         """How many first pages of a text stand, or are coming and worth waiting for; of what has a name 1 or 0."""
+        tenant = standing.tenant
         if text is None:
             return self.known(tenant, [name])
-        standing = sum(takewhile(bool, ((tenant.name, key) in self._places for key in text.pages)))
-        wanted = text.pages[standing:]
-        return self.known(tenant, text.pages) if wanted and self._worth_waiting(tenant, wanted) else standing
+        there = sum(takewhile(bool, ((tenant.name, key) in self._places for key in text.pages)))
+        wanted = text.pages[there:]
+        return self.known(tenant, text.pages) if wanted and self._worth_waiting(standing, wanted) else there
 
     def pages_in(self, tenant: Tenant, keys: Sequence[bytes], exports: Collection[Export]) -> int:
         """How many first pages of a text these exports have."""

@@ -11,14 +11,14 @@ from pie_control.resources.exports.exports import SHED_OF_ALL, Exports
 from pie_control.resources.holdings import Block
 from pie_control.resources.kinds import PAGES
 from pie_control.resources.pool import Pool
-from pie_control.tenants.tenant import Tenant
+from pie_control.tenants.tenant import Standing, Tenant
 
 TENANT = Tenant("a")
 
 
 def standing(pool: Pool, exports: Exports, number: int) -> list[int]:
     """Makes an export of one page; the pages of those that made room for it."""
-    export = Export(TENANT, f"{number}", 0, number)
+    export = Export(Standing(TENANT), f"{number}", 0, number)
     pages = pool.take(1)
     exports.announce(export)
     exports.hold(export, Block(pages))

@@ -86,7 +86,7 @@ def test_pages_that_only_exports_hold_are_spare() -> None:
     assert memory.has_spare_pages(0.25)
     assert bind(memory, one, 4)
     assert not memory.has_spare_pages(0.25)
-    export = Export(Tenant("a"), "beginning", 1, 1)
+    export = Export(Standing(Tenant("a")), "beginning", 1, 1)
     memory.exports.announce(export)
     memory.exports.hold(export, Block(one.pages.physical[:4]))
     assert not memory.has_spare_pages(0.25)

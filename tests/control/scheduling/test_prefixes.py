@@ -12,13 +12,14 @@ import pytest
 
 from pie_control.calls.exports.sharing import Fetch, fetched, keys_of
 from pie_control.calls.values import Import
+from pie_control.errors import NotFound
 from pie_control.resources.exports.export import Export
 from pie_control.resources.exports.exports import Exports
 from pie_control.resources.holdings import Block
 from pie_control.resources.kinds import PAGES
 from pie_control.resources.pool import Pool
 from pie_control.tenants.budgets import Budget
-from pie_control.tenants.tenant import DEFAULT_TENANT, Standing, Tenant
+from pie_control.tenants.tenant import DEFAULT_STANDING, ServiceClass, Standing, Tenant
 from pie_inference.protocol import DropAdapter, Failure, Forward
 from tests.control.scheduling.test_exports import fill, next_token, tenant, used
 from tests.helpers.scheduling import Inferlet, World, by_kind
@@ -169,12 +170,12 @@ def test_random_offers_give_the_pages_of_the_text_and_lose_none(seed: int) -> No
     for step in range(400):
         text = tuple(random.randint(1, 2) for _ in range(SIZE * random.randint(1, 6)))
         owner, asked = random.choice(tenants), keys_of(np.array(text, np.int32), SIZE, "")
-        there = exports.beginning(owner, asked)
+        there = exports.beginning(Standing(owner), asked)
         there_pages = there.block.pages
         assert [holds[page] for page in there_pages] == [text[: SIZE * (n + 1)] for n in range(len(there_pages))]
         match random.randrange(6):
             case 0 | 1 if pool.free >= 60:
-                export = Export(owner, "", 1, step, keys=asked.pages)
+                export = Export(Standing(owner), "", 1, step, keys=asked.pages)
                 exports.announce(export)
                 coming.append((export, text))
             case 2 | 3 if coming:
@@ -211,6 +212,32 @@ def begin_text(world: World, text: Sequence[int], pages: int) -> Inferlet:
     return inferlet
 
 
+@pytest.mark.parametrize("name", ["", "rules"])
+def test_nobody_waits_for_what_one_of_a_lower_class_has_announced(name: str) -> None:
+    """It may wait for memory that the other one holds."""
+    world, standing = World(num_pages=34), Standing(Tenant("t"))
+    one = world.open(16, 64, standing)
+    world.drain()
+    jobs = [world.open(4, 64, Standing(Tenant("t"), ServiceClass.BATCH)) for _ in range(2)]
+    for job in jobs:
+        fill(job, range(65, 81))
+    if name:
+        jobs[0].call("export_kvpage", 1, name, [jobs[0].pages, 4], "")
+    else:
+        offer(jobs[0], 4)
+    world.turn()
+    asked = [inferlet.call("import_kvpage", 1, name) if name else ask(inferlet) for inferlet in (one, jobs[1])]
+    world.finish()
+    if name:
+        assert isinstance(one.answers[asked[0]], NotFound)
+    else:
+        assert count(one, asked[0]) == 0
+    assert asked[1] not in jobs[1].answers, "batch jobs wait for each other"
+    world.close(one)
+    world.finish()
+    assert count(jobs[1], asked[1]) == 4
+
+
 def test_who_shares_little_of_a_long_text_does_not_wait_for_all_of_it() -> None:
     world = World(max_batch_tokens=16)
     begin_text(world, LONG, 15)
@@ -219,7 +246,7 @@ def test_who_shares_little_of_a_long_text_does_not_wait_for_all_of_it() -> None:
     futures = ask(short, (*LONG[:16], *[1] * 8)), ask(same, LONG), ask(half, (*LONG[:32], *[1] * 8))
     commands = [event for event in world.events if isinstance(event, Fetch)]
     world.turn()
-    kept = [world.scheduler.kept_pages(DEFAULT_TENANT, command) for command in commands]
+    kept = [world.scheduler.kept_pages(DEFAULT_STANDING, command) for command in commands]
     assert kept == [0, 15, 8], "who would not wait is placed elsewhere"
     assert count(short, futures[0]) == 0
     assert not same.answers
