@@ -62,6 +62,7 @@ class Command(Record, frozen=True, eq=False):
     lasts: ClassVar[bool] = False  # it is not done when it was dispatched: nobody knows how many waves it will take
     gives_token: ClassVar[bool] = False  # its future is a token that later commands may name
     is_answered: ClassVar[bool] = True  # the control layer answers it
+    searches: ClassVar[bool] = False  # it looks at many exports or pages: a turn has time for a few
     touches: ClassVar[Sequence[Resource]] = RESOURCES  # kinds of memory of which it may need some
 
     owner: Owner
@@ -146,6 +147,8 @@ class Barrier(Command, frozen=True):
 
 class Question(Command, frozen=True):
     """The control layer answers it when its turn comes, from what it has."""
+
+    searches = True
 
     def uses(self, resource: Resource, page_size: int) -> Sequence[Range]:
         return ()

@@ -5,7 +5,7 @@ what is in it, not what waits beside it:
 
 - *new*: its first command can go to the worker, since the last wave.
 - *in a line* of the tree of shares (fairness.py): the same, but not everything fitted into one wave.
-- *local*: its first command takes effect in the control layer, and has not been tried.
+- *local*: its first command takes effect in the control layer, and has not been tried, or waits for the next turn.
 - *starved*: its first command takes memory, or a slot for a tile of an image, and there is too little. Memory says
   when it is granted.
 - *held*: the same as in a line, but its tenant or key has spent its budget (held.py).
@@ -44,6 +44,11 @@ order: one goes within eight waves, and within seven more for each that goes bef
 nobody is far behind the clock (fairness.py)."""
 
 
+MOST_SEARCHES = 64
+"""Commands that look at many exports or pages, in one turn: the others have the next one, which comes at once. So
+nobody holds up all others by thousands of them."""
+
+
 class Backlog:
     """The only place that puts commands into queues and takes them out."""
 
@@ -63,6 +68,7 @@ class Backlog:
         self.since = 0.0  # when something began to wait, or the last wave was sent
         self.new: dict[CommandQueue, None] = {}
         self.local: dict[CommandQueue, None] = {}
+        self._searches = MOST_SEARCHES  # that are left in this turn
         self.starved: dict[tuple[Owner, int], CommandQueue] = {}  # by inferlet and sequence number of the command
         self.tenants: Tenants[CommandQueue] = Tenants(wave)
         self._unranked: dict[Account, None] = {}  # whose guests' priorities have to be looked at anew
@@ -71,12 +77,17 @@ class Backlog:
 
     def turn_begins(self, now: float) -> None:
         self.now = now
+        self._searches = MOST_SEARCHES
         if self.held:
             for queue in self.held.take(now):
                 if queue.run is not None:
                     self.runs.hold(queue.run.row, held=False)
                 else:
                     self.place(queue)
+
+    def next(self, now: float) -> float | None:
+        """When something goes on though nothing happens."""
+        return now if self.local else self.held.next(now)
 
     def fields(self, now: float) -> dict[str, Any]:
         """Those of `SchedulerStatistics`."""
@@ -260,6 +271,14 @@ class Backlog:
         local = list(self.local)
         self.local.clear()
         return local
+
+    def has_time(self, command: Command) -> bool:
+        """Whether this turn has time for a command that takes effect in the control layer."""
+        return not command.searches or self._searches > 0
+
+    def searched(self) -> None:
+        """A command has looked at much."""
+        self._searches -= 1
 
     def starve(self, queue: CommandQueue) -> None:
         """The first command of a queue, or its run, waits for memory."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -25,9 +25,20 @@ from pie_control.resources.tables.slots import EMPTY
 
 from .account import Account, CommandQueue
 from .answers import Wave
-from .backlog import Backlog
+from .backlog import MOST_SEARCHES, Backlog
 
 Answer = Callable[[Owner, int, Value | CallError], None]
+MOST_WAITS = 4
+"""Exports of beginnings that an import waits for, one after the other: each time all pages of its text are looked
+up."""
+
+
+class Waiting(NamedTuple):
+    """An import that waits for an export, the one of this number."""
+
+    export: Export
+    command: Fetch
+    number: int
 
 
 class LocalCommands:
@@ -40,7 +51,7 @@ class LocalCommands:
         self.takers: Mapping[type, Callable[[Any], None]] = {Adopt: self._adopt, Discard: self._discard}  # of notes
         self._announced: dict[Owner, dict[int, Export]] = {}  # by future: they wait for their turn
         self._held: deque[tuple[int, Export]] = deque()  # with the wave for whose answer they wait
-        self._waiting: dict[Owner, dict[int, tuple[Export, Fetch]]] = {}  # imports by future, and what they wait for
+        self._waiting: dict[Owner, dict[int, Waiting]] = {}  # imports by future
         self._now = 0.0  # of the last command or answer
 
     def announce(self, account: Account, command: Command) -> None:
@@ -92,15 +103,16 @@ class LocalCommands:
                 raise AssertionError(f"{type(command).__name__} is not answered here")
         self._answer(command.owner, command.future, answer)
 
-    def _fetch_beginning(self, account: Account, command: Fetch, text: TextKeys) -> None:
-        """Answers with what stands of a text, as soon as nothing more of it is coming."""
+    def _fetch_beginning(self, account: Account, command: Fetch, text: TextKeys, waits: int = 0) -> None:
+        """Answers with what stands of a text, as soon as nothing more of it is coming, or the import has waited as
+        often as it may. `waits`: how often it has."""
         assert command.future is not None
         found = self._memory.exports.beginning(account.standing, text)
-        if found.coming is not None:
-            self._wait(found.coming, command)
+        if found.coming is not None and waits < MOST_WAITS:
+            self._wait(found.coming, command, waits + 1)
             return
         for export in found.exports:
-            export.use(self._now)
+            self._memory.exports.use(export, self._now)
         if found.block.pages:
             self._memory.lend(account.holdings, command.future, found.block)
         positions = np.arange(len(found.block.pages) * self._memory.page_size, dtype=np.int32)
@@ -109,24 +121,24 @@ class LocalCommands:
         value = Import(positions, positions[:0], np.array(adapters, np.int32))
         self._answer(command.owner, command.future, value)
 
-    def _wait(self, export: Export, command: Fetch) -> None:
+    def _wait(self, export: Export, command: Fetch, number: int = 1) -> None:
         """An import waits until an export stands, or will not."""
         assert command.future is not None
         export.wait(command.owner, command.future)
-        self._waiting.setdefault(command.owner, {})[command.future] = export, command
+        self._waiting.setdefault(command.owner, {})[command.future] = Waiting(export, command, number)
 
-    def _take_waiting(self, export: Export) -> Iterator[tuple[Account, Fetch]]:
+    def _take_waiting(self, export: Export) -> Iterator[tuple[Account, Waiting]]:
         """The imports that wait for an export, which are answered now."""
         for owner, future in tuple(export.waiting):
             yield self._accounts[owner], self._wait_no_more(owner, future)
 
-    def _wait_no_more(self, owner: Owner, future: int) -> Fetch:
+    def _wait_no_more(self, owner: Owner, future: int) -> Waiting:
         own = self._waiting[owner]
-        export, command = own.pop(future)
-        export.wait_no_more(owner, future)
+        one = own.pop(future)
+        one.export.wait_no_more(owner, future)
         if not own:
             del self._waiting[owner]
-        return command
+        return one
 
     def _hold(self, account: Account, command: Offer, wave: int | None, now: float) -> None:
         assert command.future is not None
@@ -166,9 +178,9 @@ class LocalCommands:
             self._ask_again(export)
             return
         found = Import(export.positions, export.tokens, np.array(export.adapters, np.int32))
-        for account, command in self._take_waiting(export):
+        for account, (_, command, _) in self._take_waiting(export):
             assert command.future is not None
-            export.use(self._now)
+            self._memory.exports.use(export, self._now)
             self._memory.lend(account.holdings, command.future, export.block)
             self._answer(command.owner, command.future, found)
 
@@ -181,15 +193,15 @@ class LocalCommands:
         if export.is_beginning:
             self._ask_again(export)
             return
-        for _, command in self._take_waiting(export):
+        for _, (_, command, _) in self._take_waiting(export):
             assert command.future is not None
             self._answer(command.owner, command.future, missing(export.name))
 
     def _ask_again(self, export: Export) -> None:
         """A beginning stands, will not, or will take long: those who wait for it have what there is now."""
-        for account, command in self._take_waiting(export):
+        for account, (_, command, number) in self._take_waiting(export):
             assert command.text is not None
-            self._fetch_beginning(account, command, command.text)
+            self._fetch_beginning(account, command, command.text, number)
 
     def _adopt(self, note: Adopt) -> None:
         if account := self._accounts.get(note.owner):
@@ -218,10 +230,12 @@ class LocalCommands:
 
     def last_offers(self, account: Account, backlog: Backlog, waves: Sequence[Wave], now: float) -> None:
         """An inferlet ends: its exports that wait for nothing have their turn before. So nobody has to wait for them,
-        and they come though they were issued just now."""
+        and they come though they were issued just now; but not if they are thousands."""
         account.settle()
+        left = MOST_SEARCHES
         for queue in [one for one in account.queues.values() if one.run is None]:
-            while queue.goes_on_locally and type(command := queue.commands[0]) is Offer:
+            while left and queue.goes_on_locally and type(command := queue.commands[0]) is Offer:
+                left -= 1
                 self._memory.keep(account.holdings, command)
                 backlog.remove_local(queue)
                 self.reached(queue, command, waves, now)

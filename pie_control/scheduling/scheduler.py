@@ -131,10 +131,9 @@ class Scheduler:
 
     def _deadline(self) -> float | None:
         policy = self._policy.deadline(self._state()) if any(self._backlog.all_ready()) else None
-        if policy is not None and policy <= self._now:
-            policy = None  # it was asked
-        budgets = self._backlog.held.next(self._now) if self._backlog.held else None
-        return min((one for one in (policy, budgets) if one is not None), default=None)
+        asked = policy is not None and policy <= self._now
+        times = None if asked else policy, self._backlog.next(self._now)
+        return min((one for one in times if one is not None), default=None)
 
     # ---- what arrives ----
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import json
 from typing import NamedTuple
+
+import msgspec
 
 from pie_control.errors import InvalidArgument
 from pie_control.resources.address_space import AddressSpace
@@ -29,7 +30,7 @@ class ListCommand(Question, frozen=True):
     def answer(self, memory: Memory, tenant: Tenant, now: float) -> Listing:
         listed = memory.exports.listed(tenant, self.prefix, MOST_LISTED)
         about = [{"name": one.name, "pages": len(one.pages), "tokens": one.num_tokens} for one in listed]
-        return Listing(json.dumps(about))
+        return Listing(msgspec.json.encode(about).decode())
 
 
 def issue(space: AddressSpace, queue: int, prefix: str, future: int) -> None:
@@ -40,4 +41,9 @@ def issue(space: AddressSpace, queue: int, prefix: str, future: int) -> None:
     space.issue(ListCommand(space.owner, queue, space.next_seq(), 0, future, (), prefix))
 
 
-CALL = Call(__name__, issue, value=Listing)
+def _result_bytes(prefix: str) -> int:
+    """At most, where each character of a name is escaped."""
+    return MOST_LISTED * (2 * MOST_BYTES + 64)
+
+
+CALL = Call(__name__, issue, value=Listing, result_bytes=_result_bytes)

@@ -41,6 +41,8 @@ class Offer(Command, frozen=True):
     address space knows of each slot; `adapters`: numbers of those that the keys may depend on; `text`: that of a
     beginning; `states`: those that go with the pages, by the place of the page that they hang on."""
 
+    searches = True
+
     name: str
     pages: Sequence[Range]
     positions: NDArray[np.int32]
@@ -69,6 +71,8 @@ class Offer(Command, frozen=True):
 
 class Fetch(Command, frozen=True):
     """Asks for the pages that have a name, or for the first ones of a text."""
+
+    searches = True
 
     name: str
     text: TextKeys | None = None

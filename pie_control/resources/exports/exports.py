@@ -26,7 +26,7 @@ from __future__ import annotations
 import heapq
 from collections import Counter
 from collections.abc import Collection, Iterator, Sequence
-from itertools import takewhile
+from itertools import islice, takewhile
 
 from pie_control.errors import QuotaExceeded
 from pie_control.tenants.tenant import Standing, Tenant
@@ -42,10 +42,20 @@ WORTH = 2
 MOST_EXPORTS = 4096
 """Most exports of a tenant at one worker."""
 ROOM_OF_MOST, SHED_OF_ALL = 64, 256
-"""To find the least valuable ones takes a look at all. So a tenant with the most loses this part of them together, and
-where memory is short, this part of the pool comes free."""
+"""To find the least valuable ones takes a look at all. So a tenant with the most, or with the most pages, loses this
+part of them together, and where memory is short, this part of the pool comes free."""
 PINNED_OF_TENANT, PINNED_OF_ALL = 4, 2
 """A tenant may pin a quarter of the pages that it may have, and all together half of the pool."""
+
+
+class _Own:
+    """What stands of a tenant: the last used ones last, and their pages in all."""
+
+    __slots__ = ("exports", "pages")
+
+    def __init__(self) -> None:
+        self.exports: dict[Export, None] = {}
+        self.pages = 0
 
 
 class Exports:
@@ -57,12 +67,13 @@ class Exports:
         self._states = states
         self._state_pages = state_pages
         self._standing: dict[Export, None] = {}
+        self._pinned: dict[Export, None] = {}  # of these, those that were pinned, perhaps for a time that is over
         self._places: dict[Name, tuple[Export, int]] = {}  # what stands, and the place among its pages
         self._open = OpenPages()
         self._coming: dict[Name, Export] = {}  # by which of those that do not stand yet it is found
         self._held: dict[Export, None] = {}  # these do not stand yet either
         self._dropped: set[int] = set()  # adapters
-        self._of_tenant: dict[str, list[int]] = {}  # number and pages of what stands
+        self._of_tenant: dict[str, _Own] = {}
 
     # ---- life ----
 
@@ -116,29 +127,37 @@ class Exports:
                 return
         elif older := self._places.get(export.names[0]):
             yield self._drop(older[0])
-        count = self._of_tenant.setdefault(export.tenant.name, [0, 0])
-        others: list[tuple[tuple[bool, float, int], int, Export]] | None = None  # looked at only if there is no room
-        most = MOST_EXPORTS if count[0] < MOST_EXPORTS else MOST_EXPORTS - MOST_EXPORTS // ROOM_OF_MOST
-        while count[0] >= most or count[1] + self._size(export) > self._most_pages(export.tenant):
-            if others is None:
-                others = [(one.value(export.used), n, one) for n, one in enumerate(self._own(export.tenant))]
-                heapq.heapify(others)
-            yield self._drop(heapq.heappop(others)[2])
-        count = self._of_tenant.setdefault(export.tenant.name, [0, 0])  # it went with the last one
-        count[0] += 1
-        count[1] += self._size(export)
+        yield from self._make_room(export)
+        own = self._of_tenant.setdefault(export.tenant.name, _Own())
+        own.exports[export] = None
+        own.pages += self._size(export)
         self._standing[export] = None
         for place, name in enumerate(export.names):
             self._places[name] = export, place
         if export.open_page is not None:
             self._open.add(export.tenant.name, export.open_page)
 
+    def _make_room(self, export: Export) -> Iterator[Block]:
+        """Drops the least valuable ones of a tenant that has the most, or would."""
+        own, size = self._of_tenant.get(export.tenant.name), self._size(export)
+        most, most_pages = MOST_EXPORTS, self._most_pages(export.tenant)
+        if own is None or (len(own.exports) < most and own.pages + size <= most_pages):
+            return
+        if len(own.exports) >= most:
+            most -= most // ROOM_OF_MOST
+        if own.pages + size > most_pages:
+            most_pages = max(size, most_pages - most_pages // ROOM_OF_MOST)
+        others = [(one.value(export.used), n, one) for n, one in enumerate(own.exports)]
+        heapq.heapify(others)
+        while len(own.exports) >= most or own.pages + size > most_pages:
+            yield self._drop(heapq.heappop(others)[2])
+
     def _leave_known(self, export: Export) -> Block:
         """What a beginning has that is there already, and does not have any more. States of pages that are there go to
         those who have them, which are used as it stands."""
         known = {place: found for place, name in enumerate(export.names) if (found := self._places.get(name))}
         for other, _ in known.values():
-            other.use(export.used)
+            self.use(other, export.used)
         left = []
         for place in export.states.keys() & known:
             other, at = known[place]
@@ -147,7 +166,7 @@ class Exports:
                 left.append(state)
             else:
                 other.states[at] = state
-                self._of_tenant[other.tenant.name][1] += self._state_pages
+                self._of_tenant[other.tenant.name].pages += self._state_pages
         return Block(export.leave_out(known), left)
 
     def fail(self, export: Export) -> Block:
@@ -165,8 +184,11 @@ class Exports:
             if self._coming.get(name) is export:
                 del self._coming[name]
 
-    def _own(self, tenant: Tenant) -> Iterator[Export]:
-        return (one for one in self._standing if one.tenant.name == tenant.name)
+    def use(self, export: Export, now: float) -> None:
+        """An import gets pages of what stands."""
+        export.use(now)
+        own = self._of_tenant[export.tenant.name].exports
+        own[export] = own.pop(export)
 
     def _drop(self, export: Export) -> Block:
         del self._standing[export]
@@ -174,10 +196,11 @@ class Exports:
             del self._places[name]
         if export.open_page is not None:
             self._open.remove(export.tenant.name, export.open_page)
-        count = self._of_tenant[export.tenant.name]
-        count[0] -= 1
-        count[1] -= self._size(export)
-        if not count[0]:
+        self._pinned.pop(export, None)
+        own = self._of_tenant[export.tenant.name]
+        del own.exports[export]
+        own.pages -= self._size(export)
+        if not own.exports:
             del self._of_tenant[export.tenant.name]
         return export.block
 
@@ -270,8 +293,9 @@ class Exports:
 
     def listed(self, tenant: Tenant, prefix: str, most: int) -> list[Export]:
         """Those of a tenant that stand under a name, the last used first."""
-        own = (one for one in self._own(tenant) if not one.is_beginning and one.name.startswith(prefix))
-        return sorted(own, key=lambda one: -one.used)[:most]
+        own = self._of_tenant.get(tenant.name)
+        found = (one for one in reversed(own.exports if own else {}) if not one.is_beginning)
+        return list(islice((one for one in found if one.name.startswith(prefix)), most))
 
     # ---- memory ----
 
@@ -279,7 +303,7 @@ class Exports:
         """These exports of a tenant, which stand, do not go before `until`, from the first one on: as many as it may
         pin, and as the pool has room for what is pinned. Those that do not go."""
         asked = set(exports)
-        held = [one for one in self._standing if one.pinned > now and one not in asked]
+        held = [one for one in self._pinned if one.pinned > now and one not in asked]
         own = sum(self._size(one) for one in held if one.tenant.name == tenant.name)
         room = self._pool.total // PINNED_OF_ALL - sum(self._size(one) for one in held)
         room = min(room, self._most_pages(tenant) // PINNED_OF_TENANT - own)
@@ -288,11 +312,12 @@ class Exports:
             if room < 0:
                 return exports[:place]
             export.pin(until)
+            self._pinned[export] = None
         return exports
 
     def pinned(self, resource: Resource, now: float) -> Sequence[int]:
         """What does not come free, whoever ends."""
-        return [slot for one in self._standing if one.pinned > now for slot in one.block.of(resource)]
+        return [slot for one in self._pinned if one.pinned > now for slot in one.block.of(resource)]
 
     def shed(self, resource: Resource, missing: int, now: float) -> Iterator[Block]:
         """Drops the least valuable exports that nobody else holds and nobody has pinned, until so many pages or states
@@ -323,12 +348,12 @@ class Exports:
 
     def check_integrity(self) -> None:
         """Asserts that tenants have what is counted."""
-        counted: dict[str, list[int]] = {}
-        for export in self._standing:
-            count = counted.setdefault(export.tenant.name, [0, 0])
-            count[0] += 1
-            count[1] += self._size(export)
+        for name, own in self._of_tenant.items():
+            there = {one for one in self._standing if one.tenant.name == name}
+            assert own.exports.keys() == there, "a tenant has other exports than stand"
+            assert own.pages == sum(map(self._size, there)) > 0
+        assert self._standing.keys() >= self._pinned.keys()
+        assert len(self._standing) == sum(len(own.exports) for own in self._of_tenant.values())
         places = {name: (one, place) for one in self._standing for place, name in enumerate(one.names)}
         assert self._places == places, "something that stands is not found"
         assert len(self._open) == sum(one.open_page is not None for one in self._standing)
-        assert counted == {name: count for name, count in self._of_tenant.items() if count[0]}

@@ -174,6 +174,8 @@ class Taking:
         return following
 
     def _take_control(self, visit: _Visit, command: Command) -> Next | None:
+        if not self._backlog.has_time(command):
+            return Next.DONE
         self._backlog.remove(visit.queue, visit.taken)
         visit.begin_again()
         return None if self.take_local(visit.queue, command) else Next.STARVED
@@ -262,6 +264,8 @@ class Taking:
                 self._fail(queue.account, error)
                 return False
             self.reached.append((queue, command))
+            if command.searches:
+                self._backlog.searched()
         self.took_effect()
         self._backlog.remove_local(queue)
         return True

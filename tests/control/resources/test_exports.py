@@ -7,7 +7,7 @@ import pytest
 
 from pie_control.resources.exports import exports as module
 from pie_control.resources.exports.export import Export
-from pie_control.resources.exports.exports import SHED_OF_ALL, Exports
+from pie_control.resources.exports.exports import ROOM_OF_MOST, SHED_OF_ALL, Exports
 from pie_control.resources.holdings import Block
 from pie_control.resources.kinds import PAGES
 from pie_control.resources.pool import Pool
@@ -16,9 +16,9 @@ from pie_control.tenants.tenant import Standing, Tenant
 TENANT = Tenant("a")
 
 
-def standing(pool: Pool, exports: Exports, number: int) -> list[int]:
+def standing(pool: Pool, exports: Exports, number: int, tenant: Tenant = TENANT) -> list[int]:
     """Makes an export of one page; the pages of those that made room for it."""
-    export = Export(Standing(TENANT), f"{number}", 0, number)
+    export = Export(Standing(tenant), f"{number}", 0, number)
     pages = pool.take(1)
     exports.announce(export)
     exports.hold(export, Block(pages))
@@ -38,6 +38,15 @@ def test_where_memory_is_short_a_part_of_the_pool_comes_free() -> None:
     assert not exports.find(TENANT, "3")
     assert exports.find(TENANT, "4")
     assert sum(len(block.pages) for block in exports.shed(PAGES, 6, 100.0)) == 6
+
+
+def test_a_tenant_with_the_most_pages_loses_several_exports() -> None:
+    pool = Pool(3 * ROOM_OF_MOST)
+    exports = Exports(pool, Pool(0), 0)
+    tenant = Tenant("a", max_pages=2 * ROOM_OF_MOST)
+    assert not any(standing(pool, exports, number, tenant) for number in range(2 * ROOM_OF_MOST))
+    gone = [len(standing(pool, exports, 1000 + number, tenant)) for number in range(5)]
+    assert gone == [3, 0, 0, 3, 0]
 
 
 def test_a_tenant_with_the_most_exports_loses_several(monkeypatch: pytest.MonkeyPatch) -> None:

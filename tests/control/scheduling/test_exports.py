@@ -17,6 +17,7 @@ from pie_control.resources.exports import exports
 from pie_control.resources.exports.export import Export
 from pie_control.resources.kinds import PAGES
 from pie_control.scheduling import Reason
+from pie_control.scheduling.backlog import MOST_SEARCHES
 from pie_control.tenants.tenant import Standing, Tenant
 from pie_inference.protocol import DropAdapter, Failure, Forward
 from tests.helpers.random_calls import write_adapters
@@ -198,6 +199,32 @@ def test_a_name_that_is_taken_goes_to_the_newer_export() -> None:
 
 
 # ---- bounds ----
+
+
+def test_a_turn_answers_some_searches_and_the_next_one_comes_at_once() -> None:
+    world = World()
+    flood, other = world.open(1, 64), world.open(1, 64)
+    fill(flood, range(65, 69))
+    flood.call("export_kvpage", 1, "name", [flood.pages, 1], "")
+    world.drain()
+    wanted = [flood.call("list_exports", 1, "") for _ in range(2 * MOST_SEARCHES + 1)]
+    flood.call("export_kvpage", 1, "behind", [flood.pages, 1], "")
+    step = other.step(0)
+    turn = world.turn()
+    assert turn.waves, "others go"
+    answered = [turn.completions]
+    while turn.deadline == world.now:
+        turn = world.turn(quiet=False)
+        answered.append(turn.completions)
+    assert [len(completions) for completions in answered] == [MOST_SEARCHES, MOST_SEARCHES, 1]
+    world.drain()
+    assert step in other.answers
+    assert flood.answers[wanted[-1]] == Listing('[{"name":"name","pages":1,"tokens":4}]')
+    for number in range(2 * MOST_SEARCHES):
+        flood.call("export_kvpage", 1, f"last-{number}", [flood.pages, 1], "")
+    world.close(flood)
+    world.drain()
+    assert world.scheduler.statistics().exports == 2 + MOST_SEARCHES, "an inferlet that ends searches no more either"
 
 
 def test_a_tenant_has_room_for_new_exports_at_the_cost_of_its_least_valuable_ones() -> None:

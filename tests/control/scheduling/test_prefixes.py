@@ -18,6 +18,7 @@ from pie_control.resources.exports.exports import Exports
 from pie_control.resources.holdings import Block
 from pie_control.resources.kinds import PAGES
 from pie_control.resources.pool import Pool
+from pie_control.scheduling.local import MOST_WAITS
 from pie_control.tenants.budgets import Budget
 from pie_control.tenants.tenant import DEFAULT_STANDING, ServiceClass, Standing, Tenant
 from pie_inference.protocol import DropAdapter, Failure, Forward
@@ -210,6 +211,18 @@ def begin_text(world: World, text: Sequence[int], pages: int) -> Inferlet:
     fill(inferlet, range(text[0], text[-1] + 1))
     offer(inferlet, pages, text)
     return inferlet
+
+
+def test_an_import_waits_for_a_few_exports_one_after_the_other() -> None:
+    world, text = World(max_batch_tokens=SIZE), range(65, 65 + 8 * SIZE)
+    maker, reader = world.open(8, 64), world.open(0, 8)
+    for page in range(8):
+        maker.embed(page * SIZE, SIZE, tokens=text[page * SIZE : (page + 1) * SIZE])
+        maker.forward(0, SIZE)
+        offer(maker, page + 1, text)
+    wanted = ask(reader, text)
+    world.drain()
+    assert count(reader, wanted) == MOST_WAITS
 
 
 @pytest.mark.parametrize("name", ["", "rules"])
