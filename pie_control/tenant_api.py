@@ -28,8 +28,13 @@ from .tenants.audit import AuditTrail
 from .tenants.budgets import seconds_of_day_left
 from .tenants.meters import Meter, Meters
 from .tenants.tenant import DEFAULT_STANDING, Standing
-from .texts import byte_size
+from .texts import byte_size, cut_middle
 
+MOST_LISTED = 1000
+"""Characters of a result in a list of inferlets, where a longer one is left out, and bytes of an error, which is cut:
+a list of all would be as large as all that is kept, for each client that asks for it."""
+MOST_TEXTS = 16_384
+"""Arguments, and names and texts of the environment, of a launch: as many as the items of a list that a call passes."""
 HOSTS_TRIED = 3
 """Hosts that one after the other prepare a program, if each of them ends."""
 
@@ -169,6 +174,7 @@ class TenantApi:
         host, found = await on_one(self._hosts, lambda host: self._find(host, program, owner))
         if all(model.is_down for model in self._models.values()):
             raise WorkerUnavailable("; ".join(model.why_down() for model in self._models.values()))
+        self.check_budget()  # others may have spent it meanwhile
         entry = self._registry.new(found, self._hosts.post, self._hosts.tell_room, self.standing)
         self.meter.requests(monotonic())
         if self.standing.key:
@@ -187,6 +193,8 @@ class TenantApi:
         size, limit = sum(map(byte_size, texts)), self.config.limits.max_message_bytes
         if size > limit:
             raise BadRequest(f"arguments and environment have {size} bytes, more than {limit}: send them later")
+        if len(texts) > MOST_TEXTS:
+            raise BadRequest(f"arguments and environment have {len(texts)} texts, more than {MOST_TEXTS}: send a list")
 
     def send(self, id: str, text: str, blobs: Mapping[str, str] | None = None) -> None:
         """Sends a message to an inferlet. `blobs`: hashes of uploaded ones, by the names under which the inferlet gets
@@ -214,11 +222,11 @@ class TenantApi:
         return held_by_keys(self._registry.all(None if of_all else self._tenant))
 
     async def look_at_all(self, *, of_all: bool = False) -> tuple[InferletInfo, ...]:
-        """All inferlets of this tenant, with what each waits for: their hosts are asked. `of_all`: those of all
-        tenants, without what others have answered."""
+        """All inferlets of this tenant, with what each waits for: their hosts are asked. Long results are left out.
+        `of_all`: those of all tenants, without what others have answered."""
         waits = await self._hosts.ask_waits()
         found = (entry.info(waits.get(entry.number)) for entry in self._registry.all(None if of_all else self._tenant))
-        return tuple(one if one.tenant == self._tenant else hidden(one) for one in found)
+        return tuple(listed(one) if one.tenant == self._tenant else hidden(one) for one in found)
 
     async def look_at(self, id: str, stack: bool = False) -> InferletInfo:
         """An inferlet, with what it waits for. `stack`: soon its log says where its tasks are, unless it computes, or
@@ -231,6 +239,15 @@ class TenantApi:
         """Ends an inferlet, soon if its host is another process; nothing happens if it has ended. Raises
         UnknownName."""
         self._hosts.stop(self._registry.get(id, self._tenant), Status.TERMINATED, reason)
+
+
+def listed(info: InferletInfo) -> InferletInfo:
+    """An inferlet as a list has it."""
+    if max(len(info.result or ""), len(info.error or "")) <= MOST_LISTED:
+        return info
+    result = None if len(info.result or "") > MOST_LISTED else info.result
+    error = None if info.error is None else cut_middle(info.error, MOST_LISTED)
+    return dataclasses.replace(info, result=result, error=error)
 
 
 def hidden(info: InferletInfo) -> InferletInfo:

@@ -277,8 +277,8 @@ class Client:
         return await self._list(wire.ListPrograms)
 
     async def inferlets(self, *, of_all: bool = False) -> list[dict[str, Any]]:
-        """Running and recently ended inferlets: id, program, program_name, status, created, ended, ... `of_all`: of all
-        tenants; raises Forbidden unless this one may see them."""
+        """Running and recently ended inferlets: id, program, program_name, status, created, ended, ... A result of more
+        than 1,000 characters is None here. `of_all`: of all tenants; raises Forbidden unless this one may see them."""
         return await self._list(functools.partial(wire.ListInferlets, of_all=of_all))
 
     async def inferlet(self, inferlet: str, stack: bool = False) -> dict[str, Any]:

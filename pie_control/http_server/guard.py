@@ -21,7 +21,7 @@ from starlette.datastructures import Headers
 from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from pie_control.errors import Forbidden, Unauthorized
+from pie_control.errors import Forbidden, Overloaded, Unauthorized
 from pie_control.gateway.programs import ROUTES
 from pie_control.host_memory import TenantBytes
 
@@ -46,6 +46,9 @@ BODIES_PART = 4
 OF_BODIES = "of bodies of requests at a time: try again when some have been answered"
 SMALL_BODY = 64 << 10
 """Bytes of each body that do not count: small requests pass, whatever large ones come."""
+ANSWERS_PART = 8
+"""The large answers that wait for their clients have this part of the memory of the machine together: an eighth."""
+OF_ANSWERS = "of answers that wait for clients to read them: read some, and ask again"
 
 SESSION = "/v1/session"
 """What each of its messages needs, the session checks."""
@@ -170,6 +173,49 @@ class Body:
             self._bodies.release(self._tenant, self._held)
 
 
+class Answer:
+    """`Send` of one request. A large answer that is whole goes to its client in pieces, and counts until the client has
+    taken it; it is refused where too much waits. Parts of a stream come when there is room for them."""
+
+    def __init__(self, scope: Scope, receive: Receive, send: Send, tenant: str, answers: TenantBytes) -> None:
+        self._scope, self._receive, self._send = scope, receive, send
+        self._tenant, self._answers = tenant, answers
+        self._held = 0
+        self._is_refused = False
+
+    async def __call__(self, message: Message) -> None:
+        if message["type"] == "http.response.start" and (size := _length(message)) > SMALL_BODY:
+            await self._hold(size)
+        if self._is_refused:
+            return
+        body, more = message.get("body", b""), message.get("more_body", False)
+        if not self._held or len(body) <= SMALL_BODY:
+            await self._send(message)
+            return
+        for end in range(SMALL_BODY, len(body) + SMALL_BODY, SMALL_BODY):
+            piece = body[end - SMALL_BODY : end]
+            await self._send({**message, "body": piece, "more_body": more or end < len(body)})
+
+    async def _hold(self, size: int) -> None:
+        try:
+            self._answers.hold(self._tenant, size)
+        except Overloaded as refusal:
+            self._is_refused = True
+            await response(refusal.status, error_body(refusal))(self._scope, self._receive, self._send)
+        else:
+            self._held = size
+
+    def close(self) -> None:
+        """The request is over."""
+        if self._held:
+            self._answers.release(self._tenant, self._held)
+
+
+def _length(message: Message) -> int:
+    """The bytes of an answer that is whole; 0: its head does not say."""
+    return next((int(value) for name, value in message.get("headers", ()) if name == b"content-length"), 0)
+
+
 class Guard:
     """ASGI middleware. A program may have `max_program_bytes`, a blob and a request of a served route `max_blob_bytes`,
     every other body `max_json_bytes`. Routes find the `Caller` in the state of the request; for OPEN_PATHS it may
@@ -193,6 +239,7 @@ class Guard:
         }
         self._others = (max_json_bytes, "--max-message-bytes")
         self._bodies = TenantBytes(BODIES_PART, OF_BODIES)
+        self._answers = TenantBytes(ANSWERS_PART, OF_ANSWERS)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] not in ("http", "websocket"):
@@ -225,10 +272,12 @@ class Guard:
 
     async def _pass(self, scope: Scope, receive: Receive, send: Send, tenant: str) -> None:
         body = Body(receive, *self._uploads.get(scope["path"], self._others), tenant, self._bodies)
+        answer = Answer(scope, receive, send, tenant, self._answers)
         try:
-            await self._app(scope, body, send)
+            await self._app(scope, body, answer)
         finally:
             body.close()
+            answer.close()
 
 
 def _telling_limits(send: Send, caller: Caller, path: str) -> Send:

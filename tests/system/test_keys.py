@@ -10,10 +10,13 @@ import pytest
 
 from pie_control.cli.main import main
 from pie_control.client import Client
-from pie_control.errors import Forbidden, Overloaded, Unauthorized
+from pie_control.errors import BadRequest, Forbidden, Overloaded, RateLimited, Unauthorized
+from pie_control.tenants.budgets import Budget
+from pie_control.testing.fake_model import FakeModel
+from pie_control.testing.in_process import InProcessClient
 from tests.helpers.guard import HANG_SECONDS
 from tests.helpers.live_server import live_server
-from tests.helpers.servers import cache_with_guest
+from tests.helpers.servers import cache_with_guest, started
 from tests.helpers.web import Asked, answer, serving
 
 WAITS = b"async def main(args):\n    await args.send('here')\n    return await args.receive()\n"
@@ -26,6 +29,22 @@ async def main(args, url=""):
     except NotAllowed as error:
         return str(error)
 """
+
+
+def test_launches_that_wait_for_their_program_keep_to_the_budget(guest_cache: Path) -> None:
+    async def check() -> None:
+        async with started(guest_cache, InProcessClient(FakeModel())) as server, asyncio.timeout(HANG_SECONDS):
+            program = (await server.upload(WAITS)).program
+            with pytest.raises(BadRequest, match="16386 texts, more than 16384"):
+                await server.launch(program, [""] * 16_384, environment={"a": ""})
+            server.meters.use({"default": Budget(requests_per_minute=5)})
+            for host in vars(server)["_hosts"].all:
+                vars(server)["_library"].lost(host.programs)
+            done = await asyncio.gather(*(server.launch(program) for _ in range(20)), return_exceptions=True)
+            assert [isinstance(one, RateLimited) for one in done].count(True) == 15
+            assert server.running == 5
+
+    asyncio.run(check())
 
 
 def test_keys_allow_what_they_say_and_end_when_they_are_revoked(

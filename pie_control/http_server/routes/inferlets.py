@@ -102,8 +102,8 @@ def _add_looks(router: APIRouter) -> None:
         caller: FromTenant,
         of_all: Annotated[bool, Query(description="Of all tenants, for who may see them.")] = False,
     ) -> Response:
-        """Running and recently ended inferlets, with what each waits for, and since when. Those of other tenants are
-        without `result` and `error`."""
+        """Running and recently ended inferlets, with what each waits for, and since when. A `result` of more than 1,000
+        characters is null here, an `error` cut. Those of other tenants have neither."""
         if of_all:
             caller.check_sees_all()
             found = await caller.api.look_at_all(of_all=True)

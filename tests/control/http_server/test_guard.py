@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import socket
 from typing import Any
 
 import httpx
@@ -150,6 +151,36 @@ def test_bodies_of_all_requests_together_are_bounded(monkeypatch: pytest.MonkeyP
             assert await reader.read() == b""
 
     serve_async(test)
+
+
+def test_answers_that_clients_do_not_read_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(host_memory, "machine_memory", lambda: 160 << 20)  # an eighth for all, half of it for a tenant
+    told = "x" * (8 << 20)  # more than the sockets hold
+
+    async def test(url: str, _: FakeServerApi) -> None:
+        async with httpx.AsyncClient(base_url=url, trust_env=False) as client:
+            body = {"program": "kwargs", "environment": {"kwargs": json.dumps({"text": told})}}
+            await client.post("/v1/programs?name=kwargs", content=b"")
+            path = f"/v1/inferlets/{(await client.post('/v1/inferlets', json=body)).json()['id']}"
+            while (whole := (await client.get(path)).json())["ended"] is None:
+                await asyncio.sleep(0.01)
+            slow = socket.socket()
+            slow.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+            slow.connect(("127.0.0.1", int(url.rsplit(":")[-1])))
+            reader, writer = await asyncio.open_connection(sock=slow, limit=1024)
+            writer.write(f"GET {path} HTTP/1.1\r\nhost: localhost\r\n\r\n".encode())
+            await reader.readuntil(b"\r\n\r\n")
+            refused = await client.get(path)
+            assert (refused.status_code, refused.json()["error"]["code"]) == (429, "too-many-requests")
+            assert "a tenant may have 10 MiB of answers that wait for clients to read them" in refused.text
+            assert (await client.get("/v1/programs")).status_code == 200
+            writer.close()
+            while (answer := await client.get(path)).status_code != 200:
+                await asyncio.sleep(0.01)  # until it is noticed that the other one has left
+            assert answer.json() == whole
+            assert told in whole["result"]
+
+    serve_async(test, max_message_bytes=9 << 20)
 
 
 @pytest.mark.parametrize("text", ["世", "ü", "🎉", "\n", '"'])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -17,6 +18,7 @@ from pie_control.programs.store import Program
 from pie_control.registry import registry
 from pie_control.registry.entry import Entry
 from pie_control.registry.registry import Registry
+from pie_control.tenant_api import MOST_LISTED, listed
 from pie_control.tenants.tenant import Standing, Tenant
 
 
@@ -45,6 +47,20 @@ def test_ends_of_one_tenant_make_nobody_elses_go(count: int, size: int, monkeypa
     assert inferlets.get(first.id, "alice") is first
     assert inferlets.get(last.id, "bob") is last
     assert len(inferlets.all("bob")) < 10
+
+
+@pytest.mark.parametrize("size", [0, MOST_LISTED, MOST_LISTED + 1, 1 << 20])
+def test_a_list_has_no_long_results(size: int) -> None:
+    inferlets = Registry(InferletLimits(), 100)
+    entry = inferlets.new(Program("ab" * 32, "story", "", "python", 0, Path()), ignore, ignore)
+    entry.runs()
+    inferlets.ended(entry, Ended("failed", "x" * size, f"{'x' * size}ValueError", inferlet=entry.id))
+    whole = entry.info()
+    told = listed(whole)
+    assert (told.result is None) == (size > MOST_LISTED)
+    assert (told.error or "").endswith("ValueError")
+    assert len(told.error or "") <= MOST_LISTED
+    assert replace(told, result=whole.result, error=whole.error) == whole
 
 
 def test_what_inferlets_of_a_tenant_have_not_received_is_bounded_together(monkeypatch: pytest.MonkeyPatch) -> None:
