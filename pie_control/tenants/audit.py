@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import threading
 import time
+from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NamedTuple
 
 HOUR = 3600
-MOST_WAITING = 1000
-"""Different deeds that wait to be written; what comes beyond them counts as OTHERS."""
+MOST_OF_HOUR = 500
+"""Different deeds of an hour that are kept of each key, of each tenant without one, and of all strangers together. What
+comes beyond them counts as OTHERS: nobody makes so many that those before are forgotten."""
 OTHERS = "(others)"
+MOST_SUBJECT = 256
+"""Characters of a subject."""
 
 
 class Deed(NamedTuple):
@@ -43,21 +47,32 @@ class AuditTrail:
         self._clock = clock
         self._lock = threading.Lock()
         self._waiting: dict[Deed, Times] = {}
+        self._hour = 0
+        self._of_hour = defaultdict[tuple[str, str], set[tuple[str, str]]](set)  # deeds, by tenant and key
 
     def note(self, tenant: str, key: str, action: str, subject: str) -> None:
         """Somebody did something."""
         if self._on_note is None:
             return
         now = self._clock()
-        deed = Deed(int(now // HOUR), tenant, key, action, subject)
+        deed = Deed(int(now // HOUR), tenant, key, action, self._kept(int(now // HOUR), tenant, key, action, subject))
         with self._lock:
-            if deed not in self._waiting and len(self._waiting) >= MOST_WAITING:
-                deed = Deed(deed.hour, OTHERS, "", action, OTHERS)
             if found := self._waiting.get(deed):
                 found.last, found.count = now, found.count + 1
             else:
                 self._waiting[deed] = Times(now, now)
         self._on_note()
+
+    def _kept(self, hour: int, tenant: str, key: str, action: str, subject: str) -> str:
+        """The subject as it is kept."""
+        if hour != self._hour:
+            self._hour = hour
+            self._of_hour.clear()
+        known, deed = self._of_hour[tenant, key], (action, subject[:MOST_SUBJECT])
+        if deed not in known and len(known) >= MOST_OF_HOUR:
+            return OTHERS
+        known.add(deed)
+        return deed[1]
 
     def take(self) -> dict[Deed, Times]:
         """What was noted since the last time."""

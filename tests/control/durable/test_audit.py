@@ -11,7 +11,8 @@ from pie_control.cli.main import main
 from pie_control.durable.accounts import audit
 from pie_control.durable.database import open_database
 from pie_control.durable.state import State
-from pie_control.tenants.audit import HOUR, MOST_WAITING, OTHERS, AuditTrail, Deed
+from pie_control.tenants.audit import HOUR, MOST_OF_HOUR, MOST_SUBJECT, OTHERS, AuditTrail, Deed
+from tests.helpers.guard import HANG_SECONDS
 
 
 def written(folder: Path) -> list[audit.AuditRecord]:
@@ -34,13 +35,25 @@ def test_the_same_within_an_hour_is_one_deed() -> None:
     assert not trail.take()
 
 
-def test_a_flood_of_different_deeds_takes_a_bounded_memory() -> None:
-    trail = AuditTrail(lambda: None, lambda: 10.0)
-    for number in range(MOST_WAITING + 500):
-        trail.note("", "", "refused", f"unauthorized, from 10.0.0.{number}")
-    found = trail.take()
-    assert len(found) == MOST_WAITING + 1
-    assert found[Deed(0, OTHERS, "", "refused", OTHERS)].count == 500
+def test_a_flood_of_different_deeds_makes_nothing_else_forgotten(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(audit, "MOST_ROWS", 2 * MOST_OF_HOUR)
+    monkeypatch.setattr(audit, "TRIM_EACH", 1)
+    state = State(tmp_path / "state", 1e6, 1 << 30)
+    state.audit._clock = lambda: 10.0
+    state.audit.note("alice", "key_1", "upload", "hello")
+    for number in range(3 * MOST_OF_HOUR):
+        state.audit.note("", "", "refused", f"unauthorized, from 2001:db8::{number}")
+        if number % 100 == 0:
+            state._writer.wait(HANG_SECONDS)
+    state.audit.note("alice", "key_1", "load an adapter", "x" * 1_000_000)
+    state.close()
+    found = {(one.tenant, one.action, one.subject): one.count for one in written(tmp_path / "state")}
+    assert len(found) == MOST_OF_HOUR + 3
+    assert found["alice", "upload", "hello"] == 1
+    assert found["alice", "load an adapter", "x" * MOST_SUBJECT] == 1
+    assert found["", "refused", OTHERS] == 2 * MOST_OF_HOUR
 
 
 def test_without_a_state_nothing_is_kept() -> None:
