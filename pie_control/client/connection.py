@@ -88,6 +88,8 @@ class ServerSession:
         """`upload` sends a blob beside the session, and gives its hash."""
         self._server = server
         self._socket = socket
+        told = socket.response.headers.get(wire.FRAME_HEADER, "") if socket.response else ""
+        self._most = int(told) if told.isdecimal() else 0  # bytes of a frame; 0: the server does not say
         self._upload = upload
         self._ids = itertools.count(1)
         self._replies: dict[int, asyncio.Future[Any]] = {}
@@ -169,11 +171,18 @@ class ServerSession:
     async def _exchange(self, request: wire.Request) -> Any:
         if self._lost is not None:
             raise self._lost
+        frame = wire.encode(request)
+        if 0 < self._most < len(frame):  # it would end the session, and with that all that it has launched
+            self._following.pop(request.id, None)
+            raise errors.BadRequest(
+                f"the request has {len(frame)} bytes, and {self._server} takes {self._most} at a time "
+                "(--max-message-bytes): send it in parts, or as a blob"
+            )
         reply = asyncio.get_running_loop().create_future()
         self._replies[request.id] = reply
         try:
             with contextlib.suppress(ConnectionClosed):  # the reader sets the reason
-                await self._socket.send(wire.encode(request).decode())
+                await self._socket.send(frame.decode())
             return await reply
         except ServerUnavailable as error:
             raise ServerUnavailable(f"{error}{_may_be_done(request)}") from None

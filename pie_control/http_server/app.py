@@ -97,6 +97,7 @@ def create_app(api: ServerApi, config: ServerConfig, callers: Callers, programs:
 
     @app.websocket("/v1/session")
     async def session(websocket: WebSocket) -> None:
-        await Session(websocket, api, await caller_of(websocket), attachments, launches).run()
+        most = json_limit(config.limits.max_message_bytes)
+        await Session(websocket, api, await caller_of(websocket), attachments, launches).run(most)
 
     return app

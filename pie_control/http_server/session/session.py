@@ -62,9 +62,9 @@ class Session:
         self._open = True
         self._end = DISCONNECTED
 
-    async def run(self) -> None:
-        """Serves the connection until either side closes it, then frees what it held."""
-        await self._websocket.accept()
+    async def run(self, most: int) -> None:
+        """Serves the connection until either side closes it, then frees what it held. `most`: bytes of a frame."""
+        await self._websocket.accept(headers=[(wire.FRAME_HEADER.encode(), str(most).encode())])
         loops = [asyncio.create_task(part) for part in (self._receive_frames(), self._send_frames())]
         try:
             await asyncio.wait(loops, return_when=asyncio.FIRST_COMPLETED)

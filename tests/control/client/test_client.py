@@ -318,6 +318,19 @@ def test_messages_go_both_ways() -> None:
     serve_async(test)
 
 
+def test_what_is_too_long_for_a_frame_is_refused_and_ends_nothing() -> None:
+    async def test(url: str, _: FakeServerApi) -> None:
+        async with Client(url) as client:
+            running = await client.launch("echo")
+            for too_long in (running.send("x" * 400_000), client.launch("echo", "x" * 400_000)):
+                with pytest.raises(BadRequest, match=r"has 4000\d\d bytes, and http.* takes 365536 at a time"):
+                    await too_long
+            await running.send("x" * 300_000)
+            assert len(await running.receive()) >= 300_000
+
+    serve_async(test, max_message_bytes=100_000)
+
+
 def test_a_failure_carries_status_and_traceback() -> None:
     async def test(url: str, runtime: FakeServerApi) -> None:
         async with Client(url) as client:
