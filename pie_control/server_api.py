@@ -180,7 +180,7 @@ class ServerApi(TenantApi):
         """Ends inferlets, hosts and workers. Idempotent."""
         if self._closed:
             return
-        self._closed = True
+        self._closed = self._registry.draining = True  # what is made in the background is not over
         for timer in (self._billing, self._looking):
             if timer is not None:
                 timer.cancel()

@@ -111,6 +111,9 @@ MIGRATIONS = (
     CREATE TRIGGER inferlet_goes AFTER DELETE ON inferlets
     BEGIN DELETE FROM lines WHERE number = old.number; END;
     """,
+    """
+    ALTER TABLE responses ADD COLUMN key TEXT NOT NULL DEFAULT '';
+    """,
 )
 """What makes each version of the schema of the one before. `PRAGMA user_version` counts those that a file has had. A
 statement ends with its line."""

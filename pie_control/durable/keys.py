@@ -112,6 +112,10 @@ class Keys:
             self._read()
         return self._by_digest.get(digest)
 
+    def named(self, id: str) -> KeyRecord | None:
+        """The key with this id."""
+        return next((one for one in self._by_digest.values() if one.id == id), None)
+
 
 def add_key(
     database: sqlite3.Connection,

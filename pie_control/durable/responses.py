@@ -32,7 +32,7 @@ class ResponseRecord:
     identifier of what makes it; `background`: its client did not wait; `streamed`: there are events, or will be;
     `previous`: the answer that it goes on from. `request`: the body, while it is made; `input`: JSON, what was asked;
     `body`: JSON, the answer as far as it is known; `events`: of its stream, once it has ended. `hidden`: it was
-    deleted, and is kept for those that go on from it."""
+    deleted, and is kept for those that go on from it. `key`: id of the key that has asked; empty: none has."""
 
     tenant: str
     id: str
@@ -49,6 +49,7 @@ class ResponseRecord:
     body: str
     events: tuple[str, ...]
     hidden: bool = False
+    key: str = ""
 
     @cached_property
     def size(self) -> int:

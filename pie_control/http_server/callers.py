@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from dataclasses import dataclass, field
 from typing import Annotated, cast
@@ -11,6 +12,7 @@ from starlette.datastructures import Headers
 from starlette.requests import HTTPConnection
 from starlette.types import Scope
 
+from pie_control.durable.keys import KeyRecord
 from pie_control.errors import Forbidden, Unauthorized
 from pie_control.server_api import ServerApi
 from pie_control.tenant_api import TenantApi
@@ -120,7 +122,9 @@ class Callers:
     def _of_key(self, key: str) -> Caller:
         if not is_key(key):
             raise Unauthorized("this is no whole key: it was cut off, or a letter was changed")
-        found = self._server.keys.find(digest_of(key)) if self._server.keys is not None else None
+        return self._of_record(self._server.keys.find(digest_of(key)) if self._server.keys is not None else None)
+
+    def _of_record(self, found: KeyRecord | None) -> Caller:
         if found is None:
             raise Unauthorized("this server does not know this key: it is of another one; ask the operator for a key")
         if not found.is_valid(time.time()):
@@ -142,10 +146,14 @@ class Callers:
         address = (scope.get("client") or ("an unknown address",))[0]
         self._server.audit.note("", "", "refused", f"unauthorized, from {address}")
 
-    def api_of(self, tenant: str) -> TenantApi | None:
-        """What a tenant can do; None: it is not known any more."""
+    def api_of(self, tenant: str, key: str) -> TenantApi | None:
+        """What a tenant can do, or who has the key of it with this id; None: it is not known any more, or not valid."""
         if not self.ask:
             return self._default.api if tenant == DEFAULT_STANDING.tenant.name else None
+        if key and self._server.keys is not None:
+            with contextlib.suppress(Unauthorized):
+                return self._of_record(self._server.keys.named(key)).api
+            return None
         account = self._account_of(tenant)
         return self._caller(account, ALL).api if account is not None else None
 

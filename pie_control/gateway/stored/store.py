@@ -13,6 +13,7 @@ from ...durable.responses import ResponseRecord, Responses
 from ...errors import RateLimited
 from ...inferlets.events import Ended
 from ...services.nesting import members_of
+from ...tenants.tenant import Standing
 from ..ending import result_of
 from ..refusal import Refused
 from ..request import ServedRequest
@@ -63,9 +64,11 @@ class StoredAnswers:
         body = with_end(record.body, "failed", {"code": "server_error", "message": reason})
         await self._put(Running(record).end(body, time.time(), None))
 
-    async def begin(self, mark: Store, inferlet: str, tenant: str, request: ServedRequest) -> Running:
-        """A program wants its answer stored. Raises Refused if there is one of this identifier, or it is no answer."""
+    async def begin(self, mark: Store, inferlet: str, standing: Standing, request: ServedRequest) -> Running:
+        """A program wants its answer stored, which runs in a standing. Raises Refused if there is one of this
+        identifier, or it is no answer."""
         await _check(mark)
+        tenant = standing.tenant.name
         key = tenant, mark.id
         found = await asyncio.to_thread(self._responses.find_kept, *key)
         if key in self._running or (found is not None and found.ended is not None):
@@ -73,7 +76,7 @@ class StoredAnswers:
         body = request.body if mark.background else b""
         record = ResponseRecord(
             *(tenant, mark.id, inferlet, request.route, request.id, time.time(), None, mark.background, request.stream),
-            *(mark.previous, body, bytes(mark.input).decode(), bytes(mark.body).decode(), ()),
+            *(mark.previous, body, bytes(mark.input).decode(), bytes(mark.body).decode(), (), False, standing.key),
         )
         running = self._running[key] = Running(record)
         try:

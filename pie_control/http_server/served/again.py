@@ -16,7 +16,7 @@ from .response import ServedResponse
 async def begin_again(gateway: Gateway, callers: Callers, attachments: Attachments, launches: Launches) -> None:
     """Those of the background are made anew from their request; the others fail."""
     for record in gateway.stored.unfinished():
-        api = callers.api_of(record.tenant)
+        api = callers.api_of(record.tenant, record.key)
         if not record.background or api is None:
             await gateway.stored.fail(record, LOST)
             continue

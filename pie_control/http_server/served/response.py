@@ -147,7 +147,7 @@ class ServedResponse(Response):
             return await self._begin_by(inferlet, hold)
 
     async def _begin_by(self, inferlet: Entry, hold: Callable[[str], None]) -> Running | None:
-        stored, tenant = self._gateway.stored, self._api.standing.tenant.name
+        stored = self._gateway.stored
         parts, fetches = "", 0
         while True:
             self._first = event = await self._next(inferlet)
@@ -161,7 +161,7 @@ class ServedResponse(Response):
                 return None
             self._first = None
             if isinstance(mark, Store):
-                return await stored.begin(mark, inferlet.id, tenant, self._request)
+                return await stored.begin(mark, inferlet.id, self._api.standing, self._request)
             if isinstance(mark, Fetch):
                 fetches += 1
                 if fetches > MOST_FETCHES:

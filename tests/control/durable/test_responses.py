@@ -22,6 +22,7 @@ from pie_control.gateway.request import ServedRequest
 from pie_control.gateway.stored import store
 from pie_control.gateway.stored.marks import Store
 from pie_control.gateway.stored.store import StoredAnswers
+from pie_control.tenants.tenant import Standing, Tenant
 from tests.helpers.guard import HANG_SECONDS
 
 ONE = ResponseRecord(
@@ -189,7 +190,7 @@ def test_what_later_ones_need_outlives_its_deletion_and_a_restart(tmp_path: Path
         check(answers)
         again = ServedRequest("/v1/responses", "1", b"", "", False)
         with pytest.raises(Refused, match="already"):
-            await answers.begin(Store("resp_1", Raw(b"{}")), "i1", "alice", again)
+            await answers.begin(Store("resp_1", Raw(b"{}")), "i1", Standing(Tenant("alice")), again)
         assert answers.unfinished() == []
         await delete(answers, "resp_3")  # and 2 with it, but not 1, which 4 needs
         assert [turn["input"] for turn in json.loads(answers.conversation("alice", "resp_4"))] == [[1], [4]]

@@ -13,6 +13,7 @@ from pie_control.gateway.stored import running
 from pie_control.gateway.stored.marks import Fetch, Store, read_mark, with_end
 from pie_control.gateway.stored.running import Running
 from pie_control.gateway.stored.store import MOST_MEMBERS, StoredAnswers
+from pie_control.tenants.tenant import Standing, Tenant
 from tests.helpers.guard import HANG_SECONDS
 
 MADE = ResponseRecord("alice", "r1", "i1", "/v1/responses", "1", 1.0, None, False, True, "", b"", "[]", "{}", ())
@@ -103,9 +104,12 @@ def test_what_is_stored_has_no_more_members_than_can_be_read(body: str, items: s
         stored = StoredAnswers(AtOnce.responses(1.0, 1 << 30))
         mark = read_mark(f'{{"served_store": {{"id": "r1", "body": {body}, "input": {items}}}}}')
         assert isinstance(mark, Store)
-        begins = stored.begin(mark, "i1", "alice", ServedRequest("/v1/responses", "r1", b"{}", "", False))
+        begins = stored.begin(
+            mark, "i1", Standing(Tenant("alice"), key="key_1"), ServedRequest("/v1/responses", "r1", b"{}", "", False)
+        )
         if is_stored:
-            assert (await begins).record.input == items
+            record = (await begins).record
+            assert (record.input, record.tenant, record.key) == (items, "alice", "key_1")
         else:
             with pytest.raises(Refused, match="more than 10000"):
                 await begins

@@ -201,11 +201,14 @@ def test_a_key_has_a_budget_of_its_own_and_what_it_launches_bears_its_id(tmp_pat
     assert meter.limits(0.0)["requests"].limit == 5
     assert not server.meters.of(Standing()).limits(0.0)
     known, laptop = callers.of(headers(key)), callers.of(headers(other))
+    assert callers.api_of("default", record.id) is known.api
     revoke_key(database, "ci")
     server.keys.look()
     callers.forget_keys()
     assert callers.of(headers(other)) is laptop
     assert known not in callers._known.values()
+    assert callers.api_of("default", record.id) is None
+    assert callers.api_of("default", "") is not None
     assert len(server.tenants["default"].keys_shown) == 2
     database.close()
 
