@@ -83,12 +83,31 @@ def _commit(database: sqlite3.Connection, writes: Sequence[Write]) -> None:
 
 
 def catch_up(database: sqlite3.Connection, records: Iterable[tuple[int, list[Write]]]) -> int:
-    """Commits what a journal has and the database not; returns the number of the last record. Raises
-    sqlite3.Error."""
+    """Commits what a journal has and the database not; returns the number of the last record. What another version of
+    Pie has written for other tables is left out, and the log says so. Raises sqlite3.Error."""
     found = database.execute("SELECT value FROM counters WHERE name = 'journal'").fetchone()
     done: int = found[0] if found else 0
     left = [(number, writes) for number, writes in records if number > done]
     if left:
         done = left[-1][0]
-        commit(database, [one for _, writes in left for one in writes], done)
+        try:
+            commit(database, [one for _, writes in left for one in writes], done)
+        except sqlite3.OperationalError as error:
+            _check_is_of_statement(error)
+            for number, writes in left:
+                _commit_if_known(database, writes, number)
     return done
+
+
+def _commit_if_known(database: sqlite3.Connection, writes: Sequence[Write], number: int) -> None:
+    try:
+        commit(database, writes, number)
+    except sqlite3.OperationalError as error:
+        _check_is_of_statement(error)
+        log.error("a record of the journal is left out, which another version of Pie has written: %s", error)
+
+
+def _check_is_of_statement(error: sqlite3.OperationalError) -> None:
+    """Raises the error again unless it says that there is no such table or column."""
+    if error.sqlite_errorcode != sqlite3.SQLITE_ERROR:
+        raise error

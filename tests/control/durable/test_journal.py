@@ -31,6 +31,19 @@ def test_a_server_starts_and_is_copied_with_a_journal_of_zeros(tmp_path: Path) -
     State(folder, 1.0, 1 << 30).close()
 
 
+def test_what_another_version_has_written_for_other_tables_is_left_out(tmp_path: Path) -> None:
+    State(tmp_path, 1.0, 1 << 30).close()
+    left = Journal(tmp_path / "journal")
+    assert left.append(1 << 40, [("INSERT INTO usage VALUES (?, ?)", (1, "a column more"))])
+    kept = "INSERT INTO programs VALUES (?, ?, ?)", ("alice", "p1", '{"names": ["story"]}')
+    assert left.append((1 << 40) + 1, [kept])
+    assert left.append((1 << 40) + 2, [("DELETE FROM what_is_to_come", ())])
+    left.close()
+    state = State(tmp_path, 1.0, 1 << 30)
+    assert state.programs.read() == {"alice": {"p1": {"names": ["story"]}}}
+    state.close()
+
+
 @pytest.mark.parametrize("kind", [sqlite3.DatabaseError, ValueError])
 def test_a_copy_that_fails_leaves_no_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: type[Exception]
