@@ -3,16 +3,38 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import errno
+import logging
 from collections import Counter
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterator
 
-from ..errors import Overloaded
+from ..errors import Overloaded, StorageFull
 from .prepared import PreparedPrograms
 from .program_host import ProgramHost
-from .store import DEFAULT_OWNER, Program, ProgramInfo, ProgramStore, keeping
+from .store import DEFAULT_OWNER, Program, ProgramInfo, ProgramStore
+
+logger = logging.getLogger(__name__)
 
 UPLOADING_BYTES = 512 << 20
 """Content of the uploads that are under way, half of it of one tenant; a single one is never refused for its size."""
+
+FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EFBIG, errno.EACCES, errno.EPERM, errno.EIO})
+"""What the system says where nothing can be written, or not so much."""
+
+
+@contextlib.contextmanager
+def keeping() -> Iterator[None]:
+    """Raises StorageFull where the block finds that the disk takes no more files; the log has what the system said."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno not in FULL:
+            raise
+        logger.error("the disk takes no more programs: %s", error)
+        raise StorageFull(
+            "the disk of the server takes no more: its operator can make room in --cache-dir or --state"
+        ) from None
 
 
 class ProgramLibrary:

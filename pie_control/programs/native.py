@@ -17,7 +17,7 @@ from pie_inference.options.cache_files import seal
 from ..errors import BadProgram
 from ..fair_places import FairPlaces
 from .compile_child import FULL, MOST_REASON, REFUSED
-from .store import keeping
+from .library import keeping
 
 PLACES = min(4, max(2, os.cpu_count() or 1))
 """Components that are compiled at a time: more would need their memory and gain nothing."""

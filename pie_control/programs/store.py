@@ -25,6 +25,8 @@ from pathlib import Path
 import msgspec
 
 from pie_inference.options.cache_files import (
+    LEFT_SECONDS,
+    UNUSED_SECONDS,
     NotPrivate,
     folder_to_compile_in,
     private_folder,
@@ -35,7 +37,7 @@ from pie_inference.options.cache_files import (
 )
 
 from ..durable.accounts.programs import ProgramRecords
-from ..errors import BadProgram, ConfigError, Overloaded, StorageFull
+from ..errors import BadProgram, ConfigError, Overloaded
 from ..tenants.tenant import DEFAULT_TENANT
 from .kinds import SUFFIX_OF, SUFFIXES, Kind, kind_of
 from .shelf import Kept, Owned, Shelf, check_label, check_name
@@ -46,8 +48,6 @@ DEFAULT_OWNER = DEFAULT_TENANT.name
 SERVER = "bundled programs"
 """Owns what the server itself has at each start anew: it is kept in memory, so no disk has to take it. No tenant of the
 file can have a name with a space."""
-FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EFBIG, errno.EACCES, errno.EPERM, errno.EIO})
-"""What the system says where nothing can be written, or not so much."""
 
 
 @dataclass(frozen=True)
@@ -96,20 +96,6 @@ class StoreLimits:
     stored_bytes: int = 1 << 30
 
 
-@contextlib.contextmanager
-def keeping() -> Iterator[None]:
-    """Raises StorageFull where the block finds that the disk takes no more files; the log has what the system said."""
-    try:
-        yield
-    except OSError as error:
-        if error.errno not in FULL:
-            raise
-        logger.error("the disk takes no more programs: %s", error)
-        raise StorageFull(
-            "the disk of the server takes no more: its operator can make room in --cache-dir or --state"
-        ) from None
-
-
 def content_hash(data: bytes) -> str:
     """SHA-256 of a program's content, by which it is identified."""
     return hashlib.sha256(data).hexdigest()
@@ -156,10 +142,13 @@ class ProgramStore:
 
     def _load(self) -> None:
         owners = self._read_owners() if self._owners is None else self._take_over(self._owners)
+        known = {program for programs in owners.values() for program in programs}
         if self._folder != self._shared:
-            self._adopt({program for programs in owners.values() for program in programs})
+            self._adopt(known)
         for path in sorted(self._folder.iterdir()):
-            if path.suffix in SUFFIXES and len(path.stem) == 64:
+            if self._is_left(path, known):
+                remove(path)
+            elif path.suffix in SUFFIXES and len(path.stem) == 64:
                 self._files[path.stem] = path
                 self._sizes[path.stem] = _size(path)
         for path in self.compiled.iterdir():
@@ -174,6 +163,16 @@ class ProgramStore:
                 for name in ("", *kept.names):
                     if program in self._files:
                         shelf.put(program, name, kept.file, kept.uploaded)
+
+    def _is_left(self, path: Path, known: Collection[str]) -> bool:
+        """Whether a process that was killed has left a file: a temporary one, or a program that was never entered. An
+        older copy of the state may come back that knows it, so it stays for a while."""
+        with contextlib.suppress(OSError):
+            age = time.time() - path.lstat().st_mtime
+            if path.name.startswith("tmp"):
+                return age > LEFT_SECONDS
+            return self._folder != self._shared and path.stem not in known and age > UNUSED_SECONDS
+        return False
 
     def _adopt(self, programs: Collection[str]) -> None:
         """Takes programs of this state out of the cache folder, where a server without one has left them. Others may

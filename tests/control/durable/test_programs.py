@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import time
 from pathlib import Path
 from typing import Any
 
@@ -78,6 +80,22 @@ def test_programs_of_another_state_over_the_same_cache_are_nobodys(tmp_path: Pat
     other = State(tmp_path / "other", 30.0, 1 << 30)
     assert not [*ProgramStore(tmp_path / "cache", owners=other.programs).all()]
     other.close()
+    state.close()
+
+
+def test_what_a_kill_has_left_goes_when_it_is_old(tmp_path: Path) -> None:
+    state, store = opened(tmp_path)
+    kept = put(store, SOURCE, "tool").program
+    state.close()
+    folder = state.folder / "programs"
+    old = {f"{'a' * 64}.py": 31 * 86400, "tmpabc": 7200, f"{kept}.py": 40 * 86400}
+    new = {f"{'b' * 64}.py": 29 * 86400, "tmpdef": 1800}
+    for name, age in (old | new).items():
+        (folder / name).touch()
+        os.utime(folder / name, (time.time() - age,) * 2)
+    state, store = opened(tmp_path)
+    assert {path.name for path in folder.iterdir()} == {f"{kept}.py", *new}
+    assert store.get("tool").hash == kept
     state.close()
 
 
