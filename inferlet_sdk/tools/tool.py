@@ -74,7 +74,7 @@ class Tool(Generic[P, R]):
                 raise SchemaMismatch(f"{self.signature} takes {len(names)} arguments, not {len(arguments)}")
             arguments = dict(zip(names, arguments, strict=False))
         shapes = {field.name: field.shape for field in self.parameters.fields}
-        arguments = {name: _typed(shapes.get(name), value) for name, value in arguments.items()}
+        arguments = {name: typed_value(shapes.get(name), value) for name, value in arguments.items()}
         bound: dict[str, Any] = self.parameters.read(arguments, ())
         return bound
 
@@ -126,7 +126,7 @@ def _is_cancelled() -> bool:
     return task is not None and task.cancelling() > 0
 
 
-def _typed(shape: Shape | None, value: object) -> object:
+def typed_value(shape: Shape | None, value: object) -> object:
     """The JSON value that a written argument stands for: a text where the parameter takes texts, else what it reads
     as. `None`, `True` and `False` are read as well: models write them."""
     if not isinstance(value, Written):

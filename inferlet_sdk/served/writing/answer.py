@@ -15,12 +15,17 @@ from inferlet_sdk.generation.generation import Generation
 from inferlet_sdk.generation.sampling import Sampler
 from inferlet_sdk.generation.stopping import IgnoreStopTokens, StopCondition, StopTokens
 from inferlet_sdk.grammars.grammar import Grammar, Matcher
+from inferlet_sdk.schemas.foreign import foreign_shape
+from inferlet_sdk.schemas.mismatch import UnsupportedType
+from inferlet_sdk.schemas.shapes import Anything, Shape
 from inferlet_sdk.sequences.queues import queues_of
 from inferlet_sdk.served.errors import Refused
 from inferlet_sdk.served.requests.chat import ToolUse
 from inferlet_sdk.served.requests.wanted import Wanted
 from inferlet_sdk.served.writing.reasoning import END, ReasoningParser, Thinking
-from inferlet_sdk.tools.events import Call, Event, Malformed, Text, Written
+from inferlet_sdk.tools.events import Call, Event, Malformed, Text
+from inferlet_sdk.tools.formats.grammars import properties_of
+from inferlet_sdk.tools.tool import typed_value
 from inferlet_sdk.traits.runs import TokenLogprobs
 
 FORBIDDEN = -1000.0
@@ -274,19 +279,17 @@ class Answer:
 def _arguments(call: Call, tools: ToolUse) -> str:
     """The arguments of a call by name, as JSON text."""
     schemas = [one["function"]["parameters"] for one in tools.declared if one["function"]["name"] == call.name]
-    properties: Mapping[str, Any] = schemas[0].get("properties", {}) if schemas else {}
+    properties = properties_of(schemas[0]) if schemas else {}
     named = call.arguments
     if isinstance(named, list):
         named = dict(zip(properties, named, strict=False))
-    return json.dumps({name: _typed(value, properties.get(name)) for name, value in named.items()}, ensure_ascii=False)
+    typed = {name: typed_value(_shape(properties.get(name)), value) for name, value in named.items()}
+    return json.dumps(typed, ensure_ascii=False)
 
 
-def _typed(value: Any, schema: Any) -> Any:
-    """The value of an argument that was written as text, by the type of its parameter."""
-    kind = schema.get("type", "string") if isinstance(schema, Mapping) else "string"
-    if not isinstance(value, Written) or kind == "string":
-        return value
+def _shape(schema: Mapping[str, Any] | None) -> Shape:
+    """What the parameter takes; anything, if nobody knows."""
     try:
-        return json.loads(value)
-    except ValueError:
-        return value
+        return foreign_shape(schema or {})
+    except UnsupportedType:
+        return Anything()

@@ -16,6 +16,7 @@ from typing import Any
 from inferlet_sdk.tools.formats import deepseek, hermes, llama, mistral, qwen_coder, signature
 
 AUTO, REQUIRED = "auto", "required"
+_DEFINITIONS = ("$defs", "definitions")
 
 Schema = Mapping[str, Any]
 _AS_DUMPED = {
@@ -39,13 +40,21 @@ class Called:
 
     @property
     def properties(self) -> Mapping[str, Schema]:
-        found: Mapping[str, Schema] = self.parameters.get("properties", {})
-        return found
+        """The schema of each parameter by itself."""
+        return properties_of(self.parameters)
 
     @property
     def required(self) -> Sequence[str]:
-        found: Sequence[str] = self.parameters.get("required", ())
-        return found
+        """Those of the parameters that have to be there."""
+        needed = self.parameters.get("required")
+        return [name for name in self.properties if name in needed] if isinstance(needed, list) else []
+
+
+def properties_of(schema: Schema) -> dict[str, Schema]:
+    """The schema of each property of an object by itself: with what references in it stand for."""
+    shared = {name: schema[name] for name in _DEFINITIONS if name in schema}
+    properties = schema.get("properties", {})
+    return {name: {**shared, **one} if isinstance(one, Mapping) else {} for name, one in properties.items()}
 
 
 def call_grammar(format: str, tools: Sequence[Called], shown: Mapping[int, str], choice: str) -> str:
@@ -216,16 +225,27 @@ def _parameter(writer: _Writer, tool: Called, name: str) -> str:
 
 def _written(writer: _Writer, schema: Schema) -> str:
     """A value up to its end tag: a text as it is where the parameter takes any, words of an enumeration, else JSON."""
-    options: Sequence[Schema] = schema.get("anyOf", [schema])
-    if any(option.get("type", "string") == "string" and "enum" not in option for option in options):
+    options = _options(schema)
+    if any("string" in option.get("type", "string") and not _words(option) for option in options):
         return writer.rule(f"/(?s:.*){pattern(qwen_coder.VALUE_END)}/", "[lazy]")
-    end = literal(f"\n{qwen_coder.VALUE_END}")
-    parts = [
-        part
-        for option in options
-        for part in (map(_word, option["enum"]) if "enum" in option else [writer.json(option)])
-    ]
-    return f"({' | '.join(parts)}) {end}"
+    parts = [part for option in options for part in (_words(option) or [writer.json(option)])]
+    return f"({' | '.join(parts)}) {literal(f'{chr(10)}{qwen_coder.VALUE_END}')}"
+
+
+def _options(schema: Schema, levels: int = 8) -> list[Schema]:
+    """The schemas of one of which a value is: what a reference and `anyOf` stand for."""
+    shared = {name: schema[name] for name in _DEFINITIONS if isinstance(schema.get(name), Mapping)}
+    kind, _, name = str(schema.get("$ref", "")).removeprefix("#/").partition("/")
+    named = [shared[kind][name]] if name in shared.get(kind, ()) else schema.get("anyOf")
+    if not isinstance(named, list) or not levels:
+        return [schema]
+    return [option for one in named if isinstance(one, Mapping) for option in _options({**shared, **one}, levels - 1)]
+
+
+def _words(schema: Schema) -> list[str]:
+    """The values of an enumeration."""
+    values = schema.get("enum")
+    return list(map(_word, values)) if isinstance(values, list) else []
 
 
 def _word(value: object) -> str:

@@ -178,6 +178,48 @@ def test_a_tool_of_a_server_may_be_described_by_keywords_that_no_grammar_keeps(
     assert model.matcher("add", tools).accept(tokens) == len(tokens)
 
 
+PAINT: dict[str, Any] = {
+    "type": "object",
+    "properties": {
+        "colour": {"$ref": "#/$defs/Colour"},
+        "at": {"anyOf": [{"$ref": "#/$defs/Point"}, {"type": "null"}]},
+        "note": {"type": ["string", "null"]},
+        "more": True,
+    },
+    "required": ["colour", "at", "note", "size"],
+    "$defs": {
+        "Colour": {"type": "string", "enum": ["red", "green"]},
+        "Point": {"type": "object", "properties": {"x": {"type": "integer"}}, "additionalProperties": False},
+    },
+}
+"""As clients make it of classes: parts are named elsewhere, and there may be none."""
+RED = {"colour": "red", "at": {"x": 1}, "note": "wet"}
+WRITTEN = {"colour": "red", "at": '{"x": 1}', "note": "wet"}
+LISTED = "".join(f"<parameter={name}>\n{text}\n</parameter>\n" for name, text in WRITTEN.items())
+
+
+@pytest.mark.parametrize("special", [False, True])
+@pytest.mark.parametrize(
+    ("name", "call"),
+    [
+        ("signature", '<tool>paint("red", {"x": 1}, "wet")</tool>'),
+        ("qwen_coder", f"<tool_call>\n<function=paint>\n{LISTED}</function>\n</tool_call>"),
+    ],
+)
+def test_a_parameter_may_be_described_by_a_reference(
+    models: Callable[[str, bool], Model], name: str, special: bool, call: str
+) -> None:
+    model, tools = models(name, special), [Called("paint", PAINT)]
+    tokens = model.tokens(call)
+    assert model.matcher("paint", tools).accept(tokens) == len(tokens)
+    (found,) = (event for event in model.events(call) if isinstance(event, Call))
+    record = foreign_record("paint", {**PAINT, "required": ["colour"]})
+    assert Tool(now, "paint", "", record).bind(found.arguments) == RED
+    for right, wrong in (("red", "rod"), ('"x"', '"y"')):
+        tokens = model.tokens(call.replace(right, wrong))
+        assert model.matcher("paint", tools).accept(tokens) < len(tokens)
+
+
 @settings(max_examples=40, deadline=None)
 @example("\r\n ")
 @given(text=st.text(st.characters(codec="utf-8", exclude_characters="{[<"), max_size=40))

@@ -236,6 +236,31 @@ def test_calls_of_tools(ask: Ask, choice: Any, names: set[str], stream: bool) ->
     assert served.text == ""
 
 
+def tool_of(parameters: dict[str, Any]) -> dict[str, Any]:
+    return {"type": "function", "function": {"name": "paint", "parameters": parameters}}
+
+
+COLOURS = {"Colour": {"type": "string", "enum": ["red", "green"]}}
+
+
+@pytest.mark.parametrize(
+    "parameters",
+    [
+        {"properties": {"of": {"$ref": "#/$defs/Colour"}}, "$defs": COLOURS, "required": ["of"]},
+        {"properties": {"of": True}, "required": ["of"]},
+        {"properties": {"of": {"type": "null"}}, "required": ["of", "to"]},
+        {"properties": {"of": {"type": "null"}}, "required": "of"},
+        {"properties": {"of": {"type": "null"}}, "required": [5]},
+    ],
+)
+def test_a_tool_may_have_any_schema(ask: Ask, parameters: dict[str, Any]) -> None:
+    one_call = {"tool_choice": "required", "parallel_tool_calls": False}
+    served = ask(messages=ASKED, tools=[tool_of(parameters)], max_tokens=60, **one_call)
+    assert served.finish_reason in ("tool_calls", "length"), served.body  # a value of any kind may be long
+    if "$defs" in parameters:
+        assert json.loads(calls_of(served)[0]["function"]["arguments"])["of"] in ("red", "green")
+
+
 def test_an_agent_goes_on(ask: Ask) -> None:
     asked = [{"role": "user", "content": "What is 12 plus 30?"}]
     first = ask(messages=asked, tools=TOOLS, **GREEDY, tool_choice="required", parallel_tool_calls=False)
@@ -323,6 +348,7 @@ def test_what_was_computed_is_not_computed_again(ask: Ask) -> None:
         ({"tool_choice": "required"}, "tool_choice"),
         ({"tools": TOOLS, "tool_choice": {"type": "function", "function": {"name": "x"}}}, "tool_choice"),
         ({"tools": [{"type": "web_search"}]}, "tools[0].type"),
+        ({"tools": [tool_of({"properties": {"a": {"type": "txt"}}})], "tool_choice": "required"}, "tools"),
         ({"tools": [{"type": "function", "function": {}}]}, "tools[0].function.name"),
         ({"guided_json": {"type": "object"}}, "guided_json"),
         ({"guided_regex": "a"}, "guided_regex"),
