@@ -28,7 +28,7 @@ def snapshot_of(sequence: TokenSequence, conversation: Conversation) -> str:
         "share": sequence.shares,
         "shared_with": sequence.shared_with,
         "tokens": sequence.tokens,
-        "drops": sequence.drops,
+        "drops": [one for one in sequence.drops if one[0] < one[1]],
         "images": [(seen.image.name, seen.start, seen.end) for seen in sequence.images.places],
         "conversation": conversation.state(),
     }

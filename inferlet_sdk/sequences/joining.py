@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from inferlet_sdk.errors import InvalidArgument, InvalidState
 from inferlet_sdk.sequences.dropping import check_output
@@ -26,7 +26,7 @@ def join_sequences(parts: Sequence[TokenSequence]) -> TokenSequence:
 
 
 def _join(whole: TokenSequence, parts: Sequence[TokenSequence]) -> None:
-    behind, joined = 0, list[Part]()  # behind: the highest position
+    behind, joined, begins = 0, list[Part](), list[tuple[int, int]]()  # behind: the highest position
     for place, part in enumerate(parts):
         count = len(part.tokens) - (place == len(parts) - 1)
         with part:
@@ -36,14 +36,29 @@ def _join(whole: TokenSequence, parts: Sequence[TokenSequence]) -> None:
         joined.append(Part(part.pages, kept, by))
         if not part.pages.dropped:
             whole.images.append(part.images, len(whole.tokens))
-        whole.tokens += [token for start, stop in kept for token in part.tokens[start:stop]]
+        for start, stop in kept:
+            gaps = (token for token, end, *_ in part.drops if start < token == end < stop)
+            begins += [(len(whole.tokens) + token - start, part.position(token) + by) for token in (start, *gaps)]
+            whole.tokens += part.tokens[start:stop]
         behind = max(behind, part.offset + by + count)
     with whole as queue:
         whole.pages.join(queue, joined)
     whole.computed = len(whole.tokens)
     whole.tokens.append(parts[-1].tokens[-1])
-    whole.offset = max(0, behind - whole.computed)
+    lay(whole, begins, behind)
     whole.shares = False  # what runs all of these tokens in one piece has other keys
+
+
+def lay(sequence: TokenSequence, begins: Iterable[tuple[int, int]], behind: int) -> None:
+    """Where the tokens of a sequence are that have keys: each of `begins` is a token, and its position, which those
+    behind it follow. What will run is at `behind` and further on. A gap is kept as tokens dropped that were not there:
+    what is cut before it goes on where it ends."""
+    (first, start), *others = [*begins, (sequence.computed, max(behind, sequence.computed))]
+    sequence.offset = max(start - first, 0)
+    for token, position in others:
+        if (gap := position - token - sequence.offset) > 0 or token == sequence.computed:
+            sequence.drops += [(token, token, token, -gap)] * (gap != 0)
+            sequence.offset += gap
 
 
 def _check(parts: Sequence[TokenSequence]) -> None:

@@ -69,7 +69,7 @@ class TokenSequence:
         self.drafted: int | None = None  # where the last draft began, as long as its states are there
         self.pages: PageTable = PageTable(queues)
         self.states: KeptStates = KeptStates(self.pages)
-        # What was dropped, how many tokens had keys then, and by how many positions those behind it moved up.
+        # What was dropped, how many tokens had keys then, and by how many positions those behind it moved up; or a gap.
         self.drops: list[tuple[int, int, int, int]] = []
         self.output: OutputEmbed = OutputEmbed()
         self.last_step: LastStep | None = None  # that gave a distribution

@@ -11,6 +11,7 @@ from contextlib import suppress
 from inferlet_sdk import traits
 from inferlet_sdk.errors import InvalidArgument, InvalidState, NotFound, QuotaExceeded
 from inferlet_sdk.event_loop import loop_with_others
+from inferlet_sdk.sequences.joining import lay
 from inferlet_sdk.sequences.queues import Queues
 from inferlet_sdk.sequences.sequence import TokenSequence
 from inferlet_sdk.traits.arguments import text
@@ -60,11 +61,13 @@ async def open_sequence(queues: Queues, adapter: str, name: str) -> TokenSequenc
                 traits.dealloc_kvpage(queue, found.pages)
                 raise InvalidState(f"export {name!r} is not one of a context: import it with `traits.import_kvpage`")
             sequence.tokens = list(found.tokens)
-            sequence.offset = max(found.positions) + 1 - filled  # a join may have left gaps between them
             sequence.pages.adopt([found.pages], len(found.tokens))
             if sequence.info.state_pages:
                 sequence.states.note(len(found.tokens))
             sequence.computed = len(found.tokens)
+            first, behind = found.positions[0], max(found.positions) + 1
+            places = [place for place in found.positions if place >= 0] if behind - filled > first else [first]
+            lay(sequence, enumerate(places), behind)  # a join may have left gaps between them
             sequence.images.unseen = len(found.tokens)
             sequence.shares = False  # it may have been joined, or be nobody else's: exports do not tell
             return sequence

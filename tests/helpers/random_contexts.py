@@ -148,8 +148,8 @@ class Program:
 
     def cut(self, twin: Twin) -> None:
         length, edge = self.choice.randint(1, len(twin.placed)), twin.placed
-        if any(other.position - one.position != 1 for one, other in pairwise(edge) if one.seen and other.seen):
-            return  # what was joined goes on behind all of its parts, wherever it is cut
+        if any(other.position <= one.position for one, other in pairwise(edge) if one.seen and other.seen):
+            return  # parts of a model that cannot move tokens: what goes on is behind all of them
         if length == len(edge) or edge[length].seen or edge[length - 1].seen:
             twin.ctx.truncate(length)
             twin.cut(length)

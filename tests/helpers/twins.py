@@ -46,7 +46,8 @@ class Twin:
 
     def cut(self, length: int) -> None:
         if length < len(self.placed):
-            self.next = self.placed[length].position
+            last = self.placed[length - 1]
+            self.next = last.position + 1 if last.seen else self.placed[length].position
             del self.placed[length:]
 
     def drop(self, start: int, stop: int, close_gap: bool) -> None:

@@ -55,6 +55,25 @@ def test_an_opened_context_goes_on_behind_gaps_between_its_positions() -> None:
     assert nothing_held(host)
 
 
+def test_what_is_cut_before_a_gap_goes_on_where_it_ends() -> None:
+    host = install()
+
+    async def nexts() -> list[list[int]]:
+        one, other = Context().fill("the quick"), Context(position=30).fill(" brown fox")
+        joined = Context.join([one, other])
+        await joined.export("fox")
+        cut = [joined, joined.fork(), await Context.open("fox"), Context.restore(joined.snapshot())]
+        whole = [one, *(part.truncate(len(one)) for part in cut)]
+        found = [(await part.fill(" is").next_dist(5)).tokens for part in whole]
+        for part in (*whole, other):
+            part.close()
+        return found
+
+    one, *cut = run(nexts())
+    assert cut == [one] * 4
+    assert nothing_held(host)
+
+
 @pytest.mark.parametrize("length", [7, 8])
 def test_what_is_filled_behind_an_export_runs_alone(length: int, monkeypatch: pytest.MonkeyPatch) -> None:
     host, ran = install(), list[int]()  # pages have 4 tokens
