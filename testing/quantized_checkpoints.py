@@ -67,6 +67,17 @@ def _fp8(scale_type: torch.dtype) -> Callable[[Tensor], tuple[Tensors, Tensor]]:
     return quantize
 
 
+def _whole(scale: str, unused: str) -> Callable[[Tensor], tuple[Tensors, Tensor]]:
+    """Float8 numbers with one scale, beside one of activations."""
+
+    def quantize(weight: Tensor) -> tuple[Tensors, Tensor]:
+        factor = weight.abs().max() / 448
+        values = (weight / factor).to(torch.float8_e4m3fn)
+        return {"weight": values, scale: factor, unused: torch.tensor(0.3)}, values.float() * factor
+
+    return quantize
+
+
 def _integers(weight: Tensor, bits: int, group: int, symmetric: bool) -> tuple[Tensor, Tensor, Tensor]:
     """Unsigned values [N, K], zeros [N, G], and float16 scales [N, G]."""
     grouped = weight.view(len(weight), -1, group)
@@ -287,6 +298,15 @@ FP8 = {"quant_method": "fp8", "activation_scheme": "dynamic", "weight_block_size
 WRITERS: Mapping[str, Writer] = {
     "fp8-float32": Writer(FP8, _fp8(torch.float32)),
     "fp8-bfloat16": Writer(FP8, _fp8(torch.bfloat16)),
+    "fp8-whole": Writer(
+        {"quant_method": "fp8", "activation_scheme": "static", "weight_block_size": None},
+        _whole("weight_scale_inv", "activation_scale"),
+    ),
+    "fp8-autofp8": Writer(
+        {"quant_method": "fp8", "activation_scheme": "static", "ignored_layers": ["lm_head"]},
+        _whole("weight_scale", "input_scale"),
+    ),
+    "fp8-modelopt": Writer({"quant_method": "modelopt", "quant_algo": "FP8"}, _whole("weight_scale", "input_scale")),
     "gptq-4-128": gptq(4, 128),
     "gptq-4-32-asymmetric": gptq(4, 32, symmetric=False),
     "gptq-4-64-act-order": gptq(4, 64, act_order=True),

@@ -12,9 +12,9 @@ from .scheme import CONFIG, TAKE_THE_ORIGINAL, Scheme, Settings
 from .schemes.awq import Awq
 from .schemes.compressed_fp4 import MXFP4, NVFP4, CompressedFp4
 from .schemes.compressed_tensors import CompressedTensors
-from .schemes.fp8 import Fp8Blocks
+from .schemes.fp8 import fp8
 from .schemes.gptq import Gptq
-from .schemes.modelopt import ModelOpt
+from .schemes.modelopt import model_opt
 from .schemes.mxfp4 import Mxfp4
 
 BESIDE = "hf_quant_config.json"
@@ -30,11 +30,11 @@ def compressed_tensors(config: Settings) -> Scheme:
 
 
 SCHEMES: Mapping[str, Callable[[Settings], Scheme]] = {
-    "fp8": Fp8Blocks,
+    "fp8": fp8,
     "gptq": Gptq,
     "awq": Awq,
     "compressed-tensors": compressed_tensors,
-    "modelopt": ModelOpt,
+    "modelopt": model_opt,
     "mxfp4": Mxfp4,
 }
 
@@ -44,7 +44,7 @@ def find_scheme(folder: Path, config: Mapping[str, Any]) -> Scheme | None:
     scheme = read_scheme(config)
     path = folder / BESIDE
     if scheme is None and path.exists():
-        return ModelOpt(Settings(read_json(path), BESIDE))
+        return model_opt(Settings(read_json(path), BESIDE))
     return scheme
 
 

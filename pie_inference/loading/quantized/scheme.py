@@ -19,6 +19,11 @@ GROUPS = (32, 64, 128)
 FLOATING = ("F32", "F16", "BF16")
 WORDS = ("I32",)
 """Number formats of scales, and of packed integers, by their names in safetensors."""
+UNUSED: Mapping[str, int] = dict.fromkeys(
+    (".activation_scale", ".input_scale", ".input_zero_point", ".k_scale", ".v_scale"), 0
+)
+"""What the names of scales of activations, keys and values end with, as `Scheme.endings`. They say how these would be
+rounded; here all of them stay in the model's number format."""
 
 
 class Tensors(Protocol):
@@ -120,6 +125,14 @@ def make_format(scheme: str, kind: Kind, group: int | None, columns: int, module
     if group is not None and columns % group:
         raise CheckpointError(f"{module}: its {columns} input features are not a multiple of groups of {group}")
     return Format(f"{scheme} {kind}" if group is None else f"{scheme} {kind}-{group}", kind, group)
+
+
+def scale_of_all(tensors: Tensors, name: str, rows: int) -> Tensor:
+    """The scale `name` of a whole weight, for each of its rows: [rows, 1]. Raises CheckpointError if it is several."""
+    whole = tensors.read(name, tensors.shape(name), FLOATING)
+    if whole.numel() != 1:
+        raise CheckpointError(f"tensor {name!r} has shape {list(whole.shape)}, expected one number")
+    return whole.view(1, 1).repeat(rows, 1)
 
 
 def unpack(words: Tensor, bits: int, dim: int) -> Tensor:

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from ..scheme import Settings, StoredWeight, Tensors
+from ..scheme import UNUSED, Settings, StoredWeight, Tensors
 from .compressed_tensors import settings_of_weights
 from .fp4 import MX_GROUP, NV_GROUP, read_mxfp4, read_nvfp4
 
@@ -21,6 +21,7 @@ class CompressedFp4:
         ".weight_scale": 0,
         ".weight_global_scale": 0,
         ".input_global_scale": 0,
+        **UNUSED,
     }
 
     def __init__(self, config: Settings) -> None:

@@ -12,11 +12,13 @@ from ..scheme import (
     FLOATING,
     GROUPS,
     TAKE_THE_ORIGINAL,
+    UNUSED,
     WORDS,
     Settings,
     StoredWeight,
     Tensors,
     make_format,
+    scale_of_all,
     stored_integers,
     stored_zeros,
     unpack,
@@ -28,7 +30,6 @@ BITS = {"pack-quantized": [4, 8], "int-quantized": [8], "naive-quantized": [8], 
 
 def settings_of_weights(config: Settings) -> Settings:
     """How weights are quantized. Raises CheckpointError for what beside them is not supported."""
-    config.refuse("kv_cache_scheme", "a scheme for keys and values is not supported")
     config.refuse("transform_config", "transforms of activations are not supported")
     sparsity = config.get("sparsity_config")
     if sparsity and (not isinstance(sparsity, dict) or sparsity.get("format", "dense") != "dense"):
@@ -38,8 +39,6 @@ def settings_of_weights(config: Settings) -> Settings:
     if not found:
         raise CheckpointError(f"{CONFIG}.config_groups: it names no group of modules; {TAKE_THE_ORIGINAL}")
     for one in found:
-        if one.get("input_activations"):
-            one.mapping("input_activations").one_of("dynamic", [True, "local"])
         one.refuse("output_activations", "scales of outputs are not supported")
         if one.get("weights") != found[0].get("weights"):
             raise CheckpointError(
@@ -72,7 +71,8 @@ class CompressedTensors:
         where = "" if self._group is None else f" of {self._group}"
         self.name = f"compressed-tensors {self._format}, {self._bits} bits by {self._strategy}{where}, only weights"
         packed = 32 // self._bits
-        self.endings = {".weight_packed": packed, ".weight_scale": 0, ".weight_zero_point": 0, ".weight_shape": 0}
+        scales = {".weight_scale": 0, ".weight_zero_point": 0, ".weight_shape": 0, **UNUSED}
+        self.endings = {".weight_packed": packed, **scales}
 
     def holds(self, tensors: Tensors, module: str) -> bool:
         return f"{module}.weight_scale" in tensors or f"{module}.weight_packed" in tensors
@@ -93,10 +93,7 @@ class CompressedTensors:
         groups = columns // (self._group or columns)
         name = f"{module}.weight_scale"
         if self._strategy == "tensor":
-            whole = tensors.read(name, tensors.shape(name), FLOATING)
-            if whole.numel() != 1:
-                raise CheckpointError(f"tensor {name!r} has shape {list(whole.shape)}, expected one number")
-            scales = whole.view(1, 1).repeat(rows, 1)
+            scales = scale_of_all(tensors, name, rows)
         else:
             scales = tensors.read(name, (rows, groups), FLOATING)
         if self._symmetric:

@@ -5,9 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from ....errors import CheckpointError
 from ....quantization.formats import QuantizedWeight
-from ..scheme import StoredWeight, Tensors, make_format
+from ..scheme import StoredWeight, Tensors, make_format, scale_of_all
 
 BYTES = ("U8",)
 MX_GROUP = 32
@@ -37,8 +36,5 @@ def read_nvfp4(tensors: Tensors, names: tuple[str, str, str], rows: int, columns
     format = make_format("nvfp4", "fp4", NV_GROUP, columns, values)
     numbers = tensors.read(values, (rows, columns // 2), BYTES)
     of_groups = tensors.read(scales, (rows, columns // NV_GROUP), NV_SCALES)
-    one = tensors.read(factor, tensors.shape(factor), ("F32",))
-    if one.numel() != 1:
-        raise CheckpointError(f"tensor {factor!r} has shape {list(one.shape)}, expected one number")
-    factors = one.view(1, 1).repeat(rows, 1)
+    factors = scale_of_all(tensors, factor, rows).float()
     return StoredWeight(QuantizedWeight(format, numbers, of_groups, None, factors=factors, factors_divide=divide))

@@ -1,4 +1,5 @@
-"""FP8 with a scale for each block of a weight, as DeepSeek-V3 and Qwen3 have it: `weight` and `weight_scale_inv`."""
+"""Weights of float8 numbers, `weight`: with scales of blocks, as in DeepSeek-V3 and Qwen3, or with one scale each, as
+in Ministral 3, and in what AutoFP8 and NVIDIA's Model Optimizer wrote."""
 
 from __future__ import annotations
 
@@ -10,7 +11,7 @@ from torch import Tensor
 from ....errors import CheckpointError
 from ....quantization.formats import QuantizedWeight
 from ....quantization.names import Format
-from ..scheme import FLOATING, Settings, StoredWeight, Tensors
+from ..scheme import FLOATING, UNUSED, Settings, StoredWeight, Tensors, scale_of_all
 
 BLOCK = 128
 VALUES = ("F8_E4M3",)
@@ -33,6 +34,34 @@ class Fp8Blocks:
 
     def read(self, tensors: Tensors, module: str, rows: int, columns: int) -> StoredWeight:
         return StoredWeight(read_blocks(tensors, module, "weight_scale_inv", rows, columns))
+
+
+class Fp8Whole:
+    """Implements `Scheme`: a weight has one scale."""
+
+    def __init__(self, name: str, scale: str) -> None:
+        """`scale`: what it is called in the file."""
+        self.name = f"{name} with a scale for each weight, only weights"
+        self.scales: Sequence[str] = (f".{scale}",)
+        self.endings: Mapping[str, int] = {f".{scale}": 0, **UNUSED}
+        self._scale = scale
+
+    def holds(self, tensors: Tensors, module: str) -> bool:
+        return f"{module}.{self._scale}" in tensors
+
+    def read(self, tensors: Tensors, module: str, rows: int, columns: int) -> StoredWeight:
+        values = checked_values(tensors.read(f"{module}.weight", (rows, columns), VALUES), module)
+        scales = scale_of_all(tensors, f"{module}.{self._scale}", rows)
+        return StoredWeight(QuantizedWeight(Format("fp8-whole", "fp8", None), values, scales, None))
+
+
+def fp8(config: Settings) -> Fp8Blocks | Fp8Whole:
+    """The scheme of a file that names blocks, or none."""
+    if config.get("weight_block_size") is not None:
+        return Fp8Blocks(config)
+    config.one_of("activation_scheme", ["dynamic", "static"], "dynamic")
+    config.one_of("fmt", ["e4m3"], "e4m3")
+    return Fp8Whole("fp8", "weight_scale_inv" if "weight_block_size" in config else "weight_scale")
 
 
 def read_blocks(tensors: Tensors, module: str, scale: str, rows: int, columns: int) -> QuantizedWeight:

@@ -1,14 +1,23 @@
-"""NVFP4 as NVIDIA's Model Optimizer stores it, told by config.json or hf_quant_config.json."""
+"""NVFP4 and FP8 as NVIDIA's Model Optimizer stores them, told by config.json or hf_quant_config.json."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
 from ....errors import CheckpointError
-from ..scheme import TAKE_THE_ORIGINAL, Settings, StoredWeight, Tensors
+from ..scheme import TAKE_THE_ORIGINAL, UNUSED, Scheme, Settings, StoredWeight, Tensors
 from .fp4 import NV_GROUP, read_nvfp4
+from .fp8 import Fp8Whole
 
+FP8 = "FP8"
 SMOOTHED = "pre_quant_scale"
+
+
+def model_opt(config: Settings) -> Scheme:
+    """The scheme that `quant_algo` names."""
+    settings = config if config.get("quantization") is None else config.mapping("quantization")
+    algorithm = settings.one_of("quant_algo", ["NVFP4", "W4A16_NVFP4", FP8])
+    return Fp8Whole("ModelOpt FP8", "weight_scale") if algorithm == FP8 else ModelOpt(settings)
 
 
 class ModelOpt:
@@ -20,14 +29,10 @@ class ModelOpt:
         ".weight": 2,
         ".weight_scale": 0,
         ".weight_scale_2": 0,
-        ".input_scale": 0,
-        ".k_scale": 0,
-        ".v_scale": 0,
+        **UNUSED,
     }
 
-    def __init__(self, config: Settings) -> None:
-        settings = config if config.get("quantization") is None else config.mapping("quantization")
-        settings.one_of("quant_algo", ["NVFP4", "W4A16_NVFP4"])
+    def __init__(self, settings: Settings) -> None:
         settings.one_of("group_size", [NV_GROUP], NV_GROUP)
         if settings.get("config_groups") is not None:
             groups = settings.mapping("config_groups")
