@@ -54,13 +54,18 @@ def read_tokenizer_files(folder: Path, config: Mapping[str, Any]) -> TokenizerFi
         tokenizer = path.read_bytes()
     except OSError as error:
         raise CheckpointError(f"{path}: unreadable ({error.strerror}); {_advice(folder)}") from error
-    generation = _read_optional(folder / GENERATION)
-    stop_tokens = _stop_tokens(folder, generation, config)
-    return TokenizerFiles(tokenizer, _tokenizer_config(folder), stop_tokens, _sampling(folder / GENERATION, generation))
+    generation, told = _read_optional(folder / GENERATION), _tokenizer_config(folder)
+    stop_tokens = dict.fromkeys((*_stop_tokens(folder, generation, config), *_ends_of(tokenizer, told)))
+    return TokenizerFiles(tokenizer, told, tuple(stop_tokens), _sampling(folder / GENERATION, generation))
 
 
 class _AddedToken(msgspec.Struct):
     id: int
+    content: str = ""
+
+
+class _AddedTokens(msgspec.Struct):
+    added_tokens: list[_AddedToken] = []
 
 
 class _Words(msgspec.Struct):
@@ -168,6 +173,18 @@ def _stop_tokens(folder: Path, generation: Mapping[str, Any], config: Mapping[st
     if not all(isinstance(token, int) and not isinstance(token, bool) and not _is_huge(token) for token in listed):
         raise CheckpointError(f"{folder}: eos_token_id {tokens!r} is neither a token id nor a list of token ids")
     return tuple(listed)
+
+
+def _ends_of(tokenizer: bytes, config: Mapping[str, object]) -> list[int]:
+    """The token that tokenizer_config.json calls the end of a text: many who train a model further name it there
+    alone."""
+    named = config.get("eos_token")
+    text = named.get("content") if isinstance(named, Mapping) else named
+    try:
+        added = msgspec.json.decode(tokenizer, type=_AddedTokens).added_tokens
+    except msgspec.DecodeError:
+        return []  # who makes a tokenizer of it says what is wrong
+    return [token.id for token in added if token.content and token.content == text]
 
 
 def _sampling(path: Path, generation: Mapping[str, Any]) -> dict[str, float]:

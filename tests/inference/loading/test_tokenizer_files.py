@@ -79,7 +79,22 @@ def test_what_transformers_writes_where_a_tokenizer_has_no_longest_text_is_left_
 )
 def test_stop_tokens(generation: dict[str, object], tokens: tuple[int, ...], folder: Path) -> None:
     write(folder, "generation_config.json", generation)
+    write(folder, "tokenizer_config.json", {})
     assert read(folder).stop_tokens == tokens
+
+
+@pytest.mark.parametrize("named", ["<|im_end|>", {"content": "<|im_end|>", "special": True}], ids=["text", "object"])
+def test_a_text_ends_where_the_tokenizer_says_too(named: object, folder: Path) -> None:
+    """Those who train a model for chats often say it there alone."""
+    tokenizer = json.loads((folder / "tokenizer.json").read_text())
+    tokenizer["added_tokens"].append({**tokenizer["added_tokens"][0], "id": 271, "content": "<|im_end|>"})
+    write(folder, "tokenizer.json", tokenizer)
+    write(folder, "tokenizer_config.json", {"eos_token": named})
+    assert read(folder).stop_tokens == (9, 271)
+    write(folder, "generation_config.json", {"eos_token_id": [271, 4]})
+    assert read(folder).stop_tokens == (271, 4)
+    write(folder, "tokenizer_config.json", {"eos_token": "no such token"})
+    assert read(folder).stop_tokens == (271, 4)
 
 
 @pytest.mark.parametrize(
@@ -95,6 +110,7 @@ def test_stop_tokens(generation: dict[str, object], tokens: tuple[int, ...], fol
 def test_stop_tokens_of_a_model_with_images_are_those_of_transformers(config: dict[str, Any], folder: Path) -> None:
     from transformers import GenerationConfig
 
+    write(folder, "tokenizer_config.json", {})
     told = read_tokenizer_files(folder, config).stop_tokens
     expected = GenerationConfig.from_model_config(config).eos_token_id
     assert told == tuple(expected if isinstance(expected, list) else [] if expected is None else [expected])
