@@ -31,9 +31,12 @@ def with_masks(batch: Forward, cache: KvCache) -> Forward:
         _check_counts(batch, ragged)
     if batch.masked is not None:
         _check_ranges(batch, ragged)
-    positions = cache.positions.copy()
-    positions[batch.q_slots] = batch.q_positions
-    masks = [_mask(batch, ragged, n, positions, cache.shape.page_size) for n in range(batch.count())]
+    positions, before = cache.positions, cache.positions[batch.q_slots]
+    positions[batch.q_slots] = batch.q_positions  # as they will be once the batch is planned
+    try:
+        masks = [_mask(batch, ragged, n, positions, cache.shape.page_size) for n in range(batch.count())]
+    finally:
+        positions[batch.q_slots] = before
     ends = np.cumsum([0, *map(len, masks)], dtype=np.int64)
     return msgspec.structs.replace(
         batch, position_keys=None, masked=None, mask_indptr=ends, mask_bits=np.concatenate(masks)
