@@ -8,12 +8,11 @@ from __future__ import annotations
 
 import base64
 import codecs
+import json
 import re
 from collections.abc import Mapping, Sequence
 from functools import cached_property, lru_cache
 from typing import Any
-
-from tokenizers.decoders import ByteLevel
 
 from ..calls.tokens import longest_text
 from ..errors import ConfigError, InvalidArgument, TooLong, Unsupported
@@ -95,7 +94,7 @@ class Tokenizer:
         self._templates = {name: ChatTemplate(source, config) for name, source in used.items()}
         self._added = self.inner.get_added_tokens_decoder()
         self._plain_text = PlainText(data, self._added, "\n".join(used.values()), self._most)
-        self.is_byte_level = isinstance(self.inner.decoder, ByteLevel)
+        self.is_byte_level = _is_byte_level(self.inner.decoder)
         self.printed_bytes = lru_cache(REMEMBERED_TOKENS)(self._printed_bytes)
         """Bytes that a token adds to text: none if it is special. Raises InvalidArgument."""
 
@@ -208,6 +207,15 @@ class Tokenizer:
         size, most = sum(map(len, texts)), CHARACTERS * self._most
         if size > most:
             raise TooLong(f"a text of {size} characters is longer than {most}: call with pieces of it")
+
+
+def _is_byte_level(decoder: Any) -> bool:
+    """Whether a decoder makes bytes of characters, and nothing else: alone, or as the only one of a sequence."""
+    if decoder is None:
+        return False
+    described = json.loads(decoder.__getstate__())
+    kinds = {one["type"] for one in described.get("decoders", [described])}
+    return "ByteLevel" in kinds and kinds <= {"ByteLevel", "Fuse"}
 
 
 def _byte_level_alphabet() -> dict[str, int]:

@@ -282,6 +282,17 @@ def test_a_token_outside_of_the_alphabet_of_bytes_is_its_own_text() -> None:
     assert Detokenizer(one).push([0, 1, 2]) == one.decode([0, 1, 2]) == "a你好Ġb c"
 
 
+@pytest.mark.parametrize("more", [[], [{"type": "Fuse"}]], ids=["alone", "fused"])
+def test_bytes_of_tokens_are_known_where_the_decoder_is_a_sequence(more: list[Any]) -> None:
+    data = json.loads(byte_tokenizer.tokenizer_json())
+    plain = Tokenizer(json.dumps(data).encode(), {}, byte_tokenizer.VOCAB_SIZE)
+    data["decoder"] = {"type": "Sequence", "decoders": [data["decoder"], *more]}
+    one = Tokenizer(json.dumps(data).encode(), {}, byte_tokenizer.VOCAB_SIZE)
+    assert one.vocabulary == plain.vocabulary
+    tokens = one.encode("Grüße, 你好")
+    assert Detokenizer(one).push(tokens) == one.decode(tokens) == "Grüße, 你好"
+
+
 def test_a_model_without_a_template_says_so() -> None:
     one = Tokenizer(byte_tokenizer.tokenizer_json(), {}, byte_tokenizer.VOCAB_SIZE)
     assert not one.has_chat_template
