@@ -50,6 +50,12 @@ class Answer:
     tokens: Tensor  # int32 [R, 1 + widest]
     logprobs: Tensor  # float32 [R, 1 + widest]
 
+    def without_numbers(self) -> NDArray[np.int64]:
+        """The rows of the batch whose log-probabilities are NaN, once they have come: they depend on all logits, those
+        of tokens that may not come among them."""
+        rows: NDArray[np.int64] = np.flatnonzero(self.counts >= 0)[np.isnan(self.logprobs[:, 0].numpy())]
+        return rows
+
     def result(self, chosen: NDArray[np.int32]) -> SampleResult:
         """The result of the batch, once they have come."""
         asked = self.counts[self.counts >= 0]

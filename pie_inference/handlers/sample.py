@@ -48,7 +48,8 @@ def sample(served: ServedModel, batch: Sample) -> PendingResult:
         return result if step is None else msgspec.structs.replace(result, over=step.over(len(host)))
 
     def faults() -> Faults:
-        wrong = without_numbers(np.flatnonzero(host.numpy() < 0))
+        rows = np.flatnonzero(host.numpy() < 0)
+        wrong = without_numbers(rows if answer is None else np.append(rows, answer.without_numbers()))
         return wrong if step is None else (*wrong, *step.faults.items())
 
     if step is not None:

@@ -170,13 +170,17 @@ def torn(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
 
 
 @pytest.mark.parametrize("heat", [0.0, 0.7])
-@pytest.mark.parametrize(("first", "fails"), [(BROKEN + 1, False), (BROKEN - 3, True), (BROKEN, True)])
-def test_a_logit_that_is_no_number_matters_where_its_token_may_come(
-    first: int, fails: bool, heat: float, torn: Run
+@pytest.mark.parametrize(
+    ("first", "asks", "fails"),
+    [(BROKEN + 1, False, False), (BROKEN + 1, True, True), (BROKEN - 3, False, True), (BROKEN, True, True)],
+)
+def test_a_logit_that_is_no_number_matters_where_its_token_may_come_or_probabilities_are_asked(
+    first: int, asks: bool, fails: bool, heat: float, torn: Run
 ) -> None:
     driver, allowed = Driver(torn, "model"), np.packbits(np.arange(VOCAB) >= first, bitorder="little")[None]
     driver.run(*driver.forward_batch([Extend(Keys(), [1, 2, 3])]))
     temperature = np.array([heat], np.float32)
-    step = sample_batch(ints([driver.outputs + 2]), temperature=temperature, allowed_rows=ints([0]), allowed=allowed)
+    own = {"temperature": temperature, "allowed_rows": ints([0]), "allowed": allowed, "alternatives": ints([asks - 1])}
+    step = sample_batch(ints([driver.outputs + 2]), **own)
     done = torn(RunWave(1, "model", (step,)))
     assert ["the model's outputs are no numbers" in failure.message for failure in done.failures] == [True] * fails
