@@ -43,6 +43,11 @@ def wrong(key: str, wanted: str, value: object) -> CheckpointError:
 def check_values(config: Mapping[str, Any]) -> None:
     """Raises CheckpointError for values that make no sense in a model of any kind. Keys that are missing or null are
     left to whoever reads them."""
+    if config.get("is_causal") is False:
+        raise CheckpointError(
+            "config.json: is_causal false is not supported: its tokens see those behind them, so "
+            "what is computed of a text would change with each token"
+        )
     unused = "sliding_window" if config.get("use_sliding_window") is False else None
     for key, value in config.items():
         if value is None or key == unused:

@@ -108,7 +108,13 @@ def _architectures(config: Mapping[str, Any]) -> list[str]:
     names = config.get("architectures")
     if not isinstance(names, list) or not names or not all(isinstance(name, str) and name for name in names):
         raise wrong("architectures", "a list of names", names)
-    return names
+    return [_with_head(name) for name in names]
+
+
+def _with_head(name: str) -> str:
+    """The name of a family, where a checkpoint for embeddings names its model alone (MistralModel)."""
+    whole = f"{name.removesuffix('Model')}ForCausalLM"
+    return whole if name.endswith("Model") and whole in FAMILIES else name
 
 
 def _borrowed(config: Mapping[str, Any], names: list[str], cache_dir: Path | None) -> BorrowedConfig:

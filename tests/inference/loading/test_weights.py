@@ -80,8 +80,11 @@ def test_a_truncated_shard_is_named_before_weights_are_read(tmp_path: Path) -> N
 
 @pytest.mark.parametrize("shards", [1, 2])
 def test_a_model_that_is_stored_without_its_head_has_the_usual_names(shards: int, tmp_path: Path) -> None:
-    """Models for embeddings are stored so: their names lack `model.`."""
+    """Models for embeddings are stored so: their names lack `model.`, and config.json may name the model alone."""
     make_checkpoint(tmp_path, shards=shards)
+    if shards == 1:
+        config = json.loads((tmp_path / "config.json").read_text())
+        (tmp_path / "config.json").write_text(json.dumps(config | {"architectures": ["LlamaModel"]}))
     whole = {stored.name: stored.shape for stored in Checkpoint(tmp_path).tensors()}
     before = Checkpoint(tmp_path).read(NAME, whole[NAME]).clone()
     for path in tmp_path.glob("*.safetensors"):

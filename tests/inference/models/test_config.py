@@ -217,6 +217,16 @@ def test_the_context_can_be_chosen(name: str, wanted: int | None, served: int) -
     assert read_architecture(old_config(name), wanted).max_context == served
 
 
+@pytest.mark.parametrize("name", ["Qwen2.5", "Gemma 3"])
+def test_a_model_whose_tokens_see_those_behind_them_is_refused(name: str) -> None:
+    """As transformers takes it, whatever the type: some models for embeddings are such."""
+    config = old_config(name)
+    for raw in (config | {"is_causal": False}, config | {"text_config": config | {"is_causal": False}}):
+        with pytest.raises(CheckpointError, match="is_causal false is not supported: its tokens see those behind"):
+            read_architecture(raw)
+    read_architecture(config | {"is_causal": True})
+
+
 @pytest.mark.parametrize("within", [False, True])
 @pytest.mark.parametrize("name", [name for name in OLD if not name.startswith("Phi-3")])
 def test_heads_that_are_rotated_in_part_are_refused_where_transformers_rotates_all(name: str, within: bool) -> None:
