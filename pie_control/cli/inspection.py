@@ -6,12 +6,12 @@ import argparse
 import json
 import os
 import subprocess
-import sys
 from collections.abc import Sequence
 from typing import Any
 
 from pie_control.errors import PieError
 from pie_inference.options import option_fields, to_arguments
+from pie_inference.options.lifetime import command_of
 
 
 def inspect(what: str, options: argparse.Namespace, models: Sequence[str], more: Sequence[str] = ()) -> Any:
@@ -22,7 +22,7 @@ def inspect(what: str, options: argparse.Namespace, models: Sequence[str], more:
     given = {option.name: getattr(options, option.name) for option in option_fields()}
     words = to_arguments(build_config(given, os.environ).worker_options)
     folders = [find_model(model).path for model in models]
-    command = [sys.executable, "-m", "pie_inference.inspection", what, *words, *more, "--", *folders]
+    command = [*command_of("pie_inference.inspection"), what, *words, *more, "--", *folders]
     done = subprocess.run(
         command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, env=worker_environment(os.environ), check=False
     )

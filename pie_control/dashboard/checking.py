@@ -11,6 +11,7 @@ from typing import Any
 
 from pie_control.errors import BadProgram, BadRequest
 from pie_control.fair_places import FairPlaces
+from pie_inference.options.lifetime import command_of
 
 MOST_BYTES = 1 << 20
 """Bytes of a program, and of what is found in it, at most."""
@@ -41,9 +42,9 @@ class Checker:
 
 
 async def _run(path: Path) -> list[dict[str, Any]]:
-    arguments = (sys.executable, "-m", "pie_control.cli", "check", "--json", str(path))
+    command = (*command_of("pie_control.cli"), "check", "--json", str(path))
     pipe = asyncio.subprocess.PIPE
-    process = await asyncio.create_subprocess_exec(*arguments, stdout=pipe, stderr=pipe)
+    process = await asyncio.create_subprocess_exec(*command, stdout=pipe, stderr=pipe)
     try:
         _bound(process.pid)
         async with asyncio.timeout(SECONDS):

@@ -16,6 +16,7 @@ from collections import defaultdict
 from collections.abc import Callable
 from typing import NamedTuple
 
+from pie_inference.options.lifetime import command_of
 from pie_inference.protocol import Vision
 
 from ..fair_places import FairPlaces
@@ -122,10 +123,10 @@ class _Child:
     async def start(cls) -> _Child:
         """Raises OSError."""
         ours, theirs = socket.socketpair()
-        arguments = [f"{__package__}.child", str(os.getpid()), str(MEMORY_BYTES), str(SECONDS)]
+        command = [*command_of(f"{__package__}.child"), str(os.getpid()), str(MEMORY_BYTES), str(SECONDS)]
         with theirs:
             end = theirs.fileno()
-            process = subprocess.Popen([sys.executable, "-m", *arguments], stdin=end, stdout=end)
+            process = subprocess.Popen(command, stdin=end, stdout=end)
         return cls(process, *await asyncio.open_connection(sock=ours, limit=BUFFER_BYTES))
 
     async def ask(self, request: PrepareImage) -> ReadImage | ImageRefused:

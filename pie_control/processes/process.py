@@ -7,12 +7,11 @@ import logging
 import os
 import signal
 import subprocess
-import sys
 import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 
-from pie_inference.options.lifetime import signals_held
+from pie_inference.options.lifetime import command_of, signals_held
 
 from .status_line import StatusLine
 
@@ -46,7 +45,7 @@ class ChildProcess:
         self._heard = time.monotonic()
         with signals_held():
             self._process = subprocess.Popen(
-                [sys.executable, "-m", module, "--parent", str(os.getpid()), *arguments],
+                [*command_of(module), "--parent", str(os.getpid()), *arguments],
                 stdin=subprocess.DEVNULL,
                 stderr=subprocess.PIPE,
                 env=environment,

@@ -7,12 +7,12 @@ import errno
 import math
 import os
 import subprocess
-import sys
 import tempfile
 from pathlib import Path
 from typing import IO
 
 from pie_inference.options.cache_files import seal
+from pie_inference.options.lifetime import command_of
 
 from ..errors import BadProgram
 from ..fair_places import FairPlaces
@@ -88,7 +88,8 @@ async def compile_to_file(data: bytes, folder: Path, stem: str, memory_bytes: in
 async def _run(stdin: IO[bytes], stderr: IO[bytes], arguments: list[str]) -> int:
     """Runs the process to its end, or ends it; returns its status."""
     process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", f"{__package__}.compile_child", *arguments),
+        *command_of(f"{__package__}.compile_child"),
+        *arguments,
         stdin=stdin,
         stdout=subprocess.DEVNULL,
         stderr=stderr,

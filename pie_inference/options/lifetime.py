@@ -1,5 +1,5 @@
-"""Ties the life of a child process to that of its parent: its word or its death ends the child, and nothing else that a
-terminal or an operator sends to all processes of a server."""
+"""How a child process begins and ends. Its life is tied to that of its parent, whose word or death ends it, and
+nothing else that a terminal or an operator sends to all processes of a server."""
 
 from __future__ import annotations
 
@@ -11,13 +11,23 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
+from pathlib import Path
 
+PACKAGES = Path(__file__).resolve().parents[2]
+"""The folder that has this package and its neighbours."""
 PR_SET_PDEATHSIG = 1
 POLL_SECONDS = 0.5
 
 
 TO_ALL = [getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name)]
 """What is sent to whole groups: Ctrl-C by a terminal, SIGTERM by `timeout` and systemd, SIGHUP to read files again."""
+
+
+def command_of(module: str) -> list[str]:
+    """The command that runs a module in an interpreter like this one. It imports nothing of the folder that the user is
+    in, who may have a random.py there, unless that is the checkout with the packages themselves."""
+    alone = () if os.path.samefile(os.curdir, PACKAGES) else ("-P",)
+    return [sys.executable, *alone, "-m", module]
 
 
 def ignore_signals() -> None:

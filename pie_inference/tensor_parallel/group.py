@@ -20,7 +20,7 @@ from ..errors import RankLost
 from ..execution.interface import Load, Rank
 from ..execution.launched import LaunchedWave
 from ..loading.hub import find_folder
-from ..options.lifetime import signals_held
+from ..options.lifetime import command_of, signals_held
 from ..protocol import (
     AdapterLoaded,
     DropAdapter,
@@ -58,7 +58,7 @@ class Follower:
         self.rank = membership.rank
         self.channel, other = RankChannel.pair()
         with other:
-            command = [sys.executable, "-m", "pie_inference.serving.follower"]
+            command = command_of("pie_inference.serving.follower")
             arguments = [str(other.fileno()), str(os.getpid())]
             with signals_held():
                 self.process = subprocess.Popen(

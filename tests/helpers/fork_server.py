@@ -136,7 +136,7 @@ class ForkServers:
         env: Mapping[str, str] | None = None,
         stderr: int | None = None,
     ) -> ForkedProcess | subprocess.Popen[bytes]:
-        _, _, module, *arguments = command
+        module, *arguments = command[command.index("-m") + 1 :]
         if self._rests or module not in NEEDS or command[0] != EXECUTABLE:
             return subprocess.Popen(command, stdin=stdin, stderr=stderr, env=env, pass_fds=pass_fds)
         sys.audit("subprocess.Popen", EXECUTABLE, command, None, env)

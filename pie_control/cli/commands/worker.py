@@ -8,6 +8,7 @@ import sys
 
 from pie_control.errors import ConfigError
 from pie_inference.options import add_arguments as add_model_settings
+from pie_inference.options.lifetime import command_of
 
 from ..server_options import TUPLE_METAVARS
 
@@ -70,6 +71,6 @@ def execute(options: argparse.Namespace) -> int:
     if config.secret_file:
         place += ["--secret-file", config.secret_file]
     module = PACED_WORKER if config.pace else WORKER
-    command = [sys.executable, "-m", module, *place, *config.worker_arguments(model)]
+    command = [*command_of(module), *place, *config.worker_arguments(model)]
     sys.stdout.flush()
     os.execve(sys.executable, command, worker_environment(os.environ, config.worker_secret))
