@@ -10,7 +10,10 @@ from collections.abc import Iterator
 from .terminal import write_line
 
 SECONDS = 4.0
-NOTICE = "pie: still starting; the first start builds and compiles the Python sandbox; later starts reuse it"
+NOTICE = (
+    "pie: still starting: a first start compiles the sandbox and kernels, which takes up to a minute; a large model "
+    "takes its time, too"
+)
 
 
 @contextlib.contextmanager

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from hashlib import sha256
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -43,9 +43,18 @@ def find_program(reference: str, known: Sequence[Mapping[str, Any]]) -> Found:
     if os.path.isfile(example):
         return Found(example)
     examples = sorted(path.stem for path in EXAMPLES.glob("*/*.py") if path.stem == path.parent.name)
-    close = difflib.get_close_matches(reference, [*(name for each in known for name in each["names"]), *examples], 1)
+    names = [*(name for each in known for name in each["names"]), *examples, *_programs_here()]
+    close = difflib.get_close_matches(reference, names, 1)
     advice = f"do you mean {close[0]}?" if close else f"examples are: {', '.join(examples)}"
     raise UnknownName(f"{reference!r} is not a file, a program of the server or an example; {advice}")
+
+
+def _programs_here() -> Iterator[str]:
+    """Files and folders of this folder that are programs."""
+    with os.scandir() as found:
+        for one in found:
+            if Path(one.name).suffix in SUFFIXES or any(Path(one.name, entry).is_file() for entry in ENTRIES):
+                yield one.name
 
 
 def refuse_missing_file(reference: str) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pie_control.errors import BadRequest, PieError
 
@@ -20,6 +20,13 @@ TOO_LONG = "context_length_exceeded"
 """The code of OpenAI's API."""
 BETWEEN_PIECES = 300.0
 """Seconds after which a server that sends nothing is given up."""
+
+
+class Piece(NamedTuple):
+    """Part of an answer. Either text may be empty; `reasoning` comes before the answer itself."""
+
+    text: str
+    reasoning: str = ""
 
 
 class ConversationTooLong(BadRequest):
@@ -48,12 +55,12 @@ class ChatClient:
         except (ValueError, LookupError, TypeError):
             raise ServerUnavailable(f"{self.server}/v1/models is no list of models: is it a server?") from None
 
-    async def answer(self, request: Mapping[str, Any]) -> AsyncGenerator[str, None]:
-        """The pieces of the answer's text as they come; whoever closes this stops the generation. `request` has the
+    async def answer(self, request: Mapping[str, Any]) -> AsyncGenerator[Piece, None]:
+        """The pieces of the answer as they come; whoever closes this stops the generation. `request` has the
         fields of the route, without `stream`. Raises ConversationTooLong, too."""
         self.was_cut = False
         async with self._response("POST", "/v1/chat/completions", json={**request, "stream": True}) as response:
-            async for line in response.aiter_lines():
+            async for line in _lines(response):
                 data = line.removeprefix(DATA).strip()
                 if not line.startswith(DATA) or not data:
                     continue
@@ -85,17 +92,28 @@ class ChatClient:
             ) from None
 
 
-def _piece(data: str) -> tuple[str, str]:
-    """The text of one event, and why the answer ends with it; "" where it has none."""
+async def _lines(response: httpx.Response) -> AsyncIterator[str]:
+    """httpx would also end a line at characters that a text may have, such as U+2028."""
+    rest = b""
+    async for data in response.aiter_bytes():
+        *lines, rest = (rest + data).split(b"\n")
+        for line in lines:
+            yield line.decode(errors="replace")
+
+
+def _piece(data: str) -> tuple[Piece, str]:
+    """What one event has, and why the answer ends with it; "" where it does not."""
     try:
         event = json.loads(data)
         if "error" not in event:
             choices = event["choices"]
-            text = "".join(choice["delta"].get("content") or "" for choice in choices)
-            return text, "".join(choice.get("finish_reason") or "" for choice in choices)
+            deltas = [choice["delta"] for choice in choices]
+            text = "".join(delta.get("content") or "" for delta in deltas)
+            reasoning = "".join(delta.get("reasoning_content") or delta.get("reasoning") or "" for delta in deltas)
+            return Piece(text, reasoning), "".join(choice.get("finish_reason") or "" for choice in choices)
         message = str(event["error"]["message"])
     except (ValueError, LookupError, TypeError, AttributeError):
-        message = f"this is no piece of a chat completion: {data[:200]}"
+        message = f"this is no piece of a chat completion, as the route has to stream: {data[:200]}"
     raise PieError(message)
 
 

@@ -140,7 +140,14 @@ def own_folder(folder: Path) -> Path:
         status = real.stat()
     except (OSError, RuntimeError) as error:
         raise ConfigError(f"the state folder {folder} cannot be used: {error}; {_OTHERWISE}") from None
-    if sys.platform != "win32" and (status.st_uid != os.geteuid() or status.st_mode & (stat.S_IWGRP | stat.S_IWOTH)):
+    if sys.platform == "win32":
+        return real
+    if status.st_uid != os.geteuid():
+        raise ConfigError(
+            f"the state folder {real} belongs to another user (number {status.st_uid}): be that user, as by "
+            f"`sudo -u '#{status.st_uid}'`, or {_OTHERWISE}"
+        )
+    if status.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
         raise ConfigError(f"others can write into the state folder {real}: chmod go-w '{real}', or {_OTHERWISE}")
     return real
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
+import sys
 import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
@@ -29,6 +30,8 @@ EXAMPLES = """  pie logs                                    of the inferlet that
 POLL_SECONDS = 0.2
 ANSWER_SECONDS = 2.0
 """A program that waits says within this time where its tasks are."""
+
+NO_LINES = "pie: {0} has written no log; messages that nobody has read: curl -N {1}/v1/inferlets/{0}/events"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -75,6 +78,8 @@ async def _print_log(client: Client, id: str, follow: bool, *, as_json: bool) ->
             fields = {"time": line.time, "stream": line.stream, "text": line.text}
             write((json.dumps(fields) if as_json else line.text) + "\n")
         if ended or not follow:
+            if not (lines or seen):
+                write_line(NO_LINES.format(id, client.server), sys.stderr)
             return 0
         seen = _last_number(lines, seen)
         await asyncio.sleep(POLL_SECONDS)

@@ -320,7 +320,11 @@ def test_logs_are_printed_and_followed_to_the_end(url: str, capsys: pytest.Captu
         assert main(["logs", "--server", url, *follow, id]) == 0
         assert capsys.readouterr().out == "greeting\n"
     assert main(["logs", "--server", url]) == 0
-    assert capsys.readouterr().out == "greeting\n"
+    assert capsys.readouterr() == ("greeting\n", "")
+    assert main(["launch", "--server", url, "wait"]) == 0
+    silent = capsys.readouterr().out.strip()
+    assert main(["logs", "--server", url, silent]) == 0
+    assert f"{silent} has written no log; " in capsys.readouterr().err
 
 
 def test_a_log_that_is_followed_is_read_on_and_not_anew(
@@ -478,7 +482,10 @@ def test_a_name_is_a_file_or_a_known_program_or_an_example(tmp_path: Path, monke
         find_program("missing.py", known)
     with pytest.raises(UnknownName, match=r"examples are: .*hello"):
         find_program(nameless["program"][:7], known)
-    for wrong, right in (("helo", "hello"), ("stroy", "story")):
+    Path("essay").mkdir()
+    Path("essay/main.py").touch()
+    Path("poem.py").touch()
+    for wrong, right in (("helo", "hello"), ("stroy", "story"), ("esay", "essay"), ("poem", "poem.py")):
         with pytest.raises(UnknownName, match=f"'{wrong}' is not a file.*; do you mean {right}\\?$"):
             find_program(wrong, known)
 

@@ -63,6 +63,13 @@ class _Handler(BaseHTTPRequestHandler):
             case "cut":
                 end = {"choices": [{"delta": {}, "finish_reason": "length"}]}
                 self._answer(200, f"{_event('half')}data: {json.dumps(end)}\n\ndata: [DONE]\n\n")
+            case "think":
+                thoughts = ({"reasoning_content": text, "reasoning": text} for text in ("It is ", "seven."))
+                events = [{"choices": [{"delta": delta}]} for delta in thoughts]
+                said = "".join(f"data: {json.dumps(event)}\n\n" for event in events)
+                self._answer(200, f"{said}{_event('7')}data: [DONE]\n\n")
+            case "separators":
+                self._answer(200, _event("one\u2028two\x85three", escaped=False) + "data: [DONE]\r\n\r\n")
             case "break":
                 self._answer(200, _event("half"))
             case "fail":
@@ -75,7 +82,7 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _answer(self, status: int, body: str) -> None:
         self.send_response(status)
-        self.send_header("content-length", str(len(body)))
+        self.send_header("content-length", str(len(body.encode())))
         self.end_headers()
         self.wfile.write(body.encode())
 
@@ -92,9 +99,9 @@ class _Handler(BaseHTTPRequestHandler):
         pass
 
 
-def _event(*pieces: str) -> str:
+def _event(*pieces: str, escaped: bool = True) -> str:
     chunks = ({"choices": [{"delta": {"content": piece}}]} for piece in pieces)
-    return "".join(f"data: {json.dumps(chunk)}\n\n" for chunk in chunks)
+    return "".join(f"data: {json.dumps(chunk, ensure_ascii=escaped)}\n\n" for chunk in chunks)
 
 
 @pytest.fixture
@@ -134,6 +141,21 @@ def test_each_line_is_answered_with_all_that_was_said(
     one, answered = {"role": "user", "content": "one"}, {"role": "assistant", "content": "answer 2"}
     assert first == {"model": "first", "messages": [system, one], "max_tokens": 9, "stream": True}
     assert second["messages"] == [system, one, answered, {"role": "user", "content": "two"}]
+
+
+def test_reasoning_is_shown_apart_and_is_no_part_of_what_was_said(
+    talker: Talker, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code, (_, second) = chat(talker, ["think", "one"], monkeypatch)
+    assert (code, capsys.readouterr()) == (0, ("7\nanswer 3\n", "(It is seven.)\n"))
+    assert second["messages"][1] == {"role": "assistant", "content": "7"}
+
+
+def test_a_text_may_have_what_others_take_for_the_end_of_a_line(
+    talker: Talker, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code, _ = chat(talker, ["separators"], monkeypatch)
+    assert (code, capsys.readouterr().out) == (0, "one\u2028two\x85three\n")
 
 
 def test_input_that_is_no_text_is_sent_as_far_as_it_is(talker: Talker, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -435,6 +435,14 @@ def test_a_folder_in_which_others_write_is_refused(folder: Path) -> None:
         opened(folder)
 
 
+def test_a_folder_of_another_user_is_refused(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder.mkdir()
+    own = os.geteuid()
+    monkeypatch.setattr(os, "geteuid", lambda: own + 1)
+    with pytest.raises(ConfigError, match=rf"belongs to another user \(number {own}\): be that user.* -u '#{own}'"):
+        opened(folder)
+
+
 def test_a_backup_has_what_there_is_while_the_server_runs(folder: Path, tmp_path: Path) -> None:
     async def run(state: State) -> None:
         state.inferlets.ended(replace(ENDED, number=launch(state)))  # committed or not

@@ -126,15 +126,8 @@ class _Conversation:
         system = [{"role": "system", "content": self._system}] if self._system else []
         request: dict[str, Any] = {"model": self.model, "messages": [*system, *said], **self._options}
         pieces: list[str] = []
-
-        async def show() -> None:
-            async with contextlib.aclosing(self.client.answer(request)) as coming:
-                async for piece in coming:
-                    pieces.append(piece)
-                    write(piece)
-
         try:
-            whole = await until_interrupt(show())
+            whole = await until_interrupt(self._show(request, pieces))
         except PieError as error:
             if pieces:
                 write_line("")
@@ -145,6 +138,23 @@ class _Conversation:
             write_line(f"pie: the answer was cut off: {self._room}", sys.stderr)
         self._said = [*said, {"role": "assistant", "content": "".join(pieces)}]
         return True
+
+    async def _show(self, request: dict[str, Any], pieces: list[str]) -> None:
+        """Prints what comes, and adds it to `pieces`. Reasoning is in parentheses, on stderr."""
+        reasons = False
+        async with contextlib.aclosing(self.client.answer(request)) as coming:
+            try:
+                async for piece in coming:
+                    if piece.reasoning:
+                        write(piece.reasoning if reasons else f"({piece.reasoning}", sys.stderr)
+                        reasons = True
+                    if piece.text:
+                        write(")\n" * reasons, sys.stderr)
+                        reasons = False
+                        pieces.append(piece.text)
+                        write(piece.text)
+            finally:
+                write(")\n" * reasons, sys.stderr)
 
     def _way_out(self, error: PieError) -> str:
         from pie_control.client.chat import ConversationTooLong
