@@ -84,8 +84,8 @@ def _what_instead(path: Path) -> str:
         return f"that is an adapter; give it with its model, as in --model MODEL --adapter {path.name}={path}"
     own = " or ".join(SHIPPED)
     return (
-        "a folder with config.json, tokenizer.json and *.safetensors is needed, an id of the hub as in "
-        f"--model Qwen/Qwen3-0.6B, {own}"
+        "a folder with config.json, tokenizer.json and *.safetensors is needed, or an id of the hub as in "
+        f"--model Qwen/Qwen3-0.6B, or {own}"
     )
 
 

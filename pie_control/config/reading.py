@@ -19,12 +19,20 @@ LISTEN_VARIABLE = "PIE_LISTEN"
 OTHER_VARIABLES = frozenset({"PIE_SERVER", "PIE_TOKEN", LISTEN_VARIABLE, SECRET_VARIABLE})
 """Read by clients and by `pie worker`, and the one whose value must not stand in a command line."""
 
+OF_KUBERNETES = "PIE_SERVICE_HOST"
+"""With it come others, such as PIE_PORT, which is no number."""
+
 BOOLEANS = {"true": True, "false": False, "1": True, "0": False}
 """Values of settings that are switched on, as variables give them."""
 
 
 def read_environment(environment: Mapping[str, str]) -> dict[str, str]:
     """The settings among the variables named PIE_*, as text; a name that is no setting is refused."""
+    if OF_KUBERNETES in environment:
+        raise ConfigError(
+            f"{OF_KUBERNETES} and the like are no settings: Kubernetes gives them to pods beside a Service called pie; "
+            "set enableServiceLinks: false in the pod, or call the Service otherwise"
+        )
     known = {f"{ENVIRONMENT_PREFIX}{each.name.upper()}": each.name for each in settings()}
     found = {}
     for name, value in environment.items():

@@ -102,6 +102,16 @@ def _explain(error: RequestValidationError) -> str:
     return "the request is malformed: " + "; ".join(parts)
 
 
+def _base_url(app: FastAPI, scope: Scope) -> str:
+    """What is wrong with the base URL of a client, if its path would be a route by another one; else nothing."""
+    path = scope["path"]
+    if _methods(app, {**scope, "path": f"/v1{path}"}):
+        return "the base URL of a client of OpenAI's API ends in /v1"
+    if path.startswith("/v1/") and _methods(app, {**scope, "path": path.removeprefix("/v1")}):
+        return "the base URL of a client of Anthropic's API has no /v1 at its end"
+    return ""
+
+
 def _methods(app: FastAPI, scope: Scope) -> list[str]:
     """All that the path of a request allows, by the description: a path in full comes before one with parameters.
     Starlette names those of the first of its routes only."""
@@ -136,7 +146,7 @@ def add_handlers(app: FastAPI) -> None:
             headers = {"allow": ", ".join(_methods(app, request.scope))}
             told = f"{path} takes {headers['allow']}, not {request.method}"
         elif error.status_code == 404:
-            told = f"there is no {path} here: /docs shows what there is"
+            told = f"there is no {path} here: {_base_url(app, request.scope) or '/docs shows what there is'}"
         answer = response(error.status_code, ErrorBody(HTTP_CODES.get(error.status_code, "bad-request"), told))
         answer.headers.update(headers)
         return answer

@@ -592,6 +592,7 @@ def test_options_beat_the_environment_and_that_the_defaults() -> None:
     ("options", "environment", "message"),
     [
         ({}, {"PIE_PROT": "1"}, "PIE_PROT; did you mean PIE_PORT"),
+        ({}, {"PIE_PORT": "tcp://10.0.0.1:8011", "PIE_SERVICE_HOST": "10.0.0.1"}, "enableServiceLinks: false"),
         ({"prot": 1}, {}, "'prot'; did you mean port"),
         ({}, {"PIE_PORT": "x"}, "port must be a whole number, not 'x'"),
         ({}, {"PIE_METRICS": "maybe"}, "metrics must be one of true, false, 1, 0, not 'maybe'"),

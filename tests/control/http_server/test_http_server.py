@@ -195,6 +195,25 @@ def test_every_failure_has_one_shape(method: str, path: str, options: dict[str, 
     serve_async(test, max_program_bytes=1024, max_message_bytes=100)
 
 
+@pytest.mark.parametrize(
+    ("path", "told"),
+    [
+        ("/chat/completions", "the base URL of a client of OpenAI's API ends in /v1"),
+        ("/responses/some", "the base URL of a client of OpenAI's API ends in /v1"),
+        ("/v1/v1/messages", "the base URL of a client of Anthropic's API has no /v1 at its end"),
+        ("/v2/nothing", "/docs shows what there is"),
+    ],
+)
+def test_a_wrong_base_url_of_a_client_is_told(path: str, told: str) -> None:
+    async def test(url: str, runtime: FakeServerApi) -> None:
+        async with http(url) as client:
+            answer = await client.post(path, json={})
+            assert answer.status_code == 404
+            assert answer.json()["error"]["message"] == f"there is no {path} here: {told}"
+
+    serve_async(test)
+
+
 def test_a_bug_is_an_internal_error_without_details() -> None:
     async def test(url: str, runtime: FakeServerApi) -> None:
         def broken() -> None:
