@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
+
+from pie_inference.control_groups import memory_limits
 
 from .errors import ConfigError, Overloaded, TooManyRequests
 
 PAGE_BYTES = os.sysconf("SC_PAGE_SIZE") if hasattr(os, "sysconf") else 4096
-CGROUPS = Path("/sys/fs/cgroup")
 UNKNOWN_MEMORY = 4 << 30
 """Taken for the memory of a machine that does not tell it."""
 LEAST_ADDRESSES = 16 << 30
@@ -22,7 +22,7 @@ def machine_memory() -> int:
     """Bytes that this process may have at most: the machine's memory, or less if its control groups have a limit. 0:
     not known."""
     machine = os.sysconf("SC_PHYS_PAGES") * PAGE_BYTES if hasattr(os, "sysconf") else 0
-    return min([machine, *group_limits(Path("/proc/self/cgroup"), CGROUPS)])
+    return min([machine, *memory_limits()])
 
 
 def check_address_space() -> None:
@@ -37,22 +37,6 @@ def check_address_space() -> None:
             f"this process may have {most >> 30} GiB of addresses, and each inferlet reserves 4 GiB of them, though it "
             "takes little memory: raise the limit, as by `ulimit -v unlimited`"
         )
-
-
-def group_limits(membership: Path, groups: Path) -> Iterator[int]:
-    """Limits of the control groups of a process, of either version, from its own group to the root."""
-    lines: list[str] = []
-    with suppress(OSError):
-        lines = membership.read_text().splitlines()
-    for line in lines:
-        _, controllers, path = line.split(":", 2)
-        if controllers not in ("", "memory"):
-            continue
-        root, name = (groups / "memory", "memory.limit_in_bytes") if controllers else (groups, "memory.max")
-        inside = Path(path.lstrip("/"))
-        for group in (inside, *inside.parents):
-            with suppress(OSError, ValueError):  # no such group as seen from a container, or "max"
-                yield int((root / group / name).read_text())
 
 
 def resident_memory(pid: int) -> int:

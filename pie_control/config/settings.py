@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from dataclasses import Field, dataclass, field, fields, replace
 from pathlib import Path
@@ -11,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from pie_control.config.paths import AdapterPath, ModelPath, find_accounts, find_adapter, find_adapter_dir, model_paths
 from pie_control.config.workers import find_secret, pace_of, remote_of
 from pie_control.host_memory import machine_memory
+from pie_inference.control_groups import usable_cores
 from pie_inference.options import (
     WorkerOptions,
     default_cache_dir,
@@ -207,9 +207,9 @@ class ServerConfig:
 
 
 def default_hosts() -> int:
-    """Processes that run inferlets on a server that has the machine: half of the cores are left to the control process
-    and the workers."""
-    return max(1, min(MOST_DEFAULT_HOSTS, (os.cpu_count() or 1) // 2))
+    """Processes that run inferlets on a server that has all cores that it may use: half of them are left to the control
+    process and the workers."""
+    return max(1, min(MOST_DEFAULT_HOSTS, usable_cores() // 2))
 
 
 def settings() -> Iterator[Field[Any]]:

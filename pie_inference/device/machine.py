@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import os
-import sys
 from pathlib import Path
 from typing import NamedTuple
 
 import torch
 
+from ..control_groups import memory_left
 from ..errors import ConfigError
 from .ranks import Ranks
 
@@ -80,7 +80,7 @@ def free_bytes(device: torch.device) -> int:
     if device.type == "cuda":
         torch.cuda.empty_cache()  # what torch keeps of tensors that are gone is free
         return torch.cuda.mem_get_info(device)[0]
-    return min(_available_bytes(), _allowed_bytes())
+    return min([_available_bytes(), *memory_left()])
 
 
 def _available_bytes() -> int:
@@ -90,20 +90,6 @@ def _available_bytes() -> int:
         return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable:"))
     except (OSError, StopIteration):
         return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_AVPHYS_PAGES")
-
-
-def _allowed_bytes(group: Path = Path("/sys/fs/cgroup")) -> int:
-    """Memory below the container's limit; cached files do not count as used."""
-    try:
-        limit, used = (int((group / name).read_text()) for name in ("memory.max", "memory.current"))
-        cached = next(
-            int(line.split()[1])
-            for line in (group / "memory.stat").read_text().splitlines()
-            if line.startswith("inactive_file ")
-        )
-    except (OSError, ValueError, StopIteration):  # "max" is not a number: there is no limit
-        return sys.maxsize
-    return max(0, limit - used + cached)
 
 
 def free_bytes_of_rank(device: torch.device, ranks: Ranks) -> int:

@@ -2,52 +2,10 @@
 
 from __future__ import annotations
 
-import math
-import os
-from collections.abc import Iterator
-from pathlib import Path
-
-CGROUPS = Path("/sys/fs/cgroup")
-OWN_CGROUP = Path("/proc/self/cgroup")
+from ..control_groups import usable_cores
 
 SMALL_MODEL_BYTES = 64 << 20
 """Below this size of the weights, a second core helps the control process more than it helps a wave."""
-
-
-def usable_cores() -> int:
-    """Cores that this process may use: those on which it may run, and no more than its control groups give it time
-    for."""
-    allowed = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    return max(1, min([allowed, *map(math.ceil, _quotas())]))
-
-
-def _quotas() -> Iterator[float]:
-    """Cores' worth of time that each control group above this process has, where there is a limit."""
-    for group in _own_groups():
-        try:
-            if (group / "cpu.max").exists():
-                quota, period = (group / "cpu.max").read_text().split()
-            else:
-                quota, period = ((group / f"cpu.cfs_{name}_us").read_text() for name in ("quota", "period"))
-            if float(quota) > 0:
-                yield float(quota) / float(period)
-        except (OSError, ValueError):  # "max" is not a number: there is no limit
-            continue
-
-
-def _own_groups() -> Iterator[Path]:
-    """The folders of this process's control groups for time, from its own up to the root: version 2 has one tree,
-    version 1 one for each kind of resource. A container sees its own group as the root."""
-    try:
-        lines = [line.split(":", 2) for line in OWN_CGROUP.read_text().splitlines()]
-    except OSError:
-        return
-    for _, kinds, path in (line for line in lines if len(line) == 3):
-        if kinds and "cpu" not in kinds.split(","):
-            continue
-        root = CGROUPS / "cpu" if kinds else CGROUPS
-        own = root / path.lstrip("/")
-        yield from (each for each in (own, *own.parents) if each == root or root in each.parents)
 
 
 def default_threads(weight_bytes: int) -> int:

@@ -33,6 +33,7 @@ MAY_IMPORT = {
 """What a package may import of ours, the most special entry first; OPEN is open to pie_control."""
 OPEN = (
     "pie_inference.amounts",
+    "pie_inference.control_groups",
     "pie_inference.protocol",
     "pie_inference.options",
     "pie_inference.grammars",

@@ -6,40 +6,16 @@ import mmap
 import resource
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
 from pie_control import host_memory
 from pie_control.config import build_config
 from pie_control.errors import ConfigError, Overloaded, TooManyRequests
-from pie_control.host_memory import MemoryMeter, TenantBytes, group_limits, machine_memory, resident_memory
+from pie_control.host_memory import MemoryMeter, TenantBytes, machine_memory, resident_memory
 from pie_control.runtime import build_server
 
 MIB = 1 << 20
-
-
-def write(path: Path, text: str) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(text)
-
-
-def test_limits_of_control_groups_count_up_to_the_root(tmp_path: Path) -> None:
-    write(tmp_path / "membership", "0::/outer/inner\n")
-    write(tmp_path / "groups/memory.max", "max\n")
-    write(tmp_path / "groups/outer/memory.max", "1000\n")
-    write(tmp_path / "groups/outer/inner/memory.max", "2000\n")
-    assert sorted(group_limits(tmp_path / "membership", tmp_path / "groups")) == [1000, 2000]
-
-
-def test_limits_of_the_first_version_of_control_groups(tmp_path: Path) -> None:
-    write(tmp_path / "membership", "5:cpu,cpuacct:/a\n4:memory:/docker/1\n0::/a\n")
-    write(tmp_path / "groups/memory/memory.limit_in_bytes", "3000\n")
-    assert list(group_limits(tmp_path / "membership", tmp_path / "groups")) == [3000]
-
-
-def test_no_control_groups_are_no_limit(tmp_path: Path) -> None:
-    assert list(group_limits(tmp_path / "membership", tmp_path / "groups")) == []
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells")

@@ -172,7 +172,7 @@ def test_what_is_no_model_says_what_to_give(tmp_path: Path, capsys: pytest.Captu
     assert main(["models", str(model / "config.json")]) == 2
     assert f"that is a file of one; give its folder, {model}\n" in capsys.readouterr().err
     assert main(["models", str(tmp_path)]) == 2
-    assert "Qwen3-0.6B, demo or demo-reasoner\n" in capsys.readouterr().err
+    assert "Qwen3-0.6B, or demo or demo-reasoner\n" in capsys.readouterr().err
     assert main(["models", str(adapter)]) == 2
     assert f"that is an adapter; give it with its model, as in --model MODEL --adapter poet={adapter}" in (
         capsys.readouterr().err
