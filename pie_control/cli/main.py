@@ -26,8 +26,8 @@ UNKNOWN_HOME = (
 
 OURS = ("pie_", "inferlet_sdk")
 MISSING = (
-    "this command needs the package {}, which is not installed here: a client alone needs few, a server all that the "
-    "wheel names (docs/install.md)"
+    "this command needs the package {}, which is not installed here: a server needs all that the wheel names, a client "
+    "of one (--server URL) few (docs/install.md)"
 )
 
 EPILOG = """exit codes: 0 success, 1 the inferlet failed, 2 wrong use or no server, 130 interrupted

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+import inspect
 import json
 import signal
 import subprocess
@@ -45,6 +46,17 @@ def test_help_tells_what_columns_mean(capsys: pytest.CaptureFixture[str]) -> Non
     with pytest.raises(SystemExit):
         cli.parse(["idle", "--help"])
     assert "`mb_each`, how" in capsys.readouterr().out
+
+
+def test_the_benchmark_that_the_documentation_shows_has_the_form_of_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    text = (ROOT / "docs" / "benchmarks.md").read_text("utf-8").partition("```python\n")[2].partition("```")[0]
+    shown = types.ModuleType("benchmarks.paper.mine")
+    shown.__package__ = "benchmarks.paper"
+    monkeypatch.setitem(sys.modules, shown.__name__, shown)
+    exec(compile(text, "mine.py", "exec"), vars(shown))
+    assert str(shown.__doc__).endswith("?")
+    assert type(shown.FULL) is type(shown.QUICK) is shown.Plan
+    assert inspect.iscoroutinefunction(shown.run)
 
 
 def test_folders_stay_small() -> None:
