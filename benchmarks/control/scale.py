@@ -26,11 +26,9 @@ from ..support.reader import Read, Reader, reading
 from ..support.samples import median, percentile
 from ..support.server import Server, listening_worker, scheduler_counts, serving
 
-COMPONENT = "component"
-"""Reads distributions, as the program in Python does, as a native component."""
 RUST = "rust"
-"""Reads distributions, too, as a program in Rust."""
-PROGRAMS = ("stream", "piped", "whole", "distributions", COMPONENT, RUST, "fork_join", "compute")
+"""Reads distributions, as the program in Python does, as a program in Rust."""
+PROGRAMS = ("stream", "piped", "whole", "distributions", RUST, "fork_join", "compute")
 OWN, LISTENS = "own", "listens"
 WORKERS = (OWN, LISTENS)
 BRANCHES = {"fork_join": 8}
@@ -175,9 +173,8 @@ class _Measured:
     async def _run(self, program: str, inferlets: int, tokens: int) -> dict[str, float]:
         arguments = [program, str(tokens), str(self._rounds_of_work)]
         wait = START_SECONDS + inferlets * START_SECONDS_EACH
-        if program in (COMPONENT, RUST):
-            source, arguments = program_of(program, "scale"), arguments[1:2]
-            arguments += [str(round(1e3 * wait))] if program == RUST else []
+        if program == RUST:
+            source, arguments = program_of(RUST, "scale"), [str(tokens), str(round(1e3 * wait))]
         else:
             source = program_of("python", "scale")
         await self._reader.launch(await self._client.upload(source, f"scale-{program}"), inferlets, arguments)

@@ -104,7 +104,7 @@ def test_tpot_compares_runs_with_the_same_tokens(tmp_path: Path) -> None:
 
 def test_scale(tmp_path: Path) -> None:
     options = ["--steps-ms", "2", "--tokens", "6", "--rounds", "1", "--inferlets", "3", "--hosts", "", "--programs"]
-    programs = "stream,piped,whole,distributions,component,rust,fork_join,compute"
+    programs = "stream,piped,whole,distributions,rust,fork_join,compute"
     rows = run(tmp_path, "scale", *options, programs, "--tree", str(ROOT))
     assert [(row["program"], row["inferlets"]) for row in rows] == [(program, 3) for program in programs.split(",")]
     for row in rows:
