@@ -3,9 +3,9 @@
 Three implementations take turns: our kernel, the torch backend, and torch's scaled_dot_product_attention (SDPA).
 
 `error` is the root mean square of the kernel's difference to float64, divided by that of the result. `gb_s` is the rate
-at which a decode reads keys and values; compare it with the rate of memory in `machine`. Keys in common count for each
-sequence. `gflop_s` is the rate at which a prefill computes, without the part that the causal rule hides. SDPA gets keys
-without pages and grouped queries; gathering them is not measured.
+at which a decode reads keys and values; compare it with the rate of memory that `pie bench-model` tells. Keys in common
+count for each sequence. `gflop_s` is the rate at which a prefill computes, without the part that the causal rule hides.
+SDPA gets keys without pages and grouped queries; gathering them is not measured.
 """
 
 from __future__ import annotations

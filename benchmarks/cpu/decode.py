@@ -21,8 +21,9 @@ from ..support.samples import median
 @dataclass(frozen=True, kw_only=True)
 class Plan(QuantizedModel):
     """`tokens` tokens are generated behind prompts of `prompt` tokens; one inferlet alone generates `single_tokens`, in
-    `rounds` rounds. `read_bytes` and `gemm_size` are as in `machine`; `pages`, `kernels`, `quantization` and `max_isa`
-    are options of the server. `tree`: the tree to serve from, if not this one."""
+    `rounds` rounds. The machine's rates are those of passes over `read_bytes` bytes of memory, and of products of
+    matrices with `gemm_size` rows and columns. `pages`, `kernels`, `quantization` and `max_isa` are options of the
+    server. `tree`: the tree to serve from, if not this one."""
 
     concurrent: tuple[int, ...]
     prompt: int

@@ -30,7 +30,7 @@ QUICK = Plan(model=LLAMA_TINY, prompt=256, rounds=1, read_bytes=1 << 26, pages=2
 @dataclass(frozen=True)
 class Row:
     """Operations of the linear layers and of causal attention per second; `gemm_gflop_s`: the machine's rate, as in
-    `machine`."""
+    `decode`."""
 
     measure: str
     tokens: int

@@ -173,7 +173,7 @@ def test_what_a_benchmark_cannot_help_is_told_in_a_sentence(
         (["tpot", "--rounds", "0"], "--rounds is 0: give 1 or more"),
         (["launch", "--warm", "16,0"], "--warm is 16,0: give 1 or more"),
         (["launch", "--warm-pool", "-1"], "--warm-pool is -1: give 0 or more"),
-        (["one_call", "--pace-us", "-1"], "--pace-us is -1: give 0 or more"),
+        (["policies", "--token-us", "-1"], "--token-us is -1: give 0 or more"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
 )
@@ -186,7 +186,7 @@ def test_what_makes_no_sense_is_refused(words: list[str], message: str, capsys: 
 
 def test_a_number_may_be_zero_if_that_means_something() -> None:
     assert cli.parse(["launch", "--warm-pool", "0", "--hosts", "-1"])[1].plan.warm_pool == 0
-    assert cli.parse(["one_call", "--hosts", "0", "--pace-us", "0"])[1].plan.hosts == (0,)
+    assert cli.parse(["policies", "--token-us", "0"])[1].plan.token_us == 0
 
 
 @pytest.fixture

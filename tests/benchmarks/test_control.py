@@ -55,17 +55,6 @@ def test_api_calls(tmp_path: Path) -> None:
         assert waits or row["guest_us"] > 0 or row["call"] == "clock" or row["guest"] == "rust"
 
 
-def test_one_call(tmp_path: Path) -> None:
-    options = ["--calls", "sample", "--hosts", "0,1", "--count", "5", "--rounds", "1"]
-    rows = run(tmp_path, "one_call", *options)
-    assert [row["hosts"] for row in rows] == [0, 1]
-    for row in rows:
-        assert row["best_us"] <= row["way_us"]
-        assert row["control_us"] > 0
-        assert row["worker_us"] > 0
-        assert (row["hosts_us"] > 0) is (row["hosts"] == 1)
-
-
 def test_metrics(tmp_path: Path) -> None:
     (row,) = run(tmp_path, "metrics", *["--streams", "2", "--tokens", "8", "--rounds", "1"])
     assert row["off_us"] > 0

@@ -41,14 +41,6 @@ HAVE_LLAMA_CPP = bool(importlib.util.find_spec("llama_cpp") and importlib.util.f
 LITTLE = ("--read-bytes", str(1 << 22), "--gemm-size", "256")
 
 
-@pytest.mark.parametrize("max_isa", ["auto", "avx2"])
-def test_machine(max_isa: str, tmp_path: Path) -> None:
-    (row,) = run(tmp_path, "machine", *LITTLE, "--threads", "1", "--max-isa", max_isa)
-    assert row["threads"] == 1
-    assert row["read_gb_s"] > 0
-    assert row["gemm_gflop_s"] > 0
-
-
 def test_decode(tmp_path: Path) -> None:
     options = ["--concurrent", "1,2", "--prompt", "32", "--tokens", "6", "--single-tokens", "6"]
     rows = run(tmp_path, "decode", *TINY, *LITTLE, *options)
