@@ -19,7 +19,7 @@ from typing import Any, TypeVar
 ROOT = Path(__file__).resolve().parent.parent
 PACKAGES = (
     *("torch", "wasmtime", "numpy", "pyzmq"),
-    *("triton", "flashinfer-python", "apache-tvm-ffi", "transformers", "llama-cpp-python"),
+    *("triton", "flashinfer-python", "apache-tvm-ffi", "transformers"),
 )
 
 MEASURED = (":(top)", ":(top,exclude)docs/evaluation*")

@@ -20,7 +20,7 @@ from typing import Any
 
 from ..opponents.client import CompletionClient, OpponentError
 from ..opponents.sides import checkpoint_of, settings_of, threads_for
-from ..support.peers.gguf_file import gguf_of
+from ..support.models.gguf_file import gguf_of
 from ..support.processes import stop
 from ..support.server import CLOSED, serving
 from .client import HttpClient
@@ -56,7 +56,7 @@ async def llama_cpp(model: str, device: str, streams: int, tokens: int) -> Async
         raise CannotServeError("llama.cpp's server, as docs/benchmarks.md builds it, has no GPU: take --device cpu")
     program, folder = _found("llama-server", "build llama.cpp's llama-server"), checkpoint_of(model)
     try:
-        file = await asyncio.to_thread(gguf_of, folder, "bf16", is_text=True)
+        file = await asyncio.to_thread(gguf_of, folder)
     except ImportError:
         raise CannotServeError("the package gguf is missing, which writes the checkpoint for llama.cpp") from None
     threads = str(threads_for(folder))

@@ -1,9 +1,8 @@
-"""Processes that leave instruction sets unused as a worker with `--max-isa` does, and what they compute with."""
+"""Processes that leave instruction sets unused as a worker with `--max-isa` does, and how they multiply fastest."""
 
 from __future__ import annotations
 
 import multiprocessing
-import os
 import time
 from concurrent.futures import ProcessPoolExecutor
 
@@ -11,21 +10,12 @@ import torch
 
 from pie_inference.options.isa import limit_isa
 
-ONEDNN = "ONEDNN_MAX_CPU_ISA"
 TRIAL_SIZE = 512
-AMX = {True: "with AMX", False: "without AMX"}
 
 
 def limited_process(max_isa: str) -> ProcessPoolExecutor:
     """A pool of one new process, whose torch keeps to `max_isa`."""
     return ProcessPoolExecutor(1, multiprocessing.get_context("spawn"), initializer=limit_isa, initargs=(max_isa,))
-
-
-def torch_features() -> str:
-    """What torch uses of the processor in this process."""
-    if not torch.backends.mkldnn.is_available():  # type: ignore[no-untyped-call]
-        return f"torch {torch.backends.cpu.get_cpu_capability()}, no oneDNN"
-    return f"torch {torch.backends.cpu.get_cpu_capability()}, oneDNN {_onednn()}"
 
 
 def faster_dtype() -> torch.dtype:
@@ -43,8 +33,3 @@ def _product_seconds(dtype: torch.dtype) -> float:
         torch.mm(left, right)
         times.append(time.perf_counter() - start)
     return min(times[1:])
-
-
-def _onednn() -> str:
-    limit = os.environ.get(ONEDNN)
-    return f"up to {limit}" if limit else f"unlimited ({AMX[bool(torch.cpu.get_capabilities().get('amx_tile'))]})"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
@@ -18,7 +17,6 @@ from pie_inference.options import WorkerOptions
 from ..costs import LlamaCosts, llama_costs
 from ..generation import Generated, Prompts, run_inferlets
 from ..guests import source
-from ..limited import limited_process, torch_features
 from ..rooflines import measure_apart
 from ..server import serving
 from .random_models import random_model
@@ -60,7 +58,6 @@ class LargeModel:
 
     client: Client
     program: str
-    checkpoint: Path
     costs: LlamaCosts
     threads: int
     max_isa: str
@@ -79,11 +76,6 @@ class LargeModel:
     async def generate(self, prompts: Prompts, tokens: int) -> Generated:
         return await run_inferlets(self.client, self.program, prompts, tokens, together=True)
 
-    async def features(self) -> str:
-        """What the worker's torch uses of the processor, as another process with its limit says."""
-        with limited_process(self.max_isa) as pool:
-            return await asyncio.get_running_loop().run_in_executor(pool, torch_features)
-
     async def rates_now(self, read_bytes: int, gemm_size: int) -> Rates:
         """Measures the machine's rates now, because those of a virtual machine change. The model is idle meanwhile."""
         return await measure_apart(self.threads, read_bytes, gemm_size, self.max_isa)
@@ -101,7 +93,7 @@ async def served(plan: ServedModel, quantization: str) -> AsyncIterator[LargeMod
         Client(server.url) as client,
     ):
         program = await client.upload(source("generate"), "generate")
-        yield LargeModel(client, program, checkpoint, costs, threads, plan.max_isa, np.random.default_rng(SEED))
+        yield LargeModel(client, program, costs, threads, plan.max_isa, np.random.default_rng(SEED))
 
 
 def _given(plan: ServedModel, quantization: str) -> dict[str, str]:

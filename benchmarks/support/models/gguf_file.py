@@ -1,4 +1,4 @@
-"""A Llama checkpoint as a GGUF file in bfloat16 or quantized, for llama.cpp. Needs the package gguf."""
+"""A Llama checkpoint as a GGUF file in bfloat16, for llama.cpp. Needs the package gguf."""
 
 from __future__ import annotations
 
@@ -23,40 +23,30 @@ NAMES = {
     "input_layernorm": "attn_norm",
     "post_attention_layernorm": "ffn_norm",
 }
-TYPES = {"bf16": "BF16", "int8": "Q8_0", "int4": "Q4_0"}
-"""llama.cpp's type that is nearest to each form of the weights: its groups have 32 inputs."""
-HEAD_TYPES = {**TYPES, "int4": "Q8_0"}
-"""The same for the output head and the embedding, of which Pie's output head has 8 bits at least."""
 WHOLE_FILE = "model.safetensors"
 
 
-def gguf_of(checkpoint: Path, form: str, is_text: bool = False) -> Path:
-    """The file beside the checkpoint's folder, made once; with the tokenizer if `is_text`. Raises ImportError without
-    gguf."""
-    what = "-text" if is_text else ""
-    path = checkpoint.with_name(f"{checkpoint.name}-{TYPES[form]}-{HEAD_TYPES[form]}{what}.gguf")
+def gguf_of(checkpoint: Path) -> Path:
+    """The file beside the checkpoint's folder, made once. Raises ImportError without gguf."""
+    path = checkpoint.with_name(f"{checkpoint.name}-BF16-BF16-text.gguf")
     if not path.exists():
         gguf = import_module("gguf")
         unfinished = path.with_suffix(".unfinished")
-        _write(gguf, checkpoint, form, is_text, unfinished)
+        _write(gguf, checkpoint, unfinished)
         os.replace(unfinished, path)
     return path
 
 
-def _write(gguf: Any, checkpoint: Path, form: str, is_text: bool, path: Path) -> None:
+def _write(gguf: Any, checkpoint: Path, path: Path) -> None:
     config = json.loads((checkpoint / "config.json").read_text())
     writer = gguf.GGUFWriter(path, "llama")
     _add_shape(writer, config)
-    if is_text:
-        _add_tokenizer(gguf, writer, json.loads((checkpoint / "tokenizer.json").read_text()), config)
-    else:  # inputs and outputs are token ids
-        writer.add_tokenizer_model("no_vocab")
+    _add_tokenizer(gguf, writer, json.loads((checkpoint / "tokenizer.json").read_text()), config)
     for name, tensor in _tensors(checkpoint, config):
         if tensor.ndim == 1:  # llama.cpp stores norms in float32
             writer.add_tensor(name, tensor.float().numpy())
         else:
-            is_table = name in ("token_embd.weight", "output.weight")
-            type = gguf.GGMLQuantizationType[(HEAD_TYPES if is_table else TYPES)[form]]
+            type = gguf.GGMLQuantizationType.BF16
             writer.add_tensor(name, gguf.quants.quantize(tensor.float().numpy(), type), raw_dtype=type)
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
