@@ -70,42 +70,57 @@ class LocalCommands:
             return  # its inferlet was ended for lack of memory, in the same turn
         if account.forget_cancelled(command.future):
             return
-        tenant, exports = account.standing.tenant, self._memory.exports
         answer: Value | CallError
         match command:
-            case Barrier():  # done with the last wave that its queue is in
+            case Barrier():  # done with the last wave that its queue is in, or that its inferlet's exports wait for
+                last = max([queue.last_wave, *(wave for wave, one in self._held if one.owner == command.owner)])
                 for wave in waves:
-                    if wave.number == queue.last_wave:
+                    if wave.number == last:
                         wave.ends(command.owner, command.future)
                         return
                 answer = Done()
             case Offer():
                 self._hold(account, command, waves[-1].number if waves else None, now)
                 return
-            case Fetch(text=TextKeys() as text):
-                self._fetch_beginning(account, command, text)
-                return
             case Fetch():
-                export = exports.find(tenant, command.name)
-                stands = export is not None and exports.stands(export)
-                if export is not None and (stands or not export.keeps_waiting(account.standing.service_class)):
-                    self._wait(export, command)
-                    if stands:
-                        self._serve(export)
-                    return
-                answer = missing(command.name)
+                self._fetch(account, command)
+                return
             case Question():
                 try:
-                    answer = command.answer(self._memory, tenant, now)
+                    answer = command.answer(self._memory, account.standing.tenant, now)
                 except CallError as error:
                     answer = error
             case _:
                 raise AssertionError(f"{type(command).__name__} is not answered here")
         self._answer(command.owner, command.future, answer)
 
-    def _fetch_beginning(self, account: Account, command: Fetch, text: TextKeys, waits: int = 0) -> None:
+    def _fetch(self, account: Account, command: Fetch, waits: int = 0) -> None:
+        """Answers an import, or lets it wait for what is coming. `waits`: how often it has waited for beginnings."""
+        if command.text is not None:
+            self._fetch_beginning(account, command, command.text, waits)
+            return
+        exports, standing = self._memory.exports, account.standing
+        export = exports.find(standing.tenant, command.name)
+        assert command.future is not None
+        stands = export is not None and exports.stands(export)
+        if (
+            export is None
+            or self._comes_behind(export, command.owner, command.future)
+            or not (stands or not export.keeps_waiting(standing.service_class))
+        ):
+            self._answer(command.owner, command.future, missing(command.name))
+            return
+        self._wait(export, command)
+        if stands:
+            self._serve(export)
+
+    def _comes_behind(self, export: Export, owner: Owner, future: int) -> bool:
+        """Whether an export waits for its turn, and its inferlet has issued it behind this future."""
+        return export.owner == owner and export.future > future and export.future in self._announced.get(owner, ())
+
+    def _fetch_beginning(self, account: Account, command: Fetch, text: TextKeys, waits: int) -> None:
         """Answers with what stands of a text, as soon as nothing more of it is coming, or the import has waited as
-        often as it may. `waits`: how often it has."""
+        often as it may."""
         assert command.future is not None
         found = self._memory.exports.beginning(account.standing, text)
         if found.coming is not None and waits < MOST_WAITS:
@@ -164,11 +179,13 @@ class LocalCommands:
             self._stand(self._held.popleft()[1])
 
     def _stand(self, export: Export) -> None:
+        if export.taken_back and not export.unwanted:
+            self._serve(export)
         for block in self._memory.exports.stand(export):
             self._memory.release_block(block)
         self._answer(export.owner, export.future, Done())
         if export.unwanted:
-            self._refuse(export)
+            self._ask_again(export)
         else:
             self._serve(export)
 
@@ -187,21 +204,13 @@ class LocalCommands:
     def _fail(self, export: Export, error: CallError) -> None:
         self._memory.release_block(self._memory.exports.fail(export))
         self._answer(export.owner, export.future, error)
-        self._refuse(export)
-
-    def _refuse(self, export: Export) -> None:
-        if export.is_beginning:
-            self._ask_again(export)
-            return
-        for _, (_, command, _) in self._take_waiting(export):
-            assert command.future is not None
-            self._answer(command.owner, command.future, missing(export.name))
+        self._ask_again(export)
 
     def _ask_again(self, export: Export) -> None:
-        """A beginning stands, will not, or will take long: those who wait for it have what there is now."""
+        """An export will not stand, or is that of a beginning, which stands or will take long: those who wait for it
+        have what there is now."""
         for account, (_, command, number) in self._take_waiting(export):
-            assert command.text is not None
-            self._fetch_beginning(account, command, command.text, number)
+            self._fetch(account, command, number)
 
     def _adopt(self, note: Adopt) -> None:
         if account := self._accounts.get(note.owner):

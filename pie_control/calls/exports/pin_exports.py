@@ -39,8 +39,8 @@ class PinCommand(Question, frozen=True):
             known = exports.known(tenant, self.beginning.pages)
             pages = exports.pages_in(tenant, self.beginning.pages, exports.pin(tenant, found, until, now))
         else:
-            export = exports.find(tenant, self.name)
-            if export is None or not exports.stands(export):
+            export = exports.standing(tenant, self.name)
+            if export is None:
                 raise missing(self.name)
             known = len(export.pages)
             pages = sum(len(one.pages) for one in exports.pin(tenant, [export], until, now))

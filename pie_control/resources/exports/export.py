@@ -39,7 +39,8 @@ class Export:
     tokens: Numbers = field(default_factory=lambda: np.zeros(0, np.int32))
     num_tokens: int = 0
     used: float = 0.0  # seconds
-    unwanted: bool = False  # it was taken back before it stood
+    unwanted: bool = False  # nobody may have it: an adapter with which it was made is gone
+    taken_back: bool = False  # before it stood: who has asked for it before gets it
     waiting: dict[tuple[Owner, int], None] = field(default_factory=dict)  # futures of imports
     keys: Sequence[bytes] = ()  # one for each page, of the beginning of a text, which has no name
     open_page: OpenPage | None = None  # its last page, if a beginning does not fill it
@@ -90,6 +91,10 @@ class Export:
         """What is known of its slots."""
         self.positions, self.tokens, self.used = positions, tokens, now
         self.num_tokens = int(is_token(positions).sum())
+
+    def take_back(self) -> None:
+        """It will not stand."""
+        self.taken_back = True
 
     def use(self, now: float) -> None:
         """An import gets its pages."""

@@ -3,7 +3,9 @@
 Theory of operation. An export is *announced* when its command arrives, so that an import that comes meanwhile waits for
 it instead of computing the same again. When the command has its turn, the export *holds* its pages: it has a reference
 to each, as every inferlet has that imports it. Once the worker has run all that writes them it *stands*, and takes the
-place of an older one of its name. Nobody writes to exported pages: address spaces seal them (tables/pages.py).
+place of an older one of its name. What is asked of a name behind that turn is about this export, whether it stands or
+not: an import waits for it, and one that takes the name back keeps it from standing. Nobody writes to exported pages:
+address spaces seal them (tables/pages.py).
 
 The *beginning of a text* has no name, but a key for each of its pages: a hash of all tokens up to the page's end. Who
 asks gives the keys of its own text, and gets the pages of all that stand, up to the first that is missing. It waits for
@@ -118,7 +120,7 @@ class Exports:
         already, to be released."""
         self._forget(export)
         self._reject_outdated(export)
-        if export.unwanted:
+        if export.unwanted or export.taken_back:
             yield export.block
             return
         if export.is_beginning:
@@ -185,10 +187,11 @@ class Exports:
                 del self._coming[name]
 
     def use(self, export: Export, now: float) -> None:
-        """An import gets pages of what stands."""
+        """An import gets pages of what stands, or of what was taken back before it stood."""
         export.use(now)
-        own = self._of_tenant[export.tenant.name].exports
-        own[export] = own.pop(export)
+        if self.stands(export):
+            own = self._of_tenant[export.tenant.name].exports
+            own[export] = own.pop(export)
 
     def _drop(self, export: Export) -> Block:
         del self._standing[export]
@@ -207,9 +210,20 @@ class Exports:
     # ---- by name ----
 
     def find(self, tenant: Tenant, name: str) -> Export | None:
-        """One that stands; else one that is coming: it has no pages that may be read yet."""
+        """The newest that has had its turn; else one that is coming. Only one that stands has pages that may be read
+        yet."""
+        held = self._held_as(tenant, name)
+        return held[-1] if held else self.standing(tenant, name) or self._coming.get((tenant.name, name))
+
+    def standing(self, tenant: Tenant, name: str) -> Export | None:
+        """The one that stands."""
         known = self._places.get((tenant.name, name))
-        return known[0] if known else self._coming.get((tenant.name, name))
+        return known[0] if known else None
+
+    def _held_as(self, tenant: Tenant, name: str) -> list[Export]:
+        """Those of a name that have had their turns, in this order, and do not stand yet."""
+        named = [one for one in self._held if one.name == name and one.tenant.name == tenant.name]
+        return [one for one in named if not (one.unwanted or one.taken_back)]
 
     def stands(self, export: Export) -> bool:
         return export in self._standing
@@ -267,14 +281,15 @@ class Exports:
         return sum(takewhile(bool, found))
 
     def take_back(self, tenant: Tenant, name: str) -> Block | None:
-        """The name is free. Gives what is to be released; None: there was no such export."""
-        key = tenant.name, name
-        coming = self._coming.pop(key, None)
-        if coming is not None:
-            coming.unwanted = True
-        if known := self._places.get(key):
-            return self._drop(known[0])
-        return None if coming is None else Block(())
+        """The name is free. Those that have had no turn come behind that. Gives what is to be released; None: there was
+        no such export."""
+        held, known = self._held_as(tenant, name), self.standing(tenant, name)
+        for export in held:
+            export.take_back()
+            self.defer(export)
+        if known is not None:
+            return self._drop(known)
+        return Block(()) if held else None
 
     def drop_adapter(self, adapter: int) -> Iterator[Block]:
         """Nothing that an adapter has changed is there any more, or will be: another one may get its name. Gives what

@@ -8,6 +8,8 @@ from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
 
 from pie_control.calls.exports.list_exports import Listing
 from pie_control.calls.exports.sharing import fetched
@@ -475,3 +477,56 @@ def test_what_is_pinned_stays_when_memory_is_short_until_its_time_is_over() -> N
     world.drain()
     assert world.scheduler.statistics().exports < 2
     world.scheduler.check_integrity()
+
+
+TOLD = {"a": "QQAAAA==", "b": "QgAAAA=="}
+"""What the two pages of a program hold."""
+
+
+@settings(max_examples=120, deadline=None)
+@given(st.text("aabb-??fs.,", max_size=12))
+@example("a-b?")
+@example("ab-?")
+@example("a.,-b?")
+@example("a?-?")
+@example(".,,f.as.")
+def test_a_name_means_what_the_commands_before_in_the_queue_say(script: str) -> None:
+    """`a` and `b` export a page, `-` takes the name back, `?` imports it, `f` is a forward of another queue, `s`
+    synchronizes, `.` and `,` are turns."""
+    world = World()
+    inferlet = world.open(2, 64)
+    other = inferlet.create_queue()
+    for place in range(2):
+        inferlet.embed(0, 1, tokens=[65 + place])
+        inferlet.call("forward", 1, [], [inferlet.embeds, 1], [inferlet.pages + place, 1], [])
+    current, wanted, syncs = "", dict[int, str](), list[int]()
+    for step in script:
+        if step in TOLD:
+            inferlet.call("export_kvpage", 1, "name", [inferlet.pages + "ab".index(step), 1], TOLD[step])
+            current = step
+        elif step == "-":
+            wanted[inferlet.call("unexport_kvpage", 1, "name")] = current
+            current = ""
+        elif step == "?":
+            wanted[inferlet.call("import_kvpage", 1, "name")] = current
+        elif step == "f":
+            inferlet.call("forward", other, [], [inferlet.embeds, 1], [], [])
+        elif step == "s":
+            syncs.append(inferlet.call("synchronize", 1))
+        else:
+            world.turn() if step == "." or not world.sent else world.answer()
+            for sync in syncs:
+                assert sync not in inferlet.answers or inferlet.answers.keys() >= set(range(1, sync)), script
+    world.drain()
+    for future, name in wanted.items():
+        match inferlet.answers[future]:
+            case NotFound():
+                found = ""
+            case Import(tokens=tokens):
+                found = chr(tokens[0] + 32)
+            case _:
+                found = name or "something"  # it was taken back
+        assert found == name, f"{script}: {found!r}, not {name!r}"
+    world.close(inferlet)
+    world.drain()
+    assert used(world) == bool(current)
