@@ -32,9 +32,13 @@ class TileSlots:
         """Tiles under way."""
         return len(self._slots)
 
+    def has(self, owner: Owner, seq: int) -> bool:
+        """Whether a tile has a slot."""
+        return (owner, seq) in self._slots
+
     def has_room(self, owner: Owner, seq: int, service_class: int = ServiceClass.INTERACTIVE) -> bool:
         """Whether a tile can go on, or begin."""
-        return (owner, seq) in self._slots or self._free_for(service_class) > 0
+        return self.has(owner, seq) or self._free_for(service_class) > 0
 
     def _free_for(self, service_class: int) -> int:
         kept = 0 if service_class == ServiceClass.INTERACTIVE else self._pool.total // 2
@@ -64,6 +68,11 @@ class TileSlots:
     def release(self, owner: Owner, seq: int) -> None:
         """The last part of a tile is in a wave."""
         self._pool.release((self._slots.pop((owner, seq)),), None)
+
+    def give_up(self, owner: Owner, seq: int) -> None:
+        """A tile that has not begun does not begin now: others may have its slot, if it has one."""
+        if self.has(owner, seq):
+            self.release(owner, seq)
 
     def drop(self, owner: Owner) -> None:
         """An inferlet has ended."""

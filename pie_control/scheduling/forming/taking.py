@@ -103,6 +103,11 @@ class Taking:
         """Tokens that long commands may still add. What others add behind them is not foreseen: that is little."""
         return self.most - (self.context.model.max_batch_tokens - self.room)
 
+    def is_tile_under_way(self, queue: CommandQueue) -> bool:
+        """Whether the command that comes first is a tile of an image that has begun."""
+        has_begun = queue.run is None and bool(queue.done or queue.granted)
+        return has_begun and self._memory.tiles.has(queue.account.owner, queue.first_seq)
+
     def took_effect(self) -> None:
         """Something did, in the control layer."""
         self.progress = True

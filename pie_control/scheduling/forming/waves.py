@@ -9,7 +9,7 @@ The further steps of decode runs are taken from the table of runs (decoding/): a
 one at each visit of its queue.
 
 What it takes counts for tenants and keys (tenants/meters.py). A queue is not visited, but held, once its tenant or key
-has spent its budget.
+has spent its budget. A tile of an image that has begun goes on all the same: it has a slot that others wait for.
 """
 
 from __future__ import annotations
@@ -170,9 +170,9 @@ class WaveBuilder:
 
     def _prefix(self, queue: CommandQueue) -> Next:
         """Takes what fits of a queue."""
-        taking, meter = self._taking, queue.account.meter
-        if meter.limited and meter.is_spent(self._backlog.now):
+        if self._is_spent(queue):
             return self._hold(queue)
+        taking, meter = self._taking, queue.account.meter
         room = taking.room
         following = taking.prefix(queue)
         meter.computes(room - taking.room, self._backlog.now)
@@ -180,9 +180,9 @@ class WaveBuilder:
 
     def _other(self, queue: CommandQueue) -> Next:
         """A step of a run, which counts with all others of the wave, or a part of a long command."""
-        taking, meter = self._taking, queue.account.meter
-        if meter.limited and meter.is_spent(self._backlog.now):
+        if self._is_spent(queue):
             return self._hold(queue)
+        taking, meter = self._taking, queue.account.meter
         if queue.run is not None:
             return taking.step(queue, queue.run)
         room = taking.room
@@ -190,7 +190,12 @@ class WaveBuilder:
         meter.computes(room - taking.room, self._backlog.now)
         return following
 
+    def _is_spent(self, queue: CommandQueue) -> bool:
+        meter = queue.account.meter
+        return meter.limited and meter.is_spent(self._backlog.now) and not self._taking.is_tile_under_way(queue)
+
     def _hold(self, queue: CommandQueue) -> Next:
+        self._memory.tiles.give_up(queue.account.owner, queue.first_seq)
         self._backlog.hold(queue)
         self._taking.took_effect()  # if nothing else is in the wave, others may go
         return Next.HELD

@@ -11,6 +11,7 @@ import pytest
 from pie_control.calls.input_image.image import Image
 from pie_control.errors import InvalidArgument, InvalidState, NotFound, QuotaExceeded
 from pie_control.scheduling.forming.waves import MISFITS
+from pie_control.tenants.budgets import Budget
 from pie_control.tenants.tenant import ServiceClass, Standing, Tenant
 from pie_control.testing.fake_model import FakeModel
 from pie_inference.protocol import EmbedImg, EmbedTxt, Forward, Sample
@@ -319,6 +320,24 @@ def test_batch_jobs_leave_slots_for_interactive_inferlets() -> None:
     assert first_tile(world, one)
     world.drain()
     assert tiles_under_way(world) == 0
+
+
+def test_tiles_of_a_spent_budget_that_have_begun_go_on_and_others_leave_the_slots() -> None:
+    world = World(max_batch_tokens=8)
+    world.meters.use({"flood": Budget(tokens_per_minute=150)})
+    for seed in range(2 * VISION.tile_slots):
+        look(world.open(8, 64, Standing(Tenant("flood"))), image(2, seed))
+    for _ in range(2 * VISION.tile_slots):
+        world.turn()
+        world.answer()
+    flood = world.meters.of(Standing(Tenant("flood")))
+    assert flood.is_spent(world.now)
+    calm = world.open(8, 64, Standing(Tenant("calm")))
+    look(calm, image(1, 9))
+    world.drain()
+    assert calm.space.waiting == 0
+    assert tiles_under_way(world) == 0
+    assert flood.usage.tokens < 150 / 6 + 8 + VISION.tile_slots * VISION.tile_tokens
 
 
 def test_several_images_share_a_wave_and_equal_tiles_travel_once() -> None:
