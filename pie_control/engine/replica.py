@@ -6,6 +6,8 @@ import asyncio
 import logging
 import time
 from collections.abc import Awaitable, Callable
+from itertools import chain
+from typing import Any
 
 from pie_inference.protocol import AdapterLoaded, DropAdapter, LoadAdapter, ModelDescription, WaveDone
 
@@ -54,7 +56,8 @@ class Replica:
         self._make_scheduler = make_scheduler
         self._scheduler: Scheduler
         self._events: list[Event] = []  # for the next turn
-        self.take = self._events.append
+        self._kept: dict[Owner, list[Event]] = {}  # what inferlets have done since the worker was lost
+        self.take: Callable[[Any], None] = self._events.append
         """Takes what an inferlet that is placed here has done."""
         self._owners: dict[Owner, None] = {}  # in the order in which they were placed
         self._last_turn: Turn | None = None  # of a worker that was lost
@@ -84,6 +87,9 @@ class Replica:
         if description.lacks_pages:
             raise WorkerUnavailable(description.lacks_pages)
         self._scheduler = self._make_scheduler(description)
+        self._events += chain.from_iterable(self._kept.values())
+        self._kept.clear()
+        self.take = self._events.append
         self.life.serve()
 
     async def close(self) -> None:
@@ -124,8 +130,11 @@ class Replica:
     def close_inferlet(self, closed: Closed) -> None:
         """An inferlet that is placed here has ended: frees what it holds, with the next turn."""
         self._owners.pop(closed.owner, None)
-        self.take(closed)
-        self._wake()
+        if self.life.serves:
+            self.take(closed)
+            self._wake()
+        else:
+            self._kept.pop(closed.owner, None)
 
     # ---- turns ----
 
@@ -182,6 +191,11 @@ class Replica:
 
     # ---- losing the worker ----
 
+    def _keep(self, event: Any) -> None:
+        """Takes what an inferlet has done while the worker is away. That may be for long, so nothing is kept of one
+        that has ended."""
+        self._kept.setdefault(event.owner, []).append(event)
+
     def _on_lost(self, reason: str) -> None:
         """Ends what has state on the worker, and restarts it."""
         if not self.life.serves:
@@ -191,6 +205,7 @@ class Replica:
         when = f"is started again in {pause:.0f} s: launch again then" if pause else "restarts: launch again"
         lost = WorkerLost(f"the worker of model {self.description.name} was lost ({reason}); it {when}")
         turn = self._last_words([*self._take_commands(), lost])
+        self.take = self._keep
         ended = {ending.owner for ending in turn.endings}
         error = WorkerError(lost.message)
         others = tuple(Ending(owner, Reason.LOST, error) for owner in self._owners if owner not in ended)
@@ -235,7 +250,7 @@ class Replica:
             earlier = self._last_turn or NOTHING
             self._last_turn = earlier._replace(endings=(*earlier.endings, *endings))
             self._forget_ended(self._last_turn)
-        self._events.clear()
+        self._kept.clear()
 
     # ---- inspection ----
 

@@ -157,6 +157,27 @@ def test_an_answer_that_does_not_fit_counts_as_a_loss() -> None:
     play(body)
 
 
+def test_nothing_is_kept_of_inferlets_that_end_while_the_worker_is_away() -> None:
+    async def body(scene: Scene) -> None:
+        replica = scene.replica
+        scene.client.on_lost("it was killed")
+        take_turn(replica)
+        for owner in range(1, 4):
+            open_and_wait(replica, owner, future=owner)
+        for owner in range(1, 3):
+            replica.close_inferlet(Closed(owner))
+        kept = [event for value in vars(replica).values() if isinstance(value, list | dict) for event in value]
+        assert kept == [3, 3], "the inferlet that has not ended, and what it did"
+        scene.client.may_restart.set()
+        assert await settled(replica) is State.SERVING
+        served = take_turn(replica)
+        assert served is not None
+        assert [(one.owner, one.future) for one in served.completions] == [(3, 3)]
+        assert replica.statistics().inferlets == 1
+
+    play(body)
+
+
 def test_a_scheduler_that_fails_ends_its_inferlets_and_the_next_one_serves() -> None:
     async def body(scene: Scene) -> None:
         replica = scene.replica
