@@ -87,9 +87,10 @@ class Adapters:
             self._drop(message.number)
             raise
         lost = [answer for answer in answers if isinstance(answer, BaseException)]
+        late = [one for one, answer in zip(serving, answers, strict=True) if answer in lost and one.life.serves]
         told = [answer for answer in answers if not isinstance(answer, BaseException)]
         refused = next((answer.error for answer in told if answer.error is not None), None)
-        if refused is None and told:
+        if refused is None and told and not late:  # others that are lost get it when they are back
             return max(answer.nbytes for answer in told)
         self._drop(message.number)
         if refused is not None:

@@ -31,7 +31,7 @@ from .interface import ignore_loss, ignore_wave
 from .wave_watch import WaveWatch
 
 SHUTDOWN_SECONDS = 1.0
-ADAPTER_SECONDS = 120.0  # for reading an adapter, behind the waves that were sent
+ADAPTER_SECONDS = 400.0  # behind the waves that were sent, a worker reads an adapter for 300 s at most, and says so
 WAVE_SECONDS = 300.0  # far beyond any wave, and beyond a kernel that is compiled at its first use
 
 

@@ -26,6 +26,7 @@ class Recorded(PlayedClient):
         self.told: list[tuple[str, int]] = []
         self.refuses: str | None = None
         self.lost: Exception | None = None
+        self.is_late = False
         self.may_load = asyncio.Event()
         self.may_load.set()
         self.may_restart.set()
@@ -34,7 +35,10 @@ class Recorded(PlayedClient):
         await self.may_load.wait()
         self.told.append(("load", message.number))
         if self.lost is not None:
+            self.on_lost("it died")
             raise self.lost
+        if self.is_late:
+            raise WorkerUnavailable("the worker did not load the adapter")
         if self.refuses is not None:
             return AdapterLoaded(message.number, error=self.refuses)
         return await super().load_adapter(message)
@@ -98,6 +102,17 @@ def test_what_one_worker_cannot_load_is_on_none(tmp_path: Path) -> None:
         assert scene.adapters.numbers() == {}
         scene.clients[1].refuses = None
         assert await scene.load("poet") == 70
+
+    play(tmp_path, body)
+
+
+def test_what_one_worker_loads_too_late_is_on_none(tmp_path: Path) -> None:
+    async def body(scene: Scene) -> None:
+        scene.clients[1].is_late = True
+        with pytest.raises(WorkerUnavailable, match="did not load the adapter"):
+            await scene.load("poet")
+        assert scene.told() == [[("load", 0), ("drop", 0)]] * 2
+        assert scene.adapters.numbers() == {}
 
     play(tmp_path, body)
 
@@ -183,10 +198,11 @@ def test_a_worker_that_is_lost_meanwhile_gets_the_adapter_when_it_is_back(tmp_pa
     async def body(scene: Scene) -> None:
         first = scene.clients[0]
         first.lost = WorkerUnavailable("it died")
+        first.may_restart.clear()
         assert await scene.load("poet") == 70
         assert scene.adapters.numbers() == {"poet": 0}
         first.lost = None
-        first.on_lost("gone")
+        first.may_restart.set()
         await scene.until_serving()
         assert scene.told()[0] == [("load", 0), ("load", 0)]
 
@@ -196,12 +212,10 @@ def test_a_worker_that_is_lost_meanwhile_gets_the_adapter_when_it_is_back(tmp_pa
 def test_without_a_worker_nothing_is_loaded(tmp_path: Path) -> None:
     async def body(scene: Scene) -> None:
         for client in scene.clients:
+            client.may_restart.clear()
             client.lost = WorkerUnavailable("it died")
         with pytest.raises(WorkerUnavailable, match="it died"):
             await scene.load("poet")
-        for client in scene.clients:
-            client.may_restart.clear()
-            client.on_lost("gone")
         with pytest.raises(WorkerUnavailable, match="model fake has no worker now: try again later"):
             await scene.load("poet")
         assert scene.adapters.numbers() == {}
