@@ -148,6 +148,17 @@ def awq(group: int) -> Writer:
     return Writer(config, quantize)
 
 
+def auto_round(packing: str, like: Writer) -> Writer:
+    """What AutoRound writes in the format of another one."""
+
+    def quantize(weight: Tensor) -> tuple[Tensors, Tensor]:
+        tensors, exact = like.quantize(weight)
+        return {name: tensor for name, tensor in tensors.items() if name != "g_idx"}, exact
+
+    told = {key: like.config[key] for key in ("bits", "group_size")}
+    return Writer(told | {"quant_method": "auto-round", "packing_format": packing, "sym": True}, quantize)
+
+
 def _compressed(format: str, weights: Mapping[str, Any]) -> dict[str, Any]:
     groups = {"group_0": {"targets": ["Linear"], "weights": dict(weights), "input_activations": None}}
     return {"quant_method": "compressed-tensors", "format": format, "config_groups": groups, "ignore": ["lm_head"]}
@@ -315,6 +326,8 @@ WRITERS: Mapping[str, Writer] = {
     "gptq-8-rows": gptq(8, -1),
     "awq-128": awq(128),
     "awq-32": awq(32),
+    "auto-round-gptq": auto_round("auto_round:auto_gptq", gptq(4, 128)),
+    "auto-round-awq": auto_round("auto_round:auto_awq", awq(128)),
     "packed-4-128": packed(4, 128, True),
     "packed-4-32-asymmetric": packed(4, 32, False),
     "packed-8-rows": packed(8, None, True),

@@ -29,10 +29,20 @@ def compressed_tensors(config: Settings) -> Scheme:
     return CompressedFp4(config) if config.get("format") in (NVFP4, MXFP4) else CompressedTensors(config)
 
 
+def auto_round(config: Settings) -> Scheme:
+    """The scheme of AutoRound, which stores weights in the first format of GPTQ, or in AWQ's."""
+    config.one_of("data_type", ["int"], "int")
+    packing = config.one_of(
+        "packing_format", [f"auto_round:{kind}" for kind in ("auto_gptq", "gptq", "auto_awq", "awq")]
+    )
+    return Gptq(config) if packing.endswith("gptq") else Awq(config)
+
+
 SCHEMES: Mapping[str, Callable[[Settings], Scheme]] = {
     "fp8": fp8,
     "gptq": Gptq,
     "awq": Awq,
+    "auto-round": auto_round,
     "compressed-tensors": compressed_tensors,
     "modelopt": model_opt,
     "mxfp4": Mxfp4,

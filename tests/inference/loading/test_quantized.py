@@ -241,6 +241,7 @@ def groups_with(scheme: str, **changes: Any) -> dict[str, Any]:
         ("gptq-4-128", {"bits": 3}, r"bits: 3 is not supported, only 4, 8; take the original"),
         ("gptq-4-128", {"group_size": 48}, r"group_size: 48 is not"),
         ("awq-32", {"version": "marlin"}, r"version: 'marlin'"),
+        ("auto-round-gptq", {"packing_format": "auto_round"}, r"packing_format: 'auto_round' is not"),
         ("fp8-whole", {"fmt": "e5m2"}, r"fmt: 'e5m2' is not supported, only 'e4m3'"),
         (
             "nvfp4",
