@@ -7,7 +7,6 @@ works with pages of one slot: in the cache, slot `offset` of page `page` begins,
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -177,19 +176,3 @@ def indptr_of(lengths: Array | list[int]) -> Int32:
     indptr = np.zeros(len(lengths) + 1, np.int32)
     np.cumsum(lengths, out=indptr[1:])
     return indptr
-
-
-def shared_prefixes(table: PageTable) -> Iterator[tuple[Integers, int]]:
-    """Groups of sequences (their numbers in the table) whose lists begin with the same pages, and the number of these
-    pages. A group has at least two sequences and one shared page; the last page of a sequence is never shared."""
-    first_pages = table.indices[table.indptr[:-1]]
-    _, inverse, counts = np.unique(first_pages, return_inverse=True, return_counts=True)
-    lengths = np.diff(table.indptr)
-    for number in np.flatnonzero(counts > 1):
-        members = np.flatnonzero(inverse == number)
-        most = int(lengths[members].min()) - 1
-        lists = table.indices[table.indptr[members, None] + np.arange(most)]
-        differs = (lists != lists[0]).any(0)
-        common = int(differs.argmax()) if differs.any() else most
-        if common:
-            yield members, common

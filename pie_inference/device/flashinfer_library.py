@@ -45,7 +45,6 @@ class FlashInfer:
     decode_wrapper: Callable[..., Any]  # BatchDecodeWithPagedKVCacheWrapper
     prefill_wrapper: Callable[..., Any]  # BatchPrefillWithPagedKVCacheWrapper
     append: Callable[..., None]  # append_paged_kv_cache
-    merge_in_place: Callable[..., None]  # merge_state_in_place
     rms_norm: Callable[..., torch.Tensor]  # rmsnorm
     add_rms_norm: Callable[..., None]  # fused_add_rmsnorm
     silu_and_mul: Callable[..., torch.Tensor]
@@ -73,7 +72,6 @@ def load() -> FlashInfer:
         decode_wrapper=library.BatchDecodeWithPagedKVCacheWrapper,
         prefill_wrapper=library.BatchPrefillWithPagedKVCacheWrapper,
         append=library.append_paged_kv_cache,
-        merge_in_place=library.merge_state_in_place,
         rms_norm=library.rmsnorm,
         add_rms_norm=library.fused_add_rmsnorm,
         silu_and_mul=library.silu_and_mul,

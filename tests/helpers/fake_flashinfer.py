@@ -310,17 +310,6 @@ def append_paged_kv_cache(
         slots[pages, (positions % page_size).long()] = new
 
 
-@recorded("merge_in_place")
-def merge_state_in_place(v: Tensor, s: Tensor, v_other: Tensor, s_other: Tensor) -> None:
-    """Logarithms are to base 2."""
-    assert v.is_contiguous()
-    assert s.is_contiguous()
-    assert s.dtype == s_other.dtype == torch.float32
-    weights = torch.softmax(torch.stack((s, s_other)) * 0.6931471805599453, 0)
-    s.copy_(torch.logaddexp2(s, s_other))
-    v.copy_((v * weights[0, ..., None] + v_other * weights[1, ..., None]).to(v.dtype))
-
-
 @recorded("rms_norm")
 def rmsnorm(input: Tensor, weight: Tensor, eps: float = 1e-6) -> Tensor:
     assert input.dim() in (2, 3)
@@ -356,7 +345,6 @@ def fake_flashinfer(causal_backend: Callable[[ModuleKey], str] = lambda _: "fa2"
         decode_wrapper=FakeDecodeWrapper,
         prefill_wrapper=FakePrefillWrapper,
         append=append_paged_kv_cache,
-        merge_in_place=merge_state_in_place,
         rms_norm=rmsnorm,
         add_rms_norm=fused_add_rmsnorm,
         silu_and_mul=silu_and_mul,

@@ -127,11 +127,6 @@ class Kernel:
         the same shape and is contiguous."""
         self.wrapper.run(query, views, out=out)
 
-    def run_with_lse(self, query: Tensor, views: Views, out: Tensor) -> Tensor:
-        """Like `run`, but returns the logarithms to base 2 of the sums of weights, float32 [rows, num_heads]."""
-        _, lse = self.wrapper.run(query, views, out=out, return_lse=True)
-        return torch.as_tensor(lse)
-
     def _arrays(self, *arrays: Int32 | None) -> list[Tensor | None]:
         return [None if array is None else host_array(array, self._shape.device) for array in arrays]
 
@@ -175,10 +170,6 @@ class Kernels:
     def masked(self, page_size: int, spec: AttentionSpec) -> Kernel:
         """The kernel for explicit masks, which include the window."""
         return self._kernel("masked", page_size, spec)
-
-    def prefix(self, page_size: int, spec: AttentionSpec) -> Kernel:
-        """The kernel for queries of many sequences that all see every key of a shared prefix."""
-        return self._kernel("prefix", page_size, spec)
 
     def recordable_decode(self, spec: AttentionSpec, buffers: GraphBuffers) -> Kernel:
         """A new decode kernel for CUDA graphs."""

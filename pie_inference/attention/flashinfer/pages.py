@@ -1,8 +1,7 @@
 """Attention with FlashInfer, for NVIDIA GPUs.
 
 The sequences of a batch are sorted by the kernel that they need: for one query or several, the causal rule or a mask,
-page lists or slot lists (`attention.page_tables`). Decode sequences that begin with the same pages read these together
-if that pays (`cascade`). Layers with the same `AttentionSpec` share one plan.
+page lists or slot lists (`attention.page_tables`). Layers with the same `AttentionSpec` share one plan.
 
 Our windows count positions, FlashInfer's count keys. If a sequence's keys have consecutive positions, both are the
 same; otherwise the window becomes part of a mask.
@@ -13,7 +12,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from typing import Protocol
 
 import numpy as np
 import torch
@@ -29,46 +27,34 @@ from ..interface import AttentionSpec
 from ..page_tables import Masks, PageTable
 from ..ragged import Booleans, Integers
 from .cache_views import FEW_ROWS, CacheViews
-from .cascade import WORTHWHILE_BYTES, Cascade, find_cascade
 from .graph import FlashInferGraphPlan
-from .kernels import Kernels, Shape, Views, workspace_bytes
-
-GRAPH_BYTES = 4 * WORTHWHILE_BYTES
-"""Least bytes that a cascade must save in one layer to run, kernel by kernel, instead of a graph. Also a rule of
-thumb."""
+from .kernels import Kernel, Kernels, Shape, Views, workspace_bytes
 
 GRAPH_PAGES = 2
 """How many pages a recorded batch may list for each page of the cache: more than one, because sequences share pages."""
 
 
-class Job(Protocol):
-    """A plan for some rows of a batch: a `Kernel` or a `Cascade`."""
-
-    def run(self, query: Tensor, views: Views, out: Tensor) -> None:
-        """Runs the plan, like `Kernel.run`."""
-
-
 @dataclass(frozen=True)
 class Step:
-    """One job of a layer."""
+    """A planned kernel for some rows of a batch."""
 
-    job: Job
+    kernel: Kernel
     rows: slice | Tensor  # rows of the batch
     by_slots: bool  # whether it sees the cache by single slots
 
     def run(self, query: Tensor, views: Views, out: Tensor) -> None:
-        """Runs the job on its rows. `query` and `out` have all rows of the batch."""
+        """Runs the kernel on its rows. `query` and `out` have all rows of the batch."""
         if isinstance(self.rows, slice):
-            self.job.run(query[self.rows], views, out[self.rows])
+            self.kernel.run(query[self.rows], views, out[self.rows])
             return
         own = torch.empty(len(self.rows), *out.shape[1:], dtype=out.dtype, device=out.device)
-        self.job.run(query.index_select(0, self.rows), views, own)
+        self.kernel.run(query.index_select(0, self.rows), views, own)
         out.index_copy_(0, self.rows, own)
 
 
 @dataclass(frozen=True)
 class Steps:
-    """The jobs for all rows of a batch, for layers with one spec."""
+    """The kernels for all rows of a batch, for layers with one spec."""
 
     steps: tuple[Step, ...]
     blind: Tensor | None  # rows that see no key: kernels write the mean of all values there, or worse
@@ -113,16 +99,14 @@ class FlashInferAttention:
         shape, device = self._cache.shape, self._cache.device
         row = torch.zeros(1, 2 * shape.num_kv_heads, shape.head_dim, dtype=shape.dtype, device=device)
         self._views.write(0, row, self._views.places(np.zeros(1, np.int32)))
-        sums = torch.zeros(row.shape[:2], device=device)
-        self._kernels.library.merge_in_place(row, sums, row.clone(), sums.clone())
 
     def can_replay(self, batch: Forward) -> bool:
-        """Accepts decode batches with page lists and windows by rank, unless a cascade would save more than a graph."""
+        """Accepts decode batches with page lists and windows by rank."""
         planner = _Planner(self._kernels, self._views, batch)
         if not planner.decodes_by_pages or len(batch.kv_pages) > self._graph_capacity:
             return False
         if all(spec.window is None for spec in self._specs):
-            return not planner.saves_by_cascade(GRAPH_BYTES)
+            return True
         with _noted(self._cache, batch):
             return planner.windows_are_by_rank()
 
@@ -195,26 +179,23 @@ class _Planner:
         """Whether, for all sequences, a window by rank is the same as one by position."""
         return bool(self._positions_follow().all())
 
-    def saves_by_cascade(self, worthwhile: int) -> bool:
-        """Whether a decode batch would save at least `worthwhile` bytes in one layer."""
-        shape = self._cache.shape
-        if len(self._batch.kv_pages) * shape.page_bytes // shape.num_layers < worthwhile:
-            return False
-        table = self._table(np.arange(len(self._listed)), by_slots=False)
-        return find_cascade(table, shape, worthwhile) is not None
-
     def steps(self, spec: AttentionSpec) -> Steps:
         """Plans all rows for one spec."""
         steps, blind = list[Step](), list[Integers]()
         for sequences, by_slots, kind in self._sorted(spec):
             table = self._table(sequences, by_slots=by_slots)
-            if kind == "masked":
+            if kind == "decode":
+                kernel = self._kernels.decode(table.page_size, spec)
+                kernel.plan_decode(table)
+            elif kind == "causal":
+                kernel = self._kernels.causal(table.page_size, spec)
+                kernel.plan_prefill(table, causal=True)
+            else:
                 masks = self._masks(table, spec)
                 blind.append(masks.blind)
-                job, rows = self._plan_masked(table, masks, spec), table.rows
-            else:
-                job, rows = self._plan_decode(table, spec) if kind == "decode" else self._plan_causal(table, spec)
-            steps.append(Step(job, self._rows(rows), by_slots))
+                kernel = self._kernels.masked(table.page_size, spec)
+                kernel.plan_prefill(table, causal=False, masks=masks)
+            steps.append(Step(kernel, self._rows(table.rows), by_slots))
         return Steps(tuple(steps), self._to_device(np.concatenate(blind)) if any(map(len, blind)) else None)
 
     def _sorted(self, spec: AttentionSpec) -> Iterator[tuple[Integers, bool, str]]:
@@ -238,24 +219,6 @@ class _Planner:
         if by_slots:
             return page_tables.slot_table(self._batch, self._ragged, sequences, self._cache.shape)
         return page_tables.page_table(self._batch, self._ragged, sequences, self._cache.shape.page_size)
-
-    def _plan_causal(self, table: PageTable, spec: AttentionSpec) -> tuple[Job, Integers]:
-        kernel = self._kernels.causal(table.page_size, spec)
-        kernel.plan_prefill(table, causal=True)
-        return kernel, table.rows
-
-    def _plan_decode(self, table: PageTable, spec: AttentionSpec) -> tuple[Job, Integers]:
-        tables = find_cascade(table, self._cache.shape, WORTHWHILE_BYTES) if spec.window is None else None
-        if tables is not None:
-            return Cascade(self._kernels, spec, tables), tables.rest.rows
-        kernel = self._kernels.decode(table.page_size, spec)
-        kernel.plan_decode(table)
-        return kernel, table.rows
-
-    def _plan_masked(self, table: PageTable, masks: Masks, spec: AttentionSpec) -> Job:
-        kernel = self._kernels.masked(table.page_size, spec)
-        kernel.plan_prefill(table, causal=False, masks=masks)
-        return kernel
 
     def _masks(self, table: PageTable, spec: AttentionSpec) -> Masks:
         if spec.window is None:

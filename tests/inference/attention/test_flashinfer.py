@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -13,13 +12,9 @@ import torch
 from torch import Tensor
 
 from pie_inference.attention.flashinfer import kernels as flashinfer_kernels
-from pie_inference.attention.flashinfer import pages as flashinfer_pages
 from pie_inference.attention.flashinfer.cache_views import CacheViews
-from pie_inference.attention.flashinfer.cascade import CascadeTables, find_cascade
 from pie_inference.attention.flashinfer.pages import FlashInferAttention
 from pie_inference.attention.interface import AttentionSpec, GraphBackend
-from pie_inference.attention.page_tables import PageTable, page_table
-from pie_inference.attention.ragged import check
 from pie_inference.attention.torch.pages import TorchAttention
 from pie_inference.config import WorkerConfig
 from pie_inference.device import flashinfer_library
@@ -27,7 +22,7 @@ from pie_inference.device.flashinfer_library import ModuleKey
 from pie_inference.errors import BatchError
 from pie_inference.execution.direct import DirectExecutor, Executor
 from pie_inference.execution.graphs import SIZES, GraphExecutor, Work
-from pie_inference.kv_cache.pages import KvCache, KvShape
+from pie_inference.kv_cache.pages import KvCache
 from pie_inference.serving.worker import Worker
 from testing.attention_oracle import (
     CASES,
@@ -59,40 +54,6 @@ def test_equals_dense_attention(case: str) -> None:
 @pytest.mark.parametrize("case", ["mixed", "masks and windows", "soft caps"])
 def test_equals_dense_attention_in_bfloat16(case: str) -> None:
     assert_solves(Problem(CASES[case], torch.bfloat16), backend, CPU)
-
-
-SHARED = Case((Request(1, 200), *(Request(1, 60 + 20 * n, shares=0) for n in range(4)), Request(1, 30), Request(1, 17)))
-TWO_GROUPS = Case(
-    (Request(1, 100), Request(1, 40), Request(1, 90, shares=0), Request(1, 70, shares=1), Request(9, 120, shares=0))
-)
-
-
-@pytest.mark.parametrize("case", [SHARED, TWO_GROUPS, CASES["shared pages"], CASES["decode many"]])
-def test_a_cascade_equals_dense_attention(case: Case, monkeypatch: pytest.MonkeyPatch) -> None:
-    made: list[CascadeTables | None] = []
-
-    def noted(table: PageTable, shape: KvShape, worthwhile: int) -> CascadeTables | None:
-        made.append(find_cascade(table, shape, worthwhile))
-        return made[-1]
-
-    monkeypatch.setattr(flashinfer_pages, "WORTHWHILE_BYTES", 1)
-    monkeypatch.setattr(flashinfer_pages, "find_cascade", noted)
-    assert_solves(Problem(case, torch.float32), backend, CPU)
-    assert any(found is not None for found in made) == (case is not CASES["decode many"])
-
-
-def test_a_cascade_must_pay() -> None:
-    """Four sequences read three pages each again, of 16 slots with 2 heads of 32 dimensions for keys and values."""
-    requests = (Request(1, 60), *(Request(1, 60, shares=0) for _ in range(3)))
-    problem = Problem(Case(requests), torch.float32)
-    table = page_table(problem.batch, check(problem.batch, 16, problem.num_pages), np.arange(4), 16)
-    saved = 3 * 3 * 16 * 2 * 2 * 32 * 4
-    tables = find_cascade(table, problem.shape, saved)
-    assert tables is not None
-    assert tables.shared.q_indptr.tolist() == [0, 4]
-    assert tables.shared.num_keys.tolist() == [48]
-    assert tables.rest.num_keys.tolist() == [12] * 4
-    assert find_cascade(table, problem.shape, saved + 1) is None
 
 
 class FullRows:
@@ -156,14 +117,6 @@ def test_windows_over_gaps_in_positions_are_not_replayed() -> None:
     assert backend(cache, 4, (AttentionSpec(1.0),)).can_replay(problem.batch)
 
 
-def test_a_batch_that_would_save_much_by_a_cascade_is_not_replayed(monkeypatch: pytest.MonkeyPatch) -> None:
-    problem = Problem(SHARED, torch.float32)
-    full = backend(filled_cache(problem, CPU), 4, SHARED.specs)
-    assert full.can_replay(problem.batch)
-    monkeypatch.setattr(flashinfer_pages, "GRAPH_BYTES", 1)
-    assert not full.can_replay(problem.batch)
-
-
 def test_pages_that_are_listed_too_often_are_not_replayed() -> None:
     requests = (Request(1, 100), *(Request(1, 100, shares=0) for _ in range(8)))
     problem = Problem(Case(requests), torch.float32)
@@ -196,15 +149,13 @@ def test_compiling_plans_every_kind_of_kernel() -> None:
     assert not cache.positions.any()
 
 
-@pytest.mark.parametrize("broken", ["append", "merge_in_place"])
-def test_what_batches_need_beside_attention_is_compiled_too(broken: str) -> None:
+def test_what_batches_need_beside_attention_is_compiled_too() -> None:
     def fail(*_: object) -> None:
         raise RuntimeError("nvcc: not found")
 
     problem = Problem(CASES["decode one"], torch.float32)
     cache = KvCache(problem.shape, problem.num_pages, CPU)
-    changed: dict[str, Any] = {broken: fail}
-    library = replace(fake_flashinfer(), **changed)
+    library = replace(fake_flashinfer(), append=fail)
     with pytest.raises(RuntimeError, match="nvcc: not found"):
         FlashInferAttention(cache, 4, problem.case.specs, library).compile()
 

@@ -16,7 +16,6 @@ from typing import Any
 import pytest
 import torch
 
-from pie_inference.attention.flashinfer import pages as flashinfer_pages
 from pie_inference.attention.flashinfer.pages import FlashInferAttention
 from pie_inference.device.flashinfer_library import DECODE_GROUPS, FlashInfer
 from pie_inference.ops.flashinfer_ops import FlashInferOps
@@ -51,7 +50,6 @@ def signatures(library: FlashInfer) -> dict[str, list[tuple[str, str, bool]]]:
         "prefill_wrapper.plan": parameters(prefill.plan),
         "prefill_wrapper.run": parameters(prefill.run),
         "append": parameters(library.append),
-        "merge_in_place": parameters(library.merge_in_place),
         "rms_norm": parameters(library.rms_norm),
         "add_rms_norm": parameters(library.add_rms_norm),
         "silu_and_mul": parameters(library.silu_and_mul),
@@ -75,10 +73,8 @@ def assert_fits(call: Call, recorded: Sequence[Sequence[Any]]) -> None:
 def made_calls() -> set[Call]:
     """Everything that attention and operations call."""
     calls.clear()
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(flashinfer_pages, "WORTHWHILE_BYTES", 0)
-        for case in ("mixed", "masks and windows", "shared pages"):
-            run(Problem(CASES[case], torch.float32), _backend, CPU)
+    for case in ("mixed", "masks and windows"):
+        run(Problem(CASES[case], torch.float32), _backend, CPU)
     problem = Problem(CASES["decode one"], torch.float32)
     _backend(filled_cache(problem, CPU), 4, problem.case.specs).graph_plan(2).update(problem.batch)
     ops = FlashInferOps(fake_flashinfer(), TorchOps(CPU, torch.float32))

@@ -13,13 +13,12 @@ import pytest
 import torch
 from torch import Tensor
 
-from pie_inference.attention.flashinfer import pages as flashinfer_pages
 from pie_inference.attention.flashinfer.pages import FlashInferAttention
 from pie_inference.attention.interface import AttentionSpec
 from pie_inference.device.flashinfer_library import load
 from pie_inference.kv_cache.pages import KvCache
 from testing.attention_oracle import CASES, Problem, assert_near, assert_solves, filled_cache
-from tests.helpers.fake_flashinfer import HIDDEN, append_paged_kv_cache, merge_state_in_place
+from tests.helpers.fake_flashinfer import HIDDEN, append_paged_kv_cache
 
 pytest.importorskip("flashinfer", exc_type=ImportError)
 
@@ -117,12 +116,6 @@ def page_module() -> Any:
     return SimpleNamespace(append_paged_kv_cache=append)
 
 
-def cascade_module() -> Any:
-    return SimpleNamespace(
-        merge_state_in_place=lambda v, s, other, other_s, _: merge_state_in_place(v, s, other, other_s)
-    )
-
-
 @pytest.fixture(autouse=True)
 def torch_modules(monkeypatch: pytest.MonkeyPatch) -> None:
     decode, prefill = (importlib.import_module(f"flashinfer.{name}") for name in ("decode", "prefill"))
@@ -130,7 +123,6 @@ def torch_modules(monkeypatch: pytest.MonkeyPatch) -> None:
     for module in (decode, prefill):
         monkeypatch.setattr(module, "get_batch_prefill_module", prefill_module)
     monkeypatch.setattr(importlib.import_module("flashinfer.page"), "get_page_module", page_module)
-    monkeypatch.setattr(importlib.import_module("flashinfer.cascade"), "get_cascade_module", cascade_module)
     empty = torch.empty
     monkeypatch.setattr(torch, "empty", lambda *args, **more: empty(*args, **{**more, "pin_memory": False}))
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda *_: (8, 0))
@@ -143,11 +135,6 @@ def backend(cache: KvCache, num_heads: int, specs: Sequence[AttentionSpec]) -> F
 @pytest.mark.parametrize("case", ["decode many", "mixed", "holes", "masks", "masks and windows", "soft caps"])
 def test_batches_reach_the_kernels(case: str) -> None:
     assert_solves(Problem(CASES[case], torch.bfloat16), backend, CPU)
-
-
-def test_cascades_reach_the_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(flashinfer_pages, "WORTHWHILE_BYTES", 1)
-    assert_solves(Problem(CASES["shared pages"], torch.bfloat16), backend, CPU)
 
 
 def test_heads_without_a_decode_kernel_reach_another() -> None:
