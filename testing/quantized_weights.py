@@ -1,14 +1,37 @@
-"""Random weights in forms that only checkpoints have."""
+"""Random weights in the forms that we quantize to, and in those that only checkpoints have."""
 
 from __future__ import annotations
 
 import torch
 
-from pie_inference.quantization.formats import QuantizedWeight, pack_int4
-from pie_inference.quantization.names import Format, Kind
+from pie_inference.quantization.formats import QuantizedWeight, pack_int4, quantize
+from pie_inference.quantization.names import FORMATS, Format, Kind
 
 FP4 = {"mxfp4": (32, torch.float8_e8m0fnu), "nvfp4": (16, torch.float8_e4m3fn)}
 """Groups and the dtypes of scales."""
+INTEGERS = {
+    "4 bits by rows": (4, None),
+    "4 bits in groups": (4, 32),
+    "8 bits by rows": (8, None),
+    "8 bits in groups": (8, 128),
+}
+"""Bits and groups, with zeros that are taken."""
+FP8 = "fp8 in groups"
+KINDS = (*FORMATS, *FP4, *INTEGERS, FP8)
+
+
+def random_weight(name: str, outs: int, ins: int, dtype: torch.dtype) -> QuantizedWeight:
+    """A weight [outs, ins] of one of the `KINDS`, for a model in `dtype`, on the CPU."""
+    if name in FP4:
+        return random_fp4(name, outs, ins)
+    if name in INTEGERS:
+        return random_integers(*INTEGERS[name], outs, ins)
+    generator = torch.Generator().manual_seed(0)
+    weight = torch.randn(outs, ins, generator=generator)
+    if name in FORMATS:
+        return quantize([weight], FORMATS[name], dtype, torch.device("cpu"))
+    scales = torch.rand(1, ins // 128, generator=generator).expand(outs, -1) + 0.1
+    return QuantizedWeight(Format(FP8, "fp8", 128), weight.to(torch.float8_e4m3fn), scales.contiguous(), None)
 
 
 def random_fp4(kind: str, rows: int, columns: int) -> QuantizedWeight:

@@ -68,6 +68,8 @@ async def run(plan: Plan) -> list[Row]:
     plans.need(plan.device)
     end = time.monotonic() + plan.budget
     bandwidth = _bandwidth(plan.device, plan.bandwidth_bytes)
+    if plan.device == "cuda":
+        torch.cuda.empty_cache()  # of which the parts need all
     log(f"memory is read at {bandwidth / 1e9:.0f} GB/s")
     found, left_out = list[Measured](), list[tuple[str, str, str]]()
     for model in plan.models:
@@ -94,8 +96,6 @@ def passed(rows: Sequence[Row]) -> bool:
 
 def _row(found: Measured, plan: Plan, bandwidth: float) -> Row:
     """A row. It has no time if that is less than the bound, which no measurement can be."""
-    if found.tpot_ms is None:
-        log(f"{found.model}: {found.way}: {found.concurrent} at once: {found.note}")
     bound = 1e3 * SHAPES[found.model].step_bytes(found.concurrent, plan.context) / bandwidth
     read_gb_s = round(bandwidth / 1e9, 3)
     if found.tpot_ms is None or found.tpot_ms < bound:
@@ -128,8 +128,13 @@ async def _measure(part: str, model: str, folder: Path, plan: Plan, end: float) 
         output.seek(0)
         errors.seek(0)
         told, tail = output.read(), errors.read()[-1500:]
-    failure = "" if code == 0 else "out of time" if code is None else f"ended with {code}: {tail}"
-    return read(told), failure
+    found = read(told)
+    for each in found:  # at once: what comes after may end this process
+        log(f"{model}: {each.way}: {each.concurrent} at once: {each.tpot_ms} ms {each.note}")
+    if code == 0:
+        log(tail.strip())  # what it warns of
+        return found, ""
+    return found, f"out of time: {tail}" if code is None else f"ended with {code}: {tail}"
 
 
 def _run_part(part: str, model: str, folder: str, plan: str) -> None:

@@ -27,7 +27,7 @@ def _measure(model: str, loop: ClosedLoop, concurrent: int, plan: Plan) -> list[
     ways = {"closed loop": 0, "closed loop, ahead": WAVES_IN_FLIGHT - 1}
     found = {way: [loop.generate(texts, plan.tokens, ahead) for _ in range(plan.rounds)] for way, ahead in ways.items()}
     same = len({one.tokens.tobytes() for runs in found.values() for one in runs}) == 1
-    note = "" if same else "tokens differ between runs"
+    note = f"{loop.kernels(concurrent)}{'' if same else ', tokens differ between runs'}"
     return [
         row(model, way, concurrent, min(one.seconds_per_token for one in runs), note) for way, runs in found.items()
     ]

@@ -10,6 +10,7 @@ import time
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
@@ -56,6 +57,14 @@ class ClosedLoop:
         tokens += [self._finish(wave) for wave in running]
         elapsed = time.perf_counter() - start
         return Generated(np.array(tokens).T, elapsed / (count - 1))
+
+    def kernels(self, sequences: int) -> str:
+        """Whose attention serves, and whether steps of so many sequences run by a graph."""
+        executor: Any = self._worker._served.executor
+        recordings, recorder = getattr(executor, "_recordings", {}), getattr(executor, "_recorder", None)
+        size = next((size for size in getattr(recorder, "sizes", ()) if size >= sequences), None)
+        how = "by graphs" if recordings.get((size, None)) is not None else "kernel by kernel"
+        return f"{type(executor._attention).__name__}, {how}"
 
     def _run(self, *batches: EmbedTxt | Forward | Sample) -> Array:
         return self._finish(self._launch(*batches))

@@ -132,9 +132,14 @@ def stack(parts: Sequence[QuantizedWeight]) -> QuantizedWeight:
         return first
     zeros = None if first.zeros is None else torch.cat([part.zeros for part in parts if part.zeros is not None])
     factors = None if first.factors is None else torch.cat([part.factors for part in parts if part.factors is not None])
-    values = torch.cat([part.values.view(torch.uint8) for part in parts]).view(first.values.dtype)
-    scales = torch.cat([part.scales for part in parts])
+    values, scales = _joined([part.values for part in parts]), _joined([part.scales for part in parts])
     return replace(first, values=values, scales=scales, zeros=zeros, factors=factors)
+
+
+def _joined(parts: Sequence[Tensor]) -> Tensor:
+    """Rows of any dtype, one after the other. Numbers of 8 bits are joined as bytes, which all devices can do."""
+    kind = parts[0].dtype
+    return torch.cat([part.view(torch.uint8 if kind.itemsize == 1 else kind) for part in parts]).view(kind)
 
 
 def quantize(parts: Sequence[Tensor], format: Format, dtype: torch.dtype, device: torch.device) -> QuantizedWeight:

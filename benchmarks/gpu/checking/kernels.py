@@ -6,20 +6,25 @@ from __future__ import annotations
 import functools
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
+
+from pie_inference.ops.interface import GroupedLinear
+from pie_inference.recurrence.interface import Recurrences
 
 from .results import Checks, Errors, Setting, Unavailable
 
 BOTH_FORMATS = (torch.float32, torch.bfloat16)
 HEAD_DIMS = (64, 128, 256)  # those that FlashInfer supports
 PRODUCT_ERROR = {torch.float32: 1e-5, torch.bfloat16: 1e-2}
+EXPERT_ROWS = (1, 0, 70, 16, 0)
+Case = TypeVar("Case")
 
 
-def _first(setting: Setting, names: Sequence[str]) -> Sequence[str]:
-    return names[: setting.cases or None]
+def _first(setting: Setting, cases: Sequence[Case]) -> Sequence[Case]:
+    return cases[: setting.cases or None]
 
 
 # ---- attention -------------------------------------------------------------------------------------------------------
@@ -32,12 +37,19 @@ def torch_attention(setting: Setting) -> Checks:
 
 
 def triton_attention(setting: Setting) -> Checks:
+    yield from _triton_attention(setting, (torch.bfloat16, torch.float16))
+
+
+def triton_attention_in_float32(setting: Setting) -> Checks:
+    yield from _triton_attention(setting, (torch.float32,))
+
+
+def _triton_attention(setting: Setting, dtypes: Sequence[torch.dtype]) -> Checks:
+    """Large GPUs split the keys of most cases."""
     prepare_triton(setting)
     from pie_inference.attention.triton.pages import TritonAttention
 
-    yield from _attention(setting, TritonAttention, (*BOTH_FORMATS, torch.float16))
-    split = functools.partial(TritonAttention, processors=10_000)
-    yield from _attention(setting, split, BOTH_FORMATS, ", keys split")
+    yield from _attention(setting, TritonAttention, dtypes)
 
 
 def flashinfer_attention(setting: Setting) -> Checks:
@@ -50,9 +62,7 @@ def flashinfer_attention(setting: Setting) -> Checks:
     yield from _attention(setting, make, (torch.bfloat16, torch.float16), head_dims=HEAD_DIMS)
 
 
-def _attention(
-    setting: Setting, make: Any, dtypes: Sequence[torch.dtype], also: str = "", head_dims: Sequence[int] = ()
-) -> Checks:
+def _attention(setting: Setting, make: Any, dtypes: Sequence[torch.dtype], head_dims: Sequence[int] = ()) -> Checks:
     from testing.attention_oracle import CASES
 
     for name in _first(setting, list(CASES)):
@@ -60,7 +70,7 @@ def _attention(
         if head_dims and case.head_dim not in head_dims:
             case = replace(case, head_dim=head_dims[0])
         for dtype in dtypes:
-            yield f"{name}, {_short(dtype)}{also}", functools.partial(_attend, case, dtype, make, setting.device)
+            yield f"{name}, {_short(dtype)}", functools.partial(_attend, case, dtype, make, setting.device)
 
 
 def _attend(case: Any, dtype: torch.dtype, make: Any, device: torch.device) -> Errors:
@@ -141,48 +151,85 @@ def _ops(setting: Setting, make: Any, dtypes: Sequence[torch.dtype] = BOTH_FORMA
 
 
 def quantized_linears(setting: Setting) -> Checks:
-    from pie_inference.quantization.names import FORMATS
+    """Checks layers in all forms, also those that only checkpoints have, alone and as experts."""
+    from testing.quantized_weights import KINDS
 
-    for name in FORMATS:
-        for dtype in BOTH_FORMATS:
+    for dtype in reversed(BOTH_FORMATS):
+        for name in KINDS:
             for rows in (1, 16, 100):
                 run = functools.partial(_quantized, name, dtype, rows, setting.device)
                 yield f"{name}, {_short(dtype)}, {rows} rows", run
-    for name in FORMATS:
+    for name in KINDS:
         yield f"{name}, layers of experts", functools.partial(_grouped, name, setting.device)
 
 
 def _quantized(name: str, dtype: torch.dtype, rows: int, device: torch.device) -> Errors:
     """Compares a quantized layer with the product with its dequantized weights."""
     from pie_inference.quantization.choose import make_linear
-    from pie_inference.quantization.formats import quantize
-    from pie_inference.quantization.names import FORMATS
+    from testing.quantized_weights import random_weight
 
-    generator = torch.Generator().manual_seed(0)
-    parts = [torch.randn(64, 256, generator=generator) / 16 for _ in range(2)]
-    inputs = torch.randn(rows, 256, generator=generator).to(dtype)
-    stored = quantize(parts, FORMATS[name], dtype, device)
-    actual = make_linear(stored, None, None)(inputs.to(device))
-    exact = stored.dequantize(torch.float64).cpu()
-    return compare(actual, inputs.double() @ exact.T, 2 * PRODUCT_ERROR[dtype])
+    inputs = torch.randn(rows, 256, generator=torch.Generator().manual_seed(1)).to(dtype)
+    stored = random_weight(name, 128, 256, dtype)
+    actual = make_linear(stored.to(device), None, None)(inputs.to(device))
+    return compare(actual, inputs.double() @ stored.dequantize(torch.float64).T, 2 * PRODUCT_ERROR[dtype])
 
 
 def _grouped(name: str, device: torch.device) -> Errors:
     """Compares quantized layers that go together with the products with their dequantized weights."""
     from pie_inference.layers.grouped import group
     from pie_inference.quantization.choose import make_linear
-    from pie_inference.quantization.formats import quantize
-    from pie_inference.quantization.names import FORMATS
+    from testing.quantized_weights import random_weight
 
-    generator, counts = torch.Generator().manual_seed(0), (1, 0, 70, 16, 0)
-    inputs = torch.randn(sum(counts), 256, generator=generator).bfloat16()
-    parts = [torch.randn(128, 256, generator=generator) / 16 for _ in counts]
-    stored = [quantize([part], FORMATS[name], torch.bfloat16, device) for part in parts]
-    ends = torch.tensor(counts, device=device).cumsum(0).to(torch.int32)
-    actual = group([make_linear(each, None, None) for each in stored])(inputs.to(device), ends)
-    own = zip(torch.split(inputs.double(), list(counts)), stored, strict=True)
-    exact = torch.cat([rows @ each.dequantize(torch.float64).cpu().T for rows, each in own])
-    return compare(actual, exact, 2 * PRODUCT_ERROR[torch.bfloat16])
+    whole = random_weight(name, 128 * len(EXPERT_ROWS), 256, torch.bfloat16)
+    stored = [whole.narrowed(0, 128 * number, 128) for number in range(len(EXPERT_ROWS))]
+    layers = [make_linear(each.to(device), None, None) for each in stored]
+    return _of_experts(group(layers), [each.dequantize(torch.float64) for each in stored], device)
+
+
+def experts(setting: Setting) -> Checks:
+    """Checks torch's product of all experts of a layer, whose weights are not quantized."""
+    yield "bfloat16", functools.partial(_experts, setting.device)
+
+
+def _experts(device: torch.device) -> Errors:
+    from pie_inference.layers.grouped import _Stacked, has_grouped_product
+
+    weights = torch.randn(len(EXPERT_ROWS), 128, 256, generator=torch.Generator().manual_seed(0)).bfloat16()
+    if not has_grouped_product(device, weights.dtype, weights.shape[1:]):
+        raise Unavailable("torch has no product of several matrices for this device: experts run one by one")
+    return _of_experts(_Stacked(weights.to(device)), [*weights.double()], device)
+
+
+def _of_experts(layers: GroupedLinear, weights: Sequence[Tensor], device: torch.device) -> Errors:
+    """Compares layers, each with rows of its own, with the products with their weights."""
+    inputs = torch.randn(sum(EXPERT_ROWS), 256, generator=torch.Generator().manual_seed(1)).bfloat16()
+    ends = torch.tensor(EXPERT_ROWS, device=device).cumsum(0).to(torch.int32)
+    own = zip(torch.split(inputs.double(), list(EXPERT_ROWS)), weights, strict=True)
+    exact = torch.cat([rows @ each.T for rows, each in own])
+    return compare(layers(inputs.to(device), ends), exact, 2 * PRODUCT_ERROR[torch.bfloat16])
+
+
+# ---- recurrences -----------------------------------------------------------------------------------------------------
+
+
+def recurrences(setting: Setting) -> Checks:
+    prepare_triton(setting)
+    from pie_inference.recurrence.torch_recurrences import TorchRecurrences
+    from pie_inference.recurrence.triton_recurrences import TritonRecurrences
+    from testing.recurrence_oracle import SIZES, Sizes
+
+    for sizes in _first(setting, [*SIZES, Sizes(1, 2, 128, 128)]):
+        for name, found in (("triton", TritonRecurrences()), ("torch", TorchRecurrences())):
+            for dtype in BOTH_FORMATS:
+                run = functools.partial(_recur, found, sizes, dtype, setting.device)
+                yield f"{name}, heads of {sizes.key_dim} and {sizes.value_dim}, {_short(dtype)}", run
+
+
+def _recur(found: Recurrences, sizes: Any, dtype: torch.dtype, device: torch.device) -> Errors:
+    from testing.recurrence_oracle import assert_equals_definition, few_rows
+
+    assert_equals_definition(found, sizes, few_rows(sizes, dtype), dtype, device)
+    return Errors()
 
 
 def compare(actual: Tensor, expected: Tensor, allowed: float) -> Errors:

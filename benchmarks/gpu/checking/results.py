@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
 from collections.abc import Callable, Iterator
@@ -56,12 +57,16 @@ class Found:
 
 
 def append(file: Path, found: Found) -> None:
-    """Appends one line of JSON, so that results outlive their process."""
+    """Appends one line of JSON, so that results outlive their process. A later line replaces one of the same name."""
     with file.open("a") as lines:
         lines.write(json.dumps(dataclasses.asdict(found)) + "\n")
 
 
 def read(file: Path) -> list[Found]:
     """All results in the file; a line truncated by a crash is left out."""
-    lines = file.read_text().split("\n")[:-1] if file.exists() else []
-    return [Found(**json.loads(line)) for line in lines]
+    found = dict[str, Found]()
+    for line in file.read_text().splitlines() if file.exists() else []:
+        with contextlib.suppress(ValueError):
+            each = Found(**json.loads(line))
+            found[each.name] = each
+    return list(found.values())

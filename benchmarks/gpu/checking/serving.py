@@ -16,7 +16,8 @@ from .results import Checks, Errors, Setting, Unavailable
 TOKENS = 24
 VOCAB = 272  # vocabulary of the tests' checkpoints
 LOGPROB_ERROR = {"float32": 1e-3, "bfloat16": 5e-2}
-ATTENTIONS = ("flashinfer", "triton", "torch")
+ATTENTIONS = ("triton", "flashinfer", "torch")
+KV_HEADS = 2
 
 
 # ---- sampling --------------------------------------------------------------------------------------------------------
@@ -108,36 +109,83 @@ def _swap_states(device: torch.device) -> Errors:
     return Errors(note="5 rounds of 10 states equal")
 
 
+# ---- copies and moves ------------------------------------------------------------------------------------------------
+
+
+def moves(setting: Setting) -> Checks:
+    """Checks that slots are copied, and keys moved to other positions, as on the CPU."""
+    for dtype, allowed in ((torch.float32, 1e-6), (torch.bfloat16, 5e-3)):
+        yield str(dtype).removeprefix("torch."), functools.partial(_compare_moves, dtype, allowed, setting.device)
+
+
+def _compare_moves(dtype: torch.dtype, allowed: float, device: torch.device) -> Errors:
+    found, expected = (_moved(dtype, one) for one in (device, torch.device("cpu")))
+    return compare(found, expected.double(), allowed)
+
+
+def _moved(dtype: torch.dtype, device: torch.device) -> torch.Tensor:
+    """The contents of a cache after copies of pages and slots, and a move of keys."""
+    from pie_inference.kv_cache.pages import KvCache, KvShape
+    from pie_inference.layers.rotary import rotation
+
+    cache, generator = KvCache(KvShape(2, 2, 64, 16, dtype), 32, device), torch.Generator().manual_seed(0)
+    for layer in range(2):
+        pages = cache.layer(layer)
+        pages.copy_(torch.randn(pages.shape, generator=generator))
+    source, target = (np.r_[first : first + 40, last].astype(np.int32) for first, last in ((16, 90), (176, 3)))
+    cache.copy(source, target)
+    slots = np.arange(100, 150, dtype=np.int32)
+    far = torch.from_numpy(cache.distances(slots, 3 * slots).astype(np.int64)).to(device)
+    inverse = torch.exp2(-torch.arange(32.0, device=device) / 4)
+    cache.shift(slots, 3 * slots, [rotation(inverse, far, torch.float32)] * 2)
+    return torch.stack([cache.layer(layer) for layer in range(2)]).cpu()
+
+
 # ---- graphs and models -----------------------------------------------------------------------------------------------
 
 
 def graphs(setting: Setting) -> Checks:
-    """Checks that decode by CUDA graphs equals decode kernel by kernel."""
+    """Checks that decode by CUDA graphs equals decode kernel by kernel. With four heads that share keys, FlashInfer
+    decodes by its tensor cores."""
     if not setting.is_gpu:
         raise Unavailable("CUDA graphs need a GPU")
     for attention in ATTENTIONS[:2]:
-        yield attention, functools.partial(_graphs, setting, attention)
+        for heads in (4, 8):
+            name = f"{attention}, {heads // KV_HEADS} heads share keys"
+            yield name, functools.partial(_graphs, setting, attention, heads)
 
 
-def _graphs(setting: Setting, attention: str) -> Errors:
+def _graphs(setting: Setting, attention: str, heads: int) -> Errors:
     _need(setting, attention)
-    eager = served(setting, "bfloat16", attention=attention, graphs="off")
-    replayed = served(setting, "bfloat16", attention=attention, graphs="auto")
-    return _compare_decoding(replayed, eager, "bfloat16")
+    replayed, eager = (
+        served(setting, "bfloat16", heads=heads, attention=attention, graphs=graphs) for graphs in ("auto", "off")
+    )
+    errors = _compare_decoding(replayed, eager, "bfloat16")
+    need_recorded(replayed)
+    return errors
+
+
+def need_recorded(worker: Any, adapted: bool = False) -> None:
+    """Raises AssertionError unless steps have run by graphs; `adapted`: with adapters."""
+    made = [recording for (_, form), recording in worker._served.executor._recordings.items() if adapted == bool(form)]
+    assert any(made), "no step was recorded: stderr says why"
 
 
 def model(setting: Setting) -> Checks:
-    """Checks that a random model gives the same results as on the CPU, with each attention."""
+    """Checks that a random model gives the same results as on the CPU, with each attention, and by transformers'
+    code."""
     for attention in ATTENTIONS if setting.is_gpu else ("auto", "torch"):
-        for dtype in ("float32", "bfloat16"):
+        for dtype in ("bfloat16", "float32"):
             if attention != "flashinfer" or dtype == "bfloat16":
                 yield f"{attention}, {dtype}", functools.partial(_model, setting, attention, dtype)
+    if setting.is_gpu:
+        yield "by transformers' code", functools.partial(_model, setting, "auto", "bfloat16", "transformers")
 
 
-def _model(setting: Setting, attention: str, dtype: str) -> Errors:
+def _model(setting: Setting, attention: str, dtype: str, code: str = "auto") -> Errors:
     _need(setting, attention)
     started = time.perf_counter()
-    found = served(setting, dtype, attention=attention, pages=None)
+    found = served(setting, dtype, attention=attention, pages=None, model_code=code)
     seconds, pages = time.perf_counter() - started, found.describe()[0].num_pages
     assert pages > 256, f"only {pages} pages fit the free memory"
     errors = _compare_decoding(found, served(setting, dtype, device="cpu", attention="torch", kernels="torch"), dtype)
@@ -155,14 +203,16 @@ def _need(setting: Setting, attention: str) -> None:
         raise Unavailable(reason)
 
 
-def served(setting: Setting, dtype: str, **options: Any) -> Any:
+def served(setting: Setting, dtype: str, *, heads: int = 4, **options: Any) -> Any:
+    """A worker of a random model."""
     from pie_inference.config import WorkerConfig
     from pie_inference.serving.worker import Worker
     from testing.checkpoints import make_checkpoint
 
-    folder: Path = setting.folder / "model"
+    folder: Path = setting.folder / f"model-{heads}"
     if not folder.exists():
-        make_checkpoint(folder, hidden_size=256, intermediate_size=512, num_heads=4, num_kv_heads=2, head_dim=64)
+        sizes: dict[str, Any] = {"hidden_size": 256, "intermediate_size": 512, "head_dim": 64}
+        make_checkpoint(folder, **sizes, num_heads=heads, num_kv_heads=KV_HEADS)
     defaults = {"device": setting.device.type, "pages": 256, "embeds": 2048}
     return Worker(WorkerConfig(folder, "model", dtype=dtype, **{**defaults, **options}))
 

@@ -14,11 +14,9 @@ from pie_inference.layers.grouped import OneByOne, group
 from pie_inference.ops.cpu_ops import CpuOps
 from pie_inference.ops.interface import Linear
 from pie_inference.quantization import cpu_linear
-from pie_inference.quantization.formats import QuantizedWeight, quantize, stack
-from pie_inference.quantization.names import FORMATS, Format
-from testing.quantized_weights import FP4, random_fp4, random_integers
+from pie_inference.quantization.formats import QuantizedWeight, stack
+from testing.quantized_weights import KINDS, random_weight
 
-CPU = torch.device("cpu")
 COUNT = 7
 ROWS = {
     "one each": (1, 1, 1, 1, 1, 1, 1),
@@ -28,25 +26,9 @@ ROWS = {
 }
 
 
-KINDS = (*FORMATS, *FP4, "fp8-block", "4 bits of GPTQ", "8 bits by rows")
-
-
-def random_weight(name: str, outs: int, ins: int) -> QuantizedWeight:
-    if name in FORMATS:
-        return quantize([torch.randn(outs, ins)], FORMATS[name], torch.bfloat16, CPU)
-    if name in FP4:
-        return random_fp4(name, outs, ins)
-    if name != "fp8-block":
-        return random_integers(4, 32, outs, ins) if name == "4 bits of GPTQ" else random_integers(8, None, outs, ins)
-    values = torch.randn(outs, ins).to(torch.float8_e4m3fn)
-    scales = torch.rand(1, ins // 128).expand(outs, -1) + 0.1
-    return QuantizedWeight(Format(name, "fp8", 128), values, scales.contiguous(), None)
-
-
 def random_weights(name: str, outs: int, ins: int) -> list[QuantizedWeight]:
     """Different ones in one form."""
-    torch.manual_seed(0)
-    weight = random_weight(name, outs, ins)
+    weight = random_weight(name, outs, ins, torch.bfloat16)
     return [stack([weight.narrowed(0, n, outs - n), weight.narrowed(0, 0, n)]) for n in range(COUNT)]
 
 

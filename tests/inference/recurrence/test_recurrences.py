@@ -19,6 +19,7 @@ from testing.recurrence_oracle import (
     Sizes,
     assert_equals_definition,
     convolved,
+    few_rows,
     make_problem,
     ruled,
 )
@@ -59,8 +60,7 @@ def with_triton(sizes: Sizes, kind: str) -> None:
     from pie_inference.recurrence.triton_recurrences import TritonRecurrences
 
     dtype, ours = getattr(torch, kind), TritonRecurrences()
-    few = make_problem(sizes, dtype, [1, 7, 19, 5, 1, 2], within={3: 7, 27: 8, 28: 9, 29: 10, 30: 11}, bias=True)
-    assert_equals_definition(ours, sizes, few, dtype, CPU)
+    assert_equals_definition(ours, sizes, few_rows(sizes, dtype), dtype, CPU)
     assert_equals_definition(ours, sizes, decodes(sizes, dtype), dtype, CPU)
 
 
