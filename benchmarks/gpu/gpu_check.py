@@ -40,7 +40,6 @@ PATHS: Mapping[str, Callable[[Setting], Checks]] = {
     "model": serving.model,
     "graphs": serving.graphs,
     "triton attention": kernels.triton_attention,
-    "flashinfer ops": kernels.flashinfer_ops,
     "torch ops": kernels.torch_ops,
     "quantized linears": kernels.quantized_linears,
     "experts": kernels.experts,

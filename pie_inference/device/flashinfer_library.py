@@ -45,10 +45,6 @@ class FlashInfer:
     decode_wrapper: Callable[..., Any]  # BatchDecodeWithPagedKVCacheWrapper
     prefill_wrapper: Callable[..., Any]  # BatchPrefillWithPagedKVCacheWrapper
     append: Callable[..., None]  # append_paged_kv_cache
-    rms_norm: Callable[..., torch.Tensor]  # rmsnorm
-    add_rms_norm: Callable[..., None]  # fused_add_rmsnorm
-    silu_and_mul: Callable[..., torch.Tensor]
-    gelu_tanh_and_mul: Callable[..., torch.Tensor]
     causal_backend: Callable[[ModuleKey], str]  # for prefill without masks: "fa2" or "fa3"
 
 
@@ -65,17 +61,13 @@ class ModuleKey:
 @functools.cache
 def load() -> FlashInfer:
     """Imports FlashInfer. Raises ImportError if it or one of its dependencies is missing or unusable."""
-    os.environ.setdefault("FLASHINFER_USE_CUDA_NORM", "1")  # the other norm kernels need a package of 92 MB
+    os.environ.setdefault("FLASHINFER_USE_CUDA_NORM", "1")  # else it imports kernels that need a package of 92 MB
     library = importlib.import_module("flashinfer")
     return FlashInfer(
         version=library.__version__,
         decode_wrapper=library.BatchDecodeWithPagedKVCacheWrapper,
         prefill_wrapper=library.BatchPrefillWithPagedKVCacheWrapper,
         append=library.append_paged_kv_cache,
-        rms_norm=library.rmsnorm,
-        add_rms_norm=library.fused_add_rmsnorm,
-        silu_and_mul=library.silu_and_mul,
-        gelu_tanh_and_mul=library.gelu_tanh_and_mul,
         causal_backend=_causal_backend,
     )
 

@@ -50,7 +50,7 @@ class CpuOps:
         )
         return output
 
-    def add_rms_norm(self, residual: Tensor, rows: Tensor, weight: Tensor, eps: float, *, keep: bool = False) -> Tensor:
+    def add_rms_norm(self, residual: Tensor, rows: Tensor, weight: Tensor, eps: float) -> Tensor:
         rows = rows.contiguous()
         output = torch.empty_like(rows)
         self._add_rms_norm(

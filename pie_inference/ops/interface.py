@@ -68,9 +68,8 @@ class Ops(Protocol):
         """Rows [..., D] divided by their root mean square, times `weight` [D], in new memory. `rows` may be a view with
         strides in all dimensions except the last."""
 
-    def add_rms_norm(self, residual: Tensor, rows: Tensor, weight: Tensor, eps: float, *, keep: bool = False) -> Tensor:
-        """Adds `rows` to `residual` in place, both [T, D]; returns the sum's `rms_norm`. Unless they are
-        to `keep`, it may overwrite `rows`."""
+    def add_rms_norm(self, residual: Tensor, rows: Tensor, weight: Tensor, eps: float) -> Tensor:
+        """Adds `rows` to `residual` in place, both [T, D]; returns the sum's `rms_norm`, in new memory."""
 
     def rotate_(self, vectors: Tensor, rotation: Rotation) -> None:
         """Rotates queries or keys [T, heads, rotation.dim] in place. `vectors` may be a view with strides in all

@@ -35,7 +35,7 @@ class TorchOps:
     def rms_norm(self, rows: Tensor, weight: Tensor, eps: float) -> Tensor:
         return F.rms_norm(rows, weight.shape, weight, eps)
 
-    def add_rms_norm(self, residual: Tensor, rows: Tensor, weight: Tensor, eps: float, *, keep: bool = False) -> Tensor:
+    def add_rms_norm(self, residual: Tensor, rows: Tensor, weight: Tensor, eps: float) -> Tensor:
         return self.rms_norm(residual.add_(rows), weight, eps)
 
     def rotate_(self, vectors: Tensor, rotation: Rotation) -> None:

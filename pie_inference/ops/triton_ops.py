@@ -34,7 +34,7 @@ class TritonOps:
             )
         return result
 
-    def add_rms_norm(self, residual: Tensor, rows: Tensor, weight: Tensor, eps: float, *, keep: bool = False) -> Tensor:
+    def add_rms_norm(self, residual: Tensor, rows: Tensor, weight: Tensor, eps: float) -> Tensor:
         result = torch.empty(rows.shape, dtype=rows.dtype, device=rows.device)
         if rows.numel():
             size = rows.shape[-1]

@@ -310,44 +310,11 @@ def append_paged_kv_cache(
         slots[pages, (positions % page_size).long()] = new
 
 
-@recorded("rms_norm")
-def rmsnorm(input: Tensor, weight: Tensor, eps: float = 1e-6) -> Tensor:
-    assert input.dim() in (2, 3)
-    return torch.nn.functional.rms_norm(input.float(), weight.shape, weight.float(), eps).to(input.dtype)
-
-
-@recorded("add_rms_norm")
-def fused_add_rmsnorm(input: Tensor, residual: Tensor, weight: Tensor, eps: float = 1e-6) -> None:
-    assert input.dim() == 2
-    residual.add_(input)
-    input.copy_(torch.nn.functional.rms_norm(residual.float(), weight.shape, weight.float(), eps))
-
-
-def _and_mul(input: Tensor, activation: Callable[[Tensor], Tensor]) -> Tensor:
-    assert input.shape[-1] * input.dtype.itemsize % 16 == 0, "The pointers must be multiple of 16 bytes."
-    gate, up = input.float().chunk(2, -1)
-    return (activation(gate) * up).to(input.dtype)
-
-
-@recorded("silu_and_mul")
-def silu_and_mul(input: Tensor) -> Tensor:
-    return _and_mul(input, torch.nn.functional.silu)
-
-
-@recorded("gelu_tanh_and_mul")
-def gelu_tanh_and_mul(input: Tensor) -> Tensor:
-    return _and_mul(input, lambda gate: torch.nn.functional.gelu(gate, approximate="tanh"))
-
-
 def fake_flashinfer(causal_backend: Callable[[ModuleKey], str] = lambda _: "fa2") -> FlashInfer:
     return FlashInfer(
         version="fake",
         decode_wrapper=FakeDecodeWrapper,
         prefill_wrapper=FakePrefillWrapper,
         append=append_paged_kv_cache,
-        rms_norm=rmsnorm,
-        add_rms_norm=fused_add_rmsnorm,
-        silu_and_mul=silu_and_mul,
-        gelu_tanh_and_mul=gelu_tanh_and_mul,
         causal_backend=causal_backend,
     )

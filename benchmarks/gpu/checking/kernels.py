@@ -122,23 +122,13 @@ def triton_ops(setting: Setting) -> Checks:
     yield from _ops(setting, lambda device, dtype: TritonOps(_plain_ops(device, dtype)))
 
 
-def flashinfer_ops(setting: Setting) -> Checks:
-    library = _flashinfer(setting)
-    from pie_inference.ops.flashinfer_ops import FlashInferOps
-
-    def make(device: torch.device, dtype: torch.dtype) -> Any:
-        return FlashInferOps(library.load(), _plain_ops(device, dtype))
-
-    yield from _ops(setting, make, (torch.bfloat16, torch.float16))
-
-
 def _plain_ops(device: torch.device, dtype: torch.dtype) -> Any:
     from pie_inference.ops.torch_ops import TorchOps
 
     return TorchOps(device, dtype)
 
 
-def _ops(setting: Setting, make: Any, dtypes: Sequence[torch.dtype] = BOTH_FORMATS) -> Checks:
+def _ops(setting: Setting, make: Any) -> Checks:
     from testing.ops_oracle import CHECKS, TOLERANCE
 
     def run(name: str, dtype: torch.dtype) -> Errors:
@@ -146,7 +136,7 @@ def _ops(setting: Setting, make: Any, dtypes: Sequence[torch.dtype] = BOTH_FORMA
         return Errors(relative=error, allowed=TOLERANCE[dtype])
 
     for name in _first(setting, list(CHECKS)):
-        for dtype in dtypes:
+        for dtype in BOTH_FORMATS:
             yield f"{name}, {_short(dtype)}", functools.partial(run, name, dtype)
 
 

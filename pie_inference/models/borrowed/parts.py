@@ -31,7 +31,7 @@ class OwnNorm(nn.Module):
         """Adds `rows` to `residual` in place, then normalizes the sum."""
         if rows.dtype != self.weight.dtype:
             return self.forward(residual.add_(rows))
-        return self._ops.add_rms_norm(residual, rows, self.weight, self._eps, keep=True)
+        return self._ops.add_rms_norm(residual, rows, self.weight, self._eps)
 
 
 def take_norms(model: Any, ops: Ops) -> None:

@@ -18,8 +18,6 @@ import torch
 
 from pie_inference.attention.flashinfer.pages import FlashInferAttention
 from pie_inference.device.flashinfer_library import DECODE_GROUPS, FlashInfer
-from pie_inference.ops.flashinfer_ops import FlashInferOps
-from pie_inference.ops.torch_ops import TorchOps
 from testing.attention_oracle import CASES, Problem, filled_cache, run
 from tests.helpers.fake_flashinfer import Call, calls, fake_flashinfer
 
@@ -50,10 +48,6 @@ def signatures(library: FlashInfer) -> dict[str, list[tuple[str, str, bool]]]:
         "prefill_wrapper.plan": parameters(prefill.plan),
         "prefill_wrapper.run": parameters(prefill.run),
         "append": parameters(library.append),
-        "rms_norm": parameters(library.rms_norm),
-        "add_rms_norm": parameters(library.add_rms_norm),
-        "silu_and_mul": parameters(library.silu_and_mul),
-        "gelu_tanh_and_mul": parameters(library.gelu_tanh_and_mul),
     }
 
 
@@ -71,18 +65,12 @@ def assert_fits(call: Call, recorded: Sequence[Sequence[Any]]) -> None:
 
 @pytest.fixture(scope="module")
 def made_calls() -> set[Call]:
-    """Everything that attention and operations call."""
+    """Everything that attention calls."""
     calls.clear()
     for case in ("mixed", "masks and windows"):
         run(Problem(CASES[case], torch.float32), _backend, CPU)
     problem = Problem(CASES["decode one"], torch.float32)
     _backend(filled_cache(problem, CPU), 4, problem.case.specs).graph_plan(2).update(problem.batch)
-    ops = FlashInferOps(fake_flashinfer(), TorchOps(CPU, torch.float32))
-    rows = torch.ones(2, 16)
-    ops.rms_norm(rows, rows[0], 1e-5)
-    ops.add_rms_norm(rows.clone(), rows.clone(), rows[0], 1e-5)
-    ops.gated(rows.clone(), "silu")
-    ops.gated(rows.clone(), "gelu_tanh")
     return set(calls)
 
 

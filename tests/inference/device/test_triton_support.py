@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from pie_inference.device import triton_support
-from pie_inference.ops import choose
+from pie_inference.ops.choose import choose_ops
 from pie_inference.ops.torch_ops import TorchOps
 from testing.triton_interpreter import Interpreter
 
@@ -49,8 +49,7 @@ def test_a_machine_on_which_no_kernel_runs_is_told_of_and_torch_serves(
     assert triton_support.why_unavailable(CUDA) == (
         f"its kernels do not compile or run here ({told}); docs/gpu.md says what it needs"
     )
-    plain = TorchOps(CUDA, torch.float32)
-    assert choose._cuda_ops(CUDA, torch.float32, plain) is plain
+    assert isinstance(choose_ops("auto", CUDA, torch.float32, None), TorchOps)
 
 
 def test_the_kernel_that_is_tried_is_one(interpreter: Interpreter) -> None:
