@@ -158,7 +158,7 @@ def test_what_a_benchmark_cannot_help_is_told_in_a_sentence(
         (["tpot", "--steps", "3"], "benchmarks tpot: error: unrecognized arguments: --steps 3"),
         (["tpot", "--concurrent", "many"], "argument --concurrent: invalid list of int value: 'many'"),
         (["tpot", "--models", "gpt"], "there is no model gpt; there are demo, demo-reasoner, random-160m"),
-        (["gpu_check", "--only", "tritn ops"], "there is no path tritn ops; there are torch ops"),
+        (["gpu_check", "--only", "tritn ops"], "there is no path tritn ops; there are triton ops"),
         (["gpu_bench", "--parts", "gpu"], "there is no part gpu; there are worker, system, transformers"),
         (["paper", "--parts", ""], "name a part or more of agents, optimizations"),
         (["techniques", "--techniques", "magic"], "there is no technique magic; there are attention_sink"),
