@@ -6,6 +6,8 @@ import asyncio
 from dataclasses import replace
 
 from ...durable.responses import ResponseRecord
+from ...errors import Overloaded
+from ...host_memory import TenantBytes
 from ..refusal import Refused
 
 MOST_EVENT_BYTES = 16 << 20
@@ -19,10 +21,13 @@ PIECE_CHARACTERS = 64 << 10
 
 
 class Running:
-    """`record` is what is known of it by now; `error`: why it has no result."""
+    """`record` is what is known of it by now; `error`: why it has no result. `memory`: that of the events of all
+    answers which are made. Where it has no room, the oldest events go, as where they are too many."""
 
-    def __init__(self, record: ResponseRecord) -> None:
+    def __init__(self, record: ResponseRecord, memory: TenantBytes | None = None) -> None:
         self.record = record
+        self._memory = memory
+        self._held = 0  # bytes, of that memory
         self.error: Refused | None = None
         self.is_cancelled = self.is_over = False
         self._events: list[str] = []
@@ -48,16 +53,32 @@ class Running:
         self._events.append(event)
         self._size += len(event) + EVENT_BYTES
         if self._size > MOST_EVENT_BYTES:
-            self._drop_oldest()
+            self._drop_oldest(MOST_EVENT_BYTES - MOST_EVENT_BYTES // SLACK)
+        try:
+            self._hold(self._size)
+        except Overloaded:
+            self._drop_oldest(self._held)
         self._tell()
 
-    def _drop_oldest(self) -> None:
+    def _drop_oldest(self, most: int) -> None:
+        """Until there are no more bytes than this, or one event is left."""
         count = 0
-        while self._size > MOST_EVENT_BYTES - MOST_EVENT_BYTES // SLACK and count < len(self._events) - 1:
+        while self._size > most and count < len(self._events) - 1:
             self._size -= len(self._events[count]) + EVENT_BYTES
             count += 1
         del self._events[:count]
         self._first += count
+        self._hold(min(self._held, self._size))
+
+    def _hold(self, size: int) -> None:
+        """Raises Overloaded if there is no room for more."""
+        if self._memory is None:
+            return
+        if size > self._held:
+            self._memory.hold(self.record.tenant, size - self._held)
+        elif size < self._held:
+            self._memory.release(self.record.tenant, self._held - size)
+        self._held = size
 
     def end(self, body: str, ended: float, error: Refused | None) -> ResponseRecord:
         """It is over. Returns what has to be stored; readers hear of it by `finish`."""
@@ -70,6 +91,7 @@ class Running:
     def finish(self) -> None:
         """What it came to is stored."""
         self.is_over = True
+        self._hold(0)
         self._tell()
 
     def _tell(self) -> None:

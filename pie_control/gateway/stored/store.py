@@ -11,6 +11,7 @@ from typing import Any
 
 from ...durable.responses import ResponseRecord, Responses
 from ...errors import RateLimited
+from ...host_memory import TenantBytes
 from ...inferlets.events import Ended
 from ...services.nesting import members_of
 from ...tenants.tenant import Standing
@@ -30,6 +31,8 @@ MOST_MARK = 64 << 20
 """Bytes of all parts of what a program says to the server."""
 MOST_MARKS = 256 << 20
 """Bytes of the parts that all programs of a tenant have said, each until its request is answered."""
+EVENTS_PART = 8
+"""The events of all answers that are made have this part of the machine's memory: an eighth."""
 MOST_MEMBERS = 10_000
 """Items of what was asked, and members of an answer: of each an object is made, where it is read."""
 SMALL = 64 << 10
@@ -47,6 +50,7 @@ class StoredAnswers:
         self._running: dict[tuple[str, str], Running] = {}
         self._tasks: set[asyncio.Task[Any]] = set()
         self._parts: Counter[str] = Counter()  # bytes, by tenant
+        self._events = TenantBytes(EVENTS_PART, "of events of answers that are made")
 
     def hold(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         """Runs what may outlive the request that it comes of."""
@@ -78,7 +82,7 @@ class StoredAnswers:
             *(tenant, mark.id, inferlet, request.route, request.id, time.time(), None, mark.background, request.stream),
             *(mark.previous, body, bytes(mark.input).decode(), bytes(mark.body).decode(), (), False, standing.key),
         )
-        running = self._running[key] = Running(record)
+        running = self._running[key] = Running(record, self._events)
         try:
             await self._put(record)
         except asyncio.CancelledError:  # the client has left before it could know of it

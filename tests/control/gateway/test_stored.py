@@ -6,6 +6,7 @@ import asyncio
 
 import pytest
 
+from pie_control import host_memory
 from pie_control.durable.responses import AtOnce, ResponseRecord
 from pie_control.gateway.refusal import Refused
 from pie_control.gateway.request import ServedRequest
@@ -13,6 +14,7 @@ from pie_control.gateway.stored import running
 from pie_control.gateway.stored.marks import Fetch, Store, read_mark, with_end
 from pie_control.gateway.stored.running import Running
 from pie_control.gateway.stored.store import MOST_MEMBERS, StoredAnswers
+from pie_control.host_memory import TenantBytes
 from pie_control.tenants.tenant import Standing, Tenant
 from tests.helpers.guard import HANG_SECONDS
 
@@ -72,6 +74,27 @@ def test_events_have_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:
             await made.after(0)
         kept = made.end("{}", 2.0, None)
         assert (kept.events, kept.streamed) == ((), False)
+
+    asyncio.run(asyncio.wait_for(test(), HANG_SECONDS))
+
+
+def test_events_of_all_answers_together_have_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(host_memory, "machine_memory", lambda: 16 * (4096 + running.EVENT_BYTES))
+    memory = TenantBytes(2, "of events")  # a tenant has room for four
+
+    async def test() -> None:
+        first, second = Running(MADE, memory), Running(MADE, memory)
+        for made in (first, second):
+            for number in range(3):
+                made.add(f"{number}" * 4096)
+        assert len(await first.after(0)) == 3
+        assert (await second.after(2), second.count) == (["2" * 4096], 3)
+        with pytest.raises(Refused, match="before 2 are not kept"):
+            await second.after(0)
+        for made in (first, second):
+            made.end("{}", 2.0, None)
+            made.finish()
+        memory.hold("alice", 4 * (4096 + running.EVENT_BYTES))  # all of it is free again
 
     asyncio.run(asyncio.wait_for(test(), HANG_SECONDS))
 
