@@ -21,8 +21,8 @@ from .ragged import Integers, Ragged
 SMALLEST_TILE = 16
 """Rows of the smallest matrix product of a GPU."""
 LARGE_TILE = 64
-SPLIT_SLOTS = 256
-"""Least slots of a split; a smaller split costs more than it saves."""
+SPLIT_SLOTS = 128
+"""Least slots of a split, as in FlashInfer; a smaller split costs more than it saves."""
 MOST_SPLITS = 64
 
 Words = NDArray[np.int32]

@@ -89,8 +89,7 @@ def multiply_nibbles(
     there, wanted, stored = row < end, out < outs, layer.to(tl.int64) * outs + out
     sums = tl.zeros((ROWS, OUTS), tl.float32)
     for first in range(0, ins // 2, PAIRS):
-        pair = first + tl.arange(0, PAIRS)
-        even, odd, packed, _ = _load_pairs(rows, values, row, there, stored, wanted, pair, ins)
+        even, odd, packed, _ = _load_pairs(rows, values, row, there, stored, wanted, first, ins, ROWS, PAIRS)
         low = (packed & 15).to(tl.int8) - 8
         high = (packed >> 4).to(tl.int8) - 8
         part = tl.dot(even, low.to(tl.float32).to(even.dtype), input_precision="ieee")
@@ -138,7 +137,7 @@ def multiply_floats_of_4_bits(
     sums = tl.zeros((ROWS, OUTS), tl.float32)
     for first in range(0, ins // 2, PAIRS):
         pair = first + tl.arange(0, PAIRS)
-        even, odd, packed, held = _load_pairs(rows, values, row, there, stored, wanted, pair, ins)
+        even, odd, packed, held = _load_pairs(rows, values, row, there, stored, wanted, first, ins, ROWS, PAIRS)
         of_group = stored[None, :] * (ins // GROUP) + (2 * pair // GROUP)[:, None]
         scale = _scale(tl.load(scales + of_group, held, 0).to(tl.int32), E8M0)
         codes = packed.to(tl.int32)
@@ -168,14 +167,16 @@ def _block_of_rows(ends, count, layers, LAYERS: tl.constexpr, ROWS: tl.constexpr
 
 
 @triton.jit
-def _load_pairs(rows, values, row, there, stored, wanted, pair, ins):
-    """Even and odd inputs [ROWS, PAIRS], the two weights of 4 bits for each [PAIRS, OUTS], and where there are such."""
-    inside = pair < ins // 2
-    left = rows + row.to(tl.int64)[:, None] * ins + 2 * pair[None, :]
-    read = there[:, None] & inside[None, :]
-    held = inside[:, None] & wanted[None, :]
+def _load_pairs(rows, values, row, there, stored, wanted, first, ins, ROWS: tl.constexpr, PAIRS: tl.constexpr):
+    """Even and odd inputs [ROWS, PAIRS], the two weights of 4 bits for each [PAIRS, OUTS], and where there are such.
+    Inputs are read side by side, so that many come at once, and ahead."""
+    pair, column = first + tl.arange(0, PAIRS), 2 * first + tl.arange(0, 2 * PAIRS)
+    left = rows + row.to(tl.int64)[:, None] * ins + column[None, :]
+    both = tl.load(left, there[:, None] & (column < ins)[None, :], 0.0)
+    even, odd = tl.split(tl.reshape(both, (ROWS, PAIRS, 2)))
+    held = (pair < ins // 2)[:, None] & wanted[None, :]
     packed = tl.load(values + stored[None, :] * (ins // 2) + pair[:, None], held, 0)
-    return tl.load(left, read, 0.0), tl.load(left + 1, read, 0.0), packed, held
+    return even, odd, packed, held
 
 
 @triton.jit

@@ -36,13 +36,13 @@ def _rows_of(rows, begin, end, TILE_ROWS: tl.constexpr):
     return place, there, tl.load(rows + place, mask=there, other=0).to(tl.int64)
 
 
-@triton.jit(do_not_specialize=["slots", "inputs_stride"])
+@triton.jit(do_not_specialize=["slots"])
 def shrink(
     hidden,  # float32 [SPLITS, rows, MOST_FEATURES]
     inputs,  # [T, INS]
     rows,  # int32 [rows]
     tiles,  # int32 [tiles, 3]: slot, begin, end
-    table,  # int64 [3, slots]: addresses of down [features, INS] and up, features
+    table,  # int64 [3, slots]: addresses of down [features, INS] and up, which are multiples of 16; features
     slots,
     inputs_stride,
     hidden_stride,
@@ -58,7 +58,7 @@ def shrink(
     slot, begin, end, features = _tile(tiles, table, slots)
     feature = tl.program_id(1) * BLOCK_FEATURES + tl.arange(0, BLOCK_FEATURES)
     if begin < end and tl.program_id(1) * BLOCK_FEATURES < features:
-        down = tl.load(table + slot).to(tl.pointer_type(KIND))
+        down = tl.multiple_of(tl.load(table + slot).to(tl.pointer_type(KIND)), 16)
         place, there, row = _rows_of(rows, begin, end, TILE_ROWS)
         first = tl.program_id(2) * SPLIT_INS
         sums = tl.zeros((TILE_ROWS, BLOCK_FEATURES), tl.float32)
@@ -80,7 +80,7 @@ def shrink(
         tl.store(to, sums, mask=there[:, None] & (feature < features)[None, :])
 
 
-@triton.jit(do_not_specialize=["slots", "results_stride"])
+@triton.jit(do_not_specialize=["slots"])
 def expand(
     results,  # [T, OUTS]
     hidden,
@@ -101,7 +101,7 @@ def expand(
     """The second product, added to the results. Grid (tiles, blocks of outputs)."""
     slot, begin, end, features = _tile(tiles, table, slots)
     if begin < end and features > 0:
-        up = tl.load(table + slots + slot).to(tl.pointer_type(KIND))
+        up = tl.multiple_of(tl.load(table + slots + slot).to(tl.pointer_type(KIND)), 16)
         place, there, row = _rows_of(rows, begin, end, TILE_ROWS)
         column = tl.program_id(1) * BLOCK_OUTS + tl.arange(0, BLOCK_OUTS)
         inside = column < OUTS

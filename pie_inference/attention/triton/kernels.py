@@ -40,7 +40,7 @@ def _is_key(bits, offset):
     return ((bits >> offset.to(tl.uint32)) & 1) != 0
 
 
-@triton.jit(do_not_specialize=["row_stride", "head_stride"])
+@triton.jit
 def write_rows(
     cache,  # one layer
     key_value,  # [T, WIDTH, HEAD_DIM]
@@ -110,7 +110,7 @@ def find_first_visible(
         tl.atomic_min(tile_begin + tile, first)
 
 
-@triton.jit(do_not_specialize=["window", "splits", "num_rows", "query_stride", "head_stride"])
+@triton.jit(do_not_specialize=["window", "splits", "num_rows"])
 def attend_tiles(
     output,  # [T, heads, HEAD_DIM]; SPLIT: float32 [splits, T, heads, HEAD_DIM]
     log_sums,  # SPLIT: float32 [splits, T, heads], base 2; else None
@@ -149,6 +149,7 @@ def attend_tiles(
     WINDOWED: tl.constexpr,
     CAPPED: tl.constexpr,
     SPLIT: tl.constexpr,
+    LEAST_SHARE: tl.constexpr,  # slots of a split
 ):
     """Attends with the queries of each tile. Grid (tiles, KV_HEADS, splits)."""
     tile, kv_head, split = tl.program_id(0), tl.program_id(1), tl.program_id(2)
@@ -182,7 +183,7 @@ def attend_tiles(
         begin = 0
     end = tl.load(tile_end + tile)
     if SPLIT:
-        share = tl.cdiv(tl.cdiv(end - begin, splits), BLOCK_SLOTS) * BLOCK_SLOTS
+        share = tl.maximum(tl.cdiv(tl.cdiv(end - begin, splits), BLOCK_SLOTS) * BLOCK_SLOTS, LEAST_SHARE)
         begin += split * share
         end = tl.minimum(end, begin + share)
 
@@ -227,7 +228,7 @@ def attend_tiles(
         value = tl.load(values[:, None] + dim[None, :], mask=inside[:, None] & in_dim[None, :], other=0.0)
         mixed = mixed * shrink[:, None] + tl.dot(weights.to(value.dtype), value, input_precision="ieee")
 
-    seeing = total > 0
+    seeing = total != 0  # NaN, which must not be lost, sees too
     total = tl.where(seeing, total, 1.0)
     result = mixed / total[:, None]
     if SPLIT:
@@ -257,31 +258,27 @@ def merge_splits(
     HEAD_DIM: tl.constexpr,
     PADDED_DIM: tl.constexpr,
     TILE_ROWS: tl.constexpr,
+    PADDED_SPLITS: tl.constexpr,
+    ROWS: tl.constexpr,
 ):
-    """Adds the parts that `attend_tiles` wrote with SPLIT, weighted by their sums. Grid (tiles, KV_HEADS)."""
+    """Adds the parts that `attend_tiles` wrote with SPLIT, weighted by their sums, all at once: one after the other,
+    each would wait for memory. Grid (tiles, KV_HEADS, blocks of ROWS rows of a tile)."""
     tile, kv_head = tl.program_id(0), tl.program_id(1)
     sequence = tl.load(tile_sequence + tile)
-    place = tl.arange(0, TILE_ROWS)
+    place = tl.program_id(2) * ROWS + tl.arange(0, ROWS)
     row = tl.load(row_start + sequence) + tl.load(tile_first + tile) + place // GROUP
     valid = (place < TILE_ROWS // GROUP * GROUP) & (row < tl.load(row_start + sequence + 1))
     at = row.to(tl.int64) * (KV_HEADS * GROUP) + kv_head * GROUP + place % GROUP
+    split = tl.arange(0, PADDED_SPLITS)
+    part = split[:, None] * (num_rows.to(tl.int64) * (KV_HEADS * GROUP)) + at[None, :]
+    log_sum = tl.load(log_sums + part, mask=(split < splits)[:, None] & valid[None, :], other=float("-inf"))
+    weight = tl.exp2(log_sum - tl.maximum(tl.max(log_sum, 0), LOWEST)[None, :])
+
     dim = tl.arange(0, PADDED_DIM)
     in_dim = dim < HEAD_DIM
-    stride = num_rows.to(tl.int64) * (KV_HEADS * GROUP)
-
-    highest = tl.full([TILE_ROWS], LOWEST, tl.float32)
-    total = tl.zeros([TILE_ROWS], tl.float32)
-    mixed = tl.zeros([TILE_ROWS, PADDED_DIM], tl.float32)
-    for split in range(splits):
-        part = split * stride + at
-        log_sum = tl.load(log_sums + part, mask=valid, other=float("-inf"))
-        higher = tl.maximum(highest, log_sum)
-        shrink, weight = tl.exp2(highest - higher), tl.exp2(log_sum - higher)
-        highest = higher
-        wanted = (log_sum > LOWEST)[:, None] & in_dim[None, :]  # parts without a key were never written
-        vectors = tl.load(parts + part[:, None] * HEAD_DIM + dim[None, :], mask=wanted, other=0.0)
-        total = total * shrink + weight
-        mixed = mixed * shrink[:, None] + vectors * weight[:, None]
-    result = mixed / tl.where(total > 0, total, 1.0)[:, None]
+    wanted = (weight != 0)[:, :, None] & in_dim[None, None, :]  # parts without a key were never written
+    vectors = tl.load(parts + part[:, :, None] * HEAD_DIM + dim[None, None, :], mask=wanted, other=0.0)
+    total = tl.sum(weight, 0)
+    result = tl.sum(vectors * weight[:, :, None], 0) / tl.where(total != 0, total, 1.0)[:, None]
     own = valid[:, None] & in_dim[None, :]
     tl.store(output + at[:, None] * HEAD_DIM + dim[None, :], result.to(output.dtype.element_ty), mask=own)

@@ -45,7 +45,7 @@ class TritonAttention:
         tiles = [self._tiles(group, number, tables) for number, group in enumerate(groups)]
         windows = effective_windows(self._specs, int(batch.q_positions.max(initial=0)))
         plan = TritonAttentionPlan(self._cache, self._geometry, self._specs, windows, tables, tiles)
-        plan.find_begins()
+        plan.find_begins(max((group.longest for group in groups), default=0))
         return plan
 
     def can_replay(self, batch: Forward) -> bool:
@@ -65,7 +65,7 @@ class TritonAttention:
         splits = choose_splits(size * self._geometry.num_kv_heads, longest, self._processors)
         room = make_room(graph_tables(size, self._graph_pages), cache.device)
         own = (room.tensors[name] for name in ("sequence", "first", "num_keys"))
-        tiles = Tiles(size, rows, rows // group, splits, longest, *own)
+        tiles = Tiles(size, rows, 1, splits, *own)
         windows = [spec.window for spec in self._specs]
         plan = TritonAttentionPlan(cache, self._geometry, self._specs, windows, room.tensors, [tiles])
         graph = TritonGraphPlan(size, cache, room, plan)
@@ -92,10 +92,10 @@ class TritonAttention:
         return arrays, groups
 
     def _tiles(self, group: TileGroup, number: int, tables: Tables) -> Tiles:
-        count, longest = len(group.sequence), group.longest
-        splits = choose_splits(count * self._geometry.num_kv_heads, longest, self._processors)
+        count = len(group.sequence)
+        splits = choose_splits(count * self._geometry.num_kv_heads, group.longest, self._processors)
         own = (tables[f"{name}{number}"] for name in ("sequence", "first", "end"))
-        return Tiles(count, group.rows, group.queries, splits, longest, *own)
+        return Tiles(count, group.rows, group.queries, splits, *own)
 
 
 class TritonGraphPlan:
@@ -136,7 +136,7 @@ class TritonGraphPlan:
                 "piece_page": pages,
             }
         )
-        self._plan.find_begins()
+        self._plan.find_begins(int(num_keys.max(initial=0)))
 
     def attend(self, layer: int, query: Tensor, key_value: Tensor) -> Tensor:
         return self._plan.attend(layer, query, key_value)

@@ -10,11 +10,14 @@ from torch import Tensor
 
 from ...kv_cache.pages import KvCache
 from ..interface import AttentionSpec
+from ..tiles import SPLIT_SLOTS
 from . import kernels
 
 FIRST_BLOCK = 1024
 FIRST_BLOCKS = 4
 """Size and number of the blocks in which one program looks for the first slot that a window shows."""
+MERGED_NUMBERS = 8192
+"""Numbers that one program adds at once: as many as fit its registers."""
 
 
 def pad(size: int, least: int = 1) -> int:
@@ -39,6 +42,11 @@ def tune(padded_dim: int, tile_rows: int, itemsize: int) -> Tuning:
     if padded_dim > 128:
         return Tuning(32, 4 if tile_rows <= 16 else 8, 2)
     return Tuning(64, 4 if tile_rows <= 64 else 8, 3)
+
+
+def merged_rows(splits: int, tile_rows: int, padded_dim: int) -> int:
+    """Rows of a tile whose parts one program adds."""
+    return min(tile_rows, max(1, MERGED_NUMBERS // (splits * padded_dim)))
 
 
 @dataclass(frozen=True)
@@ -77,7 +85,6 @@ class Tiles:
     rows: int
     queries: int
     splits: int
-    longest: int  # slots of the longest tile
     sequence: Tensor
     first: Tensor
     end: Tensor
@@ -187,6 +194,7 @@ class TritonAttentionPlan:
             WINDOWED=begin is not None,
             CAPPED=spec.soft_cap is not None,
             SPLIT=parts is not None,
+            LEAST_SHARE=SPLIT_SLOTS,
             num_warps=tuning.num_warps,
             num_stages=tuning.num_stages,
         )
@@ -194,7 +202,9 @@ class TritonAttentionPlan:
             self._merge(output, tiles, parts)
 
     def _merge(self, output: Tensor, tiles: Tiles, parts: Parts) -> None:
-        kernels.merge_splits[(tiles.count, self._geometry.num_kv_heads)](
+        splits = pad(tiles.splits)
+        rows = merged_rows(splits, tiles.rows, self._geometry.padded_dim)
+        kernels.merge_splits[(tiles.count, self._geometry.num_kv_heads, tiles.rows // rows)](
             output,
             parts.vectors,
             parts.log_sums,
@@ -205,6 +215,8 @@ class TritonAttentionPlan:
             self._num_rows,
             **self._geometry.constants(),
             TILE_ROWS=tiles.rows,
+            PADDED_SPLITS=splits,
+            ROWS=rows,
         )
 
     def _make_parts(self, tiles: Tiles) -> Parts | None:
@@ -217,16 +229,17 @@ class TritonAttentionPlan:
             torch.empty(shape, dtype=torch.float32, device=device),
         )
 
-    def find_begins(self) -> None:
-        """Finds, for each window and each tile, the first slot that the window shows."""
+    def find_begins(self, longest: int) -> None:
+        """Finds, for each window and each tile, the first slot that the window shows. `longest`: slots of the longest
+        tile."""
         for window, begins in self._begins.items():
             for tiles, begin in zip(self._tiles, begins, strict=True):
-                self._find_begin(window, tiles, begin)
+                self._find_begin(window, tiles, begin, longest)
 
-    def _find_begin(self, window: int, tiles: Tiles, begin: Tensor) -> None:
+    def _find_begin(self, window: int, tiles: Tiles, begin: Tensor, longest: int) -> None:
         tables = self._tables
         begin.copy_(tiles.end)
-        kernels.find_first_visible[(tiles.count, -(-tiles.longest // (FIRST_BLOCKS * FIRST_BLOCK)))](
+        kernels.find_first_visible[(tiles.count, -(-max(1, longest) // (FIRST_BLOCKS * FIRST_BLOCK)))](
             begin,
             tiles.sequence,
             tiles.first,

@@ -87,7 +87,7 @@ def test_a_tile_holds_a_whole_group_of_heads(group: int, rows: int) -> None:
 
 @pytest.mark.parametrize(
     ("programs", "longest", "processors", "splits"),
-    [(8, 100_000, 132, 33), (8, 1000, 132, 3), (8, 100, 132, 1), (300, 100_000, 132, 1), (1, 10**6, 132, 64)],
+    [(8, 100_000, 132, 33), (8, 1000, 132, 7), (8, 100, 132, 1), (300, 100_000, 132, 1), (1, 10**6, 132, 64)],
 )
 def test_splits_fill_the_processors(programs: int, longest: int, processors: int, splits: int) -> None:
     assert choose_splits(programs, longest, processors) == splits

@@ -22,6 +22,7 @@ from testing.attention_oracle import (
     assert_same,
     assert_solves,
     filled_cache,
+    run,
 )
 from testing.triton_interpreter import Interpreter
 from tests.helpers.tiers import corpus
@@ -116,6 +117,19 @@ def make_plan() -> None:
 
 def test_compiling_for_a_graph_leaves_the_cache_alone(interpreter: Interpreter) -> None:
     interpreter.call(make_plan)
+
+
+def attend_to_nan() -> None:
+    """The first key of a text whose keys are split is no number."""
+    problem = Problem(DECODES[1], torch.float32)
+    problem.cached[:, problem.sequences[1].slots[0], : problem.case.num_kv_heads] = torch.nan
+    outputs = run(problem, make_backend, CPU).outputs
+    assert outputs[0].isnan().all(1).tolist() == [False, True, False]
+    assert not outputs[1].isnan().any(), "it is outside of the window"
+
+
+def test_what_is_no_number_is_not_lost_where_keys_are_split(interpreter: Interpreter) -> None:
+    interpreter.call(attend_to_nan)
 
 
 def refuse() -> None:

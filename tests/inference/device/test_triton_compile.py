@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 triton = pytest.importorskip("triton")
 
@@ -17,12 +18,16 @@ from triton.compiler import ASTSource  # noqa: E402
 
 from pie_inference.adapters.products import triton_kernels as adapter_kernels  # noqa: E402
 from pie_inference.adapters.products.triton_products import BLOCK_FEATURES, BLOCK_INS, BLOCK_OUTS  # noqa: E402
+from pie_inference.attention.tiles import MOST_SPLITS, SPLIT_SLOTS  # noqa: E402
 from pie_inference.attention.triton import kernels as attention_kernels  # noqa: E402
-from pie_inference.attention.triton.plan import FIRST_BLOCK, FIRST_BLOCKS, pad, tune  # noqa: E402
+from pie_inference.attention.triton.plan import FIRST_BLOCK, FIRST_BLOCKS, merged_rows, pad, tune  # noqa: E402
 from pie_inference.device.triton_support import _do_nothing  # noqa: E402
 from pie_inference.ops import triton_kernels as ops_kernels  # noqa: E402
+from pie_inference.quantization import triton_kernels as quantized_kernels  # noqa: E402
+from pie_inference.quantization.triton_linear import TritonLinear  # noqa: E402
 from pie_inference.recurrence import triton_kernels as recurrence_kernels  # noqa: E402
 from pie_inference.recurrence.triton_recurrences import CHANNELS, COLUMNS, ROWS  # noqa: E402
+from testing.quantized_weights import KINDS, random_weight  # noqa: E402
 from tests.helpers.tiers import WHOLE, corpus  # noqa: E402
 
 SHARED_MEMORY = 227 << 10  # of a processor, bytes
@@ -39,6 +44,9 @@ TABLES = {
 }
 LAYERS = ("inputs", "results", "rows", "residual", "weight", "result", "vectors", "gate_up")
 VECTORS = ("cache", "key_value", "query", "output", *LAYERS)
+SIZES = ("stride", "ins", "outs")
+SINGLE = "ld.global.b16"
+"""A load of one number where eight could come at once, and could come while others are multiplied."""
 INTEGERS = ("window", "splits", "num_rows", "inner", "heads")
 ITEM_SIZES = {"bf16": 2, "fp16": 2, "fp32": 4}
 
@@ -56,14 +64,14 @@ def _cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def compile_for_h100(
     kernel: Any, constants: Mapping[str, Any], dtype: str, types: Mapping[str, str] | None = None, **options: int
 ) -> Any:
-    """As a launch would, with all vectors of `dtype` and all pointers and strides aligned."""
+    """As a launch would, with all vectors of `dtype`, and all pointers and sizes multiples of 16, which the kernel
+    knows unless it is told not to look."""
     chosen = {
         name: "constexpr" if name in constants else (types or {}).get(name, _type(name, dtype))
         for name in kernel.arg_names
     }
-    aligned = [
-        n for n, kind in enumerate(chosen.values()) if kind.startswith("*") or kernel.arg_names[n].endswith("stride")
-    ]
+    sizes = [one.name for one in kernel.params if one.name.endswith(SIZES) and not one.do_not_specialize]
+    aligned = [n for n, (name, kind) in enumerate(chosen.items()) if kind.startswith("*") or name in sizes]
     source = ASTSource(
         fn=kernel,
         signature=chosen,
@@ -92,7 +100,7 @@ def attend(dim: int, rows: int, dtype: str, **flags: bool) -> Any:
     missing = {name: None for flag, names in needs.items() if not chosen[flag] for name in names}
     tuning = tune(pad(dim, 16), rows, ITEM_SIZES[dtype])
     sizes = {"GROUP": 4, "KV_HEADS": 8, "HEAD_DIM": dim, "PADDED_DIM": pad(dim, 16), "PAGE_SIZE": 16, "TILE_ROWS": rows}
-    constants = {**sizes, **chosen, **missing, "BLOCK_SLOTS": tuning.block_slots}
+    constants = {**sizes, **chosen, **missing, "BLOCK_SLOTS": tuning.block_slots, "LEAST_SHARE": SPLIT_SLOTS}
     options = {"num_warps": tuning.num_warps, "num_stages": tuning.num_stages}
     output = {"output": "*fp32"} if chosen["SPLIT"] else {}
     return compile_for_h100(attention_kernels.attend_tiles, constants, dtype, output, **options)
@@ -121,6 +129,7 @@ def test_attention(dim: int, rows: int, dtype: str, flags: dict[str, bool]) -> N
     assert compiled.metadata.shared <= SHARED_MEMORY
     products = "wgmma.mma_async" if rows == 64 else "mma.sync"
     assert (products in compiled.asm["ptx"]) == (dtype != "fp32")
+    assert SINGLE not in compiled.asm["ptx"]
 
 
 @pytest.mark.parametrize("shape", corpus([(256, "fp32"), (256, "bf16"), (128, "fp32")], lambda _: "the largest first"))
@@ -135,7 +144,12 @@ def test_writing_and_merging_and_windows() -> None:
     write = {**shape, "PAGE_SIZE": 16, "WIDTH": 6, "PADDED_WIDTH": 8}
     compile_for_h100(attention_kernels.write_rows, write, "bf16")
     merge = {**shape, "GROUP": 7, "KV_HEADS": 2, "TILE_ROWS": 16}
-    compile_for_h100(attention_kernels.merge_splits, merge, "bf16")
+    for splits in (2, MOST_SPLITS):
+        rows = merged_rows(splits, 16, 128)
+        compiled = compile_for_h100(
+            attention_kernels.merge_splits, {**merge, "PADDED_SPLITS": splits, "ROWS": rows}, "bf16"
+        )
+        assert compiled.metadata.shared <= SHARED_MEMORY
     window = {"PAGE_SIZE": 16, "QUERIES": 4, "PADDED_QUERIES": 4, "BLOCK_SLOTS": FIRST_BLOCK, "BLOCKS": FIRST_BLOCKS}
     compile_for_h100(attention_kernels.find_first_visible, {**window, "HOLES": True}, "bf16")
 
@@ -171,6 +185,7 @@ def test_adapters(sizes: tuple[str, int, int]) -> None:
         compiled = compile_for_h100(kernel, {**shared, **blocks}, dtype, types)
         assert compiled.metadata.shared <= SHARED_MEMORY
         assert ("mma" in compiled.asm["ptx"]) == (dtype != "fp32")
+        assert SINGLE not in compiled.asm["ptx"]
 
 
 @pytest.mark.parametrize("dtype", corpus(["bf16", "fp32"], lambda _: "any"))
@@ -185,3 +200,54 @@ def test_recurrences(dtype: str) -> None:
     state = {"K": 128, "V": 128, "PADDED": 128, "BLOCK": COLUMNS}
     compiled = compile_for_h100(recurrence_kernels.gated_delta, state, dtype, types)
     assert compiled.metadata.shared <= SHARED_MEMORY
+
+
+TYPES = {
+    torch.float32: "*fp32",
+    torch.bfloat16: "*bf16",
+    torch.int8: "*i8",
+    torch.uint8: "*u8",
+    torch.float8_e4m3fn: "*fp8e4nv",
+}
+KERNELS = ("multiply_bytes", "multiply_nibbles", "multiply_floats_of_4_bits")
+
+
+class Compiled:
+    """Stands for a kernel of quantized layers; compiles what it is launched with."""
+
+    def __init__(self, kernel: Any) -> None:
+        self._kernel = kernel
+
+    def __getitem__(self, grid: object) -> Any:
+        return self._launch
+
+    def _launch(self, *args: Any, **constants: int) -> None:
+        names = [name for name in self._kernel.arg_names if name not in constants]
+        options = {name: constants.pop(name) for name in ("num_stages", "num_warps") if name in constants}
+        kinds = (TYPES[one.dtype] if isinstance(one, torch.Tensor) else "i32" for one in args)
+        types = dict(zip(names, kinds, strict=True))
+        self.found = compile_for_h100(self._kernel, constants, "bf16", types, **options)
+
+
+QUANTIZED = [(name, dtype, rows) for dtype in ("bfloat16", "float32") for name in KINDS for rows in (1, 100)]
+
+
+def kind_of(case: tuple[str, str, int]) -> object:
+    """In bfloat16 each kernel for few rows, and one for many; one in float32."""
+    name, dtype, rows = case
+    kernel = "floats of 4 bits" if name.endswith("fp4") else "nibbles" if "4" in name else "bytes"
+    return dtype if dtype == "float32" else (rows, kernel if rows == 1 else "any")
+
+
+@pytest.mark.parametrize("case", corpus(QUANTIZED, kind_of), ids=str)
+def test_quantized_linears(case: tuple[str, str, int], monkeypatch: pytest.MonkeyPatch) -> None:
+    name, kind, rows = case
+    dtype = getattr(torch, kind)
+    kernels = [Compiled(getattr(quantized_kernels, kernel)) for kernel in KERNELS]
+    for kernel, own in zip(KERNELS, kernels, strict=True):
+        monkeypatch.setattr(quantized_kernels, kernel, own)
+    layer = TritonLinear(random_weight(name, 128, 512, dtype), torch.zeros(128, dtype=dtype))
+    layer(torch.zeros(rows, 512, dtype=dtype))
+    [compiled] = [each.found for each in kernels if hasattr(each, "found")]
+    assert compiled.metadata.shared <= LEAST_SHARED_MEMORY
+    assert ("mma" in compiled.asm["ptx"]) == (kind == "bfloat16")

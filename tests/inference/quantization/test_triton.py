@@ -7,28 +7,8 @@ import torch
 
 from pie_inference.layers.grouped import OneByOne, group
 from pie_inference.quantization import triton_linear
-from pie_inference.quantization.formats import QuantizedWeight, quantize
-from pie_inference.quantization.names import FORMATS
-from testing.quantized_weights import FP4, all_fp4, random_fp4, random_integers
+from testing.quantized_weights import FP4, INTEGERS, all_fp4, random_weight
 from testing.triton_interpreter import Interpreter
-
-CPU = torch.device("cpu")
-INTEGERS = {
-    "4 bits by rows": (4, None),
-    "4 bits in groups": (4, 32),
-    "8 bits by rows": (8, None),
-    "8 bits in groups": (8, 128),
-}
-"""Forms that only checkpoints have, with zeros that are taken."""
-
-
-def random_weight(name: str, outs: int, ins: int, dtype: torch.dtype) -> QuantizedWeight:
-    if name in FP4:
-        return random_fp4(name, outs, ins)
-    if name in INTEGERS:
-        return random_integers(*INTEGERS[name], outs, ins)
-    weight = torch.randn(outs, ins, generator=torch.Generator().manual_seed(0))
-    return quantize([weight], FORMATS[name], dtype, CPU)
 
 
 def solve(name: str, dtype: str, outs: int, ins: int, counts: tuple[int, ...], biased: bool) -> list[float]:
