@@ -310,6 +310,20 @@ def test_a_kept_text_goes_on_in_its_own_pages() -> None:
     assert traits.usage().pages == 0
 
 
+@pytest.mark.parametrize("others", [0, 1, 2])
+def test_the_states_of_other_contexts_are_none_of_a_beginning_that_ends_within_a_page(others: int) -> None:
+    """Of 278 tokens the last page has two; `others` behind them have a state, in another context."""
+    host = install(states=64, max_context=1024)
+    ctx = Context().fill(LONG[:278])
+    run(ctx.flush())
+    ctx.keep()
+    if others:
+        ctx.fill([70] * others).keep()
+    other = Context().fill([*LONG[:278], 80, 81, 82])
+    assert run(other.sample()) == first(host.model, [*LONG[:278], 80, 81, 82])
+    assert other.found == 278
+
+
 def test_beginnings_with_their_states_are_pinned() -> None:
     install(states=64, max_context=1024)
     ctx = Context().fill(LONG).fill([65, 66, 67])

@@ -243,7 +243,8 @@ class StateTable:
     def find(self, text: Sequence[Range], length: int) -> int:
         """The last place up to so many slots of a text where a state is: how many are before it, 0 if there is none."""
         ends = [total_length(one.read) for one in self._at.values() if one.sure]
-        for end in sorted({end for end in ends if end <= length}, reverse=True):
+        most = min(length, total_length(text))  # the ends of other texts may be behind this one's
+        for end in sorted({end for end in ends if end <= most}, reverse=True):
             before = take_intervals(text, 0, end)
             state = self._at.get(last_slot(before))
             if state is not None and state.sure and state.read == before:
