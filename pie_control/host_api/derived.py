@@ -117,6 +117,7 @@ def _plain(call: Call) -> Function:
         size = weigh(arguments)
         if size:
             guest.pending.check(size)
+            space.check_large(size)
         value = issue(space, queue, *arguments)
         if size:
             guest.pending.issued(space, size)
@@ -144,6 +145,7 @@ def _answered(call: Call) -> Function:
         result_size = weigh_result(*arguments) if weigh_result else 0
         if size or result_size:
             guest.pending.check(size + (result_size or 0))
+            space.check_large(size)
         future = 0 if result_size is None else guest.futures.new(result_size)
         try:
             given = issue(space, queue, *arguments, future)

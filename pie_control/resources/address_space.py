@@ -41,6 +41,10 @@ FORGOTTEN_AT_ONCE = 256
 """How many more there may be, so that they are forgotten together."""
 DRAINING = 4
 """Destroyed queues that may still have commands, for each queue that an inferlet may have."""
+FEW_COMMANDS = 1024
+"""Commands that may wait whatever others have; beyond these, as many more are asked for at a time."""
+COMMAND_BYTES = 768
+"""Memory of a command that waits, beside long lists."""
 NO_ADAPTERS: Mapping[str, int] = MappingProxyType({})
 
 
@@ -76,7 +80,10 @@ class AddressSpace:
         self._issued = 0  # commands that wait in queues or did
         self.seq = 0  # of the last command
         self.ended: CallError | None = None  # why it can make no further call
-        self._most_waiting = ledger.quota.commands
+        self._most_waiting = min(FEW_COMMANDS, ledger.quota.commands)
+        self._large: deque[tuple[int, int]] = deque()  # (seq, bytes) of commands with long lists that may wait
+        self.large_bytes = 0  # their sum
+        self._counted_bytes = 0  # of commands that may wait, in the ledger of the tenant
         self.tell = hand_on
         """Hands on what takes effect as it arrives."""
         self._samples: dict[int, _Sample] = {}  # by future
@@ -102,7 +109,20 @@ class AddressSpace:
         if self.ended is not None or queue not in self.queues:
             self.check_queue(queue)
         if self.waiting + count > self._most_waiting:
-            check_quota(self.waiting, count, self._most_waiting, "waiting commands", "wait for results first")
+            self._allow_more(count)
+
+    def _allow_more(self, count: int) -> None:
+        """More commands may wait. Raises QuotaExceeded."""
+        most = self.ledger.quota.commands
+        check_quota(self.waiting, count, most, "waiting commands", "wait for results first")
+        self.check_large(FEW_COMMANDS * COMMAND_BYTES)
+        self._count_bytes(FEW_COMMANDS * COMMAND_BYTES)
+        self._most_waiting = min(self._most_waiting + FEW_COMMANDS, most)
+
+    def check_large(self, size: int) -> None:
+        """Whether a command with lists of this size may wait. Raises QuotaExceeded."""
+        if self.ledger.tenant is not None:
+            self.ledger.tenant.check_waiting(size)
 
     def open_queue(self, queue: int) -> None:
         """Takes a queue number, which the caller chooses: larger than all before. Raises QuotaExceeded."""
@@ -167,6 +187,25 @@ class AddressSpace:
         self._issued += 1
         self.waiting += 1
         self.tell(command)
+
+    def note_large(self, size: int) -> None:
+        """The last command has lists of this size."""
+        if self.waiting:
+            self._large.append((self.seq, size))
+            self.large_bytes += size
+            self._count_bytes(size)
+
+    def _count_bytes(self, size: int) -> None:
+        self._counted_bytes += size
+        if self.ledger.tenant is not None:
+            self.ledger.tenant.add_waiting(size)
+
+    def _forget_large(self, oldest: int) -> None:
+        """No command below this number waits."""
+        while self._large and self._large[0][0] < oldest:
+            _, size = self._large.popleft()
+            self.large_bytes -= size
+            self._count_bytes(-size)
 
     def own(self, resource: Resource, count: int, queue: int) -> int:
         """First of `count` new addresses, for the command just numbered; `check_allocation` has passed them. Raises
@@ -251,6 +290,11 @@ class AddressSpace:
         self.waiting = self._issued - taken
         for seq, count in bound:
             self._asked.pop(seq)(count)
+        if self._counted_bytes:
+            self._forget_large(oldest)
+            if self.waiting < FEW_COMMANDS:
+                self._count_bytes(self.large_bytes - self._counted_bytes)
+                self._most_waiting = min(FEW_COMMANDS, self.ledger.quota.commands)
         self.hazards.dispatched(oldest)
         while self._freed and not self.runs and (seq := next(iter(self._freed))) < oldest:
             self._take_back(seq)
@@ -295,6 +339,8 @@ class AddressSpace:
         self.last_steps.clear()
         self.imports.clear()
         self._asked.clear()
+        self._large.clear()
+        self._count_bytes(-self._counted_bytes)
         for resource, count in self._held.items():
             self._count(resource, -count)
         self.ledger.close_queues(len(self.queues))

@@ -6,12 +6,16 @@ So what is bound and what is promised never exceed a quota, however fast an infe
 alternative, to let an allocation wait for frees of its own, would refuse less; but its room may be held at another
 model, by another worker, and a refusal could not be told at the call. A refusal says what is on its way back.
 
+Commands that wait are kept by the control process, which all share. So beyond a few of each inferlet, they have a bound
+for all inferlets of a host together, of which a tenant may have half.
+
 Each inferlet has one *ledger* for all models that it uses, and each tenant one for all its inferlets. What a child of
 an inferlet holds counts in the ledgers above its own as well: a family never holds more than its root may.
 """
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -22,6 +26,9 @@ from pie_control.ids import Owner
 from pie_control.tenants.tenant import Tenant
 
 from .kinds import RESOURCES, Resource
+
+WAITING_PART = 2
+"""Commands that wait may take as much as this part of the memory for inferlets, beside it: half."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,14 +55,47 @@ class Usage(NamedTuple):
     commands: int
 
 
+class WaitingBytes:
+    """What commands that wait take, of all inferlets of a host: at most `most`, as far as it is counted."""
+
+    __slots__ = ("held", "most")
+
+    def __init__(self, most: int) -> None:
+        self.most = most
+        self.held = 0
+
+    def add(self, size: int) -> None:
+        """So many more; negative: fewer."""
+        self.held += size
+
+
 class TenantLedger:
     """What all inferlets of a tenant hold together, on one host."""
 
-    __slots__ = ("__weakref__", "held", "tenant")
+    __slots__ = ("__weakref__", "_waiting", "held", "tenant", "waiting_bytes")
 
-    def __init__(self, tenant: Tenant) -> None:
+    def __init__(self, tenant: Tenant, waiting: WaitingBytes) -> None:
+        """`waiting`: of all tenants."""
         self.tenant = tenant
         self.held = dict.fromkeys(RESOURCES, 0)
+        self.waiting_bytes = 0
+        self._waiting = waiting
+
+    def check_waiting(self, size: int) -> None:
+        """Whether commands of `size` more bytes may wait. Raises QuotaExceeded."""
+        most = self._waiting.most
+        if self.waiting_bytes + size > most // 2:
+            raise QuotaExceeded(
+                f"commands of all inferlets of tenant {self.tenant.name} that wait take {self.waiting_bytes} bytes and "
+                f"{size} more were asked for, the limit is {most // 2}: wait for results first, or run fewer inferlets"
+            )
+        if self._waiting.held + size > most:
+            raise QuotaExceeded(f"commands of all inferlets that wait take most of {most} bytes: try again later")
+
+    def add_waiting(self, size: int) -> None:
+        """Commands of so many more bytes wait; negative: fewer."""
+        self.waiting_bytes += size
+        self._waiting.add(size)
 
     def check(self, resource: Resource, count: int) -> None:
         """Whether `count` more may be held. Raises QuotaExceeded."""
@@ -140,8 +180,10 @@ class Ledger:
 class Ledgers:
     """The ledgers of a host. One lives as long as an address space uses it."""
 
-    def __init__(self, quota: Quota) -> None:
+    def __init__(self, quota: Quota, guest_bytes: int = 0) -> None:
+        """`guest_bytes`: memory for all inferlets; 0: no bound."""
         self.quota = quota
+        self._waiting = WaitingBytes(guest_bytes // WAITING_PART or sys.maxsize)
         self._inferlets: WeakValueDictionary[Owner, Ledger] = WeakValueDictionary()
         self._tenants: WeakValueDictionary[str, TenantLedger] = WeakValueDictionary()
 
@@ -164,7 +206,7 @@ class Ledgers:
         """With the bounds that the tenant has now."""
         ledger = self._tenants.get(tenant.name)
         if ledger is None:
-            ledger = self._tenants[tenant.name] = TenantLedger(tenant)
+            ledger = self._tenants[tenant.name] = TenantLedger(tenant, self._waiting)
         ledger.tenant = tenant
         return ledger
 

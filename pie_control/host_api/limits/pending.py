@@ -6,7 +6,6 @@ here, so a call with short lists costs next to nothing.
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable, Sequence
 from operator import itemgetter
 from typing import Any, get_origin, get_type_hints
@@ -15,7 +14,6 @@ from ...calls.kind import Call
 from ...errors import QuotaExceeded
 from ...inferlets.futures import FutureTable
 from ...resources.address_space import AddressSpace
-from ...resources.hazards import make_stamp
 
 NUMBER_BYTES = 40
 """Memory of a number in a list of Python."""
@@ -61,25 +59,21 @@ def _weigh_nothing(_arguments: Sequence[Any]) -> int:
 class PendingBytes:
     """What one inferlet has pending, over all models."""
 
-    __slots__ = ("_futures", "_limit", "_waiting", "_waiting_bytes")
+    __slots__ = ("_futures", "_limit", "_spaces")
 
     def __init__(self, limit: int, futures: FutureTable) -> None:
         self._limit = limit
         self._futures = futures
-        self._waiting: dict[AddressSpace, deque[tuple[int, int]]] = {}  # (seq, bytes) of commands, the oldest first
-        self._waiting_bytes = 0
+        self._spaces: dict[AddressSpace, None] = {}  # with commands that are large
 
     @property
     def bytes(self) -> int:
         """The bytes of commands that are not known to have left their queues, and of results, known or to come."""
-        for space, commands in self._waiting.items():
-            while commands and make_stamp(commands[0][0] + 1, 0) <= space.hazards.floor:
-                self._waiting_bytes -= commands.popleft()[1]
-        return self._waiting_bytes + self._futures.bytes
+        return sum(space.large_bytes for space in self._spaces) + self._futures.bytes
 
     def check(self, size: int) -> None:
         """Raises QuotaExceeded if `size` more bytes are more than may be pending."""
-        if self._waiting_bytes + self._futures.bytes + size > self._limit and self.bytes + size > self._limit:
+        if self.bytes + size > self._limit:
             raise QuotaExceeded(
                 f"{self.bytes} bytes of commands that wait and of results not taken are held and {size} more asked "
                 f"for, the limit is {self._limit}; wait for results and take them first"
@@ -87,6 +81,5 @@ class PendingBytes:
 
     def issued(self, space: AddressSpace, size: int) -> None:
         """Counts the newest command of a space, until no command up to it waits."""
-        if space.waiting:
-            self._waiting.setdefault(space, deque()).append((space.seq, size))
-            self._waiting_bytes += size
+        self._spaces[space] = None
+        space.note_large(size)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 import pytest
@@ -161,7 +162,8 @@ def test_nothing_has_happened_if_a_part_is_refused(
 
 def test_a_step_with_a_mask_is_refused_as_a_whole_if_three_commands_are_too_many() -> None:
     inferlet, handed_on = prepared()
-    inferlet.space._most_waiting = inferlet.space.waiting + 2
+    most = inferlet.space._most_waiting = inferlet.space.waiting + 2
+    inferlet.space.ledger.quota = dataclasses.replace(inferlet.space.ledger.quota, commands=most)
     before = len(handed_on)
     with pytest.raises(QuotaExceeded, match="waiting commands"):
         do(inferlet, {"temperature": 1.0}, tokens=[65], mask=SEEN)

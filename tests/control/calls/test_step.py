@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 import msgspec
@@ -143,7 +144,8 @@ def test_a_long_step_is_three_commands_which_may_be_split() -> None:
 
 def test_a_long_step_is_refused_as_a_whole_if_three_commands_are_too_many() -> None:
     _, inferlet = world()
-    inferlet.space._most_waiting = inferlet.space.waiting + 2
+    most = inferlet.space._most_waiting = inferlet.space.waiting + 2
+    inferlet.space.ledger.quota = dataclasses.replace(inferlet.space.ledger.quota, commands=most)
     before = inferlet.space.seq
     with pytest.raises(QuotaExceeded, match="waiting commands"):
         call_step(inferlet, [5] * 30, 0)

@@ -1,15 +1,17 @@
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import Any
 
 import pytest
 
 from pie_control.calls.allocate import alloc, dealloc
 from pie_control.calls.core import create_queue, destroy_queue
+from pie_control.calls.input_text import embed_txt
 from pie_control.errors import Cancelled, QuotaExceeded
-from pie_control.resources.address_space import AddressSpace
+from pie_control.resources.address_space import COMMAND_BYTES, FEW_COMMANDS, AddressSpace
 from pie_control.resources.kinds import EMBEDS, PAGES
-from pie_control.resources.quotas import Ledgers, Quota, check_quota
+from pie_control.resources.quotas import WAITING_PART, Ledgers, Quota, check_quota
 from pie_control.tenants.tenant import DEFAULT_TENANT, Tenant
 from tests.helpers.scheduling import describe
 
@@ -50,6 +52,38 @@ def test_a_quota_holds_over_all_models_of_an_inferlet() -> None:
     destroy_queue.issue(one, 2)
     create_queue.issue(another, 3)
     assert (one.usage().pages, another.usage().pages) == (6, 4)
+
+
+def test_commands_that_wait_have_a_bound_for_a_tenant_and_for_all() -> None:
+    each = FEW_COMMANDS * COMMAND_BYTES
+    ledgers = Ledgers(Quota(), 6 * each * WAITING_PART)
+    one, two, other = (open_space(ledgers, owner, Tenant(name)) for owner, name in ((1, "a"), (2, "a"), (3, "b")))
+    embeds = [alloc.issue(space, Q, "emb", 1) for space in (one, two, other)]
+
+    def flood(space: AddressSpace, embed: int) -> int:
+        """Commands that may wait."""
+        with suppress(QuotaExceeded):
+            while True:
+                embed_txt.issue(space, Q, [1], [0], [embed, 1])
+        return space.waiting
+
+    assert flood(one, embeds[0]) == 4 * FEW_COMMANDS
+    assert flood(two, embeds[1]) == FEW_COMMANDS, "few may always wait"
+    two.check_queue(Q)
+    with pytest.raises(QuotaExceeded, match="commands of all inferlets of tenant a that wait take"):
+        two.check_large(1)
+    other.check_large(3 * each)
+    other.note_large(3 * each - 1)
+    with pytest.raises(QuotaExceeded, match="commands of all inferlets that wait take most of"):
+        open_space(ledgers, 4, Tenant("c")).check_large(2)
+    one.progressed(one.seq + 1, one.waiting)
+    two.check_large(3 * each)
+    assert flood(one, embeds[0]) == 4 * FEW_COMMANDS
+    one.end(Cancelled("it ended"))
+    two.check_large(3 * each)
+    other.progressed(other.seq + 1, other.waiting)
+    assert other.large_bytes == 0
+    other.check_large(3 * each)
 
 
 def test_what_is_on_its_way_back_at_one_model_counts_at_the_other() -> None:
