@@ -49,6 +49,7 @@ class StoredAnswers:
         self._is_stopping = is_stopping
         self._running: dict[tuple[str, str], Running] = {}
         self._tasks: set[asyncio.Task[Any]] = set()
+        self._coming: dict[tuple[str, str], asyncio.Task[Any]] = {}  # begin again when there is a place
         self._parts: Counter[str] = Counter()  # bytes, by tenant
         self._events = TenantBytes(EVENTS_PART, "of events of answers that are made")
 
@@ -58,6 +59,16 @@ class StoredAnswers:
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
         return task
+
+    def make_again(self, record: ResponseRecord, work: Coroutine[Any, Any, None]) -> None:
+        """Runs what makes an answer anew, unless a client gives it up before it begins."""
+        key = record.tenant, record.id
+        self._coming[key] = task = self.hold(work)
+        task.add_done_callback(lambda _: self._coming.pop(key, None))
+
+    def _give_up(self, tenant: str, id: str) -> None:
+        if (task := self._coming.pop((tenant, id), None)) is not None:
+            task.cancel()
 
     def unfinished(self) -> list[ResponseRecord]:
         """What the server before was making."""
@@ -83,6 +94,7 @@ class StoredAnswers:
             *(mark.previous, body, bytes(mark.input).decode(), bytes(mark.body).decode(), (), False, standing.key),
         )
         running = self._running[key] = Running(record, self._events)
+        self._coming.pop(key, None)
         try:
             await self._put(record)
         except asyncio.CancelledError:  # the client has left before it could know of it
@@ -189,6 +201,7 @@ class StoredAnswers:
         if not found.is_over:
             await self._stop(found, terminate)
         elif found.record.ended is None:  # it was about to begin again
+            self._give_up(tenant, id)
             await self._put(found.end(with_end(found.record.body, "cancelled"), time.time(), None))
         return found.record
 
@@ -198,6 +211,7 @@ class StoredAnswers:
         if not found.is_over:
             await self._stop(found, terminate)
             found = await asyncio.to_thread(self.find, tenant, id)
+        self._give_up(tenant, id)
         done = asyncio.Event()
         self._responses.delete(found.record, done.set)
         await done.wait()

@@ -26,4 +26,4 @@ async def begin_again(gateway: Gateway, callers: Callers, attachments: Attachmen
             await gateway.stored.fail(record, str(error))
             continue
         made = ServedResponse(gateway, request, api, None, attachments, launches)
-        gateway.stored.hold(made.again(record))
+        gateway.stored.make_again(record, made.again(record))

@@ -169,6 +169,31 @@ def test_the_background_begins_again_after_a_restart_and_the_rest_has_failed() -
     asyncio.run(asyncio.wait_for(test(), HANG_SECONDS))
 
 
+def test_what_is_given_up_before_it_begins_again_is_not_made() -> None:
+    def left(id: str) -> ResponseRecord:
+        told = ("", b'{"model": "+store"}', "[]", '{"status": "in_progress"}', ())
+        return ResponseRecord("default", id, "i9", PATH, id, 1.0, None, True, False, *told)
+
+    async def test() -> None:
+        api = FakeServerApi()
+        for id in ("first", "cancelled", "deleted"):
+            api.responses.put(left(id), lambda: None)
+        async with serving(api, max_serving=1) as url, http(url) as client:
+            assert (await client.post(f"{PATH}/cancelled/cancel")).json()["status"] == "cancelled"
+            assert (await client.delete(f"{PATH}/deleted")).json()["deleted"]
+            while not api.inferlets():
+                await asyncio.sleep(0.005)
+            api.inferlet("i1").send("end")
+            assert await ended(api, "i1") == "finished"
+            answer = await client.post("/v1/chat/completions", json={"model": "+hello"})  # behind all that waited
+            assert answer.status_code == 200
+            assert len(api.inferlets()) == 2
+            assert (await client.get(f"{PATH}/cancelled")).json()["status"] == "cancelled"
+            assert (await client.get(f"{PATH}/deleted")).status_code == 404
+
+    asyncio.run(asyncio.wait_for(test(), HANG_SECONDS))
+
+
 def test_the_background_is_not_over_when_the_server_stops() -> None:
     async def test(url: str, runtime: FakeServerApi) -> None:
         async with http(url) as client:
