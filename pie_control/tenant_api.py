@@ -190,11 +190,11 @@ class TenantApi:
 
     def _check_launch(self, arguments: Sequence[str], environment: Mapping[str, str]) -> None:
         texts = (*arguments, *environment.keys(), *environment.values())
+        if len(texts) > MOST_TEXTS:
+            raise BadRequest(f"arguments and environment have {len(texts)} texts, more than {MOST_TEXTS}: send a list")
         size, limit = sum(map(byte_size, texts)), self.config.limits.max_message_bytes
         if size > limit:
             raise BadRequest(f"arguments and environment have {size} bytes, more than {limit}: send them later")
-        if len(texts) > MOST_TEXTS:
-            raise BadRequest(f"arguments and environment have {len(texts)} texts, more than {MOST_TEXTS}: send a list")
 
     def send(self, id: str, text: str, blobs: Mapping[str, str] | None = None) -> None:
         """Sends a message to an inferlet. `blobs`: hashes of uploaded ones, by the names under which the inferlet gets

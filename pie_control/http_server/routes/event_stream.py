@@ -108,7 +108,8 @@ class EventStream(StreamingResponse):
         self._id = inferlet.id
         self._attachments = attachments
         self._news = asyncio.Event()
-        attachments.claim(inferlet.id, self)
+        self._gave_way = False
+        attachments.claim(inferlet.id, self, comes_back=last is not None)
         status, headers = 200, {"cache-control": "no-store"}
         if end is not None:
             status, headers["location"] = 201, f"/v1/inferlets/{inferlet.id}"
@@ -119,10 +120,17 @@ class EventStream(StreamingResponse):
             self._outbox.attach(self._news.set)
             await super().__call__(scope, receive, send)
         finally:
-            self._outbox.detach()
-            self._attachments.release(self._id, self)
+            if not self._gave_way:
+                self._outbox.detach()
+                self._attachments.release(self._id, self)
             if self._end is not None and self._inferlet.ended is None:
                 self._end()
+
+    def give_way(self) -> bool:
+        """Its client has come back on another connection, unless the inferlet ends with this one."""
+        self._gave_way = self._end is None
+        self._news.set()
+        return self._gave_way
 
     async def _produce(self) -> AsyncIterator[bytes]:
         ended = None
@@ -130,7 +138,7 @@ class EventStream(StreamingResponse):
             yield b"".join(self._again)
             if self._sent.is_over:
                 return
-        while ended is None:
+        while ended is None and not self._gave_way:
             chunk, ended = next_chunk(self._outbox.take, self._sent.encode)
             if chunk:
                 yield chunk

@@ -285,6 +285,29 @@ def test_events_that_were_on_their_way_come_again(monkeypatch: pytest.MonkeyPatc
     serve_async(test)
 
 
+def test_a_client_that_comes_back_need_not_wait_for_the_end_of_its_dead_connection() -> None:
+    async def test(url: str, runtime: FakeServerApi) -> None:
+        async with http(url) as client:
+            id = (await client.post("/v1/inferlets", json={"program": "echo"})).json()["id"]
+            path, inferlet = f"/v1/inferlets/{id}/events", runtime.inferlet(id)
+            for text in "ab":
+                inferlet.send(text)
+            async with client.stream("GET", path) as dead:
+                lines = dead.aiter_lines()
+                while await anext(lines) != "id: 2":
+                    pass
+                assert (await client.get(path)).status_code == 409  # another client
+                async with client.stream("GET", path, headers={"last-event-id": "1"}) as back:
+                    inferlet.send("c")
+                    assert "id: 3" not in [line async for line in lines]
+                    inferlet.send("stop")
+                    events = parse_events("\n".join([line async for line in back.aiter_lines()]))
+            assert [told.get("text") for _, told in events] == ["b", "c", None]
+            assert parse_events((await client.get(path)).text) == events[-1:]
+
+    serve_async(test)
+
+
 def test_a_second_reader_is_refused_and_a_reader_that_leaves_lets_go() -> None:
     async def test(url: str, runtime: FakeServerApi) -> None:
         async with http(url) as client:
