@@ -18,7 +18,7 @@ PieError
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
 from inferlet_sdk import bindings
@@ -108,9 +108,33 @@ def from_host(error: Exception) -> Exception:
     return unknown
 
 
+LARGEST, A_NUMBER = 8 << 20, 50
+"""Bytes that one call may pass, or the sandbox ends the inferlet; and what a number in a list counts as."""
+MANY = 1 << 16
+"""Characters of a text whose bytes are counted."""
+
+
 def call(function: Callable[..., T], *arguments: Any) -> T:
     """Calls a host function; a refused call raises a `PieError`."""
+    if (size := _size(arguments)) > LARGEST:
+        name = getattr(function, "__name__", "the call")
+        raise TooLong(
+            f"{name}: one call passes at most {LARGEST} bytes, where a number in a list counts as {A_NUMBER}, and not "
+            f"{size}: give less at a time"
+        )
     try:
         return function(*arguments)
     except bindings.HostError as error:
         raise from_host(error) from None
+
+
+def _size(arguments: Sequence[Any]) -> int:
+    """Bytes of texts and lists."""
+    size = 0
+    for one in arguments:
+        kind = type(one)
+        if kind is str:
+            size += len(one) if one.isascii() or len(one) < MANY else len(one.encode(errors="replace"))
+        elif kind is list and one:
+            size += _size(one) if type(one[0]) is str else A_NUMBER * len(one)
+    return size

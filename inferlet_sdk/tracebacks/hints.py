@@ -15,6 +15,8 @@ _short = reprlib.Repr()
 _short.maxstring = _short.maxother = 40
 _short.maxlist = _short.maxtuple = _short.maxdict = _short.maxset = 4
 
+_ARGUMENTS = "arguments of the launch are parameters of `main`: `async def main(args, topic: str = 'bees')`"
+
 ADVICE: tuple[tuple[type[BaseException], str, str], ...] = (
     (
         RuntimeError,
@@ -47,7 +49,8 @@ ADVICE: tuple[tuple[type[BaseException], str, str], ...] = (
     (AttributeError, "module 'os' has no attribute", "the sandbox has no operating system: do that in a client"),
     (AttributeError, "module 'inferlet_sdk", "`pie check FILE` tells which names there are"),
     (AttributeError, "'Context' object has no attribute", "`pie check FILE` tells which calls there are"),
-    (AttributeError, "'Args' object has no attribute", "`pie check FILE` tells which calls there are"),
+    (AttributeError, "'Args' object has no attribute", _ARGUMENTS),
+    (TypeError, "'Args' object is not subscriptable", _ARGUMENTS),
     (AttributeError, "'Generation' object has no attribute", "`pie check FILE` tells which calls there are"),
     (ImportError, "from 'inferlet_sdk", "`pie check FILE` tells which names there are"),
     (
@@ -97,6 +100,8 @@ def _shown(frame: types.FrameType) -> str:
     name = getattr(code, "co_qualname", code.co_name)
     if name.endswith(".__init__"):
         name = name.removesuffix(".__init__")
+    elif "self" in frame.f_locals:  # a method may be of a class that it is derived from
+        name = f"{type(frame.f_locals['self']).__name__}.{code.co_name}"
     if any(part.startswith("_") for part in name.split(".")) or "<" in name:
         return ""
     names = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]

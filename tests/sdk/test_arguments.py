@@ -304,3 +304,22 @@ def test_what_is_more_than_a_call_may_pass_is_too_long() -> None:
         arguments.as_json([{"content": long}], "messages")
     with pytest.raises(TooLong, match="tokens: 131073 tokens"):
         arguments.tokens([1] * (arguments.MOST_TOKENS + 1))
+
+
+MEBIBYTE = 1 << 20
+
+
+@pytest.mark.parametrize(
+    "ask",
+    [
+        lambda queue: traits.tokenize(queue, "\U0001f600" * 3 * MEBIBYTE),
+        lambda queue: traits.embed_txt(queue, [5] * 100_000, range(100_000), range(100_000)),
+        lambda queue: traits.set_result("a" * 9 * MEBIBYTE),
+        lambda queue: traits.http_post("http://127.0.0.1:1/", data=b"a" * 7 * MEBIBYTE),
+        lambda queue: traits.launch(None, *["a" * 3 * MEBIBYTE] * 3),
+        lambda queue: traits.export_kvpage(queue, "x", (), [1] * 3 * MEBIBYTE),
+    ],
+)
+def test_a_call_that_passes_too_much_together_is_too_long(host: NativeHost, ask: Callable[[int], Any]) -> None:
+    with pytest.raises(TooLong, match="at most 8388608 bytes"):
+        ask(traits.create_queue("toy"))
