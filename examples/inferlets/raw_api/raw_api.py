@@ -12,7 +12,7 @@ async def main(args, question: str = "Write three facts about bees.", max_tokens
     model = traits.get_model_info(args.model)
 
     tokens = traits.tokenize_chat(queue, [{"role": "user", "content": question}])
-    total = len(tokens) + max_tokens
+    total = min(len(tokens) + max_tokens, model.max_context)
     inputs = traits.alloc_emb(queue, len(tokens))
     output = traits.alloc_emb(queue)
     pages = traits.alloc_kvpage(queue, -(-total // model.page_size))

@@ -47,7 +47,8 @@ def right_steps(question: str, text: str) -> str:
             sign = 1 if match[2] == "+" else -1
             result = int(match[1]) + sign * (int(match[3]) + int(match[4] or 0))
             carried = f"write {result % 10}, carry {result // 10}." in told or name != "Ones" or sign < 0
-            asked = match[1][-1] in question and match[3] in question
+            known = question + "0" * (name == "Tens" and bool(re.search(r"\b\d\b", question)))
+            asked = match[1][-1] in known and match[3] in known
             if int(match[5]) != result or not carried or not asked:
                 return right
             found[name] = result

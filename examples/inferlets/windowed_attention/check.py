@@ -30,7 +30,7 @@ async def check(client: Client, problems: int, seed: int) -> list[Measure]:
     plain: dict[str, Any] = await client.run(program("windowed_attention"), text=text, window=seen)
     sinks = await reading(client, text, SINK)
     measures = [Measure("pages over those of a window", plain["pages"] / -(-seen // PAGE), at_most=1.5)]
-    for begin, end in itertools.pairwise([0, seen, *range(LAST_POSITION, len(text), LAST_POSITION), len(text) - 1]):
+    for begin, end in itertools.pairwise([0, seen, LAST_POSITION, len(text) - 1]):
         for name, read in (("without sinks", plain), ("with them", sinks)):
             found = perplexity(read["logprobs"][begin:end])
             measures.append(Measure(f"perplexity of tokens {begin} to {end}, {name}", found))
