@@ -342,10 +342,11 @@ def test_what_is_wrong_is_refused_by_name(worker: Worker, guest_cache: Path) -> 
         "top_k is",
         "a stop string must",
     ]
-    names += ["draft: drafts need"] * 2 + ["width: 0", "count: there is", "length: the last 0", "last: nothing goes on"]
+    names += ["draft: drafts need"] * 2 + ["width: 0", "count: there is", "temperature is 0"]
+    names += ["length: the last 0", "last: nothing goes on"]
     names += ["messages[0]: give an object", "cpu_seconds is NaN", "timeout is NaN"]
     assert all(f"invalid-argument: {name}" in text for name, text in zip(names, texts, strict=False)), texts
-    assert [text.split(":")[0] for text in texts[len(names) :]] == ["too-long"] * 2
+    assert [text.split(":")[0] for text in texts[len(names) :]] == ["too-long"] * 2 + ["quota-exceeded"] * 2
     assert silent.status == "failed"
 
 

@@ -94,7 +94,9 @@ async def joined(args, ctx):
     other = Context(args.model, position=len(ctx)).fill(" small girl with a red")
     whole = Context.join([ctx, other])
     text = await whole.generate_until(max_tokens=8)
-    return [moved, text, whole.text, await other.generate_until(max_tokens=4)]
+    far = Context(args.model, position=len(ctx) + 40).fill(" small girl with a red")
+    cut = await Context.join([ctx, far]).truncate(len(ctx)).generate_until(max_tokens=8)
+    return [moved, text, whole.text, await other.generate_until(max_tokens=4), cut]
 
 
 async def exported(args, ctx):

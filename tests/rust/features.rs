@@ -108,7 +108,13 @@ async fn main(args: Args) -> Result<Json> {
             other.fill(" small girl with a red");
             let mut joined = Context::join([&mut ctx, &mut other])?;
             let text = joined.generate(8).text().await?;
-            Ok(list([moved.into(), text.into(), joined.text()?.into(), other.generate(4).text().await?.into()]))
+            let mut far = Context::with(args.model(), "", length + 40)?;
+            far.fill(" small girl with a red");
+            let mut cut = Context::join([&mut ctx, &mut far])?; // goes on where the first part ends
+            cut.truncate(length)?;
+            let cut = cut.generate(8).text().await?;
+            let rest = other.generate(4).text().await?;
+            Ok(list([moved.into(), text.into(), joined.text()?.into(), rest.into(), cut.into()]))
         }
         "exported" => {
             ctx.export("features").await?;
@@ -457,12 +463,15 @@ async fn refused(ctx: &mut Context) -> Result<Json> {
     found.extend([generation.next().await.err(), generation.next().await.err()]);
     drop(generation);
     found.extend([ctx.beam(0, 3).await.err(), ctx.best_of(0, 3, &Sampler::default(), |_| 0.0).await.err()]);
+    found.push(ctx.next_dist(0, 0.0).await.err());
     found.extend([ctx.window(0, 4).err(), ctx.restarted(0).err(), ctx.chat_with(vec!["word".into()], None).err()]);
     found.push(Launch::of("").limit("cpu_seconds", f64::NAN).launch().err());
     found.push(http_get("http://a.b/").timeout(f64::NAN).send().await.err());
     let mut long = Context::with(&ctx.model().name, "", ctx.model().max_context)?;
     long.fill("too far");
     found.extend([long.generate(1).text().await.err(), long.beam(2, 1).await.err()]);
+    let many = usize::MAX;
+    found.extend([ctx.beam(many, 2).await.err(), ctx.best_of(many, 2, &Sampler::default(), |_| 0.0).await.err()]);
     Ok(Json::List(found.into_iter().map(|one| one.map(|error| error.to_string()).to_json()).collect()))
 }
 

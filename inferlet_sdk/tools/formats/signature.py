@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 from inferlet_sdk.schemas import SchemaMismatch, parse_json
@@ -9,6 +10,7 @@ from inferlet_sdk.tools.formats.marked import MarkedParser
 from inferlet_sdk.tools.formats.parser import LONGEST_NAME
 
 BEGIN, END = "<tool>", "</tool>"
+_NAME = re.compile(r"[^\W\d][\w-]*")
 
 
 class SignatureParser(MarkedParser):
@@ -18,7 +20,7 @@ class SignatureParser(MarkedParser):
 
     def _inside(self) -> bool:
         name, found, _ = self._buffer.partition("(")
-        if len(name) > LONGEST_NAME or "<" in name or (found and not name.strip().isidentifier()):
+        if len(name) > LONGEST_NAME or "<" in name or (found and not _NAME.fullmatch(name.strip())):
             return self._go(self._something_else)
         if not found:
             return False

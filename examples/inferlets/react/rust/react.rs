@@ -18,6 +18,7 @@ async fn main(args: Args) -> Result<()> {
         }
         let mut ctx = Context::new(args.model())?;
         toolbox.ask(&mut ctx, &question)?;
+        let mut answer = format!("no answer after {} rounds", rounds);
         for _ in 0..=rounds {
             let turn = toolbox.turn(&mut ctx, 60).await?;
             for call in &turn.calls {
@@ -25,9 +26,10 @@ async fn main(args: Args) -> Result<()> {
                 args.send(format!("{}({}) = {}\n", call.name, given.join(", "), call.text)).await?;
             }
             if turn.calls.is_empty() {
-                args.send(turn.text + "\n").await?;
+                answer = turn.text;
                 break;
             }
         }
+        args.send(answer + "\n").await?;
     }
 }

@@ -129,9 +129,7 @@ impl Model {
     /// Three quarters of those that the inferlet may have: the program may want some for itself.
     fn most_queues(&self) -> usize {
         if self.most_queues.get() == 0 {
-            let usage = Json::parse(&raw::core::usage()).unwrap_or(Json::Null);
-            let most = usage.get("max_queues").and_then(Json::as_i64).unwrap_or(0) as usize;
-            self.most_queues.set((most * 3 / 4).max(1));
+            self.most_queues.set((usage("max_queues") * 3 / 4).max(1));
         }
         self.most_queues.get()
     }
@@ -180,6 +178,12 @@ impl Model {
         let kind = if kind == Memory::Emb { kind } else { Memory::Kvpage };
         Rc::new(Held { model: self.clone(), kind, address, is_sealed: Cell::new(false) })
     }
+}
+
+/// What the inferlet holds, or may hold, by the name that the host has for it.
+pub(crate) fn usage(name: &str) -> usize {
+    let usage = Json::parse(&raw::core::usage()).unwrap_or(Json::Null);
+    usage.get(name).and_then(Json::as_i64).unwrap_or(0) as usize
 }
 
 /// A page or an embed, which may have several holders. With the last of them it goes back.

@@ -1,11 +1,15 @@
 //! Choosing among several continuations of a context.
 
+use crate::context::model::usage;
 use crate::context::sequence::Sequence;
 use crate::context::Context;
-use crate::error::{Error, Result};
+use crate::error::{Code, Error, Result};
 use crate::generation::sampler::Sampler;
 use crate::generation::stop::StopReason;
 use crate::task::try_join_all;
+
+/// Continuations for whose pages nobody asks what the limit is.
+const MANY: usize = 128;
 
 /// A continuation of a context.
 #[derive(Clone, Debug, PartialEq)]
@@ -39,6 +43,19 @@ fn mean(logprobs: &[f64]) -> f64 {
     logprobs.iter().sum::<f64>() / logprobs.len().max(1) as f64
 }
 
+/// An error if the inferlet may not have the pages of so many continuations. One token needs none.
+fn check_count(count: usize, length: usize, name: &str) -> Result<()> {
+    if count <= MANY || length <= 1 {
+        return Ok(());
+    }
+    let most = usage("max_pages");
+    if count > most {
+        let what = format!("each of {} continuations takes a page, and an inferlet may have {}", count, most);
+        return Err(Error::with(Code::QuotaExceeded, format!("{}: {}: ask for fewer", name, what)));
+    }
+    Ok(())
+}
+
 fn from_best(one: f64, other: f64) -> std::cmp::Ordering {
     other.total_cmp(&one)
 }
@@ -50,6 +67,7 @@ impl Context {
         if width == 0 {
             return Err(Error::invalid("width: 0 beams find nothing: give 1 or more"));
         }
+        check_count(width, length, "width")?;
         self.settle().await?;
         let start = self.sequence.tokens.len();
         let stop = self.sequence.model.stop_tokens.clone();
@@ -94,6 +112,7 @@ impl Context {
         if count == 0 {
             return Err(Error::invalid("count: there is no best one of 0 continuations: give 1 or more"));
         }
+        check_count(count, max_tokens, "count")?;
         self.take_noted()?;
         self.sequence.room()?;
         self.settle().await?;

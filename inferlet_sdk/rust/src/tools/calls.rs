@@ -179,7 +179,7 @@ fn name_before(text: &str) -> Option<String> {
     let (name, _) = text.split_once('(')?;
     let is_short = name.chars().count() <= LONGEST_NAME;
     let name = name.trim();
-    let is_word = name.chars().all(|one| one == '_' || one.is_alphanumeric());
+    let is_word = name.chars().all(|one| one == '_' || one == '-' || one.is_alphanumeric());
     let begins_well = name.chars().next().map_or(false, |one| one == '_' || one.is_alphabetic());
     Some(name.to_string()).filter(|_| is_short && is_word && begins_well)
 }

@@ -37,7 +37,7 @@ pub(crate) struct Sequence {
     pub output_of: usize,
     pub half: Option<usize>, // so many tokens there were when a generation ended, maybe within a character
     pub pages: Pages,
-    gaps: Vec<(usize, usize)>, // first tokens of what was dropped, and by how many positions those behind moved up
+    gaps: Vec<(usize, isize)>, // where tokens were dropped, or there is a gap: by how many positions those behind moved up
     output: Option<Rc<Held>>,
     states: KeptStates,
     last_step: Option<LastStep>,
@@ -71,8 +71,28 @@ impl Sequence {
 
     /// Where a token is that has keys and was not dropped.
     pub fn position_of_key(&self, token: usize) -> isize {
-        let moved = self.gaps.iter().filter(|(start, _)| *start > token).map(|(_, gap)| *gap as isize);
+        let moved = self.gaps.iter().filter(|(start, _)| *start > token).map(|(_, gap)| *gap);
         token as isize + self.offset + moved.sum::<isize>()
+    }
+
+    /// The tokens between two that begin behind a gap.
+    pub fn behind_gaps(&self, start: usize, stop: usize) -> impl Iterator<Item = usize> + '_ {
+        self.gaps.iter().map(|(token, _)| *token).filter(move |token| start < *token && *token < stop)
+    }
+
+    /// Where its tokens are that have keys: each of `begins` is a token, and its position, which those behind it follow.
+    /// What will run is at `behind` and further on. What is cut before a gap goes on where it ends.
+    pub fn lay(&mut self, begins: &[(usize, isize)], behind: isize) {
+        let end = (self.computed, behind.max(self.computed as isize));
+        let places: Vec<(usize, isize)> = begins.iter().copied().chain([end]).collect();
+        self.offset = (places[0].1 - places[0].0 as isize).max(0);
+        for (token, position) in &places[1..] {
+            let gap = position - *token as isize - self.offset;
+            if gap > 0 || (gap < 0 && *token == self.computed) {
+                self.gaps.push((*token, -gap));
+                self.offset += gap;
+            }
+        }
     }
 
     /// How many tokens the model's context has room for; an error if there are too many already.
@@ -294,8 +314,7 @@ impl Sequence {
     /// Keeps the first `length` tokens.
     pub fn truncate(&mut self, length: usize) -> Result<()> {
         self.tokens.truncate(length);
-        self.offset +=
-            self.gaps.iter().filter(|(start, _)| *start >= length).map(|(_, gap)| *gap as isize).sum::<isize>();
+        self.offset += self.gaps.iter().filter(|(start, _)| *start >= length).map(|(_, gap)| *gap).sum::<isize>();
         self.gaps.retain(|(start, _)| *start < length);
         self.ends.retain(|end| *end <= length);
         self.rewind(length)
@@ -308,7 +327,7 @@ impl Sequence {
         self.compute(self.tokens.len() - 1, &[])?;
         let closes = close_gap && self.model.moves_tokens;
         let gap = self.pages.drop_tokens(self.queue.number, start, stop, self.computed, closes)?;
-        self.gaps.push((start, gap));
+        self.gaps.push((start, gap as isize));
         self.offset -= gap as isize;
         self.output_of = 0;
         self.last_step = None;

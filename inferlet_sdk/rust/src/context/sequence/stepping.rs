@@ -2,7 +2,7 @@
 
 use super::{Sequence, KEPT_INPUTS};
 use crate::context::model::Held;
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::generation::dist::{await_dist, dist_of, Dist};
 use crate::generation::sampler::Sampler;
 use crate::raw;
@@ -48,6 +48,10 @@ impl Sequence {
     pub async fn next_dist(&mut self, k: usize, temperature: f32) -> Result<Dist> {
         if let Some(dist) = self.go_on(k, temperature) {
             return dist;
+        }
+        if k == 0 && temperature == 0.0 {
+            let why = "temperature is 0; it must be above 0: sample with a sampler of temperature 0 instead";
+            return Err(Error::invalid(why)); // which a forward would take for no distribution at all
         }
         let pending = self.pending()?;
         let number = if pending == 0 || pending > KEPT_INPUTS {

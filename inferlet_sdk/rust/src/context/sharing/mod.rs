@@ -115,9 +115,10 @@ impl Context {
         if tokens.is_empty() || tokens.len() != filled || is_hidden {
             return Err(wrong_state(&format!("export {:?} is not one of a context: import it by a raw call", name)));
         }
-        let last = positions.iter().max().map_or(-1, |position| *position as isize); // a join may have left gaps
-        sequence.offset = last + 1 - tokens.len() as isize;
+        let places: Vec<isize> = positions.iter().filter(|place| **place >= 0).map(|place| *place as isize).collect();
+        let last = places.iter().max().map_or(-1, |place| *place);
         sequence.computed = tokens.len();
+        sequence.lay(&places.into_iter().enumerate().collect::<Vec<_>>(), last + 1); // a join may have left gaps
         sequence.tokens = tokens;
         sequence.shares = false; // it may have been joined, or be nobody else's: exports do not tell
         if sequence.model.has_states {
@@ -147,7 +148,7 @@ impl Context {
             return Err(Error::invalid("join: the parts are of different models, or adapters"));
         }
         let mut whole = Sequence::new(model, &adapter)?;
-        let (mut behind, mut joined) = (0, Vec::new()); // behind: the highest position
+        let (mut behind, mut joined, mut begins) = (0, Vec::new(), Vec::new()); // behind: the highest position
         for (place, part) in parts.iter_mut().enumerate() {
             let part = &mut part.sequence;
             let count = part.tokens.len() - usize::from(place == last); // the last token of all runs again, and sees all
@@ -155,14 +156,18 @@ impl Context {
             let kept = part.pages.kept(count);
             let first = kept.first().filter(|_| part.model.moves_tokens);
             let by = first.map_or(0, |(first, _)| (behind - part.position_of_key(*first)).max(0));
-            kept.iter().for_each(|(start, stop)| whole.tokens.extend_from_slice(&part.tokens[*start..*stop]));
+            for (start, stop) in &kept {
+                let at = |token: usize| (whole.tokens.len() + token - start, part.position_of_key(token) + by);
+                begins.extend([*start].into_iter().chain(part.behind_gaps(*start, *stop)).map(at));
+                whole.tokens.extend_from_slice(&part.tokens[*start..*stop]);
+            }
             behind = behind.max(part.offset + by + count as isize);
             joined.push(Part { pages: &part.pages, kept, by: by as usize });
         }
         whole.pages.join(whole.queue.number, &joined)?;
         whole.computed = whole.tokens.len();
         whole.tokens.extend(parts[last].sequence.tokens.last());
-        whole.offset = (behind - whole.computed as isize).max(0);
+        whole.lay(&begins, behind);
         whole.shares = false; // what runs all of these tokens in one piece has other keys
         Ok(Context::of(whole))
     }
