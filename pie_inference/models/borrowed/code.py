@@ -23,6 +23,7 @@ from transformers.models.auto.modeling_auto import (
     MODEL_FOR_CAUSAL_LM_MAPPING_NAMES,
     MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES,
     MODEL_FOR_MULTIMODAL_LM_MAPPING_NAMES,
+    MODEL_MAPPING_NAMES,
 )
 
 from ...errors import CheckpointError
@@ -103,6 +104,10 @@ def read(raw: Mapping[str, Any], architecture: str) -> Any:
     if architecture not in (known, SEEING.get(named)):
         own = [each for each, name in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.items() if name == architecture]
         told = f"; if it is a {architecture} of transformers, set model_type to {own[0]!r}" if own and not known else ""
+        if architecture == MODEL_MAPPING_NAMES.get(named):
+            told = (
+                "; it has no head: of models for embeddings, those of Pie's own families serve, such as Qwen3-Embedding"
+            )
         raise CheckpointError(
             f"config.json: architecture {architecture} is not supported: Pie has no such family, and transformers "
             f"{VERSION} has {known or 'no causal model'} for model_type {kind!r}{told}"

@@ -63,6 +63,16 @@ def test_a_type_of_another_name_is_told_the_one_that_transformers_knows() -> Non
         context_of({**SIZES, "architectures": ["DeepseekV3ForCausalLM"], "model_type": "kimi_k2"})
 
 
+@pytest.mark.parametrize(
+    ("kind", "name"), [("bert", "BertModel"), ("mpnet", "MPNetModel"), ("stablelm", "StableLmModel")]
+)
+def test_a_model_for_embeddings_that_does_not_serve_is_told_which_do(kind: str, name: str) -> None:
+    with pytest.raises(
+        CheckpointError, match="of models for embeddings, those of Pie's own families serve, such as Qwen3"
+    ):
+        context_of({**SIZES, "architectures": [name], "model_type": kind})
+
+
 def test_scales_of_rotations_are_those_of_the_served_context(tmp_path: Path) -> None:
     rotation = {**LONGROPE, "short_factor": [1.0] * 8, "long_factor": [2.0] * 8, **SCALES}
     settings = PHI_MOE | {"max_position_embeddings": 256, "rope_scaling": rotation, "sliding_window": 24}
