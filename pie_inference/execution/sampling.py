@@ -320,7 +320,7 @@ def top(logits: Tensor, width: int) -> tuple[Tensor, Tensor]:
 
     Each logit becomes an integer: its high half has the order of the float, its low half is the id. So there are no
     ties, which `topk` could order differently in another batch. These take memory, so only some rows at a time have
-    them.
+    them. Whole vocabularies are sorted, which keeps equal ones in order without ids.
     """
     pieces = [*_pieces(len(logits), logits.shape[1])]
     if len(pieces) < 2:
@@ -333,6 +333,9 @@ def _top(logits: Tensor, width: int) -> tuple[Tensor, Tensor]:
     bits = logits.contiguous().view(torch.int32)
     ordered = bits ^ ((bits >> 31) & 0x7FFFFFFF)
     last = logits.shape[1] - 1
+    if width > last:
+        tokens = ordered.sort(dim=-1, descending=True, stable=True).indices
+        return logits.gather(1, tokens), tokens
     keys = ordered.long().bitwise_left_shift_(32).add_(torch.arange(last, -1, -1, device=logits.device))
     tokens = last - (keys.topk(width).values & 0xFFFFFFFF)
     return logits.gather(1, tokens), tokens
