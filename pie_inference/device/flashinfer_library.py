@@ -1,6 +1,6 @@
 """FlashInfer: its only importer, and the one place that knows how its versions differ.
 
-The code is written against 0.6.18 and 0.7.2, which agree in the calls that we make
+The code is written against 0.6.18 and 0.7.4, which agree in the calls that we make
 (`tests/inference/attention/flashinfer_signatures.json` records them). Modules that are not compiled yet are compiled at
 first use, which needs nvcc and ninja (docs/gpu.md).
 """
