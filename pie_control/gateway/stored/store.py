@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Callable, Coroutine, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
+from weakref import WeakValueDictionary
 
 from ...durable.responses import ResponseRecord, Responses
 from ...errors import RateLimited
@@ -49,6 +50,7 @@ class StoredAnswers:
         self._is_stopping = is_stopping
         self._running: dict[tuple[str, str], Running] = {}
         self._tasks: set[asyncio.Task[Any]] = set()
+        self._over = WeakValueDictionary[tuple[str, str], Running]()  # that clients read: they share a large one
         self._coming: dict[tuple[str, str], asyncio.Task[Any]] = {}  # begin again when there is a place
         self._parts: Counter[str] = Counter()  # bytes, by tenant
         self._events = TenantBytes(EVENTS_PART, "of events of answers that are made")
@@ -162,12 +164,16 @@ class StoredAnswers:
 
     def find(self, tenant: str, id: str) -> Running:
         """An answer that is made, or one that is there. Takes time: call this in a thread. Raises Refused."""
-        if (running := self._running.get((tenant, id))) is not None:
+        key = tenant, id
+        if (running := self._running.get(key) or self._over.get(key)) is not None:
             return running
         record = self._responses.find(tenant, id)
         if record is None:
             raise Refused(404, f"Response with id {id[:80]!r} not found.", "response_not_found")
-        return Running.over(record)
+        running = Running.over(record)
+        if record.ended is not None:
+            self._over[key] = running
+        return running
 
     def conversation(self, tenant: str, id: str) -> str:
         """An answer and those before it, oldest first, as JSON: [{"input": ..., "body": ...}, ...]. Takes time: call
@@ -212,6 +218,7 @@ class StoredAnswers:
             await self._stop(found, terminate)
             found = await asyncio.to_thread(self.find, tenant, id)
         self._give_up(tenant, id)
+        self._over.pop((tenant, id), None)
         done = asyncio.Event()
         self._responses.delete(found.record, done.set)
         await done.wait()

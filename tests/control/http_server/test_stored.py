@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import threading
+import time
 from typing import Any
 
 import httpx
 import pytest
 
-from pie_control.durable.responses import ResponseRecord, Responses
+from pie_control.durable.responses import AtOnce, ResponseRecord, Responses
+from pie_control.gateway.refusal import Refused
+from pie_control.gateway.stored.store import StoredAnswers
 from tests.control.http_server.test_http_server import ended, http
 from tests.helpers.fake_server_api import FakeServerApi, serve_async, serving
 from tests.helpers.guard import HANG_SECONDS
@@ -113,6 +116,24 @@ def test_items_come_in_pages() -> None:
             assert (await client.get(f"{PATH}/other/input_items")).status_code == 404
 
     serve_async(test)
+
+
+def test_readers_of_a_stored_answer_share_it() -> None:
+    """It may have 64 MiB, and each of them be slow."""
+    stored = AtOnce.responses(1.0, 1 << 20)
+    told = ("", b"", "[]", "{}", ("a",))
+    stored.put(ResponseRecord("default", "r1", "i1", PATH, "1", 1.0, time.time(), False, True, *told), lambda: None)
+
+    async def test() -> None:
+        answers = StoredAnswers(stored)
+        first, second = answers.find("default", "r1"), answers.find("default", "r1")
+        assert first is second
+        await answers.delete("default", "r1", lambda _: None)
+        with pytest.raises(Refused, match="not found"):
+            answers.find("default", "r1")
+        assert await first.after(0) == ["a"], "who reads it goes on"
+
+    asyncio.run(asyncio.wait_for(test(), HANG_SECONDS))
 
 
 def test_stored_answers_are_read_beside_the_loop(monkeypatch: pytest.MonkeyPatch) -> None:
