@@ -36,17 +36,13 @@ from .decoding.run import DecodeRun
 from .decoding.runs import Rows, Runs, TakenSteps
 from .fairness import Line, Tenants
 from .held import Held
+from .searches import Searches
 
 PATIENCE = 6
 """Waves between two that begin with a command which did not fit into what others left of the one before. Only a forward
 that must not be split can be so large. So all others have six of seven waves, and such forwards the seventh, in fair
 order: one goes within eight waves, and within seven more for each that goes before it. There are few of these, for
 nobody is far behind the clock (fairness.py)."""
-
-
-MOST_SEARCHES = 64
-"""Commands that look at many exports or pages, in one turn: the others have the next one, which comes at once. So
-nobody holds up all others by thousands of them."""
 
 
 class Backlog:
@@ -68,7 +64,7 @@ class Backlog:
         self.since = 0.0  # when something began to wait, or the last wave was sent
         self.new: dict[CommandQueue, None] = {}
         self.local: dict[CommandQueue, None] = {}
-        self._searches = MOST_SEARCHES  # that are left in this turn
+        self.searches = Searches()
         self.starved: dict[tuple[Owner, int], CommandQueue] = {}  # by inferlet and sequence number of the command
         self.tenants: Tenants[CommandQueue] = Tenants(wave)
         self._unranked: dict[Account, None] = {}  # whose guests' priorities have to be looked at anew
@@ -77,7 +73,7 @@ class Backlog:
 
     def turn_begins(self, now: float) -> None:
         self.now = now
-        self._searches = MOST_SEARCHES
+        self.searches.turn_begins()
         if self.held:
             for queue in self.held.take(now):
                 if queue.run is not None:
@@ -268,17 +264,9 @@ class Backlog:
 
     def take_locals(self) -> list[CommandQueue]:
         """The queues whose first command has not been tried; whoever takes them finds a place for each."""
-        local = list(self.local)
+        local = self.searches.in_order(self.local)
         self.local.clear()
         return local
-
-    def has_time(self, command: Command) -> bool:
-        """Whether this turn has time for a command that takes effect in the control layer."""
-        return not command.searches or self._searches > 0
-
-    def searched(self) -> None:
-        """A command has looked at much."""
-        self._searches -= 1
 
     def starve(self, queue: CommandQueue) -> None:
         """The first command of a queue, or its run, waits for memory."""

@@ -25,7 +25,8 @@ from pie_control.resources.tables.slots import EMPTY
 
 from .account import Account, CommandQueue
 from .answers import Wave
-from .backlog import MOST_SEARCHES, Backlog
+from .backlog import Backlog
+from .searches import MOST_SEARCHES
 
 Answer = Callable[[Owner, int, Value | CallError], None]
 MOST_WAITS = 4

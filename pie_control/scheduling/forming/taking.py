@@ -179,7 +179,7 @@ class Taking:
         return following
 
     def _take_control(self, visit: _Visit, command: Command) -> Next | None:
-        if not self._backlog.has_time(command):
+        if not self._backlog.searches.has_time(command):
             return Next.DONE
         self._backlog.remove(visit.queue, visit.taken)
         visit.begin_again()
@@ -270,7 +270,7 @@ class Taking:
                 return False
             self.reached.append((queue, command))
             if command.searches:
-                self._backlog.searched()
+                self._backlog.searches.note(queue.account)
         self.took_effect()
         self._backlog.remove_local(queue)
         return True

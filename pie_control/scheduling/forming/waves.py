@@ -71,7 +71,7 @@ class WaveBuilder:
             if queue.run is not None:
                 self._go_on(queue, queue.run)
                 continue
-            while queue.goes_on_locally and self._backlog.has_time(queue.commands[0]):
+            while queue.goes_on_locally and self._backlog.searches.has_time(queue.commands[0]):
                 if not self._taking.take_local(queue, queue.commands[0]):
                     break
             else:

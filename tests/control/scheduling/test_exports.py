@@ -19,7 +19,7 @@ from pie_control.resources.exports import exports
 from pie_control.resources.exports.export import Export
 from pie_control.resources.kinds import PAGES
 from pie_control.scheduling import Reason
-from pie_control.scheduling.backlog import MOST_SEARCHES
+from pie_control.scheduling.searches import MOST_SEARCHES
 from pie_control.tenants.tenant import Standing, Tenant
 from pie_inference.protocol import DropAdapter, Failure, Forward
 from tests.helpers.random_calls import write_adapters
@@ -211,14 +211,15 @@ def test_a_turn_answers_some_searches_and_the_next_one_comes_at_once() -> None:
     world.drain()
     wanted = [flood.call("list_exports", 1, "") for _ in range(2 * MOST_SEARCHES + 1)]
     flood.call("export_kvpage", 1, "behind", [flood.pages, 1], "")
-    step = other.step(0)
+    step, listed = other.step(0), other.call("list_exports", 1, "")
     turn = world.turn()
     assert turn.waves, "others go"
     answered = [turn.completions]
     while turn.deadline == world.now:
         turn = world.turn(quiet=False)
         answered.append(turn.completions)
-    assert [len(completions) for completions in answered] == [MOST_SEARCHES, MOST_SEARCHES, 1]
+    assert [len(completions) for completions in answered] == [MOST_SEARCHES, MOST_SEARCHES, 2]
+    assert listed in [one.future for one in answered[1] if one.owner == other.owner], "each has its turn"
     world.drain()
     assert step in other.answers
     assert flood.answers[wanted[-1]] == Listing('[{"name":"name","pages":1,"tokens":4}]')
