@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Sequence
 from itertools import count
+from random import Random
 from typing import Any
 
 import pytest
@@ -314,3 +315,23 @@ def _waits_for_a_higher_class(memory: Memory, owner: Owner) -> bool:
     """A batch job may wait for what interactive inferlets hold."""
     interactive = (one for one in memory._holdings.values() if one.standing != BATCH)
     return memory._holdings[owner].standing == BATCH and any(one.pages.bound or one.embeds.bound for one in interactive)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_what_does_not_come_back_is_what_is_pinned_or_held_by_one_that_yields_later(seed: int) -> None:
+    choice = Random(seed)
+    memory = Memory(describe(num_pages=100), FirstComeFirstServed())
+    total, holdings = memory.pools[PAGES].total, list[Holdings]()
+    for owner in range(1, choice.randint(1, 9)):
+        standing = Standing(Tenant("t"), choice.choice([*ServiceClass]))
+        holdings.append(memory.open(owner, float(choice.randint(0, 3)), standing))
+        pages = choice.sample(range(total), choice.randint(0, 20))
+        for place, page in enumerate(pages):
+            holdings[-1].pages.bind(2 * place, [page])
+    pinned = choice.sample(range(total), choice.randint(0, 9))
+    kept, expected = set(pinned), dict[Owner, int]()
+    for one in sorted(holdings, key=lambda one: one.rank(0)):
+        held = [page for page in one.pages.physical if page >= 0]
+        expected[one.owner] = sum(page in kept for page in held)
+        kept.update(held)
+    assert memory._held_by_others(PAGES, pinned) == expected
