@@ -125,15 +125,18 @@ def _add(options: argparse.Namespace, database: sqlite3.Connection) -> str:
 
 def _check_tenant(options: argparse.Namespace, known: Sequence[str]) -> None:
     """Raises ConfigError for a tenant that the server of the state does not have; `known`: those that it has."""
+    from pie_control.durable.database import state_folder
     from pie_control.errors import ConfigError
     from pie_control.tenants.tenant import DEFAULT_TENANT
 
     tenant = options.tenant
-    if options.new or tenant in (known or (DEFAULT_TENANT.name,)):
-        return None
     if not known:
-        told = f"pie: no server has used this state yet: its file of tenants (--tenants) needs a tenant {tenant}"
-        return write_line(told, sys.stderr)
+        folder = state_folder(options.state)
+        told = f"pie: no server has used the state in {folder} yet: only one with that (--state) will know the key"
+        file = f", and its file of tenants (--tenants) needs a tenant {tenant}"
+        return write_line(told + (file if tenant != DEFAULT_TENANT.name else ""), sys.stderr)
+    if options.new or tenant in known:
+        return None
     names = ", ".join(known[:MOST_NAMES]) + (f" and {len(known) - MOST_NAMES} more" if known[MOST_NAMES:] else "")
     raise ConfigError(
         f"the server of this state has no tenant {tenant!r}, so nobody could use the key; it has {names}. Add the "
