@@ -11,6 +11,7 @@ import json
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 from inferlet_sdk.tools.formats import deepseek, hermes, llama, mistral, qwen_coder, signature
@@ -38,12 +39,12 @@ class Called:
     name: str
     parameters: Schema
 
-    @property
+    @cached_property
     def properties(self) -> Mapping[str, Schema]:
         """The schema of each parameter by itself."""
         return properties_of(self.parameters)
 
-    @property
+    @cached_property
     def required(self) -> Sequence[str]:
         """Those of the parameters that have to be there."""
         needed = self.parameters.get("required")
@@ -226,7 +227,7 @@ def _parameter(writer: _Writer, tool: Called, name: str) -> str:
 def _written(writer: _Writer, schema: Schema) -> str:
     """A value up to its end tag: a text as it is where the parameter takes any, words of an enumeration, else JSON."""
     options = _options(schema)
-    if any("string" in option.get("type", "string") and not _words(option) for option in options):
+    if any(_may_be_text(option) and not _words(option) for option in options):
         return writer.rule(f"/(?s:.*){pattern(qwen_coder.VALUE_END)}/", "[lazy]")
     parts = [part for option in options for part in (_words(option) or [writer.json(option)])]
     return f"({' | '.join(parts)}) {literal(f'{chr(10)}{qwen_coder.VALUE_END}')}"
@@ -239,7 +240,13 @@ def _options(schema: Schema, levels: int = 8) -> list[Schema]:
     named = [shared[kind][name]] if name in shared.get(kind, ()) else schema.get("anyOf")
     if not isinstance(named, list) or not levels:
         return [schema]
-    return [option for one in named if isinstance(one, Mapping) for option in _options({**shared, **one}, levels - 1)]
+    options = [{**shared, **one} for one in named if isinstance(one, Mapping)]
+    return [option for one in options for option in _options(one, levels - 1)] or [schema]
+
+
+def _may_be_text(schema: Schema) -> bool:
+    kinds = schema.get("type", "string")
+    return "string" in (kinds if isinstance(kinds, list) else [kinds])
 
 
 def _words(schema: Schema) -> list[str]:

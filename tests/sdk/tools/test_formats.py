@@ -156,6 +156,7 @@ CASES: list[tuple[str, str, list[object]]] = [
     ("deepseek", SEEKS, [("malformed", True)]),
     ("signature", "Hello <b>(1)", ["Hello <b>(1)"]),
     ("signature", "<tool>add(1, 2)</tool>", called("add", [1, 2])),
+    ("signature", "<tool>add-all(1, 2)</tool>", called("add-all", [1, 2])),
     ("signature", '<tool>say("a) \\" (", [1, {"x": ")"}])</tool>.', [*called("say", ['a) " (', [1, {"x": ")"}]]), "."]),
     ("signature", "<tool>now()</tool> <tool>now()", [*called("now", []), " ", *called("now", [])]),
     ("signature", "<tool>add(1, b)</tool>", [("start", "add"), ("malformed", False)]),

@@ -220,6 +220,12 @@ def test_a_parameter_may_be_described_by_a_reference(
         assert model.matcher("paint", tools).accept(tokens) < len(tokens)
 
 
+@pytest.mark.parametrize("schema", [{"type": 5}, {"enum": 5}, {"anyOf": 5}, {"anyOf": [5]}, {"$ref": 5}, 5, None])
+def test_a_schema_that_is_none_is_left_to_who_compiles_it(schema: Any) -> None:
+    for name in FORMATS:
+        assert call_grammar(name, [Called("w", {"properties": {"a": schema}, "required": 5})], {}, AUTO)
+
+
 @settings(max_examples=40, deadline=None)
 @example("\r\n ")
 @given(text=st.text(st.characters(codec="utf-8", exclude_characters="{[<"), max_size=40))
