@@ -100,7 +100,7 @@ def _shown(frame: types.FrameType) -> str:
     name = getattr(code, "co_qualname", code.co_name)
     if name.endswith(".__init__"):
         name = name.removesuffix(".__init__")
-    elif "self" in frame.f_locals:  # a method may be of a class that it is derived from
+    elif "self" in frame.f_locals and "<" not in name:  # a method may be of a class that it is derived from
         name = f"{type(frame.f_locals['self']).__name__}.{code.co_name}"
     if any(part.startswith("_") for part in name.split(".")) or "<" in name:
         return ""
