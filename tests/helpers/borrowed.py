@@ -101,7 +101,7 @@ SEEING = _words("""
     granite_docling granite_speech granite_speech_plus hunyuan_vl hyperclovax_vision_v2 idefics2
     idefics3 instructblip instructblipvideo internvl janus kimi_k25 lfm2_vl lfm3_vl lighton_ocr
     llama4 llava llava_next llava_next_video llava_onevision minicpm_ocr minicpmv4_6 minicpmv4_7
-    minimax_m3_vl mistral3 mllama molmo2 moss_transcribe_diarize muse_glimmer muse_spark
+    minimax_m3_vl mistral3 mistral4 mllama molmo2 moss_transcribe_diarize muse_glimmer muse_spark
     nemo_speechlm nemotron_h_omni ovis2 paddleocr_vl perception_lm phi4_multimodal pp_chart2table
     qianfan_ocr qwen2_5_omni qwen2_5_omni_thinker qwen2_5_vl qwen2_audio qwen2_vl qwen3_5
     qwen3_5_moe qwen3_asr qwen3_omni_moe qwen3_omni_moe_thinker qwen3_vl qwen3_vl_moe shieldgemma2
@@ -161,7 +161,7 @@ REFUSED: Mapping[str, list[str]] = {
 SEEING_REFUSED: Mapping[str, list[str]] = {
     "a bias by position": ["inkling2", "inkling_mm_model"],
     "is no causal model|num_hidden_layers must be|with an encoder": _words("""
-        chameleon evolla florence2 idefics kyutai_speech_to_text mistral4 pi0 pix2struct pp_formulanet t5gemma2 udop
+        chameleon evolla florence2 idefics kyutai_speech_to_text pi0 pix2struct pp_formulanet t5gemma2 udop
         vision-encoder-decoder
     """),
     "beside": ["blip", "git"],

@@ -40,6 +40,12 @@ SEEING: Mapping[str, str] = {
 }
 """Types of more than text, each with its class: the part of it that makes text serves."""
 
+CAUSAL: Mapping[str, str] = {
+    **{kind: name for kind, name in SEEING.items() if name.endswith("ForCausalLM")},
+    **MODEL_FOR_CAUSAL_LM_MAPPING_NAMES,
+}
+"""Types of text, each with its class; some are only known to transformers as those of more than text (Mistral 4)."""
+
 THINKER = "thinker_config"
 """Key of the part that makes text, of models that speak."""
 
@@ -98,11 +104,11 @@ def read(raw: Mapping[str, Any], architecture: str) -> Any:
     cannot be made. Raises CheckpointError."""
     kind = raw.get("model_type")
     named = kind if isinstance(kind, str) else ""
-    known = MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.get(named) or SEEING.get(named)
+    known = CAUSAL.get(named) or SEEING.get(named)
     if known and _letters(architecture) in (_letters(known), _letters(f"{named}ForCausalLM")):
         architecture = known
     if architecture not in (known, SEEING.get(named)):
-        own = [each for each, name in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.items() if name == architecture]
+        own = [each for each, name in CAUSAL.items() if name == architecture]
         told = f"; if it is a {architecture} of transformers, set model_type to {own[0]!r}" if own and not known else ""
         if architecture == MODEL_MAPPING_NAMES.get(named):
             told = (
@@ -133,7 +139,7 @@ def read(raw: Mapping[str, Any], architecture: str) -> Any:
     if text is not config and (of_text or _needs_timm(config)):
         text.tie_word_embeddings = getattr(config, "tie_word_embeddings", False)
         config = text
-    if config.model_type not in (MODEL_FOR_CAUSAL_LM_MAPPING_NAMES if config is text else SEEING):
+    if config.model_type not in (CAUSAL if config is text else SEEING):
         raise CheckpointError(f"config.json: model_type {config.model_type!r} is no causal model")
     return config
 
@@ -194,7 +200,7 @@ def _check(config: Any) -> None:
 
 def class_of(config: Any) -> Any:
     """The class of a model."""
-    names = MODEL_FOR_CAUSAL_LM_MAPPING_NAMES if text_of(config) is config else SEEING
+    names = CAUSAL if text_of(config) is config else SEEING
     return getattr(transformers, names[config.model_type])
 
 
@@ -205,7 +211,7 @@ def why_state(config: Any) -> str:
         found = sorted(STATES & set(getattr(config, name, None) or ()))
         if found:
             return f"{name} has {found[0]!r}"
-    known = config.model_type in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
+    known = config.model_type in CAUSAL
     return f"model_type {config.model_type!r}" if known and getattr(class_of(config), "_is_stateful", False) else ""
 
 
@@ -216,7 +222,7 @@ def _prepared(config: Any, attention: str) -> Any:
     own.use_cache = text.use_cache = False
     own._attn_implementation = "eager"
     text._attn_implementation = attention
-    kind = class_of(text) if text.model_type in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES else class_of(own)
+    kind = class_of(text) if text.model_type in CAUSAL else class_of(own)
     if attention == NAME and kind._can_set_experts_implementation():
         text._experts_implementation = "grouped_mm"
     return own
