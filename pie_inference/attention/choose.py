@@ -103,7 +103,12 @@ def _triton_unsuitable(needed: Requirements) -> str | None:
 def _triton(needed: Requirements, cache: KvCache) -> AttentionBackend:
     from .triton.pages import TritonAttention
 
-    return TritonAttention(cache, needed.num_heads, needed.specs)
+    try:
+        backend = TritonAttention(cache, needed.num_heads, needed.specs)
+        backend.compile()
+    except Exception as error:  # of compilers, files and drivers, of which each has its own
+        raise ConfigError(f"Triton's attention cannot start: {error}; choose another --attention") from error
+    return backend
 
 
 CANDIDATES: Mapping[str, Candidate] = {

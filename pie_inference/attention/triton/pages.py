@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import msgspec
 import numpy as np
 import torch
 from torch import Tensor
@@ -19,7 +20,16 @@ from ...protocol import Array, Forward
 from ..interface import AttentionSpec
 from ..packed_upload import PackedUpload, make_room, upload_arrays
 from ..ragged import Ragged, check
-from ..tiles import SMALLEST_TILE, TileGroup, choose_splits, cut_pieces, cut_tiles, mask_starts, tile_rows
+from ..tiles import (
+    SMALLEST_TILE,
+    SPLIT_SLOTS,
+    TileGroup,
+    choose_splits,
+    cut_pieces,
+    cut_tiles,
+    mask_starts,
+    tile_rows,
+)
 from .plan import Geometry, Tables, Tiles, TritonAttentionPlan
 
 
@@ -47,6 +57,22 @@ class TritonAttention:
         plan = TritonAttentionPlan(self._cache, self._geometry, self._specs, windows, tables, tiles)
         plan.find_begins(max((group.longest for group in groups), default=0))
         return plan
+
+    def compile(self) -> None:
+        """Runs the kernels that most batches need, which compiles them. Raises whatever compilers and drivers do. The
+        cache must not be in use."""
+        geometry, cache = self._geometry, self._cache
+        batch = _sample(geometry.page_size, tile_rows(geometry.group, SMALLEST_TILE) // geometry.group + 1)
+        heads = geometry.num_heads + 2 * geometry.num_kv_heads
+        rows = torch.zeros(len(batch.q_slots), heads, geometry.head_dim, dtype=cache.shape.dtype, device=cache.device)
+        first = {spec: layer for layer, spec in reversed([*enumerate(self._specs)])}
+        for position in {max((spec.window or 0 for spec in self._specs), default=0), 0}:  # where windows hide, or not
+            plan = self.plan(msgspec.structs.replace(batch, q_positions=batch.q_positions + np.int32(position)))
+            for layer in first.values():
+                plan.attend(layer, rows[:, : geometry.num_heads], rows[:, geometry.num_heads :])
+        cache.note_positions(np.zeros(1, np.int32), np.zeros(1, np.int32))
+        if cache.device.type == "cuda":
+            torch.cuda.synchronize(cache.device)  # what goes wrong there is told here
 
     def can_replay(self, batch: Forward) -> bool:
         rows = bool((np.diff(batch.q_indptr) == 1).all()) and bool(batch.dense.all())
@@ -96,6 +122,25 @@ class TritonAttention:
         splits = choose_splits(count * self._geometry.num_kv_heads, group.longest, self._processors)
         own = (tables[f"{name}{number}"] for name in ("sequence", "first", "end"))
         return Tiles(count, group.rows, group.queries, splits, *own)
+
+
+def _sample(page_size: int, queries: int) -> Forward:
+    """A batch of one query, and of so many, all in the first slot, with keys to split, all in the first page."""
+    pages, rows = -(-2 * SPLIT_SLOTS // page_size), 1 + queries
+    every, none = np.zeros(2 * pages, np.int32), np.zeros(0, np.int32)
+    return Forward(
+        q_indptr=np.array([0, 1, rows], np.int32),
+        q_embeds=np.zeros(rows, np.int32),
+        q_positions=np.zeros(rows, np.int32),
+        q_slots=np.zeros(rows, np.int32),
+        kv_indptr=np.array([0, pages, 2 * pages], np.int32),
+        kv_pages=every,
+        kv_begins=every,
+        kv_ends=every + np.int32(page_size),
+        dense=np.ones(2, np.bool_),
+        out_rows=none,
+        out_embeds=none,
+    )
 
 
 class TritonGraphPlan:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import sys
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -51,6 +53,19 @@ def test_auto_goes_on_where_kernels_do_not_compile(
     assert "attention fast cannot serve: there is no nvcc" in caplog.text
     with pytest.raises(ConfigError, match="no nvcc"):
         choose_for("fast")
+
+
+def test_triton_whose_kernels_do_not_compile_leaves_it_to_torch(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fail(*_: object) -> AttentionBackend:
+        raise OSError("out of resource: shared memory")
+
+    monkeypatch.setitem(sys.modules, "pie_inference.attention.triton.pages", SimpleNamespace(TritonAttention=fail))
+    able = replace(CANDIDATES["triton"], why_unsuitable=lambda _: None)
+    monkeypatch.setattr(choose, "CANDIDATES", {"triton": able, "torch": CANDIDATES["torch"]})
+    assert choose_for("auto") == "TorchAttention"
+    assert "Triton's attention cannot start: out of resource: shared memory" in caplog.text
 
 
 def test_a_gpu_without_fast_kernels_is_told_why(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 import pytest
@@ -40,6 +40,9 @@ OTHER_FORMATS = [("decode many", "bfloat16"), ("continued prefill", "bfloat16"),
 
 class RecordableBackend(AttentionBackend, GraphBackend, Protocol):
     """One that CUDA graphs can record."""
+
+    def compile(self) -> None:
+        """Runs the kernels that most batches need."""
 
 
 def make_backend(cache: KvCache, num_heads: int, specs: Sequence[AttentionSpec]) -> RecordableBackend:
@@ -130,6 +133,46 @@ def attend_to_nan() -> None:
 
 def test_what_is_no_number_is_not_lost_where_keys_are_split(interpreter: Interpreter) -> None:
     interpreter.call(attend_to_nan)
+
+
+def compile_all() -> None:
+    """The kernels for one query and for many, with windows and without, whose keys are split; nothing else changes."""
+    cache = KvCache(Problem(DECODES[0], torch.float32).shape, 2, CPU)
+    backend = make_backend(cache, 4, WINDOWS)
+    ran = noted_launches()
+    backend.compile()
+    splits = {(options["TILE_ROWS"], options["WINDOWED"], options["SPLIT"]) for options in ran["attend_tiles"]}
+    assert splits == {(rows, windowed, True) for rows in (16, 64) for windowed in (False, True)}
+    assert ran["merge_splits"]
+    assert ran["write_rows"]
+    assert not cache.positions.any()
+    assert not cache.device_positions().any()
+    assert not any(cache.layer(layer).any() for layer in range(2))
+
+
+def noted_launches() -> dict[str, list[dict[str, int]]]:
+    """The options of each launch from now on, by kernel. It is for a process of its own."""
+    from pie_inference.attention.triton import kernels
+
+    class Noted:
+        def __init__(self, name: str) -> None:
+            self._name, self._kernel = name, getattr(kernels, name)
+
+        def __getitem__(self, grid: object) -> Any:
+            def launch(*args: object, **options: int) -> None:
+                ran[self._name].append(options)
+                self._kernel[grid](*args, **options)
+
+            return launch
+
+    ran: dict[str, list[dict[str, int]]] = {name: [] for name in ("attend_tiles", "merge_splits", "write_rows")}
+    for name in ran:
+        setattr(kernels, name, Noted(name))
+    return ran
+
+
+def test_at_the_start_it_tries_what_most_batches_need(interpreter: Interpreter) -> None:
+    interpreter.call(compile_all)
 
 
 def refuse() -> None:
