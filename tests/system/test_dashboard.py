@@ -297,6 +297,15 @@ def test_the_playground_runs_where_nobody_more_may_look(
         page.value("document.querySelector('button.run').click()")
         page.until("document.querySelector('pre.output')?.innerText === '<i>one</i>'")
         assert "no calls over time" in page.value("document.querySelector('[role=status]').innerText")
+        page.value("document.querySelector('textarea').select()")
+        page.type("async def main(args):\n    return await args.receive()\n")
+        page.value("document.querySelector('button.run').click()")
+        page.until("document.querySelector('form input') !== null")  # it runs, though it has said nothing
+        page.value("document.querySelector('form input').focus()")
+        page.type("a word")
+        page.value("document.querySelector('form button').click()")
+        page.until("document.querySelector('pre.result')?.innerText === '\"a word\"'")
+        assert page.value("document.querySelector('form') === null")
 
 
 def test_the_api_can_be_tried_in_a_browser(tmp_path: Path, guest_cache: Path) -> None:

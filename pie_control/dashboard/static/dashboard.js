@@ -9,6 +9,7 @@ import { html, render, useEffect, useRef, useState } from "./vendor/preact.js";
 
 const AGAIN = 2000; // milliseconds until a lost server is asked again
 const LOG = 1000; // milliseconds between two looks at a log
+const MOST_LINES = 5000; // of a log, the last ones
 const store = new Store(), lanes = new Lanes();
 const bytes = (value) => `${(value / 2 ** 20).toFixed(0)} MiB`;
 
@@ -55,7 +56,8 @@ function Chart({ title, column, unit }) {
     const axis = { stroke: dim, grid: { stroke: style.getPropertyValue("--line") } };
     const options = {
       width: box.current.clientWidth, height: 140, legend: { show: false }, cursor: { show: false },
-      axes: [{ ...axis }, { ...axis, size: 60 }], scales: { y: { range: (_, __, most) => [0, Math.max(1, most * 1.1)] } },
+      axes: [{ ...axis }, { ...axis, size: 60 }],
+      scales: { x: { range: (_, least, most) => [Math.min(least, most - 10), most] }, y: { range: (_, __, most) => [0, Math.max(1, most * 1.1)] } },
       series: [{}, { stroke: style.getPropertyValue("--mark"), width: 1.5 }],
     };
     chart.current = new uPlot(options, [[], []], box.current);
@@ -113,13 +115,14 @@ function Log({ number }) {
   const one = store.inferlets.get(number);
   const id = one?.id;
   useEffect(() => {
-    let timer, stopped = false;
+    let timer, stopped = false, last = 0;
     setLines([]);
     setTrouble("");
     const look = async () => {
       try {
-        const found = await (await request(`v1/inferlets/${encodeURIComponent(id)}/logs`)).json();
-        if (!stopped) setLines(found);
+        const found = await (await request(`v1/inferlets/${encodeURIComponent(id)}/logs?after=${last}`)).json();
+        last = found.at(-1)?.number ?? last;
+        if (!stopped && found.length) setLines((known) => [...known, ...found].slice(-MOST_LINES));
       } catch (error) {
         if (!stopped) setTrouble(error.message);
         return;

@@ -42,6 +42,18 @@ function Timeline({ run }) {
     <canvas ref=${canvas} class="grid" role="img" aria-label=${`Commands of the inferlet: ${told}`}></canvas></section>`;
 }
 
+// What the inferlet receives.
+function Message({ id, failed }) {
+  const field = useRef();
+  const send = async (event) => {
+    event.preventDefault();
+    const body = JSON.stringify({ text: field.current.value });
+    field.current.value = "";
+    await request(`v1/inferlets/${id}/messages`, { method: "POST", body }).catch((error) => failed(error, () => {}));
+  };
+  return html`<form class="row" onSubmit=${send}><label>Message <input ref=${field} /></label><button>Send</button></form>`;
+}
+
 function App() {
   const [examples, setExamples] = useState({}), [chosen, setChosen] = useState(""), [text, setText] = useState(FIRST);
   const [given, setGiven] = useState(""), [asks, setAsks] = useState(null), [trouble, setTrouble] = useState("");
@@ -88,6 +100,7 @@ function App() {
         now.id = answer.headers.get("location").split("/").at(-1);
         now.number = Number(now.id.slice(1));
         now.status = "runs";
+        show();
       };
       for await (const { event, data } of events("v1/inferlets?stream=true", { method: "POST", body, signal }, found)) {
         if (event === "message") say(data.text);
@@ -130,12 +143,13 @@ function App() {
       <p class="dim">${examples[chosen]?.about ?? ""}</p>
       <${Editor} area=${area} value=${text} change=${setText} marks=${marks} run=${start} />
       <div class="row"><button class="run" onClick=${start}>Run (Ctrl+Enter)</button><button class="check" onClick=${check}>Check</button>
-        <button onClick=${() => leave.current?.abort()} disabled=${run?.status !== "runs"}>Stop</button></div>
+        <button onClick=${() => leave.current?.abort()} disabled=${!run || run.over}>Stop</button></div>
       ${findings && html`<ul class="findings" aria-label="Findings of the check">${findings.length === 0 && html`<li>nothing found</li>`}
         ${findings.map((one) => html`<li><button onClick=${() => goTo(area.current, one.line)}>line ${one.line}</button> ${one.message}; ${one.advice}</li>`)}</ul>`}
     </section>
     <section class="half"><h2 aria-live="polite">${run ? `${run.id} ${run.status}` : "Output"}</h2>
       <pre class="output" tabindex="0">${run?.output ?? ""}</pre>
+      ${run?.id && !run.over && html`<${Message} id=${run.id} failed=${failed} />`}
       ${run?.result != null && html`<h2>Result</h2><pre class="result">${run.result}</pre>`}
       ${run?.error && html`<h2>Error ${[...marksOf(run.error).keys()].map((line) => html`<button onClick=${() => goTo(area.current, line)}>line ${line}</button> `)}</h2><pre class="bad error">${run.error}</pre>`}
     </section>
