@@ -135,7 +135,7 @@ def _undecorated(source: str, definition: Definition) -> str:
     for decorator in definition.decorator_list:
         if not _is_inferlet(decorator):
             raise BadRequest(f"the decorator @{ast.unparse(decorator)} cannot be shipped: only @inferlet can")
-    return "\n".join(source.splitlines()[definition.lineno - 1 :])
+    return "\n".join(source.split("\n")[definition.lineno - 1 :])  # `splitlines` splits at U+2028 and others, too
 
 
 def _is_inferlet(decorator: ast.expr) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import functools
 import gc
+import importlib
 import itertools
 import json
 import socket
@@ -630,6 +631,15 @@ def test_shipped_strings_stay_as_they_are() -> None:
     shipped: dict[str, Any] = {"inferlet": lambda function: function}
     exec(program_of(inner).removeprefix("from inferlet_sdk import *\n"), shipped)
     assert shipped["inner"]() == inner()
+
+
+def test_shipped_strings_may_have_what_others_take_for_the_end_of_a_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text = "one\u2028two\x0cthree"
+    (tmp_path / "separated.py").write_text(f'def separated(args):\n    return "{text}"\n', "utf-8")
+    monkeypatch.syspath_prepend(tmp_path)
+    assert text in program_of(importlib.import_module("separated").separated)
 
 
 def test_what_cannot_be_shipped_is_refused() -> None:
