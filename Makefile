@@ -15,6 +15,13 @@ INSTALL := $(BIN)/python scripts/install.py
 INSTALLED := $(VENV)/.installed
 INSTALLED_DEV := $(VENV)/.installed-dev
 
+INTERPRETER := $(shell sed -n '1s/^\#!//p' $(BIN)/pie 2>/dev/null)
+ifneq ($(INTERPRETER),$(wildcard $(INTERPRETER)))
+ifneq ($(MAKECMDGOALS),clean)
+$(error $(VENV) was made elsewhere, and cannot be moved: `make clean` removes it, and the next make makes it anew)
+endif
+endif
+
 .PHONY: demo dev test test-all serve clean
 .DELETE_ON_ERROR:
 

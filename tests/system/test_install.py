@@ -189,6 +189,17 @@ def test_what_servers_import_has_its_bytecode_at_once(
     assert list(tmp_path.glob("__pycache__/imported.*"))
 
 
+@pytest.mark.parametrize(("interpreter", "told"), [(sys.executable, ""), ("/moved/.venv/bin/python", "`make clean`")])
+def test_an_environment_that_was_moved_is_told(interpreter: str, told: str, tmp_path: Path) -> None:
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "bin" / "pie").write_text(f"#!{interpreter}\n")
+    make = ["make", "-n", "-C", str(ROOT), f"VENV={tmp_path}"]
+    for target in ("serve", "clean"):
+        done = subprocess.run([*make, target], capture_output=True, text=True)
+        assert (done.returncode == 0) == (target == "clean" or not told)
+        assert target == "clean" or told in done.stderr
+
+
 def test_a_wheel_has_the_examples_and_the_demo_models(tmp_path: Path) -> None:
     pytest.importorskip("setuptools", minversion="77")
     tree = tmp_path / "tree"
