@@ -29,6 +29,7 @@ CLOSE = 1e-3
 MOST = 6  # contexts at a time
 LONGEST = 120  # tokens
 NAMES = "xyz"  # of exports
+COMMON = list(range(97, 123))  # how many contexts begin
 
 Choose = Callable[[Floats, list[int]], int]
 """The next token, by the scores and the tokens of the generation so far."""
@@ -53,6 +54,7 @@ class Program:
             "beam",
             "flush",
             "keep",
+            "pin",
             "export",
             "open",
             "restore",
@@ -320,6 +322,10 @@ class Program:
         if twin.has_output:
             await twin.ctx.flush()
 
+    async def pin(self, twin: Twin) -> None:
+        if twin.has_output:
+            await twin.ctx.pin(self.choice.choice([0, 1000]))
+
     def keep(self, twin: Twin) -> None:
         if twin.has_output:
             twin.ctx.keep()
@@ -334,6 +340,10 @@ class Program:
     def begin(self, _: Twin | None) -> None:
         position = self.choice.choice([0, 0, 30])
         new = Twin(Context(position=position, share=self.likely(0.5)), [], position)
+        if self.likely(0.5):
+            tokens = COMMON[: self.choice.randint(1, len(COMMON))]
+            new.ctx.fill(tokens)
+            new.add(tokens)
         self.fill(new)
         self._add(new)
 

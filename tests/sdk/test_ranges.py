@@ -265,6 +265,28 @@ def test_parts_may_have_positions_of_their_own() -> None:
     )
 
 
+@pytest.mark.parametrize("is_opened", [False, True])
+def test_what_was_joined_behind_a_gap_can_be_joined_again_and_cut(is_opened: bool) -> None:
+    host, seen = watched()
+    first, late = Context().fill(range(6)), Context(position=20).fill(range(50, 55))
+    whole = Context.join([first, late])
+    if is_opened:
+        run(whole.export("whole"))
+        whole = run(Context.open("whole"))
+    joined = Context.join([Context().fill([70, 71]), whole, whole])
+    run(joined.sample())
+    places = [*range(6), *range(20, 25)]
+    positions = [0, 1, *(2 + n for n in places), *(27 + n for n in places)]
+    assert sorted(seen[-1], key=lambda pair: pair[1]) == pairs(joined.tokens, positions)
+    run(whole.truncate(8).fill([90]).sample())
+    assert sorted(seen[-1], key=lambda pair: pair[1]) == pairs([*range(6), 50, 51, 90], [*range(6), 20, 21, 22])
+    run(whole.truncate(6).fill([90]).sample())
+    assert sorted(seen[-1], key=lambda pair: pair[1]) == pairs([*range(6), 90], range(7))
+    for one in (first, late, whole, joined):
+        one.close()
+    assert nothing_held(host)
+
+
 @pytest.mark.parametrize("close_gap", [True, False])
 def test_what_was_dropped_of_a_part_is_left_out(close_gap: bool) -> None:
     """So a part may be computed behind a beginning that all of them have."""
