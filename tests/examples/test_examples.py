@@ -143,6 +143,8 @@ WRONG: Sequence[tuple[str, Mapping[str, object], str]] = [
     ("hierarchical_attention", {"sections": []}, "give a section or more, each a text and its summary"),
     ("hierarchical_attention", {"sections": [["a", "b " * 4000]]}, "its summary, 2048 tokens at most"),
     ("jacobi", {"max_tokens": -1}, "give a prompt, and a max_tokens and a length of 0 or more"),
+    ("jacobi", {"max_tokens": 2000}, "the prompt, max_tokens and length are more than the 2048 tokens of demo"),
+    ("latent_thoughts", {"thoughts": 2000}, "the question, thoughts and max_tokens are more than the 2048"),
     ("latent_thoughts", {"max_tokens": -100}, "give thoughts and max_tokens of 0 or more"),
     ("mcts", {"numbers": "a"}, "numbers: give two or more, such as 4,7,8,8, not 'a'"),
     ("mcts", {"numbers": "1" * 5000}, "give numbers in 100 characters at most, and rounds and tries of 1 or more"),
@@ -166,8 +168,10 @@ UNUSUAL: dict[str, tuple[Mapping[str, object], object]] = {
     "jacobi": ({"most": 10**30, "max_tokens": 2}, {"forwards": 3, "tokens": [591, 730]}),
     "modular_caching": ({"modules": ["", "a"], "tokens": 0}, None),
     "prefix_sharing": ({"tokens": 0}, None),
+    "raw_api": ({"question": "word " * 2030}, None),
     "react": ({"grounded": True}, None),
     "recursion_of_thought": ({"letter": "?"}, ""),
+    "reflexion": ({"question": "What is 52 - 7?"}, {"answer": "45", "tokens": 37}),
 }
 """Arguments that a program takes, and its result; None: some result."""
 

@@ -40,6 +40,8 @@ async def main(args, prompt: str = PROMPT, max_tokens: int = 80, length: int = 1
     queue, model = traits.create_queue(args.model), traits.get_model_info(args.model)
     text = traits.tokenize(queue, prompt)
     start = len(text)
+    if start + max_tokens + length > model.max_context:
+        sys.exit(f"the prompt, max_tokens and length are more than the {model.max_context} tokens of {args.model}")
     pages = traits.alloc_kvpage(queue, -(-(start + max_tokens + length) // model.page_size))
     inputs, outputs = traits.alloc_emb(queue, max(start, length + 1)), traits.alloc_emb(queue, length + 1)
     pool, run, forwards, draft, ended = Pool(most), 0, 0, list[int](), False

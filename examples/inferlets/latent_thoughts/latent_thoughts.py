@@ -12,6 +12,8 @@ async def main(args, question: str = "What is 4 + 5?", thoughts: int = 4, max_to
     queue, model = traits.create_queue(args.model), traits.get_model_info(args.model)
     tokens = traits.tokenize_chat(queue, [{"role": "user", "content": question}])
     start = len(tokens)
+    if start + thoughts + max_tokens > model.max_context:
+        sys.exit(f"the question, thoughts and max_tokens are more than the {model.max_context} tokens of {args.model}")
     pages = traits.alloc_kvpage(queue, -(-(start + thoughts + max_tokens) // model.page_size))
     inputs, output = traits.alloc_emb(queue, start), traits.alloc_emb(queue)
     traits.embed_txt(queue, tokens, range(start), inputs)
