@@ -96,7 +96,8 @@ async def joined(args, ctx):
     text = await whole.generate_until(max_tokens=8)
     far = Context(args.model, position=len(ctx) + 40).fill(" small girl with a red")
     cut = await Context.join([ctx, far]).truncate(len(ctx)).generate_until(max_tokens=8)
-    return [moved, text, whole.text, await other.generate_until(max_tokens=4), cut]
+    again = await Context.join([first, Context.join([ctx, far])]).generate_until(max_tokens=8)
+    return [moved, text, whole.text, await other.generate_until(max_tokens=4), cut, again]
 
 
 async def exported(args, ctx):

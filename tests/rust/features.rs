@@ -113,8 +113,10 @@ async fn main(args: Args) -> Result<Json> {
             let mut cut = Context::join([&mut ctx, &mut far])?; // goes on where the first part ends
             cut.truncate(length)?;
             let cut = cut.generate(8).text().await?;
+            let mut gap = Context::join([&mut ctx, &mut far])?;
+            let again = Context::join([&mut first, &mut gap])?.generate(8).text().await?;
             let rest = other.generate(4).text().await?;
-            Ok(list([moved.into(), text.into(), joined.text()?.into(), rest.into(), cut.into()]))
+            Ok(list([moved.into(), text.into(), joined.text()?.into(), rest.into(), cut.into(), again.into()]))
         }
         "exported" => {
             ctx.export("features").await?;
