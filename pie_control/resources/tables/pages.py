@@ -133,6 +133,8 @@ class PageTable:
 
     def _regular_prefix(self, first: int, last: int, below: int) -> int | None:
         """Number of filled slots, if they are the first ones of the range and all positions are < `below`."""
+        if last - first == 1 and last <= len(self.fill):  # there may be thousands of such ranges, and as many spans
+            return self.fill[first] if self.fill[first] >= 0 and self.top[first] < below else None
         span = self._spans.full_pages(first, last)
         if span is None or span.top >= below:
             return None

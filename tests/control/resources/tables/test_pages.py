@@ -13,6 +13,7 @@ from pie_control.resources.intervals import join_intervals, take_intervals
 from pie_control.resources.ranges import merge
 from pie_control.resources.tables.addresses import INITIAL_CAPACITY
 from pie_control.resources.tables.pages import PageTable
+from pie_control.resources.tables.spans import MAX_SPANS
 
 SIZE = 4
 
@@ -99,6 +100,17 @@ def _trim(choice: random.Random, table: PageTable, slow: SlowTable, ranges: list
     assert set(table.trim(ranges, keep)) == {slot // SIZE for slot in dropped}
     for slot in dropped:
         del slow.filled[slot]
+
+
+def test_thousands_of_pages_that_stand_alone_make_no_spans() -> None:
+    """Those of long ranges would be forgotten for them."""
+    table = PageTable(SIZE)
+    first = table.allocate(4 * MAX_SPANS, 0)
+    table.append(((first * SIZE, (first + 3) * SIZE),), range(3 * SIZE), 1)
+    assert table.context([(first, first + 3)], 50, 50).tokens == 3 * SIZE
+    seen = table.context([(first + page, first + page + 1) for page in range(0, 4 * MAX_SPANS, 2)], 50, 50)
+    assert (seen.intervals, seen.tokens) == (((0, SIZE), (2 * SIZE, 3 * SIZE)), 2 * SIZE)
+    assert list(vars(vars(table)["_spans"])["_spans"]) == [first]
 
 
 def test_a_page_of_somebody_else_is_not_found() -> None:
