@@ -27,6 +27,7 @@ from pie_inference.protocol import (
     SampleResult,
 )
 from pie_inference.serving.worker import Worker
+from pie_inference.testing import byte_tokenizer
 from testing.checkpoints import make_checkpoint
 from testing.worker_batches import (
     Driver,
@@ -131,7 +132,7 @@ def test_the_description_tells_what_the_files_say(tmp_path: Path) -> None:
     write("generation_config.json", '{"eos_token_id": [5, 6]}')(tmp_path)
     write("chat_template.jinja", "a template")(tmp_path)
     [description] = make_worker(tmp_path, dtype="auto", device="cpu", pages=None, embeds=None).describe()
-    assert (description.dtype, description.stop_tokens) == ("float32", (5, 6))
+    assert (description.dtype, description.stop_tokens) == ("float32", (5, 6, byte_tokenizer.END))
     assert description.tokenizer_config["chat_template"] == "a template"
     assert description.page_bytes == 2 * 2 * 2 * 16 * 16 * 4  # layers, K and V, heads, slots, dimensions, bytes
     assert 1 <= description.num_pages <= 65536
