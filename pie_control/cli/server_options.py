@@ -25,6 +25,10 @@ if TYPE_CHECKING:
 METAVARS = {str: "TEXT", int: "N", float: "SECONDS", tuple: "NAME", type(None): "N"}
 TUPLE_METAVARS = {"model": "[NAME=]MODEL", "worker": "ADDRESS"}
 PROBE_SECONDS = 0.5
+PROBE = f"GET /v1/health HTTP/1.1\r\nhost: {DEFAULT_HOST}\r\nconnection: close\r\n\r\n".encode()
+OURS = (b'"server":"pie"', b'{"error":{"code":')
+"""In an answer of a server of ours; the latter where it takes no more connections, for example."""
+MOST_ANSWER = 4096
 
 
 def add_server(parser: argparse.ArgumentParser, default: str | None = None) -> None:
@@ -67,10 +71,22 @@ def blocking_client(options: argparse.Namespace) -> SyncClient:
 
 
 def is_listening() -> bool:
-    """Whether something answers at the default address."""
+    """Whether a server of ours is at the default address, and not another program. One that says nothing in time is
+    taken for one that starts."""
+    answer = b""
     with socket.socket() as probe:
         probe.settimeout(PROBE_SECONDS)
-        return probe.connect_ex((DEFAULT_HOST, DEFAULT_PORT)) == 0
+        try:
+            if probe.connect_ex((DEFAULT_HOST, DEFAULT_PORT)) != 0:
+                return False
+            probe.sendall(PROBE)
+            while len(answer) < MOST_ANSWER and (part := probe.recv(MOST_ANSWER)):
+                answer += part
+        except TimeoutError:
+            return not answer
+        except OSError:
+            return False
+    return any(mark in answer for mark in OURS)
 
 
 def running_server(options: argparse.Namespace) -> str | None:

@@ -37,6 +37,7 @@ HEAVY = (
     "multiprocessing",
     "os.fork",
     "peft",
+    "socket.create_server",
     "subprocess",
     "torch._dynamo",
     "torch.optim",

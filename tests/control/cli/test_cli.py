@@ -7,8 +7,10 @@ import hashlib
 import json
 import re
 import signal
+import socket
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -441,6 +443,42 @@ def test_the_demo_runs_and_says_what_comes_next(
     monkeypatch.setattr(FakeServerApi, "launch", _with_kwargs(FakeServerApi.launch))
     assert main(["demo"]) == 0
     assert capsys.readouterr().out.endswith("\nnext: `env/bin/pie new story`\n")
+
+
+@pytest.mark.parametrize(
+    ("says", "ours"),
+    [
+        (b"HTTP/1.1 404 Not Found\r\n\r\nno such page", False),
+        (b"SSH-2.0-OpenSSH_9.2\r\n", False),
+        (b"", False),
+        (b'HTTP/1.1 503 Service Unavailable\r\n\r\n{"error":{"code":"overloaded"}}', True),
+    ],
+)
+def test_another_program_at_the_default_address_is_no_server(
+    says: bytes, ours: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        monkeypatch.setattr(server_options, "DEFAULT_PORT", listener.getsockname()[1])
+
+        def answer() -> None:
+            connection, _ = listener.accept()
+            with connection:
+                connection.recv(4096)
+                connection.sendall(says)
+
+        threading.Thread(target=answer, daemon=True).start()
+        assert server_options.is_listening() == ours
+
+
+def test_a_server_at_the_default_address_is_found_also_while_it_starts(
+    url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(server_options, "DEFAULT_PORT", int(url.rpartition(":")[2]))
+    assert server_options.is_listening()
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        monkeypatch.setattr(server_options, "DEFAULT_PORT", silent.getsockname()[1])
+        assert server_options.is_listening()
+    assert not server_options.is_listening()
 
 
 def test_an_own_server_serves_and_closes(own_server: Path) -> None:
