@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import resource
 import socket
 import sys
 import traceback
@@ -113,10 +114,7 @@ def become_expendable() -> None:
     with suppress(OSError):  # of Linux only
         score = int(SCORE.read_text())
         SCORE.write_text(str(min(score + LESS_WORTHY, 1000)))
-    if sys.platform != "win32":
-        import resource
-
-        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
 
 
 def main(arguments: Sequence[str]) -> None:

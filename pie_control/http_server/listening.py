@@ -7,8 +7,8 @@ import asyncio
 import ipaddress
 import logging
 import os
+import resource
 import socket
-import sys
 import time
 from collections.abc import Callable
 
@@ -46,10 +46,6 @@ def bind(host: str, port: int) -> socket.socket:
 def room_for_connections(wanted: int) -> int:
     """How many connections of `wanted` the file descriptors of this process allow, beside those that it has. Raises its
     own limit as far as it may."""
-    if sys.platform == "win32":
-        return wanted
-    import resource
-
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     used = len(os.listdir("/dev/fd")) + SPARE
     if soft != resource.RLIM_INFINITY and soft < used + wanted:

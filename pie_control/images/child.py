@@ -8,6 +8,7 @@ with its parent or its stdin.
 from __future__ import annotations
 
 import os
+import resource
 import sys
 import time
 from typing import BinaryIO
@@ -24,10 +25,6 @@ NICENESS = 10
 
 def bound(memory_bytes: int) -> None:
     """Bounds the memory of this process. It leaves no core dump."""
-    if sys.platform == "win32":
-        return
-    import resource
-
     os.nice(NICENESS)
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     resource.setrlimit(resource.RLIMIT_AS, (memory_bytes, memory_bytes))
@@ -35,10 +32,6 @@ def bound(memory_bytes: int) -> None:
 
 def bound_time(seconds: int) -> None:
     """Ends this process when it has used so much more processor time: if its parent cannot."""
-    if sys.platform == "win32":
-        return
-    import resource
-
     _, hard = resource.getrlimit(resource.RLIMIT_CPU)
     resource.setrlimit(resource.RLIMIT_CPU, (int(time.process_time()) + seconds + 1, hard))
 

@@ -8,6 +8,7 @@ and with FULL if the file cannot be written.
 from __future__ import annotations
 
 import os
+import resource
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -22,10 +23,6 @@ NICENESS = 10
 
 def limit(memory_bytes: int, seconds: int) -> None:
     """Bounds this process, and has it yield the processors to the server; 0: neither. It leaves no core dump."""
-    if sys.platform == "win32":
-        return
-    import resource
-
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     if memory_bytes:
         os.nice(NICENESS)
