@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 from ..config import InferletLimits
@@ -110,7 +110,8 @@ class Inferlet:
         """The inferlet calls `wake` when it can run."""
         parent, child, number = launched.parent, launched.child, launched.number
         limits = child.limits if child is not None else limits
-        self.launched = launched
+        # What `blobs` has closed is freed.
+        self.launched = replace(launched, blobs={}) if launched.blobs else launched
         self.limits = limits
         self.environment = launched.full_environment()
         self.life = InferletLife(launched.age)
@@ -184,6 +185,7 @@ class Inferlet:
         self.waits.end()
         self.background.end()
         self.blobs = BlobTable(0, {})
+        self.mail.forget()
         self.mail.sender.close()
         if error is not None:
             error = cut_middle(error, self.limits.max_message_bytes)

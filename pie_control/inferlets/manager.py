@@ -106,6 +106,11 @@ class InferletManager:
         inferlet.kin.begins()
         if launched.child is not None:
             launched.child.begins(inferlet.mail)
+        if inferlet.blobs.bytes >= LEAST_TO_END:
+            self.runner.memory.settle()
+            if self.guest_bytes > self._max_guest_bytes:
+                self._drop(inferlet, Status.EXCEEDED, f"{self._memory_use()}: try again when some have ended")
+                return
         guest = self._make_guest(inferlet)
         try:
             tenant = launched.standing.tenant.name
@@ -199,10 +204,10 @@ class InferletManager:
             self.runner.memory.settle()
         if self.guest_bytes <= self._max_guest_bytes:
             return
-        if inferlet.kin.memory_bytes < self._max_guest_bytes / len(self._running):
-            inferlet = max(self._running.values(), key=lambda one: one.kin.memory_bytes)
-        if inferlet.kin.memory_bytes >= LEAST_TO_END:
-            held = f"{inferlet.kin.memory_bytes >> 20} MiB of it by this one"
+        if _held(inferlet) < self._max_guest_bytes / len(self._running):
+            inferlet = max(self._running.values(), key=_held)
+        if _held(inferlet) >= LEAST_TO_END:
+            held = f"{_held(inferlet) >> 20} MiB of it by this one"
             self.end(inferlet, Status.EXCEEDED, f"{self._memory_use()}, {held}: use less, or try again later")
 
     def end(self, inferlet: Inferlet, status: Status, error: str | None) -> None:
@@ -279,6 +284,11 @@ class InferletManager:
                 timer.cancel()
         self._aside.close()
         self.runner.memory.close()
+
+
+def _held(inferlet: Inferlet) -> int:
+    """Bytes that it holds in this process: the growth of its guest, blobs, and messages that wait for it."""
+    return inferlet.kin.memory_bytes + inferlet.blobs.bytes + inferlet.mail.unread_bytes
 
 
 def _with_reason(inferlet: Inferlet, error: str | None) -> str | None:

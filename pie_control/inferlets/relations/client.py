@@ -9,7 +9,7 @@ from typing import Any
 from ...config import InferletLimits
 from ...errors import QuotaExceeded
 from ...texts import byte_size
-from ..mailbox import NO_BLOBS, Received, Sender
+from ..mailbox import NO_BLOBS, Received, Sender, size_of
 from ..waiting.waits import Waits
 from .mail import Mailbox, send_paced
 
@@ -17,7 +17,7 @@ from .mail import Mailbox, send_paced
 class ClientMail:
     """Messages from the client of one inferlet, and messages and log lines to it."""
 
-    __slots__ = ("_box", "_max_message_bytes", "_waits", "number", "sender")
+    __slots__ = ("_box", "_max_message_bytes", "_received", "_waits", "number", "sender", "unread_bytes")
 
     def __init__(
         self,
@@ -32,13 +32,25 @@ class ClientMail:
         self.sender = sender
         self._max_message_bytes = limits.max_message_bytes
         self._waits = waits
-        self._box = Mailbox(waits, received, "a message of its client")
+        self._received = received
+        self.unread_bytes: int  # of messages that it has not taken, with their blobs
+        self.forget()
 
     # ---- for the client ----
 
     def post(self, text: str, sender: str = "", blobs: Mapping[str, bytes] = NO_BLOBS) -> None:
         """A message of its client, or of its parent."""
+        self.unread_bytes += size_of(text) + sum(map(len, blobs.values()))
         self._box.put(text, sender, blobs)
+
+    def forget(self) -> None:
+        """Drops the messages that it has not taken."""
+        self.unread_bytes = 0
+        self._box = Mailbox(self._waits, self._take, "a message of its client")
+
+    def _take(self, message: Received) -> None:
+        self.unread_bytes -= message.size + message.blob_bytes
+        self._received(message)
 
     def took(self, size: int) -> None:
         """Its parent has taken so many bytes of its messages, since its beginning."""

@@ -27,7 +27,7 @@ from pie_control.testing.fake_model import FakeModel
 from pie_control.testing.in_process import InProcessClient
 from pie_inference.protocol import RunWave, WaveDone
 from tests.helpers.guard import HANG_SECONDS
-from tests.helpers.servers import launch, run, started
+from tests.helpers.servers import Listener, launch, run, started
 
 HELLO = "def main(args):\n    return 'hello'\n"
 WAIT = "async def main(args):\n    await args.send('ready')\n    return await args.receive()\n"
@@ -272,6 +272,26 @@ def test_a_modest_inferlet_does_not_end_for_a_large_one(guest_cache: Path) -> No
         await modest.until_messages(1)
 
     on_server(guest_cache, body, max_guest_bytes=160 << 20, warm_pool=0)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells what a process holds")
+@pytest.mark.parametrize("by", ["launch", "message"])
+def test_a_modest_inferlet_does_not_end_for_blobs_of_another_one(guest_cache: Path, by: str) -> None:
+    async def body(server: ServerApi) -> None:
+        holder, waits = Listener(), b"import asyncio\n\nasync def main(args):\n    await asyncio.sleep(1000)\n"
+        program = (await server.upload(waits)).program
+        blobs = {"photo": bytes([1]) * (100 << 20)}
+        large = await server.launch(program, contents=blobs if by == "launch" else {}, listener=holder)
+        if by == "message":
+            large.send("", dict(blobs))
+        blobs.clear()
+        _, modest = await launch(server, GROW, {"mebibytes": 80})
+        ended = await holder.ended
+        assert ended.status == "exceeded"
+        assert "of it by this one" in (ended.error or "")
+        await modest.until_messages(1)
+
+    on_server(guest_cache, body, max_guest_bytes=160 << 20, warm_pool=0, max_blob_bytes=128 << 20)
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells what a process holds")
