@@ -405,7 +405,8 @@ pub mod exports {
 
     /// Gives pages a name, of at most 256 bytes. An older export of this name makes room. `tokens`: what they hold, base64 of
     /// little-endian u32 in the order of the slots, or "": not told. The future, for `await-number`, is done when the worker has run all that
-    /// writes the pages; imports of the name wait for it. A program that ends before has exported nothing.
+    /// writes the pages; imports of the name wait for it, but those of an interactive inferlet not for one of a batch job. A program that
+    /// ends before has exported nothing.
     pub fn export_kvpage(queue: u32, name: &str, pages: &[u32], tokens: &str) -> Result<u32, Error> {
         #[link(wasm_import_module = "pie:inferlet/exports@0.3.0")]
         extern "C" {
