@@ -32,6 +32,11 @@ class FilledArray:
         self.values[indices] = values
         self.filled[indices] = True
 
+    def filled_among(self, indices: Array) -> NDArray[np.bool_]:
+        self._check_range(indices)
+        filled: NDArray[np.bool_] = self.filled[indices]
+        return filled
+
     def _check_range(self, indices: Array) -> None:
         if len(indices) and not (indices.min() >= 0 and indices.max() < len(self.values)):
             raise ValueError(f"{self.what} numbers are 0 to {len(self.values) - 1}")
