@@ -97,15 +97,13 @@ def failing_call(error: BaseException, is_own: Callable[[str], bool]) -> str:
 def _shown(frame: types.FrameType) -> str:
     """Context.generate(max_tokens='many'): name and arguments of a function that runs."""
     code = frame.f_code
-    name = getattr(code, "co_qualname", code.co_name)
-    if name.endswith(".__init__"):
-        name = name.removesuffix(".__init__")
-    elif "self" in frame.f_locals and "<" not in name:  # a method may be of a class that it is derived from
+    name = getattr(code, "co_qualname", code.co_name).removesuffix(".__init__")
+    defaults = _defaults(frame, name)
+    if code.co_name != "__init__" and "self" in frame.f_locals and "<" not in name:  # of a class derived from that
         name = f"{type(frame.f_locals['self']).__name__}.{code.co_name}"
     if any(part.startswith("_") for part in name.split(".")) or "<" in name:
         return ""
     names = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
-    defaults = _defaults(frame, name)
     given = [(one, frame.f_locals[one]) for one in names if one in frame.f_locals and one not in ("self", "cls")]
     free, more_named = _open_ended(frame)
     given = [(one, value) for one, value in given if not (one in defaults and defaults[one] is value)] + more_named

@@ -85,7 +85,7 @@ def _launch(
     sizes = (count, outs, weight.columns, layers)
     given, read = output if bias is None else bias, output if ends is None else ends
     shared = {"HAS_BIAS": bias is not None, "ROWS": block, "OUTS": tile_outs}
-    shared["num_stages"] = min(MOST_STAGES, AHEAD_INS // ins) if few else 3
+    shared["num_stages"] = min(MOST_STAGES, AHEAD_INS // ins) if few else 3 if matrix.itemsize == 2 else 2
     shared["LAYERS"] = 0 if ends is None else _power_of_two(layers)
     zeros = weight.scales if weight.zeros is None else weight.zeros
     if weight.format.kind == "int4":
