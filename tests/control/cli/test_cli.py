@@ -400,6 +400,7 @@ def test_a_signal_ends_run_and_its_inferlet(url: str, number: signal.Signals, co
         with pie("run", "--server", url, "wait") as process:
             while not (new := [info for info in client.inferlets() if info["id"] not in before]):
                 time.sleep(0.01)
+            time.sleep(0.3)  # the command knows it, too
             process.send_signal(number)
             out, err = process.communicate(timeout=HANG_SECONDS)
         assert (process.returncode, out) == (code, "")
