@@ -154,7 +154,7 @@ class Error(_Tagged, frozen=True):
 FromServer = Reply | Error | Event
 
 FRAME_HEADER = "x-max-frame-bytes"
-"""Of the answer to the handshake: how large a frame of the client may be. A larger one ends the session."""
+"""The answer to the handshake says here how large a frame of the client may be: a larger one ends the session."""
 MAX_REQUESTS = 1000
 """In one frame."""
 

@@ -65,7 +65,7 @@ class WaitingBytes:
         self.held = 0
 
     def add(self, size: int) -> None:
-        """So many more; negative: fewer."""
+        """So many more bytes are held, or fewer if `size` is negative."""
         self.held += size
 
 

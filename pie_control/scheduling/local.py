@@ -52,6 +52,7 @@ class LocalCommands:
         self.takers: Mapping[type, Callable[[Any], None]] = {Adopt: self._adopt, Discard: self._discard}  # of notes
         self._announced: dict[Owner, dict[int, Export]] = {}  # by future: they wait for their turn
         self._held: deque[tuple[int, Export]] = deque()  # with the wave for whose answer they wait
+        self._last_held: dict[Owner, int] = {}  # of these waves, the last one for each inferlet that runs
         self._waiting: dict[Owner, dict[int, Waiting]] = {}  # imports by future
         self._now = 0.0  # of the last command or answer
 
@@ -74,7 +75,7 @@ class LocalCommands:
         answer: Value | CallError
         match command:
             case Barrier():  # done with the last wave that its queue is in, or that its inferlet's exports wait for
-                last = max([queue.last_wave, *(wave for wave, one in self._held if one.owner == command.owner)])
+                last = max(queue.last_wave, self._last_held.get(command.owner, -1))
                 for wave in waves:
                     if wave.number == last:
                         wave.ends(command.owner, command.future)
@@ -107,7 +108,7 @@ class LocalCommands:
         if (
             export is None
             or self._comes_behind(export, command.owner, command.future)
-            or not (stands or not export.keeps_waiting(standing.service_class))
+            or (not stands and export.keeps_waiting(standing.service_class))
         ):
             self._answer(command.owner, command.future, missing(command.name))
             return
@@ -172,6 +173,7 @@ class LocalCommands:
             self._stand(export)
         else:
             self._held.append((wave, export))
+            self._last_held[command.owner] = wave
 
     def answered(self, wave: int, now: float) -> None:
         """All commands of the waves up to this one were answered."""
@@ -252,6 +254,7 @@ class LocalCommands:
 
     def closed(self, owner: Owner) -> None:
         """An inferlet has ended: what it has announced does not come. What has had its turn outlives it."""
+        self._last_held.pop(owner, None)
         for future in tuple(self._waiting.get(owner, ())):
             self._wait_no_more(owner, future)
         for future in tuple(self._announced.get(owner, ())):
