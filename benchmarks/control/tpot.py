@@ -6,8 +6,9 @@ time runs from the first message of any inferlet at the client to the last one o
 inferlet sends between: so those that begin later, and the rest that then end alone, count. The closed loop (a worker in
 this process) and Pie take turns in one run, on the same prompts, with the same worker settings; one is idle
 while the other runs. `overhead` is the median of the rounds' ratios, minus one; `own_overhead` the same of an
-inferlet's own time per token, which does not see that others begin later. On few cores the closed loop has an
-advantage: nothing else needs the processor.
+inferlet's own time per token (the usual definition: its time behind its first message, for each token behind that one),
+which does not see that others begin later. On few cores the closed loop has an advantage: nothing else needs the
+processor.
 """
 
 from __future__ import annotations
@@ -133,11 +134,13 @@ async def _measure_model(name: str, plan: Plan) -> list[Row]:
 
 async def _compare(loop: ClosedLoop, client: Client, uploaded: str, program: str, concurrent: int, plan: Plan) -> Row:
     prompts = make_prompts(concurrent, plan.prompt, loop.description)
+    counter = tokenizer_of(loop.description) if program == "piped" else None
 
     async def turns(tokens: int) -> _Turns:
         """A turn of the closed loop, then one of Pie. In both, the prompts run one after the other."""
         closed = await asyncio.to_thread(loop.generate, prompts, tokens)
-        return _Turns(closed, await run_inferlets(client, uploaded, prompts, tokens, *PROGRAMS[program]))
+        pie = await run_inferlets(client, uploaded, prompts, tokens, *PROGRAMS[program], tokenizer=counter)
+        return _Turns(closed, pie)
 
     await turns(WARM_UP_TOKENS)
     rounds: list[_Turns] = []
@@ -166,6 +169,10 @@ async def _compare(loop: ClosedLoop, client: Client, uploaded: str, program: str
 
 def make_prompts(count: int, length: int, model: ModelDescription) -> list[list[int]]:
     """The beginnings of different stories, `length` tokens each."""
-    tokenizer = Tokenizer(model.tokenizer, model.tokenizer_config, model.vocab_size)
+    tokenizer = tokenizer_of(model)
     heroes = itertools.islice(itertools.product(NAMES, ANIMALS), count)
     return [tokenizer.encode(STORY.format(name=name, animal=animal))[:length] for name, animal in heroes]
+
+
+def tokenizer_of(model: ModelDescription) -> Tokenizer:
+    return Tokenizer(model.tokenizer, model.tokenizer_config, model.vocab_size)

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import json
 import math
 import time
+from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from pie_control.client import Client
 from pie_control.client.running import Running
+from pie_control.services.tokenizer import Detokenizer, Tokenizer
 
 from .guests import launch_many
 from .samples import median
@@ -45,33 +48,56 @@ class Generated:
 
 @dataclass(frozen=True)
 class Stream:
-    """One inferlet as its client saw it: `between` tokens came after the time `first`, until the time `last`."""
+    """One inferlet as its client saw it: it had the first of `counts` tokens with its first message, and so on; the
+    last message has no text, and comes when the program knows that all is over. `start`: when it was told to go."""
 
     tokens: list[int]
-    between: int
-    first: float
-    last: float
+    counts: Sequence[int]
+    start: float
+    times: Sequence[float]
 
-    @classmethod
-    def of(cls, tokens: list[int], counts: Sequence[int], start: float, times: Sequence[float]) -> Stream:
-        """The stream begins with its first message, at which it had the first of `counts` tokens. If that message had
-        all of them (a piece has several tokens if the program is slower than the model; special tokens have no text),
-        or if nobody counted (piped text), it begins at `start`, when the inferlet was told to go."""
-        if counts[-1] > counts[0]:
-            return cls(tokens, counts[-1] - counts[0], times[0], times[-1])
-        return cls(tokens, counts[-1], start, times[-1])
+    @property
+    def first(self) -> float:
+        """When it begins: with its first message, unless that has all (a piece has several tokens if the program is
+        slower than the model; special tokens have no text)."""
+        return self.times[0] if self.counts[-1] > self.counts[0] else self.start
+
+    @property
+    def last(self) -> float:
+        """When it had all."""
+        return self.times[self.counts.index(self.counts[-1])]
+
+    @property
+    def between(self) -> int:
+        """The tokens that came behind `first`."""
+        return self.counts[-1] - self.counts[0] or self.counts[-1]
+
+    @property
+    def per_token(self) -> float:
+        """Seconds, from the first message with a text to the last one. Special tokens behind that do not count: nobody
+        sees when they come."""
+        if len(self.counts) > 2 and self.counts[-2] > self.counts[0]:
+            return (self.times[-2] - self.times[0]) / (self.counts[-2] - self.counts[0])
+        return (self.last - self.first) / self.between
 
 
 async def run_inferlets(
-    client: Client, program: str, prompts: Prompts, tokens: int, *arguments: str, together: bool = False
+    client: Client,
+    program: str,
+    prompts: Prompts,
+    tokens: int,
+    *arguments: str,
+    together: bool = False,
+    tokenizer: Tokenizer | None = None,
 ) -> Generated:
     """Generates `tokens` greedy tokens behind each prompt, with the program `generate` and further `arguments` of it.
-    All prompts run first: one after the other, or `together`, in as few waves as the server needs."""
+    All prompts run first: one after the other, or `together`, in as few waves as the server needs. `tokenizer` finds
+    the tokens of each message where the program does not count them: it sleeps, by `--way=piped`."""
     running = await launch_many(client, program, len(prompts), str(tokens), *arguments)
     before, start = await client.statistics(), time.perf_counter()
     await _fill(running, prompts, together)
     elapsed, filled = time.perf_counter() - start, await client.statistics()
-    streamed = await asyncio.gather(*(_stream(one) for one in running))
+    streamed = await asyncio.gather(*(_stream(one, tokenizer) for one in running))
     after = await client.statistics()
     wall = max(one.last for one in streamed) - min(one.first for one in streamed)
     return Generated(
@@ -79,7 +105,7 @@ async def run_inferlets(
         prompts=1e3 * elapsed,
         prompt_waves=_waves(before, filled),
         together=1e3 * wall / median([one.between for one in streamed]),
-        per_token=1e3 * median([(one.last - one.first) / one.between for one in streamed]),
+        per_token=1e3 * median([one.per_token for one in streamed]),
         tokens_per_second=sum(one.between for one in streamed) / wall,
         waves=_waves(filled, after),
     )
@@ -99,13 +125,23 @@ async def _fill_one(running: Running, prompt: Sequence[int]) -> None:
     await running.receive()
 
 
-async def _stream(running: Running) -> Stream:
+async def _stream(running: Running, tokenizer: Tokenizer | None) -> Stream:
     start = time.perf_counter()
     go = asyncio.create_task(running.send("go"))
-    times = [time.perf_counter() async for _ in running]
+    came = [(time.perf_counter(), str(message)) async for message in running]
     await go
     result = await running.result()
-    return Stream.of(result["tokens"], result["counts"], start, times)
+    times, texts = zip(*came, strict=True)
+    counts = result["counts"] if tokenizer is None else counts_at(tokenizer, result["tokens"], texts)
+    return Stream(result["tokens"], counts, start, times)
+
+
+def counts_at(tokenizer: Tokenizer, tokens: Sequence[int], texts: Sequence[str]) -> list[int]:
+    """How many tokens had come with each of these texts, as far as one can see; with the last one, all."""
+    detokenizer = Detokenizer(tokenizer)
+    ends = list(itertools.accumulate(len(detokenizer.push_one(token)) for token in tokens))
+    come = list(itertools.accumulate(map(len, texts[:-1])))
+    return [bisect_left(ends, length) + 1 for length in come] + [len(tokens)]
 
 
 def _waves(before: dict[str, Any], after: dict[str, Any]) -> Waves:
