@@ -156,9 +156,7 @@ class Replica:
         if not self.life.serves or not (self._events or self._is_due):
             return None
         try:
-            turn = self._scheduler.turn(self._clock(), self._take_events())
-            for wave in turn.waves:
-                self._client.send(wave)
+            turn = self._scheduler.turn(self._clock(), self._take_events(), self._client.send)
         except WorkerError as error:
             self._on_lost(str(error))
             return self.turn()

@@ -8,7 +8,8 @@ wave or by the end of its inferlet. Waves are answered in the order in which the
 
 How to drive it: take a turn whenever something has come, with all that has come, in order: answers of the worker, what
 hosts sent, and `HostQuiet` behind what a host sent when all its inferlets wait; and at the deadline of the last turn,
-whatever has come. Send the waves first, then tell hosts the results. So: results, turn, hosts run what they woke, turn.
+whatever has come. Send the waves first (`turn` hands on each as soon as it is formed: the worker may idle meanwhile),
+then tell hosts the results. So: results, turn, hosts run what they woke, turn.
 
 No socket, clock or thread: `now` (seconds, any origin) is an argument, and nothing happens between turns.
 """
@@ -95,9 +96,10 @@ class Scheduler:
             DropAdapter: lambda event: self._memory.drop_adapter(event.number),
         }
 
-    def turn(self, now: float, events: Iterable[Event]) -> Turn:
-        """Takes events in order; one that cannot be ends its inferlet, and nobody else. Raises WorkerError if an answer
-        of the worker does not fit: it must be restarted."""
+    def turn(self, now: float, events: Iterable[Event], send: Callable[[RunWave], None] = lambda _: None) -> Turn:
+        """Takes events in order; one that cannot be ends its inferlet, and nobody else. `send` gets each wave of the
+        turn before the next one is formed. Raises WorkerError if an answer of the worker does not fit: it must be
+        restarted."""
         self._now = now
         self._backlog.turn_begins(now)
         self._guests.turn_begins(now)
@@ -109,7 +111,7 @@ class Scheduler:
                 if (account := self._accounts.get(getattr(event, "owner", 0))) is None:
                     raise
                 self._end(account, Reason.FAILED, fault_of(error))
-        self._form_waves()
+        self._form_waves(send)
         return self._end_turn()
 
     def _end_turn(self) -> Turn:
@@ -236,7 +238,7 @@ class Scheduler:
 
     # ---- forming waves ----
 
-    def _form_waves(self) -> None:
+    def _form_waves(self, send: Callable[[RunWave], None]) -> None:
         """Forms waves as long as there is one to send. What takes effect in the control layer waits for no policy."""
         while not self._lost:
             self._take_local()
@@ -258,6 +260,7 @@ class Scheduler:
             self._in_flight.append(wave)
             self._guests.sent(wave.accounts)
             self._waves.append(RunWave(wave.number, self.model.name, wave.build()))
+            send(self._waves[-1])
 
     def _end_over_today(self) -> None:
         """Ends who wants to go on, and may not before the next day."""

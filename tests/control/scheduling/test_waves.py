@@ -9,7 +9,8 @@ import pytest
 
 from pie_control.calls.forward import batch as forward_batch
 from pie_control.scheduling import Adaptive
-from pie_inference.protocol import CopyKvpage, EmbedTxt, Forward, GetLogprobs, GetNextDist, Sample
+from pie_control.scheduling.turn import HostQuiet
+from pie_inference.protocol import CopyKvpage, EmbedTxt, Forward, GetLogprobs, GetNextDist, RunWave, Sample
 from tests.helpers.scheduling import Inferlet, World, by_kind, greedy, name_token
 
 SIZE = 4
@@ -437,3 +438,19 @@ def test_the_work_for_a_command_does_not_grow_with_those_before_it_in_its_queue(
 
     few, many = work(50), work(400)
     assert many < 10 * few
+
+
+def test_a_wave_is_handed_on_before_the_next_one_is_formed() -> None:
+    world = World(Adaptive(surplus=0), max_batch_tokens=20)
+    one = world.open(12, 48)
+    one.embed(0, 40)
+    one.forward(0, 40)
+    seen = []
+
+    def send(wave: RunWave) -> None:
+        now = world.scheduler.statistics()
+        seen.append((wave.wave, now.waves_in_flight, now.input_tokens))
+
+    turn = world.scheduler.turn(world.now, [*world.events, HostQuiet()], send)
+    assert seen == [(0, 1, 20), (1, 2, 40)]
+    assert [wave.wave for wave in turn.waves] == [0, 1]
