@@ -130,17 +130,17 @@ def add_key(
 ) -> KeyRecord:
     """Keeps a new key. `expires`: seconds since the epoch. Raises ConfigError for the name of a valid one, which could
     not be revoked by it any more."""
-    for other in list_keys(database):
-        if other.name == name and other.is_valid(time.time()):
-            raise ConfigError(
-                f"{other.tenant} has a valid key {name!r}: give another name, or revoke that one first by `pie keys "
-                f"revoke {other.id}`"
-            )
     id_, bounds = f"key_{uuid.uuid4().hex[:12]}", (*astuple(budget), max_inferlets)
     record = KeyRecord(id_, tenant, name, ending, tuple(may), time.time(), expires, None, *bounds)
     values = (id_, tenant, name, ending, ",".join(may), record.created, expires, None, *bounds, digest)
     made = Deed(int(record.created // HOUR), tenant, "", "make a key", id_)
     with _changing(database):
+        for other in list_keys(database):
+            if other.name == name and other.is_valid(record.created):
+                raise ConfigError(
+                    f"{other.tenant} has a valid key {name!r}: give another name, or revoke that one first by "
+                    f"`pie keys revoke {other.id}`"
+                )
         database.execute(*write_of(made, Times(record.created, record.created)))
         places = ", ".join("?" * len(values))
         database.execute(f"INSERT INTO keys ({COLUMNS}, digest) VALUES ({places})", values)
@@ -160,14 +160,14 @@ def list_keys(database: sqlite3.Connection) -> list[KeyRecord]:
 def revoke_key(database: sqlite3.Connection, named: str) -> KeyRecord:
     """Ends a key that is given by its id, or by a name that one valid key has. Raises ConfigError."""
     now = time.time()
-    valid = [one for one in list_keys(database) if one.is_valid(now)]
-    found = [one for one in valid if one.id == named] or [one for one in valid if one.name == named]
-    if len(found) != 1:
-        ids = ", ".join(one.id for one in found)
-        several = f"several keys are called {named!r}, so give an id: {ids}"
-        raise ConfigError(several if ids else f"no valid key {named!r}: see `pie keys list`")
-    done = Deed(int(now // HOUR), found[0].tenant, "", "revoke a key", found[0].id)
     with _changing(database):
+        valid = [one for one in list_keys(database) if one.is_valid(now)]
+        found = [one for one in valid if one.id == named] or [one for one in valid if one.name == named]
+        if len(found) != 1:
+            ids = ", ".join(one.id for one in found)
+            several = f"several keys are called {named!r}, so give an id: {ids}"
+            raise ConfigError(several if ids else f"no valid key {named!r}: see `pie keys list`")
+        done = Deed(int(now // HOUR), found[0].tenant, "", "revoke a key", found[0].id)
         database.execute(*write_of(done, Times(now, now)))
         database.execute("UPDATE keys SET revoked = ? WHERE id = ?", (now, found[0].id))
     return found[0]
@@ -183,6 +183,9 @@ def _changing(database: sqlite3.Connection) -> Iterator[None]:
         database.execute("COMMIT")
     except sqlite3.Error as error:
         raise ConfigError(f"the keys cannot be changed: {error}") from None
+    finally:
+        if database.in_transaction:
+            database.execute("ROLLBACK")
 
 
 def _record(row: Sequence[object]) -> KeyRecord:

@@ -53,3 +53,19 @@ def test_a_name_has_one_valid_key(tmp_path: Path) -> None:
     last = add_key(database, "default", "ci", b"fourth", "abcd", (), None)
     assert revoke_key(database, "ci").id == last.id
     database.close()
+
+
+def test_a_name_that_another_process_gives_meanwhile_has_one_valid_key(tmp_path: Path) -> None:
+    database, other = open_database(tmp_path), open_database(tmp_path)
+
+    def begins(statement: str) -> None:
+        if statement.startswith("BEGIN"):
+            database.set_trace_callback(None)
+            add_key(other, "default", "ci", b"first", "abcd", (), None)
+
+    database.set_trace_callback(begins)
+    with pytest.raises(ConfigError, match="default has a valid key 'ci'"):
+        add_key(database, "default", "ci", b"second", "abcd", (), None)
+    assert revoke_key(other, "ci").ending == "abcd"  # the first transaction has ended
+    database.close()
+    other.close()
