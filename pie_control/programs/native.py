@@ -11,6 +11,7 @@ import tempfile
 from pathlib import Path
 from typing import IO
 
+from pie_inference.control_groups import usable_cores
 from pie_inference.options.cache_files import seal
 from pie_inference.options.lifetime import command_of
 
@@ -19,9 +20,9 @@ from ..fair_places import FairPlaces
 from .compile_child import FULL, MOST_REASON, REFUSED
 from .library import keeping
 
-PLACES = min(4, max(2, os.cpu_count() or 1))
+PLACES = min(4, max(2, usable_cores()))
 """Components that are compiled at a time: more would need their memory and gain nothing."""
-THREADS = min(8, os.cpu_count() or 1)
+THREADS = min(8, usable_cores())
 """Threads of one of them: each takes address space, which is bounded."""
 SUFFIX = ".cwasm"
 

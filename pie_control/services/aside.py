@@ -11,16 +11,16 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import heapq
-import os
 import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
+from pie_inference.control_groups import usable_cores
 from pie_inference.grammars.stack import deep_stack
 
-THREADS = max(2, min(8, (os.cpu_count() or 1) // 4))
+THREADS = max(2, min(8, usable_cores() // 4))
 """Jobs that run at a time. Two at least, so that a long one does not hold up all others."""
 
 LEAST_SECONDS = 0.0001
