@@ -9,10 +9,10 @@ FOLDER/lock               held by the server that uses the folder; the kernel le
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import os
 import sqlite3
 import stat
-import sys
 from io import BufferedRandom
 from pathlib import Path
 from time import monotonic, sleep
@@ -114,6 +114,9 @@ MIGRATIONS = (
     """
     ALTER TABLE responses ADD COLUMN key TEXT NOT NULL DEFAULT '';
     """,
+    """
+    ALTER TABLE responses ADD COLUMN tries INTEGER NOT NULL DEFAULT 0;
+    """,
 )
 """What makes each version of the schema of the one before. `PRAGMA user_version` counts those that a file has had. A
 statement ends with its line."""
@@ -140,8 +143,6 @@ def own_folder(folder: Path) -> Path:
         status = real.stat()
     except (OSError, RuntimeError) as error:
         raise ConfigError(f"the state folder {folder} cannot be used: {error}; {_OTHERWISE}") from None
-    if sys.platform == "win32":
-        return real
     if status.st_uid != os.geteuid():
         raise ConfigError(
             f"the state folder {real} belongs to another user (number {status.st_uid}): be that user, as by "
@@ -161,15 +162,14 @@ def hold(folder: Path) -> BufferedRandom:
         file = os.fdopen(os.open(folder / "lock", os.O_RDWR | os.O_CREAT, 0o600), "r+b")
     except OSError as error:
         raise ConfigError(f"the state folder {folder} cannot be written: {error}; {_OTHERWISE}") from None
-    if sys.platform != "win32":
-        try:
-            _lock(file)
-        except OSError:
-            holder = file.read(20).decode(errors="replace").strip() or "unknown"
-            file.close()
-            raise ConfigError(
-                f"another server (process {holder}) uses the state folder {folder}: stop it, or {_OTHERWISE}"
-            ) from None
+    try:
+        _lock(file)
+    except OSError:
+        holder = file.read(20).decode(errors="replace").strip() or "unknown"
+        file.close()
+        raise ConfigError(
+            f"another server (process {holder}) uses the state folder {folder}: stop it, or {_OTHERWISE}"
+        ) from None
     try:
         os.ftruncate(file.fileno(), 0)
         os.pwrite(file.fileno(), f"{os.getpid()}\n".encode(), 0)
@@ -181,8 +181,6 @@ def hold(folder: Path) -> BufferedRandom:
 
 def _lock(file: BufferedRandom) -> None:
     """Waits a moment for a command that looks whether a server is there. Raises OSError if that is not all."""
-    import fcntl
-
     until = monotonic() + LOOK_SECONDS
     while True:
         try:
@@ -197,10 +195,7 @@ def holder(folder: Path) -> int | None:
     """The process that holds the folder; None: none does, as far as can be seen."""
     try:
         with (folder / "lock").open("rb") as file:
-            if sys.platform != "win32":
-                import fcntl
-
-                fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except BlockingIOError:
         return int((folder / "lock").read_bytes() or b"0")
     except OSError:

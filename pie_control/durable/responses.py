@@ -32,7 +32,8 @@ class ResponseRecord:
     identifier of what makes it; `background`: its client did not wait; `streamed`: there are events, or will be;
     `previous`: the answer that it goes on from. `request`: the body, while it is made; `input`: JSON, what was asked;
     `body`: JSON, the answer as far as it is known; `events`: of its stream, once it has ended. `hidden`: it was
-    deleted, and is kept for those that go on from it. `key`: id of the key that has asked; empty: none has."""
+    deleted, and is kept for those that go on from it. `key`: id of the key that has asked; empty: none has. `tries`:
+    servers that began it again, and were killed."""
 
     tenant: str
     id: str
@@ -50,6 +51,7 @@ class ResponseRecord:
     events: tuple[str, ...]
     hidden: bool = False
     key: str = ""
+    tries: int = 0
 
     @cached_property
     def size(self) -> int:
@@ -90,6 +92,9 @@ class AtOnce:
 COLUMNS = ", ".join(ResponseRecord.__dataclass_fields__)
 PLACES = ", ".join("?" for _ in ResponseRecord.__dataclass_fields__)
 HIDE = "UPDATE responses SET hidden = 1, request = x'', events = x'5b5d', size = ? WHERE tenant = ? AND id = ?"
+COUNT_TRIES = "UPDATE responses SET tries = tries + 1 WHERE ended IS NULL AND background"
+FORGET_TRIES = "UPDATE responses SET tries = 0 WHERE ended IS NULL"
+"""A server that ends by itself was not killed by what it made."""
 FORGET = """
 WITH RECURSIVE needless (id, previous) AS (
     SELECT id, previous FROM responses WHERE tenant = ?1 AND id = ?2
@@ -205,6 +210,10 @@ class Responses:
     def unfinished(self) -> list[ResponseRecord]:
         """Those that were being made when the server before ended, oldest first."""
         return list(self._read("WHERE ended IS NULL AND NOT hidden ORDER BY created"))
+
+    def count_tries(self, then: Callable[[], None]) -> None:
+        """Those of the background begin again. `then` is called as by `put`."""
+        self._writer.put((COUNT_TRIES, ()), then=then)
 
     def _read(self, where: str, *values: str | float) -> Iterator[ResponseRecord]:
         with self._reading:

@@ -19,7 +19,7 @@ from .inferlets import write_that_forgets as forgets_inferlets
 from .journal import NAME as JOURNAL
 from .journal import Journal
 from .keys import Keys
-from .responses import DAY, Responses
+from .responses import DAY, FORGET_TRIES, Responses
 from .responses import write_that_forgets as forgets_responses
 from .writer import Reader, Writer
 
@@ -106,6 +106,7 @@ class State:
         """Writes what is left, and lets go of the folder. Idempotent."""
         if not self._lock.closed:
             self.inferlets.close()
+            self._writer.put((FORGET_TRIES, ()))
             self._writer.close()
             self._reader.close()
             self._response_reader.close()

@@ -39,6 +39,11 @@ MOST_MEMBERS = 10_000
 SMALL = 64 << 10
 """Bytes of an answer that is looked at at once; a larger one on a thread."""
 LOST = "the server ended before the answer did: ask again"
+MOST_TRIES = 3
+KILLED = (
+    f"the server was killed {MOST_TRIES + 1} times while it made this answer, which may be why: ask for less, or tell "
+    "its operator"
+)
 
 
 class StoredAnswers:
@@ -76,6 +81,12 @@ class StoredAnswers:
         """What the server before was making."""
         return self._responses.unfinished()
 
+    async def count_tries(self) -> None:
+        """Those of the background are about to begin again. What kills the server shall not do so for ever."""
+        done = asyncio.Event()
+        self._responses.count_tries(done.set)
+        await done.wait()
+
     async def fail(self, record: ResponseRecord, reason: str) -> None:
         """Ends an answer that nobody makes any more."""
         body = with_end(record.body, "failed", {"code": "server_error", "message": reason})
@@ -94,6 +105,7 @@ class StoredAnswers:
         record = ResponseRecord(
             *(tenant, mark.id, inferlet, request.route, request.id, time.time(), None, mark.background, request.stream),
             *(mark.previous, body, bytes(mark.input).decode(), bytes(mark.body).decode(), (), False, standing.key),
+            found.tries if found is not None else 0,
         )
         running = self._running[key] = Running(record, self._events)
         self._coming.pop(key, None)

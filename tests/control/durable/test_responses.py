@@ -126,6 +126,27 @@ def test_a_restart_finds_what_was_stored_and_what_was_made(tmp_path: Path) -> No
         state.close()
 
 
+def test_tries_of_what_begins_again_are_counted_until_a_server_ends_by_itself(tmp_path: Path) -> None:
+    background = replace(ONE, id="background", background=True, ended=None)
+
+    async def count(state: State) -> None:
+        await StoredAnswers(state.responses)._put(background)
+        for tries in (1, 2):
+            answers = StoredAnswers(state.responses)
+            await answers.count_tries()
+            request = ServedRequest("/v1/responses", "1", b"", "", False)
+            mark = Store("background", Raw(b"{}"), background=True)
+            running = await answers.begin(mark, "i1", Standing(Tenant("alice")), request)
+            assert [one.tries for one in answers.unfinished()] == [running.record.tries] == [tries]
+
+    state = State(tmp_path / "state", 30.0, 1 << 30)
+    asyncio.run(asyncio.wait_for(count(state), HANG_SECONDS))
+    state.close()
+    state = State(tmp_path / "state", 30.0, 1 << 30)
+    assert [one.tries for one in state.responses.unfinished()] == [0]
+    state.close()
+
+
 @pytest.mark.parametrize("ring", [["resp_1"], ["resp_1", "resp_2"]])
 def test_an_answer_that_comes_before_itself_is_not_gone_round(ring: list[str], responses: Responses) -> None:
     put(responses, *(replace(ONE, id=id, previous=ring[number - 1]) for number, id in enumerate(ring)))

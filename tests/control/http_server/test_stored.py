@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
+from dataclasses import replace
 from typing import Any
 
 import httpx
@@ -12,7 +13,7 @@ import pytest
 
 from pie_control.durable.responses import AtOnce, ResponseRecord, Responses
 from pie_control.gateway.refusal import Refused
-from pie_control.gateway.stored.store import StoredAnswers
+from pie_control.gateway.stored.store import MOST_TRIES, StoredAnswers
 from tests.control.http_server.test_http_server import ended, http
 from tests.helpers.fake_server_api import FakeServerApi, serve_async, serving
 from tests.helpers.guard import HANG_SECONDS
@@ -199,7 +200,11 @@ def test_what_is_given_up_before_it_begins_again_is_not_made() -> None:
         api = FakeServerApi()
         for id in ("first", "cancelled", "deleted"):
             api.responses.put(left(id), lambda: None)
+        api.responses.put(replace(left("killing"), created=0.5, tries=MOST_TRIES), lambda: None)
         async with serving(api, max_serving=1) as url, http(url) as client:
+            killing = (await client.get(f"{PATH}/killing")).json()
+            assert killing["status"] == "failed"
+            assert "killed 4 times while it made this answer" in killing["error"]["message"]
             assert (await client.post(f"{PATH}/cancelled/cancel")).json()["status"] == "cancelled"
             assert (await client.delete(f"{PATH}/deleted")).json()["deleted"]
             while not api.inferlets():
