@@ -87,7 +87,7 @@ class Host:
         self._programs = make_programs(host_api.contract(), limits.memory_bytes, welcome.warm_pool)
         self._programs.start(Path(welcome.guest))
         self._preparing: set[asyncio.Task[None]] = set()
-        quota = Quota(limits.max_pages, limits.max_embeds, limits.max_queues)
+        quota = Quota(limits.max_pages, limits.max_embeds, limits.max_queues, list_bytes=limits.max_pending_bytes)
         self._ledgers = Ledgers(quota, welcome.max_guest_bytes)
         self._models: dict[str, ModelView] = {}
         self._http = HttpClient(welcome.http_allow)

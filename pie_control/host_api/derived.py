@@ -120,7 +120,7 @@ def _plain(call: Call) -> Function:
             space.check_large(size)
         value = issue(space, queue, *arguments)
         if size:
-            guest.pending.issued(space, size)
+            space.note_large(size)
         return value
 
     return function
@@ -155,7 +155,7 @@ def _answered(call: Call) -> Function:
         if run is not None:
             _begin_run(guest, space, run, future, arguments[stops], given)
         if size:
-            guest.pending.issued(space, size)
+            space.note_large(size)
         return future
 
     return function

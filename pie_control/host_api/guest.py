@@ -130,6 +130,7 @@ class Guest:
             except WorkerError as error:
                 one.no_worker = str(error)
                 raise
+            self.pending.spaces.append(space)
             place = self._places[model.name] = Place(model, space, refusals(model.description))
         return place
 
@@ -283,7 +284,7 @@ class Guest:
 
 
 def _quota(limits: InferletLimits) -> Quota:
-    return Quota(limits.max_pages, limits.max_embeds, limits.max_queues)
+    return Quota(limits.max_pages, limits.max_embeds, limits.max_queues, list_bytes=limits.max_pending_bytes)
 
 
 def _word(kind: type[object]) -> str:

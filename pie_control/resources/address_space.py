@@ -115,12 +115,17 @@ class AddressSpace:
         """More commands may wait. Raises QuotaExceeded."""
         most = self.ledger.quota.commands
         check_quota(self.waiting, count, most, "waiting commands", "wait for results first")
-        self.check_large(FEW_COMMANDS * COMMAND_BYTES)
+        self._check_bytes(FEW_COMMANDS * COMMAND_BYTES)
         self._count_bytes(FEW_COMMANDS * COMMAND_BYTES)
         self._most_waiting = min(self._most_waiting + FEW_COMMANDS, most)
 
     def check_large(self, size: int) -> None:
         """Whether a command with lists of this size may wait. Raises QuotaExceeded."""
+        most = self.ledger.quota.list_bytes
+        check_quota(self.large_bytes, size, most, "bytes of lists in commands that wait", "wait for results first")
+        self._check_bytes(size)
+
+    def _check_bytes(self, size: int) -> None:
         if self.ledger.tenant is not None:
             self.ledger.tenant.check_waiting(size)
 
@@ -192,8 +197,12 @@ class AddressSpace:
         """The last command has lists of this size."""
         if self.waiting:
             self._large.append((self.seq, size))
-            self.large_bytes += size
-            self._count_bytes(size)
+            self.hold_large(size)
+
+    def hold_large(self, size: int) -> None:
+        """So many more bytes of lists are kept for commands, or fewer if `size` is negative."""
+        self.large_bytes += size
+        self._count_bytes(size)
 
     def _count_bytes(self, size: int) -> None:
         self._counted_bytes += size
@@ -204,8 +213,7 @@ class AddressSpace:
         """No command below this number waits."""
         while self._large and self._large[0][0] < oldest:
             _, size = self._large.popleft()
-            self.large_bytes -= size
-            self._count_bytes(-size)
+            self.hold_large(-size)
 
     def own(self, resource: Resource, count: int, queue: int) -> int:
         """First of `count` new addresses, for the command just numbered; `check_allocation` has passed them. Raises

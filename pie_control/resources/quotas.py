@@ -39,6 +39,7 @@ class Quota:
     embeds: int = 1 << 16
     queues: int = 1024
     commands: int = 1 << 16  # issued and not yet dispatched
+    list_bytes: int = 1 << 26  # of lists in these commands, at each
 
     def limit(self, resource: Resource) -> int:
         """The most that may be held of a kind of memory."""

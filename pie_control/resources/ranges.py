@@ -81,11 +81,15 @@ def overlap(ordered: Sequence[Range], others: Sequence[Range]) -> bool:
 def merge(ranges: Iterable[Range]) -> tuple[Range, ...]:
     """Ascending, disjoint ranges of the addresses."""
     ordered = sorted(ranges)
-    if len(ordered) == 1:
+    if len(ordered) < 2:
         return tuple(ordered)
     merged: list[Range] = []
+    begin, end = ordered[0]
     for first, last in ordered:
-        if merged and first <= merged[-1][1]:
-            first, last = merged[-1][0], max(last, merged.pop()[1])
-        merged.append((first, last))
+        if first > end:
+            merged.append((begin, end))
+            begin, end = first, last
+        elif last > end:
+            end = last
+    merged.append((begin, end))
     return tuple(merged)

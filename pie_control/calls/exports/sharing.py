@@ -25,6 +25,8 @@ MOST_SLOTS = 1 << 17
 """Most slots of an export by name: who imports it is charged for as many, until the import is taken."""
 MOST_BYTES = 256
 MOST_APART = 1024
+KEY_MEMORY = 64
+"""Bytes of the key of a page."""
 
 
 def packed_size(tokens: int) -> int:
@@ -99,6 +101,8 @@ def offer(
 ) -> None:
     """Seals pages, and the states that hang on them, and hands on their export. Raises InvalidState: at a model that
     keeps states, there is none behind the text in the pages."""
+    size = positions.nbytes + (KEY_MEMORY * len(text.pages) if text else 0)
+    space.check_large(size)
     states = _seal_states(space, ranges, text is not None) if space.model.num_states else ()
     after = 0 if space.has_one_queue else space.hazards.of_pages(queue, ranges)
     seq = space.next_seq()
@@ -107,6 +111,7 @@ def offer(
     adapters = tuple(space.adapters_used)
     told = name, ranges, positions, tokens, adapters, text, states
     space.issue(Offer(space.owner, queue, seq, after, future, (), *told))
+    space.note_large(size)
 
 
 def _seal_states(space: AddressSpace, ranges: Sequence[Range], inner: bool) -> Sequence[tuple[int, int]]:

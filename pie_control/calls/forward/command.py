@@ -12,6 +12,17 @@ from pie_inference.protocol import ModelDescription
 
 from ..kind import LongCommand
 
+INTERVAL_BYTES, POSITION_BYTES = 128, 40
+"""Memory of an interval of slots, and of a position, while a command waits."""
+FEW_BYTES = 4096
+"""Of such lists: not counted."""
+
+
+def held_bytes(seen: Context, count: int) -> int:
+    """Memory of what a forward of so many inputs sees, however short the lists of its call are; 0: it is little."""
+    size = INTERVAL_BYTES * len(seen.intervals) + POSITION_BYTES * count
+    return size if size > FEW_BYTES else 0
+
 
 class PassCommand(LongCommand, frozen=True):
     """Input tokens that pass through the Transformer. `size` is their number; `own` are the virtual slots of their keys
@@ -23,6 +34,10 @@ class PassCommand(LongCommand, frozen=True):
     own: Sequence[Range] | None
     outputs: Sequence[Range]
     adapter: Int32
+
+    @property
+    def intervals(self) -> int:
+        return len(self.context.intervals)
 
     def fits(self, model: ModelDescription) -> bool:
         context, own, size = self.context, self.own, self.size

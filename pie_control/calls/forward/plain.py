@@ -21,7 +21,7 @@ from ..allocate.dealloc import give_back
 from ..arrays import addresses
 from ..kind import Bind
 from .batch import ForwardCommand
-from .command import PassCommand
+from .command import PassCommand, held_bytes
 from .masks import seen_through
 
 
@@ -49,7 +49,14 @@ def run(space: AddressSpace, queue: int, found: Checked, *, draft: bool = False)
     found = bind_state(space, queue, found, draft)
     command = ForwardCommand(space.owner, queue, space.next_seq(), found.after, None, (), *found[1:])
     take_effect(space, command)
+    hand_on(space, command)
+
+
+def hand_on(space: AddressSpace, command: PassCommand) -> None:
+    """Issues a forward that was checked, and counts what it keeps."""
     space.issue(command)
+    if size := held_bytes(command.context, command.size):
+        space.note_large(size)
 
 
 def filled(space: AddressSpace, input_embeds: Sequence[int]) -> tuple[tuple[Range, ...], Sequence[int]]:
@@ -109,6 +116,8 @@ def check(
     whole = own is None or draft or looks_ahead or (count > 1 and _overwrites_inputs(inputs, outputs, count))
     if whole and count > space.model.max_batch_tokens:
         _refuse_whole(space, own is None, looks_ahead, count)
+    if size := held_bytes(seen, count):
+        space.check_large(size)
     after = space.hazards.of_rewriting(own) if own else 0
     if not space.has_one_queue:
         after = max(after, _hazards(space, queue, (*read, *written), inputs, outputs))

@@ -25,6 +25,7 @@ from pie_inference.protocol import ModelDescription, ShiftKvpage
 
 from ..arrays import addresses, append_slots, as_int32
 from ..kind import Batch, Call, Stage, WaveContext, WorkerCommand
+from .command import INTERVAL_BYTES
 
 MOST_TOKENS = 1 << 16
 """In one shift, and in one batch of them."""
@@ -35,6 +36,10 @@ class ShiftCommand(WorkerCommand, frozen=True):
 
     slots: Sequence[Range]
     positions: NDArray[np.int32]
+
+    @property
+    def intervals(self) -> int:
+        return len(self.slots)
 
     def fits(self, model: ModelDescription) -> bool:
         return are_sound(self.slots) and 0 < len(self.positions) == total_length(self.slots) <= MOST_TOKENS
@@ -72,14 +77,17 @@ def issue(space: AddressSpace, queue: int, pages: Sequence[int], by: int) -> Non
     space.runs.check_emptied(addresses(ranges))
     if not by:
         return
-    slots = intervals_of(space.pages.slots_of(ranges)[tokens])
+    slots, positions = intervals_of(space.pages.slots_of(ranges)[tokens]), after[tokens]
+    size = positions.nbytes + INTERVAL_BYTES * len(slots)
+    space.check_large(size)
     last: Shifts | None = space.last_shift
     if last is None or (last.seq, last.queue) != (space.seq, queue) or overlap(last.slots, slots):
         last = Shifts(space.seq, queue, space.seq, ())  # earlier commands may read what is moved
     seq = space.next_seq()
     space.last_shift = Shifts(seq, queue, last.after, merge([*last.slots, *slots]))
     space.pages.rewrite(ranges, after, space.stamp(queue))
-    space.issue(ShiftCommand(space.owner, queue, seq, last.after, None, (), slots, after[tokens]))
+    space.issue(ShiftCommand(space.owner, queue, seq, last.after, None, (), slots, positions))
+    space.note_large(size)
 
 
 def _moved(held: NDArray[np.int32], by: int, limit: int) -> tuple[NDArray[np.int32], NDArray[np.bool_]]:

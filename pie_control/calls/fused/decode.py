@@ -26,6 +26,7 @@ from pie_control.resources.tables.states import MovingState
 from ..adapters import NO_ADAPTER, find_adapter
 from ..allocate.dealloc import give_back
 from ..forward import forward
+from ..forward.command import held_bytes
 from ..forward.plain import bind_fresh, with_states
 from ..input_text import embed_txt
 from ..kind import Call, EndRun, Handle, RunOf
@@ -105,7 +106,9 @@ def issue(
     if space.runs:
         space.runs.check_embeds(queue, embeds)
     seen = _context(space, read, position, steps)
-    used = 0
+    used, size = 0, held_bytes(seen, 0)
+    if size:
+        space.check_large(size)
     if space.model.num_states and steps > 1:
         seen, used = with_states(space, queue, seen, ())
     reservation = reserve(space.pages, written, steps - 1) if steps > 1 else None  # nothing is refused from here on
@@ -116,7 +119,8 @@ def issue(
     draws = sampler.draw_many(steps) if sampler.params.temperature else None
     stamp = make_stamp(seq, queue)
     moving = None if seen.states is None else space.states.begin_run(seen, own, stamp)
-    settle = partial(_settle, space, draws, moving, stamp)
+    settle = partial(_settle, space, draws, moving, stamp, size)
+    space.hold_large(size)
     space.runs.begin(future, HeldRun(queue, embeds, (*read, *written), reservation, position, settle))
     space.embeds.empty(embeds)
     way = embed, input, position, seen, own, steps, tuple(stop), sampler.params
@@ -226,9 +230,17 @@ def _argument_bytes(*arguments: Any) -> int:
 
 
 def _settle(
-    space: AddressSpace, draws: Draws | None, moving: MovingState | None, stamp: int, delivered: int, by_itself: bool
+    space: AddressSpace,
+    draws: Draws | None,
+    moving: MovingState | None,
+    stamp: int,
+    size: int,
+    delivered: int,
+    by_itself: bool,
 ) -> None:
-    """A run has ended: draws that it did not use are free again, and its state hangs where it stands."""
+    """A run has ended: draws that it did not use are free again, as is what it sees, and its state hangs where it
+    stands."""
+    space.hold_large(-size)
     if draws is not None:
         draws.use(delivered)
     if moving is not None and (left := space.states.end_run(moving, delivered - 1 if by_itself else None, stamp)):

@@ -161,7 +161,7 @@ def issue_step(
     _take_effect(space, command)
     if kind.gives_token:
         space.add_sample(future, queue)
-    space.issue(command)
+    plain.hand_on(space, command)
     return command
 
 

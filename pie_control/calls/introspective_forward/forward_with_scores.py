@@ -49,7 +49,7 @@ def run(space: AddressSpace, queue: int, found: plain.Checked, future: int) -> N
         space.owner, queue, space.next_seq(), found.after, future, (), *found._replace(whole=True)[1:]
     )
     plain.take_effect(space, command)
-    space.issue(command)
+    plain.hand_on(space, command)
 
 
 def check_size(space: AddressSpace, found: plain.Checked) -> None:

@@ -59,17 +59,17 @@ def _weigh_nothing(_arguments: Sequence[Any]) -> int:
 class PendingBytes:
     """What one inferlet has pending, over all models."""
 
-    __slots__ = ("_futures", "_limit", "_spaces")
+    __slots__ = ("_futures", "_limit", "spaces")
 
     def __init__(self, limit: int, futures: FutureTable) -> None:
         self._limit = limit
         self._futures = futures
-        self._spaces: dict[AddressSpace, None] = {}  # with commands that are large
+        self.spaces: list[AddressSpace] = []
 
     @property
     def bytes(self) -> int:
         """The bytes of commands that are not known to have left their queues, and of results, known or to come."""
-        return sum(space.large_bytes for space in self._spaces) + self._futures.bytes
+        return sum(space.large_bytes for space in self.spaces) + self._futures.bytes
 
     def check(self, size: int) -> None:
         """Raises QuotaExceeded if `size` more bytes are more than may be pending."""
@@ -78,8 +78,3 @@ class PendingBytes:
                 f"{self.bytes} bytes of commands that wait and of results not taken are held and {size} more asked "
                 f"for, the limit is {self._limit}; wait for results and take them first"
             )
-
-    def issued(self, space: AddressSpace, size: int) -> None:
-        """Counts the newest command of a space, until no command up to it waits."""
-        self._spaces[space] = None
-        space.note_large(size)

@@ -7,13 +7,14 @@ import pytest
 
 from pie_control.calls.allocate import alloc, dealloc
 from pie_control.calls.core import create_queue, destroy_queue
+from pie_control.calls.forward.command import INTERVAL_BYTES, POSITION_BYTES
 from pie_control.calls.input_text import embed_txt
 from pie_control.errors import Cancelled, QuotaExceeded
 from pie_control.resources.address_space import COMMAND_BYTES, FEW_COMMANDS, AddressSpace
 from pie_control.resources.kinds import EMBEDS, PAGES
 from pie_control.resources.quotas import WAITING_PART, Ledgers, Quota, check_quota
 from pie_control.tenants.tenant import DEFAULT_TENANT, Tenant
-from tests.helpers.scheduling import describe
+from tests.helpers.scheduling import Inferlet, describe, greedy
 
 Q = 1
 BOUNDED = Tenant("bounded", max_pages=12, max_embeds=5)
@@ -84,6 +85,48 @@ def test_commands_that_wait_have_a_bound_for_a_tenant_and_for_all() -> None:
     other.progressed(other.seq + 1, other.waiting)
     assert other.large_bytes == 0
     other.check_large(3 * each)
+
+
+def test_what_commands_see_counts_however_short_the_lists_of_their_calls_are() -> None:
+    """Each forward over pages with holes names two numbers, and keeps thousands: 1,024 that wait took gigabytes."""
+    quota = Quota(list_bytes=1 << 16)
+    inferlet = Inferlet(1, describe(max_batch_tokens=256, max_context=1024), quota, lambda _: None)
+    inferlet.allocate(65, 256)
+    inferlet.call("embed_txt", Q, [65] * 256, list(range(256)), [0, 256])
+    inferlet.call("forward", Q, [], [0, 256], [0, 64], [])
+    inferlet.call("mask_kvpage", Q, [0, 64], [number for slot in range(0, 240, 2) for number in (slot, 1)])
+    inferlet.call("embed_txt", Q, [65], [900], [0, 1])
+    space, issued = inferlet.space, 0
+
+    def take_all() -> None:
+        nonlocal issued
+        issued += space.waiting
+        space.progressed(space.seq + 1, issued)
+
+    def flood(*call: Any) -> int:
+        count = 0
+        with suppress(QuotaExceeded):
+            while count < 100:
+                inferlet.call(*call)
+                count += 1
+        return count
+
+    take_all()
+    held = INTERVAL_BYTES * 120
+    assert flood("forward", Q, [0, 64], [0, 1], [], [1, 1]) == quota.list_bytes // (held + POSITION_BYTES) == 4
+    take_all()
+    assert flood("shift_kvpage", Q, [0, 64], 1) == quota.list_bytes // (held + 136 * 4) == 4
+    run: tuple[Any, ...] = ("decode", Q, 1, greedy(), 0, 901, [0, 64], [64, 1], 3, [], "")
+    with pytest.raises(QuotaExceeded, match="of lists in commands that wait held and 15360 more asked for"):
+        inferlet.call(*run)
+    take_all()
+    future = inferlet.call(*run)
+    take_all()
+    assert space.large_bytes == held, "the run goes on"
+    assert flood("export_kvpage", Q, "name", [0, 64], "") == (quota.list_bytes - held) // (256 * 4)
+    inferlet.cancel(future)
+    take_all()
+    assert space.large_bytes == 0
 
 
 def test_what_is_on_its_way_back_at_one_model_counts_at_the_other() -> None:
