@@ -62,7 +62,6 @@ class Command(Record, frozen=True, eq=False):
     lasts: ClassVar[bool] = False  # it is not done when it was dispatched: nobody knows how many waves it will take
     gives_token: ClassVar[bool] = False  # its future is a token that later commands may name
     is_answered: ClassVar[bool] = True  # the control layer answers it
-    searches: ClassVar[bool] = False  # it looks at many exports or pages: a turn has time for a few
     touches: ClassVar[Sequence[Resource]] = RESOURCES  # kinds of memory of which it may need some
 
     owner: Owner
@@ -71,6 +70,11 @@ class Command(Record, frozen=True, eq=False):
     after: int
     future: int | None
     references: Sequence[Reference]
+
+    @property
+    def searches(self) -> int:
+        """How often it looks at many exports or pages, so to speak: a turn has time for a few such looks."""
+        return 0
 
     def uses(self, resource: Resource, page_size: int) -> Sequence[Range]:
         """Addresses of a kind of memory that it may read, write or bind. What is given back while it waits stays bound
@@ -96,6 +100,11 @@ class WorkerCommand(Command, frozen=True):
 
     call: ClassVar[Call]
     is_answered = False
+
+    @property
+    def intervals(self) -> int:
+        """Intervals of slots that it sees or moves: who adds it to a batch goes through them."""
+        return 0
 
     def names(self, tokens: Sequence[int]) -> bool:
         """Whether references stand in this list."""
@@ -148,7 +157,9 @@ class Barrier(Command, frozen=True):
 class Question(Command, frozen=True):
     """The control layer answers it when its turn comes, from what it has."""
 
-    searches = True
+    @property
+    def searches(self) -> int:
+        return 1
 
     def uses(self, resource: Resource, page_size: int) -> Sequence[Range]:
         return ()

@@ -246,8 +246,8 @@ class LocalCommands:
         account.settle()
         left = MOST_SEARCHES
         for queue in [one for one in account.queues.values() if one.run is None]:
-            while left and queue.goes_on_locally and type(command := queue.commands[0]) is Offer:
-                left -= 1
+            while left > 0 and queue.goes_on_locally and type(command := queue.commands[0]) is Offer:
+                left -= command.searches
                 self._memory.keep(account.holdings, command)
                 backlog.remove_local(queue)
                 self.reached(queue, command, waves, now)

@@ -30,9 +30,9 @@ class Searches:
         """Whether this turn has time for a command that takes effect in the control layer."""
         return not command.searches or self._left > 0
 
-    def note(self, account: Account) -> None:
-        """An inferlet has had one."""
-        self._left -= 1
+    def note(self, account: Account, count: int) -> None:
+        """An inferlet has had some."""
+        self._left -= count
         self._now.add(account)
 
     def in_order(self, queues: Iterable[CommandQueue]) -> list[CommandQueue]:

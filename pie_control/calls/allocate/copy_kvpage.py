@@ -34,6 +34,10 @@ class CopyCommand(WorkerCommand, frozen=True):
     def size(self) -> int:
         return total_length(self.source)
 
+    @property
+    def intervals(self) -> int:
+        return len(self.source) + len(self.target)
+
     def fits(self, model: ModelDescription) -> bool:
         return are_sound(self.source, self.target) and 0 < self.size == total_length(self.target) <= MOST_SLOTS
 

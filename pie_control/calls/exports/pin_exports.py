@@ -29,6 +29,10 @@ class PinCommand(Question, frozen=True):
     beginning: TextKeys | None
     seconds: int
 
+    @property
+    def searches(self) -> int:
+        return 1 if self.beginning is None else self.beginning.searches
+
     def fits(self, model: ModelDescription) -> bool:
         return super().fits(model) and (self.beginning is None or self.beginning.fits(model.page_size))
 

@@ -43,8 +43,6 @@ class Offer(Command, frozen=True):
     address space knows of each slot; `adapters`: numbers of those that the keys may depend on; `text`: that of a
     beginning; `states`: those that go with the pages, by the place of the page that they hang on."""
 
-    searches = True
-
     name: str
     pages: Sequence[Range]
     positions: NDArray[np.int32]
@@ -52,6 +50,10 @@ class Offer(Command, frozen=True):
     adapters: Sequence[int]
     text: TextKeys | None = None
     states: Sequence[tuple[int, int]] = ()
+
+    @property
+    def searches(self) -> int:
+        return 1 if self.text is None else self.text.searches
 
     def fits(self, model: ModelDescription) -> bool:
         pages, size = total_length(self.pages), model.page_size
@@ -74,10 +76,12 @@ class Offer(Command, frozen=True):
 class Fetch(Command, frozen=True):
     """Asks for the pages that have a name, or for the first ones of a text."""
 
-    searches = True
-
     name: str
     text: TextKeys | None = None
+
+    @property
+    def searches(self) -> int:
+        return 1 if self.text is None else self.text.searches
 
     def fits(self, model: ModelDescription) -> bool:
         return super().fits(model) and (

@@ -47,6 +47,10 @@ class RunCommand(WorkerCommand, frozen=True):
     adapter: Int32 = NO_ADAPTER
     constraint: Constraint | None = None
 
+    @property
+    def intervals(self) -> int:
+        return len(self.context.intervals)
+
     def fits(self, model: ModelDescription) -> bool:
         """Other numbers that cannot be are found when it begins (scheduling/decoding/runs.py)."""
         own, rows = self.own, total_length(self.own) + 1

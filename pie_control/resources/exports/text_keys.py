@@ -14,6 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 KEY_BYTES = 16
+PAGES_OF_A_SEARCH = 128
+"""Pages of a text that are looked up in the time for one search."""
 
 
 class OpenPage(NamedTuple):
@@ -45,6 +47,11 @@ class TextKeys(NamedTuple):
         """Whether these are keys for pages of this size, as `of` makes them: only a host that lies has others."""
         right = self.page_size == page_size and len(self.tokens) // page_size == len(self.pages)
         return right and all(len(key) == KEY_BYTES for key in (self.before, *self.pages))
+
+    @property
+    def searches(self) -> int:
+        """How many searches it counts as to look all of its pages up."""
+        return 1 + len(self.pages) // PAGES_OF_A_SEARCH
 
     def before_page(self, place: int) -> bytes:
         """The key of the pages before one."""

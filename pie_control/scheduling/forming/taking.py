@@ -33,6 +33,10 @@ from ..fairness import COMMAND_COST, FEW, Line
 PARTS = 8
 """Into as many parts a wave is divided between long commands, if there are as many. A part has at least FEW tokens."""
 
+FEW_INTERVALS, MOST_INTERVALS = 256, 1 << 14
+"""Intervals of slots that the commands of a wave see or move, where one has more than a few: to go through them takes
+about a millisecond for each thousand, in which nobody else has a turn. A single command may have more."""
+
 
 class Next(Enum):
     """What a queue does after a visit."""
@@ -91,6 +95,7 @@ class Taking:
         self.room = model.max_batch_tokens  # for parts of long commands
         self.most = int(min(most, model.max_batch_tokens))
         self.long = 0  # tokens of long commands
+        self.intervals = 0  # that commands see which see more than a few
         self.few: float = FEW  # see fairness.py
         self.granted: dict[CommandQueue, None] = {}
         self.steps = Steps(backlog.runs, memory, self.batch)
@@ -141,10 +146,11 @@ class Taking:
         command = queue.commands[0]
         if not isinstance(command, StepCommand) or command.after or self.left is not None:
             return False
-        if not queue.account.holdings.has(command, self.context.model.page_size):
+        if self._sees_too_much(command) or not queue.account.holdings.has(command, self.context.model.page_size):
             return False
         if not command.try_join(self.batch, queue, queue.account.holdings, 0, self.room):
             return False
+        self._goes_through(command)
         self.room -= command.size
         self._backlog.parts_taken(command.size)
         self._backlog.remove(queue, 1)
@@ -160,6 +166,8 @@ class Taking:
             return Next.DONE
         if visit.cost >= self.few:
             return Next.AGAIN
+        if self._sees_too_much(command):
+            return Next.DONE
         if not visit.account.holdings.has(command, self.context.model.page_size):
             return self._fail(visit.account, InvalidState(NOT_BOUND))
         if isinstance(command, RunCommand):
@@ -174,6 +182,7 @@ class Taking:
             self.long += size if size > FEW or is_rest else 0
             self._backlog.parts_taken(size)
             visit.takes(size + COMMAND_COST, stage)
+            self._goes_through(command)
             if self.left is not None:
                 self.left -= 1
         return following
@@ -198,11 +207,21 @@ class Taking:
             return self._fail(visit.account, error)
         if run is None:
             return Next.MISFIT if visit.is_alone else Next.DONE
+        self._goes_through(command)
         self._backlog.begin_run(queue, run)
         if self.left is not None:
             self.left -= 1
         visit.takes(COMMAND_COST)
         return Next.RUNS
+
+    def _sees_too_much(self, command: WorkerCommand) -> bool:
+        """Whether it has to wait for another wave, for it sees thousands of intervals, and so do others in this one."""
+        seen = command.intervals
+        return seen > FEW_INTERVALS and 0 < self.intervals > MOST_INTERVALS - seen
+
+    def _goes_through(self, command: WorkerCommand) -> None:
+        if (seen := command.intervals) > FEW_INTERVALS:
+            self.intervals += seen
 
     def _fail(self, account: Account, error: Exception) -> Next:
         """A host has handed on what cannot be: the inferlet ends with this wave."""
@@ -269,8 +288,8 @@ class Taking:
                 self._fail(queue.account, error)
                 return False
             self.reached.append((queue, command))
-            if command.searches:
-                self._backlog.searches.note(queue.account)
+            if count := command.searches:
+                self._backlog.searches.note(queue.account, count)
         self.took_effect()
         self._backlog.remove_local(queue)
         return True
@@ -310,10 +329,11 @@ class Taking:
         if queue.granted and (not part or part > self.room):
             return Next.DONE
         if not queue.granted:
-            if not batch.can_add(queue, command):
+            if self._sees_too_much(command) or not batch.can_add(queue, command):
                 return Next.DONE
             if not part or part > self.room:
                 return Next.MISFIT
+            self._goes_through(command)
             self.granted[queue] = None
             self._note(queue, command.call.stage)
             if self.left is not None:

@@ -13,6 +13,7 @@ import pytest
 from pie_control.calls.exports.sharing import Fetch, fetched, keys_of
 from pie_control.calls.values import Import
 from pie_control.errors import NotFound
+from pie_control.resources.exports import text_keys
 from pie_control.resources.exports.export import Export
 from pie_control.resources.exports.exports import Exports
 from pie_control.resources.holdings import Block
@@ -223,6 +224,20 @@ def test_an_import_waits_for_a_few_exports_one_after_the_other() -> None:
     wanted = ask(reader, text)
     world.drain()
     assert count(reader, wanted) == MOST_WAITS
+
+
+def test_a_long_text_counts_as_several_searches(monkeypatch: pytest.MonkeyPatch) -> None:
+    """64 texts of 8,192 pages each, in one turn, held up all others for a sixth of a second."""
+    monkeypatch.setattr(text_keys, "PAGES_OF_A_SEARCH", 1)
+    world = World()
+    reader = world.open(0, 8)
+    text = packed([1] * (31 * 4))
+    asked = [reader.call("import_prefix", 1, text, "") for _ in range(3)]
+    asked += [reader.call("pin_exports", 1, "", text, "", 60) for _ in range(3)]
+    answered = [world.turn().completions]
+    while len(reader.answers) < len(asked):
+        answered.append(world.turn(quiet=False).completions)
+    assert [len(completions) for completions in answered] == [2, 2, 2]
 
 
 @pytest.mark.parametrize("name", ["", "rules"])

@@ -9,6 +9,7 @@ import pytest
 
 from pie_control.calls.forward import batch as forward_batch
 from pie_control.scheduling import Adaptive
+from pie_control.scheduling.forming import taking
 from pie_control.scheduling.turn import HostQuiet
 from pie_inference.protocol import CopyKvpage, EmbedTxt, Forward, GetLogprobs, GetNextDist, RunWave, Sample
 from tests.helpers.scheduling import Inferlet, World, by_kind, greedy, name_token
@@ -454,3 +455,28 @@ def test_a_wave_is_handed_on_before_the_next_one_is_formed() -> None:
     turn = world.scheduler.turn(world.now, [*world.events, HostQuiet()], send)
     assert seen == [(0, 1, 20), (1, 2, 40)]
     assert [wave.wave for wave in turn.waves] == [0, 1]
+
+
+@pytest.mark.parametrize("long", [False, True], ids=["short steps", "long forwards"])
+def test_a_wave_goes_through_a_bounded_number_of_intervals(monkeypatch: pytest.MonkeyPatch, long: bool) -> None:
+    """Each wave of an inferlet whose contexts have thousands of holes held up all others for seconds."""
+    monkeypatch.setattr(taking, "FEW_INTERVALS", 3)
+    monkeypatch.setattr(taking, "MOST_INTERVALS", 16)
+    world = World(max_context=200)
+    one, other = world.open(17, 256), world.open(8, 64)
+    one.embed(0, 64)
+    one.forward(0, 64, 255)
+    one.call("mask_kvpage", 1, [one.pages, 16], [number for slot in range(0, 16, 2) for number in (slot, 1)])
+    one.embed(64, 20, at=64)
+    world.drain()
+    count = 20 if long else 1
+    for _ in range(5):  # of 8 intervals each
+        one.call("forward", 1, [one.pages, 16], [one.embeds + 64, count], [], [])
+    for position in range(3):
+        other.step(position)
+    rows = [len(wave[Forward].q_indptr) - 1 for wave in waves(world)]
+    assert rows == [3, 3, 2], "two of them, beside all others"
+    embeds, pages = (one.embeds + 255, greedy(), one.embeds + 254), ([one.pages, 16], [one.pages + 16, 1])
+    run = one.call("decode", 1, *embeds, 64, *pages, 3, [], "")
+    world.drain()
+    assert len(one.tokens[run]) == 3
