@@ -23,7 +23,7 @@ from inferlet_sdk.generation.stopping import StopConditions
 from inferlet_sdk.generation.token_source import sample_once
 from inferlet_sdk.schemas.results import generate_value
 from inferlet_sdk.search.beam import search
-from inferlet_sdk.search.best_of import Judge, sample_many
+from inferlet_sdk.search.best_of import MOST_SAMPLES, Judge, sample_many
 from inferlet_sdk.search.hypotheses import Found, Hypothesis, check_count, keep_best
 from inferlet_sdk.search.select import most_likely
 from inferlet_sdk.sequences.joining import join_sequences
@@ -181,7 +181,7 @@ class Context(FilledContext):
         """
         sequence = await self._ready("best_of")
         rules = rules_of(sequence, stop, max_tokens)
-        check_count(whole(count, "count", least=1), rules.max_tokens, "count")
+        check_count(whole(count, "count", least=1, most=MOST_SAMPLES), rules.max_tokens, "count")
         return self._take_best(await sample_many(sequence, seeded(sampler or Sampler(), count), rules, score))
 
     async def beam(self, width: int, max_tokens: int, *, stop: Sequence[int] | None = None) -> list[Hypothesis]:

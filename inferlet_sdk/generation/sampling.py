@@ -15,7 +15,7 @@ from math import inf, log2
 from inferlet_sdk import traits
 from inferlet_sdk.sequences.queues import Queues
 from inferlet_sdk.traits import Dist
-from inferlet_sdk.traits.arguments import LARGEST_U64, number, whole
+from inferlet_sdk.traits.arguments import LARGEST_U64, number, whole, wrong
 
 
 @dataclass(frozen=True)
@@ -144,6 +144,6 @@ def as_sampler(sampler: AnySampler) -> Sampler | DistSampler:
     """Wraps a plain function in a `DistSampler`; raises TypeError for anything else."""
     if isinstance(sampler, Sampler | DistSampler):
         return sampler
-    if callable(sampler):
+    if callable(sampler) and not isinstance(sampler, type):
         return DistSampler(sampler)
-    raise TypeError(f"sampler: give a Sampler, a DistSampler or a function of a Dist, not {type(sampler).__name__}")
+    raise wrong("sampler", "a Sampler, a DistSampler or a function of a Dist, such as `Greedy()`", sampler)

@@ -14,6 +14,9 @@ from inferlet_sdk.traits.arguments import wrong
 
 from .hypotheses import Found, Hypothesis, mean
 
+MOST_SAMPLES = 2000
+"""Each has a sampler and a detokenizer, and an inferlet may have 4096 of such."""
+
 Judge = Callable[[str], float | Awaitable[float]]
 """A function of the text of a continuation, the greater the better, or an `async def`."""
 

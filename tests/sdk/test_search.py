@@ -56,6 +56,8 @@ def test_more_continuations_than_there_are_pages_are_refused_at_once(name: str) 
         with pytest.raises(QuotaExceeded, match="each of 201 continuations takes a page, and an inferlet may have 200"):
             run(getattr(ctx, name)(201, 2))
         assert host.calls == ["usage"]
+        with pytest.raises(ValueError, match="count: 1000000000 is not between 1 and 2000"):
+            run(ctx.best_of(10**9, 1))
         assert len(run(ctx.best_of(201, 1))) == 201
 
 

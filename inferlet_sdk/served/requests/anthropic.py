@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from typing import Any
 
 from inferlet_sdk.served.errors import Refused
@@ -12,14 +13,16 @@ from inferlet_sdk.served.requests.messages import checked_messages
 
 _TRANSLATED = (
     *("system", "messages", "max_tokens", "stop_sequences", "tools", "tool_choice", "thinking", "n", "service_tier"),
-    *("container", "mcp_servers", "context_management", "output_config", "inference_geo"),
+    *("container", "mcp_servers", "context_management", "output_config", "output_format", "inference_geo"),
 )
 _CHOICES = {"auto": "auto", "any": "required", "none": "none"}
 _NAMES = {
     "stop": "stop_sequences",
     "thinking_token_budget": "thinking.budget_tokens",
     "response_format": "output_config.format",
+    "reasoning_effort": "output_config.effort",
 }
+_SCHEMA, _IMAGE = "].function.parameters", re.compile(r"messages\[(\d+)\]\.content\[\d+\]\.image_url.*")
 
 
 def chat_fields(fields: Fields, is_count: bool = False) -> Fields:
@@ -44,8 +47,9 @@ def chat_fields(fields: Fields, is_count: bool = False) -> Fields:
     elif kind == "disabled":
         chat["chat_template_kwargs"] = {"enable_thinking": False, **fields.object("chat_template_kwargs").values}
     output = fields.object("output_config")
-    if "format" in output:
-        schema = output.object("format").object("schema").values
+    if "format" in output or "output_format" in fields:  # which older clients send
+        given = output.object("format") if "format" in output else fields.object("output_format")
+        schema = given.object("schema").values
         chat["response_format"] = {"type": "json_schema", "json_schema": {"schema": schema}}
     if "effort" in output:
         chat["reasoning_effort"] = output.text("effort")
@@ -152,8 +156,11 @@ def _tools(fields: Fields) -> dict[str, Any]:
 def renamed(refused: Refused, fields: Fields) -> Refused:
     """A refusal that calls the fields of a request as Anthropic does, but for those that it has by the other name."""
     param = refused.param or ""
-    name = _NAMES.get(param)
-    if name is None or param in fields:
+    name = None if param in fields else _NAMES.get(param, param.replace(_SCHEMA, "].input_schema"))
+    if image := _IMAGE.fullmatch(param):
+        ours = [place for place, one in enumerate(fields.objects("messages")) for _ in _message(one)]
+        name = f"messages[{ours[int(image[1]) - len(_system(fields))]}].content"
+    if name in (None, param):
         return refused
     message = refused.message.replace(str(refused.param), name, 1)
     return Refused(message, name, status=refused.status, code=refused.code)

@@ -32,7 +32,7 @@ from inferlet_sdk.traits import get_model_info
 from inferlet_sdk.traits.outside.blobs import Blob
 
 NONE = "none"
-EFFORTS = (NONE, "minimal", "low", "medium", "high", "xhigh")
+EFFORTS = (NONE, "minimal", "low", "medium", "high", "xhigh", "max")
 
 
 @dataclass(frozen=True)

@@ -12,6 +12,7 @@ from tests.control.programs.bundled.launching import Ask, Served, asking
 
 ASKED = [{"role": "user", "content": "What is 2 plus 3?"}]
 GREEDY = {"temperature": 0, "max_tokens": 40}
+IMAGE = {"type": "image", "source": {"type": "url", "url": "http://x/a.png"}}
 ADD = {
     "name": "add",
     "description": "Adds two numbers.",
@@ -135,6 +136,10 @@ def test_system_and_count(ask: Ask, server: NativeServer) -> None:
         ({"thinking": {"type": "deep"}}, "thinking.type"),
         ({"thinking": {"type": "enabled", "budget_tokens": 0}}, "thinking.budget_tokens"),
         ({"mcp_servers": [{"url": "x"}]}, "mcp_servers"),
+        ({"output_config": {"effort": "huge"}}, "output_config.effort"),
+        ({"output_format": {"type": "json_schema", "schema": {"type": "intger"}}}, "output_config.format"),
+        ({"tools": [{**ADD, "input_schema": {"properties": 5}}]}, "tools[0].input_schema.properties"),
+        ({"system": "Be brief.", "messages": [{"role": "user", "content": [IMAGE]}]}, "messages[0].content"),
         ({"temperature": "hot"}, "temperature"),
         ({"service_tier": "priority"}, "service_tier"),
     ],
