@@ -31,7 +31,8 @@ def find_program(reference: str, known: Sequence[Mapping[str, Any]]) -> Found:
     path = _path(reference)
     if os.path.isfile(path) or (os.path.isdir(path) and "/" in reference):
         return Found(path)
-    refuse_missing_file(reference)
+    if path.suffix in SUFFIXES or "/" in reference:
+        raise UnknownName(f"there is no file {reference}")
     for program in known:
         if reference in program["names"]:
             return Found(program["program"], _note(reference, program))
@@ -55,13 +56,6 @@ def _programs_here() -> Iterator[str]:
         for one in found:
             if Path(one.name).suffix in SUFFIXES or any(Path(one.name, entry).is_file() for entry in ENTRIES):
                 yield one.name
-
-
-def refuse_missing_file(reference: str) -> None:
-    """Raises UnknownName for what can only be a file or a folder, and is not there."""
-    path = _path(reference)
-    if (path.suffix in SUFFIXES or "/" in reference) and not os.path.exists(path):
-        raise UnknownName(f"there is no file {reference}")
 
 
 def _path(reference: str) -> Path:

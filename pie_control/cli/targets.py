@@ -14,7 +14,7 @@ from pie_control.client.programs.packages import name_of, read_file, read_progra
 from pie_control.client.running import Content, Running
 
 from .patience import explaining_slow_start
-from .programs import built, find_program
+from .programs import Found, built, find_program
 from .terminal import write_line
 
 if TYPE_CHECKING:
@@ -50,6 +50,10 @@ async def stored(client: Client, program: str) -> str:
     return await client.upload(await asyncio.to_thread(built, found), "") if isinstance(found, Path) else found
 
 
+def _found(program: str, api: ServerApi) -> Found:
+    return find_program(program, [asdict(each) for each in api.programs()])
+
+
 def _tell(note: str) -> None:
     if note:
         write_line(f"pie: {note}", sys.stderr)
@@ -62,7 +66,7 @@ class OwnTarget:
         self._api = api
 
     async def launch(self, program: str, arguments: Sequence[str], blobs: Mapping[str, Path]) -> Running:
-        found, note = find_program(program, [asdict(each) for each in self._api.programs()])
+        found, note = _found(program, self._api)
         _tell(note)
         if isinstance(found, Path):
             found = await asyncio.to_thread(built, found)
@@ -98,12 +102,14 @@ async def server(url: str, token: str | None = None) -> AsyncIterator[RunTarget]
 
 
 @contextlib.asynccontextmanager
-async def own_server(config: ServerConfig) -> AsyncIterator[RunTarget]:
-    """Starts a server and its workers, and stops them at the end; raises WorkerUnavailable."""
+async def own_server(config: ServerConfig, program: str) -> AsyncIterator[RunTarget]:
+    """Starts a server and its workers, if it can find the program, and stops them at the end; raises UnknownName,
+    WorkerUnavailable."""
     from pie_control.runtime import build_server
 
     api = build_server(replace(config, warm_pool=0))  # one launch needs no warm pool
     try:
+        _found(program, api)
         with explaining_slow_start():
             await api.start()
         yield OwnTarget(api)

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from pie_control.cli.commands.listing import COLUMNS, _row
-from pie_control.cli.commands.run import _Printer
+from pie_control.cli.commands.run import Printer
 from pie_control.cli.tables import format_table
 from pie_control.cli.terminal import HarmlessFormatter, write_line
 from pie_control.errors import PieError
@@ -104,7 +104,7 @@ def test_a_terminal_obeys_no_program(guest_cache: Path, monkeypatch: pytest.Monk
         terminal = Terminal()
         monkeypatch.setattr(sys, "stdout", terminal)
         monkeypatch.setattr(sys, "stderr", terminal)
-        printer = _Printer()
+        printer = Printer()
         for event in events:
             printer.show(event)
         shown = terminal.getvalue() + format_table(COLUMNS, [_row(asdict(info))])

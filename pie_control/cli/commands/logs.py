@@ -31,7 +31,7 @@ POLL_SECONDS = 0.2
 ANSWER_SECONDS = 2.0
 """A program that waits says within this time where its tasks are."""
 
-NO_LINES = "pie: {0} has written no log; messages that nobody has read: curl -N {1}/v1/inferlets/{0}/events"
+NO_LINES = "pie: {0} has written no log; `pie attach {0}` prints its messages"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -54,13 +54,13 @@ def execute(options: argparse.Namespace) -> int:
 
 async def _print(client: Client, options: argparse.Namespace) -> int:
     async with client:
-        id = options.inferlet or await _last(client)
+        id = options.inferlet or await last_inferlet(client)
         return await (
             _print_stack(client, id) if options.stack else _print_log(client, id, options.follow, as_json=options.json)
         )
 
 
-async def _last(client: Client) -> str:
+async def last_inferlet(client: Client) -> str:
     """The id of the inferlet that was launched last."""
     if not (known := await client.inferlets()):
         raise UnknownName("no inferlet was launched lately: `pie list` shows those whose log there is")
@@ -79,7 +79,7 @@ async def _print_log(client: Client, id: str, follow: bool, *, as_json: bool) ->
             write((json.dumps(fields) if as_json else line.text) + "\n")
         if ended or not follow:
             if not (lines or seen):
-                write_line(NO_LINES.format(id, client.server), sys.stderr)
+                write_line(NO_LINES.format(id), sys.stderr)
             return 0
         seen = _last_number(lines, seen)
         await asyncio.sleep(POLL_SECONDS)

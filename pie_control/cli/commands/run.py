@@ -118,20 +118,15 @@ def execute(options: argparse.Namespace) -> int:
 
 
 async def _run(options: argparse.Namespace) -> int:
-    from ..programs import refuse_missing_file
-
-    refuse_missing_file(options.program)  # before a server starts
     async with _target(options) as target:
         running = await target.launch(options.program, options.program_arguments, blobs_of(options))
-        async with contextlib.AsyncExitStack() as stack:
-            if options.interactive:
-                from ..stdin import sending_lines
-
-                await stack.enter_async_context(sending_lines(running))
-            else:
-                hint = asyncio.create_task(_say_that_it_waits(running))
-                stack.callback(hint.cancel)
-            return await _show(running, _Printer(options.result))
+        printer = Printer(options.result)
+        try:
+            return await follow(running, printer, options.interactive)
+        except asyncio.CancelledError as interrupt:
+            if interrupt.args == (signal.SIGINT,):
+                await _show_place(running, printer)
+            raise
 
 
 NO_SANDBOX = "pie: --native runs the program outside of the sandbox, with all your rights: only for code that you trust"
@@ -151,7 +146,7 @@ def _run_native(options: argparse.Namespace) -> int:
 
     source = source_of(Path(find_program(options.program, ()).program))
     write_line(NO_SANDBOX, sys.stderr)
-    printer = _Printer(options.result)
+    printer = Printer(options.result)
     with interrupted_by_sigterm(), native_server(config_of(options)) as server:
 
         def began(inferlet: str) -> None:
@@ -178,11 +173,26 @@ async def _target(options: argparse.Namespace) -> AsyncIterator[RunTarget]:
     from .. import targets
 
     if server is None:
-        opened = targets.own_server(replace(config_of(options), hosts=0))
+        opened = targets.own_server(replace(config_of(options), hosts=0), options.program)
     else:
         opened = targets.server(server, token_of(options))
     async with opened as target:
         yield target
+
+
+async def follow(running: Running, printer: Printer, interactive: bool) -> int:
+    """Prints events until the inferlet ends. `interactive`: it is sent the lines of stdin."""
+    async with contextlib.AsyncExitStack() as stack:
+        if interactive:
+            from ..stdin import sending_lines
+
+            await stack.enter_async_context(sending_lines(running))
+        else:
+            hint = asyncio.create_task(_say_that_it_waits(running))
+            stack.callback(hint.cancel)
+        async for event in running.events():
+            printer.show(event)
+    return printer.code
 
 
 async def _say_that_it_waits(running: Running) -> None:
@@ -192,22 +202,10 @@ async def _say_that_it_waits(running: Running) -> None:
         while waits_for != MESSAGE_OF_CLIENT:
             await asyncio.sleep(WAITS_SECONDS)
             waits_for = (await running.info())["waits_for"]
-        write_line("pie: it waits for a message: `pie run -i` sends lines of stdin", sys.stderr)
+        write_line("pie: it waits for a message: with -i, it is sent the lines of stdin", sys.stderr)
 
 
-async def _show(running: Running, printer: _Printer) -> int:
-    """Prints events until the inferlet ends; after Ctrl-C, where it stands."""
-    try:
-        async for event in running.events():
-            printer.show(event)
-    except asyncio.CancelledError as interrupt:
-        if interrupt.args == (signal.SIGINT,):
-            await _show_place(running, printer)
-        raise
-    return printer.code
-
-
-async def _show_place(running: Running, printer: _Printer) -> None:
+async def _show_place(running: Running, printer: Printer) -> None:
     """Prints what the inferlet waits for, and where its tasks are if it says so in time."""
     from pie_control.inferlets.events import WHERE, Ended, LogLine
 
@@ -225,7 +223,7 @@ async def _show_place(running: Running, printer: _Printer) -> None:
                     return
 
 
-class _Printer:
+class Printer:
     """Writes messages to stdout and log lines to stderr.
 
     A result goes to stdout where nothing was sent, else apart from the messages, to a stderr that is a terminal. With

@@ -21,7 +21,7 @@ import msgspec
 import pytest
 
 from pie_control import runtime
-from pie_control.cli import interrupts, patience, server_options, stdin, targets
+from pie_control.cli import interrupts, patience, server_options, stdin
 from pie_control.cli.commands import all_commands, run
 from pie_control.cli.commands.serve import open_server
 from pie_control.cli.main import main
@@ -120,7 +120,6 @@ def test_every_command_has_help_with_examples(command: str, capsys: pytest.Captu
         (["list", "--server", "http://127.0.0.1:1"], "pie serve"),
         (["run", "--server", "http://127.0.0.1:1", "--model", "x", "hello"], "leave it out"),
         (["run", "--server", "http://127.0.0.1:1", "--max-pages", "5", "hello"], "pie: --max-pages is for a server"),
-        (["run", "--server", "http://127.0.0.1:1", "~nosuch/x.py"], "there is no file ~nosuch/x.py"),
         (["run", "--native", "x" * 300], "is not a file, a program of the server or an example"),
         (["serve", "--model", "/nowhere"], "no model at"),
         (["serve", "--model", "/" + "x" * 300], "x: File name too long"),
@@ -265,7 +264,7 @@ def test_run_says_once_that_a_message_is_waited_for(
     monkeypatch.setattr(run, "WAITS_SECONDS", 0)
     running: Any = Running()
     asyncio.run(run._say_that_it_waits(running))
-    assert capsys.readouterr().err == "pie: it waits for a message: `pie run -i` sends lines of stdin\n"
+    assert capsys.readouterr().err == "pie: it waits for a message: with -i, it is sent the lines of stdin\n"
 
 
 def test_programs_and_delete(url: str, capsys: pytest.CaptureFixture[str]) -> None:
@@ -399,6 +398,7 @@ def test_a_signal_ends_run_and_its_inferlet(url: str, number: signal.Signals, co
         before = {info["id"] for info in client.inferlets()}
         with pie("run", "--server", url, "wait") as process:
             while not (new := [info for info in client.inferlets() if info["id"] not in before]):
+                assert process.poll() is None
                 time.sleep(0.01)
             time.sleep(0.3)  # the command knows it, too
             process.send_signal(number)
@@ -411,6 +411,23 @@ def test_a_signal_ends_run_and_its_inferlet(url: str, number: signal.Signals, co
             assert err == ""
         while client.inferlet(new[0]["id"])["status"] == "running":
             time.sleep(0.01)
+
+
+def test_attach_reads_what_nobody_has_read_and_leaves_what_runs(url: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["launch", "--server", url, "hello"]) == 0
+    assert main(["attach", "--server", url]) == 0
+    assert capsys.readouterr().out.partition("\n")[2] == "Hello, world! \n"
+    with SyncClient(url) as client:
+        id = client.launch("wait", detached=True).id
+        with pie("attach", "--server", url, id) as process:
+            assert process.stderr is not None
+            assert "it waits for a message" in process.stderr.readline()
+            process.send_signal(signal.SIGINT)
+            out, err = process.communicate(timeout=HANG_SECONDS)
+        assert (process.returncode, out) == (130, "")
+        assert err.startswith(f"pie: {id} goes on: `pie attach {id}`")
+        assert client.inferlet(id)["status"] == "running"
+        client.terminate(id)
 
 
 def test_nohup_keeps_a_command_from_sighup() -> None:
@@ -529,12 +546,15 @@ def test_a_name_is_a_file_or_a_known_program_or_an_example(tmp_path: Path, monke
             find_program(wrong, known)
 
 
-def test_a_file_that_is_not_there_starts_no_server(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("program", "message"), [("~nosuch/x.py", "there is no file ~nosuch/x.py"), ("helo", "do you mean hello?")]
+)
+def test_a_program_that_is_not_there_starts_no_server(
+    program: str, message: str, own_server: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(targets, "own_server", None)
-    assert main(["run", "--model", "demo", "missing.py"]) == 2
-    assert "there is no file missing.py" in capsys.readouterr().err
+    monkeypatch.setattr(OwnServer, "start", None)
+    assert main(["run", "--model", str(own_server), program]) == 2
+    assert message in capsys.readouterr().err
 
 
 def test_a_stored_program_that_differs_from_what_has_its_name_is_told(

@@ -124,7 +124,7 @@ def test_errors_are_shown_harmlessly(url: str, out: Callable[[], str], monkeypat
 
 
 def test_results_are_shown_harmlessly(out: Callable[[], str]) -> None:
-    printer = run_command._Printer()
+    printer = run_command.Printer()
     printer.show(Ended("finished", RUDE, None, inferlet="i1"))
     assert (out(), printer.code) == (SHOWN + "\n", 0)
 
@@ -153,7 +153,7 @@ def test_results_are_shown_apart_from_messages(
     streams = io.StringIO(), Terminal() if terminal else io.StringIO()
     monkeypatch.setattr(sys, "stdout", streams[0])
     monkeypatch.setattr(sys, "stderr", streams[1])
-    printer = run_command._Printer(alone)
+    printer = run_command.Printer(alone)
     for text in messages:
         printer.show(Message(text, inferlet="i1"))
     printer.show(Ended("finished", result, None, inferlet="i1"))
