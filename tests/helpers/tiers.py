@@ -69,6 +69,8 @@ HEAVY = (
     "pie_inference.assembly",
     "pie_inference.cpu_kernels",
     "pie_inference.inspection",
+    "pie_inference.models.borrowed.code",
+    "pie_inference.models.borrowed.ours",
     "pie_inference.models.borrowed.proving",
     "pie_inference.options.compiling",
     "pie_inference.serving.worker",

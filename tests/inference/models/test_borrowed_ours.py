@@ -21,9 +21,9 @@ from tests.helpers.oracle import Oracle, assert_ragged_batch_equals
 if TYPE_CHECKING:
     from pie_inference.models.borrowed.ours.take import OwnModules
 
-BORROWED = "pie_inference.models.borrowed"
-code, pages = Late(f"{BORROWED}.code"), Late(f"{BORROWED}.pages")
-attention, layer, take = (Late(f"{BORROWED}.ours.{name}") for name in ("attention", "layer", "take"))
+code, pages = Late("pie_inference.models.borrowed.code"), Late("pie_inference.models.borrowed.pages")
+attention = Late("pie_inference.models.borrowed.ours.attention")
+layer, take = Late("pie_inference.models.borrowed.ours.layer"), Late("pie_inference.models.borrowed.ours.take")
 
 
 def found(architecture: str, **settings: Any) -> OwnModules:

@@ -238,12 +238,17 @@ def test_every_fourth_layer_has_attention_by_default() -> None:
         ({"layer_types": ["linear_attention"] * 8}, "no layer with attention"),
         ({"linear_num_value_heads": 33}, "linear_num_value_heads 33 is no multiple of linear_num_key_heads 16"),
         ({"linear_conv_kernel_dim": 0}, "linear_conv_kernel_dim must be a whole number from 1"),
-        ({"hidden_act": "gelu_pytorch_tanh"}, "hidden_act 'gelu_pytorch_tanh' is not supported, only silu"),
     ],
 )
 def test_what_is_refused(wrong: dict[str, Any], message: str) -> None:
     with pytest.raises(CheckpointError, match=message):
         read_architecture(config_json(**wrong))
+
+
+def test_what_transformers_does_not_serve_either_is_refused_by_the_family() -> None:
+    pytest.importorskip("transformers")
+    with pytest.raises(CheckpointError, match="hidden_act 'gelu_pytorch_tanh' is not supported, only silu"):
+        read_architecture(config_json(hidden_act="gelu_pytorch_tanh"))
 
 
 def test_the_control_layer_names_the_slots_of_texts_and_forks(oracle: StateOracle) -> None:
