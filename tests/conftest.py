@@ -155,6 +155,17 @@ def library(request: pytest.FixtureRequest, kernel_cache: Path) -> Library:
     return found
 
 
+@pytest.fixture(params=[1, 2])
+def threads(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Torch, and kernels that follow it, compute with so many threads."""
+    import torch
+
+    before = torch.get_num_threads()
+    torch.set_num_threads(request.param)
+    yield
+    torch.set_num_threads(before)
+
+
 @pytest.fixture(scope="session")
 def guest_cache(kernel_cache: Path) -> Path:
     """A cache folder with the Python guest built and compiled. It has the kernels too: workers would compile them

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 
 import pytest
@@ -18,3 +19,11 @@ def host() -> NativeHost:
 def _close_hosts() -> Iterator[None]:
     yield
     close_last()
+
+
+@pytest.fixture(autouse=True)
+def _keep_main_module() -> Iterator[None]:
+    """Programs that run here become the main module."""
+    main = sys.modules["__main__"]
+    yield
+    sys.modules["__main__"] = main

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import re
-import sys
-from collections.abc import Iterator
 
 import pytest
 
@@ -18,13 +16,6 @@ NAMES = ("inferlets", "sdk", "adapters", "asked-for", "tutorials")
 DOCS = [ROOT / "README.md", *(ROOT / "docs" / f"{name}.md" for name in NAMES)]
 BLOCK = re.compile(r"(?:<!-- file: (\S+) -->\n)?```python\n(.*?)```", re.DOTALL)
 PROGRAMS = [(doc.name, file, code) for doc in DOCS for file, code in BLOCK.findall(doc.read_text())]
-
-
-@pytest.fixture(autouse=True)
-def _keep_main_module() -> Iterator[None]:
-    main = sys.modules["__main__"]
-    yield
-    sys.modules["__main__"] = main
 
 
 @pytest.mark.parametrize(("doc", "file", "code"), PROGRAMS, ids=lambda value: value if len(value) < 40 else "code")

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import gc
-import sys
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -17,13 +15,6 @@ from inferlet_sdk.guest.program import ProgramFailed, run_program
 from pie_control.inferlets import mailbox
 from pie_control.registry import outbox
 from tests.helpers.native_host import NativeHost, install
-
-
-@pytest.fixture(autouse=True)
-def _keep_main_module() -> Iterator[None]:
-    main = sys.modules["__main__"]
-    yield
-    sys.modules["__main__"] = main
 
 
 def launch(text: str, *argv: str, **environment: str) -> NativeHost:

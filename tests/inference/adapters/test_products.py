@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import numpy as np
 import pytest
 import torch
@@ -19,14 +17,6 @@ from testing.triton_interpreter import Interpreter
 
 CPU = torch.device("cpu")
 WITHOUT_ROOM = [name for name, problem in PROBLEMS.items() if not problem.spare]
-
-
-@pytest.fixture(params=[1, 2])
-def threads(request: pytest.FixtureRequest) -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(request.param)
-    yield
-    torch.set_num_threads(before)
 
 
 @pytest.mark.parametrize("dtype", TOLERANCE, ids=str)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import pytest
 import torch
 from torch import Tensor
@@ -37,14 +35,6 @@ def dtype(request: pytest.FixtureRequest) -> torch.dtype:
 @pytest.fixture
 def ops(dtype: torch.dtype, library: Library, threads: None) -> CpuOps:
     return CpuOps(library, dtype)
-
-
-@pytest.fixture
-def threads(request: pytest.FixtureRequest) -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(request.param)
-    yield
-    torch.set_num_threads(before)
 
 
 def random(dtype: torch.dtype, *shape: int, seed: int = 0) -> Tensor:
