@@ -52,7 +52,6 @@ from .messages import (
     Pong,
     Post,
     Prepared,
-    Provide,
     Published,
     Quiet,
     Read,
@@ -113,7 +112,6 @@ class Host:
             Compile: self._compile,
             LoadCode: self._load_code,
             LinkComponent: self._link_component,
-            Provide: self._provide,
             Forget: self._forget,
             Launch: self._launch,
             NotLaunched: self._not_launched,
@@ -174,9 +172,6 @@ class Host:
         task = asyncio.get_running_loop().create_task(prepare())
         self._preparing.add(task)
         task.add_done_callback(self._preparing.discard)
-
-    def _provide(self, message: Provide) -> None:
-        self._programs.provide(message.program, message.text, message.code)
 
     def _forget(self, message: Forget) -> None:
         self._programs.forget(message.program)

@@ -11,7 +11,7 @@ A life:
 1. Control starts the host. The host says `HostReady`; unless the versions are equal, control ends it.
 2. Control says `Welcome`, then a `ModelState` for each model, and again whenever one changes.
 3. Programs: `Compile` compiles Python, `LoadCode` reads what came of it, `LinkComponent` checks and links a component;
-   `Prepared` answers. One of these, or `Provide`, comes before a program's first `Launch`; `Forget` takes it back.
+   `Prepared` answers. One of these comes before a program's first `Launch`; `Forget` takes it back.
 4. An inferlet: `Launch`, then `Started` when it has its first turn, then what it says, in `Said` and `Logged`, and
    `Finished`, the last of all. Control says `Post`, `Room` and `Stop` to it; what comes later is dropped. `Finished`
    comes from the host, so nothing overtakes it; if the host is gone, control ends the inferlet as lost.
@@ -104,14 +104,6 @@ class LinkComponent(Record, frozen=True):
     request: int
     program: str  # hash
     path: str
-
-
-class Provide(Record, frozen=True):
-    """A Python program that can be launched from now on."""
-
-    program: str  # hash
-    text: str
-    code: str
 
 
 class Forget(Record, frozen=True):
@@ -222,7 +214,6 @@ ToHost = (
     | Compile
     | LoadCode
     | LinkComponent
-    | Provide
     | Forget
     | Launch
     | NotLaunched

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable
 from pathlib import Path
 
-from ..application.messages import Compile, Forget, LinkComponent, LoadCode, Prepared, Provide, ToHost
+from ..application.messages import Compile, Forget, LinkComponent, LoadCode, Prepared, ToHost
 from ..errors import BadProgram, Overloaded
 
 
@@ -19,17 +19,13 @@ class RemotePrograms:
         self._last_request = 0
 
     async def compile(self, program: str, name: str, text: str, folder: Path, stem: str) -> None:
-        """Compiles a Python program, keeps its code in a sealed file where the disk takes it, and provides it. Raises
-        BadProgram; Overloaded if the host ends."""
+        """Compiles a Python program and keeps its code in a sealed file where the disk takes it: from then on it can be
+        launched there, by its hash. Raises BadProgram; Overloaded if the host ends."""
         await self._ask(lambda request: Compile(request, program, name, text, str(folder), stem))
 
-    def provide(self, program: str, text: str, code: str) -> None:
-        """From now on a Python program can be launched there, by its hash. Raises Overloaded if the host has ended."""
-        self._tell(Provide(program, text, code))
-
     async def load(self, program: str, path: Path) -> None:
-        """Provides a program by the code in a sealed file. Raises BadProgram if it cannot be read, Overloaded if
-        the host ends."""
+        """Reads the code of a program from a sealed file, in place of `compile`. Raises BadProgram if it cannot be
+        read, Overloaded if the host ends."""
         await self._ask(lambda request: LoadCode(request, program, str(path)))
 
     async def link(self, program: str, path: Path) -> None:
@@ -48,14 +44,11 @@ class RemotePrograms:
         answer: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._requests[request] = answer
         try:
-            self._tell(make(request))
+            if not self._post(make(request)):
+                raise Overloaded(ENDED)
             await answer
         finally:
             self._requests.pop(request, None)
-
-    def _tell(self, message: ToHost) -> None:
-        if not self._post(message):
-            raise Overloaded(ENDED)
 
     def answered(self, message: Prepared) -> None:
         """The host has answered a request."""

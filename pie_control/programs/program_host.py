@@ -20,15 +20,12 @@ class ProgramHost(Protocol):
     """An application host, as far as programs go. Two of them are equal only if they are the same object."""
 
     async def compile(self, program: str, name: str, text: str, folder: Path, stem: str) -> None:
-        """Compiles a Python program, keeps its code in a sealed file where the disk takes it, and provides it. Raises
-        BadProgram; Overloaded if the host ends."""
-
-    def provide(self, program: str, text: str, code: str) -> None:
-        """From now on a Python program can be launched there, by its hash. Raises Overloaded if the host has ended."""
+        """Compiles a Python program and keeps its code in a sealed file where the disk takes it: from then on it can be
+        launched there, by its hash. Raises BadProgram; Overloaded if the host ends."""
 
     async def load(self, program: str, path: Path) -> None:
-        """Provides a program by the code in a sealed file. Raises BadProgram if it cannot be read, Overloaded if
-        the host ends."""
+        """Reads the code of a program from a sealed file, in place of `compile`. Raises BadProgram if it cannot be
+        read, Overloaded if the host ends."""
 
     async def link(self, program: str, path: Path) -> None:
         """Checks a component, in a sealed file of compiled code, and links it: from then on it can be launched there.

@@ -16,7 +16,7 @@ from .instance import NativeInstance
 
 
 class NativePrograms(HostPrograms):
-    """`instances` has that of each inferlet, by its id; the text of a program is its path."""
+    """`instances` has that of each inferlet, by its id."""
 
     def __init__(self, contract: Contract, memory_bytes: int, pool: WarmPool) -> None:
         super().__init__(contract, memory_bytes, pool)

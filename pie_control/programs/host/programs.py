@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from dataclasses import dataclass
 from pathlib import Path
 
 from pie_inference.options.cache_files import read_own_file, write_sealed
@@ -36,14 +35,6 @@ USED_BYTES_OF_WARM = 2
 """Memory of a Python guest that has run a program, in that of one that waits for its first."""
 
 
-@dataclass(frozen=True)
-class PythonProgram:
-    """`code`: what the guest made of the text."""
-
-    text: str
-    code: str
-
-
 class HostPrograms:
     """A `ProgramHost`, here. Instances have `memory_bytes` each; Python guests of `pool` wait for a launch. Belongs to
     one event loop."""
@@ -54,7 +45,7 @@ class HostPrograms:
         self._contract = contract
         self._memory_bytes = memory_bytes
         self._pool = pool
-        self._programs: dict[str, PythonProgram | LinkedComponent] = {}
+        self._programs: dict[str, str | LinkedComponent] = {}  # of Python programs what the guest made of their text
         self._python: PythonGuests | None = None
         self._used = UsedGuests(pool.most // USED_BYTES_OF_WARM)
         self._crossings: crossings.Crossings | None = None
@@ -105,17 +96,13 @@ class HostPrograms:
             await asyncio.to_thread(write_sealed, code.encode(), folder, stem, CODE_SUFFIX)
         except OSError as error:
             log.warning("the code of %s is not kept: %s", stem, error)
-        self.provide(program, "", code)  # the code has the sources, too
-
-    def provide(self, program: str, text: str, code: str) -> None:
-        self._programs[program] = PythonProgram(text, code)
+        self._programs[program] = code  # which has the sources, too
 
     async def load(self, program: str, path: Path) -> None:
         try:
-            code = await asyncio.to_thread(read_own_file, path)
+            self._programs[program] = (await asyncio.to_thread(read_own_file, path)).decode()
         except OSError as error:
             raise BadProgram(f"the code of the program cannot be read: {error}") from error
-        self.provide(program, "", code.decode())
 
     async def link(self, program: str, path: Path) -> None:
         try:
@@ -139,7 +126,7 @@ class HostPrograms:
         if isinstance(found, LinkedComponent):
             return owned(Instance(found, self._memory_bytes), owner)
         used = self._used.take(User(tenant, program))
-        owner.source = (name, found.text, found.code) if used is None else (name, "", "")  # which has the others
+        owner.source = (name, "", found if used is None else "")  # one that was used has it
         return self._guests.take(owner) if used is None else given(used, owner)
 
     def keep(self, instance: Instance, program: str, tenant: str, grown: int) -> bool:

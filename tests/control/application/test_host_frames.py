@@ -12,11 +12,11 @@ import pytest
 
 from pie_control.application.host import Host
 from pie_control.application.messages import (
+    Compile,
     FromHost,
     Launch,
     Ping,
     Pong,
-    Provide,
     Quiet,
     Report,
     Started,
@@ -53,14 +53,18 @@ class Control:
         self.on_pause()
 
 
-def test_a_launch_and_a_question_are_answered_in_one_frame(guest_cache: Path) -> None:
+def test_a_launch_and_a_question_are_answered_in_one_frame(guest_cache: Path, tmp_path: Path) -> None:
     async def check(guest: Path) -> None:
         control = Control()
         host = Host(Welcome(1, InferletLimits(), 0, WarmPool(), str(guest)), control)
         control.says(Ping(0))
         assert control.heard == [[Report, Pong]]
         control.heard.clear()
-        control.says(Ping(0), Provide("p", PROGRAM, ""), Launch(1, "p", "p", [], {}, 0.0))
+        control.says(Compile(0, "p", "p", PROGRAM, str(tmp_path), "p"))
+        while not control.heard:
+            await asyncio.sleep(0)
+        control.heard.clear()
+        control.says(Ping(0), Launch(1, "p", "p", [], {}, 0.0))
         assert [kind for kind in control.heard[0] if kind is not Quiet][:3] == [Report, Pong, Started]
         host.close()
 

@@ -22,7 +22,6 @@ from pie_control.application.messages import (
     Pong,
     Post,
     Prepared,
-    Provide,
     Quiet,
     Read,
     Report,
@@ -588,13 +587,11 @@ def test_hosts_prepare_programs(tmp_path: Path) -> None:
         programs, link = scene.hosts.all[0].programs, scene.links[1]
         compiling = asyncio.create_task(programs.compile("abc", "story", "text", Path("/folder"), "stem"))
         linking = asyncio.create_task(programs.link("abc", Path("/compiled")))
-        programs.provide("def", "text", "code")
         while not link.told:
             await asyncio.sleep(0)
         await asyncio.sleep(0.01)
         (compile_,), (link_,) = link.take(Compile), link.take(LinkComponent)
         assert (compile_.name, compile_.text, link_.program, link_.path) == ("story", "text", "abc", "/compiled")
-        assert link.take(Provide) == [Provide("def", "text", "code")]
         link.says(Prepared(link_.request, "it is no component"), Prepared(compile_.request))
         await compiling
         with pytest.raises(BadProgram, match="it is no component"):
@@ -606,7 +603,7 @@ def test_hosts_prepare_programs(tmp_path: Path) -> None:
         with pytest.raises(Overloaded, match="has ended: try again"):
             await compiling
         with pytest.raises(Overloaded, match="has ended: try again"):
-            programs.provide("def", "text", "code")
+            await programs.load("def", Path("/code"))
         programs.forget("def")
 
     play(tmp_path, body)

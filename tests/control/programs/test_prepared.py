@@ -39,10 +39,6 @@ class NotingHost:
         if self.fails:
             raise self.fails
         write_sealed((code := f"code of {text}").encode(), folder, stem, CODE_SUFFIX)
-        self.provide(program, "", code)
-
-    def provide(self, program: str, text: str, code: str) -> None:
-        assert text == "", "the code has all that a launch needs"
         self.programs[program] = code
 
     async def load(self, program: str, path: Path) -> None:

@@ -7,6 +7,7 @@ import json
 import resource
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -37,11 +38,17 @@ class Runs(Compilation):
         self.source: SourceText | None = None
 
 
+def bring(programs: HostPrograms, text: str) -> None:
+    """The program `draws` has this text."""
+    with tempfile.TemporaryDirectory() as folder:
+        asyncio.run(programs.compile("draws", "draws.py", text, Path(folder), "draws"))
+
+
 @pytest.fixture
 def programs(guest_cache: Path) -> Iterator[HostPrograms]:
     programs = HostPrograms(host_api.contract(), 64 << 20, WarmPool(3, 6))
     programs.start(asyncio.run(compiled_guest(guest_cache)))
-    programs.provide("draws", DRAWS, "")
+    bring(programs, DRAWS)
     yield programs
     programs.close()
 
@@ -102,7 +109,7 @@ def test_a_launch_copies_few_pages_of_what_was_made_ahead(
     programs: HostPrograms, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(python_guests, "MOST_REHEARSED", 0)
-    programs.provide("draws", "async def main(args):\n    return 1\n", "")
+    bring(programs, "async def main(args):\n    return 1\n")
     make_all_ahead(programs)
     assert max(copied_pages(programs) for _ in range(3)) < copied_pages(programs) / 3
 
@@ -135,7 +142,7 @@ def test_programs_have_the_seed_of_the_standard_library(programs: HostPrograms) 
         "import random\ndef main(args):\n    random.seed(7); a = random.random()\n"
         "    random.seed(); b = random.random()\n    return [a, b, random.seed.__qualname__]\n"
     )
-    programs.provide("draws", text, "")
+    bring(programs, text)
     first, second = result_of(programs), result_of(programs)
     assert first[0] == second[0] == 0.32383276483316237
     assert first[1] != second[1]
@@ -148,7 +155,7 @@ def test_the_objects_of_the_snapshot_are_immortal_and_those_of_a_program_are_not
         "    lasting = [inferlet_sdk.Context, inferlet_sdk.Context.fill.__code__, asyncio.sleep, sys.modules]\n"
         "    return [sys.getrefcount(one) >= 5 << 28 for one in (*lasting, new)]\n"
     )
-    programs.provide("draws", text, "")
+    bring(programs, text)
     assert result_of(programs) == [True, True, True, True, False]
 
 
@@ -196,9 +203,9 @@ def test_what_is_half_made_is_freed(programs: HostPrograms, guests: PythonGuests
     programs.close()
 
 
-def test_before_the_start_there_are_no_guests(guest_cache: Path) -> None:
+def test_before_the_start_there_are_no_guests(tmp_path: Path) -> None:
     programs = HostPrograms(host_api.contract(), 64 << 20, WarmPool(3, 6))
-    programs.provide("draws", DRAWS, "")
+    asyncio.run(programs.load("draws", write_sealed(b"", tmp_path, "draws", ".code")))
     assert not programs.warm_one()
     assert programs.warm == 0
     with pytest.raises(ConfigError, match="not started"):
