@@ -92,11 +92,13 @@ def health_router(api: ServerApi, version: str) -> APIRouter:
     """The routes that need no token."""
     router = APIRouter(tags=["system"])
 
+    @router.head("/health", include_in_schema=False)
     @router.get("/health", summary="See whether the server is alive")
     async def alive() -> dict[str, str]:
         """Answers as long as the server does, whatever its workers do."""
         return {"status": "ok"}
 
+    @router.head("/ready", include_in_schema=False)
     @router.get("/ready", summary="See whether the server can take requests")
     async def ready() -> dict[str, str]:
         """503 `worker-unavailable` while no worker has loaded a model, or no host runs inferlets."""
@@ -104,6 +106,7 @@ def health_router(api: ServerApi, version: str) -> APIRouter:
             raise WorkerUnavailable("no worker or no host serves now: try again later")
         return {"status": "ready"}
 
+    @router.head("/v1/health", include_in_schema=False)
     @router.get("/v1/health", summary="Check health")
     async def health(request: Request) -> dict[str, str | list[str]]:
         """Answers when the server accepts requests. `outages` has a line for each worker that does not serve, for those

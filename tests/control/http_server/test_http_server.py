@@ -149,6 +149,7 @@ def test_system_routes() -> None:
             assert (await client.get("/v1/models/fake+hello")).json()["id"] == "fake+hello"
             assert (await client.get("/v1/models/other")).json()["error"]["code"] == "model_not_found"
             assert (await client.get("/health")).status_code == (await client.get("/ready")).status_code == 200
+            assert (await client.head("/health")).status_code == (await client.head("/ready")).status_code == 200
             runtime.is_ready = False
             ready = await client.get("/ready")
             assert (ready.status_code, ready.headers["retry-after"]) == (503, "1")

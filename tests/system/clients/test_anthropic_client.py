@@ -49,6 +49,12 @@ def test_a_message(client: Anthropic) -> None:
     assert message.usage.input_tokens == count
 
 
+def test_models(client: Anthropic) -> None:
+    (model,) = client.models.list()
+    assert model == client.models.retrieve("fake")
+    assert (model.id, model.display_name, model.type) == ("fake", "fake", "model")
+
+
 def test_a_stream(client: Anthropic) -> None:
     with client.messages.stream(messages=ASKED, **SHORT) as stream:
         text = "".join(stream.text_stream)
