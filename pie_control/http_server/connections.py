@@ -42,6 +42,9 @@ class Watched(Protocol):
     def is_reading(self) -> str:
         """The part of a request that it waits for: "head", "body", "frame" or ""."""
 
+    def is_idle(self) -> bool:
+        """Whether it is kept for a further request."""
+
     def serves(self) -> Scope | None:
         """The request that is under way, or the session."""
 
@@ -98,11 +101,22 @@ class Connections:
     def open(self, protocol: Watched, transport: asyncio.Transport, address: str) -> None:
         """Gives a new connection its `watch`. It may be refused; the protocol must then not serve it."""
         watch = protocol.watch = WatchedConnection(protocol, transport, address)
+        self._make_room(address)
         reason = self._objection(address)
         self._watches.add(watch)
         self._by_address[address] += 1
         if reason:
             self._refuse(watch, reason)
+
+    def _make_room(self, address: str) -> None:
+        """Closes the connection that has been idle longest, if a further one would be refused."""
+        of_client = self._by_address[address] >= self._most_per_client
+        if of_client or len(self) >= self.most:
+            some = (one for one in self._watches if one.address == address or not of_client)
+            idle = min((one for one in some if one.protocol.is_idle()), key=lambda one: one.started, default=None)
+            if idle is not None:
+                self.close(idle)
+                idle.transport.close()
 
     def _objection(self, address: str) -> str:
         if len(self) >= self.most:

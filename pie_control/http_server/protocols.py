@@ -108,6 +108,8 @@ class HttpProtocol(HttpToolsProtocol):
 
     def data_received(self, data: bytes) -> None:
         if self.watch.cut_at is None:
+            if self.is_idle():
+                self.watch.next_request()  # its time begins now
             self.watch.received += len(data)
             self._is_mixed = False
             super().data_received(data)
@@ -171,8 +173,11 @@ class HttpProtocol(HttpToolsProtocol):
         if self.cycle is None:
             return "head"
         if self.cycle.response_complete:
-            return "" if self.timeout_keep_alive_task else "head"
+            return "" if self.is_idle() else "head"
         return "body" if self.cycle.more_body else ""
+
+    def is_idle(self) -> bool:
+        return self.timeout_keep_alive_task is not None
 
     def serves(self) -> Scope | None:
         return None if self.cycle is None or self.cycle.response_complete else cast("Scope", self.scope)
@@ -290,6 +295,9 @@ class SessionProtocol(WebSocketsSansIOProtocol):
 
     def is_reading(self) -> str:
         return "frame" if self.watch.received else ""
+
+    def is_idle(self) -> bool:
+        return False
 
     def serves(self) -> Scope | None:
         return cast("Scope", self.scope) if self.handshake_complete else None

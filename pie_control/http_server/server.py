@@ -30,8 +30,9 @@ log = logging.getLogger(__name__)
 GRACE_SECONDS = 1
 WATCH_SECONDS = 0.25
 """Between two looks at whether keys have changed."""
-KEEP_ALIVE_SECONDS = 5
-"""Without a request, until a connection is closed."""
+KEEP_ALIVE_SECONDS = 75
+"""Without a request, until a connection is closed: longer than most clients and proxies keep theirs, since a request
+that comes at this moment is lost."""
 PING_SECONDS = 20
 """Between two pings of a session."""
 

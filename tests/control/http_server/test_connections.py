@@ -233,7 +233,10 @@ class Played:
     def __init__(self) -> None:
         self.unsent = 0
         self.said: list[str] = []
-        self.is_cut = False
+        self.is_cut = self.idle = False
+
+    def is_idle(self) -> bool:
+        return self.idle
 
     def is_reading(self) -> str:
         return ""
@@ -249,6 +252,8 @@ class Played:
 
     def abort(self) -> None:
         self.is_cut = True
+
+    close = abort
 
 
 @pytest.fixture
@@ -318,6 +323,23 @@ def test_counts_come_back_to_nothing() -> None:
     for connection in opened:
         watched.close(connection.watch)
         watched.close(connection.watch)  # idempotent
+    assert len(watched) == 0
+    assert watched._by_address == {}
+
+
+@pytest.mark.parametrize(("bounds", "closed"), [((4, 9), 0), ((9, 3), 1)], ids=["of all", "of one client"])
+def test_what_is_idle_makes_room(bounds: tuple[int, int], closed: int) -> None:
+    watched = Connections(*bounds)
+    opened = [Played() for _ in range(6)]
+    for number, address in enumerate("baaaaa"):
+        connection = opened[number]
+        watched.open(connection, cast(asyncio.Transport, connection), address)
+        connection.idle = number in (0, 1)
+        connection.watch.started = number  # that of b has been idle longest
+    assert [connection.is_cut for connection in opened].index(True) == closed
+    assert sum(connection.watch.refused for connection in opened) == (1 if closed else 0)
+    for connection in opened:
+        watched.close(connection.watch)
     assert len(watched) == 0
     assert watched._by_address == {}
 

@@ -304,6 +304,21 @@ def test_a_message_of_endless_pieces_ends_the_session() -> None:
     in_session(test)
 
 
+def test_the_time_of_a_request_begins_when_it_comes_however_long_its_connection_was_idle() -> None:
+    async def test(protocol: HttpProtocol, wire: Wire) -> None:
+        protocol.data_received(POST % 0 + b"\r\n")
+        await wire.until(lambda: statuses(wire) == [b"200"])
+        protocol.watch.started -= HEADER_SECONDS + 1
+        protocol.registry.sweep(clock())
+        protocol.data_received(POST[:9])
+        protocol.registry.sweep(clock())
+        assert not wire.closed
+        protocol.registry.sweep(clock() + HEADER_SECONDS + 1)
+        assert statuses(wire) == [b"200", b"408"]
+
+    connected(test)
+
+
 def test_a_session_that_its_client_has_closed_keeps_no_other_one_from_ending() -> None:
     """A client whose bytes still wait stays a connection for a while after its own last word."""
 
