@@ -14,13 +14,16 @@ import itertools
 import json
 import os
 import re
+import runpy
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
+from inspect import signature
 from pathlib import Path
 
 import pytest
 
 from examples.world.serving import Settings, serving
+from inferlet_sdk import Args, Context, event_loop
 from pie_control.authoring.new import make
 from pie_control.inferlets.events import Ended
 from pie_control.testing.in_process import InProcessClient
@@ -29,6 +32,7 @@ from pie_inference.protocol import Forward, RunWave, WaveDone
 from pie_inference.serving.worker import Worker
 from testing.vision_checkpoint import make_vision_checkpoint
 from tests.helpers.guard import HANG_SECONDS
+from tests.helpers.native_host import install
 from tests.helpers.servers import Listener, launch, started
 from tests.helpers.tree import DEMO_MODEL, EXAMPLES, ROOT
 
@@ -252,3 +256,24 @@ def test_the_example_is_complete(folder: Path) -> None:
 def test_the_raw_api_gives_what_the_context_gives() -> None:
     outputs = {(EXAMPLES / name / "expected_output.txt").read_text() for name in ("hello", "raw_api")}
     assert len(outputs) == 1
+
+
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [
+        ("jacobi", {}),
+        ("latent_thoughts", {"thoughts": 0}),
+        ("heavy_hitters", {"budget": 500}),
+        ("raw_api", {}),
+    ],
+)
+def test_prompts_that_are_longer_than_all_embeds_run_in_parts(name: str, options: dict[str, int]) -> None:
+    host = install(max_context=2000, num_embeds=100)
+    main = runpy.run_path(str(EXAMPLES / name / f"{name}.py"))["main"]
+    main.__globals__["PART"] = 64
+    asked = "Once upon a time there was a bee. " * 9
+    with Context() as ctx:
+        prompt = ctx.fill(asked) if "prompt" in signature(main).parameters else ctx.fill_chat("user", asked)
+        text = event_loop.run(prompt.generate_until(max_tokens=5))
+    event_loop.run(main(Args(), asked, max_tokens=5, **options))
+    assert "".join(host.sent).strip() == text

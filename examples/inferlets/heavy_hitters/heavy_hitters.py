@@ -4,6 +4,7 @@ from math import exp
 from inferlet_sdk import Pages, inferlet, traits
 
 DECAY = 0.9  # of attention, with each token
+PART = 512  # tokens of a prompt that are read together
 
 
 @inferlet
@@ -16,11 +17,12 @@ async def main(
         sys.exit("give a prompt, and a budget of which `recent` is all or a part")
     queue, model = traits.create_queue(args.model), traits.get_model_info(args.model)
     size, output = model.page_size, traits.alloc_emb(queue)
-    pending, given = traits.tokenize(queue, prompt), traits.tokenize(queue, text)
+    tokens, given = traits.tokenize(queue, prompt), traits.tokenize(queue, text)
+    pending, *parts = [tokens[start : start + PART] for start in range(0, len(tokens), PART)]
     pages, detokenizer = traits.alloc_kvpage(queue), traits.create_detokenizer(queue)
     attention: list[float] = []  # that each token in memory got
     position, most, loss = 0, 1, 0.0
-    for step in range(len(given) or max_tokens):
+    for step in range(-len(parts), len(given) or max_tokens):
         if len(attention) + len(pending) > len(pages) * size:
             pages += traits.alloc_kvpage(queue, -(-(len(attention) + len(pending)) // size) - len(pages))
         inputs, positions = traits.alloc_emb(queue, len(pending)), range(position, position + len(pending))
@@ -30,7 +32,9 @@ async def main(
         attention = [a * DECAY + b for a, b in zip([*attention, *(0.0 for _ in pending)], scores, strict=True)]
         position += len(pending)
         most = max(most, len(pages))
-        if given:
+        if parts:
+            pending = parts.pop(0)
+        elif given:
             loss -= (await traits.get_logprobs(queue, output[0], given[step : step + 1]))[0]
             pending = given[step : step + 1]
         else:

@@ -7,6 +7,7 @@ PROMPT = (
     "<|begin|><|user|>Vilma is 9 years old and has a rabbit. Vilma has a friend called Drirbreplou. "
     "Write this as JSON with name, age, pet, friend.<|end|><|assistant|>"
 )
+PART = 2048  # tokens of a prompt that run together
 
 
 class Pool:
@@ -43,9 +44,13 @@ async def main(args, prompt: str = PROMPT, max_tokens: int = 80, length: int = 1
     if start + max_tokens + length > model.max_context:
         sys.exit(f"the prompt, max_tokens and length are more than the {model.max_context} tokens of {args.model}")
     pages = traits.alloc_kvpage(queue, -(-(start + max_tokens + length) // model.page_size))
-    inputs, outputs = traits.alloc_emb(queue, max(start, length + 1)), traits.alloc_emb(queue, length + 1)
+    inputs, outputs = traits.alloc_emb(queue, max(min(start, PART), length + 1)), traits.alloc_emb(queue, length + 1)
     pool, run, forwards, draft, ended = Pool(most), 0, 0, list[int](), False
     pool.add(text, text[1:])
+    while start - run > PART:
+        traits.embed_txt(queue, text[run : run + PART], range(run, run + PART), inputs[:PART])
+        traits.forward(queue, pages, inputs[:PART], pages, outputs[:1])
+        run, forwards = run + PART, forwards + 1
     while not ended:
         given = [*text[run:], *draft]
         used, read = inputs[: len(given)], outputs[: len(draft) + 1]

@@ -2,6 +2,8 @@ import sys
 
 from inferlet_sdk import inferlet, traits
 
+PART = 2048  # tokens of a question that run together
+
 
 @inferlet
 async def main(args, question: str = "What is 4 + 5?", thoughts: int = 4, max_tokens: int = 60):
@@ -15,9 +17,11 @@ async def main(args, question: str = "What is 4 + 5?", thoughts: int = 4, max_to
     if start + thoughts + max_tokens > model.max_context:
         sys.exit(f"the question, thoughts and max_tokens are more than the {model.max_context} tokens of {args.model}")
     pages = traits.alloc_kvpage(queue, -(-(start + thoughts + max_tokens) // model.page_size))
-    inputs, output = traits.alloc_emb(queue, start), traits.alloc_emb(queue)
-    traits.embed_txt(queue, tokens, range(start), inputs)
-    traits.forward(queue, pages, inputs, pages, output)
+    inputs, output = traits.alloc_emb(queue, min(start, PART)), traits.alloc_emb(queue)
+    for place in range(0, start, PART):
+        part = tokens[place : place + PART]
+        traits.embed_txt(queue, part, range(place, place + len(part)), inputs[: len(part)])
+        traits.forward(queue, pages, inputs[: len(part)], pages, output)
 
     for position in range(start, start + thoughts):
         traits.set_positions(queue, [position], output)

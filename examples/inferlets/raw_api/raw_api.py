@@ -2,6 +2,8 @@ import sys
 
 from inferlet_sdk import inferlet, traits
 
+PART = 2048  # tokens of a prompt that run together
+
 
 @inferlet
 async def main(args, question: str = "Write three facts about bees.", max_tokens: int = 60):
@@ -13,13 +15,16 @@ async def main(args, question: str = "Write three facts about bees.", max_tokens
 
     tokens = traits.tokenize_chat(queue, [{"role": "user", "content": question}])
     total = min(len(tokens) + max_tokens, model.max_context)
-    inputs = traits.alloc_emb(queue, len(tokens))
+    inputs = traits.alloc_emb(queue, min(len(tokens), PART))
     output = traits.alloc_emb(queue)
     pages = traits.alloc_kvpage(queue, -(-total // model.page_size))
 
-    # prefill: the whole prompt at once; the last hidden state goes to `output`
-    traits.embed_txt(queue, tokens, range(len(tokens)), inputs)
-    traits.forward(queue, context=pages, input_embeds=inputs, output_pages=pages, output_embeds=output)
+    # prefill: the last hidden state goes to `output`
+    for start in range(0, len(tokens), PART):
+        part = tokens[start : start + PART]
+        used = inputs[: len(part)]
+        traits.embed_txt(queue, part, range(start, start + len(part)), used)
+        traits.forward(queue, context=pages, input_embeds=used, output_pages=pages, output_embeds=output)
 
     detokenizer = traits.create_detokenizer(queue)
     for position in range(len(tokens), total):
