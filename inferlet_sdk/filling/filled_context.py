@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Self
+from typing import Any, NoReturn, Self
 
 from inferlet_sdk.addresses import Pages
 from inferlet_sdk.errors import InvalidState
@@ -36,6 +36,10 @@ class FilledContext:
         state = "idle" if self._generation is None or self._generation.stop_reason else "generating"
         text = sequence.last_text() + "".join(one.text for one in self._noted)
         return f"<Context of {sequence.info.name}: {len(sequence.tokens)} tokens, {state}: {shown(text)}>"
+
+    def __reduce_ex__(self, _protocol: object) -> NoReturn:
+        """For `copy` and `pickle`: a copy would write into the same pages."""
+        raise TypeError("a context is not copied or pickled: `fork()` makes one like it, `snapshot()` a text of it")
 
     # ---- what it holds -------------------------------------------------------------------------------------------
 

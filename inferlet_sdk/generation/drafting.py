@@ -96,7 +96,7 @@ class DraftedTokens:
         self._start = len(sequence.tokens)
         self._step: _Step | None = None  # that waits, or was not taken
         self._closed = False
-        if not callable(draft):
+        if not callable(draft) or isinstance(draft, type):
             raise wrong("draft", "a function of the tokens so far, such as `PromptLookup()`", draft)
         if sampler.looks_back:
             raise ValueError("draft: a sampler with penalties cannot check a draft: leave one of them out")

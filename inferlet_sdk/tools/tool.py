@@ -161,6 +161,10 @@ def _parameters(name: str, function: Callable[..., Any], told: dict[str, str]) -
     for parameter in inspect.signature(function).parameters.values():
         if parameter.kind not in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY):
             raise UnsupportedType(f"{name}: a tool cannot have a parameter like `{parameter}`: give it by name")
+        if parameter.name == "self" and not fields:
+            raise UnsupportedType(
+                f"{name}: a method is a tool with its object alone: `Tools(thing.{name})`, and no @tool"
+            )
         if parameter.name not in hints:
             raise UnsupportedType(
                 f"{name}: parameter {parameter.name!r} has no annotation, as in `{parameter.name}: int`"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import re
+from copy import deepcopy
 from typing import Any
 
 import pytest
@@ -216,6 +217,9 @@ MISUSES: list[tuple[Any, str]] = [
     (lambda ctx: StopRegex("b", hold=LETTER), "hold: give a whole number, not str 'a'"),
     (lambda ctx: PromptLookup(LETTER), "match: give a whole number, not str 'a'"),
     (lambda ctx: list(ctx.generate(draft=FIVE)), "draft: give a function of the tokens so far, .* not int 5"),
+    (lambda ctx: list(ctx.generate(draft=PromptLookup)), "draft: give a function of the tokens so far"),
+    (lambda ctx: ctx.generate(sampler=Greedy), "sampler: give a Sampler, .* such as `Greedy\\(\\)`, not type"),
+    (deepcopy, r"`fork\(\)` makes one like it"),
     (lambda ctx: ctx.fill_chat(FIVE), "messages: give a role and its content, or a list of messages, not int 5"),
     (lambda ctx: ctx.fill_chat([user("a")], "b"), "content: it goes with the role of one message"),
     (lambda ctx: ctx.fill_chat("user", "a", tools=user), "tools: give a list of functions or declarations, not func"),

@@ -90,6 +90,10 @@ def no_annotation(a) -> None:  # type: ignore[no-untyped-def]
     pass
 
 
+def method(self, a: int) -> None:  # type: ignore[no-untyped-def]
+    pass
+
+
 def any_number(*a: int) -> None:
     pass
 
@@ -110,6 +114,7 @@ def unknown(a: Nowhere) -> None:  # type: ignore[name-defined]  # noqa: F821
     ("function", "told"),
     [
         (no_annotation, "no_annotation: parameter 'a' has no annotation"),
+        (method, "method: a method is a tool with its object alone: `Tools(thing.method)`"),
         (any_number, "any_number: a tool cannot have a parameter like `*a: 'int'`"),
         (by_place, "by_place: a tool cannot have a parameter"),
         (with_bytes, "bytes (with_bytes.a[]) cannot be read from JSON"),
