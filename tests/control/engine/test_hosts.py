@@ -389,15 +389,9 @@ def test_a_host_that_says_what_cannot_be_is_lost_alone(nonsense: FromHost, tmp_p
 
 
 @pytest.mark.parametrize(
-    "kind",
-    [
-        "begins",
-        "ends",
-        "does something",
-        "begins one that nobody has",
-    ],
+    "kind", ["begins", "ends", "does something", "begins one that nobody has", "hands on a tile that is too small"]
 )
-def test_a_host_that_speaks_for_an_inferlet_of_another_is_lost_alone(kind: str, tmp_path: Path) -> None:
+def test_a_host_that_lies_about_inferlets_or_tiles_is_lost_alone(kind: str, tmp_path: Path) -> None:
     async def body(scene: Scene) -> None:
         first, second = await scene.launch(), await scene.launch()
         for entry in (first, second):
@@ -409,6 +403,9 @@ def test_a_host_that_speaks_for_an_inferlet_of_another_is_lost_alone(kind: str, 
             "ends": Closed(number),
             "does something": OpenQueue(number, 99),
             "begins one that nobody has": Opened(999),
+            "hands on a tile that is too small": ImageCommand(
+                first.number, QUEUE, 5, 0, None, (), 20, False, b"far too small", 0, ((0, 1),), 4
+            ),
         }
         scene.links[1].says(Commands("fake", [OpenQueue(first.number, 99), lies[kind]]))
         assert "said what cannot be" in str(first.info().error)
@@ -471,22 +468,6 @@ def test_a_host_says_nothing_in_the_name_of_an_inferlet_of_another(tmp_path: Pat
         scene.link(second).says(Said([second.number], ["the truth"]))
         assert [event.text for event in heard if isinstance(event, Message | LogLine)] == ["the truth"]
         assert second.logs() == ()
-
-    play(tmp_path, body)
-
-
-def test_a_host_that_hands_on_a_tile_of_another_size_is_lost_alone(tmp_path: Path) -> None:
-    async def body(scene: Scene) -> None:
-        first, second = await scene.launch(), await scene.launch()
-        for entry in (first, second):
-            scene.link(entry).says(Started(entry.number))
-            scene.synchronizes(entry)
-        tile = ImageCommand(first.number, QUEUE, 5, 0, None, (), 20, False, b"far too small", 0, ((0, 1),), 4)
-        scene.links[1].says(Commands(scene.model.name, [tile]))
-        assert "said what cannot be" in str(first.info().error)
-        assert second.info().status == "running"
-        scene.quiet(scene.links[2])
-        assert scene.links[2].take(Results)
 
     play(tmp_path, body)
 
