@@ -296,23 +296,28 @@ def serve_async(
 
 
 @contextlib.contextmanager
-def serving_thread() -> Iterator[str]:
-    """A server in a thread, for synchronous clients."""
-    started = threading.Event()
+def on_thread(serving: contextlib.AbstractAsyncContextManager[str]) -> Iterator[str]:
+    """The address of a server in a loop of its own, for synchronous clients."""
+    ready = threading.Event()
     found: list[Any] = []
 
     async def run() -> None:
         stop = asyncio.Event()
-        async with serving(FakeServerApi()) as url:
+        async with serving as url:
             found.extend((url, asyncio.get_running_loop(), stop))
-            started.set()
+            ready.set()
             await stop.wait()
 
-    thread = threading.Thread(target=asyncio.run, args=(run(),))
+    thread = threading.Thread(target=lambda: asyncio.run(run()), daemon=True)  # one that is late is not waited for
     thread.start()
-    assert started.wait(30)
     try:
+        assert ready.wait(HANG_SECONDS)
         yield found[0]
     finally:
-        found[1].call_soon_threadsafe(found[2].set)
-        thread.join()
+        if found:
+            found[1].call_soon_threadsafe(found[2].set)
+            thread.join()
+
+
+def serving_thread() -> contextlib.AbstractContextManager[str]:
+    return on_thread(serving(FakeServerApi()))
