@@ -13,13 +13,13 @@ from dataclasses import dataclass
 from pie_inference.inspection.rates import GEMM_SIZE
 
 from ..support.generation import Generated
-from ..support.models.large_model import LargeModel, QuantizedModel, served
+from ..support.models.large_model import LargeModel, ServedModel, served
 from ..support.models.random_models import LLAMA_1B, LLAMA_TINY
 from ..support.samples import median
 
 
 @dataclass(frozen=True, kw_only=True)
-class Plan(QuantizedModel):
+class Plan(ServedModel):
     """`tokens` tokens are generated behind prompts of `prompt` tokens; one inferlet alone generates `single_tokens`, in
     `rounds` rounds. The machine's rates are those of passes over `read_bytes` bytes of memory, and of products of
     matrices with `gemm_size` rows and columns. `pages`, `kernels`, `quantization` and `max_isa` are options of the
@@ -72,7 +72,7 @@ class Row:
 
 async def run(plan: Plan) -> list[Row]:
     """Returns two rows for each number of inferlets."""
-    async with served(plan, plan.quantization) as model:
+    async with served(plan) as model:
         return [row for count in plan.concurrent for row in await _measure(model, plan, count)]
 
 

@@ -8,13 +8,13 @@ from dataclasses import dataclass
 from pie_inference.inspection.rates import GEMM_SIZE
 
 from ..support.generation import Generated
-from ..support.models.large_model import WARM_UP_TOKENS, LargeModel, QuantizedModel, served
+from ..support.models.large_model import WARM_UP_TOKENS, LargeModel, ServedModel, served
 from ..support.models.random_models import LLAMA_1B, LLAMA_TINY
 from ..support.samples import median
 
 
 @dataclass(frozen=True, kw_only=True)
-class Plan(QuantizedModel):
+class Plan(ServedModel):
     """One prompt of `prompt` tokens, another in each of `rounds` rounds. The other options are as in `decode`."""
 
     prompt: int
@@ -42,7 +42,7 @@ class Row:
 
 async def run(plan: Plan) -> list[Row]:
     """Returns two rows: end to end, and by the worker's own count."""
-    async with served(plan, plan.quantization) as model:
+    async with served(plan) as model:
         await model.warm_up(1)
         runs = [
             (await _read(model, plan.prompt), await model.rates_now(plan.read_bytes, plan.gemm_size))

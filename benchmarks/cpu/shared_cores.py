@@ -12,7 +12,7 @@ import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from ..support.models.large_model import LargeModel, QuantizedModel, served
+from ..support.models.large_model import LargeModel, ServedModel, served
 from ..support.models.random_models import LLAMA_1B, LLAMA_TINY
 from ..support.samples import median
 
@@ -21,7 +21,7 @@ SPIN = "while True: pass"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Plan(QuantizedModel):
+class Plan(ServedModel):
     """`concurrent` sequences generate `tokens` tokens behind prompts of `prompt` tokens, quiet and beside each number
     of `busy` processes, in each of `rounds` rounds. The other options are as in `decode`."""
 
@@ -62,7 +62,7 @@ class _Run:
 async def run(plan: Plan) -> list[Row]:
     """Returns one row for the quiet runs, and one for each number of busy processes."""
     numbers = (QUIET, *plan.busy)
-    async with served(plan, plan.quantization) as model:
+    async with served(plan) as model:
         await model.warm_up(plan.concurrent)
         rounds = [{busy: await _generate(model, busy, plan) for busy in numbers} for _ in range(plan.rounds)]
     return [_row(busy, rounds, plan) for busy in numbers]

@@ -33,23 +33,13 @@ class ServedModel:
 
     model: str
     pages: int
+    quantization: str = "none"
     kernels: str = "auto"
     max_isa: str = "auto"
     tree: Path | None = None
 
     def __post_init__(self) -> None:
-        WorkerOptions(kernels=self.kernels, max_isa=self.max_isa)
-
-
-@dataclass(frozen=True, kw_only=True)
-class QuantizedModel(ServedModel):
-    """The same, with a form of the weights."""
-
-    quantization: str = "none"
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        WorkerOptions(quantization=self.quantization)
+        WorkerOptions(quantization=self.quantization, kernels=self.kernels, max_isa=self.max_isa)
 
 
 @dataclass(frozen=True)
@@ -82,21 +72,21 @@ class LargeModel:
 
 
 @contextlib.asynccontextmanager
-async def served(plan: ServedModel, quantization: str) -> AsyncIterator[LargeModel]:
+async def served(plan: ServedModel) -> AsyncIterator[LargeModel]:
     """Serves a model of `random_models` in bfloat16 or quantized, with a worker's default number of threads."""
     checkpoint = random_model(plan.model)
-    costs = llama_costs(checkpoint, quantization)
+    costs = llama_costs(checkpoint, plan.quantization)
     threads = default_threads(int(costs.step_bytes(0, 0)))
     settings = {"model": checkpoint, "dtype": "bfloat16", "pages": plan.pages, "threads": threads}
     async with (
-        serving(tree=plan.tree, **settings, **_given(plan, quantization)) as server,
+        serving(tree=plan.tree, **settings, **_given(plan)) as server,
         Client(server.url) as client,
     ):
         program = await client.upload(source("generate"), "generate")
         yield LargeModel(client, program, costs, threads, plan.max_isa, np.random.default_rng(SEED))
 
 
-def _given(plan: ServedModel, quantization: str) -> dict[str, str]:
+def _given(plan: ServedModel) -> dict[str, str]:
     """Options that are not at their defaults: other trees may lack them."""
-    options = {"kernels": plan.kernels, "max_isa": plan.max_isa, "quantization": quantization}
+    options = {"kernels": plan.kernels, "max_isa": plan.max_isa, "quantization": plan.quantization}
     return {name: value for name, value in options.items() if value != getattr(WorkerOptions, name)}
