@@ -11,7 +11,6 @@ import os
 import signal
 import socket
 import subprocess
-import sys
 from collections import defaultdict
 from collections.abc import Callable
 from typing import NamedTuple
@@ -29,7 +28,7 @@ SECONDS = 5
 """One image has so much processor time: twice what the largest photo takes."""
 PATIENCE = 100
 """Seconds by the clock for one image: the processes yield the processors to the server."""
-OVER_TIME = -getattr(signal, "SIGXCPU", sys.maxsize)
+OVER_TIME = -signal.SIGXCPU
 """The status of a process that has used more than its processor time."""
 BUFFER_BYTES = 1 << 20
 """Most bytes of one answer that are read ahead."""

@@ -132,7 +132,7 @@ def _read(path: Path) -> Mapping[str, _Entry]:
 
 
 def _check_private(path: Path, mode: int) -> None:
-    if os.name == "posix" and stat.S_IMODE(mode) & 0o027:
+    if stat.S_IMODE(mode) & 0o027:
         raise ConfigError(f"others can read {path}, or its group can change it, and it has tokens: chmod 600 {path}")
 
 

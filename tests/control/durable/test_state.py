@@ -461,7 +461,6 @@ def test_a_backup_has_what_there_is_while_the_server_runs(folder: Path, tmp_path
         database.back_up(tmp_path, tmp_path / "other")
 
 
-@pytest.mark.skipif(sys.platform == "win32", reason="there are no such locks")
 def test_a_server_starts_while_a_command_looks_for_one(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     import fcntl
 
