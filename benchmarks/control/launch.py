@@ -1,6 +1,5 @@
 """How long does it take from the launch of an inferlet to its first message, with some launched at once?
 
-It is measured twice: through a client's session with a `pie serve` process, and through a `ServerApi` without network.
 Warm: the program was uploaded and run before. Cold: each launch uploads and runs a program that the server has never
 seen. Between rounds the server rests until its pool of ready guests is full, and has freed those that ended. With 896
 Python guests that takes about 7 s on a machine that does nothing else; they hold 1.3 GB, and a server gives them at
@@ -12,29 +11,25 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
-from dataclasses import dataclass, field, replace
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
 from functools import partial
 from itertools import count
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
-from pie_control.cli.targets import OwnTarget
 from pie_control.client import Client
 from pie_control.client.running import Running
 from pie_control.config import ServerConfig
-from pie_control.runtime import build_server
-from pie_control.server_api import ServerApi
-from pie_control.testing.fake_model import FakeModel
-from pie_control.testing.in_process import InProcessClient
 
 from ..plans import MAY_BE_ZERO
 from ..report import noted
 from ..support.guests import GUESTS, program_of, source
 from ..support.samples import percentile
-from ..support.server import cache_folder, serving
+from ..support.server import serving
 
+NAME = "first_message"
+"""The program."""
 REST_SECONDS = 0.05
 FREEING_SECONDS = 0.001
 """Of rest for each launch of the round before: what a server takes to free an inferlet that has ended, and more."""
@@ -45,8 +40,7 @@ _fresh = count()
 class Plan:
     """A row for each number of launches at once in `warm` and in `cold`, of `launches` launches in at least
     `least_rounds` rounds, with at least `warm_pool` ready guests before each, on `hosts` application hosts; -1: as many
-    as a server starts by itself. `tree`: the tree to serve from, if not this one; then the rows without network are
-    left out."""
+    as a server starts by itself. `tree`: the tree to serve from, if not this one."""
 
     warm: tuple[int, ...]
     cold: tuple[int, ...]
@@ -71,10 +65,9 @@ QUICK = Plan(warm=(1, 16, 64), cold=(1,), launches=20, least_rounds=1, warm_pool
 
 @dataclass(frozen=True)
 class Row:
-    """`through`: session or runtime; `launches`: how many were measured. Times are for one launch."""
+    """`launches`: how many were measured. Times are for one launch."""
 
     guest: str
-    through: str
     concurrent: int
     warm: bool
     p50_ms: float
@@ -82,116 +75,48 @@ class Row:
     launches: int
 
 
-class Target(Protocol):
-    """Something that runs programs."""
-
-    async def upload(self, program: bytes) -> str:
-        """Hash of the stored program."""
-
-    async def launch(self, program: str, /) -> Running:
-        """A new inferlet."""
-
-    async def missing_guests(self, least: int) -> int:
-        """How many fewer wait for a launch than the server wants, or than `least`."""
-
-
-class Session:
-    """A server, through its client."""
-
-    def __init__(self, client: Client) -> None:
-        self._client = client
-        self.launch = client.launch
-
-    async def upload(self, program: bytes) -> str:
-        return await self._client.upload(program, "first_message")
-
-    async def missing_guests(self, least: int) -> int:
-        counts = (await self._client.statistics())["inferlets"]
-        return int(max(counts["warm_wanted"], least) - counts["warm"])
-
-
-class InProcess:
-    """A server in this process, without its network face."""
-
-    def __init__(self, api: ServerApi) -> None:
-        self._api = api
-
-    async def upload(self, program: bytes) -> str:
-        return (await self._api.upload(program, "first_message")).program
-
-    async def launch(self, program: str) -> Running:
-        running = Running("", OwnTarget(self._api))
-        await self._api.launch(program, listener=running.deliver)
-        return running
-
-    async def missing_guests(self, least: int) -> int:
-        counts = self._api.statistics().inferlets
-        return max(counts.warm_wanted, least) - counts.warm
-
-
-@asynccontextmanager
-async def session(plan: Plan) -> AsyncIterator[Target]:
-    async with serving(tree=plan.tree, **plan.settings) as server, Client(server.url) as client:
-        yield Session(client)
-
-
-@asynccontextmanager
-async def runtime(plan: Plan) -> AsyncIterator[Target]:
-    with cache_folder() as cache:
-        config = replace(ServerConfig(), cache_dir=str(cache), **plan.settings).resolved()
-        own = build_server(config, lambda _config, model: InProcessClient(FakeModel(model.name), inline=True))
-        await own.start()
-        try:
-            yield InProcess(own)
-        finally:
-            await own.close()
-
-
 async def run(plan: Plan) -> list[Row]:
-    """Rows of both targets."""
-    async with session(plan) as target:
-        rows = await _measure_target("session", target, plan)
-    if plan.tree is None:
-        async with runtime(plan) as target:
-            rows += await _measure_target("runtime", target, plan)
-    return rows
+    """A row for each guest and number of launches at once."""
+    async with serving(tree=plan.tree, **plan.settings) as server, Client(server.url) as client:
+        rows = []
+        for guest in (*GUESTS, "rust"):
+            program = await client.upload(program_of(guest, NAME), NAME)
+            start = partial(client.launch, program)
+            await _round(client, 1, start, plan)
+            rows += [await _row(guest, client, number, True, start, plan) for number in plan.warm]
+        fresh = partial(_launch_fresh, client)
+        return rows + [await _row("python", client, number, False, fresh, plan) for number in plan.cold]
 
 
-async def _measure_target(through: str, target: Target, plan: Plan) -> list[Row]:
-    rows = []
-    for guest in (*GUESTS, "rust"):
-        program = await target.upload(program_of(guest, "first_message"))
-        start = partial(target.launch, program)
-        await _round(target, 1, start, plan)
-        rows += [await _row(guest, through, target, number, start, plan) for number in plan.warm]
-    fresh = partial(_launch_fresh, target)
-    return rows + [await _row("python", through, target, number, fresh, plan) for number in plan.cold]
-
-
-async def _row(guest: str, through: str, target: Target, concurrent: int, start: Start, plan: Plan) -> Row:
-    times = await _measure(target, concurrent, start, plan)
+async def _row(guest: str, client: Client, concurrent: int, warm: bool, start: Start, plan: Plan) -> Row:
+    times = await _measure(client, concurrent, start, plan)
     p50, p99 = (round(1e3 * percentile(times, percent), 2) for percent in (50, 99))
-    warm = getattr(start, "func", None) is not _launch_fresh
-    return noted(Row(guest, through, concurrent, warm, p50, p99, len(times)))
+    return noted(Row(guest, concurrent, warm, p50, p99, len(times)))
 
 
 Start = Callable[[], Awaitable[Running]]
 
 
-async def _launch_fresh(target: Target) -> Running:
+async def _launch_fresh(client: Client) -> Running:
     """Launches a program that the server has never seen."""
-    program = source("first_message") + f"# {next(_fresh)}\n".encode()
-    return await target.launch(await target.upload(program))
+    program = source(NAME) + f"# {next(_fresh)}\n".encode()
+    return await client.launch(await client.upload(program, NAME))
 
 
-async def _measure(target: Target, concurrent: int, start: Start, plan: Plan) -> list[float]:
+async def _missing_guests(client: Client, least: int) -> int:
+    """How many fewer wait for a launch than the server wants, or than `least`."""
+    counts = (await client.statistics())["inferlets"]
+    return int(max(counts["warm_wanted"], least) - counts["warm"])
+
+
+async def _measure(client: Client, concurrent: int, start: Start, plan: Plan) -> list[float]:
     rounds = max(plan.least_rounds, plan.launches // concurrent)
-    await _round(target, concurrent, start, plan)  # from now on the pool of ready guests is as large as this takes
-    return [seconds for _ in range(rounds) for seconds in await _round(target, concurrent, start, plan)]
+    await _round(client, concurrent, start, plan)  # from now on the pool of ready guests is as large as this takes
+    return [seconds for _ in range(rounds) for seconds in await _round(client, concurrent, start, plan)]
 
 
-async def _round(target: Target, concurrent: int, start: Start, plan: Plan) -> list[float]:
-    while await target.missing_guests(plan.warm_pool) > 0:
+async def _round(client: Client, concurrent: int, start: Start, plan: Plan) -> list[float]:
+    while await _missing_guests(client, plan.warm_pool) > 0:
         await asyncio.sleep(REST_SECONDS)
     await asyncio.sleep(FREEING_SECONDS * concurrent)
     return list(await asyncio.gather(*(_time_to_first_message(start) for _ in range(concurrent))))

@@ -184,11 +184,10 @@ PARTS = (
                 "p99": row["p99_ms"],
             }
             for row in rows
-            if row["through"] == "session"
         },
         table=lambda rows: side_by_side(
             rows,
-            ("guest", "through", "warm"),
+            ("guest", "warm"),
             lambda row: {f"{row['concurrent']} at once": f"{row['p50_ms']}, {row['p99_ms']}"},
         ),
         said=lambda rows: "Milliseconds of the median launch, and of the one that is slower than 99 in 100.",
