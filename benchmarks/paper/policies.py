@@ -1,11 +1,10 @@
 """How many requests a second does each batching policy give (Table 5)?
 
 128 inferlets at a time make requests, over and over, beside a paced worker, which takes `wave_ms` for each wave and
-`token_us` for each of its input tokens, as a GPU does. `calls`: a program in Rust that reads each distribution and
-chooses, by a call for each token, as the paper's do; `run`: one in Python that generates by one call, whose next step
-is ready before anybody asks, so that policies can hardly differ. A policy is measured from the moment at which each
-inferlet has ended a request until each has ended another one, and for `seconds` at least: whole requests, for a policy
-that sends one command at a time gives all of them their prompts first.
+`token_us` for each of its input tokens, as a GPU does. The program, in Rust, reads each distribution and chooses, by a
+call for each token, as the paper's do. (One that generates by one call gives the same ratios.) A policy is measured
+from the moment at which each inferlet has ended a request until each has ended another one, and for `seconds` at least:
+whole requests, for a policy that sends one command at a time gives all of them their prompts first.
 
 The pace is that of the paper's Table 4. vLLM's times per token with 1B, 3B and 8B, for 32 sequences, lie within 0.2 ms
 of a line over the size of their weights in bfloat16 (2.47, 6.43 and 16.06 GB): 8.1 ms, and 3.48 ms for each GB, which
@@ -24,13 +23,10 @@ from typing import Any
 
 from pie_control.client import Client
 
-from ..plans import refuse_unknown
 from ..report import noted
 from ..support.guests import program_of
 from ..support.server import scheduler_counts, serving
 
-GUESTS = {"calls": "rust", "run": "python"}
-PROGRAMS = tuple(GUESTS)
 PAPER = {"eager": 5.61, "k-only": 30.09, "t-only": 78.11, "adaptive": 84.85}
 """Requests a second, on an L4."""
 
@@ -40,7 +36,6 @@ class Plan:
     """`inferlets` at a time for `seconds`, each with a prompt of `prompt` tokens and `tokens` more. `k`: commands that
     K-only sends at a time; `t_ms`: milliseconds that T-only waits."""
 
-    programs: tuple[str, ...]
     k: tuple[int, ...]
     t_ms: tuple[int, ...]
     inferlets: int = 128
@@ -50,12 +45,9 @@ class Plan:
     token_us: int = 250
     seconds: float = 10.0
 
-    def __post_init__(self) -> None:
-        refuse_unknown("program", self.programs, PROGRAMS)
 
-
-FULL = Plan(PROGRAMS, k=(8, 32), t_ms=(5, 20))
-QUICK = Plan(("calls",), k=(8,), t_ms=(5,), tokens=8, seconds=4.0)
+FULL = Plan(k=(8, 32), t_ms=(5, 20))
+QUICK = Plan(k=(8,), t_ms=(5,), tokens=8, seconds=4.0)
 
 
 @dataclass(frozen=True)
@@ -63,7 +55,6 @@ class Row:
     """`batch`: input tokens in a wave. `adaptive_over`: requests a second of the policy adaptive over this one's;
     `paper_over`: the same in the paper."""
 
-    program: str
     policy: str
     requests_s: float
     batch: float
@@ -72,23 +63,22 @@ class Row:
 
 
 async def run(plan: Plan) -> list[Row]:
-    """A row for each program and policy."""
+    """A row for each policy."""
     policies: list[tuple[str, dict[str, Any]]] = [("adaptive", {}), ("eager", {})]
     policies += [("k-only", {"k_only_commands": k}) for k in plan.k]
     policies += [("t-only", {"t_only_seconds": t / 1e3}) for t in plan.t_ms]
     rows: list[Row] = []
-    for program in plan.programs:
-        best = 0.0
-        for name, options in policies:
-            rate, batch = await _measure(plan, program, name, options)
-            best = best or rate
-            label = f"{name} {value}" if (value := next(iter(options.values()), "")) else name
-            over = round(PAPER["adaptive"] / PAPER[name], 2)
-            rows.append(noted(Row(program, label, round(rate, 2), round(batch, 1), round(best / rate, 2), over)))
+    best = 0.0
+    for name, options in policies:
+        rate, batch = await _measure(plan, name, options)
+        best = best or rate
+        label = f"{name} {value}" if (value := next(iter(options.values()), "")) else name
+        over = round(PAPER["adaptive"] / PAPER[name], 2)
+        rows.append(noted(Row(label, round(rate, 2), round(batch, 1), round(best / rate, 2), over)))
     return rows
 
 
-async def _measure(plan: Plan, program: str, policy: str, options: dict[str, Any]) -> tuple[float, float]:
+async def _measure(plan: Plan, policy: str, options: dict[str, Any]) -> tuple[float, float]:
     """Requests a second, and input tokens of a wave."""
     settings = {
         "model": "paced=demo",
@@ -99,7 +89,7 @@ async def _measure(plan: Plan, program: str, policy: str, options: dict[str, Any
         **options,
     }
     async with serving(**settings) as server, Client(server.url) as client:
-        uploaded = await client.upload(program_of(GUESTS[program], "requests"), "requests")
+        uploaded = await client.upload(program_of("rust", "requests"), "requests")
         done = [0] * plan.inferlets
         ended = asyncio.Event()
 
