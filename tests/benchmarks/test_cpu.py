@@ -48,6 +48,12 @@ def test_prefill(tmp_path: Path) -> None:
     assert all(row["of_gemm"] == pytest.approx(row["gflop_s"] / row["gemm_gflop_s"], abs=0.01) for row in rows)
 
 
+def test_shift_kvpage(tmp_path: Path) -> None:
+    rows = run(tmp_path, "shift_kvpage", *TINY, "--tokens", "64", "--parts", "4")
+    assert [row["measure"] for row in rows] == ["moved", "first token behind 4 parts, joined"]
+    assert all(row["ms"] > 0 and row["of_computing"] > 0 for row in rows)
+
+
 def test_shared_cores(tmp_path: Path) -> None:
     rows = run(
         tmp_path, "shared_cores", *TINY, *["--busy", "1,2", "--concurrent", "2", "--prompt", "32", "--tokens", "6"]
