@@ -54,6 +54,8 @@ NUM_PARAMS = len(SamplingParams.__struct_fields__)
 
 MOST_BIASED = 512
 """Tokens with a bias in one sampler. It travels with each sample."""
+BIAS_BYTES = 8
+"""Memory of one."""
 LARGEST_BIAS = 1000.0
 """More than logits differ; with much more, float32 would not tell biased tokens apart."""
 
@@ -109,13 +111,15 @@ class Sampler:
     """Parameters and random numbers. The n-th token of a seed is always the same draw, so tokens do not depend on what
     else is batched."""
 
-    __slots__ = ("_draws", "_made", "_returned", "_seed", "bias", "params")
+    __slots__ = ("_draws", "_made", "_returned", "_seed", "bias", "bytes", "params")
 
     def __init__(self, params: SamplingParams, seed: int | None, bias: Bias | None = None) -> None:
         """Raises InvalidArgument."""
         params.check()
         self.params = params
         self.bias = bias
+        self.bytes = BIAS_BYTES * len(bias.tokens) if bias is not None else 0
+        """What a command that names it keeps, about."""
         self._seed = seed
         self._made: Callable[[], float] | None = None
         self._draws = 0

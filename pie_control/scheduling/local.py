@@ -26,7 +26,7 @@ from pie_control.resources.tables.slots import EMPTY
 from .account import Account, CommandQueue
 from .answers import Wave
 from .backlog import Backlog
-from .searches import MOST_SEARCHES
+from .searches import MOST_SEARCHES, Searches
 
 Answer = Callable[[Owner, int, Value | CallError], None]
 MOST_WAITS = 4
@@ -54,6 +54,7 @@ class LocalCommands:
         self._held: deque[tuple[int, Export]] = deque()  # with the wave for whose answer they wait
         self._last_held: dict[Owner, int] = {}  # of these waves, the last one for each inferlet that runs
         self._waiting: dict[Owner, dict[int, Waiting]] = {}  # imports by future
+        self._again: deque[tuple[Account, Waiting]] = deque()  # imports that have waited, and are looked at once more
         self._now = 0.0  # of the last command or answer
 
     def announce(self, account: Account, command: Command) -> None:
@@ -212,8 +213,20 @@ class LocalCommands:
     def _ask_again(self, export: Export) -> None:
         """An export will not stand, or is that of a beginning, which stands or will take long: those who wait for it
         have what there is now."""
-        for account, (_, command, number) in self._take_waiting(export):
-            self._fetch(account, command, number)
+        self._again += self._take_waiting(export)
+
+    def look_again(self, searches: Searches) -> None:
+        """Looks at imports that have waited: as many as a turn has time for."""
+        while self._again and searches.has_time(self._again[0][1].command):
+            account, (_, command, number) = self._again.popleft()
+            assert command.future is not None
+            if self._accounts.get(command.owner) is account and not account.forget_cancelled(command.future):
+                searches.note(account, command.searches)
+                self._fetch(account, command, number)
+
+    def next(self, now: float) -> float | None:
+        """When something goes on though nothing happens."""
+        return now if self._again else None
 
     def _adopt(self, note: Adopt) -> None:
         if account := self._accounts.get(note.owner):

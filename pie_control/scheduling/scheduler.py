@@ -134,7 +134,7 @@ class Scheduler:
     def _deadline(self) -> float | None:
         policy = self._policy.deadline(self._state()) if any(self._backlog.all_ready()) else None
         asked = policy is not None and policy <= self._now
-        times = None if asked else policy, self._backlog.next(self._now)
+        times = None if asked else policy, self._backlog.next(self._now), self._local.next(self._now)
         return min((one for one in times if one is not None), default=None)
 
     # ---- what arrives ----
@@ -269,6 +269,7 @@ class Scheduler:
 
     def _take_local(self) -> None:
         """Tries again while a command takes effect, or an inferlet was ended: others may have waited for it."""
+        self._local.look_again(self._backlog.searches)
         while self._backlog.local or self._backlog.starved:
             builder = self._begin()
             builder.take_local()
@@ -316,9 +317,8 @@ class Scheduler:
     def _wave_done(self, done: WaveDone) -> None:
         if not self._in_flight:
             raise WorkerError(f"the worker answered wave {done.wave}, and none is in flight")
-        wave = self._in_flight[0]
-        answers = read_answers(wave, done)
-        self._in_flight.popleft()
+        answers = read_answers(self._in_flight[0], done)
+        wave = self._in_flight.popleft()
         for batch, values, errors in answers:
             batch.completed(values, errors)
             for command, value in in_place(batch, values, errors):

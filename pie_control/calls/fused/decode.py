@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from functools import partial
 from struct import pack
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import msgspec
 
@@ -224,11 +224,6 @@ def _result_bytes(
     return min(steps, MOST_STEPS) * (RUN_BYTES + (SCORES_BYTES if "logprobs" in options else 0))
 
 
-def _argument_bytes(*arguments: Any) -> int:
-    *_, matcher, _skip = arguments
-    return 0 if matcher is None else matcher.bytes
-
-
 def _settle(
     space: AddressSpace,
     draws: Draws | None,
@@ -252,7 +247,6 @@ CALL = Call(
     issue,
     value=Run,
     result_bytes=_result_bytes,
-    argument_bytes=_argument_bytes,
     handles={"sampler": Handle(Sampler), "matcher": Handle(Matcher, optional=True)},
     needs={"matcher": "grammar"},
     run=RunOf(stop="stop", cancel=cancel),

@@ -17,6 +17,10 @@ from ...resources.address_space import AddressSpace
 
 NUMBER_BYTES = 40
 """Memory of a number in a list of Python."""
+COUNTED = "positions"
+"""A parameter that forwards alone keep, and count (`calls.forward.command.held_bytes`)."""
+KEPT_HANDLES = ("sampler", "matcher")
+"""Parameters whose values commands keep a part of: `bytes`."""
 SMALL_NUMBERS = 16
 SMALL_BYTES = SMALL_NUMBERS * NUMBER_BYTES
 """Lists of one call that are not counted."""
@@ -27,10 +31,12 @@ def weigher(call: Call) -> Callable[[Sequence[Any]], int]:
     assert call.issue is not None
     hints, beside = get_type_hints(call.issue), call.argument_bytes
     kinds = [hints[name] for name in call.parameters]
-    lists = [place for place, kind in enumerate(kinds) if get_origin(kind) is Sequence]
+    named = enumerate(zip(call.parameters, kinds, strict=True))
+    lists = [place for place, (name, kind) in named if get_origin(kind) is Sequence and name != COUNTED]
     texts = [place for place, kind in enumerate(kinds) if kind is str]
+    handles = [call.parameters.index(name) for name in call.handles if name in KEPT_HANDLES]
 
-    if not (lists or texts or beside):
+    if not (lists or texts or beside or handles):
         return _weigh_nothing
     pick = itemgetter(*lists) if len(lists) > 1 else lambda arguments: [arguments[place] for place in lists]
 
@@ -45,11 +51,14 @@ def weigher(call: Call) -> Callable[[Sequence[Any]], int]:
         size *= NUMBER_BYTES
         for place in texts:
             size += len(arguments[place])
+        for place in handles:
+            if (one := arguments[place]) is not None:
+                size += one.bytes
         if beside is not None:
             size += beside(*arguments)
         return size if size > SMALL_BYTES else 0
 
-    return weigh if texts or beside else weigh_lists
+    return weigh if texts or beside or handles else weigh_lists
 
 
 def _weigh_nothing(_arguments: Sequence[Any]) -> int:

@@ -10,7 +10,9 @@ from typing import Any
 import pytest
 
 from pie_control.calls import CALLS
+from pie_control.calls.sampler import BIAS_BYTES, Sampler, SamplingParams, make_bias
 from pie_control.calls.values import Run
+from pie_control.host_api.limits.pending import weigher
 from pie_control.server_api import ServerApi
 from pie_control.testing.fake_model import FakeModel
 from pie_control.testing.in_process import InProcessClient
@@ -103,6 +105,16 @@ def test_what_is_pending_is_bounded_and_counted_down(guest_cache: Path, program:
             await body(server)
 
     asyncio.run(check())
+
+
+def test_what_commands_keep_of_samplers_counts() -> None:
+    biased = Sampler(SamplingParams(), 0, make_bias([(token, 1.0) for token in range(512)]))
+    for name, arguments in {
+        "sample": (0, biased, [], "", 0),
+        "verify": ([0, 1], [], biased),
+        "forward": ([], [0, 1], [], [0, 1], [], [], [], "", biased, 0, 0.0, False),
+    }.items():
+        assert weigher(CALLS[name])(arguments) >= 512 * BIAS_BYTES
 
 
 def test_values_that_may_be_large_have_a_size() -> None:

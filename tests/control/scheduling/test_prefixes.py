@@ -19,6 +19,7 @@ from pie_control.resources.exports.exports import Exports
 from pie_control.resources.holdings import Block
 from pie_control.resources.kinds import PAGES
 from pie_control.resources.pool import Pool
+from pie_control.scheduling import searches
 from pie_control.scheduling.local import MOST_WAITS
 from pie_control.tenants.budgets import Budget
 from pie_control.tenants.tenant import DEFAULT_STANDING, ServiceClass, Standing, Tenant
@@ -238,6 +239,27 @@ def test_a_long_text_counts_as_several_searches(monkeypatch: pytest.MonkeyPatch)
     while len(reader.answers) < len(asked):
         answered.append(world.turn(quiet=False).completions)
     assert [len(completions) for completions in answered] == [2, 2, 2]
+
+
+def test_who_has_waited_for_a_long_text_looks_it_up_in_turns(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(text_keys, "PAGES_OF_A_SEARCH", 1)
+    monkeypatch.setattr(searches, "MOST_SEARCHES", 10)
+    world = World(max_batch_tokens=16)
+    maker = world.open(4, 64)
+    fill(maker, range(65, 81))
+    offer(maker, 4)
+    readers = [world.open(0, 8) for _ in range(4)]
+    asked = [ask(reader) for reader in readers]
+    world.turn()
+    while world.turn().deadline == world.now:
+        pass
+    assert not any(reader.answers for reader in readers), "they wait"
+    assert readers[0].cancel_import(asked[0])
+    turns = [world.answer()]
+    while turns[-1].deadline == world.now:
+        turns.append(world.turn(quiet=False))
+    assert [sum(one.owner != maker.owner for one in turn.completions) for turn in turns] == [2, 1]
+    assert [count(reader, future) for reader, future in zip(readers[1:], asked[1:], strict=True)] == [4] * 3
 
 
 @pytest.mark.parametrize("name", ["", "rules"])
