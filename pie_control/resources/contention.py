@@ -1,8 +1,7 @@
 """Who yields when a pool runs out (paper, section 5.2: first come, first served).
 
 The scheduler asks the policy only when what is free and what is already coming back do not cover the request. A policy
-sees what each inferlet holds, in which class and for whom it works, what it waits for and since when, and answers with
-actions.
+sees what each inferlet holds, in which class and for whom it works, and answers with actions.
 """
 
 from __future__ import annotations
@@ -30,14 +29,11 @@ class Shortage:
 
 
 class Holder(NamedTuple):
-    """An inferlet and what it holds of a kind of memory, beside what it is giving back. `waits_for`: what it asks for
-    and does not have yet."""
+    """An inferlet and what it holds of a kind of memory, beside what it is giving back."""
 
     owner: Owner
     created: float  # seconds
     held: int
-    waits_for: int = 0
-    waits_since: float | None = None  # seconds
     standing: Standing = DEFAULT_STANDING
 
 

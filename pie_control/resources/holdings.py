@@ -280,7 +280,6 @@ class MemoryRequest:
     resource: Resource
     first: int  # address
     count: int
-    since: float  # seconds
     granted: bool = False  # it is bound, and its command has not been told yet
 
 

@@ -140,7 +140,7 @@ class Memory:
             del line[:served]
         return granted
 
-    def try_bind(self, holdings: Holdings, command: Allocation, now: float) -> bool:
+    def try_bind(self, holdings: Holdings, command: Allocation) -> bool:
         """Binds an allocation if there is room and nothing stands before it; otherwise it stands in line, and asking
         again is in vain until `begin` names it."""
         request = holdings.requests.get(command.seq)
@@ -153,7 +153,7 @@ class Memory:
         if command.count <= self.pools[resource].free and not (line and line[0].rank < rank):
             self._bind(holdings, resource, command.first, command.count)
             return True
-        request = MemoryRequest(holdings.owner, rank, resource, command.first, command.count, now)
+        request = MemoryRequest(holdings.owner, rank, resource, command.first, command.count)
         holdings.requests[command.seq] = request
         insort(line, request, key=_rank)
         self._changes[resource] += 1
@@ -286,18 +286,16 @@ class Memory:
         return None, coming
 
     def _holders(self, resource: Resource, coming: Mapping[Owner, int], now: float) -> Sequence[Holder]:
-        waiting: dict[Owner, list[MemoryRequest]] = {}
-        for request in self._lines[resource]:
-            waiting.setdefault(request.owner, []).append(request)
         pinned = self.exports.pinned(resource, now)
         shared = self._held_by_others(resource, pinned) if (self._shares or pinned) and resource is not EMBEDS else {}
         return [
-            _holder(
-                holdings,
-                max(holdings.binding(resource).bound - coming.get(owner, 0) - shared.get(owner, 0), 0),
-                waiting.get(owner, ()),
+            Holder(
+                owner,
+                one.created,
+                max(one.binding(resource).bound - coming.get(owner, 0) - shared.get(owner, 0), 0),
+                one.standing,
             )
-            for owner, holdings in self._holdings.items()
+            for owner, one in self._holdings.items()
         ]
 
     def _held_by_others(self, resource: Resource, pinned: Sequence[int]) -> dict[Owner, int]:
@@ -389,10 +387,3 @@ class Memory:
         self.tokens.check_integrity()
         self.tiles.check_integrity(self._holdings)
         self.exports.check_integrity()
-
-
-def _holder(holdings: Holdings, held: int, requests: Sequence[MemoryRequest]) -> Holder:
-    """What a policy sees of an inferlet; `requests` are those of its queues that wait."""
-    waits_for = sum(one.count for one in requests)
-    waits_since = min((one.since for one in requests), default=None)
-    return Holder(holdings.owner, holdings.created, held, waits_for, waits_since, holdings.standing)

@@ -214,11 +214,11 @@ class Runs(Generic[Q]):
 
     # ---- pages ----
 
-    def go_on(self, run: DecodeRun[Q], memory: Memory, now: float) -> bool:
+    def go_on(self, run: DecodeRun[Q], memory: Memory) -> bool:
         """Goes on to the next page; False if it has to wait for memory."""
         segment, holdings, seq = run.segments[0], run.holdings, run.command.seq
         has_memory = seq not in holdings.requests and holdings.pages.is_bound(segment.page)
-        if not has_memory and not memory.try_bind(holdings, PageRequest(seq, PAGES, segment.page, 1), now):
+        if not has_memory and not memory.try_bind(holdings, PageRequest(seq, PAGES, segment.page, 1)):
             return False
         page = holdings.pages.physical[segment.page]
         run.go_on(page)

@@ -278,7 +278,7 @@ class Taking:
                 queue.account.take_back(self._memory, queue.account.oldest_now())
             if command.fewer:
                 self._memory.bind_some(holdings, command)
-            elif not self._memory.try_bind(holdings, command, self._backlog.now):
+            elif not self._memory.try_bind(holdings, command):
                 self._backlog.starve(queue)
                 return False
         else:

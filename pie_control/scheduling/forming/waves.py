@@ -82,7 +82,7 @@ class WaveBuilder:
         """Gives a run its next page, or has it wait for memory."""
         if queue.account.holdings.returns:
             queue.account.take_back(self._memory, queue.account.oldest_now())
-        if self._backlog.runs.go_on(run, self._memory, self._backlog.now):
+        if self._backlog.runs.go_on(run, self._memory):
             self._taking.took_effect()
         else:
             self._backlog.starve(queue)

@@ -49,13 +49,12 @@ def bind(
     holdings: Holdings,
     count: int,
     resource: Resource = PAGES,
-    now: float = 0.0,
     seq: int | None = None,
 ) -> bool:
     """A new allocation behind those that are bound, or the one with this number again."""
     first = len(holdings.binding(resource).physical)
     seq = next(SEQUENCE) if seq is None else seq
-    return memory.try_bind(holdings, Bind(holdings.owner, 1, seq, 0, None, (), resource, first, count), now)
+    return memory.try_bind(holdings, Bind(holdings.owner, 1, seq, 0, None, (), resource, first, count))
 
 
 def free(holdings: Holdings, seq: int, first: int, last: int, waiting: deque[Any] | None = None) -> None:
@@ -142,14 +141,14 @@ def test_what_comes_back_only_behind_a_request_is_not_relied_on() -> None:
     memory.begin()
     assert bind(memory, one, 16)
     request = Bind(1, 1, 1000, 0, None, (), PAGES, 16, 2)
-    assert not memory.try_bind(one, request, 0.0)
+    assert not memory.try_bind(one, request)
     free(one, 1002, 0, 3, deque([request, Command(1, 1, 1001, 0, None, ())]))
     assert list(memory.resolve_shortages()) == [Wait()]
     ((shortage, holders),) = policy.seen
     assert (shortage.missing, holders[1].held) == (2, 16)
 
 
-def test_a_policy_sees_who_holds_what_and_who_waits_since_when() -> None:
+def test_a_policy_sees_who_holds_what() -> None:
     policy = Recorder()
     memory = make_memory(policy)
     one, two, three = memory.open(1, 1.0), memory.open(2, 2.0), memory.open(3, 3.0, BATCH)
@@ -157,13 +156,13 @@ def test_a_policy_sees_who_holds_what_and_who_waits_since_when() -> None:
     assert bind(memory, one, 9)
     assert bind(memory, two, 6)
     assert bind(memory, three, 9, EMBEDS)
-    for now in (10.0, 11.0):
+    for first in (True, False):
         memory.begin()
-        if now == 10.0:
-            assert not bind(memory, two, 4, now=now)
+        if first:
+            assert not bind(memory, two, 4)
         else:
-            assert not bind(memory, three, 5, now=now)
-            assert not bind(memory, one, 2, EMBEDS, now)
+            assert not bind(memory, three, 5)
+            assert not bind(memory, one, 2, EMBEDS)
         assert set(memory.resolve_shortages()) == {Wait()}
     assert [shortage for shortage, _ in policy.seen] == [
         Shortage(2, PAGES, 4, 3, 16),
@@ -171,9 +170,9 @@ def test_a_policy_sees_who_holds_what_and_who_waits_since_when() -> None:
         Shortage(1, EMBEDS, 2, 1, 10),
     ]
     _, pages = policy.seen[1]
-    assert pages == {1: Holder(1, 1.0, 9), 2: Holder(2, 2.0, 6, 4, 10.0), 3: Holder(3, 3.0, 0, 5, 11.0, BATCH)}
+    assert pages == {1: Holder(1, 1.0, 9), 2: Holder(2, 2.0, 6), 3: Holder(3, 3.0, 0, BATCH)}
     _, embeds = policy.seen[2]
-    assert embeds == {1: Holder(1, 1.0, 0, 2, 11.0), 2: Holder(2, 2.0, 0), 3: Holder(3, 3.0, 9, standing=BATCH)}
+    assert embeds == {1: Holder(1, 1.0, 0), 2: Holder(2, 2.0, 0), 3: Holder(3, 3.0, 9, standing=BATCH)}
 
 
 def test_a_policy_is_asked_again_only_when_something_has_changed() -> None:
@@ -193,20 +192,6 @@ def test_a_policy_is_asked_again_only_when_something_has_changed() -> None:
         memory.wave_sent()
         asked.append(len(policy.seen))
     assert asked == [1, 1, 1, 1, 2, 2], "once for 999 requests, and once when one of them is gone"
-
-
-def test_requests_of_several_queues_are_counted_together() -> None:
-    policy = Recorder()
-    memory = make_memory(policy)
-    one, two = memory.open(1, 1.0), memory.open(2, 2.0)
-    memory.begin()
-    assert bind(memory, one, 16)
-    for now, asked in ((10.0, 3), (11.0, 4)):
-        memory.begin()
-        assert not bind(memory, two, asked, now=now)
-        assert set(memory.resolve_shortages()) == {Wait()}
-    waiting = [(holders[2].waits_for, holders[2].waits_since) for _, holders in policy.seen]
-    assert waiting == [(3, 10.0), (7, 10.0)]
 
 
 def test_who_was_ended_for_an_earlier_request_is_not_asked_for() -> None:
@@ -246,16 +231,16 @@ def test_the_line_goes_by_class_and_age_and_tells_who_was_served() -> None:
     assert bind(memory, holder, 16)
     commands = {one.owner: Bind(one.owner, 1, 500 + one.owner, 0, None, (), PAGES, 0, 5) for one in (batch, young, old)}
     for one in (batch, young, old):
-        assert not memory.try_bind(one, commands[one.owner], 0.0)
+        assert not memory.try_bind(one, commands[one.owner])
     free(holder, 1000, 0, 11)
     memory.run_frees(holder, 0)
     assert memory.begin() == [], "what is given back is in quarantine"
     memory.all_completed()
     assert memory.begin() == [(4, 504), (3, 503)]
-    assert not memory.try_bind(batch, commands[2], 0.0)
+    assert not memory.try_bind(batch, commands[2])
     assert not bind(memory, batch, 1, seq=600), "1 is free, but another stands before it"
     memory.check_integrity()
-    assert memory.try_bind(old, commands[4], 0.0)
+    assert memory.try_bind(old, commands[4])
     assert (old.pages.bound, young.pages.bound) == (5, 5)
     memory.close(3)  # before its command was told
     memory.check_integrity()
@@ -298,7 +283,7 @@ def test_pools_and_lines_agree_whatever_happens(actions: list[tuple[int, int, in
 def _form_wave(memory: Memory, waiting: dict[Owner, deque[Any]], in_flight: bool) -> None:
     memory.begin()
     for owner, queue in waiting.items():
-        while queue and memory.try_bind(memory._holdings[owner], queue[0], 0.0):
+        while queue and memory.try_bind(memory._holdings[owner], queue[0]):
             queue.popleft()
         memory.run_frees(memory._holdings[owner], 0)
     for action in memory.resolve_shortages():
