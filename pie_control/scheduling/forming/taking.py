@@ -146,11 +146,11 @@ class Taking:
         command = queue.commands[0]
         if not isinstance(command, StepCommand) or command.after or self.left is not None:
             return False
-        if self._sees_too_much(command) or not queue.account.holdings.has(command, self.context.model.page_size):
+        holdings, many = queue.account.holdings, len(command.context.intervals) > FEW_INTERVALS
+        if many or not holdings.has(command, self.context.model.page_size):
             return False
-        if not command.try_join(self.batch, queue, queue.account.holdings, 0, self.room):
+        if not command.try_join(self.batch, queue, holdings, 0, self.room):
             return False
-        self._goes_through(command)
         self.room -= command.size
         self._backlog.parts_taken(command.size)
         self._backlog.remove(queue, 1)
