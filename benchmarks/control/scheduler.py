@@ -23,7 +23,7 @@ from pie_control.calls.input_text import embed_txt
 from pie_control.calls.sampler import Sampler, SamplingParams
 from pie_control.ids import Owner
 from pie_control.resources.address_space import AddressSpace
-from pie_control.resources.contention import Action, Holder, Shortage, Wait
+from pie_control.resources.contention import Action, Holder, Shortage
 from pie_control.resources.quotas import Ledger, Quota
 from pie_control.scheduling import Adaptive, Event, HostQuiet, Opened, Scheduler, Turn
 from pie_control.testing.fake_model import FakeModel
@@ -79,7 +79,7 @@ class _Patient:
     """A contention policy that lets requests wait."""
 
     def resolve(self, shortage: Shortage, holders: Sequence[Holder]) -> tuple[Action, ...]:
-        return (Wait(),)
+        return ()
 
 
 class _World:

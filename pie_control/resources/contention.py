@@ -66,16 +66,11 @@ class End:
 
 
 @dataclass(frozen=True, slots=True)
-class Wait:
-    """No inferlet yields: the request waits until memory is given back."""
-
-
-@dataclass(frozen=True, slots=True)
 class Shed:
     """Exports were dropped: their pages come back."""
 
 
-Action = End | Wait | Shed
+Action = End | Shed
 """What can be done about a shortage."""
 
 
@@ -83,9 +78,9 @@ class ContentionPolicy(Protocol):
     """Decides which inferlet yields."""
 
     def resolve(self, shortage: Shortage, holders: Sequence[Holder]) -> tuple[Action, ...]:
-        """What to do, in order. `holders` lists all inferlets, the requester among them. If what comes back does not
-        cover the shortage and the requester stays, its request waits, and the policy is asked again when something
-        has changed. Requests behind it in line are not asked about as long as it waits."""
+        """What to do, in order; nothing: the request waits. `holders` lists all inferlets, the requester among them. If
+        what comes back does not cover the shortage and the requester stays, its request waits, too, and the policy is
+        asked again when something has changed. Requests behind it in line are not asked about as long as it waits."""
         ...
 
 
@@ -98,13 +93,13 @@ class FirstComeFirstServed:
     def resolve(self, shortage: Shortage, holders: Sequence[Holder]) -> tuple[Action, ...]:
         asking = next((holder for holder in holders if holder.owner == shortage.owner), None)
         if asking is None:
-            return (Wait(),)
+            return ()
         own = _order(asking)
         yielding = _enough([one for one in holders if one.held and _order(one) > own], shortage.missing)
         if yielding:
             return tuple(End(one.owner, _text(shortage, _why(asking, one))) for one in yielding)
         if any(one.held and one.standing.service_class < asking.standing.service_class for one in holders):
-            return (Wait(),)
+            return ()
         return (End(asking.owner, _text(shortage, "it asked for them, and nobody younger holds enough")),)
 
 

@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from pie_control.resources.contention import Action, End, FirstComeFirstServed, Holder, Shortage, Wait
+from pie_control.resources.contention import Action, End, FirstComeFirstServed, Holder, Shortage
 from pie_control.resources.kinds import EMBEDS, PAGES
 from pie_control.tenants.tenant import ServiceClass, Standing
 
@@ -49,8 +49,8 @@ def test_batch_jobs_yield_to_interactive_inferlets_whatever_their_age() -> None:
 def test_a_batch_job_never_ends_an_interactive_inferlet() -> None:
     holders = [batch(1, 10), Holder(2, 2.0, 10), batch(3, 10)]
     assert owners(5, 1, holders) == [3]
-    assert resolve(15, 1, holders) == (Wait(),)
-    assert resolve(5, 3, holders) == (Wait(),)
+    assert resolve(15, 1, holders) == ()
+    assert resolve(5, 3, holders) == ()
     assert owners(5, 3, [batch(1, 10), Holder(2, 2.0, 0), batch(3, 10)]) == [3], "of its own class, as ever"
 
 
@@ -59,7 +59,7 @@ def test_of_two_created_at_once_the_larger_number_is_younger() -> None:
 
 
 def test_nobody_ends_if_it_does_not_help() -> None:
-    assert resolve(5, 9, [Holder(1, 1.0, 0)]) == (Wait(),)
+    assert resolve(5, 9, [Holder(1, 1.0, 0)]) == ()
 
 
 def test_the_message_says_what_was_missing() -> None:

@@ -13,7 +13,7 @@ from pie_control.calls.output_text.get_next_dist import Dists
 from pie_control.calls.values import Completion, Done
 from pie_control.errors import Exhausted, NotFound, WorkerError
 from pie_control.resources import address_space
-from pie_control.resources.contention import Action, End, Holder, Shortage, Wait
+from pie_control.resources.contention import Action, End, Holder, Shortage
 from pie_control.resources.kinds import EMBEDS, PAGES, Resource
 from pie_control.scheduling import Adaptive, Reason, WorkerLost
 from pie_inference.protocol import EmbedTxt, Sample
@@ -278,7 +278,7 @@ class Prepared:
     """A policy that notes what it sees, and answers with actions that were prepared."""
 
     def __init__(self) -> None:
-        self.answer: tuple[Action, ...] = (Wait(),)
+        self.answer: tuple[Action, ...] = ()
         self.seen: list[tuple[Shortage, tuple[Holder, ...]]] = []
 
     def resolve(self, shortage: Shortage, holders: Sequence[Holder]) -> tuple[Action, ...]:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from pie_control.errors import QuotaExceeded
-from pie_control.resources.contention import Action, Holder, Shortage, Wait
+from pie_control.resources.contention import Action, Holder, Shortage
 from pie_control.resources.kinds import PAGES
 from pie_control.resources.quotas import Quota
 from pie_control.scheduling import Adaptive
@@ -28,7 +28,7 @@ class Patient:
 
     def resolve(self, shortage: Shortage, holders: Sequence[Holder]) -> tuple[Action, ...]:
         self.asked += 1
-        return (Wait(),)
+        return ()
 
 
 def ended(world: World) -> set[int]:
