@@ -28,27 +28,41 @@ class Reading(Protocol):
     def execute(self, statement: str, values: Sequence[Any] = ..., /) -> Iterable[Any]: ...
 
 
+Put = tuple[int, Sequence[Write]]
+"""Writes that belong together, and the number of the record that the journal has of them; 0: it has none."""
+
+
 class Backlog:
-    """Writes that are not committed, in their order."""
+    """What is not committed, in its order. `left_to_journal`: the number of the last record that is not here any more,
+    but in the journal."""
 
     def __init__(self) -> None:
-        self.writes: deque[Write] = deque()
-        self.bytes = 0
+        self._puts: deque[Put] = deque()
+        self.count = self.bytes = self.left_to_journal = 0
 
-    def add(self, writes: Sequence[Write]) -> None:
+    def add(self, puts: Iterable[Put]) -> None:
         """Adds what comes next."""
-        self.writes += writes
-        self.bytes += size_of(writes)
+        for number, writes in puts:
+            self._puts.append((number, writes))
+            self.count += len(writes)
+            self.bytes += size_of(writes)
+
+    @property
+    def writes(self) -> list[Write]:
+        return [one for _, writes in self._puts for one in writes]
 
     def bound(self) -> None:
         """Drops the oldest beyond what may be kept."""
-        while len(self.writes) > MOST_KEPT or self.bytes > MOST_KEPT_BYTES:
-            self.bytes -= size_of([self.writes.popleft()])
+        while self.count > MOST_KEPT or self.bytes > MOST_KEPT_BYTES:
+            number, writes = self._puts.popleft()
+            self.count -= len(writes)
+            self.bytes -= size_of(writes)
+            self.left_to_journal = max(self.left_to_journal, number)
 
     def clear(self) -> None:
-        """All are committed."""
-        self.writes.clear()
-        self.bytes = 0
+        """All is committed."""
+        self._puts.clear()
+        self.count = self.bytes = self.left_to_journal = 0
 
 
 def size_of(writes: Iterable[Write]) -> int:

@@ -43,7 +43,7 @@ class Journal:
 
     def records(self) -> Iterator[tuple[int, list[Write]]]:
         """What is there, in order: the number and the writes of each."""
-        return records_of(self.path.read_bytes())
+        return records_of(os.pread(self._file, self._size, 0))  # the file may be removed
 
     def append(self, number: int, writes: Sequence[Write]) -> bool:
         """Whether these writes survive the process from now on; False: the disk or the file is full."""

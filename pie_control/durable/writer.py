@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import ConfigError, StateUnavailable
-from .commits import Backlog, Write, catch_up, commit
+from .commits import Backlog, Put, Write, catch_up, commit
 from .database import FILE, open_database
 from .journal import Journal
 
@@ -33,7 +33,7 @@ TOLD_SECONDS = 60.0
 
 class Writer:
     """Commits in groups. While the file cannot be written (a full disk), the server goes on: what is put is kept in
-    memory, the newest of it (`Backlog`), and tried again; `trouble` says so."""
+    memory or in the journal, the newest of it (`Backlog`), and tried again; `trouble` says so."""
 
     def __init__(
         self,
@@ -55,7 +55,7 @@ class Writer:
         self._collect = collect
         self._prepare = prepare
         self._changed = threading.Condition()
-        self._writes: list[Write] = []
+        self._puts: list[Put] = []
         self._after: list[Callable[[], None]] = []  # called on the thread
         self._stirred = self._urgent = self._closing = self._closed = False
         self._next_try = 0.0  # on the monotonic clock
@@ -78,13 +78,13 @@ class Writer:
                 if then is not None:
                     _on_loop(asyncio.get_running_loop(), then)()
                 return False
-            self._writes += writes
             if then is not None:
                 self._after.append(_on_loop(asyncio.get_running_loop(), then))
                 is_safe = False
             else:
                 self._number += 1
                 is_safe = self._journal.append(self._number, writes)
+            self._puts.append((self._number if is_safe else 0, writes))
             if not is_safe:
                 self._urgent = True
                 self._changed.notify_all()
@@ -127,38 +127,40 @@ class Writer:
             more, after, number, closing = self._wait()
             backlog.add(more)
             if closing or time.monotonic() >= self._next_try:
-                backlog.add(self._collect(backlog.bytes))
+                backlog.add((0, [one]) for one in self._collect(backlog.bytes))
                 self._try_to_commit(backlog, number)
             backlog.bound()
             for then in after:
                 then()
-        if backlog.writes:
-            log.error("%d changes of the state are not committed: %s", len(backlog.writes), self.trouble)
+        if backlog.count:
+            log.error("%d changes of the state are not committed: %s", backlog.count, self.trouble)
         self._database.close()
         self._journal.close()
 
-    def _wait(self) -> tuple[list[Write], list[Callable[[], None]], int, bool]:
+    def _wait(self) -> tuple[list[Put], list[Callable[[], None]], int, bool]:
         """What there is to do, perhaps nothing, and the number of the last record that has it."""
         with self._changed:
             if not self._changed.wait_for(lambda: self._urgent or self._stirred or self._closing, LOOK_SECONDS):
                 return [], [], self._number, False
             self._changed.wait_for(lambda: self._urgent or self._closing, MOMENT_SECONDS)
-            writes, self._writes = self._writes, []
+            puts, self._puts = self._puts, []
             after, self._after = self._after, []
             self._stirred = self._urgent = False
             self._closed = self._closing
-            return writes, after, self._number, self._closing
+            return puts, after, self._number, self._closing
 
     def _try_to_commit(self, backlog: Backlog, number: int) -> None:
         """Commits, up to a record. What has to be tried again stays in the backlog."""
         found = _identity(self._path)
-        if not backlog.writes and found == self._identity and not self.trouble:
+        if not backlog.count and found == self._identity and not self.trouble:
             return
         try:
             if found not in (None, self._identity):
                 raise OSError(f"{self._path} was replaced by another file: stop the server before you do that")
             if found and not self._sqlite_journal.exists():
                 raise OSError(f"{self._sqlite_journal} was removed: start the server again")
+            if last := backlog.left_to_journal:
+                catch_up(self._database, (one for one in self._journal.records() if one[0] <= last))
             commit(self._database, backlog.writes, number)  # a file that was removed is there as long as it is open
             backlog.clear()
             if found is None:
@@ -170,7 +172,7 @@ class Writer:
             log.warning("the state is written again")
             self.trouble = ""
         with self._changed:
-            if not self._writes:
+            if not self._puts:
                 self._journal.committed(self._closing)
 
     def _write_anew(self) -> None:
@@ -191,8 +193,9 @@ class Writer:
         with self._changed:
             if _identity(self._journal.path) is None:
                 self._journal.begin_anew()
-                if self._writes:
-                    self._journal.append(self._number, self._writes)
+                for number, writes in self._puts:
+                    if number:
+                        self._journal.append(number, writes)
             self.files += 1
         log.warning("%s was removed, and has been written anew", self._path)
 

@@ -10,6 +10,7 @@ import pytest
 
 from pie_control.durable import commits, writer
 from pie_control.durable.commits import Backlog
+from pie_control.durable.database import FILE
 from pie_control.durable.inferlets import LINES, KeptLine
 from pie_control.durable.state import State
 from tests.helpers.guard import HANG_SECONDS
@@ -39,6 +40,27 @@ def test_the_newest_lines_stand_after_a_time_without_writing(tmp_path: Path, mon
     state.close()
 
 
+def test_what_is_too_much_for_memory_comes_from_the_journal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(writer, "RETRY_SECONDS", 0.0)
+    monkeypatch.setattr(commits, "MOST_KEPT", 10)
+    state = State(tmp_path / "state", 1.0, 1 << 30)
+    state.inferlets._writer.wait(HANG_SECONDS)
+    state.inferlets._writer._database.execute("PRAGMA busy_timeout = 0")
+    other = sqlite3.connect(tmp_path / "state" / FILE, isolation_level=None)
+    other.execute("BEGIN IMMEDIATE")  # such as a shell that somebody has left open
+    for number in range(1, 101):
+        state.inferlets.launched(number, "alice", "p", f"{number}", 0.0)
+        if number % 20 == 0:
+            state.inferlets._writer.wait(HANG_SECONDS)
+            assert "locked" in state.trouble
+    other.execute("ROLLBACK")
+    state.inferlets._writer.wait(HANG_SECONDS)
+    rows = other.execute("SELECT title FROM inferlets ORDER BY number").fetchall()
+    assert [title for (title,) in rows] == [f"{number}" for number in range(1, 101)]
+    other.close()
+    state.close()
+
+
 def test_what_is_put_behind_the_end_is_not_kept_and_nobody_waits_for_it(tmp_path: Path) -> None:
     async def put(state: State) -> None:
         done = asyncio.Event()
@@ -55,14 +77,15 @@ def test_what_waits_is_bounded_in_number_and_in_bytes(monkeypatch: pytest.Monkey
     monkeypatch.setattr(commits, "MOST_KEPT", 10)
     monkeypatch.setattr(commits, "MOST_KEPT_BYTES", 1000)
     backlog = Backlog()
-    backlog.add([("", (number,)) for number in range(15)])
+    backlog.add((number, [("", (number,))]) for number in range(15))
     assert len(backlog.writes) == 15, "what was not tried yet is all there"
     backlog.bound()
     assert [values for _, values in backlog.writes] == [(number,) for number in range(5, 15)]
-    backlog.add([("", ("x" * 400, number)) for number in range(4)])
+    assert backlog.left_to_journal == 4
+    backlog.add((0, [("", ("x" * 400, number))]) for number in range(4))
     backlog.bound()
     assert [values[1] for _, values in backlog.writes] == [2, 3]
     backlog.clear()
-    backlog.add([("", (b"y" * 999,))])
+    backlog.add([(0, [("", (b"y" * 999,))])])
     backlog.bound()
     assert len(backlog.writes) == 1
