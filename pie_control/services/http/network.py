@@ -32,6 +32,9 @@ CONNECT_SECONDS = 10.0
 """For one address."""
 SLICE_BYTES = 1 << 16
 """Bytes of a body that are handed over at a time."""
+HEAD_BYTES, HEAD_PIECE_BYTES = 64 << 10, 1024
+"""What a server may send until the head of its response has come, and what is looked at together: it may be dozens of
+interim responses, and others wait meanwhile."""
 USER_AGENT = b"pie-inferlet"
 REPEATABLE = frozenset(["GET", "HEAD", "PUT", "DELETE", "OPTIONS"])
 """Methods of requests that may be sent twice (RFC 9110, 9.2.2). Others never go on a connection that was kept: if that
@@ -116,7 +119,7 @@ class CheckedBackend(httpcore.AsyncNetworkBackend):
         failure: Exception | None = None
         for address in await self._checked(host, port):
             try:
-                return await self._plain.connect_tcp(str(address), port, CONNECT_SECONDS)
+                return BoundedHead(await self._plain.connect_tcp(str(address), port, CONNECT_SECONDS), host)
             except (httpcore.ConnectError, httpcore.ConnectTimeout) as error:
                 failure = error
         if isinstance(failure, httpcore.ConnectTimeout):
@@ -135,6 +138,44 @@ class CheckedBackend(httpcore.AsyncNetworkBackend):
         if not allowed and refusal is not None:
             raise refusal
         return allowed[:MOST_ADDRESSES]
+
+
+class BoundedHead(httpcore.AsyncNetworkStream):
+    """A connection to a server. From each request to `came` it may send HEAD_BYTES."""
+
+    def __init__(self, stream: httpcore.AsyncNetworkStream, host: str) -> None:
+        self._stream = stream
+        self._host = host
+        self._left: int | None = None
+
+    async def read(self, max_bytes: int, timeout: float | None = None) -> bytes:
+        """Raises RequestFailed."""
+        if self._left is None:
+            return await self._stream.read(max_bytes, timeout)
+        if self._left <= 0:
+            raise RequestFailed(f"{self._host} sends more than {HEAD_BYTES} bytes before its answer")
+        data = await self._stream.read(min(max_bytes, HEAD_PIECE_BYTES), timeout)
+        self._left -= len(data)
+        return data
+
+    async def write(self, buffer: bytes, timeout: float | None = None) -> None:
+        self._left = HEAD_BYTES
+        await self._stream.write(buffer, timeout)
+
+    def came(self) -> None:
+        """The head of the response has come."""
+        self._left = None
+
+    async def aclose(self) -> None:
+        await self._stream.aclose()
+
+    async def start_tls(
+        self, ssl_context: ssl.SSLContext, server_hostname: str | None = None, timeout: float | None = None
+    ) -> httpcore.AsyncNetworkStream:
+        return BoundedHead(await self._stream.start_tls(ssl_context, server_hostname, timeout), self._host)
+
+    def get_extra_info(self, info: str) -> Any:
+        return self._stream.get_extra_info(info)
 
 
 def tls_context() -> ssl.SSLContext:
@@ -197,10 +238,13 @@ def _message(request: HttpRequest) -> httpcore.Request:
 
 async def _response(connection: httpcore.AsyncHTTPConnection, message: httpcore.Request) -> httpcore.Response:
     try:
-        return await connection.handle_async_request(message)
+        response = await connection.handle_async_request(message)
     except BaseException:
         await connection.aclose()
         raise
+    if isinstance(stream := response.extensions["network_stream"], BoundedHead):  # it has not become another protocol
+        stream.came()
+    return response
 
 
 def as_call_error(error: Exception, host: str) -> RequestFailed:
