@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import sys
 from contextlib import suppress
 from pathlib import Path
 
@@ -27,8 +26,6 @@ def machine_memory() -> int:
 
 def check_address_space() -> None:
     """Raises ConfigError if a limit of addresses (`ulimit -v`) leaves no room for inferlets."""
-    if sys.platform == "win32":
-        return
     import resource
 
     most, _ = resource.getrlimit(resource.RLIMIT_AS)

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import msgspec
 
-from .commits import Write
+from .commits import Put, Write
 
 NAME = "journal"
 HEAD = struct.Struct("<II")
@@ -19,7 +19,7 @@ HEAD = struct.Struct("<II")
 MOST_BYTES = 64 << 20
 """The file has at most so many, while nothing can be committed."""
 CLEAR_BYTES = 1 << 20
-"""From this size on it is emptied when all of it is committed."""
+"""From this size on it loses what is committed."""
 
 
 class Journal:
@@ -63,12 +63,24 @@ class Journal:
             self._size = MOST_BYTES  # nobody would read what came behind a part of a record
         return False
 
-    def committed(self, all_of_it: bool = False) -> None:
-        """Everything is in the database, so a large file is emptied; `all_of_it`: also a small one."""
+    def committed(self, pending: Sequence[Put] = (), all_of_it: bool = False) -> None:
+        """Everything but what is pending is in the database, so a large file loses it; `all_of_it`: also a small
+        one."""
         if self._size > (0 if all_of_it else CLEAR_BYTES):
             with contextlib.suppress(OSError):
-                os.ftruncate(self._file, 0)
-                self._size = 0
+                if pending:
+                    self._keep(pending)
+                else:
+                    os.ftruncate(self._file, 0)
+                    self._size = 0
+
+    def _keep(self, pending: Sequence[Put]) -> None:
+        path = self.path.with_name(f"{self.path.name}.new")
+        path.unlink(missing_ok=True)
+        with contextlib.closing(Journal(path)) as made:
+            if all(made.append(number, writes) for number, writes in pending if number):
+                os.replace(path, self.path)
+                self._file, self._size, made._file = made._file, made._size, self._file
 
     def close(self) -> None:
         os.close(self._file)

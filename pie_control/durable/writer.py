@@ -172,8 +172,7 @@ class Writer:
             log.warning("the state is written again")
             self.trouble = ""
         with self._changed:
-            if not self._puts:
-                self._journal.committed(self._closing)
+            self._journal.committed(self._puts, self._closing)
 
     def _write_anew(self) -> None:
         """Writes a file that was removed, of what this process still has of it, and goes on with that."""

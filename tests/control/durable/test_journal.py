@@ -9,7 +9,7 @@ import pytest
 
 from pie_control.durable import database
 from pie_control.durable.database import back_up
-from pie_control.durable.journal import Journal
+from pie_control.durable.journal import CLEAR_BYTES, Journal
 from pie_control.durable.state import State
 
 
@@ -19,6 +19,17 @@ def test_zeros_are_the_end_of_a_journal(tmp_path: Path) -> None:
     assert records.append(7, [("INSERT INTO counters VALUES (?, ?)", ("a", 1))])
     records.path.write_bytes(records.path.read_bytes() + bytes(4096))
     assert [number for number, _ in records.records()] == [7]
+    records.close()
+
+
+def test_a_large_journal_loses_what_is_committed_while_more_comes(tmp_path: Path) -> None:
+    records = Journal(tmp_path / "records")
+    write = "INSERT INTO counters VALUES (?, ?)", ("a" * (CLEAR_BYTES // 2), 1)
+    assert all(records.append(number, [write]) for number in (1, 2, 3))
+    records.committed([(0, [write]), (3, [write])])
+    assert records.path.stat().st_size < CLEAR_BYTES
+    assert records.append(4, [write])
+    assert [number for number, _ in records.records()] == [3, 4]
     records.close()
 
 
