@@ -18,7 +18,7 @@ from inferlet_sdk.sequences.dropping import before_dropped
 from inferlet_sdk.sequences.sequence import TokenSequence
 from inferlet_sdk.texts import common_length
 from inferlet_sdk.tools.declaring import AnyTool, Declared, declare
-from inferlet_sdk.traits.arguments import text, whole
+from inferlet_sdk.traits.arguments import text, whole, wrong
 from inferlet_sdk.traits.core import ModelInfo
 
 
@@ -191,17 +191,28 @@ def _count_images(message: Mapping[str, Any]) -> int:
 
 
 def _without_images(message: Mapping[str, Any], images: list[Image]) -> Mapping[str, Any]:
-    """A message for the template; its images go to the list."""
-    content = message.get("content") if isinstance(message, Mapping) else None
+    """A message for the template: parts of text alone are one text, as many templates take no parts. Its images go to
+    the list."""
+    if not isinstance(message, Mapping):
+        raise wrong("messages", "mappings, such as {'role': 'user', 'content': '...'}", message)
+    content = message.get("content")
     if not isinstance(content, list | tuple):
         return message
-    parts: list[Any] = []
-    for part in content:
-        if isinstance(part, Mapping) and part.get("type") == "image":
-            images.append(as_image(part.get("image")))  # type: ignore[arg-type]  # it checks what it gets
-            part = {"type": "image"}
-        parts.append(part)
+    parts = [_part(one, images) for one in content]
+    if all(part["type"] == "text" for part in parts):
+        return {**message, "content": "\n".join(part["text"] for part in parts)}
     return {**message, "content": parts}
+
+
+def _part(part: Any, images: list[Image]) -> Mapping[str, Any]:
+    kind = part.get("type") if isinstance(part, Mapping) else None
+    if kind == "image":
+        images.append(as_image(part.get("image")))
+        return {"type": "image"}
+    if kind != "text" or not isinstance(part.get("text"), str):
+        wanted = "parts, each {'type': 'text', 'text': ...} or {'type': 'image', 'image': the name of a blob}"
+        raise wrong("content", wanted, part)
+    return {"type": "text", "text": part["text"]}
 
 
 def _with_images(

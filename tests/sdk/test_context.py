@@ -746,9 +746,13 @@ def test_a_message_that_is_refused_changes_nothing() -> None:
             ctx.fill_chat("user", content)  # type: ignore[arg-type]
     with pytest.raises(TypeError, match="variables"):
         ctx.fill_chat("user", "b", variables=5)  # type: ignore[arg-type]
-    with pytest.raises(TypeError, match="messages"):
+    with pytest.raises(TypeError, match=r"messages: give mappings, such as {.role.: .*, not int 5"):
         ctx.fill_chat([5], tools=[user])  # type: ignore[list-item]
-    assert ctx.fill_chat("user", "b").tokens == other.fill_chat("user", "b").tokens
+    for part in ("b", {"type": "text"}, {"type": "image_url", "image_url": {"url": "data:"}}):
+        with pytest.raises(TypeError, match=r"content: give parts, each {'type': 'text', 'text': ...} or {'type': 'im"):
+            ctx.fill_chat("user", [part])  # type: ignore[list-item]
+    parts = [{"type": "text", "text": "b"}, {"type": "text", "text": "c"}]
+    assert ctx.fill_chat("user", parts).tokens == other.fill_chat("user", "b\nc").tokens
 
 
 def talk() -> tuple[Context, list[int]]:
