@@ -29,6 +29,8 @@ MEMORIES = 5
 """The number of the section of a module that has its memories."""
 CODE, CUSTOM = 10, 0
 """Numbers of the section that has the functions, and of those that have names and the like."""
+MOST_PARTS = 1000
+"""Parts of a function's type that are told: there may be a million in a component of 400 bytes."""
 TRAP = bytes((3, 0, 0, 0x0B))
 """A function that traps: its size, no variables, `unreachable`, its end."""
 INNER = (1, 4)
@@ -65,21 +67,24 @@ def imported_functions(engine: Engine, component: Component) -> Iterator[tuple[s
                     yield interface, name, signature(item.ty)
 
 
-def describe(kind: Any) -> str:
-    """A WIT type as text, structurally: two types are interchangeable if their texts are equal."""
+def describe(kind: Any, left: Iterator[int]) -> str:
+    """A WIT type as text, structurally: two types are interchangeable if their texts are equal. `left`: has an item for
+    each part of it that is told."""
+    if next(left, None) is None:
+        return "..."
     match kind:
         case None:
             return "_"
         case wt.ListType():
-            return f"list<{describe(kind.element)}>"
+            return f"list<{describe(kind.element, left)}>"
         case wt.OptionType():
-            return f"option<{describe(kind.payload)}>"
+            return f"option<{describe(kind.payload, left)}>"
         case wt.ResultType():
-            return f"result<{describe(kind.ok)}, {describe(kind.err)}>"
+            return f"result<{describe(kind.ok, left)}, {describe(kind.err, left)}>"
         case wt.TupleType():
-            return f"tuple<{', '.join(map(describe, kind.elements))}>"
+            return f"tuple<{', '.join(describe(element, left) for element in kind.elements)}>"
         case wt.RecordType():
-            return f"record{{{', '.join(f'{name}: {describe(field)}' for name, field in kind.fields)}}}"
+            return f"record{{{', '.join(f'{name}: {describe(field, left)}' for name, field in kind.fields)}}}"
         case wt.EnumType():
             return f"enum{{{', '.join(kind.names)}}}"
     return type(kind).__name__.lower()
@@ -87,8 +92,9 @@ def describe(kind: Any) -> str:
 
 def signature(function: FuncType) -> str:
     """A function type as text."""
-    parameters = ", ".join(describe(kind) for _, kind in function.params)
-    return f"func({parameters}) -> {describe(function.result) if function.result else '_'}"
+    left = iter(range(MOST_PARTS))
+    parameters = ", ".join(describe(kind, left) for _, kind in function.params)
+    return f"func({parameters}) -> {describe(function.result, left)}"
 
 
 def check_memories(data: bytes) -> None:

@@ -21,6 +21,7 @@ import ctypes
 import re
 from collections.abc import Callable
 from enum import Enum
+from itertools import islice
 from typing import Any, Protocol, TypeVar
 
 import wasmtime
@@ -30,7 +31,7 @@ from wasmtime import _ffi as ffi
 from ..errors import CallError
 from .copy_bound import COPIED_BYTES, MESSAGE, bound_copies
 from .engine import WASM_STACK_BYTES, address_of, c_function, take_message
-from .values import SIZE, Result
+from .values import SIZE, read_outcome
 
 T = TypeVar("T")
 
@@ -49,6 +50,8 @@ UNDEFINED, SHIM = "uninitialized element", "Shim"
 _FAULT = re.compile(r"memory fault at wasm address 0x([0-9a-f]+)")
 BELOW_MEMORY = 0xF000_0000
 """Addresses from here on are negative: of a stack, which linkers put first into a memory, that has run over."""
+NAMELESS = "<unknown>!<wasm function "
+"""In frames of functions that have no names, as in modules that were stripped: nobody can read them."""
 TRAP_FRAMES = 8
 """Number of guest frames in the message of a trap."""
 
@@ -91,10 +94,6 @@ class Linked(Protocol):
         """The exported function `run` of an instance."""
         ...
 
-    def read_outcome(self, address: int) -> Result:
-        """The value that `run` returned."""
-        ...
-
 
 class Step(Enum):
     """How a step of an instance ended."""
@@ -130,8 +129,9 @@ def _explain_trap(message: str) -> str:
         )
     if not cause:
         return message
-    frames = [line.strip() for line in backtrace.splitlines()[1 : 1 + TRAP_FRAMES]]
-    return "\n  ".join([f"the program trapped: {cause.strip().removeprefix('wasm trap: ')}", *frames])
+    frames = (line.strip() for line in backtrace.splitlines()[1:] if NAMELESS not in line)
+    told = islice(filter(None, frames), TRAP_FRAMES)
+    return "\n  ".join([f"the program trapped: {cause.strip().removeprefix('wasm trap: ')}", *told])
 
 
 running: list[Any] = [None]
@@ -250,7 +250,7 @@ class Instance:
         """For an instance that is DONE: None if `run` succeeded, else its error or the trap's message."""
         if self._failed():
             return self.fault
-        result: Result = self._linked.read_outcome(ctypes.addressof(self._result))
+        result = read_outcome(ctypes.addressof(self._result))
         _value_delete(ctypes.addressof(self._result))
         return None if result.is_ok else (result.value or "the inferlet returned an error without a message")
 

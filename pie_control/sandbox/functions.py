@@ -42,13 +42,15 @@ class HostFunction:
     if the WIT result is a `result<_, error>`) or raises CallError. A suspending function may return SUSPEND.
 
     `most`: items of a list or bytes of a text that a parameter may have, where that is not MAX_ITEMS or MAX_TEXT_BYTES.
-    `native`: a function of native.c that does the same without Python, where it is compiled.
+    `native`: a function of native.c that does the same without Python, where it is compiled. `signature`: the type by
+    which alone a component may import it; "": the contract has looked at that, or Python converts any.
     """
 
     call: Callable[..., Any]
     suspends: bool = False
     most: Mapping[str, int] = field(default_factory=dict)
     native: str = ""
+    signature: str = ""
 
 
 class _Trap(Exception):

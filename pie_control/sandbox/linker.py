@@ -7,13 +7,14 @@ from typing import Any
 
 import wasmtime
 from wasmtime import component
-from wasmtime.component import _types as wt
 
 from .compiled.crossings import Crossings
+from .components import signature
 from .engine import LinkError, address_of
 from .fibers import running
 from .functions import HostFunction, add_function, add_trap
-from .values import Result, outcome_reader
+
+RUN = "func() -> result<_, string>"
 
 
 class LinkedComponent:
@@ -47,7 +48,7 @@ class LinkedComponent:
             self._define_imports()
         except wasmtime.WasmtimeError as error:
             raise LinkError(str(error)) from error
-        self._read_outcome: Callable[[int], Result] = self._outcome_reader()
+        self._check_run()
         self.linker_address = address_of(self._linker)
         self.component_address = address_of(compiled)
 
@@ -67,6 +68,9 @@ class LinkedComponent:
                 self._define_resource(instance, name)
             elif isinstance(item, component.FuncType):
                 implementation = self._find(interface, name)
+                if implementation and implementation.signature not in ("", given := signature(item)):
+                    wanted = implementation.signature
+                    raise LinkError(f"imports `{name}` of {interface} as {given}, this server has {wanted}")
                 self._keep.append(
                     add_trap(instance, name, f"`{name}` of {interface} is not available to inferlets")
                     if implementation is None
@@ -82,17 +86,13 @@ class LinkedComponent:
 
         instance.add_resource(name, component.ResourceType.host(number), drop)
 
-    def _outcome_reader(self) -> Callable[[int], Result]:
+    def _check_run(self) -> None:
         exports = self._component.type.exports(self.engine)
         run = exports["run"].ty if "run" in exports else None
         if not isinstance(run, component.FuncType):
-            raise LinkError("does not export the function `run: func() -> result<_, string>`")
-        if run.params or not isinstance(run.result, wt.ResultType):
-            raise LinkError("exports `run` with a type other than `func() -> result<_, string>`")
-        return outcome_reader(run.result)
-
-    def read_outcome(self, address: int) -> Result:
-        return self._read_outcome(address)
+            raise LinkError(f"does not export the function `run: {RUN}`")
+        if (given := signature(run)) != RUN:
+            raise LinkError(f"exports `run` with a type other than `{RUN}`: {given}")
 
     def run_function(self, store: wasmtime.Store, instance: Any) -> component.Func:
         function = component.Instance._from_raw(instance).get_func(store, "run")

@@ -180,14 +180,10 @@ def _result_reader(ok: Any, err: Any) -> Reader:
     return read_result
 
 
-def outcome_reader(kind: wt.ResultType) -> Reader:
-    """A function that reads the outcome of `run`, a result<_, string>: a guest may return as much as it has memory."""
-
-    def read_outcome(address: Address) -> Result:
-        is_ok, data = bool(u8(address + OF).value), u64(address + OF + 8).value
-        return Result(is_ok, None if is_ok or not data else _read_ends(data))
-
-    return read_outcome if isinstance(kind.err, wt.String) else reader(kind)
+def read_outcome(address: Address) -> Result:
+    """The outcome of `run`, a result<_, string>: a guest may return as much as it has memory."""
+    is_ok, data = bool(u8(address + OF).value), u64(address + OF + 8).value
+    return Result(is_ok, None if is_ok or not data else _read_ends(data))
 
 
 def _skip(_address: Address) -> None:

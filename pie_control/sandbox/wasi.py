@@ -145,46 +145,57 @@ def _denied(_owner: WasiOwner, *_arguments: Any) -> Result:
 _CLOSED = Result(False, ("closed", None))
 _DONE = Result(True, None)
 
-_PLAIN: dict[tuple[str, str], Any] = {
-    ("wasi:clocks/monotonic-clock", "now"): lambda _: time.monotonic_ns(),
-    ("wasi:clocks/monotonic-clock", "resolution"): lambda _: 1,
-    ("wasi:clocks/monotonic-clock", "subscribe-instant"): _subscribe_instant,
-    ("wasi:clocks/monotonic-clock", "subscribe-duration"): _subscribe_duration,
-    ("wasi:clocks/wall-clock", "now"): _wall_clock,
-    ("wasi:clocks/wall-clock", "resolution"): lambda _: (0, 1),
-    ("wasi:random/random", "get-random-bytes"): _random_bytes,
-    ("wasi:random/random", "get-random-u64"): lambda _: int.from_bytes(os.urandom(8), "little"),
-    ("wasi:random/insecure", "get-insecure-random-bytes"): _random_bytes,
-    ("wasi:random/insecure", "get-insecure-random-u64"): lambda _: int.from_bytes(os.urandom(8), "little"),
-    ("wasi:random/insecure-seed", "insecure-seed"): lambda _: (
+_READ = "func(borrowtype, u64) -> result<list<u8>, varianttype>"
+_WRITE = "func(borrowtype, list<u8>) -> result<_, varianttype>"
+_FLUSH = "func(borrowtype) -> result<_, varianttype>"
+_TIME = "func() -> record{seconds: u64, nanoseconds: u32}"
+_U64, _BYTES = "func() -> u64", "func(u64) -> list<u8>"
+
+_PLAIN: dict[tuple[str, str, str], Any] = {
+    ("wasi:clocks/monotonic-clock", "now", _U64): lambda _: time.monotonic_ns(),
+    ("wasi:clocks/monotonic-clock", "resolution", _U64): lambda _: 1,
+    ("wasi:clocks/monotonic-clock", "subscribe-instant", "func(u64) -> owntype"): _subscribe_instant,
+    ("wasi:clocks/monotonic-clock", "subscribe-duration", "func(u64) -> owntype"): _subscribe_duration,
+    ("wasi:clocks/wall-clock", "now", _TIME): _wall_clock,
+    ("wasi:clocks/wall-clock", "resolution", _TIME): lambda _: (0, 1),
+    ("wasi:random/random", "get-random-bytes", _BYTES): _random_bytes,
+    ("wasi:random/random", "get-random-u64", _U64): lambda _: int.from_bytes(os.urandom(8), "little"),
+    ("wasi:random/insecure", "get-insecure-random-bytes", _BYTES): _random_bytes,
+    ("wasi:random/insecure", "get-insecure-random-u64", _U64): lambda _: int.from_bytes(os.urandom(8), "little"),
+    ("wasi:random/insecure-seed", "insecure-seed", "func() -> tuple<u64, u64>"): lambda _: (
         int.from_bytes(os.urandom(8), "little"),
         int.from_bytes(os.urandom(8), "little"),
     ),
-    ("wasi:cli/environment", "get-environment"): lambda _: [],
-    ("wasi:cli/environment", "get-arguments"): lambda _: [],
-    ("wasi:cli/environment", "initial-cwd"): lambda _: None,
-    ("wasi:cli/exit", "exit"): _exit,
-    ("wasi:cli/stdin", "get-stdin"): _stream(STDIN, "input-stream"),
-    ("wasi:cli/stdout", "get-stdout"): _stream(STDOUT, "output-stream"),
-    ("wasi:cli/stderr", "get-stderr"): _stream(STDERR, "output-stream"),
-    ("wasi:cli/terminal-stdin", "get-terminal-stdin"): lambda _: None,
-    ("wasi:cli/terminal-stdout", "get-terminal-stdout"): lambda _: None,
-    ("wasi:cli/terminal-stderr", "get-terminal-stderr"): lambda _: None,
-    ("wasi:io/streams", "[method]input-stream.read"): lambda *_: _CLOSED,
-    ("wasi:io/streams", "[method]input-stream.blocking-read"): lambda *_: _CLOSED,
-    ("wasi:io/streams", "[method]input-stream.subscribe"): _subscribe_stream,
-    ("wasi:io/streams", "[method]output-stream.check-write"): lambda *_: Result(True, WRITE_BUDGET),
-    ("wasi:io/streams", "[method]output-stream.write"): _write,
-    ("wasi:io/streams", "[method]output-stream.blocking-write-and-flush"): _write,
-    ("wasi:io/streams", "[method]output-stream.flush"): lambda *_: _DONE,
-    ("wasi:io/streams", "[method]output-stream.blocking-flush"): lambda *_: _DONE,
-    ("wasi:io/streams", "[method]output-stream.subscribe"): _subscribe_stream,
-    ("wasi:filesystem/preopens", "get-directories"): lambda _: [],
-    ("wasi:sockets/instance-network", "instance-network"): _stream(0, "network"),
-    ("wasi:sockets/ip-name-lookup", "resolve-addresses"): _denied,
-    ("wasi:sockets/tcp-create-socket", "create-tcp-socket"): _denied,
-    ("wasi:sockets/udp-create-socket", "create-udp-socket"): _denied,
+    ("wasi:cli/environment", "get-environment", "func() -> list<tuple<string, string>>"): lambda _: [],
+    ("wasi:cli/environment", "get-arguments", "func() -> list<string>"): lambda _: [],
+    ("wasi:cli/environment", "initial-cwd", "func() -> option<string>"): lambda _: None,
+    ("wasi:cli/exit", "exit", "func(result<_, _>) -> _"): _exit,
+    ("wasi:cli/stdin", "get-stdin", "func() -> owntype"): _stream(STDIN, "input-stream"),
+    ("wasi:cli/stdout", "get-stdout", "func() -> owntype"): _stream(STDOUT, "output-stream"),
+    ("wasi:cli/stderr", "get-stderr", "func() -> owntype"): _stream(STDERR, "output-stream"),
+    ("wasi:cli/terminal-stdin", "get-terminal-stdin", "func() -> option<owntype>"): lambda _: None,
+    ("wasi:cli/terminal-stdout", "get-terminal-stdout", "func() -> option<owntype>"): lambda _: None,
+    ("wasi:cli/terminal-stderr", "get-terminal-stderr", "func() -> option<owntype>"): lambda _: None,
+    ("wasi:io/streams", "[method]input-stream.read", _READ): lambda *_: _CLOSED,
+    ("wasi:io/streams", "[method]input-stream.blocking-read", _READ): lambda *_: _CLOSED,
+    ("wasi:io/streams", "[method]input-stream.subscribe", "func(borrowtype) -> owntype"): _subscribe_stream,
+    (
+        "wasi:io/streams",
+        "[method]output-stream.check-write",
+        "func(borrowtype) -> result<u64, varianttype>",
+    ): lambda *_: Result(True, WRITE_BUDGET),
+    ("wasi:io/streams", "[method]output-stream.write", _WRITE): _write,
+    ("wasi:io/streams", "[method]output-stream.blocking-write-and-flush", _WRITE): _write,
+    ("wasi:io/streams", "[method]output-stream.flush", _FLUSH): lambda *_: _DONE,
+    ("wasi:io/streams", "[method]output-stream.blocking-flush", _FLUSH): lambda *_: _DONE,
+    ("wasi:io/streams", "[method]output-stream.subscribe", "func(borrowtype) -> owntype"): _subscribe_stream,
+    ("wasi:filesystem/preopens", "get-directories", "func() -> list<tuple<owntype, string>>"): lambda _: [],
+    ("wasi:sockets/instance-network", "instance-network", "func() -> owntype"): _stream(0, "network"),
+    ("wasi:sockets/ip-name-lookup", "resolve-addresses", ""): _denied,
+    ("wasi:sockets/tcp-create-socket", "create-tcp-socket", ""): _denied,
+    ("wasi:sockets/udp-create-socket", "create-udp-socket", ""): _denied,
 }
+"""By interface, name, and type (`components.signature`), on which `native.c` relies. Without one, any type will do."""
 
 _NATIVE = {
     ("wasi:clocks/monotonic-clock", "now"): "monotonic_now",
@@ -192,12 +203,15 @@ _NATIVE = {
     ("wasi:random/insecure", "get-insecure-random-bytes"): "random_bytes",
 }
 """Functions of compiled/native.c."""
+_MOST = {"contents": MAX_WRITE, "len": MAX_RANDOM_BYTES}
 
 FUNCTIONS: dict[tuple[str, str], HostFunction] = {
     **{
-        name: HostFunction(call, most={"contents": MAX_WRITE, "len": MAX_RANDOM_BYTES}, native=_NATIVE.get(name, ""))
-        for name, call in _PLAIN.items()
+        (interface, name): HostFunction(call, False, _MOST, _NATIVE.get((interface, name), ""), signature)
+        for (interface, name, signature), call in _PLAIN.items()
     },
-    ("wasi:io/poll", "[method]pollable.block"): HostFunction(_block, suspends=True),
-    ("wasi:io/poll", "poll"): HostFunction(_poll, suspends=True, most={"in": MAX_POLLED}),
+    ("wasi:io/poll", "[method]pollable.block"): HostFunction(_block, True, signature="func(borrowtype) -> _"),
+    ("wasi:io/poll", "poll"): HostFunction(
+        _poll, True, {"in": MAX_POLLED}, signature="func(list<borrowtype>) -> list<u32>"
+    ),
 }

@@ -23,6 +23,8 @@ from ...sandbox.functions import HostFunction
 from ...sandbox.linker import LinkedComponent
 from ...sandbox.selftest import self_test
 from ...sandbox.values import ContractError
+from ...texts import cut_middle
+from ..compile_child import MOST_REASON
 from ..program_host import CODE_SUFFIX
 from ..warm_pool import WarmPool
 from .python_guests import ProgramOwner, PythonGuests, given, owned
@@ -108,7 +110,8 @@ class HostPrograms:
         try:
             self._programs[program] = await asyncio.to_thread(self._load, path)
         except (LinkError, ContractError) as error:
-            raise BadProgram(f"not a component of the world of inferlets: {error}") from error
+            reason = cut_middle(str(error), MOST_REASON)
+            raise BadProgram(f"not a component of the world of inferlets: {reason}") from error
 
     def _load(self, path: Path) -> LinkedComponent:
         return self._check_and_link(load_compiled(self._engine, path))

@@ -310,7 +310,13 @@ def test_another_wasmtime_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
             '(component (core module $m (func (export "run") (result i32) (i32.const 0)))'
             "(core instance $i (instantiate $m))"
             '(func (export "run") (result u32) (canon lift (core func $i "run"))))',
-            "a type other than",
+            r"a type other than .* func\(\) -> u32",
+        ),
+        (
+            '(component (core module $m (memory (export "m") 1) (func (export "run") (result i32) (i32.const 0)))'
+            '(core instance $i (instantiate $m)) (func (export "run") (result (result (error (tuple u32 string))))'
+            '(canon lift (core func $i "run") (memory (core memory $i "m")))))',
+            r"a type other than .* func\(\) -> result<_, tuple<u32, string>>",
         ),
         ('(component (import "loose" (func)))', "imports 'loose'"),
     ],

@@ -169,9 +169,11 @@ def test_unknown_types_are_refused() -> None:
 
 def test_types_are_described_by_structure() -> None:
     kind = Guest("(tuple (list u32) (option u64) f32)", "i32 i32 i32 i64 f32").function.result
-    assert describe(kind) == "tuple<list<u32>, option<u64>, f32>"
-    assert describe(Guest("(result (error string))", "i32 i32 i32").function.result) == "result<_, string>"
-    assert describe(Guest("$t", "i32", '(enum "a" "b")').function.result) == "enum{a, b}"
+    assert describe(kind, iter(range(9))) == "tuple<list<u32>, option<u64>, f32>"
+    assert describe(kind, iter(range(3))) == "tuple<list<u32>, ..., ...>"
+    of_error, named = Guest("(result (error string))", "i32 i32 i32"), Guest("$t", "i32", '(enum "a" "b")')
+    assert describe(of_error.function.result, iter(range(9))) == "result<_, string>"
+    assert describe(named.function.result, iter(range(9))) == "enum{a, b}"
 
 
 def test_the_self_test_passes_here() -> None:

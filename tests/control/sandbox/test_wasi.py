@@ -10,7 +10,7 @@ from wasmtime import component
 
 import tests.helpers.wat as wat
 from pie_control.sandbox import fibers, wasi
-from pie_control.sandbox.engine import new_engine
+from pie_control.sandbox.engine import LinkError, new_engine
 from pie_control.sandbox.fibers import SUSPEND
 from pie_control.sandbox.linker import LinkedComponent
 from pie_control.sandbox.values import OwnedResource, Result
@@ -131,12 +131,30 @@ POLL_MANY = f"""
   (call $poll (i32.const 65536) (i32.const {wasi.MAX_POLLED + 1}) (i32.const 16)) (i32.const 0)"""
 
 
+def linked(text: str | bytes) -> LinkedComponent:
+    compiled = component.Component(ENGINE, text)
+    find = lambda interface, name: FUNCTIONS.get((interface.partition("@")[0], name))  # noqa: E731
+    return LinkedComponent(ENGINE, compiled, find, RESOURCES, drop_resource, lambda: None, ways.current)
+
+
+@pytest.mark.parametrize(
+    ("interface", "name", "kind"),
+    [
+        ("clocks/monotonic-clock", "now", ""),
+        ("clocks/monotonic-clock", "subscribe-duration", '(param "when" f64)'),
+        ("random/random", "get-random-bytes", "(result (list u8))"),
+        ("random/insecure", "get-insecure-random-bytes", '(param "len" u64)'),
+    ],
+)
+def test_what_is_imported_as_another_type_is_refused(interface: str, name: str, kind: str) -> None:
+    text = f'(component (import "wasi:{interface}@0.2.0" (instance (export "{name}" (func {kind})))))'
+    with pytest.raises(LinkError, match=rf"imports `{name}` of wasi:{interface}@0.2.0 as func\(.*this server has func"):
+        linked(text)
+
+
 def polling(run: str) -> tuple[str | None, WasiState]:
     """Runs a component that polls, and the time for which it sleeps."""
-    compiled = component.Component(ENGINE, wat.polling(run))
-    find = lambda interface, name: FUNCTIONS.get((interface.partition("@")[0], name))  # noqa: E731
-    linked = LinkedComponent(ENGINE, compiled, find, RESOURCES, drop_resource, lambda: None, ways.current)
-    instance = fibers.Instance(linked, 64 << 20)
+    instance = fibers.Instance(linked(wat.polling(run)), 64 << 20)
     owner = Owner()
     instance.owner, owner.instance = owner, instance
     while instance.step() is not fibers.Step.DONE:
