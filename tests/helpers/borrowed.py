@@ -105,7 +105,7 @@ SEEING = _words("""
     nemo_speechlm nemotron_h_omni ovis2 paddleocr_vl perception_lm phi4_multimodal pp_chart2table
     qianfan_ocr qwen2_5_omni qwen2_5_omni_thinker qwen2_5_vl qwen2_audio qwen2_vl qwen3_5
     qwen3_5_moe qwen3_asr qwen3_omni_moe qwen3_omni_moe_thinker qwen3_vl qwen3_vl_moe shieldgemma2
-    smolvlm unlimited_ocr vibevoice_asr video_llama_3 video_llava vipllava voxtral
+    smolvlm vibevoice_asr video_llama_3 video_llava vipllava voxtral
 """)
 """Types of more than text whose text is exact."""
 
@@ -165,6 +165,7 @@ SEEING_REFUSED: Mapping[str, list[str]] = {
         vision-encoder-decoder
     """),
     "beside": ["blip", "git"],
+    "'reference_sliding_attention', which Pie does not know": ["unlimited_ocr"],
     "masks of its own|is not causal|over pages its logits differ": _words("kosmos-2 kosmos-2.5 paligemma"),
     "a forward fails": _words("dots3_note mistral_large4 step3p7 voxtral_realtime"),
     "config.json: ": _words("diffusion_gemma emu3 fun_asr_nano glm5_next qwen4_exp"),

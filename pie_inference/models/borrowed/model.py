@@ -26,7 +26,7 @@ from .ours.scans import begin_scans_with_states
 from .ours.shared_states import share_states
 from .ours.take import find
 from .pages import Calls, Pages
-from .parts import can_record_experts, freeze_positions, hold_time_steps, list_layers, take_norms
+from .parts import can_record_experts, freeze_positions, hold_time_steps, list_layers, stop_scaling, take_norms
 from .survey import Heads
 
 
@@ -103,6 +103,7 @@ def build(config: BorrowedConfig, weights: WeightLoader) -> BorrowedModel:
         products = fill(module, weights, config.survey.irregular, ours.modules, config.survey.whole)
     take_norms(module, weights.ops)
     hold_time_steps(module)
+    stop_scaling(module)
     list_layers(module)
     begin_scans_with_states(module)
     if weights.ranks.size > 1 and any(part.shared is not None for part in config.survey.state):

@@ -137,6 +137,14 @@ def stop_following(module: Any, context: int = 1) -> None:
         module.config.rope_parameters = parameters | {"rope_type": "default", "attention_factor": parameters[which]}
 
 
+def stop_scaling(model: Any) -> None:
+    """Makes Llama 4 leave queries as they are: it scales those from position `floor_scale` on, which no text reaches,
+    and takes the rows of a batch for positions."""
+    for module in model.modules():
+        if hasattr(module, "attn_temperature_tuning"):
+            module.attn_temperature_tuning = False
+
+
 def following_of(module: Any) -> list[str | None]:
     """The kinds of layers, if it tells them apart, for which a module has rotations that follow the longest text."""
     kinds = getattr(module, "rope_type", None)

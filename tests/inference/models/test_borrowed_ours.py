@@ -43,6 +43,11 @@ def counts(ours: OwnModules) -> tuple[int, int, int]:
 
 
 HEADS = {"head_dim": 16}
+FAR_SCALE: dict[str, Any] = {
+    "max_position_embeddings": 1 << 18,
+    "rope_parameters": {"rope_type": "yarn", "rope_theta": 1e6, "factor": 2.0, "llama_4_scaling_beta": 0.1}
+    | {"original_max_position_embeddings": 1 << 17},  # from there on queries are scaled
+}
 
 
 @pytest.mark.parametrize(
@@ -65,6 +70,7 @@ HEADS = {"head_dim": 16}
         ("Starcoder2ForCausalLM", {}, (2, 0, 2)),  # its feed-forward layer has no gate
         ("MixtralForCausalLM", {"num_local_experts": 4}, (2, 0, 2)),
         ("GPT2LMHeadModel", {"n_embd": 64, "n_layer": 2, "n_head": 4}, (0, 0, 0)),
+        ("Ministral3ForCausalLM", FAR_SCALE, (0, 2, 0)),
     ],
     ids=str,
 )

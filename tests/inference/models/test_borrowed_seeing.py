@@ -15,7 +15,7 @@ from pie_inference.errors import ConfigError
 from testing.checkpoints import write_tokenizer
 from testing.worker_batches import Extend, Keys
 from tests.helpers.families import SMALL, WINDOW
-from tests.helpers.oracle import VOCAB, Oracle, assert_close, random_tokens
+from tests.helpers.oracle import VOCAB, Oracle, assert_close, assert_ragged_batch_equals, random_tokens
 
 TEXT = {**SMALL, "head_dim": 16, "pad_token_id": 0}
 TURNED = {**TEXT, "rope_parameters": {"rope_type": "default", "rope_theta": 1e4, "mrope_section": [2, 3, 3]}}
@@ -44,7 +44,8 @@ MODELS: dict[str, dict[str, Any]] = {
         "vision_config": {**TOWER, "model_type": "clip_vision_model", "image_size": 32, "patch_size": 16},
     },
     "Llama4ForConditionalGeneration": {
-        "text_config": {**TEXT, "num_local_experts": 2, "intermediate_size_mlp": 96, "attention_chunk_size": 64},
+        "text_config": {**TEXT, "num_local_experts": 2, "intermediate_size_mlp": 96, "attention_chunk_size": 64}
+        | {"no_rope_layers": [1, 0], "floor_scale": 62},  # from there on it scales queries
         "vision_config": TOWER,
     },
     "Qwen2_5_VLForConditionalGeneration": {"text_config": TURNED, "vision_config": BLOCKS},
@@ -61,12 +62,14 @@ MODELS: dict[str, dict[str, Any]] = {
 }
 
 
-def saved(folder: Path, architecture: str) -> Any:
+def saved(folder: Path, architecture: str, **more: Any) -> Any:
+    """`more`: of the text model."""
     import transformers
 
-    kind = getattr(transformers, architecture)
+    kind, settings = getattr(transformers, architecture), MODELS[architecture]
+    settings = {**settings, "text_config": settings["text_config"] | more}
     torch.manual_seed(0)
-    model = kind._from_config(kind.config_class(**MODELS[architecture]), attn_implementation="eager").eval()
+    model = kind._from_config(kind.config_class(**settings), attn_implementation="eager").eval()
     with torch.no_grad():
         for name, weight in model.named_parameters():
             if (weight.dim() > 1 and "language_model" in name) or "lm_head" in name:
@@ -108,9 +111,13 @@ def test_groups_of_weights_are_those_of_the_part_that_makes_text(architecture: s
         Oracle(tmp_path, model, quantization="int4")
 
 
-def test_a_text_is_one_chunk_at_most(tmp_path: Path) -> None:
-    reference = saved(tmp_path, "Llama4ForConditionalGeneration")
-    assert Oracle(tmp_path, reference).worker.describe()[0].max_context == 64
+@pytest.mark.parametrize(("chunk", "context"), [(64, 61), (56, 56)])
+def test_a_text_is_one_chunk_at_most_and_ends_where_queries_would_be_scaled(
+    chunk: int, context: int, tmp_path: Path
+) -> None:
+    oracle = Oracle(tmp_path, saved(tmp_path, "Llama4ForConditionalGeneration", attention_chunk_size=chunk))
+    assert oracle.worker.describe()[0].max_context == context
+    assert_ragged_batch_equals(oracle, before=[3, 0], new=[40, 40])
 
 
 def test_of_a_model_that_speaks_the_part_that_thinks_serves(tmp_path: Path) -> None:

@@ -14,6 +14,8 @@ from torch import Tensor, nn
 
 ROWS = (2, 3)
 """Sequences, and rows of each."""
+FAR = 99_999_989
+"""How far apart positions are: some code scales queries by them, from a place on that no short text reaches."""
 STORED = 1 << 20
 """Random numbers are made so many at a time, as that takes longer than what is done with them."""
 ANGLES = "position_embeddings"
@@ -85,7 +87,7 @@ def arguments(module: Any, angles: Any) -> dict[str, Any]:
     named = [each.name for each in parameters if each.kind is not each.VAR_KEYWORD]
     if not {*named[1:]} <= {*NAMED, ANGLES}:
         raise Unlike
-    positions = torch.arange(math.prod(ROWS)).view(ROWS) * 7919
+    positions = torch.arange(math.prod(ROWS)).view(ROWS) * FAR
     given = {ANGLES: angles, "position_ids": positions, "attention_mask": None, "past_key_values": None}
     return given if len(parameters) > len(named) else {name: given[name] for name in given if name in named}
 

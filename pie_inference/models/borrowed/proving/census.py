@@ -22,7 +22,7 @@ from ...config_json import ConfigJson
 from ...rope_json import read_context
 from ..base import Base, Head, sinks_of
 from ..cache import new_cache, parts_of
-from ..code import attending, first_line, make, text_of, why_state
+from ..code import STATES, attending, first_line, make, text_of, why_state
 from ..filling.split import why_one_rank
 from ..ours.shared_states import shared_parts
 from ..parts import following_of, stop_following
@@ -33,6 +33,8 @@ from .turning import Traced, why_fixed
 ROWS = 3
 STATES_ALONE = (1 << 13, 1 << 20)
 """The default context and the longest one of models without attention: a state has no end."""
+ATTENTION = {"attention", "chunked_attention", "full_attention", "sliding_attention"} | STATES
+"""Kinds of layers that may attend. One that Pie does not know may see other tokens where it goes on from a cache."""
 WINDOW_IN_MASKS = ("phimoe",)
 """Types whose layers all have the window of config.json, of which their code tells masks alone."""
 
@@ -191,12 +193,15 @@ def _without_numbers() -> Iterator[None]:
 
 
 def _context(config: Any, first_position: int) -> tuple[int, int]:
-    """The default context and the longest one. A text is one chunk at most where attention goes by chunks."""
+    """The default context and the longest one. A text is one chunk at most where attention goes by chunks, and ends
+    where queries would begin to be scaled by the number of their row (`stop_scaling`)."""
     values = {**config.to_dict(), "max_position_embeddings": getattr(config, "max_position_embeddings", None)}
     context = read_context(ConfigJson(values))
     longest = context.longest - first_position
     if "chunked_attention" in (getattr(config, "layer_types", None) or ()):
         longest = min(longest, int(config.attention_chunk_size))
+    if getattr(config, "attn_temperature_tuning", False):
+        longest = min(longest, int(config.floor_scale) - 1)
     return min(context.served, longest), longest
 
 
@@ -235,6 +240,8 @@ def _heads(
     own = getattr(module, "config", config)
     kinds, layer = getattr(own, "layer_types", None), getattr(module, "layer_idx", None)
     kind = kinds[layer] if kinds and layer is not None and layer < len(kinds) else None
+    if kind is not None and kind not in ATTENTION:
+        raise _Refused(f"layer_types has {kind!r}, which Pie does not know")
     window = more.get("sliding_window")
     if window is None and (kind == "sliding_attention" or own.model_type in WINDOW_IN_MASKS):
         window = own.sliding_window

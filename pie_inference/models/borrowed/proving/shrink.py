@@ -38,7 +38,7 @@ SMALL: Mapping[str, int] = {
     "mamba_n_heads|mamba_num_heads|n_mamba_heads": 8,
     "mamba_d_head|mamba_head_dim|mamba_headdim": 16,
     "mamba_d_state|ssm_state_size": 16,
-    "mamba_chunk_size|chunk_size": 16,
+    "mamba_chunk_size|chunk_size|block_size": 16,
     "qk_rope_head_dim": 8,
     "kv_lora_rank": 24,
     "q_lora_rank": 32,
