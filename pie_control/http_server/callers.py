@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import time
+from collections import Counter
 from dataclasses import dataclass, field
 from typing import Annotated, cast
 
+import msgspec
 from fastapi import Depends
 from starlette.datastructures import Headers
 from starlette.requests import HTTPConnection
@@ -60,6 +62,23 @@ class Caller:
                 "this tells of all tenants: it takes a key that may `admin`, of a tenant with `may_see_all = true` in "
                 "the file of tenants: ask the operator"
             )
+
+    def statistics(self, server: ServerApi) -> dict[str, object]:
+        """Numbers of the whole server where its key may `admin`, else of its tenant's inferlets and budgets; and what
+        the inferlets of each key hold."""
+        found = msgspec.to_builtins(server.statistics()) if "admin" in self.may else self._own_statistics()
+        return {**found, "keys": self.api.held_by_keys(of_all=self.sees_all)}
+
+    def _own_statistics(self) -> dict[str, object]:
+        some = self.api.inferlets()
+        return {
+            "tenant": self.account.standing.tenant.name,
+            "inferlets": Counter(one.status for one in some),
+            "pages": sum(one.pages for one in some),
+            "embeds": sum(one.embeds for one in some),
+            "cpu_seconds": sum(one.cpu_seconds for one in some),
+            "budgets": {what: one._asdict() for what, one in self.api.meter.limits(time.monotonic()).items()},
+        }
 
     def check_may_load_adapters(self) -> None:
         """Raises Forbidden."""

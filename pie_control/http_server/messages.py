@@ -105,7 +105,7 @@ class Models(_Request, frozen=True):
 
 
 class Statistics(_Request, frozen=True):
-    """The value holds the server's statistics."""
+    """The value holds what `GET /v1/statistics` tells."""
 
 
 Request = (

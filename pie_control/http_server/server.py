@@ -71,8 +71,9 @@ class HttpServer:
         self._callers = Callers(api, config.accounts)
         if not (self._callers.ask or config.insecure or is_loopback(config.host)):
             raise ConfigError(
-                f"anybody who reaches {config.host or 'this machine'} could run programs here: make keys "
-                "(`pie keys add default`) or give a file of tenants (--tenants); --insecure serves all the same"
+                f"anybody who reaches {config.host or 'this machine'} could run programs here: make a key "
+                "(`pie keys add default --name NAME`, with the --state of this server) or give a file of tenants "
+                "(--tenants); --insecure serves all the same"
             )
         self._connections = Connections(config.max_connections, config.max_connections_per_client)
         members = {"registry": self._connections}

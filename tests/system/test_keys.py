@@ -82,8 +82,7 @@ def test_keys_allow_what_they_say_and_end_when_they_are_revoked(
         async with Client(url, laptop) as client:
             with pytest.raises(Forbidden, match="which needs 'upload'; it may: launch"):
                 await client.upload(WAITS + b"\n", "more")
-            with pytest.raises(Forbidden, match="'admin'"):
-                await client.statistics()
+            assert (await client.statistics())["inferlets"] == {"terminated": 1}  # of its tenant
             running = await client.launch(waits)
             assert await running.receive() == "here"
             async with httpx.AsyncClient(base_url=url, headers=shown) as web:

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from dataclasses import dataclass
-from time import monotonic
 from typing import Annotated
 
-import msgspec
 from fastapi import APIRouter, Query, Request
 from starlette.responses import Response
 
@@ -16,7 +13,7 @@ from pie_control.durable.accounts.usage import MOST_DAYS, UsageRecord
 from pie_control.errors import WorkerUnavailable
 from pie_control.server_api import ServerApi
 
-from ..callers import Caller, FromTenant
+from ..callers import FromTenant
 from ..messages import encode
 from .failures import failures
 
@@ -48,9 +45,7 @@ def system_router(api: ServerApi) -> APIRouter:
         """Numbers on inferlets, waves, batches and pools of the whole server, as nested JSON objects. For a key that
         may not `admin`: on its tenant's inferlets, those that run and those that ended lately, and on its budgets.
         `keys`: what the inferlets of each key of its tenant hold now, or of all tenants for who sees these."""
-        found = msgspec.to_builtins(api.statistics()) if "admin" in caller.may else _own(caller)
-        keys = caller.api.held_by_keys(of_all=caller.sees_all)
-        return Response(encode(found | {"keys": keys}), media_type="application/json")
+        return Response(encode(caller.statistics(api)), media_type="application/json")
 
     @router.get("/usage", summary="Read what was used")
     async def usage(
@@ -74,18 +69,6 @@ def system_router(api: ServerApi) -> APIRouter:
         return AuditList(api.read_audit(most))
 
     return router
-
-
-def _own(caller: Caller) -> dict[str, object]:
-    some = caller.api.inferlets()
-    return {
-        "tenant": caller.account.standing.tenant.name,
-        "inferlets": Counter(one.status for one in some),
-        "pages": sum(one.pages for one in some),
-        "embeds": sum(one.embeds for one in some),
-        "cpu_seconds": sum(one.cpu_seconds for one in some),
-        "budgets": {what: one._asdict() for what, one in caller.api.meter.limits(monotonic()).items()},
-    }
 
 
 def health_router(api: ServerApi, version: str) -> APIRouter:

@@ -36,9 +36,7 @@ REQUESTS_IN_A_TURN = 32
 in each of which all inferlets that can run do so."""
 COSTS = {wire.Send: 1, wire.LaunchInferlet: 4}
 """Some requests count as so many of them; others take a turn for themselves."""
-NEEDED = {wire.Statistics: "admin"} | dict.fromkeys(
-    (wire.LaunchInferlet, wire.Attach, wire.Send, wire.Terminate, wire.Detach), "launch"
-)
+NEEDED = dict.fromkeys((wire.LaunchInferlet, wire.Attach, wire.Send, wire.Terminate, wire.Detach), "launch")
 """The capability that a key needs for a request; the others only look, except at a stack, which the inferlet tells."""
 DISCONNECTED = "its client disconnected"
 
@@ -150,7 +148,7 @@ class Session:
             case wire.Models():
                 return [describe_model(model) for model in self._server.models()]
             case wire.Statistics():
-                return self._server.statistics()
+                return self._caller.statistics(self._server)
         return None
 
     # ---- inferlets ----
