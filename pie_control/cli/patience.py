@@ -4,22 +4,22 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import sys
+import logging
 from collections.abc import Iterator
 
-from .terminal import write_line
+log = logging.getLogger(__name__)
 
 SECONDS = 4.0
 NOTICE = (
-    "pie: still starting: a first start compiles the sandbox and kernels, which takes up to a minute; a large model "
+    "still starting: a first start compiles the sandbox and kernels, which takes up to a minute; a large model "
     "takes its time, too"
 )
 
 
 @contextlib.contextmanager
 def explaining_slow_start() -> Iterator[None]:
-    """Prints a notice if the block takes longer than a start with everything cached."""
-    timer = asyncio.get_running_loop().call_later(SECONDS, lambda: write_line(NOTICE, sys.stderr))
+    """Logs a notice if the block takes longer than a start with everything cached."""
+    timer = asyncio.get_running_loop().call_later(SECONDS, lambda: log.warning(NOTICE))
     try:
         yield
     finally:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pie_control.errors import BadRequest, PieError
 
-from .connection import ServerUnavailable, certificates
+from .connection import ServerUnavailable, authorization, certificates
 
 if TYPE_CHECKING:
     import httpx
@@ -44,7 +44,7 @@ class ChatClient:
         self.server = server.rstrip("/")
         self.was_cut = False
         """Whether the last answer ended as it had as many tokens as it may, or as the model takes."""
-        self._headers = {"Authorization": f"Bearer {token}"} if token else {}
+        self._headers = authorization(token)
 
     async def models(self) -> list[str]:
         """The names by which requests can name a model."""

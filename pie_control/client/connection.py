@@ -66,6 +66,16 @@ def _may_be_done(request: wire.Request) -> str:
     return ""
 
 
+def authorization(token: str | None) -> dict[str, str]:
+    """The header that shows a token, without the line break that files end with. Raises Unauthorized, which does not
+    tell it."""
+    if token is None or not (token := token.strip()):
+        return {}
+    if not (token.isascii() and token.isprintable()):
+        raise errors.Unauthorized("the token has characters that no token has: take it as it was printed, alone")
+    return {"Authorization": f"Bearer {token}"}
+
+
 def certificates(server: str) -> ssl.SSLContext | bool:
     """What HTTP requests check the certificate of a server at https:// against: the authorities of the system (or of
     SSL_CERT_FILE), as sessions do, and those of certifi. Loading them takes 15 ms."""

@@ -509,12 +509,12 @@ def test_an_own_server_serves_and_closes(own_server: Path) -> None:
 
 
 def test_a_slow_start_is_explained(
-    own_server: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    own_server: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(patience, "SECONDS", 0.0)
     monkeypatch.setattr(OwnServer, "start", lambda self: asyncio.sleep(0.02))
     assert main(["run", "--model", str(own_server), "hello"]) == 0
-    assert "still starting" in capsys.readouterr().err
+    assert "still starting" in caplog.text
 
 
 # ---- names of programs -----------------------------------------------------------------------------------------------
@@ -749,6 +749,18 @@ def test_workers_of_one_machine_take_its_gpus_in_turn(tmp_path: Path, monkeypatc
         "chat --first-gpu 4 --tensor-parallel 2",
         "chat --first-gpu 6 --tensor-parallel 2",
     ]
+
+
+@pytest.mark.parametrize("command", [("list",), ("chat", "hello")])
+def test_a_token_is_shown_without_its_line_break_or_not_at_all(
+    command: Sequence[str], url: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for wrong in ("schlüssel", "one\ntwo"):
+        monkeypatch.setenv("PIE_TOKEN", wrong)
+        assert main([*command, "--server", url]) == 2
+        assert capsys.readouterr().err.startswith("pie: the token has characters that no token has: ")
+    monkeypatch.setenv("PIE_TOKEN", "token\n")
+    assert main(["list", "--server", url]) == 0
 
 
 @pytest.mark.parametrize(
