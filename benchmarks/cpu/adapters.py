@@ -23,7 +23,7 @@ from pie_inference.serving.worker import Worker
 from testing.adapters.files import make_adapter, sizes_of
 from testing.worker_batches import Driver, Extend, Keys, ints
 
-from ..support.models.random_models import LLAMA_160M, LLAMA_TINY, model_folder
+from ..support.models.random_models import LLAMA_160M, model_folder
 from ..support.samples import median
 
 DEMO = "demo"
@@ -45,7 +45,6 @@ class Plan:
 
 FULL = Plan((DEMO, LLAMA_160M), rows=16, adapters=(1, 2, 8, 16), rank=16, context=64, steps=200, threads=1)
 QUICK = Plan((DEMO,), rows=16, adapters=(1, 8), rank=16, context=16, steps=30, threads=1)
-TINY = Plan((LLAMA_TINY,), rows=3, adapters=(2,), rank=2, context=4, steps=2, threads=1)
 
 
 @dataclass(frozen=True)

@@ -15,6 +15,11 @@ def run(folder: Path, name: str, *options: str) -> list[dict[str, Any]]:
     """The rows that `python -m benchmarks NAME --json FILE` writes."""
     path = folder / "results" / f"{name}.json"
     assert cli.main([name, "--json", str(path), *options]) == 0
+    return rows_of(name, path)
+
+
+def rows_of(name: str, path: Path) -> list[dict[str, Any]]:
+    """The rows of a report, which has what every one has."""
     written: dict[str, Any] = json.loads(path.read_text())
     assert written["benchmark"] == name
     assert written["commit"]

@@ -15,7 +15,7 @@ from typing import IO
 import pytest
 
 from benchmarks import __main__ as cli
-from benchmarks.control import api_calls, idle
+from benchmarks.control import api_calls
 from benchmarks.control.contexts import PHASES
 from benchmarks.control.scale import fits
 from benchmarks.report import BenchmarkError
@@ -105,20 +105,6 @@ def test_scale(tmp_path: Path) -> None:
 def test_scale_leaves_out_what_no_wave_can_hold() -> None:
     assert [fits("fork_join", number) for number in (1, 128, 129, 896)] == [True, True, False, False]
     assert fits("stream", 896)
-
-
-def test_idle(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(idle, "SETTLE_SECONDS", 0.0)
-    rows = run(tmp_path, "idle", "--inferlets", "2,4", *FEW_GUESTS)
-    measured = [(row["guest"], row["inferlets"]) for row in rows]
-    assert measured == [(guest, number) for guest in ("python", "component") for number in (2, 4)]
-    assert all(row["mb_each"] > 0 for row in rows if row["guest"] == "python" and row["inferlets"] == 4)
-
-
-def test_scheduler(tmp_path: Path) -> None:
-    rows = run(tmp_path, "scheduler", "--inferlets", "1,3", "--steps", "3", "--blocked", "20", "--runs", "2")
-    found = [(row["inferlets"], row["blocked"], row["runs"]) for row in rows]
-    assert found == [(1, 0, False), (3, 0, False), (3, 20, False), (2, 0, True)]
 
 
 def test_contexts(tmp_path: Path) -> None:

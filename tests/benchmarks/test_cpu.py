@@ -48,21 +48,6 @@ def test_prefill(tmp_path: Path) -> None:
     assert all(row["of_gemm"] == pytest.approx(row["gflop_s"] / row["gemm_gflop_s"], abs=0.01) for row in rows)
 
 
-def test_shift_kvpage(tmp_path: Path) -> None:
-    rows = run(tmp_path, "shift_kvpage", *TINY, "--tokens", "64", "--parts", "4")
-    assert [row["measure"] for row in rows] == ["moved", "first token behind 4 parts, joined"]
-    assert all(row["ms"] > 0 and row["of_computing"] > 0 for row in rows)
-
-
-def test_shared_cores(tmp_path: Path) -> None:
-    rows = run(
-        tmp_path, "shared_cores", *TINY, *["--busy", "1,2", "--concurrent", "2", "--prompt", "32", "--tokens", "6"]
-    )
-    assert [row["busy"] for row in rows] == [0, 1, 2]
-    assert rows[0]["quiet_over_ms"] == 1
-    assert all(row["ms"] > 0 and row["quiet_over_ms"] > 0 for row in rows)
-
-
 def test_busy_processes_are_refused_that_are_none(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         cli.parse(["shared_cores", "--busy", "0,1"])
@@ -115,23 +100,6 @@ def test_a_gguf_file_has_every_matrix_in_16_bits(tmp_path: Path) -> None:
     assert all(one.n_bytes == 2 * one.n_elements for one in matrices)
 
 
-def test_loading(tmp_path: Path) -> None:
-    options = [
-        "--layers",
-        "1",
-        "--vocab-size",
-        "272",
-        "--rounds",
-        "1",
-        "--quantizations",
-        "int8",
-        "--hidden-size",
-        "128",
-    ]
-    (row,) = run(tmp_path, "loading", *options)
-    assert min(row["discard_s"], row["read_s"], row["load_s"]) > 0
-
-
 @needs_kernels
 def test_cpu_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cpu_kernels, "WORST", math.inf)
@@ -145,12 +113,6 @@ def test_cpu_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_forms_that_are_none_are_refused() -> None:
     with pytest.raises(ValueError, match="there is no form int2"):
         replace(cpu_kernels.FULL, forms=("int2",))
-
-
-def test_adapters(tmp_path: Path) -> None:
-    (row,) = run(tmp_path, "adapters", "--tiny")
-    assert (row["model"], row["adapters"]) == ("random-tiny", 2)
-    assert min(row["ms"], row["times"], row["one_by_one"]) > 0
 
 
 def test_attention(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
