@@ -17,7 +17,8 @@ TENANTS = f'[tenants.alice]\ntokens = ["{ALICE}"]\nmay_load_adapters = true\n[te
 
 
 EVERY = "examples,coverage,fuzzing,stateful"
-RUNS = [("tenants", 3, "fuzzing,stateful"), ("tenants", 60, EVERY), ("no tenants", 60, EVERY)]
+RUNS = [("tenants", 3, "fuzzing,stateful"), ("tenants", 40, EVERY), ("no tenants", 10, EVERY)]
+"""Without tenants all is the same but who may do what."""
 
 
 @pytest.mark.parametrize("tried", corpus(RUNS, kind=lambda _: "a server"))
