@@ -10,9 +10,6 @@ import sys
 from collections.abc import Coroutine, Iterator
 from typing import Any
 
-HANGUP = getattr(signal, "SIGHUP", None)
-"""A terminal that is closed sends it; Windows has none."""
-
 _parts: list[asyncio.Future[None]] = []
 """What Ctrl-C ends in place of the command, the innermost last."""
 
@@ -38,10 +35,10 @@ async def _guard(command: Coroutine[Any, Any, int]) -> int:
 
 
 def _signals() -> Iterator[signal.Signals]:
-    """Those that end a command. `nohup` says that SIGHUP does not."""
+    """Those that end a command; a terminal that is closed sends SIGHUP. `nohup` says that this does not end it."""
     yield from (signal.SIGINT, signal.SIGTERM)
-    if HANGUP is not None and signal.getsignal(HANGUP) != signal.SIG_IGN:
-        yield HANGUP
+    if signal.getsignal(signal.SIGHUP) != signal.SIG_IGN:
+        yield signal.SIGHUP
 
 
 async def until_interrupt(part: Coroutine[Any, Any, None]) -> bool:
@@ -73,7 +70,7 @@ def _interrupt(task: asyncio.Future[int], number: int, received: list[int]) -> N
     if number == signal.SIGINT and _parts:
         _parts[-1].cancel()
         return
-    if received and number == HANGUP:
+    if received and number == signal.SIGHUP:
         return  # a shell sends it again, after its terminal
     if received:  # the second signal: exit without waiting for the clean-up
         os._exit(128 + number)

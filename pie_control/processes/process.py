@@ -169,6 +169,6 @@ class _ExitWatch:
 
 def _killed_by(number: int) -> str:
     why = ""
-    if number == getattr(signal, "SIGBUS", 0):
+    if number == signal.SIGBUS:
         why = " (SIGBUS: a file that it had mapped became shorter; leave the files of a served model as they are)"
     return f"was killed by signal {number}{why}"

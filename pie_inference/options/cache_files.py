@@ -2,17 +2,18 @@
 
 Both packages keep such files below the cache folder, so both use these rules. A *sealed* file carries the SHA-256 of
 its content in its name, `STEM.SHA256SUFFIX`: it appears in one step, and is never used if a byte is missing or wrong.
-On systems without users and modes (Windows), owners are not checked.
 """
 
 from __future__ import annotations
 
+import fcntl
+import grp
 import hashlib
 import logging
 import os
+import pwd
 import shutil
 import stat
-import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
@@ -70,11 +71,8 @@ def folder_to_compile_in(path: Path) -> Path:
 def hold(path: Path) -> int:
     """Keeps a file from being removed as unused as long as this process lives."""
     handle = os.open(path, os.O_RDONLY)
-    if sys.platform != "win32":
-        import fcntl
-
-        with suppress(OSError):
-            fcntl.flock(handle, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    with suppress(OSError):
+        fcntl.flock(handle, fcntl.LOCK_SH | fcntl.LOCK_NB)
     return handle
 
 
@@ -106,12 +104,10 @@ def _check_parent(folder: Path, parent: Path, status: os.stat_result) -> None:
 
 
 def _is_own(status: os.stat_result) -> bool:
-    return sys.platform == "win32" or status.st_uid == os.geteuid()
+    return status.st_uid == os.geteuid()
 
 
 def _others_can_write(status: os.stat_result) -> bool:
-    if sys.platform == "win32":
-        return False
     return bool(status.st_mode & stat.S_IWOTH) or (
         bool(status.st_mode & stat.S_IWGRP) and not _is_private_group(status.st_gid)
     )
@@ -120,9 +116,6 @@ def _others_can_write(status: os.stat_result) -> bool:
 def _is_private_group(number: int) -> bool:
     """Whether this is the user's own group, in which there is nobody else; with such groups, new folders are often
     writable by the group."""
-    import grp
-    import pwd
-
     try:
         user, group = pwd.getpwuid(os.geteuid()), grp.getgrgid(number)
     except KeyError:
@@ -138,7 +131,7 @@ def read_own_file(path: Path) -> bytes:
 
 
 def _open_own_file(path: Path) -> BufferedReader:
-    handle = os.open(path, os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_BINARY", 0))
+    handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW)
     status = os.fstat(handle)
     if not stat.S_ISREG(status.st_mode) or not _is_own(status) or _others_can_write(status):
         os.close(handle)
@@ -170,11 +163,8 @@ def write_atomically(path: Path, data: bytes) -> None:
 @contextmanager
 def queued(folder: Path) -> Iterator[Callable[[], bool]]:
     """For what takes seconds to make: one at a time makes what is missing in the folder, and the others wait for it.
-    Gives the question whether it is one's turn, which lasts to the end of the block or of the process. Where the system
-    or the file system has no such locks, it is everybody's."""
-    if sys.platform == "win32":
-        yield lambda: True
-        return
+    Gives the question whether it is one's turn, which lasts to the end of the block or of the process. Where the file
+    system has no such locks, it is everybody's."""
     handle = os.open(folder, os.O_RDONLY)
     try:
         yield lambda: _lock(handle)
@@ -185,8 +175,6 @@ def queued(folder: Path) -> Iterator[Callable[[], bool]]:
 
 def _lock(handle: int) -> bool:
     """False: another has it."""
-    import fcntl
-
     try:
         fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError as error:
@@ -196,8 +184,6 @@ def _lock(handle: int) -> bool:
 
 def _unlock(handle: int) -> None:
     """Also for a process that was forked meanwhile, which has the handle too."""
-    import fcntl
-
     with suppress(OSError):
         fcntl.flock(handle, fcntl.LOCK_UN)
 

@@ -19,7 +19,7 @@ PR_SET_PDEATHSIG = 1
 POLL_SECONDS = 0.5
 
 
-TO_ALL = [getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name)]
+TO_ALL = [signal.SIGINT, signal.SIGTERM, signal.SIGHUP]
 """What is sent to whole groups: Ctrl-C by a terminal, SIGTERM by `timeout` and systemd, SIGHUP to read files again."""
 
 
@@ -43,17 +43,13 @@ def heed_signals() -> None:
 def _set_signals(action: signal.Handlers) -> None:
     for number in TO_ALL:
         signal.signal(number, action)
-    if hasattr(signal, "pthread_sigmask"):
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, TO_ALL)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, TO_ALL)
 
 
 @contextlib.contextmanager
 def signals_held() -> Iterator[None]:
     """What is started in this block gets none of these signals before it says what it makes of them. Nothing is awaited
     in it: the thread has one mask."""
-    if not hasattr(signal, "pthread_sigmask"):
-        yield
-        return
     before = signal.pthread_sigmask(signal.SIG_BLOCK, TO_ALL)
     try:
         yield

@@ -125,7 +125,7 @@ def read_tenants_at_hangup(config: ServerConfig, server: HttpServer) -> None:
         else:
             log.info("the tenants are those of %s from now on", config.tenants)
 
-    if config.tenants and hasattr(signal, "SIGHUP"):
+    if config.tenants:
         asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, read)
 
 
