@@ -8,7 +8,7 @@ import json
 import re
 import typing
 from collections.abc import Callable
-from dataclasses import asdict, is_dataclass
+from dataclasses import fields, is_dataclass
 from typing import Any, Generic, ParamSpec, TypeVar, overload
 
 from inferlet_sdk.errors import Cancelled
@@ -16,6 +16,7 @@ from inferlet_sdk.schemas.json_values import parse_json
 from inferlet_sdk.schemas.mismatch import SchemaMismatch, UnsupportedType
 from inferlet_sdk.schemas.shapes import Described, Field, Record, Shape, takes
 from inferlet_sdk.schemas.types import record_of
+from inferlet_sdk.schemas.writing import one_level
 from inferlet_sdk.tools.docstring import read_docstring
 from inferlet_sdk.tools.events import Written
 from inferlet_sdk.traits.arguments import text as checked_text
@@ -196,9 +197,9 @@ def as_text(value: object) -> str:
 
 def _as_json(value: Any) -> Any:
     if is_dataclass(value) and not isinstance(value, type):
-        return asdict(value)
-    if isinstance(value, set | frozenset):
-        return list(value)
+        return {one.name: getattr(value, one.name) for one in fields(value)}
+    if (shallow := one_level(value)) is not value:
+        return shallow  # as the model would write it
     kind = type(value)
     says_nothing = "__str__" not in _own(kind) and "__repr__" not in _own(kind)
     says_nothing = says_nothing or inspect.isgenerator(value) or inspect.isasyncgen(value)

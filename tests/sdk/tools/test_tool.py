@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
+from datetime import datetime
+from enum import Enum
 from typing import Annotated, Any, Literal
 
 import pytest
@@ -13,6 +15,10 @@ from inferlet_sdk import SchemaMismatch, Tool, UnsupportedType, tool
 from inferlet_sdk.tools.docstring import read_docstring
 from inferlet_sdk.tools.events import Written
 from inferlet_sdk.tools.tool import as_text
+
+
+class Color(Enum):
+    RED = "red"
 
 
 @dataclass
@@ -149,13 +155,14 @@ def test_docstrings_without_sections() -> None:
 
 
 def test_results_as_text() -> None:
-    assert [as_text(one) for one in ("é", None, 3, ["é"], Place(1), {1})] == [
+    assert [as_text(one) for one in ("é", None, 3, ["é"], Place(1), {1}, [Color.RED, datetime(2026, 1, 2, 3)])] == [
         "é",
         "null",
         "3",
         '["é"]',
         '{"x": 1, "y": 0}',
         "[1]",
+        '["red", "2026-01-02T03:00:00"]',
     ]
 
 
