@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Protocol
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
 
 from ..attention.interface import AttentionPlan
 from ..errors import BatchError
+from ..layers.attention import Attention
 from ..layers.embedding import LanguageHead, TokenEmbedding
+from ..layers.mlp import GatedMlp
 from ..layers.norm import RmsNorm
+from ..layers.pre_norm import PreNormLayer
 from ..layers.rotary import Rotary
 from ..loading.weights import WeightLoader
 from ..ops.interface import Rotation
@@ -93,6 +96,24 @@ def plain_decoder(
     layers = [make_layer(index, f"{root}.layers.{index}") for index in range(config.num_layers)]
     norm = RmsNorm(weights, f"{root}.norm", config.hidden_size, config.norm_eps)
     return Decoder(config, embedding, layers, norm, load_head(config, weights, root), weights.device)
+
+
+def pre_norm_decoder(
+    config: ModelConfig,
+    weights: WeightLoader,
+    attention: Callable[[int, str], Attention],
+    root: str = ROOT,
+    **mlp: Any,
+) -> Decoder:
+    """A decoder whose layers are those of Llama, but for their `attention(index, prefix of its tensors)`. `mlp` are
+    further arguments of `GatedMlp`."""
+
+    def layer(index: int, prefix: str) -> PreNormLayer:
+        size, inner, mixer = config.hidden_size, config.intermediate_size, attention(index, f"{prefix}.self_attn")
+        feed_forward = GatedMlp(weights, f"{prefix}.mlp", size, inner, activation=config.activation, **mlp)
+        return PreNormLayer(weights, prefix, size, config.norm_eps, mixer, feed_forward)
+
+    return plain_decoder(config, weights, layer, root)
 
 
 def load_embedding(config: ModelConfig, weights: WeightLoader, root: str = ROOT) -> TokenEmbedding:

@@ -53,7 +53,7 @@ FAMILIES: Mapping[str, Family[Any]] = {
     "GraniteForCausalLM": Family(granite.read, granite.build),
     "Idefics3ForConditionalGeneration": Family(idefics3.read, idefics3.build),
     "LlamaForCausalLM": Family(llama.read, llama.build),
-    "MistralForCausalLM": Family(mistral.read, mistral.build),
+    "MistralForCausalLM": Family(mistral.read, llama.build),
     "MixtralForCausalLM": Family(mixtral.read, mixtral.build),
     "Olmo2ForCausalLM": Family(olmo2.read, olmo2.build),
     "Phi3ForCausalLM": Family(phi3.read, phi3.build),

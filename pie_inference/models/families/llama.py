@@ -5,12 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ...layers.attention import Attention
-from ...layers.mlp import GatedMlp
-from ...layers.pre_norm import PreNormLayer
 from ...loading.weights import WeightLoader
 from ..config import ModelConfig
 from ..config_json import ConfigJson
-from ..decoder import ROOT, Decoder, plain_decoder
+from ..decoder import ROOT, Decoder, pre_norm_decoder
 
 
 @dataclass(frozen=True)
@@ -28,10 +26,8 @@ def read(config: ConfigJson) -> LlamaConfig:
 def build(config: LlamaConfig, weights: WeightLoader, root: str = ROOT) -> Decoder:
     """Loads LlamaForCausalLM. The names of its tensors begin with `root`."""
 
-    def layer(index: int, prefix: str) -> PreNormLayer:
-        size, inner, bias = config.hidden_size, config.intermediate_size, config.attention_bias
-        attend = Attention(weights, index, f"{prefix}.self_attn", config.heads, bias=bias, out_bias=bias)
-        mlp = GatedMlp(weights, f"{prefix}.mlp", size, inner, bias=config.mlp_bias, activation=config.activation)
-        return PreNormLayer(weights, prefix, size, config.norm_eps, attend, mlp)
+    def attention(index: int, prefix: str) -> Attention:
+        bias = config.attention_bias
+        return Attention(weights, index, prefix, config.heads, bias=bias, out_bias=bias)
 
-    return plain_decoder(config, weights, layer, root)
+    return pre_norm_decoder(config, weights, attention, root, bias=config.mlp_bias)

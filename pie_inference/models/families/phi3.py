@@ -7,13 +7,11 @@ factors and the original context, unless the operator asks for a longer one (`la
 from __future__ import annotations
 
 from ...layers.attention import Attention
-from ...layers.mlp import GatedMlp
-from ...layers.pre_norm import PreNormLayer
 from ...layers.shape import AttentionShape
 from ...loading.weights import Block, WeightLoader
 from ..config import ModelConfig
 from ..config_json import ConfigJson
-from ..decoder import Decoder, plain_decoder
+from ..decoder import Decoder, pre_norm_decoder
 
 
 def read(config: ConfigJson) -> ModelConfig:
@@ -41,10 +39,7 @@ def stacked(name: str, sizes: tuple[int, ...]) -> list[Block]:
 def build(config: ModelConfig, weights: WeightLoader) -> Decoder:
     """Loads Phi3ForCausalLM."""
 
-    def layer(index: int, prefix: str) -> PreNormLayer:
-        size, inner = config.hidden_size, config.intermediate_size
-        attend = Attention(weights, index, f"{prefix}.self_attn", config.heads, projections=fused_qkv)
-        mlp = GatedMlp(weights, f"{prefix}.mlp", size, inner, projections=fused_gate_up, activation=config.activation)
-        return PreNormLayer(weights, prefix, size, config.norm_eps, attend, mlp)
+    def attention(index: int, prefix: str) -> Attention:
+        return Attention(weights, index, prefix, config.heads, projections=fused_qkv)
 
-    return plain_decoder(config, weights, layer)
+    return pre_norm_decoder(config, weights, attention, projections=fused_gate_up)

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 from ...layers.attention import Attention
-from ...layers.mlp import GatedMlp
-from ...layers.pre_norm import PreNormLayer
 from ...loading.weights import WeightLoader
 from ..config import ModelConfig, windows_by_type
 from ..config_json import ConfigJson
-from ..decoder import Decoder, plain_decoder
+from ..decoder import Decoder, pre_norm_decoder
 
 
 def read(config: ConfigJson) -> ModelConfig:
@@ -30,10 +28,7 @@ def windows(config: ConfigJson) -> list[int | None]:
 def build(config: ModelConfig, weights: WeightLoader) -> Decoder:
     """Loads Qwen2ForCausalLM."""
 
-    def layer(index: int, prefix: str) -> PreNormLayer:
-        size, inner = config.hidden_size, config.intermediate_size
-        attend = Attention(weights, index, f"{prefix}.self_attn", config.heads, bias=True)
-        mlp = GatedMlp(weights, f"{prefix}.mlp", size, inner, activation=config.activation)
-        return PreNormLayer(weights, prefix, size, config.norm_eps, attend, mlp)
+    def attention(index: int, prefix: str) -> Attention:
+        return Attention(weights, index, prefix, config.heads, bias=True)
 
-    return plain_decoder(config, weights, layer)
+    return pre_norm_decoder(config, weights, attention)

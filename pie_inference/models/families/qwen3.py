@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 from ...layers.attention import Attention
-from ...layers.mlp import GatedMlp
-from ...layers.pre_norm import PreNormLayer
 from ...layers.qk_norm import HeadNorm
 from ...loading.weights import WeightLoader
 from ..config import ModelConfig
 from ..config_json import ConfigJson
-from ..decoder import Decoder, plain_decoder
+from ..decoder import Decoder, pre_norm_decoder
 from . import qwen2
 
 
@@ -27,11 +27,4 @@ def attention(config: ModelConfig, weights: WeightLoader, index: int, prefix: st
 
 def build(config: ModelConfig, weights: WeightLoader) -> Decoder:
     """Loads Qwen3ForCausalLM."""
-
-    def layer(index: int, prefix: str) -> PreNormLayer:
-        size, inner = config.hidden_size, config.intermediate_size
-        mixer = attention(config, weights, index, f"{prefix}.self_attn")
-        mlp = GatedMlp(weights, f"{prefix}.mlp", size, inner, activation=config.activation)
-        return PreNormLayer(weights, prefix, size, config.norm_eps, mixer, mlp)
-
-    return plain_decoder(config, weights, layer)
+    return pre_norm_decoder(config, weights, partial(attention, config, weights))
