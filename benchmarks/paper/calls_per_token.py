@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -23,9 +22,9 @@ from pie_control.client import Client
 
 from ..plans import refuse_unknown
 from ..report import ROOT
+from ..support.guests import EXAMPLES, plain_examples
 from ..support.server import scheduler_counts, serving
 
-EXAMPLES = ROOT / "examples" / "inferlets"
 DEMO_MODEL = ROOT / "pie_inference" / "demo_model"
 COUNTED = """
 import functools, inspect, json, types
@@ -91,13 +90,7 @@ async def run(plan: Plan) -> list[Row]:
 
 
 def _programs() -> list[str]:
-    return sorted(_named())
-
-
-def _named() -> Iterator[str]:
-    for file in EXAMPLES.glob("*/run.json"):
-        if not json.loads(file.read_text()).keys() & {"tools", "blobs", "model"}:
-            yield file.parent.name
+    return [folder.name for folder in plain_examples()]
 
 
 FULL = Plan()

@@ -21,15 +21,14 @@ from ..opponents import strategies
 from ..opponents.requests import Request, compare, run_many, seconds_of
 from ..opponents.sides import Sides, check_models, new_prompt, servers, sides
 from ..plans import refuse_unknown
-from ..report import ROOT, noted
-from ..support.guests import upload_both
+from ..report import noted
+from ..support.guests import EXAMPLES, upload_both
 from ..support.samples import median
 
 PLAIN = ("completion", "prefix_caching", "n", "json_schema")
 FEATURES = (*PLAIN, *strategies.NAMES)
 PROGRAMS = ("attention_sink", "beam_search", "heavy_hitters", "prefix_tree", "watermarking")
 """Examples of what no server of completions of today offers without changes to itself (but beams, in some)."""
-EXAMPLES = ROOT / "examples" / "inferlets"
 SAMPLES = 4
 UNSHARED = 100
 """Tokens of a prompt that is not looked for, and so runs in the same way each time."""

@@ -34,11 +34,11 @@ from pie_control.client import Client, InferletEnded, ServerUnavailable
 from pie_control.errors import Conflict, HostUnavailable, PieError, WorkerUnavailable
 
 from ..plans import MAY_BE_ZERO
-from ..report import ROOT, BenchmarkError
+from ..report import BenchmarkError
+from ..support.guests import plain_examples
 from ..support.processes import of_part
 from ..support.server import Server, serving
 
-EXAMPLES = ROOT / "examples" / "inferlets"
 TENANTS = ("one", "two", "three")
 MOST_GROWTH = 1.15
 """Of memory; told only of runs that take `TELLING_MINUTES` or more, as caches fill in the first ones."""
@@ -141,7 +141,7 @@ class _Soak:
     disturbed_until: float = 0.0
 
     async def row(self) -> Row:
-        programs = sorted(_programs())
+        programs = plain_examples()
         end = time.monotonic() + 60 * self.plan.minutes
         async with asyncio.timeout(60 * self.plan.minutes + 4 * MOST_SECONDS), asyncio.TaskGroup() as group:
             group.create_task(self._kill(end))
@@ -266,14 +266,6 @@ def _restarts(statistics: dict[str, Any]) -> int:
     """Of all hosts and workers."""
     replicas = [one for model in statistics["models"].values() for one in model]
     return sum(one["restarts"] for one in (*statistics["hosts"], *replicas))
-
-
-def _programs() -> Iterator[Path]:
-    """The examples that need neither tools, nor files, nor a model of their own."""
-    for file in EXAMPLES.glob("*/run.json"):
-        options: dict[str, Any] = json.loads(file.read_text())
-        if not options.keys() & {"tools", "blobs", "model"}:
-            yield file.parent
 
 
 @contextlib.contextmanager

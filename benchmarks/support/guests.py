@@ -1,8 +1,9 @@
-"""The programs that benchmarks run in the sandbox, and how to drive many of them at once."""
+"""The programs that benchmarks run in the sandbox, examples among them, and how to drive many of them at once."""
 
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -11,7 +12,16 @@ import wasmtime
 from pie_control.client import Client
 from pie_control.client.running import Running
 
+from ..report import ROOT
+
 FOLDER = Path(__file__).parent / "inferlets"
+EXAMPLES = ROOT / "examples" / "inferlets"
+
+
+def plain_examples() -> list[Path]:
+    """The folders of the examples that need neither tools, nor files, nor a model of their own."""
+    runs = {file.parent: json.loads(file.read_text()) for file in EXAMPLES.glob("*/run.json")}
+    return sorted(folder for folder, options in runs.items() if not options.keys() & {"tools", "blobs", "model"})
 
 
 def source(name: str) -> bytes:
