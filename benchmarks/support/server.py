@@ -44,9 +44,6 @@ def cache_folder() -> Iterator[Path]:
         for shared in SHARED:
             (own / shared).mkdir(parents=True, exist_ok=True, mode=0o700)
             (Path(name) / shared).symlink_to(own / shared)
-        (Path(name) / "compiled").mkdir(mode=0o700)
-        for path in (own / "compiled").glob("*.cwasm"):  # where older trees keep the guest
-            (Path(name) / "compiled" / path.name).symlink_to(path)
         yield Path(name)
 
 
