@@ -76,7 +76,7 @@ class Conversation:
     ) -> bool:
         """Whether a context begins with these messages, as `add` fills them; then it goes on from there, and what
         stands behind them is a reply."""
-        self._messages = [_without_images(message, self._images) for message in messages]
+        self._messages = _without_images(messages, self._images)
         self._declared, self._variables = declare(sequence.queues, tools) or self._declared, variables or {}
         for is_reply in (True, False):
             _, rendered, _ = self._render(sequence, self._messages, self._images, 0, is_reply)
@@ -106,7 +106,7 @@ class Conversation:
             self._keep_left(sequence, self._start)
         start = len(sequence.tokens) if self._start is None else self._start
         images = self._images.copy()
-        new = [_without_images(message, images) for message in messages]
+        new = _without_images(messages, images)
         all_messages = [*self._messages, *(self._reply(sequence) if reply is None else reply), *new]
         before = self._declared, self._variables
         self._declared = declare(sequence.queues, tools) or self._declared
@@ -190,18 +190,21 @@ def _count_images(message: Mapping[str, Any]) -> int:
     return sum(isinstance(part, Mapping) and part.get("type") == "image" for part in parts)
 
 
-def _without_images(message: Mapping[str, Any], images: list[Image]) -> Mapping[str, Any]:
-    """A message for the template: parts of text alone are one text, as many templates take no parts. Its images go to
+def _without_images(messages: Sequence[Mapping[str, Any]], images: list[Image]) -> list[Mapping[str, Any]]:
+    """Messages for the template: parts of text alone are one text, as many templates take no parts. Their images go to
     the list."""
-    if not isinstance(message, Mapping):
-        raise wrong("messages", "mappings, such as {'role': 'user', 'content': '...'}", message)
-    content = message.get("content")
-    if not isinstance(content, list | tuple):
-        return message
-    parts = [_part(one, images) for one in content]
-    if all(part["type"] == "text" for part in parts):
-        return {**message, "content": "\n".join(part["text"] for part in parts)}
-    return {**message, "content": parts}
+    found = []
+    for place, message in enumerate(messages):
+        if not isinstance(message, Mapping):
+            raise wrong(f"messages[{place}]", "a mapping, such as {'role': 'user', 'content': '...'}", message)
+        content = message.get("content")
+        if isinstance(content, list | tuple):
+            content = [_part(one, images) for one in content]
+            if all(part["type"] == "text" for part in content):
+                content = "\n".join(part["text"] for part in content)
+            message = {**message, "content": content}
+        found.append(message)
+    return found
 
 
 def _part(part: Any, images: list[Image]) -> Mapping[str, Any]:

@@ -746,7 +746,7 @@ def test_a_message_that_is_refused_changes_nothing() -> None:
             ctx.fill_chat("user", content)  # type: ignore[arg-type]
     with pytest.raises(TypeError, match="variables"):
         ctx.fill_chat("user", "b", variables=5)  # type: ignore[arg-type]
-    with pytest.raises(TypeError, match=r"messages: give mappings, such as {.role.: .*, not int 5"):
+    with pytest.raises(TypeError, match=r"messages\[0\]: give a mapping, .*, not int 5"):
         ctx.fill_chat([5], tools=[user])  # type: ignore[list-item]
     for part in ("b", {"type": "text"}, {"type": "image_url", "image_url": {"url": "data:"}}):
         with pytest.raises(TypeError, match=r"content: give parts, each {'type': 'text', 'text': ...} or {'type': 'im"):
