@@ -281,13 +281,18 @@ def add_function(
     return _add(instance, name, crossing or _in_python(_sync_callback(python.whole)), _add_sync)
 
 
+def _end_guest(message: int, *_: Any) -> int:
+    """The callback of all functions that end the guest; `message`: address of a text."""
+    return _record_fault(_Trap(ctypes.cast(message, ctypes.py_object).value))
+
+
+_END_GUEST = _SyncCallback(_end_guest)
+
+
 def add_trap(instance: Any, name: str, message: str) -> Any:
     """Defines a function that ends the guest with a message. The returned object must outlive the linker."""
-
-    def callback(*_: Any) -> int:
-        return _record_fault(_Trap(message))
-
-    return _add(instance, name, _in_python(_SyncCallback(callback)), _add_sync)
+    crossing = Crossing(ctypes.cast(_END_GUEST, _P).value or 0, id(message), message)
+    return _add(instance, name, crossing, _add_sync)
 
 
 def run_guest_of(
