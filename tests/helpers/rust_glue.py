@@ -26,6 +26,8 @@ _HEADER = """//! Every call of the API as it is. Written by `scripts/update_rust
 
 #![allow(clippy::too_many_arguments)]
 """
+_SIZES = {"&str": "{}.len()", "&[&str]": "crate::abi::size_of_texts({})"}
+"""What counts of an argument for the most that one call passes. Of all others that are lists, their numbers do."""
 _PLAIN = {"u32": "u32", "s32": "i32", "u64": "u64", "f32": "f32", "bool": "bool", "string": "String", "_": "()"}
 
 
@@ -98,6 +100,9 @@ def _function(item: re.Match[str], imported: str, enums: set[str]) -> str:
         f"        fn import({declared});",
         "    }",
     ]
+    sizes = [_SIZES.get(one.type, "crate::abi::size_of({})").format(one.name) for one in parameters if "&" in one.type]
+    if sizes and result.startswith("Result"):
+        lines.append(f'    crate::abi::check_size("{item["name"]}", &[{", ".join(sizes)}])?;')
     for one in parameters:
         if one.type == "&[&str]":
             lines.append(f"    let {one.name} = crate::abi::texts({one.name});")

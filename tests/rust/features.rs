@@ -282,6 +282,8 @@ async fn main(args: Args) -> Result<Json> {
             }
         },
         "stuck" => std::future::pending().await,
+        "clock" => Ok(format!("{:?}", std::time::Instant::now()).into()),
+        "large" => args.send("x".repeat(9 << 20)).await.map(|()| Json::Null),
         other => Err(Error::new(format!("unknown: {}", other))),
     }
 }

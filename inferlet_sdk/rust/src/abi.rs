@@ -3,9 +3,14 @@
 //! A list of numbers that the host returns is taken over as it is, without a copy.
 
 use std::alloc::Layout;
-use std::mem::{size_of, MaybeUninit};
+use std::mem::{self, MaybeUninit};
 
+use crate::error::Code;
 pub use crate::error::Error;
+
+/// Bytes that one call may pass, or the sandbox ends the inferlet; and what a number in a list counts as.
+const LARGEST: usize = 8 << 20;
+const A_NUMBER: usize = 50;
 
 /// A value as the canonical ABI stores it in memory.
 pub trait Lift: Sized {
@@ -37,8 +42,8 @@ pub trait Lift: Sized {
 macro_rules! lift_numbers {
     ($($kind:ty),*) => {$(
         impl Lift for $kind {
-            const SIZE: usize = size_of::<$kind>();
-            const ALIGN: usize = size_of::<$kind>();
+            const SIZE: usize = mem::size_of::<$kind>();
+            const ALIGN: usize = mem::size_of::<$kind>();
 
             unsafe fn lift(at: *const u8) -> Self {
                 at.cast::<$kind>().read()
@@ -172,10 +177,33 @@ lift_tuple!(A, B, C, D);
 /// The import has to store a value of this type.
 pub unsafe fn call<T: Lift>(import: impl FnOnce(*mut u8)) -> T {
     let mut area = MaybeUninit::<[u64; 8]>::uninit();
-    debug_assert!(T::SIZE <= size_of::<[u64; 8]>());
+    debug_assert!(T::SIZE <= mem::size_of::<[u64; 8]>());
     let at = area.as_mut_ptr().cast::<u8>();
     import(at);
     T::lift(at)
+}
+
+/// What a list of numbers counts as.
+pub fn size_of<T>(given: &[T]) -> usize {
+    given.len().saturating_mul(A_NUMBER)
+}
+
+/// What a list of texts counts as.
+pub fn size_of_texts(given: &[&str]) -> usize {
+    given.iter().fold(0, |size, text| size.saturating_add(A_NUMBER + text.len()))
+}
+
+/// An error if the arguments of a call count as more than one call passes.
+pub fn check_size(name: &str, sizes: &[usize]) -> Result<(), Error> {
+    let size = sizes.iter().fold(0usize, |all, size| all.saturating_add(*size));
+    if size <= LARGEST {
+        return Ok(());
+    }
+    let message = format!(
+        "{}: one call passes at most {} bytes, where a number in a list counts as {}, and not {}: give less at a time",
+        name, LARGEST, A_NUMBER, size
+    );
+    Err(Error::with(Code::TooLong, message))
 }
 
 /// A list of texts, as an argument.

@@ -20,6 +20,9 @@ macro_rules! main {
     };
 }
 
+const LACKS: &str = ": the standard library has no clock, threads or environment here; there are `inferlet::monotonic`, \
+                     `unix_time`, `sleep`, `join_all` and `Args::environment`";
+
 /// `result<_, string>` as the canonical ABI stores it.
 #[repr(C)]
 struct Outcome {
@@ -31,7 +34,9 @@ struct Outcome {
 /// Runs a program to its end; where its outcome stands.
 pub fn run<T: ToJson, E: Display, F: Future<Output = Result<T, E>>>(entry: impl FnOnce(Args) -> F) -> *const u8 {
     std::panic::set_hook(Box::new(|panic| {
-        let _ = raw::core::log(raw::core::LogLevel::Error, &panic.to_string()); // the host tells it beside the trap
+        let lacks = panic.location().map_or(false, |place| place.file().contains("library/std/src/"));
+        let message = format!("{}{}", panic, if lacks { LACKS } else { "" });
+        let _ = raw::core::log(raw::core::LogLevel::Error, &message); // the host tells it beside the trap
     }));
     let ended = task::block_on(entry(Args::new())).map_err(|error| format!("{:#}", error)); // with causes, if it tells them
     let ended = ended.and_then(|value| set_result(&value.to_json()));

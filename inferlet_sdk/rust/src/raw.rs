@@ -28,6 +28,7 @@ pub mod allocate {
             #[link_name = "dealloc"]
             fn import(_: u32, _: u32, _: *const u8, _: usize, _: *mut u8);
         }
+        crate::abi::check_size("dealloc", &[crate::abi::size_of(addresses)])?;
         unsafe { call(|result| import(queue, kind as u32, addresses.as_ptr().cast(), addresses.len(), result)) }
     }
 
@@ -39,6 +40,7 @@ pub mod allocate {
             #[link_name = "copy-kvpage"]
             fn import(_: u32, _: *const u8, _: usize, _: *const u8, _: usize, _: *mut u8);
         }
+        crate::abi::check_size("copy-kvpage", &[crate::abi::size_of(source), crate::abi::size_of(target)])?;
         unsafe { call(|result| import(queue, source.as_ptr().cast(), source.len(), target.as_ptr().cast(), target.len(), result)) }
     }
 
@@ -50,6 +52,7 @@ pub mod allocate {
             #[link_name = "copy-emb"]
             fn import(_: u32, _: *const u8, _: usize, _: *const u8, _: usize, _: *mut u8);
         }
+        crate::abi::check_size("copy-emb", &[crate::abi::size_of(source), crate::abi::size_of(target)])?;
         unsafe { call(|result| import(queue, source.as_ptr().cast(), source.len(), target.as_ptr().cast(), target.len(), result)) }
     }
 
@@ -61,6 +64,7 @@ pub mod allocate {
             #[link_name = "trim-kvpage"]
             fn import(_: u32, _: *const u8, _: usize, _: u32, _: *mut u8);
         }
+        crate::abi::check_size("trim-kvpage", &[crate::abi::size_of(pages)])?;
         unsafe { call(|result| import(queue, pages.as_ptr().cast(), pages.len(), keep, result)) }
     }
 }
@@ -85,6 +89,7 @@ pub mod blobs {
             #[link_name = "open-blob"]
             fn import(_: *const u8, _: usize, _: *mut u8);
         }
+        crate::abi::check_size("open-blob", &[name.len()])?;
         unsafe { call(|result| import(name.as_ptr().cast(), name.len(), result)) }
     }
 
@@ -118,6 +123,7 @@ pub mod children {
             #[link_name = "launch"]
             fn import(_: *const u8, _: usize, _: *const u8, _: usize, _: *const u8, _: usize, _: *mut u8);
         }
+        crate::abi::check_size("launch", &[program.len(), crate::abi::size_of_texts(arguments), options.len()])?;
         let arguments = crate::abi::texts(arguments);
         unsafe { call(|result| import(program.as_ptr().cast(), program.len(), arguments.as_ptr().cast(), arguments.len(), options.as_ptr().cast(), options.len(), result)) }
     }
@@ -180,6 +186,7 @@ pub mod core {
             #[link_name = "send"]
             fn import(_: u32, _: *const u8, _: usize, _: *mut u8);
         }
+        crate::abi::check_size("send", &[message.len()])?;
         unsafe { call(|result| import(to, message.as_ptr().cast(), message.len(), result)) }
     }
 
@@ -214,6 +221,7 @@ pub mod core {
             #[link_name = "set-result"]
             fn import(_: *const u8, _: usize, _: *mut u8);
         }
+        crate::abi::check_size("set-result", &[value.len()])?;
         unsafe { call(|result| import(value.as_ptr().cast(), value.len(), result)) }
     }
 
@@ -223,6 +231,7 @@ pub mod core {
             #[link_name = "log"]
             fn import(_: u32, _: *const u8, _: usize, _: *mut u8);
         }
+        crate::abi::check_size("log", &[message.len()])?;
         unsafe { call(|result| import(level as u32, message.as_ptr().cast(), message.len(), result)) }
     }
 
@@ -337,6 +346,7 @@ pub mod core {
             #[link_name = "get-model-info"]
             fn import(_: *const u8, _: usize, _: *mut u8);
         }
+        crate::abi::check_size("get-model-info", &[model.len()])?;
         unsafe { call(|result| import(model.as_ptr().cast(), model.len(), result)) }
     }
 
@@ -347,6 +357,7 @@ pub mod core {
             #[link_name = "create-queue"]
             fn import(_: *const u8, _: usize, _: *mut u8);
         }
+        crate::abi::check_size("create-queue", &[model.len()])?;
         unsafe { call(|result| import(model.as_ptr().cast(), model.len(), result)) }
     }
 
@@ -396,6 +407,7 @@ pub mod embedding {
             #[link_name = "get-embedding"]
             fn import(_: u32, _: *const u8, _: usize, _: *const u8, _: usize, _: u32, _: u32, _: *mut u8);
         }
+        crate::abi::check_size("get-embedding", &[crate::abi::size_of(embeds), pooling.len()])?;
         unsafe { call(|result| import(queue, embeds.as_ptr().cast(), embeds.len(), pooling.as_ptr().cast(), pooling.len(), dimensions, u32::from(normalize), result)) }
     }
 }
@@ -413,6 +425,7 @@ pub mod exports {
             #[link_name = "export-kvpage"]
             fn import(_: u32, _: *const u8, _: usize, _: *const u8, _: usize, _: *const u8, _: usize, _: *mut u8);
         }
+        crate::abi::check_size("export-kvpage", &[name.len(), crate::abi::size_of(pages), tokens.len()])?;
         unsafe { call(|result| import(queue, name.as_ptr().cast(), name.len(), pages.as_ptr().cast(), pages.len(), tokens.as_ptr().cast(), tokens.len(), result)) }
     }
 
@@ -424,6 +437,7 @@ pub mod exports {
             #[link_name = "import-kvpage"]
             fn import(_: u32, _: *const u8, _: usize, _: *mut u8);
         }
+        crate::abi::check_size("import-kvpage", &[name.len()])?;
         unsafe { call(|result| import(queue, name.as_ptr().cast(), name.len(), result)) }
     }
 
@@ -446,6 +460,7 @@ pub mod exports {
             #[link_name = "unexport-kvpage"]
             fn import(_: u32, _: *const u8, _: usize, _: *mut u8);
         }
+        crate::abi::check_size("unexport-kvpage", &[name.len()])?;
         unsafe { call(|result| import(queue, name.as_ptr().cast(), name.len(), result)) }
     }
 
@@ -457,6 +472,7 @@ pub mod exports {
             #[link_name = "list-exports"]
             fn import(_: u32, _: *const u8, _: usize, _: *mut u8);
         }
+        crate::abi::check_size("list-exports", &[prefix.len()])?;
         unsafe { call(|result| import(queue, prefix.as_ptr().cast(), prefix.len(), result)) }
     }
 
@@ -470,6 +486,7 @@ pub mod exports {
             #[link_name = "export-prefix"]
             fn import(_: u32, _: *const u8, _: usize, _: *const u8, _: usize, _: *const u8, _: usize, _: *mut u8);
         }
+        crate::abi::check_size("export-prefix", &[crate::abi::size_of(pages), tokens.len(), apart.len()])?;
         unsafe { call(|result| import(queue, pages.as_ptr().cast(), pages.len(), tokens.as_ptr().cast(), tokens.len(), apart.as_ptr().cast(), apart.len(), result)) }
     }
 
@@ -480,6 +497,7 @@ pub mod exports {
             #[link_name = "import-prefix"]
             fn import(_: u32, _: *const u8, _: usize, _: *const u8, _: usize, _: *mut u8);
         }
+        crate::abi::check_size("import-prefix", &[tokens.len(), apart.len()])?;
         unsafe { call(|result| import(queue, tokens.as_ptr().cast(), tokens.len(), apart.as_ptr().cast(), apart.len(), result)) }
     }
 
@@ -505,6 +523,7 @@ pub mod exports {
             #[link_name = "pin-exports"]
             fn import(_: u32, _: *const u8, _: usize, _: *const u8, _: usize, _: *const u8, _: usize, _: u32, _: *mut u8);
         }
+        crate::abi::check_size("pin-exports", &[name.len(), tokens.len(), apart.len()])?;
         unsafe { call(|result| import(queue, name.as_ptr().cast(), name.len(), tokens.as_ptr().cast(), tokens.len(), apart.as_ptr().cast(), apart.len(), seconds, result)) }
     }
 }
@@ -547,6 +566,7 @@ pub mod forward {
             #[link_name = "forward"]
             fn import(_: &Arguments, _: *mut u8);
         }
+        crate::abi::check_size("forward", &[crate::abi::size_of(context), crate::abi::size_of(input_embeds), crate::abi::size_of(output_pages), crate::abi::size_of(output_embeds), crate::abi::size_of(tokens), crate::abi::size_of(positions), crate::abi::size_of(mask), adapter.len()])?;
         let arguments = Arguments(queue, context.as_ptr().cast(), context.len(), input_embeds.as_ptr().cast(), input_embeds.len(), output_pages.as_ptr().cast(), output_pages.len(), output_embeds.as_ptr().cast(), output_embeds.len(), tokens.as_ptr().cast(), tokens.len(), positions.as_ptr().cast(), positions.len(), mask.as_ptr().cast(), mask.len(), adapter.as_ptr().cast(), adapter.len(), sampler, k, temperature, scores);
         unsafe { call(|result| import(&arguments, result)) }
     }
@@ -559,6 +579,7 @@ pub mod forward {
             #[link_name = "mask-kvpage"]
             fn import(_: u32, _: *const u8, _: usize, _: *const u8, _: usize, _: *mut u8);
         }
+        crate::abi::check_size("mask-kvpage", &[crate::abi::size_of(pages), crate::abi::size_of(hidden)])?;
         unsafe { call(|result| import(queue, pages.as_ptr().cast(), pages.len(), hidden.as_ptr().cast(), hidden.len(), result)) }
     }
 
@@ -573,6 +594,7 @@ pub mod forward {
             #[link_name = "shift-kvpage"]
             fn import(_: u32, _: *const u8, _: usize, _: i32, _: *mut u8);
         }
+        crate::abi::check_size("shift-kvpage", &[crate::abi::size_of(pages)])?;
         unsafe { call(|result| import(queue, pages.as_ptr().cast(), pages.len(), by, result)) }
     }
 
@@ -584,6 +606,7 @@ pub mod forward {
             #[link_name = "set-positions"]
             fn import(_: u32, _: *const u8, _: usize, _: *const u8, _: usize, _: *mut u8);
         }
+        crate::abi::check_size("set-positions", &[crate::abi::size_of(positions), crate::abi::size_of(embeds)])?;
         unsafe { call(|result| import(queue, positions.as_ptr().cast(), positions.len(), embeds.as_ptr().cast(), embeds.len(), result)) }
     }
 }
@@ -610,6 +633,7 @@ pub mod fused {
             #[link_name = "create-sampler"]
             fn import(_: *const u8, _: usize, _: *mut u8);
         }
+        crate::abi::check_size("create-sampler", &[config.len()])?;
         unsafe { call(|result| import(config.as_ptr().cast(), config.len(), result)) }
     }
 
@@ -624,6 +648,7 @@ pub mod fused {
             #[link_name = "sample"]
             fn import(_: u32, _: u32, _: u32, _: *const u8, _: usize, _: *const u8, _: usize, _: u32, _: *mut u8);
         }
+        crate::abi::check_size("sample", &[crate::abi::size_of(recent), allowed.len()])?;
         unsafe { call(|result| import(queue, embed, sampler, recent.as_ptr().cast(), recent.len(), allowed.as_ptr().cast(), allowed.len(), logprobs, result)) }
     }
 
@@ -685,6 +710,7 @@ pub mod fused {
             #[link_name = "decode"]
             fn import(_: u32, _: u32, _: u32, _: u32, _: u32, _: *const u8, _: usize, _: *const u8, _: usize, _: u32, _: *const u8, _: usize, _: *const u8, _: usize, _: u32, _: u32, _: *mut u8);
         }
+        crate::abi::check_size("decode", &[crate::abi::size_of(context), crate::abi::size_of(pages), crate::abi::size_of(stop), options.len()])?;
         unsafe { call(|result| import(queue, embed, sampler, input, position, context.as_ptr().cast(), context.len(), pages.as_ptr().cast(), pages.len(), steps, stop.as_ptr().cast(), stop.len(), options.as_ptr().cast(), options.len(), matcher, skip, result)) }
     }
 
@@ -720,6 +746,7 @@ pub mod fused {
             #[link_name = "watch-run"]
             fn import(_: u32, _: u32, _: *const u8, _: usize, _: *mut u8);
         }
+        crate::abi::check_size("watch-run", &[options.len()])?;
         unsafe { call(|result| import(run, detokenizer, options.as_ptr().cast(), options.len(), result)) }
     }
 
@@ -732,6 +759,7 @@ pub mod fused {
             #[link_name = "verify"]
             fn import(_: u32, _: *const u8, _: usize, _: *const u8, _: usize, _: u32, _: *mut u8);
         }
+        crate::abi::check_size("verify", &[crate::abi::size_of(embeds), crate::abi::size_of(draft)])?;
         unsafe { call(|result| import(queue, embeds.as_ptr().cast(), embeds.len(), draft.as_ptr().cast(), draft.len(), sampler, result)) }
     }
 
@@ -762,6 +790,7 @@ pub mod grammar {
             #[link_name = "open-matcher"]
             fn import(_: u32, _: *const u8, _: usize, _: *const u8, _: usize, _: *const u8, _: usize, _: *mut u8);
         }
+        crate::abi::check_size("open-matcher", &[kind.len(), text.len(), options.len()])?;
         unsafe { call(|result| import(queue, kind.as_ptr().cast(), kind.len(), text.as_ptr().cast(), text.len(), options.as_ptr().cast(), options.len(), result)) }
     }
 
@@ -797,6 +826,7 @@ pub mod grammar {
             #[link_name = "advance-matcher"]
             fn import(_: u32, _: u32, _: *const u8, _: usize, _: u32, _: u32, _: *mut u8);
         }
+        crate::abi::check_size("advance-matcher", &[crate::abi::size_of(tokens)])?;
         unsafe { call(|result| import(matcher, detokenizer, tokens.as_ptr().cast(), tokens.len(), skip, most, result)) }
     }
 
@@ -862,6 +892,7 @@ pub mod http {
             #[link_name = "http-request"]
             fn import(_: *const u8, _: usize, _: *const u8, _: usize, _: *const u8, _: usize, _: *const u8, _: usize, _: *const u8, _: usize, _: *mut u8);
         }
+        crate::abi::check_size("http-request", &[method.len(), url.len(), headers.len(), body.len(), options.len()])?;
         unsafe { call(|result| import(method.as_ptr().cast(), method.len(), url.as_ptr().cast(), url.len(), headers.as_ptr().cast(), headers.len(), body.as_ptr().cast(), body.len(), options.as_ptr().cast(), options.len(), result)) }
     }
 
@@ -943,6 +974,7 @@ pub mod input_image {
             #[link_name = "embed-img"]
             fn import(_: u32, _: u32, _: u32, _: *const u8, _: usize, _: *const u8, _: usize, _: *mut u8);
         }
+        crate::abi::check_size("embed-img", &[crate::abi::size_of(positions), crate::abi::size_of(embeds)])?;
         unsafe { call(|result| import(queue, image, first, positions.as_ptr().cast(), positions.len(), embeds.as_ptr().cast(), embeds.len(), result)) }
     }
 }
@@ -959,6 +991,7 @@ pub mod input_text {
             #[link_name = "embed-txt"]
             fn import(_: u32, _: *const u8, _: usize, _: *const u8, _: usize, _: *const u8, _: usize, _: *mut u8);
         }
+        crate::abi::check_size("embed-txt", &[crate::abi::size_of(tokens), crate::abi::size_of(positions), crate::abi::size_of(embeds)])?;
         unsafe { call(|result| import(queue, tokens.as_ptr().cast(), tokens.len(), positions.as_ptr().cast(), positions.len(), embeds.as_ptr().cast(), embeds.len(), result)) }
     }
 }
@@ -975,6 +1008,7 @@ pub mod output_text {
             #[link_name = "get-next-dist"]
             fn import(_: u32, _: *const u8, _: usize, _: u32, _: f32, _: *mut u8);
         }
+        crate::abi::check_size("get-next-dist", &[crate::abi::size_of(embeds)])?;
         unsafe { call(|result| import(queue, embeds.as_ptr().cast(), embeds.len(), k, temperature, result)) }
     }
 
@@ -997,6 +1031,7 @@ pub mod output_text {
             #[link_name = "get-logprobs"]
             fn import(_: u32, _: *const u8, _: usize, _: *const u8, _: usize, _: *mut u8);
         }
+        crate::abi::check_size("get-logprobs", &[crate::abi::size_of(embeds), crate::abi::size_of(tokens)])?;
         unsafe { call(|result| import(queue, embeds.as_ptr().cast(), embeds.len(), tokens.as_ptr().cast(), tokens.len(), result)) }
     }
 }
@@ -1013,6 +1048,7 @@ pub mod state {
             #[link_name = "keep-state"]
             fn import(_: u32, _: *const u8, _: usize, _: *mut u8);
         }
+        crate::abi::check_size("keep-state", &[crate::abi::size_of(context)])?;
         unsafe { call(|result| import(queue, context.as_ptr().cast(), context.len(), result)) }
     }
 
@@ -1026,6 +1062,7 @@ pub mod state {
             #[link_name = "forward-draft"]
             fn import(_: u32, _: *const u8, _: usize, _: *const u8, _: usize, _: *const u8, _: usize, _: *const u8, _: usize, _: *const u8, _: usize, _: *mut u8);
         }
+        crate::abi::check_size("forward-draft", &[crate::abi::size_of(context), crate::abi::size_of(input_embeds), crate::abi::size_of(output_pages), crate::abi::size_of(output_embeds), adapter.len()])?;
         unsafe { call(|result| import(queue, context.as_ptr().cast(), context.len(), input_embeds.as_ptr().cast(), input_embeds.len(), output_pages.as_ptr().cast(), output_pages.len(), output_embeds.as_ptr().cast(), output_embeds.len(), adapter.as_ptr().cast(), adapter.len(), result)) }
     }
 
@@ -1037,6 +1074,7 @@ pub mod state {
             #[link_name = "find-state"]
             fn import(_: u32, _: *const u8, _: usize, _: u32, _: *mut u8);
         }
+        crate::abi::check_size("find-state", &[crate::abi::size_of(context)])?;
         unsafe { call(|result| import(queue, context.as_ptr().cast(), context.len(), length, result)) }
     }
 
@@ -1047,6 +1085,7 @@ pub mod state {
             #[link_name = "drop-state"]
             fn import(_: u32, _: *const u8, _: usize, _: u32, _: *mut u8);
         }
+        crate::abi::check_size("drop-state", &[crate::abi::size_of(context)])?;
         unsafe { call(|result| import(queue, context.as_ptr().cast(), context.len(), length, result)) }
     }
 }
@@ -1062,6 +1101,7 @@ pub mod tokenize {
             #[link_name = "tokenize"]
             fn import(_: u32, _: *const u8, _: usize, _: u32, _: *mut u8);
         }
+        crate::abi::check_size("tokenize", &[text.len()])?;
         unsafe { call(|result| import(queue, text.as_ptr().cast(), text.len(), u32::from(special_tokens), result)) }
     }
 
@@ -1072,6 +1112,7 @@ pub mod tokenize {
             #[link_name = "detokenize"]
             fn import(_: u32, _: *const u8, _: usize, _: *mut u8);
         }
+        crate::abi::check_size("detokenize", &[crate::abi::size_of(tokens)])?;
         unsafe { call(|result| import(queue, tokens.as_ptr().cast(), tokens.len(), result)) }
     }
 
@@ -1092,6 +1133,7 @@ pub mod tokenize {
             #[link_name = "push-tokens"]
             fn import(_: u32, _: *const u8, _: usize, _: *mut u8);
         }
+        crate::abi::check_size("push-tokens", &[crate::abi::size_of(tokens)])?;
         unsafe { call(|result| import(detokenizer, tokens.as_ptr().cast(), tokens.len(), result)) }
     }
 
@@ -1113,6 +1155,7 @@ pub mod tokenize {
             #[link_name = "format-chat"]
             fn import(_: u32, _: *const u8, _: usize, _: *const u8, _: usize, _: u32, _: *mut u8);
         }
+        crate::abi::check_size("format-chat", &[messages.len(), tools.len()])?;
         unsafe { call(|result| import(queue, messages.as_ptr().cast(), messages.len(), tools.as_ptr().cast(), tools.len(), u32::from(add_generation_prompt), result)) }
     }
 
@@ -1123,6 +1166,7 @@ pub mod tokenize {
             #[link_name = "tokenize-chat"]
             fn import(_: u32, _: *const u8, _: usize, _: *const u8, _: usize, _: u32, _: *mut u8);
         }
+        crate::abi::check_size("tokenize-chat", &[messages.len(), tools.len()])?;
         unsafe { call(|result| import(queue, messages.as_ptr().cast(), messages.len(), tools.as_ptr().cast(), tools.len(), u32::from(add_generation_prompt), result)) }
     }
 }
@@ -1141,6 +1185,7 @@ pub mod topics {
             #[link_name = "broadcast"]
             fn import(_: *const u8, _: usize, _: *const u8, _: usize, _: *mut u8);
         }
+        crate::abi::check_size("broadcast", &[topic.len(), message.len()])?;
         unsafe { call(|result| import(topic.as_ptr().cast(), topic.len(), message.as_ptr().cast(), message.len(), result)) }
     }
 
@@ -1152,6 +1197,7 @@ pub mod topics {
             #[link_name = "subscribe"]
             fn import(_: *const u8, _: usize, _: *mut u8);
         }
+        crate::abi::check_size("subscribe", &[topic.len()])?;
         unsafe { call(|result| import(topic.as_ptr().cast(), topic.len(), result)) }
     }
 }

@@ -7,10 +7,11 @@ mod schema;
 mod semaphore;
 mod tool;
 
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 
 use crate::args::Args;
+use crate::context::model::Model;
 use crate::context::Context;
 use crate::error::{Code, Error, Result};
 use crate::generation::stop::StopReason;
@@ -93,7 +94,7 @@ pub struct Turn {
 
 /// What a model writes in one go, and what its calls give.
 struct Written {
-    format: Format,
+    format: Rc<Format>,
     text: String,
     plain: String,
     calls: Vec<Result<Call, Malformed>>,
@@ -105,6 +106,7 @@ struct Written {
 pub struct Tools {
     tools: Vec<Tool>,
     called: Cell<usize>, // how many calls were answered
+    format: RefCell<Option<(Rc<Model>, Rc<Format>)>>, // of the model that was told last
 }
 
 impl Tools {
@@ -152,7 +154,7 @@ impl Tools {
                 return Err(Error::invalid(format!("two tools are named {}: give one another name", tool.name)));
             }
         }
-        let format = Format::of(ctx.model())?;
+        let format = self.format_of(ctx.model())?;
         if format.declares {
             ctx.declare_tools(self.tools.iter().map(Tool::declaration).collect());
         } else {
@@ -215,7 +217,7 @@ impl Tools {
         to: Option<&Args>,
         check: impl Fn(&str) -> Result<()>,
     ) -> Result<Written> {
-        let format = Format::of(ctx.model())?;
+        let format = self.format_of(ctx.model())?;
         let mut reader = format.reader(ctx.model())?;
         let (mut text, mut plain, mut calls) = (String::new(), String::new(), Vec::new());
         let mut tasks = Tasks::new();
@@ -279,6 +281,17 @@ impl Tools {
         };
         let name = if name.is_empty() { "invalid_call" } else { name };
         Ok(CallResult { name: name.to_string(), arguments, text, failed })
+    }
+
+    /// The format of a model, for which its template is rendered once.
+    fn format_of(&self, model: &Rc<Model>) -> Result<Rc<Format>> {
+        let known = self.format.borrow().clone();
+        if let Some((_, format)) = known.filter(|(one, _)| Rc::ptr_eq(one, model)) {
+            return Ok(format);
+        }
+        let format = Rc::new(Format::of(model)?);
+        self.format.replace(Some((model.clone(), format.clone())));
+        Ok(format)
     }
 
     fn bound(&self, call: &Call) -> Result<(&Tool, Json)> {
