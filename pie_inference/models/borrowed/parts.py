@@ -244,19 +244,19 @@ class _Experts:
         experts, order = chosen.reshape(-1).sort(stable=True)
         ends = torch.searchsorted(experts, self._every, right=True, out_int32=True)
         first, second = stacks_of(module)
-        inner = self._biased(first, experts, self._first(hidden[order // count].to(self._dtype), ends))
+        inner = self._biased(first, experts, self._first(hidden.index_select(0, order // count).to(self._dtype), ends))
         inner = module._apply_gate(inner) if module.has_gate else module.act_fn(inner)
         found = self._biased(second, experts, self._second(inner.to(self._dtype), ends))
         if module.has_post_expert_norm:
             found = module.post_expert_norm(found)
-        weighted = found * shares.reshape(-1, 1)[order]
+        weighted = found * shares.reshape(-1, 1).index_select(0, order)
         weighted = torch.empty_like(weighted).index_copy_(0, order, weighted)
         return weighted.view(len(hidden), count, -1).sum(1).to(hidden.dtype)
 
     def _biased(self, name: str, experts: Tensor, rows: Tensor) -> Tensor:
         """Rows with the biases of their experts."""
         module = self._module
-        return rows + module.get_parameter(f"{name}_bias")[experts] if module.has_bias else rows
+        return rows + module.get_parameter(f"{name}_bias").index_select(0, experts) if module.has_bias else rows
 
 
 class _HeldSteps(nn.Module):

@@ -103,9 +103,11 @@ def test_texts_that_get_some_tokens_at_a_time_are_recorded(
     assert recorded_sizes(recorded) == {5, 6}
 
 
+@pytest.mark.parametrize("family", ["llama", "mixtral"])
 @pytest.mark.parametrize("code", ["own", "transformers"])
-def test_steps_of_either_code_are_recorded(code: str, tmp_path: Path, kernel_cache: Path) -> None:
-    save_reference(tmp_path, "LlamaForCausalLM")
+def test_steps_of_either_code_are_recorded(code: str, family: str, tmp_path: Path, kernel_cache: Path) -> None:
+    architecture, settings = FAMILIES[family]
+    save_reference(tmp_path, architecture, **settings)
     recorded, direct = serve(tmp_path, kernel_cache, model_code=code)
     assert_equal(recorded, direct)
     assert recorded_sizes(recorded) == {5, 4}
