@@ -70,7 +70,8 @@ class ProgramCompiler:
             await host.load(program.hash, path)
             return path.stat().st_size
         text = await asyncio.to_thread(_package if program.kind == "package" else bytes.decode, content)
+        file = program.title if program.kind == "package" else f"{program.title.removesuffix('.py')}.py"
         async with self._python_places.place(program.owner):
-            await host.compile(program.hash, program.title, text, folder, stem)
+            await host.compile(program.hash, file, text, folder, stem)
         path = await asyncio.to_thread(find_sealed, folder, stem, CODE_SUFFIX)
         return len(text) if path is None else path.stat().st_size

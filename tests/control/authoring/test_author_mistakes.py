@@ -98,7 +98,7 @@ MISTAKES: dict[str, tuple[str, str]] = {
         r"used more than 1 s of processor time: does a loop have no end\? \(--cpu-seconds\)"),
     "a lock taken twice": (
         "async def main(args):\n    lock = asyncio.Lock()\n    async with lock, lock:\n        pass\n",
-        r"(?s)Deadlock: every task waits for another.*main \(line 6 of test\)"),
+        r"(?s)Deadlock: every task waits for another.*main \(line 6 of test\.py\)"),
     "too much memory": (
         "async def main(args):\n    found = []\n    while True:\n        found.append(bytes(10 << 20))\n",
         r"(?s)line 7, .*MemoryError\n *keep less at a time; `traits.usage\(\).max_memory_bytes`"),
