@@ -29,7 +29,7 @@ def run_check(guest_cache: Path) -> Iterator[Callable[[str], Sequence[Measure]]]
     servers, urls = ExitStack(), dict[str, str]()
 
     async def check(name: str, url: str) -> Sequence[Measure]:
-        async with asyncio.timeout(HANG_SECONDS), Client(url) as client:
+        async with asyncio.timeout(3 * HANG_SECONDS), Client(url) as client:
             return await checks.run(name, client, checks.load(name).LEAST)
 
     def run(name: str) -> Sequence[Measure]:
