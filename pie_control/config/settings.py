@@ -157,7 +157,9 @@ class ServerConfig:
     max_stored_program_bytes: int = _setting(
         1024 * MIB, "programs that a tenant may keep, with what is compiled of them, in bytes", least=1024
     )
-    compile_seconds: float = _setting(30.0, "time in which a component must be compiled, in seconds", least=0.1)
+    compile_seconds: float = _setting(
+        30.0, "time in which a component must compile where nothing else runs, in seconds", least=0.1
+    )
     compile_memory_bytes: int = _setting(
         2048 * MIB, "memory in which a component must be compiled, in bytes", least=128 * MIB
     )

@@ -27,8 +27,8 @@ def limit(memory_bytes: int, seconds: int) -> None:
     if memory_bytes:
         os.nice(NICENESS)
         resource.setrlimit(resource.RLIMIT_AS, (memory_bytes, memory_bytes))
-    if seconds:  # in case the server is killed meanwhile, which would otherwise end this process
-        resource.setrlimit(resource.RLIMIT_CPU, (seconds, seconds))
+    if seconds:
+        resource.setrlimit(resource.RLIMIT_CPU, (seconds, seconds + 1))  # at the first it says why it ends
 
 
 def main(arguments: Sequence[str]) -> int:

@@ -6,6 +6,7 @@ import asyncio
 import errno
 import math
 import os
+import signal
 import subprocess
 import tempfile
 from pathlib import Path
@@ -24,11 +25,14 @@ PLACES = min(4, max(2, usable_cores()))
 """Components that are compiled at a time: more would need their memory and gain nothing."""
 THREADS = min(8, usable_cores())
 """Threads of one of them: each takes address space, which is bounded."""
+BUSY = 4
+"""On a machine that has other work, compiling may take so many times as long."""
 SUFFIX = ".cwasm"
 
 
 class NativeCompiler:
-    """Compiles components of tenants within `seconds` and `memory_bytes` each. Belongs to one event loop."""
+    """Compiles components of tenants within `memory_bytes` each, and within `seconds` of all processors that one may
+    use. Belongs to one event loop."""
 
     def __init__(self, seconds: float = 30.0, memory_bytes: int = 2 << 30) -> None:
         self._seconds = seconds
@@ -43,13 +47,13 @@ class NativeCompiler:
                 return await self._compile(data, folder, stem)
 
     async def _compile(self, data: bytes, folder: Path, stem: str) -> Path:
-        cpu_seconds = math.ceil(self._seconds * THREADS) + 1
+        cpu_seconds = math.ceil(self._seconds * THREADS)
         try:
-            async with asyncio.timeout(self._seconds):
+            async with asyncio.timeout(self._seconds * BUSY):
                 return await compile_to_file(data, folder, stem, self._memory_bytes, cpu_seconds)
         except Refused as error:
             raise BadProgram(f"not a component of the world of inferlets: {error}") from None
-        except TimeoutError:
+        except (TimeoutError, TooLong):
             raise BadProgram(
                 f"the component took longer than {self._seconds:g} s to compile, which is the limit of this "
                 "server: split large functions, or build it with less inlining (--compile-seconds)"
@@ -65,13 +69,17 @@ class Refused(Exception):
     """The component is wrong: why."""
 
 
+class TooLong(Exception):
+    """The process has used up its time of processors."""
+
+
 class CompilerDied(Exception):
     """The process ended without an answer, as it does when it gets no more memory."""
 
 
 async def compile_to_file(data: bytes, folder: Path, stem: str, memory_bytes: int = 0, cpu_seconds: int = 0) -> Path:
-    """Compiles a component to the sealed file `stem` in a folder; 0: no bound. Raises Refused, CompilerDied, OSError.
-    Leaves no process and no unfinished file, also when it is cancelled."""
+    """Compiles a component to the sealed file `stem` in a folder; 0: no bound. Raises Refused, TooLong, CompilerDied,
+    OSError. Leaves no process and no unfinished file, also when it is cancelled."""
     with tempfile.TemporaryDirectory(dir=folder) as scratch:
         output, reason = Path(scratch) / "compiled", Path(scratch) / "reason"
         await asyncio.to_thread((Path(scratch) / "component").write_bytes, data)
@@ -81,6 +89,8 @@ async def compile_to_file(data: bytes, folder: Path, stem: str, memory_bytes: in
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         if status == REFUSED:
             raise Refused(_beginning(reason, 4 * MOST_REASON))
+        if status == -signal.SIGXCPU:
+            raise TooLong
         if status != 0:
             raise CompilerDied(f"the compiler ended with status {status}: {_beginning(reason, 300)}")
         return await asyncio.to_thread(seal, output, folder, stem, SUFFIX)

@@ -17,6 +17,7 @@ from pie_control.programs.native import SUFFIX, NativeCompiler
 from pie_control.sandbox.components import load_compiled
 from pie_control.sandbox.engine import new_engine
 from pie_inference.options.cache_files import find_sealed
+from pie_inference.options.lifetime import command_of
 from tests.helpers import bombs
 from tests.helpers.compilers import compilers
 from tests.helpers.guard import HANG_SECONDS
@@ -71,6 +72,15 @@ def test_what_takes_too_long_is_killed(tmp_path: Path) -> None:
     with pytest.raises(BadProgram, match=r"took longer than 1 s to compile.*--compile-seconds"):
         compile_it(bombs.slow(32_000), tmp_path, seconds=1.0)
     assert leaves_nothing(tmp_path)
+
+
+def test_what_waits_for_a_processor_does_not_take_too_long(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def late(module: str) -> list[str]:
+        return ["sh", "-c", 'sleep 1.2; exec "$@"', "sh", *command_of(module)]
+
+    monkeypatch.setattr(native, "command_of", late)
+    monkeypatch.setattr(native, "BUSY", HANG_SECONDS)
+    assert compile_it(bytes(wasmtime.wat2wasm(wat.inferlet(wat.SUCCESS))), tmp_path, seconds=1.0).exists()
 
 
 def test_what_takes_too_much_memory_is_refused(tmp_path: Path) -> None:
