@@ -10,8 +10,7 @@ How to drive it: take a turn whenever something has come, with all that has come
 hosts sent, and `HostQuiet` behind what a host sent when all its inferlets wait; and at the deadline of the last turn,
 whatever has come. Send the waves first (`turn` hands on each as soon as it is formed: the worker may idle meanwhile),
 then tell hosts the results. So: results, turn, hosts run what they woke, turn.
-
-No socket, clock or thread: `now` (seconds, any origin) is an argument, and nothing happens between turns.
+No clock or thread: `now` (seconds, any origin) is an argument, and nothing happens between turns.
 """
 
 from __future__ import annotations
@@ -97,9 +96,8 @@ class Scheduler:
         }
 
     def turn(self, now: float, events: Iterable[Event], send: Callable[[RunWave], None] = lambda _: None) -> Turn:
-        """Takes events in order; one that cannot be ends its inferlet, and nobody else. `send` gets each wave of the
-        turn before the next one is formed. Raises WorkerError if an answer of the worker does not fit: it must be
-        restarted."""
+        """Takes events in order; one that cannot be ends its inferlet, and nobody else. `send` gets a wave before the
+        next one is formed. Raises WorkerError if an answer of the worker does not fit: it must be restarted."""
         self._now = now
         self._backlog.turn_begins(now)
         self._guests.turn_begins(now)
@@ -156,8 +154,7 @@ class Scheduler:
             self._backlog.prioritize(queue, note.priority)
 
     def _find_queue(self, note: Command | CloseQueue | Prioritize) -> CommandQueue | None:
-        """The queue that is named; None: its inferlet has ended. Raises NotFound: something that it relies on has been
-        lost."""
+        """The queue that is named; None: its inferlet has ended. Raises NotFound: what it relies on has been lost."""
         account = self._accounts.get(note.owner)
         if account is not None and note.queue not in account.queues:
             raise NotFound(f"queue {note.queue} is not known to the scheduler: this is a defect of the server")
@@ -251,9 +248,9 @@ class Scheduler:
             builder = self._begin()
             wave = builder.take_all(self._policy.portion(state))
             self._settle(builder, wave)
+            if wave is None and builder.progress:
+                continue
             if wave is None:
-                if builder.progress:
-                    continue
                 return
             wave.goes(self._now)
             self._backlog.wave_sent()
