@@ -71,7 +71,7 @@ def closed_verdict(rows: Sequence[Row]) -> str:
     for row in rows:
         of_model.setdefault(row["model"], []).append(100 * row["overhead"])
     longer = ", ".join(f"{_range(overheads)} with {model}" for model, overheads in of_model.items())
-    told = f"`closed` takes longer than [the closed loop](#beside-is-closed-an-opponent) by {longer}: "
+    told = f"`closed` takes longer than [the closed loop](#beside-is-closed-an-opponent), where that ran, by {longer}: "
     bound = 100 * MOST_OVERHEAD
     if not (beyond := [model for model, overheads in of_model.items() if max(overheads) > bound]):
         return f"{told}at most {bound:g} % are allowed, so it is an opponent."
