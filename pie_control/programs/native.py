@@ -53,7 +53,7 @@ class NativeCompiler:
                 return await compile_to_file(data, folder, stem, self._memory_bytes, cpu_seconds)
         except Refused as error:
             raise BadProgram(f"not a component of the world of inferlets: {error}") from None
-        except (TimeoutError, TooLong):
+        except (TimeoutError, OutOfTime):
             raise BadProgram(
                 f"the component took longer than {self._seconds:g} s to compile, which is the limit of this "
                 "server: split large functions, or build it with less inlining (--compile-seconds)"
@@ -69,7 +69,7 @@ class Refused(Exception):
     """The component is wrong: why."""
 
 
-class TooLong(Exception):
+class OutOfTime(Exception):
     """The process has used up its time of processors."""
 
 
@@ -78,7 +78,7 @@ class CompilerDied(Exception):
 
 
 async def compile_to_file(data: bytes, folder: Path, stem: str, memory_bytes: int = 0, cpu_seconds: int = 0) -> Path:
-    """Compiles a component to the sealed file `stem` in a folder; 0: no bound. Raises Refused, TooLong, CompilerDied,
+    """Compiles a component to the sealed file `stem` in a folder; 0: no bound. Raises Refused, OutOfTime, CompilerDied,
     OSError. Leaves no process and no unfinished file, also when it is cancelled."""
     with tempfile.TemporaryDirectory(dir=folder) as scratch:
         output, reason = Path(scratch) / "compiled", Path(scratch) / "reason"
@@ -90,7 +90,7 @@ async def compile_to_file(data: bytes, folder: Path, stem: str, memory_bytes: in
         if status == REFUSED:
             raise Refused(_beginning(reason, 4 * MOST_REASON))
         if status == -signal.SIGXCPU:
-            raise TooLong
+            raise OutOfTime
         if status != 0:
             raise CompilerDied(f"the compiler ended with status {status}: {_beginning(reason, 300)}")
         return await asyncio.to_thread(seal, output, folder, stem, SUFFIX)

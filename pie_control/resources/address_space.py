@@ -200,7 +200,7 @@ class AddressSpace:
             self.hold_large(size)
 
     def hold_large(self, size: int) -> None:
-        """So many more bytes of lists are kept for commands, or fewer if `size` is negative."""
+        """Commands keep `size` more bytes of lists, or fewer if it is negative."""
         self.large_bytes += size
         self._count_bytes(size)
 

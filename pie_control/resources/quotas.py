@@ -66,7 +66,7 @@ class WaitingBytes:
         self.held = 0
 
     def add(self, size: int) -> None:
-        """So many more bytes are held, or fewer if `size` is negative."""
+        """`size` more bytes are held, or fewer if it is negative."""
         self.held += size
 
 

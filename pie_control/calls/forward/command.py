@@ -15,7 +15,7 @@ from ..kind import LongCommand
 INTERVAL_BYTES, POSITION_BYTES = 128, 40
 """Memory of an interval of slots, and of a position, while a command waits."""
 FEW_BYTES = 4096
-"""Of such lists: not counted."""
+"""So much of such lists is not counted."""
 
 
 def held_bytes(seen: Context, count: int) -> int:
