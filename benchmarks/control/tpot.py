@@ -6,9 +6,8 @@ time runs from the first message of any inferlet at the client to the last one o
 inferlet sends between: so those that begin later, and the rest that then end alone, count. The closed loop (a worker in
 this process) and Pie take turns in one run, on the same prompts, with the same worker settings; one is idle
 while the other runs. `overhead` is the median of the rounds' ratios, minus one; `own_overhead` the same of an
-inferlet's own time per token (the usual definition: its time behind its first message, for each token behind that one),
-which does not see that others begin later. On few cores the closed loop has an advantage: nothing else needs the
-processor.
+inferlet's own time per token, from its first text to its last one, which does not see that others begin later. On few
+cores the closed loop has an advantage: nothing else needs the processor.
 """
 
 from __future__ import annotations
@@ -76,8 +75,8 @@ QUICK = Plan((DEMO, LLAMA_160M), ("stream",), (1, 8), prompt=64, tokens=16, roun
 
 @dataclass(frozen=True)
 class Row:
-    """Medians over `rounds` rounds. `own_ms`: the median inferlet's time per token, from its own first message to its
-    last. `batch`: average number of tokens in a Sample batch of Pie; `worker_ms`: the worker's time per wave;
+    """Medians over `rounds` rounds. `own_ms`: the median inferlet's time per token, from its own first text to its last
+    one. `batch`: average number of tokens in a Sample batch of Pie; `worker_ms`: the worker's time per wave;
     `guest_ms`: time inside inferlets per wave. `same_tokens`: both sides gave the same tokens in every round.
     """
 

@@ -40,7 +40,7 @@ class Generated:
     tokens: list[list[int]]
     prompts: float  # until all prompts are in the cache
     prompt_waves: Waves
-    per_token: float  # the median inferlet's, from its first message at the client to its last
+    per_token: float  # the median inferlet's, from its first text at the client to its last
     together: float  # a token of all of them, from the first message of any to the last message of any
     tokens_per_second: float  # of all inferlets, from the first message of any to the last message of any
     waves: Waves
