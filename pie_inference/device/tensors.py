@@ -41,7 +41,9 @@ def upload_together(parts: Sequence[Tensor], device: torch.device) -> list[Tenso
     """Uploads several int64 tensors in one copy, like `upload`."""
     if device.type == "cpu":
         return list(parts)
-    uploaded = upload(torch.cat([part.reshape(-1) for part in parts]), device)
+    host = torch.empty(sum(part.numel() for part in parts), dtype=torch.int64, pin_memory=device.type == "cuda")
+    torch.cat([part.reshape(-1) for part in parts], out=host)
+    uploaded = host.to(device, non_blocking=True)
     pieces = torch.split(uploaded, [part.numel() for part in parts])
     return [piece.view(part.shape) for piece, part in zip(pieces, parts, strict=True)]
 

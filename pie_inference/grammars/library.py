@@ -54,8 +54,8 @@ class GrammarLibrary:
             found = Grammar(self._of_model(), source)
         except GrammarError as error:
             found = error
-        except (MemoryError, RuntimeError) as error:  # no thread, or the engine gave up
-            found = GrammarError(f"the grammar could not be compiled: {error}")
+        except Exception as error:  # whatever ends this thread: those who wait for the grammar would wait for ever
+            found = GrammarError(f"the grammar could not be compiled: {error!r}")
         with self._lock:
             self._compiling.discard(source)
             self._found[source] = found

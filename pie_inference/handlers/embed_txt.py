@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ..device.tensors import index_tensor, upload
+from ..device.tensors import index_tensor
 from ..execution.served_model import ServedModel
 from ..protocol import EmbedTxt
 
@@ -11,8 +11,7 @@ MOST_ROWS = 8192
 
 
 def embed_txt(served: ServedModel, batch: EmbedTxt) -> None:
-    embeds = upload(index_tensor(batch.embeds, len(served.embeds), "embed"), served.device)
-    tokens = served.token_ids(batch.tokens)
+    tokens, embeds = served.token_ids(batch.tokens, index_tensor(batch.embeds, len(served.embeds), "embed"))
     for first in range(0, len(tokens), MOST_ROWS):
         some = slice(first, first + MOST_ROWS)
         served.embeds.fill(embeds[some], served.model.embed(tokens[some]), tokens[some])

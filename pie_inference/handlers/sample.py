@@ -24,8 +24,8 @@ from ..protocol import Array, Sample, SampleResult, check_indptr, filled
 
 def sample(served: ServedModel, batch: Sample) -> PendingResult:
     _check(batch, served.description.vocab_size)
-    slots = upload(index_tensor(batch.token_slots, len(served.tokens), "token slot"), served.device)
-    logits = served.next_logits(batch.embeds)
+    slots = index_tensor(batch.token_slots, len(served.tokens), "token slot")
+    logits, slots = served.next_logits(batch.embeds, slots)
     asked = Asked.of(logits, batch.alternatives) if batch.alternatives is not None else None
     if batch.recent is not None and len(batch.recent):
         _penalize(served, batch, logits)
@@ -37,13 +37,13 @@ def sample(served: ServedModel, batch: Sample) -> PendingResult:
         masks.append(_own_mask(batch.allowed_rows, batch.allowed, masks))
     tokens = sampling.choose(logits, choice_of(batch), masks, served.most_probable)
     tokens = served.ranks.broadcast(tokens)  # devices may differ in the last bit of a sum
-    host = download(tokens.to(torch.int32))
+    host = download(tokens)
     tokens = tokens.clamp(min=0)  # what may be launched already goes on from any token
-    served.tokens[slots] = tokens
+    served.tokens.index_copy_(0, slots, tokens)
     answer = asked.begin(tokens) if asked is not None else None
 
     def build() -> SampleResult:
-        chosen = host.clamp(min=0).numpy()
+        chosen = host.clamp(min=0).numpy().astype(np.int32)
         result = SampleResult(chosen) if answer is None else answer.result(chosen)
         return result if step is None else msgspec.structs.replace(result, over=step.over(len(host)))
 
@@ -92,8 +92,8 @@ def _penalize(served: ServedModel, batch: Sample, logits: Tensor) -> None:
     rows = np.repeat(np.arange(count), np.diff(indptr))
     given = filled(batch.repetition, count, 1), filled(batch.frequency, count, 0), filled(batch.presence, count, 0)
     strengths = (upload(tensor(values, np.float32), logits.device) for values in given)
-    tokens = served.token_ids(recent)
-    sampling.penalize_(logits, upload(torch.from_numpy(rows), logits.device), tokens, *strengths)
+    tokens, places = served.token_ids(recent, torch.from_numpy(rows))
+    sampling.penalize_(logits, places, tokens, *strengths)
 
 
 def _own_mask(allowed_rows: Array, allowed: Array, masks: Sequence[sampling.Mask]) -> sampling.Mask:

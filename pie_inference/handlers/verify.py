@@ -17,7 +17,7 @@ from ..protocol import Array, Verify, VerifyResult, check_indptr
 
 def verify(served: ServedModel, batch: Verify) -> PendingResult:
     _check(batch, served.description.vocab_size)
-    logits = served.next_logits(batch.embeds)
+    (logits,) = served.next_logits(batch.embeds)
     commands = np.repeat(np.arange(len(batch.temperature)), np.diff(batch.indptr))
     if batch.bias_indptr is not None:
         bias_rows(batch, logits, commands)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import torch
 
-from ...device.tensors import download, index_tensor, upload
+from ...device.tensors import download, index_tensor
 from ...execution.launched import Faults, PendingResult, without_numbers
 from ...execution.served_model import ServedModel
 from ...protocol import GetLogprobs, GetLogprobsResult, tokens_of_each
@@ -13,9 +13,9 @@ from ...protocol import GetLogprobs, GetLogprobsResult, tokens_of_each
 
 def get_logprobs(served: ServedModel, batch: GetLogprobs) -> PendingResult:
     counts = tokens_of_each(batch)
-    tokens = upload(index_tensor(batch.tokens, served.description.vocab_size, "token"), served.device)
-    rows = upload(torch.from_numpy(np.arange(len(batch.embeds)).repeat(counts)), served.device)
-    logits = served.next_logits(batch.embeds)
+    asked = index_tensor(batch.tokens, served.description.vocab_size, "token")
+    of_each = torch.from_numpy(np.arange(len(batch.embeds)).repeat(counts))
+    logits, tokens, rows = served.next_logits(batch.embeds, asked, of_each)
     host = download(logits[rows, tokens] - logits.logsumexp(-1)[rows])
 
     def faults() -> Faults:

@@ -17,7 +17,7 @@ def get_next_dist(served: ServedModel, batch: GetNextDist) -> PendingResult:
     if widest > served.description.max_dist or batch.k.min(initial=1) < 1:
         raise BatchError(f"k must be 1 to {served.description.max_dist}")
     rows = embeds_of_each(batch)
-    logits = served.next_logits(batch.embeds)
+    (logits,) = served.next_logits(batch.embeds)
     temperature = upload(tensor(batch.temperature.repeat(rows), np.float64), logits.device)
     tokens, probabilities = map(download, sampling.distributions(logits, temperature, widest))
     commands = np.arange(len(rows)).repeat(rows)

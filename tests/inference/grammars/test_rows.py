@@ -285,3 +285,14 @@ def test_a_number_that_comes_again_with_a_beginning_is_another_run() -> None:
     assert allowed(again, 0) == [ord("y")]
     assert allowed(begin(constraints, row(7, 0, other)), 0) == [ord("n")]
     assert len(constraints) == 1
+
+
+def test_a_grammar_whose_thread_ends_by_any_error_fails_and_is_not_awaited_for_ever() -> None:
+    def broken() -> Any:
+        raise TypeError("eos_token: a list cannot be an integer")
+
+    library, deadline = library_module.GrammarLibrary(broken), time.monotonic() + HANG_SECONDS
+    with pytest.raises(GrammarError, match="could not be compiled: TypeError.*eos_token"):
+        while library.try_get(WORDS) is None:
+            assert time.monotonic() < deadline
+            time.sleep(0.001)
