@@ -166,8 +166,9 @@ def bias_(logits: Tensor, rows: Tensor, tokens: Tensor, values: Tensor) -> None:
 
 
 def most_probable(logits: Tensor) -> Tensor:
-    """The token with the highest logit of each row, int64 [N], for which NaN is taken; -1 in place of one whose logit is
-    NaN, or infinity. On a CPU numpy finds it: for 16 rows of 128k it takes 0.1 ms, torch's argmax 2.7 ms."""
+    """The token with the highest logit of each row, int64 [N]; -1 in place of one whose logit is NaN, which is taken
+    for the highest, or infinity. On a CPU numpy finds it: for 16 rows of 128k it takes 0.1 ms, torch's argmax 2.7 ms.
+    """
     if logits.device.type == "cpu":
         return _without_nan(logits, torch.from_numpy(logits.numpy().argmax(-1)))
     highest, tokens = logits.max(-1)

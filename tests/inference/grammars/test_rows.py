@@ -292,7 +292,11 @@ def test_a_grammar_whose_thread_ends_by_any_error_fails_and_is_not_awaited_for_e
         raise TypeError("eos_token: a list cannot be an integer")
 
     library, deadline = library_module.GrammarLibrary(broken), time.monotonic() + HANG_SECONDS
-    with pytest.raises(GrammarError, match="could not be compiled: TypeError.*eos_token"):
+
+    def wait() -> None:
         while library.try_get(WORDS) is None:
             assert time.monotonic() < deadline
             time.sleep(0.001)
+
+    with pytest.raises(GrammarError, match=r"could not be compiled: TypeError.*eos_token"):
+        wait()
