@@ -69,15 +69,22 @@ def _from_basic(kind: Any, value: Any) -> Any:
     if kind is CallError:
         name, message = value
         return _ERRORS[name](message)
-    if get_origin(kind) is np.ndarray:
+    if (wanted := _scalar(kind)) is not None:
         dtype, data = value
-        (wanted,) = get_args(get_args(kind)[1])
         if DTYPES[dtype] != np.dtype(wanted):
             raise ValueError(f"an array of {dtype} in place of {np.dtype(wanted)}")
         return np.frombuffer(data, DTYPES[dtype])
     if kind is object:  # anything basic
         return value
     raise NotImplementedError(f"{kind} cannot cross to another process")
+
+
+def _scalar(kind: Any) -> Any:
+    """The kind of an array's numbers; None if it is no kind of array. As of numpy 2.5, `NDArray` is an alias, which
+    type hints keep."""
+    if get_origin(kind) is NDArray:
+        return get_args(kind)[0]
+    return get_args(get_args(kind)[1])[0] if get_origin(kind) is np.ndarray else None
 
 
 # ---- completions ---------------------------------------------------------------------------------------------------
@@ -117,8 +124,7 @@ PLAIN = (bool, int, float, str, bytes)
 def _column(field: Any) -> _ArrayColumn | _PlainColumn:
     if field in PLAIN:
         return _PlainColumn()
-    if get_origin(field) is np.ndarray:
-        (scalar,) = get_args(get_args(field)[1])
+    if (scalar := _scalar(field)) is not None:
         return _ArrayColumn(np.dtype(scalar))
     raise TypeError(f"{field} cannot be a field of a value: it is neither an array nor one of {PLAIN}")
 

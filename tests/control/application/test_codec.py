@@ -8,13 +8,15 @@ import sys
 from array import array
 from collections import Counter
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any, TypeVar, get_args
 
 import msgspec
 import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from numpy.typing import NDArray
+from typing_extensions import TypeAliasType
 
 from pie_control.application import codec
 from pie_control.application.codec import (
@@ -233,6 +235,18 @@ def test_programs_cannot_tell_that_their_calls_cross(tmp_path: Path) -> None:
     assert min(made[name] for name in ("decode", "cancelled", "forward_with_adapter", "imported", "verify")) > 1
     assert made["sample"] > 20
     assert made["copy_kvpage"] > 50
+
+
+T = TypeVar("T", bound=np.generic)
+ALIAS = TypeAliasType("ALIAS", "np.ndarray[Any, np.dtype[T]]", type_params=(T,))
+"""What `NDArray` is as of numpy 2.5."""
+
+
+@pytest.mark.parametrize("kind", [NDArray, ALIAS], ids=["own", "of numpy 2.5"])
+def test_arrays_are_known_in_every_numpy(kind: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(codec, "NDArray", kind)
+    assert codec._scalar(kind[np.float32]) is np.float32
+    assert codec._scalar(list[int]) is None
 
 
 # ---- version ---------------------------------------------------------------------------------------------------------
