@@ -35,6 +35,8 @@ from . import lasting, native
 APPLICATION = "inferlet_sdk.guest.entry"
 WORLD = "python-guest"
 SUFFIX = ".wasm"
+TOOL = "from componentize_py import script; script()"
+"""Runs componentize-py where it can be imported; its command need not be on the PATH."""
 
 
 def sdk_folder() -> Path:
@@ -46,7 +48,11 @@ def sdk_folder() -> Path:
 
 
 def _fingerprint(folder: Path) -> str:
-    digest = hashlib.sha256(metadata.version("componentize-py").encode() + Path(lasting.__file__).read_bytes())
+    try:
+        version = metadata.version("componentize-py")
+    except metadata.PackageNotFoundError:
+        raise ConfigError("componentize-py is not installed: pip install componentize-py") from None
+    digest = hashlib.sha256(version.encode() + Path(lasting.__file__).read_bytes())
     for path in sorted([*folder.rglob("*.py"), *folder.rglob("*.wit")]):
         digest.update(str(path.relative_to(folder)).encode() + b"\0" + path.read_bytes())
     return digest.hexdigest()
@@ -63,16 +69,11 @@ def _run_componentize(folder: Path, output: Path) -> None:
     """The tool gets the SDK alone: it reads all folders beside it, of which this user may not read some."""
     alone = output.with_name("alone")
     shutil.copytree(folder, alone / folder.name, ignore=shutil.ignore_patterns("__pycache__", "rust"))
-    tool = Path(sys.executable).with_name("componentize-py")
     command = [
-        str(tool) if tool.exists() else "componentize-py",
-        "-d", str(folder / "wit"), "-w", WORLD,
+        sys.executable, "-c", TOOL, "-d", str(folder / "wit"), "-w", WORLD,
         "componentize", APPLICATION, "-p", str(alone), "-o", str(output),
     ]  # fmt: skip
-    try:
-        done = subprocess.run(command, capture_output=True, text=True, check=False)
-    except FileNotFoundError:
-        raise ConfigError("componentize-py is not installed: pip install componentize-py") from None
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode != 0:
         raise ConfigError(f"building the Python guest failed:\n{done.stdout[-2000:]}{done.stderr[-2000:]}")
 

@@ -112,12 +112,13 @@ def _triton(needed: Requirements, cache: KvCache) -> AttentionBackend:
 
 
 CANDIDATES: Mapping[str, Candidate] = {
-    "flashinfer": Candidate(("cuda",), _flashinfer_unsuitable, _flashinfer),
     "triton": Candidate(("cuda", "cpu"), _triton_unsuitable, _triton),
+    "flashinfer": Candidate(("cuda",), _flashinfer_unsuitable, _flashinfer),
     "cpu": Candidate(("cpu",), _cpu_unsuitable, _cpu),
     "torch": Candidate(("cpu", "cuda"), _always_suitable, _torch),
 }
-"""All candidates, by their names in `WorkerOptions.attention`, the fastest first."""
+"""All candidates, by their names in `WorkerOptions.attention`, the fastest first. On an H200, Triton's decode of short
+contexts takes less time than FlashInfer's, which the host plans before each wave (docs/gpu.md)."""
 
 
 def choose_attention(name: str, needed: Requirements, cache: KvCache) -> AttentionBackend:
@@ -125,22 +126,18 @@ def choose_attention(name: str, needed: Requirements, cache: KvCache) -> Attenti
     backend that fails to start (its kernels do not compile) is logged with the reason, and the next one is tried."""
     if name != "auto":
         return CANDIDATES[name_of_choice(name, needed)].make(needed, cache)
-    if needed.device.type == "cuda":
-        _tell_unsuitable(needed)
-    *others, last = _suitable(needed)
+    *others, last = (known for known, each in CANDIDATES.items() if needed.device.type in each.devices)
     for known in others:
-        try:
-            return CANDIDATES[known].make(needed, cache)
-        except ConfigError as error:
-            log.warning("attention %s cannot serve: %s", known, error)
+        reason = CANDIDATES[known].why_unsuitable(needed)
+        if reason is None:
+            try:
+                return CANDIDATES[known].make(needed, cache)
+            except ConfigError as error:
+                reason = str(error)
+        elif needed.device.type == "cpu":
+            continue  # a GPU without its fastest kernels is worth a word
+        log.warning("attention %s cannot serve: %s", known, reason)
     return CANDIDATES[last].make(needed, cache)
-
-
-def _tell_unsuitable(needed: Requirements) -> None:
-    """A GPU without fast kernels is worth a word."""
-    for known, each in CANDIDATES.items():
-        if needed.device.type in each.devices and (reason := each.why_unsuitable(needed)) is not None:
-            log.warning("attention %s cannot serve: %s", known, reason)
 
 
 def name_of_choice(name: str, needed: Requirements) -> str:

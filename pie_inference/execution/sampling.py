@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields
+from functools import lru_cache
 
 import numpy as np
 import torch
@@ -57,17 +58,19 @@ class Choice:
 
 @dataclass(frozen=True)
 class _Parameters:
-    """A `Choice` on the device of the logits."""
+    """A `Choice` on the device of the logits, [N, 1] each, and what the host knows of it: GPUs take longer to launch an
+    operation than to run it, so operations that would change nothing are left out."""
 
     temperature: Tensor
-    top_k: Tensor
     top_p: Tensor
     min_p: Tensor
     typical_p: Tensor
     uniform: Tensor
-
-    def __getitem__(self, rows: Tensor) -> _Parameters:
-        return _Parameters(*(getattr(self, field.name)[rows] for field in fields(self)))
+    most: Tensor  # int64, candidates that top-k leaves among those that are ranked
+    has_top_k: Tensor  # int64, 1 or 0
+    bounded: NDArray[np.bool_]  # rows with top-p
+    limited: NDArray[np.bool_]  # rows with top-k
+    has_min_p: bool
 
 
 @dataclass(frozen=True)
@@ -75,13 +78,9 @@ class Ranking:
     """The most probable tokens of N rows, in order."""
 
     tokens: Tensor  # int64 [N, W]
-    cumulative: Tensor  # float64 [N, W], of weights exp((logit - highest) / temperature)
-    total: Tensor  # float64 [N, 1], weight of the whole vocabulary
-
-    @property
-    def weights(self) -> Tensor:
-        """Weights exp((logit - highest) / temperature), float64 [N, W]."""
-        return self.cumulative.diff(dim=-1, prepend=torch.zeros_like(self.total))
+    weights: Tensor  # float64 [N, W], exp((logit - highest) / temperature)
+    cumulative: Tensor  # float64 [N, W], of the weights
+    total: Tensor  # float64 [N, 1], weight of the whole vocabulary, for rows with top-p and without top-k
 
 
 def penalize_(
@@ -165,19 +164,13 @@ def bias_(logits: Tensor, rows: Tensor, tokens: Tensor, values: Tensor) -> None:
     logits[rows, tokens] += values
 
 
-def most_probable(logits: Tensor) -> Tensor:
-    """The token with the highest logit of each row, int64 [N]; -1 in place of one whose logit is NaN, which is taken
-    for the highest, or infinity. On a CPU numpy finds it: for 16 rows of 128k it takes 0.1 ms, torch's argmax 2.7 ms.
-    """
-    if logits.device.type == "cpu":
-        return _without_nan(logits, torch.from_numpy(logits.numpy().argmax(-1)))
-    highest, tokens = logits.max(-1)
-    return tokens.where(highest < torch.inf, -1)
-
-
-def _without_nan(logits: Tensor, tokens: Tensor) -> Tensor:
-    """The most probable tokens, one for each row; -1 in place of one whose logit is NaN, or infinity."""
-    return tokens.where(logits.gather(1, tokens[:, None]).squeeze(1) < torch.inf, -1)
+def most_probable(logits: Tensor) -> tuple[Tensor, Tensor]:
+    """The highest logit of each row [N, 1], for which NaN is taken, and its token, int64 [N, 1]. On a CPU numpy finds
+    it: for 16 rows of 128k it takes 0.1 ms, torch's argmax 2.7 ms."""
+    if logits.device.type != "cpu":
+        return logits.max(-1, keepdim=True)
+    tokens = torch.from_numpy(logits.numpy().argmax(-1, keepdims=True))
+    return logits.gather(1, tokens), tokens
 
 
 def choose(logits: Tensor, choice: Choice, masks: Sequence[Mask] = (), kernel: MostProbable | None = None) -> Tensor:
@@ -189,20 +182,20 @@ def choose(logits: Tensor, choice: Choice, masks: Sequence[Mask] = (), kernel: M
     """
     found, hot = None, choice.temperature > 0
     if masks and kernel is not None:
-        found = _find_most_probable(logits, masks, kernel)
+        found = _find_most_probable(logits, masks, kernel)[:, None]
         masks = [(rows[hot[rows]], allowed[hot[rows]]) for rows, allowed in masks if hot[rows].any()]
     for rows, allowed in masks:
         forbid_(logits, upload(torch.from_numpy(rows), logits.device), allowed)
-    tokens = most_probable(logits) if found is None else _without_nan(logits, found)
-    if not hot.any():
-        return tokens
-    wrong = tokens < 0
-    typical = choice.typical_p < 1
-    for rows, width in _by_width(choice, logits.shape[1], can_look=logits.device.type == "cpu"):
-        draw = _draw_typical if typical[rows[0]] else _draw
+    highest, best = most_probable(logits) if found is None else (logits.gather(1, found), found)
+    tokens, groups = best, _by_width(choice, logits.shape[1], can_look=logits.device.type == "cpu")
+    for rows, width in groups if hot.any() else ():
+        if len(rows) == len(logits):
+            tokens = _draw(logits, highest, choice, width)
+            continue
         index = upload(torch.from_numpy(rows), logits.device)
-        tokens[index] = draw(logits[index], _to_device(choice[rows], logits.device), width)
-    return tokens.masked_fill_(wrong, -1)
+        own = logits.index_select(0, index), highest.index_select(0, index)
+        tokens.index_copy_(0, index, _draw(*own, choice[rows], width))
+    return tokens.where(highest < torch.inf, -1).squeeze(1)
 
 
 def _find_most_probable(logits: Tensor, masks: Sequence[Mask], kernel: MostProbable) -> Tensor:
@@ -226,18 +219,16 @@ def _by_width(choice: Choice, vocab_size: int, can_look: bool) -> Iterator[tuple
     If only top-p or min-p are bounds, that number depends on the logits. If the host cannot look at them without
     waiting for the device, all tokens are ranked: GPUs sort fast.
     """
-    top_k = choice.top_k
-    power = np.exp2(np.ceil(np.log2(np.maximum(top_k, SMALLEST_WIDTH)))).astype(np.int64)
+    top_k, typical = choice.top_k, choice.typical_p < 1
     bounded = (choice.top_p < 1) | (choice.min_p > 0)
-    unknown = NUCLEUS if can_look else vocab_size
-    typical = choice.typical_p < 1
-    unbounded = np.where(typical, vocab_size, np.where(bounded, unknown, 0))
-    width = np.where((top_k > 0) & (top_k < vocab_size), power, unbounded)
-    width = np.where(choice.temperature > 0, np.minimum(width, vocab_size), -1)
-    kinds = 2 * width + typical
-    for kind in np.unique(kinds[width >= 0]):
+    width = np.where(typical, vocab_size, np.where(bounded, NUCLEUS if can_look else vocab_size, 0))
+    if (limited := (top_k > 0) & (top_k < vocab_size)).any():
+        power = np.exp2(np.ceil(np.log2(np.maximum(top_k, SMALLEST_WIDTH)))).astype(np.int64)
+        width = np.where(limited, power, width)
+    kinds = np.where(choice.temperature > 0, 2 * np.minimum(width, vocab_size) + typical, -1)
+    for kind in sorted(set(kinds.tolist()) - {-1}):
         rows = np.flatnonzero(kinds == kind)
-        yield from ((rows[some], int(kind) // 2) for some in _pieces(len(rows), vocab_size))
+        yield from ((rows[some], kind // 2) for some in _pieces(len(rows), vocab_size))
 
 
 def _pieces(rows: int, vocab_size: int) -> Iterator[slice]:
@@ -246,77 +237,93 @@ def _pieces(rows: int, vocab_size: int) -> Iterator[slice]:
     return (slice(first, min(first + most, rows)) for first in range(0, max(rows, 1), most))
 
 
-def _to_device(choice: Choice, device: torch.device) -> _Parameters:
+def _to_device(choice: Choice, width: int, device: torch.device) -> _Parameters:
+    """In one copy."""
     floats = np.stack([choice.temperature, choice.top_p, choice.min_p, choice.typical_p, choice.uniform])
-    temperature, *others = upload(torch.from_numpy(floats), device)
-    return _Parameters(temperature, upload(torch.from_numpy(choice.top_k), device), *others)
+    limited = choice.top_k > 0
+    most = np.where(limited, np.minimum(choice.top_k, width), width)
+    packed = np.concatenate([floats.view(np.int64), [most, limited]])[..., None]
+    numbers = upload(torch.from_numpy(packed), device)
+    known = choice.top_p < 1, limited, bool((choice.min_p > 0).any())
+    return _Parameters(*numbers[: len(floats)].view(torch.float64), *numbers[len(floats) :], *known)
 
 
-def _draw(logits: Tensor, choice: _Parameters, width: int) -> Tensor:
+def _draw(logits: Tensor, highest: Tensor, choice: Choice, width: int) -> Tensor:
+    """A token of each row, int64 [N, 1]."""
+    own = _to_device(choice, width, logits.device)
     if width == 0:
-        return _invert(_weights(logits, logits.amax(-1, keepdim=True), choice).cumsum(-1), choice.uniform)
-    ranking = _rank(logits, choice, width)
-    kept = _count_kept(ranking, choice)
-    tokens = _pick(ranking, kept, choice.uniform)
+        return _invert(_weights(logits, highest, own).cumsum(-1), own.uniform)
+    ranking = _rank(logits, highest, own, width)
+    kept = _count_kept(ranking, own)
+    if choice.typical_p[0] < 1:
+        return _pick_typical(ranking, kept, own)
+    tokens = _pick(ranking, kept, own.uniform)
     if width == logits.shape[1] or logits.device.type != "cpu":  # `_by_width` made sure that these are enough
         return tokens
-    unbounded = (kept == width) & (choice.top_k == 0)
-    if unbounded.any():
-        rows = unbounded.nonzero().squeeze(1)
-        tokens[rows] = _draw(logits[rows], choice[rows], min(width * GROWTH, logits.shape[1]))
+    wide = (kept == width).numpy()[:, 0] & ~own.limited
+    if wide.any():
+        rows = torch.from_numpy(np.flatnonzero(wide))
+        tokens[rows] = _draw(logits[rows], highest[rows], choice[wide], min(width * GROWTH, logits.shape[1]))
     return tokens
 
 
-def _draw_typical(logits: Tensor, choice: _Parameters, width: int) -> Tensor:
+def _pick_typical(ranking: Ranking, kept: Tensor, own: _Parameters) -> Tensor:
     """Among the tokens whose surprise is closest to the entropy of all candidates, as many as reach the mass
     `typical_p` (Meister et al. 2023, locally typical sampling)."""
-    ranking = _rank(logits, choice, width)
-    places = torch.arange(width, device=logits.device)
-    weights = ranking.weights.masked_fill(places >= _count_kept(ranking, choice)[:, None], 0.0)
+    places = torch.arange(ranking.tokens.shape[1], device=kept.device)
+    weights = ranking.weights.masked_fill(places >= kept, 0.0)
     shares = weights / weights.sum(-1, keepdim=True)
     surprise = -shares.log()
     entropy = torch.where(shares > 0, shares * surprise, 0.0).sum(-1, keepdim=True)
     order = (surprise - entropy).abs().sort(dim=-1, stable=True).indices
     shares = shares.gather(1, order)
     cumulative = shares.cumsum(-1)
-    kept = ((cumulative - shares) < choice.typical_p[:, None]).logical_and_(shares > 0).sum(-1).clamp(min=1)
-    typical = Ranking(ranking.tokens.gather(1, order), cumulative, cumulative[:, -1:])
-    return _pick(typical, kept, choice.uniform)
+    kept = ((cumulative - shares) < own.typical_p).logical_and_(shares > 0).sum(-1, keepdim=True).clamp_(min=1)
+    typical = Ranking(ranking.tokens.gather(1, order), shares, cumulative, cumulative[:, -1:])
+    return _pick(typical, kept, own.uniform)
 
 
-def _rank(logits: Tensor, choice: _Parameters, width: int) -> Ranking:
+def _rank(logits: Tensor, highest: Tensor, own: _Parameters, width: int) -> Ranking:
     values, tokens = top(logits, width)
-    weights = _weights(values, values[:, :1], choice)
-    rest = _weights(logits, values[:, :1], choice) if width < logits.shape[1] else weights
-    return Ranking(tokens, weights.cumsum(-1), rest.sum(-1, keepdim=True))
+    weights = _weights(values, highest, own)
+    cumulative = weights.cumsum(-1)
+    if width < logits.shape[1] and (own.bounded & ~own.limited).any():
+        return Ranking(tokens, weights, cumulative, _weights(logits, highest, own).sum(-1, keepdim=True))
+    return Ranking(tokens, weights, cumulative, cumulative[:, -1:])
 
 
-def _weights(logits: Tensor, highest: Tensor, choice: _Parameters) -> Tensor:
-    return ((logits - highest).double() / choice.temperature[:, None]).exp_()
+def _weights(logits: Tensor, highest: Tensor, own: _Parameters) -> Tensor:
+    return (logits - highest).double().div_(own.temperature).exp_()
 
 
-def _count_kept(ranking: Ranking, choice: _Parameters) -> Tensor:
-    """The number of ranked tokens that are candidates, int64 [N], at least 1."""
+def _count_kept(ranking: Ranking, own: _Parameters) -> Tensor:
+    """The number of ranked tokens that are candidates, int64 [N, 1], at least 1."""
     cumulative, weights = ranking.cumulative, ranking.weights
-    width = cumulative.shape[1]
-    top_k = torch.where(choice.top_k > 0, choice.top_k.clamp(max=width), width)
-    limit = torch.where(choice.top_k > 0, cumulative.gather(1, top_k[:, None] - 1).squeeze(1), ranking.total.squeeze(1))
-    nucleus = ((cumulative - weights) < (choice.top_p * limit)[:, None]) | (choice.top_p >= 1)[:, None]
-    likely = weights >= (choice.min_p[:, None] * weights[:, :1])
-    return torch.minimum((nucleus & likely).sum(-1), top_k).clamp(min=1)
+    kept = None
+    if own.bounded.any():
+        limit = ranking.total
+        if own.limited.any():
+            limit = torch.where(own.has_top_k > 0, cumulative.gather(1, own.most - 1), limit)
+        kept = (cumulative - weights) < own.top_p * limit
+        if not own.bounded.all():
+            kept |= own.top_p >= 1
+    if own.has_min_p:
+        likely = weights >= own.min_p * weights[:, :1]
+        kept = likely if kept is None else kept & likely
+    return own.most if kept is None else torch.minimum(kept.sum(-1, keepdim=True), own.most).clamp_(min=1)
 
 
 def _pick(ranking: Ranking, kept: Tensor, uniform: Tensor) -> Tensor:
-    last = kept[:, None] - 1
-    target = uniform[:, None] * ranking.cumulative.gather(1, last)
+    last = kept - 1
+    target = uniform * ranking.cumulative.gather(1, last)
     place = torch.minimum(torch.searchsorted(ranking.cumulative, target, right=True), last)
-    return ranking.tokens.gather(1, place).squeeze(1)
+    return ranking.tokens.gather(1, place)
 
 
 def _invert(cumulative: Tensor, uniform: Tensor) -> Tensor:
     """The first index in each row whose cumulative weight exceeds the share `uniform` of the total."""
-    target = uniform[:, None] * cumulative[:, -1:]
-    return torch.searchsorted(cumulative, target, right=True).squeeze(1).clamp(max=cumulative.shape[1] - 1)
+    target = uniform * cumulative[:, -1:]
+    return torch.searchsorted(cumulative, target, right=True).clamp_(max=cumulative.shape[1] - 1)
 
 
 def top(logits: Tensor, width: int) -> tuple[Tensor, Tensor]:
@@ -340,9 +347,15 @@ def _top(logits: Tensor, width: int) -> tuple[Tensor, Tensor]:
     if width > last:
         tokens = ordered.sort(dim=-1, descending=True, stable=True).indices
         return logits.gather(1, tokens), tokens
-    keys = ordered.long().bitwise_left_shift_(32).add_(torch.arange(last, -1, -1, device=logits.device))
+    keys = torch.add(_places(last, logits.device), ordered, alpha=1 << 32)
     tokens = last - (keys.topk(width).values & 0xFFFFFFFF)
     return logits.gather(1, tokens), tokens
+
+
+@lru_cache(maxsize=4)
+def _places(last: int, device: torch.device) -> Tensor:
+    """From `last` to 0, int64."""
+    return torch.arange(last, -1, -1, device=device)
 
 
 def distributions(logits: Tensor, temperature: Tensor, width: int) -> tuple[Tensor, Tensor]:
