@@ -244,8 +244,10 @@ def _to_device(choice: Choice, width: int, device: torch.device) -> _Parameters:
     most = np.where(limited, np.minimum(choice.top_k, width), width)
     packed = np.concatenate([floats.view(np.int64), [most, limited]])[..., None]
     numbers = upload(torch.from_numpy(packed), device)
+    temperature, top_p, min_p, typical_p, uniform = numbers[: len(floats)].view(torch.float64)
+    most, has_top_k = numbers[len(floats) :]
     known = choice.top_p < 1, limited, bool((choice.min_p > 0).any())
-    return _Parameters(*numbers[: len(floats)].view(torch.float64), *numbers[len(floats) :], *known)
+    return _Parameters(temperature, top_p, min_p, typical_p, uniform, most, has_top_k, *known)
 
 
 def _draw(logits: Tensor, highest: Tensor, choice: Choice, width: int) -> Tensor:
@@ -260,9 +262,9 @@ def _draw(logits: Tensor, highest: Tensor, choice: Choice, width: int) -> Tensor
     tokens = _pick(ranking, kept, own.uniform)
     if width == logits.shape[1] or logits.device.type != "cpu":  # `_by_width` made sure that these are enough
         return tokens
-    wide = (kept == width).numpy()[:, 0] & ~own.limited
-    if wide.any():
-        rows = torch.from_numpy(np.flatnonzero(wide))
+    wide = np.flatnonzero((kept == width).numpy()[:, 0] & ~own.limited)
+    if len(wide):
+        rows = torch.from_numpy(wide)
         tokens[rows] = _draw(logits[rows], highest[rows], choice[wide], min(width * GROWTH, logits.shape[1]))
     return tokens
 
