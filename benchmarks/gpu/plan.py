@@ -13,12 +13,14 @@ from .shapes import SHAPES
 
 PARTS = ("worker", "system", "transformers")
 Device = Literal["cuda", "cpu"]
+Attention = Literal["auto", "triton", "flashinfer", "torch"]
 
 
 @dataclass(frozen=True)
 class Plan:
     """Sequences have `prompt` tokens before the measured time and grow by `tokens` during it. The best of `rounds`
-    counts. The `parts` are worker, system and transformers. Parts that do not fit `budget` seconds are left out."""
+    counts. The `parts` are worker, system and transformers. Parts that do not fit `budget` seconds are left out. The
+    worker has `attention`, as by its option."""
 
     models: tuple[str, ...]
     concurrent: tuple[int, ...]
@@ -30,6 +32,7 @@ class Plan:
     bandwidth_bytes: int  # size of the memory that is read to measure its rate
     parts: tuple[str, ...] = PARTS
     device: Device = "cuda"
+    attention: Attention = "auto"
     budget: float = 450.0
 
     def __post_init__(self) -> None:

@@ -22,8 +22,8 @@ def run(model: str, folder: Path, plan: Plan) -> None:
 
 
 async def _serve(model: str, folder: Path, plan: Plan) -> None:
-    settings: dict[str, Any] = {"model": folder, "device": plan.device, "dtype": "bfloat16"}
-    async with serving(**settings, pages=plan.pages) as server, Client(server.url) as client:
+    settings: dict[str, Any] = {"model": folder, "device": plan.device, "attention": plan.attention}
+    async with serving(**settings, dtype="bfloat16", pages=plan.pages) as server, Client(server.url) as client:
         log(f"{model}: served")
         program = await client.upload(source("generate"), "generate")
         for concurrent in plan.concurrent:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -40,11 +40,18 @@ class ClosedLoop:
         self.threads = torch.get_num_threads()
         self._wave = 0
 
-    def generate(self, prompts: Sequence[Sequence[int]], count: int, ahead: int = 0) -> Generated:
-        """Generates `count` greedy tokens behind prompts of equal length, which run one after the other before the
-        measured time. `ahead` more waves are launched before the results of one are awaited."""
+    def generate(
+        self,
+        prompts: Sequence[Sequence[int]],
+        count: int,
+        ahead: int = 0,
+        sampler: Mapping[str, float] | None = None,
+    ) -> Generated:
+        """Generates `count` tokens behind prompts of equal length, which run one after the other before the measured
+        time: the most probable ones, unless `sampler` has bounds of all texts. `ahead` more waves are launched before
+        the results of one are awaited."""
         torch.set_num_threads(self.threads)  # for this thread, which may not be the one that loaded
-        batch = DecodeBatch(len(prompts), len(prompts[0]) + count, self.description.page_size)
+        batch = DecodeBatch(len(prompts), len(prompts[0]) + count, self.description.page_size, sampler=sampler)
         for row, prompt in enumerate(prompts):
             self._run(batch.embed_prompt(prompt), batch.prefill(row, len(prompt)))
         tokens = [self._run(batch.sample())]

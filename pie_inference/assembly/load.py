@@ -10,7 +10,7 @@ from ..adapters.adapters import Adapters
 from ..adapters.products.choose import choose_products
 from ..attention.choose import choose_attention
 from ..attention.cpu.pages import CpuAttention
-from ..cpu_kernels.masks import MostProbable
+from ..cpu_kernels.sampling import SamplingKernels
 from ..cpu_kernels.ways import OWN, Ways
 from ..device.machine import free_bytes_of_rank
 from ..execution.direct import PiecewiseExecutor
@@ -91,7 +91,7 @@ def load(plan: ServingPlan, ways: Ways = OWN) -> ServedModel:
         tokens=torch.zeros(plan.config.token_slots, dtype=torch.int64, device=plan.device),
         description=_describe(plan, host_pages, host_states, weights),
         constraints=_constraints(plan) if plan.ranks.rank == 0 else None,
-        most_probable=MostProbable(plan.library) if plan.library is not None else None,
+        sampling=SamplingKernels(plan.library) if plan.library is not None else None,
         images=_image_encoder(plan, model.vision),
     )
 

@@ -12,16 +12,16 @@ the bound.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, fields
-from functools import lru_cache
+from functools import lru_cache, partial
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from ..cpu_kernels.masks import MostProbable
+from ..cpu_kernels.sampling import SamplingKernels
 from ..device.tensors import upload
 from ..errors import BatchError
 
@@ -36,6 +36,8 @@ MOST_NEAR = 1 << 17
 
 Integers = NDArray[np.int64]
 Floats = NDArray[np.float64]
+Draw = Callable[[Tensor, Tensor, "Choice"], Tensor]
+"""Draws a token of each row, int64 [N, 1], from logits [N, vocab], the highest of each row [N, 1], and a choice."""
 Mask = tuple[Integers, NDArray[np.uint8]]
 """Rows, in order and none twice, and the bits of the tokens that may come there [len(rows), ceil(vocab / 8)]."""
 
@@ -69,7 +71,7 @@ class _Parameters:
     most: Tensor  # int64, candidates that top-k leaves among those that are ranked
     has_top_k: Tensor  # int64, 1 or 0
     bounded: NDArray[np.bool_]  # rows with top-p
-    limited: NDArray[np.bool_]  # rows with top-k
+    limited: NDArray[np.bool_]  # rows with a top-k of less than the vocabulary
     has_min_p: bool
 
 
@@ -173,47 +175,65 @@ def most_probable(logits: Tensor) -> tuple[Tensor, Tensor]:
     return logits.gather(1, tokens), tokens
 
 
-def choose(logits: Tensor, choice: Choice, masks: Sequence[Mask] = (), kernel: MostProbable | None = None) -> Tensor:
+def choose(
+    logits: Tensor, choice: Choice, masks: Sequence[Mask] = (), kernels: SamplingKernels | None = None
+) -> Tensor:
     """One token for each row, int64 [N]; -1 where logits of tokens that may come are no numbers. Does not wait for a
-    GPU. No row is in two of `masks`. The logits of tokens that may not come change, or are not read, where the `kernel`
-    finds the most probable one.
+    GPU. No row is in two of `masks`. The logits of tokens that may not come change, or are not read, where `kernels`
+    find the most probable one.
 
     Raises BatchError if a row would have no token left.
     """
     found, hot = None, choice.temperature > 0
-    if masks and kernel is not None:
-        found = _find_most_probable(logits, masks, kernel)[:, None]
+    if masks and kernels is not None:
+        found = _find_most_probable(logits, masks, kernels)[:, None]
         masks = [(rows[hot[rows]], allowed[hot[rows]]) for rows, allowed in masks if hot[rows].any()]
     for rows, allowed in masks:
         forbid_(logits, upload(torch.from_numpy(rows), logits.device), allowed)
     highest, best = most_probable(logits) if found is None else (logits.gather(1, found), found)
-    tokens, groups = best, _by_width(choice, logits.shape[1], can_look=logits.device.type == "cpu")
-    for rows, width in groups if hot.any() else ():
+    tokens = best
+    for rows, draw in _groups(choice, hot, logits, kernels) if hot.any() else ():
         if len(rows) == len(logits):
-            tokens = _draw(logits, highest, choice, width)
-            continue
-        index = upload(torch.from_numpy(rows), logits.device)
-        own = logits.index_select(0, index), highest.index_select(0, index)
-        tokens.index_copy_(0, index, _draw(*own, choice[rows], width))
+            tokens = draw(logits, highest, choice)
+        else:
+            index = upload(torch.from_numpy(rows), logits.device)
+            own = logits.index_select(0, index), highest.index_select(0, index)
+            tokens.index_copy_(0, index, draw(*own, choice[rows]))
     return tokens.where(highest < torch.inf, -1).squeeze(1)
 
 
-def _find_most_probable(logits: Tensor, masks: Sequence[Mask], kernel: MostProbable) -> Tensor:
+def _groups(
+    choice: Choice, hot: NDArray[np.bool_], logits: Tensor, kernels: SamplingKernels | None
+) -> Iterator[tuple[Integers, Draw]]:
+    """Rows that are `hot`, by the function that draws their tokens."""
+    if kernels is not None:
+        usual = hot & (choice.typical_p >= 1)
+        if usual.any():
+            yield np.flatnonzero(usual), kernels.draw
+        if not (hot := hot & ~usual).any():
+            return
+    for rows, width in _by_width(choice, hot, logits.shape[1], can_look=logits.device.type == "cpu"):
+        yield rows, partial(_draw, width=width)
+
+
+def _find_most_probable(logits: Tensor, masks: Sequence[Mask], kernels: SamplingKernels) -> Tensor:
     """The most probable token that may come in each row, int64 [N]."""
     if len(masks[0][0]) == len(logits):
         rows, allowed = masks[0]
-        return kernel(logits, rows, _tokens_left(allowed, logits.shape[1]))
+        return kernels.most_probable(logits, rows, _tokens_left(allowed, logits.shape[1]))
     tokens, left = torch.zeros(len(logits), dtype=torch.int64), np.ones(len(logits), np.bool_)
     for rows, allowed in masks:
-        tokens[torch.from_numpy(rows)] = kernel(logits, rows, _tokens_left(allowed, logits.shape[1]))
+        tokens[torch.from_numpy(rows)] = kernels.most_probable(logits, rows, _tokens_left(allowed, logits.shape[1]))
         left[rows] = False
     for row in np.flatnonzero(left).tolist():
         tokens[row] = int(logits[row].numpy().argmax())
     return tokens
 
 
-def _by_width(choice: Choice, vocab_size: int, can_look: bool) -> Iterator[tuple[Integers, int]]:
-    """Rows that sample, by the number of candidates to rank for them; 0: none, because every token is a candidate.
+def _by_width(
+    choice: Choice, hot: NDArray[np.bool_], vocab_size: int, can_look: bool
+) -> Iterator[tuple[Integers, int]]:
+    """Rows that are `hot`, by the number of candidates to rank for them; 0: none, because every token is a candidate.
     Those that take the typical tokens are apart; what is typical follows from all candidates.
 
     If only top-p or min-p are bounds, that number depends on the logits. If the host cannot look at them without
@@ -225,7 +245,7 @@ def _by_width(choice: Choice, vocab_size: int, can_look: bool) -> Iterator[tuple
     if (limited := (top_k > 0) & (top_k < vocab_size)).any():
         power = np.exp2(np.ceil(np.log2(np.maximum(top_k, SMALLEST_WIDTH)))).astype(np.int64)
         width = np.where(limited, power, width)
-    kinds = np.where(choice.temperature > 0, 2 * np.minimum(width, vocab_size) + typical, -1)
+    kinds = np.where(hot, 2 * np.minimum(width, vocab_size) + typical, -1)
     for kind in sorted(set(kinds.tolist()) - {-1}):
         rows = np.flatnonzero(kinds == kind)
         yield from ((rows[some], kind // 2) for some in _pieces(len(rows), vocab_size))
@@ -237,13 +257,13 @@ def _pieces(rows: int, vocab_size: int) -> Iterator[slice]:
     return (slice(first, min(first + most, rows)) for first in range(0, max(rows, 1), most))
 
 
-def _to_device(choice: Choice, width: int, device: torch.device) -> _Parameters:
+def _to_device(choice: Choice, width: int, logits: Tensor) -> _Parameters:
     """In one copy."""
     floats = np.stack([choice.temperature, choice.top_p, choice.min_p, choice.typical_p, choice.uniform])
-    limited = choice.top_k > 0
+    limited = (choice.top_k > 0) & (choice.top_k < logits.shape[1])
     most = np.where(limited, np.minimum(choice.top_k, width), width)
     packed = np.concatenate([floats.view(np.int64), [most, limited]])[..., None]
-    numbers = upload(torch.from_numpy(packed), device)
+    numbers = upload(torch.from_numpy(packed), logits.device)
     temperature, top_p, min_p, typical_p, uniform = numbers[: len(floats)].view(torch.float64)
     most, has_top_k = numbers[len(floats) :]
     known = choice.top_p < 1, limited, bool((choice.min_p > 0).any())
@@ -252,7 +272,7 @@ def _to_device(choice: Choice, width: int, device: torch.device) -> _Parameters:
 
 def _draw(logits: Tensor, highest: Tensor, choice: Choice, width: int) -> Tensor:
     """A token of each row, int64 [N, 1]."""
-    own = _to_device(choice, width, logits.device)
+    own = _to_device(choice, width, logits)
     if width == 0:
         return _invert(_weights(logits, highest, own).cumsum(-1), own.uniform)
     ranking = _rank(logits, highest, own, width)

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from ..adapters.adapters import Adapters
-from ..cpu_kernels.masks import MostProbable
+from ..cpu_kernels.sampling import SamplingKernels
 from ..device.ranks import Ranks
 from ..device.tensors import index_tensor, upload_together
 from ..grammars.rows import Constraints
@@ -39,7 +39,7 @@ class ServedModel:
     tokens: Tensor  # int64 [num_token_slots]
     description: ModelDescription
     constraints: Constraints | None = None  # grammars; None on ranks that follow, which get tokens from the leader
-    most_probable: MostProbable | None = None  # among tokens that may come; None: without the compiled kernels
+    sampling: SamplingKernels | None = None  # None: without the compiled kernels
     images: ImageEncoder | None = None  # None: the model takes none
 
     @property

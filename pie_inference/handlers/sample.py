@@ -35,7 +35,7 @@ def sample(served: ServedModel, batch: Sample) -> PendingResult:
     masks = [] if step is None or not len(step.rows) else [(step.rows, step.allowed)]
     if batch.allowed is not None and batch.allowed_rows is not None and (batch.allowed_rows >= 0).any():
         masks.append(_own_mask(batch.allowed_rows, batch.allowed, masks))
-    tokens = sampling.choose(logits, choice_of(batch), masks, served.most_probable)
+    tokens = sampling.choose(logits, choice_of(batch), masks, served.sampling)
     tokens = served.ranks.broadcast(tokens)  # devices may differ in the last bit of a sum
     host = download(tokens)
     tokens = tokens.clamp(min=0)  # what may be launched already goes on from any token

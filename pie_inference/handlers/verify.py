@@ -21,7 +21,7 @@ def verify(served: ServedModel, batch: Verify) -> PendingResult:
     commands = np.repeat(np.arange(len(batch.temperature)), np.diff(batch.indptr))
     if batch.bias_indptr is not None:
         bias_rows(batch, logits, commands)
-    tokens = served.ranks.broadcast(sampling.choose(logits, choice_of(batch, commands)))
+    tokens = served.ranks.broadcast(sampling.choose(logits, choice_of(batch, commands), kernels=served.sampling))
     host = download(tokens.to(torch.int32))
     return PendingResult(
         lambda: _compare(batch, host.clamp(min=0).numpy()),

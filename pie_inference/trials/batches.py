@@ -5,7 +5,7 @@ Each token is fed back through its token slot; pages are assigned in advance.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,9 +16,18 @@ from ..recurrence.interface import NONE
 
 class DecodeBatch:
     """Makes batches for `rows` sequences of at most `length` tokens, each in consecutive pages of its own, and with a
-    state in a slot of its own if the model keeps some."""
+    state in a slot of its own if the model keeps some. They sample the most probable tokens, unless `sampler` has other
+    parameters of `Sample`."""
 
-    def __init__(self, rows: int, length: int, page_size: int, *, has_states: bool = False) -> None:
+    def __init__(
+        self,
+        rows: int,
+        length: int,
+        page_size: int,
+        *,
+        has_states: bool = False,
+        sampler: Mapping[str, float] | None = None,
+    ) -> None:
         self._rows, self._has_states = rows, has_states
         self._page_size = page_size
         self._pages_each = -(-length // page_size)
@@ -26,7 +35,7 @@ class DecodeBatch:
         self._indptr = np.arange(rows + 1, dtype=np.int32)
         self._first_pages = np.arange(rows, dtype=np.int32) * self._pages_each
         self._embed = EmbedTxt(self._inputs, -1 - self._indptr[:rows], self._indptr)
-        self._sample = _greedy(self._outputs, self._indptr)
+        self._sample = _sample(self._outputs, self._indptr, sampler or {})
 
     def prompt_embeds(self, length: int) -> Array:
         """Embeds that no decode step uses."""
@@ -81,10 +90,11 @@ class DecodeBatch:
         return {"state_reads": slots if begin else np.full_like(slots, NONE), "state_writes": writes}
 
 
-def _greedy(embeds: Array, indptr: Array) -> Sample:
-    """Samples the most probable token at each embed, into token slots 0, 1, ..."""
+def _sample(embeds: Array, indptr: Array, sampler: Mapping[str, float]) -> Sample:
+    """Samples a token at each embed, into token slots 0, 1, ..."""
     rows = len(embeds)
-    return Sample(embeds, indptr[:rows], temperature=np.zeros(rows, np.float32), uniform=np.zeros(rows, np.float64))
+    given = {name: np.full(rows, value, np.float32) for name, value in {"temperature": 0.0, **sampler}.items()}
+    return Sample(embeds, indptr[:rows], uniform=np.linspace(0, 1, rows, endpoint=False), **given)
 
 
 def _int32(values: Sequence[int]) -> NDArray[np.int32]:

@@ -25,7 +25,7 @@ from testing.checkpoints import tensor_shapes
 
 from .running import run
 
-OURS = ("closed loop", "closed loop, ahead", "pie")
+OURS = ("closed loop", "closed loop, ahead", "closed loop, top-p", "pie")
 
 
 @pytest.mark.parametrize(

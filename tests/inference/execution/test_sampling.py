@@ -14,7 +14,7 @@ import pytest
 import torch
 
 from pie_inference.cpu_kernels.library import find_library
-from pie_inference.cpu_kernels.masks import MostProbable
+from pie_inference.cpu_kernels.sampling import SamplingKernels
 from pie_inference.errors import BatchError
 from pie_inference.execution import sampling
 from pie_inference.execution.sampling import Choice
@@ -77,6 +77,7 @@ BOUNDS = [
     {"top_k": 40},
     {"top_k": 1500},
     {"top_k": VOCAB + 7},
+    {"top_k": VOCAB + 7, "top_p": 0.9, "temperature": 30.0},
     {"top_p": 0.1},
     {"top_p": 0.9},
     {"top_p": 0.999999},
@@ -251,7 +252,34 @@ def test_the_kernel_finds_the_tokens_that_a_mask_leaves(size: int, density: floa
     masks = [(rows, packed[:5]), (own, packed[5:])]
     expected = sampling.choose(logits.clone(), chosen, masks)
     expected[3] = int(may[2].argmax())  # the first that may come
-    found = sampling.choose(logits, chosen, masks, MostProbable(library))
+    found = sampling.choose(logits, chosen, masks, SamplingKernels(library))
+    assert torch.equal(found, expected)
+
+
+@needs_kernels
+@pytest.mark.parametrize("size", [3000, 64, 7, 1])
+@pytest.mark.parametrize("ties", [False, True])
+def test_the_kernel_draws_the_tokens_of_torch(size: int, ties: bool, kernel_cache: Path) -> None:
+    library = find_library("own", kernel_cache, torch.device("cpu"))
+    assert library is not None
+    rng, rows = np.random.default_rng(size), 600
+    scores = rng.integers(-3, 3, (rows, size)) if ties else rng.normal(0, 4, (rows, size))
+    logits = torch.from_numpy(scores.astype(np.float32))
+    logits[::3, 1::2] = -torch.inf
+    logits[7, 0], logits[8, 0], logits[9] = torch.nan, torch.inf, -torch.inf
+    mixed = choice(
+        rows,
+        temperature=rng.choice([0, 1e-3, 0.5, 1.0, 50.0], rows),
+        top_k=rng.choice([0, 0, 1, 5, 64, 2999, 10_000], rows),
+        top_p=rng.choice([1.0, 1.0, 1e-6, 0.5, 0.99, 1 - 1e-12], rows),
+        min_p=rng.choice([0.0, 0.0, 0.1, 1e-9, 1.0], rows),
+        typical_p=rng.choice([1.0, 1.0, 1.0, 0.5], rows),
+        uniform=rng.random(rows),
+    )
+    expected = sampling.choose(logits, mixed)
+    found = sampling.choose(logits, mixed, kernels=SamplingKernels(library))
+    assert (expected[7:9] < 0).all()
+    expected[9] = found[9]  # no token may come there: any is taken
     assert torch.equal(found, expected)
 
 
@@ -311,5 +339,5 @@ def test_ranking_everything_gives_the_same_tokens(monkeypatch: pytest.MonkeyPatc
     )
     expected = sampling.choose(logits, mixed)
     by_width = sampling._by_width
-    monkeypatch.setattr(sampling, "_by_width", lambda each, size, can_look: by_width(each, size, can_look=False))
+    monkeypatch.setattr(sampling, "_by_width", lambda *each, can_look: by_width(*each, can_look=False))
     assert torch.equal(sampling.choose(logits, mixed), expected)

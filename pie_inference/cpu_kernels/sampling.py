@@ -1,0 +1,79 @@
+"""Tokens of the compiled kernels: the most probable of those that may come, and drawn ones."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from .library import ADDRESS, INTEGER, Library
+
+Integers = NDArray[np.int64]
+Floats = NDArray[np.float64]
+
+
+class Draws(Protocol):
+    """How rows choose, as `execution.sampling.Choice` says."""
+
+    temperature: Floats
+    top_k: Integers
+    top_p: Floats
+    min_p: Floats
+    uniform: Floats
+
+
+class SamplingKernels:
+    """Finds tokens without writing to their logits."""
+
+    def __init__(self, library: Library) -> None:
+        a, n = ADDRESS, INTEGER
+        self._find = library.kernel("most_probable_allowed", a, n, a, a, n, a, n, n, n)
+        self._draw = library.kernel("draw_tokens", a, n, a, a, a, a, n, n, n)
+
+    def most_probable(self, logits: Tensor, rows: Integers, allowed: NDArray[np.uint8]) -> Tensor:
+        """Tokens, int64 [len(rows)], for `logits` float32 [N, vocab] and bits `allowed` [len(rows), ceil(vocab / 8)],
+        lowest first; the first of several with the same logit, or the first that is NaN. -1 where no token may come.
+        Reads no logit of a token that may not come."""
+        _check(logits)
+        rows, allowed = np.ascontiguousarray(rows), np.ascontiguousarray(allowed)
+        tokens = torch.empty(len(rows), dtype=torch.int64)
+        self._find(
+            logits.data_ptr(),
+            logits.stride(0),
+            rows.ctypes.data,
+            allowed.ctypes.data,
+            allowed.shape[1],
+            tokens.data_ptr(),
+            len(rows),
+            logits.shape[1],
+            torch.get_num_threads(),
+        )
+        return tokens
+
+    def draw(self, logits: Tensor, highest: Tensor, choice: Draws) -> Tensor:
+        """Tokens, int64 [N, 1], for `logits` float32 [N, vocab], the highest of each row [N, 1], and a `choice` whose
+        temperatures are positive. Any token where the highest logit is no finite number."""
+        _check(logits)
+        bounds = np.stack([choice.temperature, choice.top_p, choice.min_p, choice.uniform])
+        top_k = np.ascontiguousarray(choice.top_k)
+        tokens = torch.empty(len(logits), 1, dtype=torch.int64)
+        self._draw(
+            logits.data_ptr(),
+            logits.stride(0),
+            highest.contiguous().data_ptr(),
+            bounds.ctypes.data,
+            top_k.ctypes.data,
+            tokens.data_ptr(),
+            len(logits),
+            logits.shape[1],
+            torch.get_num_threads(),
+        )
+        return tokens
+
+
+def _check(logits: Tensor) -> None:
+    assert logits.dtype == torch.float32
+    assert logits.stride(1) == 1
