@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -11,18 +11,10 @@ from torch import Tensor
 
 from .library import ADDRESS, INTEGER, Library
 
+if TYPE_CHECKING:
+    from ..execution.sampling import Choice
+
 Integers = NDArray[np.int64]
-Floats = NDArray[np.float64]
-
-
-class Draws(Protocol):
-    """How rows choose, as `execution.sampling.Choice` says."""
-
-    temperature: Floats
-    top_k: Integers
-    top_p: Floats
-    min_p: Floats
-    uniform: Floats
 
 
 class SamplingKernels:
@@ -53,7 +45,7 @@ class SamplingKernels:
         )
         return tokens
 
-    def draw(self, logits: Tensor, highest: Tensor, choice: Draws) -> Tensor:
+    def draw(self, logits: Tensor, highest: Tensor, choice: Choice) -> Tensor:
         """Tokens, int64 [N, 1], for `logits` float32 [N, vocab], the highest of each row [N, 1], and a `choice` whose
         temperatures are positive. Any token where the highest logit is no finite number."""
         _check(logits)

@@ -339,5 +339,7 @@ def test_ranking_everything_gives_the_same_tokens(monkeypatch: pytest.MonkeyPatc
     )
     expected = sampling.choose(logits, mixed)
     by_width = sampling._by_width
-    monkeypatch.setattr(sampling, "_by_width", lambda *each, can_look: by_width(*each, can_look=False))
+    monkeypatch.setattr(
+        sampling, "_by_width", lambda one, hot, size, can_look: by_width(one, hot, size, can_look=False)
+    )
     assert torch.equal(sampling.choose(logits, mixed), expected)
