@@ -1,5 +1,5 @@
 // Draws tokens: those that pass top-k, top-p (of the mass that top-k left) and min-p, then the inverse of their cumulative
-// distribution, as in execution/sampling.py. Only those that may be candidates are sorted.
+// distribution, as in execution/sampling.py. Only those that may be candidates are sorted. And ranks the most probable.
 
 #include "parallel.h"
 
@@ -186,5 +186,30 @@ extern "C" void draw_tokens(const float* logits, int64_t stride, const float* hi
     const int64_t useful = std::clamp<int64_t>(count * size / LOGITS_PER_THREAD, 1, threads);
     parallel(useful, count, [=](int64_t row) {
         tokens[row] = draw_of_row(logits + row * stride, highest[row], size, bounds, row);
+    });
+}
+
+static void rank_row(const float* logits, int64_t size, const double* temperature, int64_t width, int64_t* tokens,
+                     double* probabilities) {
+    static thread_local std::vector<double> weights;
+    static thread_local std::vector<uint64_t> found;
+    found.clear();
+    find_first(logits, size, width, found);
+    for (int64_t i = 0; i < width; i++) tokens[i] = token_of(found[i]);
+    if (temperature == nullptr) return;
+    const float highest = logits[tokens[0]];
+    weights.resize(size);
+    const double total = weigh(logits, highest, *temperature, size, weights.data());
+    for (int64_t i = 0; i < width; i++) probabilities[i] = weights[tokens[i]] / total;
+}
+
+// The most probable tokens of each row, in order: logits [count, size], with a stride of rows; tokens [count, width]; if
+// there is a temperature [count], their probabilities [count, width], which are NaN if a logit is.
+extern "C" void rank_tokens(const float* logits, int64_t stride, const double* temperature, int64_t width,
+                            int64_t* tokens, double* probabilities, int64_t count, int64_t size, int64_t threads) {
+    const int64_t useful = std::clamp<int64_t>(count * size / LOGITS_PER_THREAD, 1, threads);
+    parallel(useful, count, [=](int64_t row) {
+        const double* own = temperature == nullptr ? nullptr : temperature + row;
+        rank_row(logits + row * stride, size, own, width, tokens + row * width, probabilities + row * width);
     });
 }

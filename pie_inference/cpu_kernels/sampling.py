@@ -24,6 +24,7 @@ class SamplingKernels:
         a, n = ADDRESS, INTEGER
         self._find = library.kernel("most_probable_allowed", a, n, a, a, n, a, n, n, n)
         self._draw = library.kernel("draw_tokens", a, n, a, a, a, a, n, n, n)
+        self._rank = library.kernel("rank_tokens", a, n, a, n, a, a, n, n, n)
 
     def most_probable(self, logits: Tensor, rows: Integers, allowed: NDArray[np.uint8]) -> Tensor:
         """Tokens, int64 [len(rows)], for `logits` float32 [N, vocab] and bits `allowed` [len(rows), ceil(vocab / 8)],
@@ -64,6 +65,26 @@ class SamplingKernels:
             torch.get_num_threads(),
         )
         return tokens
+
+    def rank(self, logits: Tensor, width: int, temperature: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        """The `width` most probable tokens of each row of `logits` float32 [N, vocab], in order, int64 [N, width], and
+        their probabilities at `temperature` float64 [N], float64 [N, width], which are NaN if a logit of the row is or
+        there is no temperature."""
+        _check(logits)
+        tokens = torch.empty(len(logits), width, dtype=torch.int64)
+        probabilities = torch.full_like(tokens, torch.nan, dtype=torch.float64)
+        self._rank(
+            logits.data_ptr(),
+            logits.stride(0),
+            None if temperature is None else temperature.contiguous().data_ptr(),
+            width,
+            tokens.data_ptr(),
+            probabilities.data_ptr(),
+            len(logits),
+            logits.shape[1],
+            torch.get_num_threads(),
+        )
+        return tokens, probabilities
 
 
 def _check(logits: Tensor) -> None:

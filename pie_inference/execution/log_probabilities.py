@@ -10,6 +10,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from ..cpu_kernels.sampling import SamplingKernels
 from ..device.tensors import download, upload
 from ..protocol import SampleResult
 from . import sampling
@@ -27,12 +28,12 @@ class Asked:
     values: Tensor  # float32 [R, widest], their logits
 
     @staticmethod
-    def of(logits: Tensor, alternatives: NDArray[np.int32]) -> Asked:
+    def of(logits: Tensor, alternatives: NDArray[np.int32], kernels: SamplingKernels | None = None) -> Asked:
         """`alternatives` as in `Sample`. Does not wait for a GPU."""
         counts = np.minimum(alternatives.astype(np.int64), logits.shape[1])
         rows = upload(torch.from_numpy((counts >= 0).nonzero()[0]), logits.device)
         own = logits.index_select(0, rows)
-        values, tokens = sampling.top(own, max(int(counts.max(initial=0)), 1))
+        values, tokens = sampling.top(own, max(int(counts.max(initial=0)), 1), kernels)
         return Asked(counts, rows, own.logsumexp(-1), own, tokens, values)
 
     def begin(self, chosen: Tensor) -> Answer:

@@ -348,18 +348,21 @@ def _invert(cumulative: Tensor, uniform: Tensor) -> Tensor:
     return torch.searchsorted(cumulative, target, right=True).clamp_(max=cumulative.shape[1] - 1)
 
 
-def top(logits: Tensor, width: int) -> tuple[Tensor, Tensor]:
+def top(logits: Tensor, width: int, kernels: SamplingKernels | None = None) -> tuple[Tensor, Tensor]:
     """Values and token ids [N, width] of the highest logits in order; equal ones in the order of their ids.
 
     Each logit becomes an integer: its high half has the order of the float, its low half is the id. So there are no
     ties, which `topk` could order differently in another batch. These take memory, so only some rows at a time have
     them. Whole vocabularies are sorted, which keeps equal ones in order without ids.
     """
+    if kernels is not None:
+        tokens, _ = kernels.rank(logits, width)
+        return logits.gather(1, tokens), tokens
     pieces = [*_pieces(len(logits), logits.shape[1])]
     if len(pieces) < 2:
         return _top(logits, width)
-    values, tokens = zip(*(_top(logits[some], width) for some in pieces), strict=True)
-    return torch.cat(values), torch.cat(tokens)
+    parts = [_top(logits[some], width) for some in pieces]
+    return torch.cat([values for values, _ in parts]), torch.cat([ids for _, ids in parts])
 
 
 def _top(logits: Tensor, width: int) -> tuple[Tensor, Tensor]:
@@ -380,8 +383,12 @@ def _places(last: int, device: torch.device) -> Tensor:
     return torch.arange(last, -1, -1, device=device)
 
 
-def distributions(logits: Tensor, temperature: Tensor, width: int) -> tuple[Tensor, Tensor]:
+def distributions(
+    logits: Tensor, temperature: Tensor, width: int, kernels: SamplingKernels | None = None
+) -> tuple[Tensor, Tensor]:
     """Token ids int64 and probabilities float64 [N, width], most probable first, at `temperature` float64 [N]."""
+    if kernels is not None:
+        return kernels.rank(logits, width, temperature)
     parts = [
         _distributions(logits[some], temperature[some, None], width) for some in _pieces(len(logits), logits.shape[1])
     ]

@@ -26,7 +26,7 @@ def sample(served: ServedModel, batch: Sample) -> PendingResult:
     _check(batch, served.description.vocab_size)
     slots = index_tensor(batch.token_slots, len(served.tokens), "token slot")
     logits, slots = served.next_logits(batch.embeds, slots)
-    asked = Asked.of(logits, batch.alternatives) if batch.alternatives is not None else None
+    asked = Asked.of(logits, batch.alternatives, served.sampling) if batch.alternatives is not None else None
     if batch.recent is not None and len(batch.recent):
         _penalize(served, batch, logits)
     if batch.bias_indptr is not None:

@@ -19,7 +19,8 @@ def get_next_dist(served: ServedModel, batch: GetNextDist) -> PendingResult:
     rows = embeds_of_each(batch)
     (logits,) = served.next_logits(batch.embeds)
     temperature = upload(tensor(batch.temperature.repeat(rows), np.float64), logits.device)
-    tokens, probabilities = map(download, sampling.distributions(logits, temperature, widest))
+    ranked = sampling.distributions(logits, temperature, widest, served.sampling)
+    tokens, probabilities = map(download, ranked)
     commands = np.arange(len(rows)).repeat(rows)
     return PendingResult(
         lambda: _ragged(batch, batch.k.repeat(rows), tokens.numpy(), probabilities.numpy()),

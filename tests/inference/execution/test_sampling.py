@@ -283,6 +283,26 @@ def test_the_kernel_draws_the_tokens_of_torch(size: int, ties: bool, kernel_cach
     assert torch.equal(found, expected)
 
 
+@needs_kernels
+@pytest.mark.parametrize("width", [1, 20, 700])
+def test_the_kernel_ranks_tokens_as_torch_does(width: int, kernel_cache: Path) -> None:
+    library = find_library("own", kernel_cache, torch.device("cpu"))
+    assert library is not None
+    kernels, rng = SamplingKernels(library), np.random.default_rng(width)
+    logits = torch.from_numpy(rng.normal(0, 3, (9, 700)).astype(np.float32))
+    logits[1].round_()
+    logits[2, 1::2], logits[3, 500] = -torch.inf, torch.nan
+    temperature = torch.from_numpy(rng.choice([0.01, 1.0, 30.0], 9))
+    tokens, probabilities = sampling.distributions(logits, temperature, width, kernels)
+    expected = sampling.distributions(logits, temperature, width)
+    assert probabilities[3].isnan().all()
+    assert (np.delete(tokens.numpy(), 3, 0) == np.delete(expected[0].numpy(), 3, 0)).all()
+    torch.testing.assert_close(probabilities, expected[1], rtol=1e-12, atol=1e-300, equal_nan=True)
+    values, same = sampling.top(logits, width, kernels)
+    assert torch.equal(same, tokens)
+    assert torch.equal(values[:3], logits.gather(1, tokens)[:3])
+
+
 def test_a_mask_without_tokens_is_refused() -> None:
     """Bits behind the vocabulary are no tokens."""
     allowed = np.packbits(np.arange(3008) >= VOCAB, bitorder="little")[None]
