@@ -35,6 +35,11 @@ TRAP = bytes((3, 0, 0, 0x0B))
 """A function that traps: its size, no variables, `unreachable`, its end."""
 INNER = (1, 4)
 """Numbers of the sections of a component that have a module, or a component."""
+TYPES = (7, 10, 11)
+"""Numbers of the sections of a component that have types, imports and exports."""
+MOST_TYPE_BYTES = 32 << 10
+"""Of these sections together: to go through what they tell takes a host a time that grows with the square of it. All of
+WASI and ours has 15 KiB."""
 
 
 def load_compiled(engine: Engine, path: Path) -> Component:
@@ -54,6 +59,7 @@ def compile_component(engine: Engine, data: bytes) -> bytes:
     except WasmtimeError as error:
         raise LinkError(str(error)) from error
     check_memories(data)
+    _check_types(data)
     return compiled
 
 
@@ -85,6 +91,8 @@ def describe(kind: Any, left: Iterator[int]) -> str:
             return f"tuple<{', '.join(describe(element, left) for element in kind.elements)}>"
         case wt.RecordType():
             return f"record{{{', '.join(f'{name}: {describe(field, left)}' for name, field in kind.fields)}}}"
+        case wt.VariantType():
+            return f"variant{{{', '.join(f'{name}: {describe(case, left)}' for name, case in kind.cases)}}}"
         case wt.EnumType():
             return f"enum{{{', '.join(kind.names)}}}"
     return type(kind).__name__.lower()
@@ -102,16 +110,13 @@ def check_memories(data: bytes) -> None:
     allows."""
     found, rest = 0, [memoryview(data)]
     while rest:
-        whole, place = rest.pop(), 8
+        whole = rest.pop()
         is_module = whole[4] == 1  # the version of its format
-        while place < len(whole):
-            section = whole[place]
-            size, start = _number(whole, place + 1)
-            place = start + size
+        for section, start, end in _sections(whole):
             if is_module and section == MEMORIES:
                 found += _number(whole, start)[0]
             elif not is_module and section in INNER:
-                rest.append(whole[start:place])
+                rest.append(whole[start:end])
     if found > 1:
         raise LinkError(
             f"has {found} memories, and an inferlet gets one: build it as one module with one memory "
@@ -119,20 +124,35 @@ def check_memories(data: bytes) -> None:
         )
 
 
+def _check_types(data: bytes) -> None:
+    """Raises LinkError if a valid component tells more of types, imports and exports than a host goes through."""
+    told = sum(end - start for section, start, end in _sections(memoryview(data)) if section in TYPES)
+    if told > MOST_TYPE_BYTES:
+        raise LinkError(
+            f"has {told} bytes of types, imports and exports, {MOST_TYPE_BYTES} at most: import what it calls alone"
+        )
+
+
 def without_code(data: bytes) -> bytes:
     """A valid module with functions that all trap: its imports and exports are the same, and it is compiled in no
     time."""
-    whole, place, found = memoryview(data), 8, bytearray(data[:8])
-    while place < len(whole):
-        size, start = _number(whole, place + 1)
-        end = start + size
-        if whole[place] == CODE:
+    whole, found = memoryview(data), bytearray(data[:8])
+    for section, start, end in _sections(whole):
+        if section == CODE:
             count, bodies = _number(whole, start)
             found += bytes([CODE]) + sized(bytes(whole[start:bodies]) + TRAP * count)
-        elif whole[place] != CUSTOM:
-            found += whole[place:end]
-        place = end
+        elif section != CUSTOM:
+            found += bytes([section]) + sized(bytes(whole[start:end]))
     return bytes(found)
+
+
+def _sections(whole: memoryview) -> Iterator[tuple[int, int, int]]:
+    """Number, begin and end of the sections of a module or component."""
+    place = 8
+    while place < len(whole):
+        size, start = _number(whole, place + 1)
+        yield whole[place], start, start + size
+        place = start + size
 
 
 def sized(content: bytes) -> bytes:

@@ -43,7 +43,7 @@ class HostFunction:
 
     `most`: items of a list or bytes of a text that a parameter may have, where that is not MAX_ITEMS or MAX_TEXT_BYTES.
     `native`: a function of native.c that does the same without Python, where it is compiled. `signature`: the type by
-    which alone a component may import it; "": the contract has looked at that, or Python converts any.
+    which alone a component may import it; "": the contract has looked at that.
     """
 
     call: Callable[..., Any]

@@ -15,8 +15,6 @@ from .fibers import running
 from .functions import HostFunction, add_function, add_trap
 
 RUN = "func() -> result<_, string>"
-MOST_IMPORTS = 2000
-"""Functions that a component may import. WASI and ours have a few hundred, and each takes 0.2 ms to define."""
 
 
 class LinkedComponent:
@@ -69,8 +67,6 @@ class LinkedComponent:
             if isinstance(item, component.ResourceType):
                 self._define_resource(instance, name)
             elif isinstance(item, component.FuncType):
-                if len(self._keep) == MOST_IMPORTS:
-                    raise LinkError(f"imports more than {MOST_IMPORTS} functions, and no world has so many")
                 implementation = self._find(interface, name)
                 if implementation and implementation.signature not in ("", given := signature(item)):
                     wanted = implementation.signature

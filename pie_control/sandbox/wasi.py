@@ -138,16 +138,22 @@ def _exit(_owner: WasiOwner, status: Result) -> None:
     trap("exited with code 0" if status.is_ok else "exited with code 1")
 
 
-def _denied(_owner: WasiOwner, *_arguments: Any) -> Result:
-    return Result(False, ACCESS_DENIED)
-
-
 _CLOSED = Result(False, ("closed", None))
 _DONE = Result(True, None)
+_DENIED = Result(False, ACCESS_DENIED)
 
-_READ = "func(borrowtype, u64) -> result<list<u8>, varianttype>"
-_WRITE = "func(borrowtype, list<u8>) -> result<_, varianttype>"
-_FLUSH = "func(borrowtype) -> result<_, varianttype>"
+_STREAM_ERROR = "variant{last-operation-failed: owntype, closed: _}"
+_READ = f"func(borrowtype, u64) -> result<list<u8>, {_STREAM_ERROR}>"
+_WRITE = f"func(borrowtype, list<u8>) -> result<_, {_STREAM_ERROR}>"
+_FLUSH = f"func(borrowtype) -> result<_, {_STREAM_ERROR}>"
+_SOCKET_ERROR = (
+    "enum{unknown, access-denied, not-supported, invalid-argument, out-of-memory, timeout, concurrency-conflict, "
+    "not-in-progress, would-block, invalid-state, new-socket-limit, address-not-bindable, address-in-use, "
+    "remote-unreachable, connection-refused, connection-reset, connection-aborted, datagram-too-large, "
+    "name-unresolvable, temporary-resolver-failure, permanent-resolver-failure}"
+)
+_RESOLVE = f"func(borrowtype, string) -> result<owntype, {_SOCKET_ERROR}>"
+_SOCKET = f"func(enum{{ipv4, ipv6}}) -> result<owntype, {_SOCKET_ERROR}>"
 _TIME = "func() -> record{seconds: u64, nanoseconds: u32}"
 _U64, _BYTES = "func() -> u64", "func(u64) -> list<u8>"
 
@@ -182,7 +188,7 @@ _PLAIN: dict[tuple[str, str, str], Any] = {
     (
         "wasi:io/streams",
         "[method]output-stream.check-write",
-        "func(borrowtype) -> result<u64, varianttype>",
+        f"func(borrowtype) -> result<u64, {_STREAM_ERROR}>",
     ): lambda *_: Result(True, WRITE_BUDGET),
     ("wasi:io/streams", "[method]output-stream.write", _WRITE): _write,
     ("wasi:io/streams", "[method]output-stream.blocking-write-and-flush", _WRITE): _write,
@@ -191,11 +197,11 @@ _PLAIN: dict[tuple[str, str, str], Any] = {
     ("wasi:io/streams", "[method]output-stream.subscribe", "func(borrowtype) -> owntype"): _subscribe_stream,
     ("wasi:filesystem/preopens", "get-directories", "func() -> list<tuple<owntype, string>>"): lambda _: [],
     ("wasi:sockets/instance-network", "instance-network", "func() -> owntype"): _stream(0, "network"),
-    ("wasi:sockets/ip-name-lookup", "resolve-addresses", ""): _denied,
-    ("wasi:sockets/tcp-create-socket", "create-tcp-socket", ""): _denied,
-    ("wasi:sockets/udp-create-socket", "create-udp-socket", ""): _denied,
+    ("wasi:sockets/ip-name-lookup", "resolve-addresses", _RESOLVE): lambda *_: _DENIED,
+    ("wasi:sockets/tcp-create-socket", "create-tcp-socket", _SOCKET): lambda *_: _DENIED,
+    ("wasi:sockets/udp-create-socket", "create-udp-socket", _SOCKET): lambda *_: _DENIED,
 }
-"""By interface, name, and type (`components.signature`), on which `native.c` relies. Without one, any type will do."""
+"""By interface, name, and type (`components.signature`), on which `native.c` relies."""
 
 _NATIVE = {
     ("wasi:clocks/monotonic-clock", "now"): "monotonic_now",

@@ -60,10 +60,11 @@ def test_a_broken_component_is_refused_with_a_short_reason(data: bytes, tmp_path
         "(core module (memory 1) (memory 1))",
         "(core module $M2 (memory 1)) (core instance (instantiate $M2))",
         "(component $C (core module $M2 (memory 1)) (core instance (instantiate $M2))) (instance (instantiate $C))",
+        f'(import "wasi:a/b" (instance {" ".join(f"""(export "r{n}" (type (sub resource)))""" for n in range(4000))}))',
     ],
 )
-def test_more_than_one_memory_is_refused(extra: str, tmp_path: Path) -> None:
-    with pytest.raises(BadProgram, match=r"has [23] memories, and an inferlet gets one: build it as one module"):
+def test_more_memories_or_types_than_an_inferlet_gets_are_refused(extra: str, tmp_path: Path) -> None:
+    with pytest.raises(BadProgram, match=r"has [23] memories, and an inferlet gets one: build it|bytes of types, impo"):
         compile_it(bytes(wasmtime.wat2wasm(wat.inferlet(wat.SUCCESS, extra=extra))), tmp_path)
     assert leaves_nothing(tmp_path)
 

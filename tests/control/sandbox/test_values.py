@@ -174,6 +174,8 @@ def test_types_are_described_by_structure() -> None:
     of_error, named = Guest("(result (error string))", "i32 i32 i32"), Guest("$t", "i32", '(enum "a" "b")')
     assert describe(of_error.function.result, iter(range(9))) == "result<_, string>"
     assert describe(named.function.result, iter(range(9))) == "enum{a, b}"
+    case = Guest("$t", "i32 i32", '(variant (case "a" u32) (case "b"))').function.result
+    assert describe(case, iter(range(9))) == "variant{a: u32, b: _}"
 
 
 def test_the_self_test_passes_here() -> None:

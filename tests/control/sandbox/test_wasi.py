@@ -144,6 +144,7 @@ def linked(text: str | bytes) -> LinkedComponent:
         ("clocks/monotonic-clock", "subscribe-duration", '(param "when" f64)'),
         ("random/random", "get-random-bytes", "(result (list u8))"),
         ("random/insecure", "get-insecure-random-bytes", '(param "len" u64)'),
+        ("sockets/tcp-create-socket", "create-tcp-socket", '(param "x" (tuple u32 u32))'),  # or a million of these
     ],
 )
 def test_what_is_imported_as_another_type_is_refused(interface: str, name: str, kind: str) -> None:
