@@ -19,6 +19,17 @@ from .messages import ErrorBody, encode
 
 log = logging.getLogger(__name__)
 
+CUT = "a connection of %s is cut: %s"
+CAUSED_BY_CLIENTS = {
+    "Invalid HTTP request received.",
+    "Unsupported upgrade request.",
+    "Invalid UTF-8 sequence received from client.",
+    CUT,
+}
+"""What is logged, by uvicorn or here, of a client that is told so itself."""
+SILENT_SECONDS = 60.0
+"""After one of these, until it is logged again: anybody may cause as many as he likes."""
+
 TRY_AGAIN_LATER, POLICY_VIOLATION = 1013, 1008
 """The codes with which the server ends a session (RFC 6455): its client does not read, or may not use it any more."""
 PHRASES = {
@@ -52,18 +63,40 @@ MOST_PONGS = 1024
 """Answers to pings that wait to be read."""
 
 
+class Seldom:
+    """A filter of logs that lets what clients cause pass now and then."""
+
+    def __init__(self) -> None:
+        self._silent_until: dict[str, float] = {}
+
+    def __call__(self, record: logging.LogRecord) -> bool:
+        if record.msg not in CAUSED_BY_CLIENTS:
+            return True
+        now = clock()
+        if now < self._silent_until.get(record.msg, now):
+            return False
+        self._silent_until[record.msg], record.exc_info = now + SILENT_SECONDS, None
+        return True
+
+
+for one in (log, logging.getLogger("uvicorn.error")):
+    one.addFilter(Seldom())
+
+
 class JoinedHead:
     """Writes the head of an answer together with what follows it in the same turn of the event loop: that is one
     system call less, and a short answer costs little else."""
 
-    __slots__ = ("_head", "_is_written", "_transport")
+    __slots__ = ("_head", "_is_over", "_is_written", "_transport")
 
     def __init__(self, transport: asyncio.Transport) -> None:
         self._transport = transport
         self._head = b""
-        self._is_written = False
+        self._is_written = self._is_over = False
 
     def write(self, data: bytes) -> None:
+        if self._is_over:
+            return
         if self._is_written:
             self._transport.write(data)
         elif self._head:
@@ -73,7 +106,7 @@ class JoinedHead:
             asyncio.get_running_loop().call_soon(self._flush)
 
     def _flush(self, more: bytes = b"") -> None:
-        if not self._is_written:
+        if not (self._is_written or self._is_over):
             self._is_written = True
             self._transport.write(self._head + more)
 
@@ -82,6 +115,10 @@ class JoinedHead:
         """Whether it is that of a stream of events, in chunks."""
         head = self._head.lower()
         return b"\r\ncontent-type: text/event-stream" in head and b"\r\ntransfer-encoding: chunked" in head
+
+    def end(self) -> None:
+        """Nothing is written any more."""
+        self._is_over = True
 
     def is_closing(self) -> bool:
         return self._transport.is_closing()
@@ -97,8 +134,10 @@ class HttpProtocol(HttpToolsProtocol):
 
     registry: ClassVar[Connections]
     watch: WatchedConnection
-    _head_bytes: int | None = None  # of the head that is coming; None: none is
-    _is_mixed = False  # the data that is read has the end of a request, too
+    _answered: Any = None  # the request that is answered now, or was last: `cycle` is the one that came last
+    _head_bytes: int | None = None  # of the head that is coming, or of what may be trailers; None: neither is
+    _is_head = True
+    _is_mixed = False  # the data that is read has the end of a request, too, or a part of its body
     _is_flooded = False
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
@@ -122,18 +161,32 @@ class HttpProtocol(HttpToolsProtocol):
         if len(self.pipeline) >= MOST_AHEAD:
             self._is_flooded = True
             raise ValueError("which ends the parser")
-        self._head_bytes = 0
+        self._head_bytes, self._is_head = 0, True
         super().on_message_begin()
 
+    def on_header(self, name: bytes, value: bytes) -> None:
+        """Trailers, which come behind a body in chunks, are no headers: what was checked of the head stays so, and
+        nothing is kept of them (RFC 9110, section 6.5.1)."""
+        if self._is_head:
+            super().on_header(name, value)
+
+    def on_chunk_header(self) -> None:
+        """The next chunk of a body begins, or there is none and trailers come."""
+        self._head_bytes = 0
+
+    def on_body(self, body: bytes) -> None:
+        self._head_bytes, self._is_mixed = None, True
+        super().on_body(body)
+
     def on_headers_complete(self) -> None:
-        self._head_bytes = None
+        self._head_bytes, self._is_head = None, False
         before = self.cycle
         super().on_headers_complete()
         if self.cycle is not before:
             self.cycle.transport = cast("asyncio.Transport", JoinedHead(self.transport))
 
     def on_message_complete(self) -> None:
-        self._is_mixed = True
+        self._head_bytes, self._is_mixed = None, True
         super().on_message_complete()
 
     def handle_websocket_upgrade(self) -> None:
@@ -147,10 +200,14 @@ class HttpProtocol(HttpToolsProtocol):
         """The parser refuses what a proxy could take for something else, too: one that goes by the other length would
         take the rest of a body for a request, of somebody else perhaps (RFC 9112, section 6.1)."""
         if self._is_flooded:
-            log.warning("a connection of %s is cut: %s", self.watch.address or "a client", FLOODED)
+            log.warning(CUT, self.watch.address or "a client", FLOODED)
             self.transport.abort()
         else:
             self._refuse(400, MALFORMED)
+
+    def _start_asgi_task(self, cycle: Any, app: Any) -> None:
+        self._answered = cycle
+        super()._start_asgi_task(cycle, app)
 
     def _refuse(self, status: int, message: str) -> None:
         """What comes behind such a request cannot be told from it, so it is the last one."""
@@ -167,7 +224,14 @@ class HttpProtocol(HttpToolsProtocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self.registry.close(self.watch)
+        self._tell_that_it_ends()
         super().connection_lost(exc)
+
+    def _tell_that_it_ends(self) -> None:
+        """Nobody gets the answer that is being made. uvicorn says so to the request that came last."""
+        if self._answered is not None and not self._answered.response_complete:
+            self._answered.disconnected = True
+            self._answered.message_event.set()
 
     def is_reading(self) -> str:
         if self.cycle is None:
@@ -180,21 +244,25 @@ class HttpProtocol(HttpToolsProtocol):
         return self.timeout_keep_alive_task is not None
 
     def serves(self) -> Scope | None:
-        return None if self.cycle is None or self.cycle.response_complete else cast("Scope", self.scope)
+        answered = self._answered
+        return None if answered is None or answered.response_complete else cast("Scope", answered.scope)
 
     def say_last(self, status: int, code: str, message: str) -> None:
-        path = "" if self.cycle is None else self.scope.get("path", "")
-        if self.cycle is None or self.cycle.response_complete or not self.cycle.response_started:
+        path, answered = "" if self.cycle is None else self.scope.get("path", ""), self._answered
+        if answered is None or answered.response_complete or not answered.response_started:
+            if answered is not None:
+                answered.transport.end()
+            self._tell_that_it_ends()
             self.transport.write(_response(status, code, message, path))
             try:
                 self.transport.write_eof()  # closing would lose the answer, if more of the request is on its way
             except OSError:  # the client has gone
                 self.transport.abort()
         else:
-            if cast("JoinedHead", self.cycle.transport).begins_events:
+            if answered.transport.begins_events:
                 event = b"event: error\ndata: " + _body(status, code, message, path) + b"\n\n"
-                self.transport.write(b"%x\r\n%b\r\n" % (len(event), event))  # no last chunk: the stream is cut
-            self.transport.close()
+                answered.transport.write(b"%x\r\n%b\r\n" % (len(event), event))  # no last chunk: the stream is cut
+            answered.transport.close()
 
 
 class SessionProtocol(WebSocketsSansIOProtocol):

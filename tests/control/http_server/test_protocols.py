@@ -121,7 +121,7 @@ def connected(test: Callable[[HttpProtocol, Wire], Coroutine[Any, Any, None]]) -
 
 
 def statuses(wire: Wire) -> list[bytes]:
-    return [one[1:4] for one in b"".join(wire.written).split(b"HTTP/1.1")[1:]]
+    return [one[:3] for one in b"".join(wire.written).split(b"HTTP/1.1 ")[1:] if one[:3].isdigit()]
 
 
 def test_a_head_behind_a_large_body_is_no_large_head() -> None:
@@ -174,6 +174,66 @@ def test_a_large_head_behind_a_body_is_refused() -> None:
         assert wire.closed
 
     connected(test)
+
+
+CHUNKED = b"POST / HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n"
+
+
+@pytest.mark.parametrize("trailer", [b"a:\r\n", b"x"], ids=["many", "one without end"])
+def test_trailers_are_no_headers_and_bounded_as_they_are(trailer: bytes) -> None:
+    """Each of the shortest would take forty times its bytes, for ever: 40 MiB took 1.2 GB of the server."""
+
+    async def test(protocol: HttpProtocol, wire: Wire) -> None:
+        protocol.data_received(CHUNKED + b"0\r\nauthorization: Bearer x\r\n\r\n")
+        await wire.until(lambda: statuses(wire) == [b"200"])
+        assert [name for name, _ in protocol.headers] == [b"host", b"transfer-encoding"]
+        protocol.data_received(CHUNKED)
+        for _ in range(MAX_HEAD_BYTES // len(trailer) // 1000):
+            protocol.data_received(b"3\r\nabc\r\n" * 1000)  # however many chunks there are
+        protocol.data_received(b"0\r\n")
+        for _ in range(MAX_HEAD_BYTES // len(trailer) // 1000 + 1):
+            protocol.data_received(trailer * 1000)
+        assert statuses(wire) == [b"200", b"431"]
+        assert wire.closed
+
+    connected(test)
+
+
+@pytest.mark.parametrize("is_lost", [True, False])
+def test_the_end_of_a_connection_is_told_to_the_request_that_is_answered(is_lost: bool) -> None:
+    """Not only to the one behind it: a stream went on for nobody."""
+    left = asyncio.Event()
+
+    async def waits(scope: Scope, receive: Receive, send: Send) -> None:
+        while (await receive())["type"] != "http.disconnect":
+            pass
+        await send({"type": "http.response.start", "status": 200, "headers": []})  # to nobody, and no fault
+        left.set()
+
+    async def run() -> None:
+        wire = connect(waits, Connections(9, 9))
+        wire.protocol.data_received((POST % 0 + b"\r\n") * 2)
+        await asyncio.sleep(0)
+        if is_lost:
+            wire.protocol.connection_lost(None)
+        else:
+            wire.protocol.data_received(b"hello\r\n\r\n")
+        await left.wait()
+        assert statuses(wire) == [b"400"][is_lost:]
+
+    asyncio.run(asyncio.wait_for(run(), HANG_SECONDS))
+
+
+def test_what_clients_cause_is_logged_now_and_then(caplog: pytest.LogCaptureFixture) -> None:
+    async def test(protocol: HttpProtocol, wire: Wire) -> None:
+        for _ in range(100):
+            other = connect(echo, Connections(9, 9))
+            other.protocol.data_received(POST % 0 + b"\r\nhello\r\n\r\n")
+            await asyncio.sleep(0)
+            assert statuses(other) == [b"400"]
+
+    connected(test)
+    assert len(caplog.records) <= 1
 
 
 def test_no_session_begins_behind_a_request_that_is_not_answered() -> None:
