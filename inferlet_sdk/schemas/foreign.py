@@ -26,11 +26,11 @@ MOST_PARTS = 5000
 _SCALARS = {shape.name: shape for shape in SCALARS.values()}
 _KINDS = (*_SCALARS, "array", "object")
 _DEFINITIONS = ("$schema", "$id", "$defs", "definitions")
-_NAMES = ("properties", "patternProperties", "dependentSchemas")
+NAMES = ("properties", "patternProperties", "dependentSchemas")
 """Keywords of an object whose keys are names."""
-_DATA = ("const", "default", "enum", "examples")
+DATA = ("const", "default", "enum", "examples")
 """Keywords whose values are data, whatever these look like."""
-_NAMES_MORE = ("allOf", "anyOf", "oneOf", "patternProperties", "$dynamicRef")
+_MORE = ("allOf", "anyOf", "oneOf", "patternProperties", "$dynamicRef")
 """Keywords of an object that may describe keys beside its `properties`."""
 
 
@@ -94,7 +94,7 @@ def foreign_record(name: str, schema: object) -> Record:
     if not isinstance(expanded, dict) or expanded.get("type") != "object":
         kind = expanded.get("type") if isinstance(expanded, dict) else expanded
         raise _refused((), f'the type of arguments must be "object", not {told(kind)}')
-    closed = {} if any(word in expanded for word in _NAMES_MORE) else {"additionalProperties": False}
+    closed = {} if any(word in expanded for word in _MORE) else {"additionalProperties": False}
     _shape(expanded, ())  # which refuses what is no schema
     parts = Foreign({}, _combined(expanded, ()))
     named = {**closed, **expanded, "properties": _properties(expanded)}
@@ -146,8 +146,8 @@ class _Expander:
             return self.expand(merged, path, (*inside, reference))
         return {
             key: one
-            if key in _DATA and not is_names
-            else self.expand(one, (*path, key), inside, key in _NAMES and not is_names)
+            if key in DATA and not is_names
+            else self.expand(one, (*path, key), inside, key in NAMES and not is_names)
             for key, one in value.items()
         }
 

@@ -103,13 +103,16 @@ async def server(url: str, token: str | None = None) -> AsyncIterator[RunTarget]
 
 @contextlib.asynccontextmanager
 async def own_server(config: ServerConfig, program: str) -> AsyncIterator[RunTarget]:
-    """Starts a server and its workers, if it can find the program, and stops them at the end; raises UnknownName,
-    WorkerUnavailable."""
+    """Starts a server and its workers, if it can find and read the program, and stops them at the end; raises
+    UnknownName, BadProgram, WorkerUnavailable."""
+    from pie_control.authoring.check import check_syntax
     from pie_control.runtime import build_server
 
     api = build_server(replace(config, warm_pool=0))  # one launch needs no warm pool
     try:
-        _found(program, api)
+        found, _ = _found(program, api)
+        if isinstance(found, Path):
+            check_syntax(found)
         with explaining_slow_start():
             await api.start()
         yield OwnTarget(api)

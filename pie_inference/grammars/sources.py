@@ -34,7 +34,8 @@ def source_of(kind: str, text: str, *, whitespace: bool = False) -> str:
     if kind not in KINDS:
         raise GrammarError(f"there is no kind of grammar {kind!r}; there are {', '.join(KINDS)}")
     if len(text) > MOST_TEXT:
-        raise GrammarError(f"a grammar of {len(text)} characters is longer than {MOST_TEXT}: make it smaller")
+        advice = "make it smaller, or give fewer tools" if kind == "lark" else "make it smaller"
+        raise GrammarError(f"a grammar of {len(text)} characters is longer than {MOST_TEXT}: {advice}")
     if not text.strip():
         raise GrammarError("the grammar is empty")
     try:

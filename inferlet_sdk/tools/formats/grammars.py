@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
+from inferlet_sdk.schemas.foreign import DATA, NAMES
 from inferlet_sdk.tools.formats import deepseek, hermes, llama, mistral, qwen_coder, signature
 
 AUTO, REQUIRED = "auto", "required"
@@ -30,6 +31,8 @@ _AS_DUMPED = {
     }
 }
 """JSON as `json.dumps` writes it. A schema may be a stranger's: keywords that no grammar can keep are left out."""
+_FOR_PEOPLE = ("title", "description", "default", "examples", "$comment")
+"""Keywords that say nothing of a value. They are most of what a schema of a server has, and a grammar has a bound."""
 
 
 @dataclass(frozen=True)
@@ -103,7 +106,7 @@ class _Writer:
 
     def json(self, schema: Schema) -> str:
         """A value that keeps to a schema, as `json.dumps` writes it."""
-        return self.rule(f"%json {json.dumps({**schema, **_AS_DUMPED})}")
+        return self.rule(f"%json {json.dumps({**_bare(schema), **_AS_DUMPED})}")
 
     def any_of(self, parts: Sequence[str]) -> str:
         return self.rule(" | ".join(parts))
@@ -137,6 +140,19 @@ class _Writer:
             f"TAIL: {text} & ~/(?s:.*){end}(?s:.*)/",
         ]
         return self.rule("LEAD", "[lazy]"), self.rule("TAIL")
+
+
+def _bare(schema: Any, is_names: bool = False) -> Any:
+    """A schema without what is for people. `is_names`: its keys are names that the schema gives, and no keywords."""
+    if isinstance(schema, list):
+        return [_bare(one) for one in schema]
+    if not isinstance(schema, Mapping):
+        return schema
+    return {
+        key: one if key in DATA and not is_names else _bare(one, key in (*NAMES, *_DEFINITIONS) and not is_names)
+        for key, one in schema.items()
+        if is_names or key not in _FOR_PEOPLE
+    }
 
 
 def literal(text: str) -> str:
@@ -234,10 +250,12 @@ def _written(writer: _Writer, schema: Schema) -> str:
 
 
 def _options(schema: Schema, levels: int = 8) -> list[Schema]:
-    """The schemas of one of which a value is: what a reference and `anyOf` stand for."""
+    """The schemas of one of which a value is: what a reference, `anyOf`, `oneOf` and an `allOf` of one stand for."""
     shared = {name: schema[name] for name in _DEFINITIONS if isinstance(schema.get(name), Mapping)}
     kind, _, name = str(schema.get("$ref", "")).removeprefix("#/").partition("/")
-    named = [shared[kind][name]] if name in shared.get(kind, ()) else schema.get("anyOf")
+    named = [shared[kind][name]] if name in shared.get(kind, ()) else schema.get("anyOf", schema.get("oneOf"))
+    if named is None and isinstance(parts := schema.get("allOf"), list) and len(parts) == 1:
+        named = parts
     if not isinstance(named, list) or not levels:
         return [schema]
     options = [{**shared, **one} for one in named if isinstance(one, Mapping)]
@@ -250,8 +268,8 @@ def _may_be_text(schema: Schema) -> bool:
 
 
 def _words(schema: Schema) -> list[str]:
-    """The values of an enumeration."""
-    values = schema.get("enum")
+    """The values of an enumeration, or the only one."""
+    values = [schema["const"]] if "const" in schema else schema.get("enum")
     return list(map(_word, values)) if isinstance(values, list) else []
 
 

@@ -4,6 +4,6 @@ What the SDK has is read from the SDK itself (`inspect`). Where the type of a va
 finding is a mistake, or code that never runs.
 """
 
-from .program import check
+from .program import check, check_syntax
 
-__all__ = ["check"]
+__all__ = ["check", "check_syntax"]

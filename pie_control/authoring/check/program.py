@@ -6,13 +6,14 @@ import ast
 import re
 import sys
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from pathlib import Path
 
 from inferlet_sdk.guest.packages.package import COMPILED, PURE
 from inferlet_sdk.tracebacks.hints import advice_on as advice_on_error
 
 from ...client.programs.packages import entry_of
-from ...errors import BadRequest
+from ...errors import BadProgram, BadRequest
 from .findings import Finding
 from .modules import GUEST, advice_on, imports, is_there
 from .walk import Walk
@@ -78,34 +79,60 @@ def _check_wheel(wheel: Path, name: Path) -> Iterator[Finding]:
         yield Finding(name.as_posix(), 1, 1, f"the wheel has compiled code ({compiled}), which cannot run here", PURE)
 
 
-def _check_file(path: Path, name: str, own: set[str], *, is_entry: bool) -> Iterator[Finding]:
+def check_syntax(path: Path) -> None:
+    """Raises BadProgram for a file, or the main file of a folder, that is certainly no Python."""
+    file = entry_of(path) if path.is_dir() else path
+    if file.suffix == ".py":
+        text = _read(file)
+        with suppress(_Newer):
+            found = _parse(file, file.name, text)
+            if isinstance(found, Finding):
+                raise BadProgram(f"the program cannot be used:\n{found}")
+
+
+class _Newer(BadRequest):
+    """What this Python cannot tell."""
+
+
+def _read(path: Path) -> str:
     try:
-        text = path.read_bytes().decode("utf-8-sig")
+        return path.read_bytes().decode("utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
         raise BadRequest(f"cannot read {path}: {error}") from None
+
+
+def _source(text: str, line: int) -> str:
     lines = text.splitlines()
+    return lines[line - 1].strip()[:MOST_SOURCE] if 0 < line <= len(lines) else ""
 
-    def finding(line: int, column: int, message: str, advice: str) -> Finding:
-        source = lines[line - 1].strip()[:MOST_SOURCE] if 0 < line <= len(lines) else ""
-        return Finding(name, line, column, message, advice, source)
 
+def _parse(path: Path, name: str, text: str) -> ast.Module | Finding:
     try:
         tree = ast.parse(text)
         compile(text, name, "exec", dont_inherit=True)  # which finds more, such as an `await` outside of coroutines
     except (SyntaxError, ValueError, RecursionError) as error:
         line, column = getattr(error, "lineno", None) or 1, getattr(error, "offset", None) or 1
-        if isinstance(error, SyntaxError) and sys.version_info < GUEST and NEWER.match("".join(lines[line - 1 : line])):
-            raise BadRequest(
+        newer = NEWER.match(_source(text, line)) or str(error).startswith("f-string")  # its last line is told
+        if isinstance(error, SyntaxError) and sys.version_info < GUEST and newer:
+            raise _Newer(
                 f"{path}, line {line}: this Python cannot check newer syntax, if it is that ({error.msg}): the sandbox "
                 f"has {GUEST[0]}.{GUEST[1]}, so check it with that"
             ) from None
-        yield finding(
-            line,
-            column,
-            f"{type(error).__name__}: {getattr(error, 'msg', error)}",
-            advice_on_error(error) or "this is no Python",
-        )
+        message, advice = f"{type(error).__name__}: {getattr(error, 'msg', error)}", advice_on_error(error)
+        return Finding(name, line, column, message, advice or "this is no Python", _source(text, line))
+    return tree
+
+
+def _check_file(path: Path, name: str, own: set[str], *, is_entry: bool) -> Iterator[Finding]:
+    text = _read(path)
+    tree = _parse(path, name, text)
+    if isinstance(tree, Finding):
+        yield tree
         return
+
+    def finding(line: int, column: int, message: str, advice: str) -> Finding:
+        return Finding(name, line, column, message, advice, _source(text, line))
+
     for node, module in imports(tree):
         if not is_there(module, own):
             message = f"the sandbox has no module {module!r}"

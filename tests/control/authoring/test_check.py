@@ -175,7 +175,13 @@ def test_modules_that_the_sandbox_s_python_has_no_more_are_found(module: str, tm
 
 @pytest.mark.skipif(sys.version_info >= (3, 14), reason="nothing is newer")
 @pytest.mark.parametrize(
-    "line", ["    try: ...\n    except A, B: ...", "    return t'{args}'", "    return f'{args['a' 'b']}', 1 1"]
+    "line",
+    [
+        "    try: ...\n    except A, B: ...",
+        "    return t'{args}'",
+        "    return f'{args['a' 'b']}', 1 1",
+        '    return f"""\n{\n# words\nargs}\n"""',
+    ],
 )
 def test_newer_syntax_is_no_mistake(line: str, tmp_path: Path) -> None:
     with pytest.raises(BadRequest, match=r"cannot check newer syntax.*has 3\.14"):

@@ -184,17 +184,21 @@ PAINT: dict[str, Any] = {
         "colour": {"$ref": "#/$defs/Colour"},
         "at": {"anyOf": [{"$ref": "#/$defs/Point"}, {"type": "null"}]},
         "note": {"type": ["string", "null"]},
+        "title": {
+            "oneOf": [{"const": "Mr"}, {"allOf": [{"type": "integer"}], "default": 1}],
+            "description": "?" * 70_000,
+        },
         "more": True,
     },
-    "required": ["colour", "at", "note", "size"],
+    "required": ["colour", "at", "note", "title", "size"],
     "$defs": {
         "Colour": {"type": "string", "enum": ["red", "green"]},
         "Point": {"type": "object", "properties": {"x": {"type": "integer"}}, "additionalProperties": False},
     },
 }
-"""As clients make it of classes: parts are named elsewhere, and there may be none."""
-RED = {"colour": "red", "at": {"x": 1}, "note": "wet"}
-WRITTEN = {"colour": "red", "at": '{"x": 1}', "note": "wet"}
+"""As clients make it of classes: parts are named elsewhere, and there may be none. What is for people has no bound."""
+RED = {"colour": "red", "at": {"x": 1}, "note": "wet", "title": "Mr"}
+WRITTEN = {"colour": "red", "at": '{"x": 1}', "note": "wet", "title": "Mr"}
 LISTED = "".join(f"<parameter={name}>\n{text}\n</parameter>\n" for name, text in WRITTEN.items())
 
 
@@ -202,7 +206,7 @@ LISTED = "".join(f"<parameter={name}>\n{text}\n</parameter>\n" for name, text in
 @pytest.mark.parametrize(
     ("name", "call"),
     [
-        ("signature", '<tool>paint("red", {"x": 1}, "wet")</tool>'),
+        ("signature", '<tool>paint("red", {"x": 1}, "wet", "Mr")</tool>'),
         ("qwen_coder", f"<tool_call>\n<function=paint>\n{LISTED}</function>\n</tool_call>"),
     ],
 )
@@ -215,7 +219,7 @@ def test_a_parameter_may_be_described_by_a_reference(
     (found,) = (event for event in model.events(call) if isinstance(event, Call))
     record = foreign_record("paint", {**PAINT, "required": ["colour"]})
     assert Tool(now, "paint", "", record).bind(found.arguments) == RED
-    for right, wrong in (("red", "rod"), ('"x"', '"y"')):
+    for right, wrong in (("red", "rod"), ('"x"', '"y"'), ("Mr", "Ms")):
         tokens = model.tokens(call.replace(right, wrong))
         assert model.matcher("paint", tools).accept(tokens) < len(tokens)
 
