@@ -1,8 +1,8 @@
 """JSON Schemas that others have written, as shapes: what a value must keep to, and the schema as a model is told it.
 
 Read are `type`, `enum`, `const`, `properties`, `patternProperties`, `required`, `additionalProperties`, `items`,
-`anyOf`, `oneOf` (as `anyOf`), `allOf` and references within the schema. All other keywords are passed on, and not
-looked at.
+`anyOf`, `oneOf` (as `anyOf`), `allOf` and references within the schema; where a schema contains itself, anything goes.
+All other keywords are passed on, and not looked at.
 """
 
 from __future__ import annotations
@@ -138,8 +138,8 @@ class _Expander:
             value = {key: one for key, one in value.items() if key not in _DEFINITIONS}
         reference = value.get("$ref")
         if isinstance(reference, str):
-            if reference in inside:
-                raise _refused(path, f"{reference} contains itself")
+            if reference in ("#", *inside):
+                return {}
             target = self._target(reference, path)
             beside = {key: one for key, one in value.items() if key != "$ref"}
             merged = {**target, **beside} if isinstance(target, dict) else target
@@ -153,8 +153,6 @@ class _Expander:
 
     def _target(self, reference: str, path: Path) -> Any:
         found: Any = self._root
-        if reference == "#":
-            raise _refused(path, "# contains itself")
         if not reference.startswith("#/"):
             raise _refused(path, f"{told(reference)} is not within the schema: only what begins with #/ can be read")
         for step in unquote(reference[2:]).split("/"):

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date, time
 from typing import Any, Protocol
 
 from inferlet_sdk.schemas.mismatch import Path, SchemaMismatch, mismatch, told
+
+_LEAP = re.compile(r"(?<=:\d\d):60")
+"""A second that Python has not. JSON Schema has it, as small letters (RFC 3339), so a model may write both."""
 
 
 class Shape(Protocol):
@@ -84,8 +88,8 @@ class Moment:
 
     def read(self, value: Any, path: Path) -> Any:
         try:
-            return self.kind.fromisoformat(value)
-        except (TypeError, ValueError):
+            return self.kind.fromisoformat(_LEAP.sub(":59", value.upper()))
+        except (AttributeError, ValueError):
             raise mismatch(path, self.wanted, value) from None
 
 

@@ -132,13 +132,7 @@ class McpServer:
         async def call(**arguments: Any) -> Any:
             return await self._call(name, parameters.read(arguments, ()), output)
 
-        try:
-            return Tool(call, name, description, parameters)
-        except ValueError:
-            raise self._wrong(
-                f"has a tool {shown(name)}, and names here are of letters, digits, - and _. Name the tools that you "
-                "need: `only=[...]`"
-            ) from None
+        return Tool(call, _name_of(name), description, parameters)
 
     async def _call(self, name: str, arguments: Mapping[str, Any], output: Shape | None) -> Any:
         """What a tool gives: its text, or, where it says none, its structured content."""
@@ -313,6 +307,11 @@ async def _lines(pieces: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
 def _what(method: str, params: Mapping[str, Any]) -> str:
     """A request, for messages."""
     return f"the tool {params['name']}" if method == "tools/call" and "name" in params else method or "a message"
+
+
+def _name_of(name: str) -> str:
+    """What a model calls a tool: at most 64 letters, digits, - and _. Servers have other signs in names, too."""
+    return re.sub(r"^(?![A-Za-z_])|[^\w-]", "_", name, flags=re.ASCII)[:64]
 
 
 def _text_of(part: Mapping[str, Any]) -> str:

@@ -102,6 +102,8 @@ def test_what_has_no_json_is_told(make: Callable[[], Any], kind: type[Exception]
 def test_moments_and_sets_have_schemas_and_are_checked() -> None:
     assert json_schema(datetime) == {"type": "string", "format": "date-time"}
     assert json_schema(set[int]) == {"type": "array", "items": {"type": "integer"}}
+    assert from_json('"2026-01-02t03:04:60z"', datetime) == datetime(2026, 1, 2, 3, 4, 59, 0, UTC)
+    assert from_json('"03:59:60.5+01:00"', time).isoformat() == "03:59:59.500000+01:00"
     with pytest.raises(SchemaMismatch, match='expected a date in ISO 8601, got "soon"'):
         from_json('"soon"', date)
     with pytest.raises(SchemaMismatch, match="expected a time in ISO 8601, got 7"):

@@ -96,6 +96,21 @@ def test_tools_are_declared_and_called(host: NativeHost) -> None:
     assert host.handles == [], "every body is closed"
 
 
+def test_names_that_no_model_can_write_are_told_in_its_letters(host: NativeHost) -> None:
+    names: list[str] = []
+    tools = {"tools": [{**ADD, "name": name} for name in ("math.add/2", "2 and 3", "", "é" * 70)]}
+    Server(host, tools_list=tools, tools_call=lambda params: names.append(params["name"]) or said("5"))
+
+    async def main() -> Any:
+        found = await Tools.from_mcp(URL)
+        for tool in found:
+            await tool(a=2, b=3)
+        return [tool.name for tool in found]
+
+    assert run(main()) == ["math_add_2", "_2_and_3", "_", "_" * 64]
+    assert names == ["math.add/2", "2 and 3", "", "é" * 70]
+
+
 def test_wrong_arguments_ask_nobody(host: NativeHost) -> None:
     server = Server(host)
 
@@ -315,7 +330,6 @@ WRONG_SERVERS: list[tuple[dict[str, Any], str]] = [
     ({"tools_list": {"tools": [1]}}, "lists a tool without a name, 1"),
     ({"tools_list": {"tools": [{"name": 1}]}}, "lists a tool without a name"),
     ({"tools_list": {"tools": [ADD, ADD]}}, 'lists the tool "add" twice'),
-    ({"tools_list": {"tools": [{**ADD, "name": "a.b/c"}]}}, 'has a tool "a.b/c", and names here are of letters'),
     ({"tools_list": {"tools": [{**ADD, "description": 1}]}}, 'describes the tool "add" as 1'),
     ({"tools_list": {"tools": [ADD], "nextCursor": "again"}}, 'lists the tool "add" twice'),
     ({"tools_list": {"tools": [], "nextCursor": "again"}}, "lists tools without an end"),
