@@ -4,7 +4,7 @@ control layer tokenizes, and programs sample."""
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -55,13 +55,22 @@ def read_tokenizer_files(folder: Path, config: Mapping[str, Any]) -> TokenizerFi
     except OSError as error:
         raise CheckpointError(f"{path}: unreadable ({error.strerror}); {_advice(folder)}") from error
     generation, told = _read_optional(folder / GENERATION), _tokenizer_config(folder)
+    tokenizer = _with_tokens(tokenizer, folder, told)
     stop_tokens = dict.fromkeys((*_stop_tokens(folder, generation, config), *_ends_of(tokenizer, told)))
     return TokenizerFiles(tokenizer, told, tuple(stop_tokens), _sampling(folder / GENERATION, generation))
 
 
 class _AddedToken(msgspec.Struct):
-    id: int
+    id: int = 0
     content: str = ""
+    single_word: bool = False
+    lstrip: bool = False
+    rstrip: bool = False
+    normalized: bool = True
+    special: bool = False
+
+
+FLAGS = ("single_word", "lstrip", "rstrip", "normalized", "special")
 
 
 class _AddedTokens(msgspec.Struct):
@@ -75,6 +84,53 @@ class _Words(msgspec.Struct):
 class _Tokenizer(msgspec.Struct):
     model: _Words
     added_tokens: list[_AddedToken] = []
+
+
+def _with_tokens(tokenizer: bytes, folder: Path, config: Mapping[str, object]) -> bytes:
+    """A tokenizer.json with the added tokens of the files beside it, as transformers reads them: what these say of a
+    token counts, and those with a name are special. In most folders all files say the same, and it stays as it is.
+    Raises CheckpointError."""
+    known = {token.content: token for token in _added_tokens(tokenizer)}
+    named = [_text_of(config[name]) for name in config if name.endswith("_token")]
+    listed = [
+        msgspec.structs.replace(token, special=token.special or token.content in named)
+        for token in _listed_tokens(folder, config, known, named)
+    ]
+    new = [token for token in listed if token.content and known.get(token.content) != token]
+    if not new:
+        return tokenizer
+    import tokenizers
+
+    made = [tokenizers.AddedToken(**{name: getattr(one, name) for name in (*FLAGS, "content")}) for one in new]
+    try:
+        whole = tokenizers.Tokenizer.from_buffer(tokenizer)
+    except Exception:  # the library raises plain Exceptions; who makes a tokenizer of it says what is wrong
+        return tokenizer
+    whole.add_tokens(made)
+    return whole.to_str().encode()
+
+
+def _listed_tokens(
+    folder: Path, config: Mapping[str, object], known: Mapping[str, _AddedToken], named: Sequence[object]
+) -> list[_AddedToken]:
+    """The added tokens that tokenizer_config.json lists; or else the `known` ones, and those that added_tokens.json has
+    beside them. They are in the order of their ids."""
+    listed, path = config.get("added_tokens_decoder"), folder / "tokenizer_config.json"
+    try:
+        if listed is not None:
+            given = msgspec.convert(listed, dict[int, _AddedToken], strict=False)
+            return [msgspec.structs.replace(given[number], id=number) for number in sorted(given)]
+        path = folder / "added_tokens.json"
+        ids = msgspec.convert(_read_optional(path), dict[str, int])
+    except msgspec.ValidationError as error:
+        raise CheckpointError(f"{path}: added tokens: {error}: correct it there, or take them out") from None
+    more = config.get("additional_special_tokens")
+    special = [*named, *(_text_of(each) for each in (more if isinstance(more, list) else ()))]
+    kinds = {text: text in special for text in sorted(ids, key=ids.__getitem__) if text not in known}
+    return [
+        *known.values(),
+        *(_AddedToken(ids[text], text, normalized=not kind, special=kind) for text, kind in kinds.items()),
+    ]
 
 
 def check_vocabulary(folder: Path, tokenizer: bytes, size: int) -> None:
@@ -178,13 +234,20 @@ def _stop_tokens(folder: Path, generation: Mapping[str, Any], config: Mapping[st
 def _ends_of(tokenizer: bytes, config: Mapping[str, object]) -> list[int]:
     """The token that tokenizer_config.json calls the end of a text: many who train a model further name it there
     alone."""
-    named = config.get("eos_token")
-    text = named.get("content") if isinstance(named, Mapping) else named
+    text = _text_of(config.get("eos_token"))
+    return [token.id for token in _added_tokens(tokenizer) if token.content and token.content == text]
+
+
+def _text_of(token: object) -> object:
+    """The text of a token that a config names."""
+    return token.get("content") if isinstance(token, Mapping) else token
+
+
+def _added_tokens(tokenizer: bytes) -> list[_AddedToken]:
     try:
-        added = msgspec.json.decode(tokenizer, type=_AddedTokens).added_tokens
+        return msgspec.json.decode(tokenizer, type=_AddedTokens).added_tokens
     except msgspec.DecodeError:
         return []  # who makes a tokenizer of it says what is wrong
-    return [token.id for token in added if token.content and token.content == text]
 
 
 def _sampling(path: Path, generation: Mapping[str, Any]) -> dict[str, float]:

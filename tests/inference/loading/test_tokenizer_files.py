@@ -69,6 +69,55 @@ def test_special_tokens_of_an_older_file(folder: Path) -> None:
     assert read(folder).config == {"bos_token": "<a>", "eos_token": "<c>"}
 
 
+ADDED = {
+    "content": "<|x|>",
+    "lstrip": False,
+    "rstrip": True,
+    "normalized": False,
+    "single_word": False,
+    "special": True,
+}
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "text"),
+    [
+        ("tokenizer_config.json", {"added_tokens_decoder": {"272": ADDED}}, "a"),
+        ("added_tokens.json", {"<|x|>": 272}, " a"),
+    ],
+)
+def test_added_tokens_of_the_files_beside_are_those_of_transformers(
+    name: str, content: dict[str, Any], text: str, folder: Path
+) -> None:
+    """A tokenizer.json that was not written anew lacks them, or takes no spaces with them."""
+    made = json.loads((folder / "tokenizer.json").read_text())
+    write(folder, name, content)
+    told = {"eos_token": "<|x|>", **(content if name == "tokenizer_config.json" else {})}
+    write(folder, "tokenizer_config.json", told)
+    assert_tokens_of(folder, "Hi<|x|> a", f"Hi{text}")
+    plain = {"id": 272, **ADDED, "rstrip": False, "special": False}
+    write(folder, "tokenizer.json", made | {"added_tokens": [*made["added_tokens"], plain]})
+    assert_tokens_of(folder, "Hi<|x|> a", f"Hi{text}")
+
+
+def assert_tokens_of(folder: Path, text: str, shown: str) -> None:
+    from transformers import AutoTokenizer
+
+    found, theirs = read(folder), AutoTokenizer.from_pretrained(folder)
+    ours = Tokenizer(found.tokenizer, found.config, 273)
+    tokens = theirs(text, add_special_tokens=False).input_ids
+    assert ours.encode(text) == tokens
+    assert ours.decode(tokens) == theirs.decode(tokens, skip_special_tokens=True) == shown
+    assert found.stop_tokens == (9, tokens[2])
+
+
+@pytest.mark.parametrize("listed", [7, {"x": ADDED}, {"1": {"content": 7}}], ids=str)
+def test_added_tokens_that_are_none(listed: object, folder: Path) -> None:
+    write(folder, "tokenizer_config.json", {"added_tokens_decoder": listed})
+    with pytest.raises(CheckpointError, match=r"tokenizer_config\.json: added tokens: .*: correct it there"):
+        read(folder)
+
+
 def test_what_transformers_writes_where_a_tokenizer_has_no_longest_text_is_left_out(folder: Path) -> None:
     write(folder, "tokenizer_config.json", {"model_max_length": 10**30, "own": {"most": 10**30, "list": [1, 10**30]}})
     assert msgspec.msgpack.decode(msgspec.msgpack.encode(read(folder).config)) == {"own": {"list": [1]}}
