@@ -14,7 +14,9 @@ import random
 import threading
 import time
 from collections.abc import Sequence
+from typing import Any
 
+import msgspec
 import numpy as np
 from llguidance import LLMatcher, LLParserLimits, LLTokenizer
 from numpy.typing import NDArray
@@ -47,6 +49,12 @@ class Vocabulary:
     def __init__(self, tokenizer: bytes, size: int, stop: Sequence[int]) -> None:
         """From tokenizer.json; `size` is the model's vocabulary, `stop` its stop tokens. Takes a second for 128k
         tokens. Raises GrammarError."""
+        kinds = _decoders_of(tokenizer)
+        if "Metaspace" in kinds or not {"ByteLevel", "ByteFallback"} & set(kinds):
+            raise GrammarError(
+                f"grammars do not work with the tokenizer of this model, whose decoder is {' + '.join(kinds) or None}: "
+                "they know ByteLevel and ByteFallback; generate without a grammar, and check the text"
+            )
         self.size = size
         self.never: int | None = None  # a token that the engine takes for one that ends a text, and is none
         try:
@@ -80,6 +88,19 @@ class Vocabulary:
         if self.never is not None:
             bits[:, self.never >> 3] &= ~(1 << (self.never & 7)) & 0xFF
         return bits
+
+
+class _Described(msgspec.Struct):
+    decoder: dict[str, Any] | None = None
+
+
+def _decoders_of(tokenizer: bytes) -> list[str]:
+    """The kinds of decoders in a tokenizer.json. The engine misses the spaces of Metaspace beside ByteFallback."""
+    try:
+        decoder = msgspec.json.decode(tokenizer, type=_Described).decoder or {}
+    except msgspec.DecodeError as error:
+        raise GrammarError(f"tokenizer.json cannot be read: {error}") from None
+    return [one["type"] for one in decoder.get("decoders", [decoder]) if one]
 
 
 class Grammar:

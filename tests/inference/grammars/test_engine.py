@@ -153,10 +153,23 @@ def test_a_special_token_is_named_without_quotes() -> None:
     assert matcher.accept([byte_tokenizer.BEGIN, ord("a")]) == 2
 
 
-def test_a_tokenizer_that_has_no_bytes_is_named() -> None:
-    words: dict[str, Any] = {"type": "WordLevel", "vocab": {"a": 0}, "unk_token": "a"}
-    with pytest.raises(GrammarError, match="grammars do not work with the tokenizer of this model"):
-        engine.Vocabulary(json.dumps({"version": "1.0", "added_tokens": [], "model": words}).encode(), 1, (0,))
+@pytest.mark.parametrize(
+    ("decoder", "named"),
+    [
+        (None, "None"),
+        ({"type": "WordPiece"}, "WordPiece"),
+        (
+            {"type": "Sequence", "decoders": [{"type": "ByteFallback"}, {"type": "Metaspace"}]},
+            "ByteFallback . Metaspace",
+        ),
+    ],
+    ids=str,
+)
+def test_a_tokenizer_that_has_no_bytes_is_named(decoder: Any, named: str) -> None:
+    """In the last case the engine would not accept the token that it asks for."""
+    tokenizer = json.loads(byte_tokenizer.tokenizer_json()) | {"decoder": decoder}
+    with pytest.raises(GrammarError, match=f"whose decoder is {named}: they know ByteLevel and ByteFallback; generate"):
+        engine.Vocabulary(json.dumps(tokenizer).encode(), byte_tokenizer.VOCAB_SIZE, (byte_tokenizer.END,))
 
 
 def test_a_slow_grammar_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
