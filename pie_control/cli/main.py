@@ -32,7 +32,7 @@ MISSING = (
 
 EPILOG = """exit codes: 0 success, 1 the inferlet failed, 2 wrong use or no server, 130 interrupted
 
-`pie COMMAND --help` shows the options of a command."""
+`pie demo` shows what this is about; `pie COMMAND --help` shows the options of a command."""
 
 
 class _Version(argparse.Action):

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from pie_control.client.programs.packages import name_of, read_file, read_program
 from pie_control.client.running import Content, Running
+from pie_control.errors import UnknownName
 
 from .patience import explaining_slow_start
 from .programs import Found, built, find_program
@@ -32,14 +33,26 @@ class RunTarget(Protocol):
 
 
 class ServerTarget:
-    """A server that runs elsewhere."""
+    """A server that runs elsewhere, on which programs run on a model (default: its first one)."""
 
-    def __init__(self, client: Client) -> None:
-        self._client = client
+    def __init__(self, client: Client, model: str = "") -> None:
+        self._client, self._model = client, model
 
     async def launch(self, program: str, arguments: Sequence[str], blobs: Mapping[str, Path]) -> Running:
-        reference = await stored(self._client, program)
-        return await self._client.launch(reference, *arguments, blobs=blobs, logs=True)
+        return await launch(self._client, program, arguments, blobs, self._model, logs=True)
+
+
+async def launch(
+    client: Client, program: str, arguments: Sequence[str], blobs: Mapping[str, Path], model: str, **options: bool
+) -> Running:
+    """Launches FILE|FOLDER|NAME on a model of the server, or on its first one where none is named."""
+    environment = {}
+    if model:
+        if model not in (known := [each["name"] for each in await client.models()]):
+            raise UnknownName(f"no model {model!r}: this server has {', '.join(known)}")
+        environment = {"model": model}
+    reference = await stored(client, program)
+    return await client.launch(reference, *arguments, environment=environment, blobs=blobs, **options)
 
 
 async def stored(client: Client, program: str) -> str:
@@ -93,12 +106,12 @@ class OwnTarget:
 
 
 @contextlib.asynccontextmanager
-async def server(url: str, token: str | None = None) -> AsyncIterator[RunTarget]:
+async def server(url: str, token: str | None = None, model: str = "") -> AsyncIterator[RunTarget]:
     """Connects to a running server; raises ServerUnavailable, Unauthorized."""
     from pie_control.client import Client
 
     async with Client(url, token) as client:
-        yield ServerTarget(client)
+        yield ServerTarget(client, model)
 
 
 @contextlib.asynccontextmanager

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pie_control.errors import BadRequest, PieError
 
-from .connection import ServerUnavailable, authorization, certificates
+from .connection import ServerUnavailable, address_of, authorization, certificates
 
 if TYPE_CHECKING:
     import httpx
@@ -41,7 +41,7 @@ class ChatClient:
     """
 
     def __init__(self, server: str, token: str | None = None) -> None:
-        self.server = server.rstrip("/")
+        self.server = address_of(server)
         self.was_cut = False
         """Whether the last answer ended as it had as many tokens as it may, or as the model takes."""
         self._headers = authorization(token)

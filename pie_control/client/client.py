@@ -20,7 +20,7 @@ from pie_control.errors import BadRequest, PieError
 from pie_control.http_server import messages as wire
 from pie_control.inferlets.events import LogLine
 
-from .connection import ServerSession, ServerUnavailable, authorization, certificates, error_of
+from .connection import ServerSession, ServerUnavailable, address_of, authorization, certificates, error_of
 from .mapping import mapped
 from .programs.packages import check_no_source, is_file, name_of, read_file, read_program
 from .programs.passing import as_value, passed, wrong
@@ -44,7 +44,7 @@ class Client:
     def __init__(self, server: str = DEFAULT_SERVER, token: str | None = None) -> None:
         """`token`: of a tenant, for a server that asks for one. It goes over the network as it is unless the address
         begins with https://. Raises Unauthorized for one that cannot be shown."""
-        self.server = server.rstrip("/")
+        self.server = address_of(server)
         self._headers = authorization(token)
         self._connection: ServerSession | None = None
         self._connecting = asyncio.Lock()

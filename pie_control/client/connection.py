@@ -84,11 +84,17 @@ def certificates(server: str) -> ssl.SSLContext | bool:
     return server.startswith("https:") and httpcore.default_ssl_context()
 
 
-def session_url(server: str) -> str:
-    """The address of the session on the server `http://host:port`."""
+def address_of(server: str) -> str:
+    """The address `http://host:port` of a server, also where it is given with the /v1 that clients of OpenAI's API
+    want. Raises ServerUnavailable for what is no address."""
     if not server.startswith(("http://", "https://")):
         raise ServerUnavailable(f"the address of a server begins with http:// or https://, not {server!r}")
-    return "ws" + server.removeprefix("http").rstrip("/") + "/v1/session"
+    return server.rstrip("/").removesuffix("/v1").rstrip("/")
+
+
+def session_url(server: str) -> str:
+    """The address of the session on the server `http://host:port`."""
+    return "ws" + server.removeprefix("http") + "/v1/session"
 
 
 class ServerSession:

@@ -71,11 +71,14 @@ class Launched:
         return f"i{self.number}"
 
     def full_environment(self) -> dict[str, str]:
-        """What its launch has set, and what the server tells it."""
+        """What its launch has set, and what the server tells it. A child has the model of its parent, if it is given no
+        other one."""
         own = {"inferlet": self.id, "program": self.program, "user": self.standing.tenant.name}
+        inherited = {}
         if self.parent is not None:
             own["parent"] = self.parent.id
-        return {**self.environment, **own}
+            inherited = {name: text for name, text in self.parent.environment.items() if name == "model"}
+        return {**inherited, **self.environment, **own}
 
 
 class Inferlet:

@@ -67,6 +67,10 @@ def test_entries_and_results(text: str, result: Any, monkeypatch: pytest.MonkeyP
     assert launch(text, "x", "y=1").result == result
 
 
+def test_a_launch_chooses_the_model() -> None:
+    assert launch("async def main(args): return args.model", model="other").result == "other"
+
+
 def test_send_works_with_and_without_await() -> None:
     text = "async def main(a):\n    a.send('1')\n    await a.send('2')\n    a.log('x', 'debug')"
     assert launch(text).sent == ["1", "2"]

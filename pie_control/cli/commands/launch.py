@@ -3,21 +3,16 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Mapping
-from pathlib import Path
-from typing import TYPE_CHECKING
 
 from ..blobs import add_blobs, blobs_of
 from ..server_options import add_server, client_of
 from ..terminal import write_line
 
-if TYPE_CHECKING:
-    from pie_control.client import Client
-
 NAME = "launch"
 HELP = "launch an inferlet on a server and print its id"
 EXAMPLES = """  pie launch summarize.py -- --language German
-  pie launch hello                            a program that the server has, or an example"""
+  pie launch hello                            a program that the server has, or an example
+  pie launch --model chat hello               on another model of the server than its first one"""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -30,6 +25,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "arguments", nargs="*", default=[], metavar="ARGUMENT", help="arguments of the inferlet; options after --"
     )
+    parser.add_argument("--model", default="", metavar="NAME", help="of the server (default: its first one)")
     add_blobs(parser)
     add_server(parser)
 
@@ -38,13 +34,13 @@ def execute(options: argparse.Namespace) -> int:
     """Launches; prints the id."""
     from ..interrupts import run_until_signal
 
-    return run_until_signal(_launch(client_of(options), options.program, options.program_arguments, blobs_of(options)))
+    return run_until_signal(_launch(options))
 
 
-async def _launch(client: Client, program: str, arguments: list[str], blobs: Mapping[str, Path]) -> int:
-    from ..targets import stored
+async def _launch(options: argparse.Namespace) -> int:
+    from ..targets import launch
 
-    async with client:
-        reference = await stored(client, program)
-        write_line((await client.launch(reference, *arguments, blobs=blobs, detached=True)).id)
+    arguments, blobs = options.program_arguments, blobs_of(options)
+    async with client_of(options) as client:
+        write_line((await launch(client, options.program, arguments, blobs, options.model, detached=True)).id)
     return 0

@@ -43,7 +43,7 @@ EXAMPLES = """  pie run hello                               a bundled example on
   pie run -i chat                             lines of stdin are sent to the inferlet
   pie run --result story.py | jq .            the result alone on stdout, messages on stderr
   pie run --blob photo=cat.png describe.py    a file that the inferlet opens by its name
-  pie run --model ~/models/llama story.py
+  pie run --model ~/models/llama story.py     with --server: the name of one of its models
   pie run --native story.py                   outside of the sandbox: breakpoint() works; for code that you trust
   pie run --native --pdb story.py             and pdb opens at the line where it fails
 
@@ -163,11 +163,15 @@ def _run_native(options: argparse.Namespace) -> int:
 async def _target(options: argparse.Namespace) -> AsyncIterator[RunTarget]:
     """Opens the server that will run the inferlet; closes it at the end."""
     server, own = server_of(options), given_settings(options)
-    if server is not None and own:
-        option = flag(next(iter(own)))
-        raise ConfigError(
-            f"{option} is for a server that `pie run` starts: leave it out or unset --server and $PIE_SERVER"
-        )
+    model = ""
+    if server is not None:
+        model, *more = getattr(options, "model", None) or [""]
+        own.pop("model", None)
+        if own or more:
+            option = flag(next(iter(own), "model"))
+            raise ConfigError(
+                f"{option} is for a server that `pie run` starts: leave it out or unset --server and $PIE_SERVER"
+            )
     if not own:
         server = running_server(options)
     from .. import targets
@@ -175,7 +179,7 @@ async def _target(options: argparse.Namespace) -> AsyncIterator[RunTarget]:
     if server is None:
         opened = targets.own_server(replace(config_of(options), hosts=0), options.program)
     else:
-        opened = targets.server(server, token_of(options))
+        opened = targets.server(server, token_of(options), model)
     async with opened as target:
         yield target
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
+from pie_control.errors import UnknownName
+
 from ..server_options import add_server, blocking_client
 from ..tables import moment
 from ..terminal import write_line
@@ -35,6 +37,8 @@ def execute(options: argparse.Namespace) -> int:
 
     path = Path(options.file).expanduser()
     name = options.name or name_of(path)
+    if not path.exists():
+        raise UnknownName(f"there is no file or folder {options.file}")
     with blocking_client(options) as client:
         before = {each["program"]: each for each in client.programs()}
         stored = client.store(built(path), name)

@@ -118,7 +118,7 @@ def test_every_command_has_help_with_examples(command: str, capsys: pytest.Captu
     ("arguments", "message"),
     [
         (["list", "--server", "http://127.0.0.1:1"], "pie serve"),
-        (["run", "--server", "http://127.0.0.1:1", "--model", "x", "hello"], "leave it out"),
+        (["run", "--server", "http://127.0.0.1:1", "--model", "x", "--model", "y", "hello"], "leave it out"),
         (["run", "--server", "http://127.0.0.1:1", "--max-pages", "5", "hello"], "pie: --max-pages is for a server"),
         (["run", "--native", "x" * 300], "is not a file, a program of the server or an example"),
         (["serve", "--model", "/nowhere"], "no model at"),
@@ -134,6 +134,8 @@ def test_every_command_has_help_with_examples(command: str, capsys: pytest.Captu
         (["worker", "--listen", "tcp://10.0.0.2:8012"], "pie: tcp://10.0.0.2:8012 can be reached from other machines"),
         (["adapters", "load", "--server", "http://127.0.0.1:1", "x=y"], "no Pie server answers at http://127.0.0.1:1"),
         (["adapters", "--server", "http://127.0.0.1:1", "drop", "x"], "no Pie server answers at http://127.0.0.1:1"),
+        (["upload", "--server", "http://127.0.0.1:1", "/nowhere"], "there is no file or folder /nowhere"),
+        (["chat", "--server", "127.0.0.1:1", "hi"], "the address of a server begins with http://"),
         (["worker"], "say where servers find the worker: --listen tcp://ADDRESS:PORT"),
         (["worker", "--listen", "tcp://127.0.0.1:1", "--worker", "tcp://127.0.0.1:2"], "a worker has no workers"),
         (["worker", "--listen", "tcp://127.0.0.1:1", "--model", "demo", "--secret-file", "/nowhere"], "/nowhere"),
@@ -230,9 +232,33 @@ def _with_kwargs(launch: Any) -> Any:
     return launch_with
 
 
+def test_an_address_may_have_what_clients_of_openai_want(url: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["list", "--server", f"{url}/v1/"]) == 0
+    assert capsys.readouterr().out.startswith("ID ")
+
+
 def test_arguments_may_follow_our_options(url: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["run", "hello", "A", "--server", url, "B"]) == 0
     assert capsys.readouterr().out == "Hello, A! Hello, B! \n"
+
+
+@pytest.mark.parametrize("command", ["run", "launch"])
+def test_a_model_of_the_server_is_chosen_by_its_name(
+    command: str, url: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told: list[Any] = []
+    launch = FakeServerApi.launch
+
+    async def noting(self: FakeServerApi, *arguments: Any, **options: Any) -> Any:
+        told.append(options["environment"])
+        return await launch(self, *arguments, **options)
+
+    monkeypatch.setattr(FakeServerApi, "launch", noting)
+    name = FakeServerApi().models()[0].name
+    assert main([command, "--server", url, "--model", name, "hello"]) == 0
+    assert told == [{"model": name}]
+    assert main([command, "--server", url, "--model", "nope", "hello"]) == 2
+    assert f"no model 'nope': this server has {name}" in capsys.readouterr().err
 
 
 def test_run_of_a_failing_inferlet_shows_its_traceback(url: str, capsys: pytest.CaptureFixture[str]) -> None:
@@ -611,8 +637,6 @@ def test_upload_gives_a_name_and_says_when_it_changes_hands(
     assert told[1].endswith(f"`pie run {first}` still runs that")
     assert main(["upload", "--server", url, "--name", "other", str(file)]) == 0
     assert capsys.readouterr().out.startswith("other: ")
-    assert main(["upload", "--server", url, str(tmp_path / "missing.py")]) == 2
-    assert "cannot read" in capsys.readouterr().err
 
 
 def test_examples_are_where_the_package_is() -> None:

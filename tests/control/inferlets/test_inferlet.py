@@ -130,6 +130,16 @@ def test_it_knows_who_it_is_and_how_old(heard: Heard) -> None:
     assert inferlet.life.started <= time.monotonic() - 100.0
 
 
+def test_a_child_has_the_model_of_its_parent(heard: Heard) -> None:
+    def model(environment: dict[str, str], parent: Inferlet | None = None) -> str:
+        launched = Launched(8, "abc", "child", environment=environment, parent=parent)
+        return launched.full_environment().get("model", "")
+
+    given = Launched(7, "abc", "story", environment={"model": "chat", "mine": "1"})
+    parent = Inferlet(given, InferletLimits(), lambda _: None, heard, Aside())
+    assert [model({}, parent), model({"model": "demo"}, parent), model({})] == ["chat", "demo", ""]
+
+
 @pytest.mark.parametrize("character", ["x", "世"])
 def test_an_error_is_cut_to_the_size_of_a_message(inferlet: Inferlet, heard: Heard, character: str) -> None:
     inferlet.change(Status.RUNNING)
