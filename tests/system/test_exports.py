@@ -166,35 +166,3 @@ def test_exports_are_gone_with_their_worker_and_everything_else_goes_on(guest_ca
             await until_equal(server, [(0, 0), (0, 0)])
 
     asyncio.run(check())
-
-
-FILL = """
-from inferlet_sdk import traits
-
-async def main(args, pages: int):
-    queue = traits.create_queue(args.model)
-    traits.alloc_kvpage(queue, pages)
-    await traits.synchronize(queue)
-    return True
-"""
-
-
-@pytest.mark.parametrize("hosts", corpus([0, 2], lambda _: "any"))
-def test_exports_that_nobody_has_imported_make_room(guest_cache: Path, hosts: int) -> None:
-    async def check() -> None:
-        client = InProcessClient(FakeModel(num_pages=64, max_batch_tokens=64))
-        async with started(guest_cache, client, hosts=hosts) as server, asyncio.timeout(HANG_SECONDS):
-            await run(server, EXPORT)
-            kept, importer = await launch(server, WAIT_FOR)
-            await importer.until_messages(1)
-            ending = await launch(server, FILL, {"pages": 60})
-            ended = await ending[1].ended
-            assert ended.status == "evicted", ended.error
-            await until_equal(server, [(1, 2)])
-            kept.send("go on")
-            assert (await importer.ended).status == "finished"
-            assert await run(server, FILL, {"pages": 60})
-            await until_equal(server, [(0, 0)])
-            assert "there is no export 'prefix'" in await run(server, LATE)
-
-    asyncio.run(check())

@@ -19,7 +19,7 @@ from pie_control.testing.fake_model import FakeModel
 from pie_control.testing.in_process import InProcessClient
 from tests.helpers.guard import HANG_SECONDS
 from tests.helpers.servers import started
-from tests.helpers.sessions import exchange, frame_of, open_session, until, until_it_waits
+from tests.helpers.sessions import open_session, until, until_it_waits
 
 PIECE = 100_000
 COUNT = 200
@@ -27,16 +27,6 @@ COUNT = 200
 PLAIN = f"def main(args):\n    for n in range({COUNT}): args.send(f'{{n:09}}' + 'x' * {PIECE - 9})\n    return 'done'\n"
 AWAITED = PLAIN.replace("def main", "async def main").replace("args.send", "await args.send")
 NOT_AWAITED = PLAIN.replace("def main", "async def main")
-HEEDLESS = "from inferlet_sdk.bindings import core\ndef main(args):\n    while True: core.send(0, 'x' * 100_000)\n"
-TICKING = """
-from inferlet_sdk import Context
-async def main(args):
-    while True:
-        async with Context(args.model) as context:
-            context.fill("the quick brown fox ")
-            async for piece in context.generate(max_tokens=50):
-                await args.send(piece)
-"""
 
 
 @asynccontextmanager
@@ -68,45 +58,6 @@ def test_messages_faster_than_the_link_arrive_completely(program: str, guest_cac
             messages = await until(socket, "ended")
             assert [int(text[:9]) for text in texts_of(messages, "i1")] == list(range(COUNT))
             assert (messages[-1]["status"], messages[-1]["result"]) == ("finished", '"done"')
-
-    asyncio.run(check())
-
-
-def test_one_that_floods_costs_the_others_of_its_session_nothing(guest_cache: Path) -> None:
-    async def check() -> None:
-        async with serving(guest_cache) as (api, url), open_session(url, max_size=None) as socket:
-            for name, text in (("flood", AWAITED), ("heedless", HEEDLESS), ("ticking", TICKING)):
-                await api.upload(text.encode(), name)
-            names = ("ticking", "flood", "heedless")
-            launches = [{"type": "launch", "id": number, "program": name} for number, name in enumerate(names)]
-            messages = await exchange(socket, *launches)
-            while sum(each["type"] == "ended" for each in messages) < 2:
-                messages += await frame_of(socket)
-            ids = {each["id"]: each["value"] for each in messages if each["type"] == "reply"}
-            ended = {each["inferlet"]: each for each in messages if each["type"] == "ended"}
-            assert ended[ids[1]]["status"] == "finished"
-            assert len(texts_of(messages, ids[1])) == COUNT
-            assert ended[ids[2]]["status"] == "failed"
-            assert "quota-exceeded" in ended[ids[2]]["error"] or "bytes of messages wait" in ended[ids[2]]["error"]
-            assert texts_of(messages, ids[0])
-            assert api.inferlet(ids[0]).ended is None
-            more = await until(socket, "message")
-            assert more[-1]["inferlet"] == ids[0]
-
-    asyncio.run(check())
-
-
-def test_what_nobody_reads_waits_for_the_first_client(guest_cache: Path) -> None:
-    async def check() -> None:
-        async with serving(guest_cache) as (api, url):
-            await api.upload(PLAIN.encode(), "flood")
-            inferlet = await api.launch("flood")
-            await until_it_waits(inferlet.outbox)
-            assert inferlet.ended is None
-            async with open_session(url, max_size=None) as socket:
-                await socket.send(json.dumps({"type": "attach", "id": 1, "inferlet": inferlet.id}))
-                messages = await until(socket, "ended")
-            assert [int(text[:9]) for text in texts_of(messages, inferlet.id)] == list(range(COUNT))
 
     asyncio.run(check())
 
