@@ -94,6 +94,7 @@ class Author:
     knows_grammars = True
     """Whether the worker has them compiled (languages.py)."""
     composes = True  # whether it puts masks and adapters beside steps, and both beside forwards
+    greed = 1  # how often it asks for memory
 
     def __init__(
         self,
@@ -155,7 +156,7 @@ class Author:
             self.decode,
             self.decode,
             self.end_a_run,
-            self.free,
+            *[self.free] * self.greed,
             self.reserve_kvpage,
             self.create_or_destroy,
             self.synchronize,
