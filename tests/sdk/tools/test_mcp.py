@@ -99,7 +99,12 @@ def test_tools_are_declared_and_called(host: NativeHost) -> None:
 def test_names_that_no_model_can_write_are_told_in_its_letters(host: NativeHost) -> None:
     names: list[str] = []
     tools = {"tools": [{**ADD, "name": name} for name in ("math.add/2", "2 and 3", "", "é" * 70)]}
-    Server(host, tools_list=tools, tools_call=lambda params: names.append(params["name"]) or said("5"))
+
+    def call(params: Any) -> Any:
+        names.append(params["name"])
+        return said("5")
+
+    Server(host, tools_list=tools, tools_call=call)
 
     async def main() -> Any:
         found = await Tools.from_mcp(URL)
