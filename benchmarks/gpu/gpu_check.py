@@ -83,7 +83,7 @@ class Plan:
     only: tuple[str, ...] = tuple(PATHS)
     device: Device = "cuda"
     cases: int = 0
-    at_once: int = 4
+    at_once: int = 8
     budget: float = 460.0
 
     def __post_init__(self) -> None:
