@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
 from .library import ADDRESS, INTEGER, Library
-
-if TYPE_CHECKING:
-    from ..execution.sampling import Choice
 
 Integers = NDArray[np.int64]
 
@@ -46,12 +41,12 @@ class SamplingKernels:
         )
         return tokens
 
-    def draw(self, logits: Tensor, highest: Tensor, choice: Choice) -> Tensor:
-        """Tokens, int64 [N, 1], for `logits` float32 [N, vocab], the highest of each row [N, 1], and a `choice` whose
-        temperatures are positive. Any token where the highest logit is no finite number."""
+    def draw(self, logits: Tensor, highest: Tensor, bounds: NDArray[np.float64], top_k: Integers) -> Tensor:
+        """Tokens, int64 [N, 1], for `logits` float32 [N, vocab], the highest of each row [N, 1], and the parameters of
+        `execution.choices.Choice`: `bounds` [4, N] are temperature, which is positive, top_p, min_p and uniform. Any
+        token where the highest logit is no finite number."""
         _check(logits)
-        bounds = np.stack([choice.temperature, choice.top_p, choice.min_p, choice.uniform])
-        top_k = np.ascontiguousarray(choice.top_k)
+        bounds, top_k = np.ascontiguousarray(bounds), np.ascontiguousarray(top_k)
         tokens = torch.empty(len(logits), 1, dtype=torch.int64)
         self._draw(
             logits.data_ptr(),

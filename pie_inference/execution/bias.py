@@ -9,7 +9,6 @@ from torch import Tensor
 from ..device.tensors import index_tensor, tensor, upload
 from ..errors import BatchError
 from ..protocol import Array, Sample, Verify, check_indptr
-from .sampling import bias_
 
 
 def bias_rows(batch: Sample | Verify, logits: Tensor, commands: Array) -> None:
@@ -25,4 +24,5 @@ def bias_rows(batch: Sample | Verify, logits: Tensor, commands: Array) -> None:
     tokens = index_tensor(batch.bias_tokens[places], logits.shape[1], "token")
     rows = torch.from_numpy(np.repeat(np.arange(len(commands)), counts))
     values = tensor(batch.bias_values[places], np.float32)
-    bias_(logits, *(upload(part, logits.device) for part in (rows, tokens, values)))
+    own_rows, own_tokens, own_values = (upload(part, logits.device) for part in (rows, tokens, values))
+    logits[own_rows, own_tokens] += own_values

@@ -40,6 +40,7 @@ def sampling(setting: Setting) -> Checks:
 
 def _sample(bounds: dict[str, Any], device: torch.device) -> Errors:
     from pie_inference.execution import sampling
+    from pie_inference.execution.choices import Choice
 
     rng, rows = np.random.default_rng(0), 64
     logits = torch.from_numpy(rng.normal(0, 3, (rows, 32_000)).astype(np.float32))
@@ -47,7 +48,7 @@ def _sample(bounds: dict[str, Any], device: torch.device) -> Errors:
     drawn = {name: rng.choice(np.array(options), rows) for name, options in values.items()}
     top_k = drawn.pop("top_k").astype(np.int64)
     floats = {name: numbers.astype(np.float64) for name, numbers in drawn.items()}
-    choice = sampling.Choice(top_k=top_k, uniform=rng.random(rows), **floats)
+    choice = Choice(top_k=top_k, uniform=rng.random(rows), **floats)
     expected = sampling.choose(logits, choice)
     differing = int((sampling.choose(logits.to(device), choice).cpu() != expected).sum())
     assert differing == 0, f"{differing} of {rows} tokens differ"

@@ -17,7 +17,7 @@ from pie_inference.cpu_kernels.library import find_library
 from pie_inference.cpu_kernels.sampling import SamplingKernels
 from pie_inference.errors import BatchError
 from pie_inference.execution import sampling
-from pie_inference.execution.sampling import Choice
+from pie_inference.execution.choices import Choice
 from pie_inference.execution.served_model import ServedModel
 from pie_inference.handlers import sample
 from testing.worker_batches import ints, sample_batch
