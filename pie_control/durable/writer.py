@@ -165,8 +165,8 @@ class Writer:
             backlog.clear()
             if found is None:
                 self._write_anew()
-        except (OSError, ConfigError, sqlite3.Error) as error:
-            self._failed(str(error))
+        except Exception as error:  # whatever it is: without this thread nothing would be kept, and nobody told so
+            self._failed(str(error) or type(error).__name__)
             return
         if self.trouble:
             log.warning("the state is written again")

@@ -16,13 +16,18 @@ from pie_control.durable.state import State
 from tests.helpers.guard import HANG_SECONDS
 
 
-def test_the_newest_lines_stand_after_a_time_without_writing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("error", "told"), [(sqlite3.OperationalError("disk full"), "disk full"), (MemoryError(), "MemoryError")]
+)
+def test_the_newest_lines_stand_after_a_time_without_writing(
+    error: Exception, told: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(writer, "RETRY_SECONDS", 0.0)
     fails = True
 
     def commit(*given: object) -> None:
         if fails:
-            raise sqlite3.OperationalError("disk full")
+            raise error
         commits.commit(*given)  # type: ignore[arg-type]
 
     state = State(tmp_path / "state", 1.0, 1 << 30)
@@ -33,7 +38,7 @@ def test_the_newest_lines_stand_after_a_time_without_writing(tmp_path: Path, mon
         state.inferlets.said(number, KeptLine(0.0, "log", f"{line}"))
         if line % LINES == LINES // 2:
             state.inferlets._writer.wait(HANG_SECONDS)  # these are tried, and fail
-            assert "disk full" in state.trouble
+            assert told in state.trouble
     fails = False
     state.inferlets._writer.wait(HANG_SECONDS)
     assert [line.text for line in state.inferlets.lines(number)] == [f"{line}" for line in range(LINES, 2 * LINES)]
