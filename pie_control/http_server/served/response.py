@@ -12,7 +12,7 @@ from starlette.types import Receive, Scope, Send
 
 from pie_control.durable.responses import ResponseRecord
 from pie_control.errors import PieError
-from pie_control.gateway.ending import result_of
+from pie_control.gateway.ending import ENDINGS, result_of
 from pie_control.gateway.gateway import Gateway
 from pie_control.gateway.line import Place
 from pie_control.gateway.refusal import Refused
@@ -26,12 +26,15 @@ from pie_control.registry.entry import Entry
 from pie_control.tenant_api import TenantApi
 
 from ..attachments import Attachments
+from ..failures import RETRIED, status_of
 from ..launches import Launches
 from ..messages import encode
 from ..routes.event_stream import COMMENT, COMMENT_SECONDS, next_chunk
 from .dialects import dialect_of, error_event
 from .sending import Headers, send_body, send_events, start_events
 
+OF_LOSS = ENDINGS[Status.LOST][1]
+"""The code where what ran an inferlet was lost: perhaps by what it did."""
 LEFT = "the client of the request that it served has left"
 NO_STREAM = 'the program that serves this does not stream its answers: send the request without "stream"'
 
@@ -109,14 +112,21 @@ class ServedResponse(Response):
                 place.leave(inferlet.status == Status.EVICTED)
 
     async def again(self, record: ResponseRecord) -> None:
-        """Makes an answer of the background that the server before did not end; nobody waits for it."""
-        try:
-            await self._answer_in_turn(_to_nobody)
-        except PieError as error:
-            await self._gateway.stored.fail(record, str(error))
-        else:
-            if not self._stored.done():
-                await self._gateway.stored.fail(record, LOST)
+        """Makes an answer of the background that the server before did not end. Nobody waits for it, so it waits as
+        long as there is no room for it."""
+        while True:
+            try:
+                await self._answer_in_turn(_to_nobody)
+            except PieError as error:
+                is_loss = isinstance(error, Refused) and error.code == OF_LOSS
+                if status_of(error) in RETRIED and not is_loss:
+                    await asyncio.sleep(getattr(error, "retry_after", 1))
+                    continue
+                await self._gateway.stored.fail(record, str(error))
+            else:
+                if not self._stored.done():
+                    await self._gateway.stored.fail(record, LOST)
+            return
 
     def _hear(self, inferlet: Entry, place: Place) -> None:
         """An event has come. An inferlet that has ended, or waits for a client that does not read, needs no place: the

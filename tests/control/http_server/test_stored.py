@@ -191,16 +191,18 @@ def test_the_background_begins_again_after_a_restart_and_the_rest_has_failed() -
     asyncio.run(asyncio.wait_for(test(), HANG_SECONDS))
 
 
-def test_what_is_given_up_before_it_begins_again_is_not_made() -> None:
-    def left(id: str) -> ResponseRecord:
-        told = ("", b'{"model": "+store"}', "[]", '{"status": "in_progress"}', ())
-        return ResponseRecord("default", id, "i9", PATH, id, 1.0, None, True, False, *told)
+def begun_before(id: str) -> ResponseRecord:
+    """What a server was making in the background that was killed."""
+    told = ("", b'{"model": "+store"}', "[]", '{"status": "in_progress"}', ())
+    return ResponseRecord("default", id, "i9", PATH, id, 1.0, None, True, False, *told)
 
+
+def test_what_is_given_up_before_it_begins_again_is_not_made() -> None:
     async def test() -> None:
         api = FakeServerApi()
         for id in ("first", "cancelled", "deleted"):
-            api.responses.put(left(id), lambda: None)
-        api.responses.put(replace(left("killing"), created=0.5, tries=MOST_TRIES), lambda: None)
+            api.responses.put(begun_before(id), lambda: None)
+        api.responses.put(replace(begun_before("killing"), created=0.5, tries=MOST_TRIES), lambda: None)
         async with serving(api, max_serving=1) as url, http(url) as client:
             killing = (await client.get(f"{PATH}/killing")).json()
             assert killing["status"] == "failed"
@@ -216,6 +218,31 @@ def test_what_is_given_up_before_it_begins_again_is_not_made() -> None:
             assert len(api.inferlets()) == 2
             assert (await client.get(f"{PATH}/cancelled")).json()["status"] == "cancelled"
             assert (await client.get(f"{PATH}/deleted")).status_code == 404
+
+    asyncio.run(asyncio.wait_for(test(), HANG_SECONDS))
+
+
+def test_what_begins_again_waits_until_there_is_room() -> None:
+    """However long that takes: its client was told that it is made, and may have gone."""
+
+    async def test() -> None:
+        api = FakeServerApi()
+        for id in ("first", "second"):
+            api.responses.put(begun_before(id), lambda: None)
+        async with serving(api, max_serving=1, max_wait_seconds=0.001) as url, http(url) as client:
+            while not api.inferlets():
+                await asyncio.sleep(0.005)
+            refused = await client.post("/v1/chat/completions", json={"model": "+hello"})
+            assert refused.status_code == 503
+            for id in ("i1", "i2"):
+                while id not in {one.id for one in api.inferlets()}:
+                    await asyncio.sleep(0.005)
+                api.inferlet(id).send("end")
+                assert await ended(api, id) == "finished"
+            for id in ("first", "second"):
+                while (found := (await client.get(f"{PATH}/{id}")).json()["status"]) == "in_progress":
+                    await asyncio.sleep(0.005)
+                assert found == "completed"
 
     asyncio.run(asyncio.wait_for(test(), HANG_SECONDS))
 
