@@ -54,7 +54,14 @@ def create_app(api: ServerApi, config: ServerConfig, callers: Callers, programs:
     """The application over one server, which the caller starts and closes. `programs`: of the operator, by the names of
     those that they replace."""
     # FastAPI's own pages load scripts from elsewhere: `pages_router` has ours
-    app = FastAPI(title="Pie", version=package_version(), description=DESCRIPTION, docs_url=None, redoc_url=None)
+    app = FastAPI(
+        title="Pie",
+        version=package_version(),
+        description=DESCRIPTION,
+        docs_url=None,
+        redoc_url=None,
+        redirect_slashes=False,  # `failures` says what a slash too many means
+    )
     attachments, launches = Attachments(), Launches(config.max_inferlets_per_client)
     limits = LineLimits(config.max_serving, config.max_waiting, config.max_wait_seconds)
     line = WaitingLine(limits, time.monotonic, MemoryLook(api, time.monotonic))

@@ -23,13 +23,15 @@ from .messages import ErrorBody
 
 log = logging.getLogger(__name__)
 
-HTTP_CODES = {403: "forbidden", 404: "not-found", 405: "method-not-allowed", 413: "too-large"}
+HTTP_CODES = {307: "not-found", 403: "forbidden", 404: "not-found", 405: "method-not-allowed", 413: "too-large"}
 TYPES = {401: "authentication_error", 403: "permission_error", 429: "rate_limit_error"}
 """Classes of errors as OpenAI's API calls them; of others, `invalid_request_error` or `server_error`."""
 ANTHROPIC_TYPES = {404: "not_found_error", 413: "request_too_large", 500: "api_error", 503: "overloaded_error"}
 """The types of Anthropic's API where they differ from those of OpenAI's."""
 MESSAGES = "/v1/messages"
 """Where its routes begin."""
+NOT_SERVED = ("/v1/responses/compact", "/v1/responses/input_tokens")
+"""Routes of OpenAI's API that look like those of a response."""
 METHODS = ("DELETE", "GET", "HEAD", "PATCH", "POST", "PUT")
 MOST_PATH = 100
 """Characters of a path that an answer repeats."""
@@ -141,13 +143,18 @@ def add_handlers(app: FastAPI) -> None:
 
     async def on_http(request: Request, error: Exception) -> JSONResponse:
         assert isinstance(error, HTTPException)
-        path, told, headers = request.url.path[:MOST_PATH], error.detail, {}
-        if error.status_code == 405:
+        path, status, told, headers = request.url.path[:MOST_PATH], error.status_code, error.detail, {}
+        if path in NOT_SERVED:
+            status, told = 404, f"{path} is not served here: /docs shows what is"
+        elif status == 405:
             headers = {"allow": ", ".join(_methods(app, request.scope))}
             told = f"{path} takes {headers['allow']}, not {request.method}"
-        elif error.status_code == 404:
+        elif status == 404 and path.endswith("/") and _methods(app, {**request.scope, "path": path[:-1]}):
+            told = f"there is no {path} here, but {path[:-1]}"
+            status, headers = 307, {"location": str(request.url.replace(scheme="", netloc="", path=path[:-1]))}
+        elif status == 404:
             told = f"there is no {path} here: {_base_url(app, request.scope) or '/docs shows what there is'}"
-        answer = response(error.status_code, ErrorBody(HTTP_CODES.get(error.status_code, "bad-request"), told))
+        answer = response(status, ErrorBody(HTTP_CODES.get(status, "bad-request"), told))
         answer.headers.update(headers)
         return answer
 

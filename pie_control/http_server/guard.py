@@ -107,6 +107,8 @@ class AllowedHosts:
     def objection(self, headers: Headers) -> tuple[int, str] | None:
         """Status and text of a refusal, or None if the request may pass."""
         host, origin = headers.get("host", ""), headers.get("origin")
+        if len(headers.getlist("host")) > 1:
+            return 400, "a request has one header Host: a proxy might go by another one than this server"
         name = name_of(host)
         if not (is_address(name) or name in self._names):
             return 421, (
@@ -293,7 +295,7 @@ def _telling_limits(send: Send, caller: Caller, path: str) -> Send:
 
 
 def _refuse(status: int, message: str) -> ASGIApp:
-    return response(status, ErrorBody("forbidden", message))
+    return response(status, ErrorBody("bad-request" if status == 400 else "forbidden", message))
 
 
 def json_limit(max_message_bytes: int) -> int:

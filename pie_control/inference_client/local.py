@@ -83,7 +83,7 @@ class LocalWorker:
         return self._start_seconds - (self._process.silent_seconds if self._process else 0.0)
 
     def gives_up(self) -> str:
-        return f"no worker was ready within {self._start_seconds:g} s"
+        return f"no worker was ready within {self._start_seconds:g} s: try again, as what it has compiled is kept"
 
     def is_told(self, progress: str) -> None:
         """A process that was started here says it on stderr instead."""

@@ -7,7 +7,7 @@ from dataclasses import asdict
 from datetime import UTC, datetime
 from typing import Any
 
-from fastapi import APIRouter
+from fastapi import APIRouter, HTTPException
 
 from pie_control.gateway.gateway import Gateway
 from pie_control.server_api import ServerApi
@@ -49,6 +49,8 @@ def models_router(api: ServerApi, gateway: Gateway) -> APIRouter:
     @router.get("/{model:path}", summary="Look at a model", responses=failures(404))
     async def model(model: str, caller: FromTenant) -> dict[str, Any]:
         """What a request may name: a model, MODEL/ADAPTER, or one of both with +PROGRAM. 404 `model_not_found`."""
+        if not model:
+            raise HTTPException(404)
         target = gateway.find(model, caller.api)
         return describe(model, target.model, target.adapter)
 

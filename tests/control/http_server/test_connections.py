@@ -76,6 +76,7 @@ def test_a_request_with_two_lengths_ends_its_connection(lengths: bytes) -> None:
         (b"GET /health HTTP/1.1\r\nHost: localhost\r\nX-Long: " + b"x" * MAX_HEAD_BYTES, 431, "65536 bytes"),
         (b"GET /" + b"x" * MAX_HEAD_BYTES, 431, "65536 bytes"),
         (b"GET /health HTTP/1.1\r\nHost localhost\r\n\r\n", 400, "no well-formed"),
+        (b"GET / HTTP/1.1\r\nConnection: close\r\nHost: localhost\r\nHost: b.example\r\n\r\n", 400, "one header Host"),
         (b"hello\r\n\r\n", 400, "no well-formed"),
     ],
 )

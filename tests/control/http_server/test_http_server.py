@@ -11,6 +11,7 @@ import pytest
 import websockets
 
 from pie_control.errors import ConfigError
+from pie_control.http_server.failures import NOT_SERVED
 from pie_control.http_server.listening import bind
 from pie_control.http_server.protocols import HttpProtocol
 from pie_control.http_server.routes import event_stream
@@ -203,6 +204,7 @@ def test_every_failure_has_one_shape(method: str, path: str, options: dict[str, 
         ("/responses/some", "the base URL of a client of OpenAI's API ends in /v1"),
         ("/v1/v1/messages", "the base URL of a client of Anthropic's API has no /v1 at its end"),
         ("/v2/nothing", "/docs shows what there is"),
+        ("/v1/nothing/", "/docs shows what there is"),
     ],
 )
 def test_a_wrong_base_url_of_a_client_is_told(path: str, told: str) -> None:
@@ -211,6 +213,32 @@ def test_a_wrong_base_url_of_a_client_is_told(path: str, told: str) -> None:
             answer = await client.post(path, json={})
             assert answer.status_code == 404
             assert answer.json()["error"]["message"] == f"there is no {path} here: {told}"
+
+    serve_async(test)
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "there_is"),
+    [("GET", "/v1/models/", "/v1/models?a=b"), ("POST", "/v1/messages/", "/v1/messages?a=b")],
+)
+def test_a_slash_too_many_is_told_of_and_left_out(method: str, path: str, there_is: str) -> None:
+    """By a path alone: behind a proxy with TLS, the address of the server is not that of the client."""
+
+    async def test(url: str, runtime: FakeServerApi) -> None:
+        async with http(url) as client:
+            answer = await client.request(method, f"{path}?a=b")
+            assert (answer.status_code, answer.headers["location"]) == (307, there_is)
+            assert answer.json()["error"]["message"] == f"there is no {path} here, but {path[:-1]}"
+
+    serve_async(test)
+
+
+def test_a_route_that_is_not_served_is_no_method_of_another_one() -> None:
+    async def test(url: str, runtime: FakeServerApi) -> None:
+        async with http(url) as client:
+            for path in NOT_SERVED:
+                answer = await client.post(path, json={})
+                assert (answer.status_code, "is not served" in answer.text) == (404, True)
 
     serve_async(test)
 
