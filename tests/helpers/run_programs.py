@@ -1,101 +1,30 @@
 """Random programs that decode by runs, step by step and by forks, beside an oracle that says which tokens must come.
 
 The oracle knows neither queues nor waves nor memory: it computes the fake model's hash of a list of tokens, and chooses
-the next one by the sampler's parameters. Each sequence of a program has its tokens at positions 0, 1, ..., in slots of
-its pages in this order.
+the next one. Each sequence of a program has its tokens at positions 0, 1, ..., in slots of its pages in this order.
+Unlike those of random_author.py, other queues read the pages that a run writes.
 """
 
 from __future__ import annotations
 
-import base64
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from functools import cache
-from types import SimpleNamespace
-from typing import Any
-
-import numpy as np
 
 from pie_control.calls.sampler import Sampler, SamplingParams
 from pie_control.errors import CallError
-from pie_control.testing.fake_model import SCORE_RANGE
-from pie_control.testing.fake_sampling import choose, forbid
-from tests.helpers.issue_order import MASK, VOCAB, mix, power
+from tests.helpers.issue_order import VOCAB, HashModel
+from tests.helpers.naive_sampler import Drawing, Floats, choose
 from tests.helpers.scheduling import Inferlet, name_token
 
-TOKENS = np.array([mix(token) for token in range(VOCAB)], np.uint64)
 EMBEDS = 40  # of a sequence: inputs, the last one is the output
+MODEL = HashModel()
 
 
-# ---- the oracle ----------------------------------------------------------------------------------------------------
-
-
-@cache
-def key(token: int, position: int) -> int:
-    return mix(mix(token) ^ mix(mix(position)))
-
-
-def scores_after(tokens: Sequence[int]) -> np.ndarray:
+def scores_after(tokens: Sequence[int]) -> Floats:
     """Of each next token."""
-    digest = sum(key(token, n) * power(n) for n, token in enumerate(tokens)) & MASK
-    z = (np.uint64(mix(digest)) ^ TOKENS) + np.uint64(0x9E3779B97F4A7C15)
-    z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    scores: np.ndarray = ((z ^ (z >> np.uint64(31))) >> np.uint64(11)).astype(np.float64) * (SCORE_RANGE / 2**53)
-    return scores
-
-
-@dataclass(frozen=True)
-class Choice:
-    """How tokens of a run are chosen. `recent`: those that penalties count; `allowed`: bits."""
-
-    params: SamplingParams
-    recent: tuple[int, ...] = ()
-    window: int = 0
-    allowed: bytes | None = None
-
-    @property
-    def options(self) -> str:
-        allowed = base64.b64encode(self.allowed).decode() if self.allowed else ""
-        return f'{{"recent": {list(self.recent)}, "window": {self.window}, "allowed": "{allowed}"}}'
-
-    def next(self, tokens: Sequence[int], own: Sequence[int], uniform: float) -> int:
-        """The token behind `tokens`, of which `own` were chosen so."""
-        scores, params = scores_after(tokens), self.params
-        recent = [*self.recent, *own][-self.window if self.window else 0 :]
-        if params.has_penalties and recent:
-            seen, counts = np.unique(recent, return_counts=True)
-            repetition = np.float32(params.repetition)
-            penalized = np.where(scores[seen] > 0, scores[seen] / repetition, scores[seen] * repetition)
-            scores[seen] = penalized - counts * np.float32(params.frequency) - np.float32(params.presence)
-        row: Any = SimpleNamespace(
-            temperature=np.array([params.temperature], np.float32),
-            top_k=np.array([params.top_k]),
-            top_p=np.array([params.top_p], np.float32),
-            min_p=np.array([params.min_p], np.float32),
-            typical_p=None,
-            allowed_rows=np.array([-1 if self.allowed is None else 0]),
-            allowed=np.frombuffer(self.allowed or b"", np.uint8).reshape(1, -1),
-        )
-        forbid(row, 0, scores)
-        return choose(row, 0, uniform, scores)
-
-
-def random_choice(choice: random.Random) -> Choice:
-    params = SamplingParams(
-        temperature=choice.choice([0.0, 0.0, 0.7, 1.5]),
-        top_k=choice.choice([0, 0, 5]),
-        top_p=choice.choice([1.0, 0.8]),
-        repetition=choice.choice([1.0, 1.0, 1.7]),
-        frequency=choice.choice([0.0, 0.0, 2.5]),
-    )
-    recent = tuple(choice.choices(range(VOCAB), k=choice.randint(0, 9)))
-    allowed = None
-    if choice.random() < 0.3:
-        bits = np.packbits(np.array([choice.random() < 0.2 for _ in range(VOCAB - 1)] + [True]), bitorder="little")
-        allowed = bits.tobytes()
-    return Choice(params, recent, choice.choice([0, 0, 3, 20]), allowed)
+    held = [(MODEL.embed(token), position) for position, token in enumerate(tokens)]
+    return MODEL.logits(MODEL.run(held[:-1], held[-1:])[1][0])
 
 
 # ---- programs --------------------------------------------------------------------------------------------------------
@@ -256,11 +185,12 @@ class Author:
             first = self.inferlet.call("alloc", line.queue, "reserved-kvpage" if reserve else "kvpage", missing)
             line.pages += range(first, first + missing)
             line.reserved.update(range(first, first + missing) if reserve else ())
-        chosen = random_choice(choice)
-        wanted = list(line.tokens)
+        params = SamplingParams(temperature=choice.choice([0.0, 0.7, 1.5]), top_k=choice.choice([0, 0, 5]))
+        drawing, wanted = Drawing(params, line.seed), list(line.tokens)
         own: list[int] = []
         for number in range(steps):
-            own.append(chosen.next(wanted, own, line.number(line.used + number) if chosen.params.temperature else 0.0))
+            uniform = line.number(line.used + number) if params.temperature else 0.0
+            own.append(choose(scores_after(wanted), drawing, uniform, 0.0, MODEL.draws_in_order))
             wanted.append(own[-1])
         stop = choice.sample(own, min(len(own), choice.choice([0, 0, 1, 2]))) + choice.choices(range(VOCAB), k=1)
         ends = next((n + 1 for n, token in enumerate(own) if token in stop), steps)
@@ -268,14 +198,14 @@ class Author:
             "decode",
             line.queue,
             line.embeds + EMBEDS - 1,
-            self.sampler(line, chosen.params),
+            self.sampler(line, params),
             line.embeds,
             len(line.tokens),
             flat(line.pages),
             flat(line.pages[line.shared :]),
             steps,
             stop,
-            chosen.options,
+            "",
         )
         line.run = UnderWay(future, own[:ends])
         self.runs.append(line.run)
