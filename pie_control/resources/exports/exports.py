@@ -28,7 +28,7 @@ from __future__ import annotations
 import heapq
 from collections import Counter
 from collections.abc import Collection, Iterator, Sequence
-from itertools import islice, takewhile
+from itertools import chain, islice, takewhile
 
 from pie_control.errors import QuotaExceeded
 from pie_control.tenants.tenant import Standing, Tenant
@@ -73,7 +73,7 @@ class Exports:
         self._places: dict[Name, tuple[Export, int]] = {}  # what stands, and the place among its pages
         self._open = OpenPages()
         self._coming: dict[Name, Export] = {}  # by which of those that do not stand yet it is found
-        self._held: dict[Export, None] = {}  # these do not stand yet either
+        self._held: dict[Name, dict[Export, None]] = {}  # by their first name: these do not stand yet either
         self._dropped: set[int] = set()  # adapters
         self._of_tenant: dict[str, _Own] = {}
 
@@ -106,7 +106,7 @@ class Exports:
         self._pool.retain(block.pages)
         self._states.retain(block.states)
         export.pages, export.states = block.pages, dict(zip(places, block.states, strict=True))
-        self._held[export] = None
+        self._held.setdefault(export.names[0], {})[export] = None
 
     def _size(self, export: Export) -> int:
         """In pages."""
@@ -177,7 +177,10 @@ class Exports:
         return export.block
 
     def _forget(self, export: Export) -> None:
-        self._held.pop(export, None)
+        held = self._held.get(first := export.names[0], {})
+        held.pop(export, None)
+        if not held:
+            self._held.pop(first, None)
         self.defer(export)
 
     def defer(self, export: Export) -> None:
@@ -222,7 +225,7 @@ class Exports:
 
     def _held_as(self, tenant: Tenant, name: str) -> list[Export]:
         """Those of a name that have had their turns, in this order, and do not stand yet."""
-        named = [one for one in self._held if one.name == name and one.tenant.name == tenant.name]
+        named = self._held.get((tenant.name, name), ())
         return [one for one in named if not (one.unwanted or one.taken_back)]
 
     def stands(self, export: Export) -> bool:
@@ -295,7 +298,7 @@ class Exports:
         """Nothing that an adapter has changed is there any more, or will be: another one may get its name. Gives what
         is to be released."""
         self._dropped.add(adapter)
-        for export in {*self._coming.values(), *self._held}:
+        for export in {*self._coming.values(), *chain.from_iterable(self._held.values())}:
             self._reject_outdated(export)
         for export in list(self._standing):
             if adapter in export.adapters:
@@ -358,7 +361,7 @@ class Exports:
 
     def blocks(self) -> Iterator[Block]:
         """What each of them holds."""
-        for export in (*self._standing, *self._held):
+        for export in (*self._standing, *chain.from_iterable(self._held.values())):
             yield export.block
 
     def check_integrity(self) -> None:
