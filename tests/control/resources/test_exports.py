@@ -56,3 +56,24 @@ def test_a_tenant_with_the_most_exports_loses_several(monkeypatch: pytest.Monkey
     assert not any(standing(pool, exports, number) for number in range(2 * module.ROOM_OF_MOST))
     gone = [len(standing(pool, exports, 1000 + number)) for number in range(5)]
     assert gone == [3, 0, 0, 3, 0]
+
+
+def test_a_name_is_looked_up_among_its_own() -> None:
+    class Name(str):
+        compared = 0
+
+        def __eq__(self, other: object) -> bool:
+            Name.compared += 1
+            return str.__eq__(self, other)
+
+        __hash__ = str.__hash__
+
+    pool = Pool(1000)
+    exports = Exports(pool, Pool(0), 0)
+    for number in range(100):
+        export = Export(Standing(TENANT), Name(number), 0, number)
+        exports.announce(export)
+        exports.hold(export, Block(pool.take(1)))
+    Name.compared = 0
+    assert exports.find(TENANT, "99") is export
+    assert Name.compared < 10
