@@ -187,16 +187,18 @@ class InferletRecords:
 
     def find(self, number: int, tenant: str | None = None) -> InferletRecord | None:
         """An inferlet of a tenant, or of any, that has ended, by its number."""
-        found = self._read("WHERE number = ? AND ended IS NOT NULL AND tenant = coalesce(?, tenant)", number, tenant)
-        return next(found, None)
+        rows = self._reader.execute(
+            f"SELECT {COLUMNS} FROM inferlets WHERE number = ? AND ended IS NOT NULL AND tenant = coalesce(?, tenant)",
+            (number, tenant),
+        )
+        return next((InferletRecord(*row) for row in rows), None)
 
-    def newest(self, most: int) -> list[InferletRecord]:
-        """The last ones that have ended, oldest first."""
-        return [*self._read("WHERE ended IS NOT NULL ORDER BY number DESC LIMIT ?", most)][::-1]
-
-    def _read(self, where: str, *values: int | str | None) -> Iterator[InferletRecord]:
-        rows = self._reader.execute(f"SELECT {COLUMNS} FROM inferlets {where}", values)
-        return (InferletRecord(*row) for row in rows)
+    def newest(self, most: int) -> Iterator[InferletRecord]:
+        """The last ones that have ended, oldest first; one by one, as all results together may be large."""
+        numbers = self._reader.execute(
+            "SELECT number FROM inferlets WHERE ended IS NOT NULL ORDER BY number DESC LIMIT ?", (most,)
+        )
+        return filter(None, (self.find(number) for (number,) in reversed([*numbers])))
 
     def lines(self, number: int) -> list[KeptLine]:
         """The end of its log, oldest line first."""

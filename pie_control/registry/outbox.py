@@ -94,6 +94,8 @@ class Outbox:
                 self._tell()
         elif type(event) is LogLine:
             self._kept_log_bytes -= size_of(event.text)
+        else:
+            self._notify = None  # nothing comes behind the end; this may lead back, too
         return event
 
     def push_to(self, listener: Listener) -> None:
@@ -130,6 +132,7 @@ class Outbox:
         """The inferlet has ended."""
         self._tell_left_out()
         self._ended = event
+        self._tell_room = _tell_nobody  # a way back to the entry: its memory would wait for a full collection
         self._emit(event)
 
     def restore(self, lines: Iterable[LogLine]) -> None:
@@ -171,3 +174,7 @@ class Outbox:
         self._events.append(event)
         if self._notify is not None:
             self._notify()
+
+
+def _tell_nobody(taken: int, read: bool) -> None:
+    """Its inferlet has ended."""

@@ -68,7 +68,7 @@ def test_what_ended_is_known_after_a_restart(folder: Path) -> None:
     during(opened(folder), run)
     again = opened(folder)
     assert again.inferlets.find(1) == ENDED
-    assert again.inferlets.newest(10) == [ENDED]
+    assert [*again.inferlets.newest(10)] == [ENDED]
     lines = again.inferlets.lines(1)
     assert (len(lines), lines[0].text, lines[-1]) == (LINES, "line 10", KeptLine(5.0, "stdout", f"line {LINES + 9}"))
     assert again.inferlets.next_number() == 2
