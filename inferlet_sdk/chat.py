@@ -187,6 +187,8 @@ class Tools:
         they are written, so none is malformed; a call that `choice` asks for is in any case.
         """
         whole(rounds, "rounds", least=0)
+        if not isinstance(ctx, Context):
+            raise wrong("ctx", "the context that goes on, as in `chat(ctx, 'What is 2 plus 3?')`", ctx)
         new = [{"role": "user", "content": messages}] if isinstance(messages, str) else list(messages)
         queues = queues_of(ctx.model.name)
         dialect = dialect_of(queues, self.format)
@@ -367,6 +369,8 @@ async def _tell(hook: Hook | None, what: object) -> None:
 
 
 def _told(error: Exception) -> str:
+    while isinstance(error, ExceptionGroup):  # of a TaskGroup: it says nothing itself
+        error = error.exceptions[0]
     kind = "" if isinstance(error, SchemaMismatch | LookupError) else type(error).__name__
     return _cut(": ".join(filter(None, ("Error", kind, str(error)))), LONGEST_ERROR)
 

@@ -279,15 +279,16 @@ class Answer:
 def _arguments(call: Call, tools: ToolUse) -> str:
     """The arguments of a call by name, as JSON text."""
     schemas = [one["function"]["parameters"] for one in tools.declared if one["function"]["name"] == call.name]
-    properties = properties_of(schemas[0]) if schemas else {}
+    schema = schemas[0] if schemas else {}
+    properties, further = properties_of(schema), schema.get("additionalProperties")
     named = call.arguments
     if isinstance(named, list):
         named = dict(zip(properties, named, strict=False))
-    typed = {name: typed_value(_shape(properties.get(name)), value) for name, value in named.items()}
+    typed = {name: typed_value(_shape(properties.get(name, further)), value) for name, value in named.items()}
     return json.dumps(typed, ensure_ascii=False)
 
 
-def _shape(schema: Mapping[str, Any] | None) -> Shape:
+def _shape(schema: object) -> Shape:
     """What the parameter takes; anything, if nobody knows."""
     try:
         return foreign_shape(schema or {})

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -50,15 +50,46 @@ class Called:
     @cached_property
     def required(self) -> Sequence[str]:
         """Those of the parameters that have to be there."""
-        needed = self.parameters.get("required")
-        return [name for name in self.properties if name in needed] if isinstance(needed, list) else []
+        needed = [part.get("required") for part in _parts(self.parameters, ("allOf",), set())]
+        return [name for name in self.properties if any(name in one for one in needed if isinstance(one, list))]
 
 
 def properties_of(schema: Schema) -> dict[str, Schema]:
-    """The schema of each property of an object by itself: with what references in it stand for."""
-    shared = {name: schema[name] for name in _DEFINITIONS if name in schema}
-    properties = schema.get("properties", {})
-    return {name: {**shared, **one} if isinstance(one, Mapping) else {} for name, one in properties.items()}
+    """The schema of each property of an object by itself, with what references in it stand for; also of those that
+    parts of the object's schema name."""
+    shared = _shared(schema)
+    found: dict[str, list[Schema]] = {}
+    for part in _parts(schema, ("allOf", "anyOf", "oneOf"), set()):
+        properties = part.get("properties")
+        for name, one in properties.items() if isinstance(properties, Mapping) else ():
+            known, one = found.setdefault(name, []), one if isinstance(one, Mapping) else {}
+            known += [one] if one not in known else []
+    return {name: {**shared, **(ones[0] if len(ones) == 1 else {"anyOf": ones})} for name, ones in found.items()}
+
+
+def _shared(schema: Schema) -> dict[str, Any]:
+    return {name: schema[name] for name in _DEFINITIONS if isinstance(schema.get(name), Mapping)}
+
+
+def _referred(schema: Schema) -> list[Any]:
+    """What a reference stands for, if there is one to the definitions of the schema."""
+    kind, _, name = str(schema.get("$ref", "")).removeprefix("#/").partition("/")
+    known = schema[kind] if kind in _shared(schema) else {}
+    return [known[name]] if name in known else []
+
+
+def _parts(schema: Schema, keywords: Sequence[str], seen: set[str]) -> Iterator[Schema]:
+    """A schema, and those of which it is made by references and by these keywords; what a reference of `seen` stands
+    for has come before."""
+    yield schema
+    shared, referred, reference = _shared(schema), _referred(schema), str(schema.get("$ref"))
+    parts = referred if reference not in seen else []
+    seen.add(reference)
+    for listed in (schema.get(keyword) for keyword in keywords):
+        parts += listed if isinstance(listed, list) else []
+    for part in parts:
+        if isinstance(part, Mapping):
+            yield from _parts({**shared, **part}, keywords, seen)
 
 
 def call_grammar(format: str, tools: Sequence[Called], shown: Mapping[int, str], choice: str) -> str:
@@ -230,6 +261,10 @@ def _qwen_coder(writer: _Writer, tools: Sequence[Called], many: bool) -> _Group:
     calls = []
     for tool in tools:
         parameters = [_parameter(writer, tool, name) for name in tool.properties]
+        further = tool.parameters.get("additionalProperties", False)
+        if further is not False:
+            value = _written(writer, further if isinstance(further, Mapping) else {})
+            parameters.append(rf'("<parameter=" /[^\s<>]+/ ">\n" {value} "\n")*')
         calls.append(rf'{literal(f"<function={tool.name}>{chr(10)}")} {" ".join(parameters)} "</function>\n"')
     rest = rf'"\n" {writer.any_of(calls)} {writer.mark(qwen_coder.END)}'
     return _Group(qwen_coder.BEGIN, rest, r'"\n"?')
@@ -251,9 +286,7 @@ def _written(writer: _Writer, schema: Schema) -> str:
 
 def _options(schema: Schema, levels: int = 8) -> list[Schema]:
     """The schemas of one of which a value is: what a reference, `anyOf`, `oneOf` and an `allOf` of one stand for."""
-    shared = {name: schema[name] for name in _DEFINITIONS if isinstance(schema.get(name), Mapping)}
-    kind, _, name = str(schema.get("$ref", "")).removeprefix("#/").partition("/")
-    named = [shared[kind][name]] if name in shared.get(kind, ()) else schema.get("anyOf", schema.get("oneOf"))
+    shared, named = _shared(schema), _referred(schema) or schema.get("anyOf", schema.get("oneOf"))
     if named is None and isinstance(parts := schema.get("allOf"), list) and len(parts) == 1:
         named = parts
     if not isinstance(named, list) or not levels:

@@ -213,7 +213,7 @@ def test_calls_that_do_not_end_are_bounded() -> None:
 def test_a_failed_tool_is_logged_and_named_where_rounds_end() -> None:
     def fetch() -> str:
         """Fetches."""
-        raise OSError("no route to host")
+        raise ExceptionGroup("unhandled errors in a TaskGroup", [OSError("no route to host")])
 
     model = Scripted(chat_templates.QWEN, ['<tool_call>{"name": "fetch", "arguments": {}}</tool_call>'])
     with pytest.raises(TooManyRounds, match=r"2 failed, the last one fetch: Error: OSError: no route to host"):
@@ -320,6 +320,8 @@ def test_tools_have_names_of_their_own() -> None:
     assert tools["add"](1, 2) == 3
     with pytest.raises(TypeError, match="tools: give functions"):
         Tools(7)  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match="ctx: give the context that goes on"):
+        run(tools.chat(ASK))  # type: ignore[arg-type]
 
 
 def test_results_are_cut() -> None:

@@ -197,12 +197,17 @@ PAINT: dict[str, Any] = {
     },
 }
 """As clients make it of classes: parts are named elsewhere, and there may be none. What is for people has no bound."""
+OTHERWISE = {
+    "allOf": [{"$ref": "#/$defs/Paint"}],
+    "$defs": {**PAINT["$defs"], "Paint": {key: one for key, one in PAINT.items() if key != "$defs"}},
+}
+"""The same, of parts."""
 RED = {"colour": "red", "at": {"x": 1}, "note": "wet", "title": "Mr"}
 WRITTEN = {"colour": "red", "at": '{"x": 1}', "note": "wet", "title": "Mr"}
 LISTED = "".join(f"<parameter={name}>\n{text}\n</parameter>\n" for name, text in WRITTEN.items())
 
 
-@pytest.mark.parametrize("special", [False, True])
+@pytest.mark.parametrize(("special", "told"), [(False, PAINT), (True, PAINT), (True, OTHERWISE)])
 @pytest.mark.parametrize(
     ("name", "call"),
     [
@@ -210,10 +215,10 @@ LISTED = "".join(f"<parameter={name}>\n{text}\n</parameter>\n" for name, text in
         ("qwen_coder", f"<tool_call>\n<function=paint>\n{LISTED}</function>\n</tool_call>"),
     ],
 )
-def test_a_parameter_may_be_described_by_a_reference(
-    models: Callable[[str, bool], Model], name: str, special: bool, call: str
+def test_parameters_may_be_described_by_references(
+    models: Callable[[str, bool], Model], name: str, special: bool, told: dict[str, Any], call: str
 ) -> None:
-    model, tools = models(name, special), [Called("paint", PAINT)]
+    model, tools = models(name, special), [Called("paint", told)]
     tokens = model.tokens(call)
     assert model.matcher("paint", tools).accept(tokens) == len(tokens)
     (found,) = (event for event in model.events(call) if isinstance(event, Call))
@@ -222,6 +227,14 @@ def test_a_parameter_may_be_described_by_a_reference(
     for right, wrong in (("red", "rod"), ('"x"', '"y"'), ("Mr", "Ms")):
         tokens = model.tokens(call.replace(right, wrong))
         assert model.matcher("paint", tools).accept(tokens) < len(tokens)
+
+
+def test_further_parameters_are_written_by_name(models: Callable[[str, bool], Model]) -> None:
+    model, told = models("qwen_coder", True), {"type": "object", "additionalProperties": {"type": "integer"}}
+    for value in ("2", "two"):
+        tokens = model.tokens(ADD["qwen_coder"].replace("2", value))
+        matcher = model.matcher("add", [Called("add", told)])
+        assert (matcher.accept(tokens) == len(tokens)) == value.isdigit()
 
 
 @pytest.mark.parametrize("schema", [{"type": 5}, {"enum": 5}, {"anyOf": 5}, {"anyOf": [5]}, {"$ref": 5}, 5, None])

@@ -240,13 +240,15 @@ def tool_of(parameters: dict[str, Any]) -> dict[str, Any]:
     return {"type": "function", "function": {"name": "paint", "parameters": parameters}}
 
 
-COLOURS = {"Colour": {"type": "string", "enum": ["red", "green"]}}
+OF: dict[str, Any] = {"properties": {"of": {"$ref": "#/$defs/Colour"}}, "required": ["of"]}
+COLOURS = {"Colour": {"type": "string", "enum": ["red", "green"]}, "Of": OF}
 
 
 @pytest.mark.parametrize(
     "parameters",
     [
-        {"properties": {"of": {"$ref": "#/$defs/Colour"}}, "$defs": COLOURS, "required": ["of"]},
+        {**OF, "$defs": COLOURS},
+        {"allOf": [{"$ref": "#/$defs/Of"}], "$defs": COLOURS},
         {"properties": {"of": True}, "required": ["of"]},
         {"properties": {"of": {"type": "null"}}, "required": ["of", "to"]},
         {"properties": {"of": {"type": "null"}}, "required": "of"},
