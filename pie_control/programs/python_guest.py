@@ -65,17 +65,26 @@ def guest_hash() -> str:
     return _fingerprint(sdk_folder())
 
 
-def _run_componentize(folder: Path, output: Path) -> None:
-    """The tool gets the SDK alone: it reads all folders beside it, of which this user may not read some."""
+async def _run_componentize(folder: Path, output: Path) -> None:
+    """The tool gets the SDK alone: it reads all folders beside it, of which this user may not read some. It ends when
+    this is cancelled."""
     alone = output.with_name("alone")
     shutil.copytree(folder, alone / folder.name, ignore=shutil.ignore_patterns("__pycache__", "rust"))
     command = [
         sys.executable, "-c", TOOL, "-d", str(folder / "wit"), "-w", WORLD,
         "componentize", APPLICATION, "-p", str(alone), "-o", str(output),
     ]  # fmt: skip
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    if done.returncode != 0:
-        raise ConfigError(f"building the Python guest failed:\n{done.stdout[-2000:]}{done.stderr[-2000:]}")
+    process = await asyncio.create_subprocess_exec(
+        *command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
+    )
+    try:
+        said, _ = await process.communicate()
+    finally:
+        if process.returncode is None:
+            process.kill()
+            await process.wait()
+    if process.returncode != 0:
+        raise ConfigError(f"building the Python guest failed:\n{said.decode(errors='replace')[-4000:]}")
 
 
 async def compiled_guest(cache_dir: Path) -> Path:
@@ -99,7 +108,7 @@ async def compiled_guest(cache_dir: Path) -> Path:
 
 async def _find_or_compile(folder: Path, stem: str) -> Path:
     found = await asyncio.to_thread(find_sealed, folder, stem, native.SUFFIX)
-    return found or await native.compile_to_file(await asyncio.to_thread(build_guest, folder), folder, stem)
+    return found or await native.compile_to_file(await build_guest(folder), folder, stem)
 
 
 def guest_folder(cache_dir: Path) -> Path:
@@ -110,15 +119,20 @@ def guest_folder(cache_dir: Path) -> Path:
         raise ConfigError(str(error)) from None
 
 
-def build_guest(folder: Path) -> bytes:
-    """The guest component, from its folder or newly built (5 s). Raises ConfigError with the tool's output."""
+async def build_guest(folder: Path) -> bytes:
+    """The guest component, from its folder or newly built (5 s). Raises ConfigError with the tool's output. Leaves no
+    process and no unfinished file, also when it is cancelled."""
     sources = sdk_folder()
-    fingerprint = _fingerprint(sources)
-    path = find_sealed(folder, fingerprint, SUFFIX)
+    fingerprint = await asyncio.to_thread(_fingerprint, sources)
+    path = await asyncio.to_thread(find_sealed, folder, fingerprint, SUFFIX)
     if path is None:
         with tempfile.TemporaryDirectory(dir=folder) as scratch:
             output = Path(scratch) / "guest.wasm"
-            _run_componentize(sources, output)
-            output.write_bytes(lasting.made_immortal(output.read_bytes()))
-            path = seal(output, folder, fingerprint, SUFFIX)
-    return read_own_file(path)
+            await _run_componentize(sources, output)
+            path = await asyncio.to_thread(_finish, output, folder, fingerprint)
+    return await asyncio.to_thread(read_own_file, path)
+
+
+def _finish(output: Path, folder: Path, fingerprint: str) -> Path:
+    output.write_bytes(lasting.made_immortal(output.read_bytes()))
+    return seal(output, folder, fingerprint, SUFFIX)

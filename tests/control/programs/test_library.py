@@ -467,7 +467,7 @@ def test_damaged_native_code_of_the_python_guest_is_made_anew(
             file.seek(1_000_000)
             file.write(b"x" * 64)
 
-    def refuse(_: Path) -> bytes:
+    async def refuse(_: Path) -> bytes:
         raise ConfigError("it would be built again")
 
     monkeypatch.setattr(python_guest, "build_guest", refuse)

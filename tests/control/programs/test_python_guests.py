@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import resource
-import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
@@ -25,6 +25,7 @@ from pie_control.programs.python_guest import compiled_guest
 from pie_control.programs.warm_pool import QUIET_SECONDS, WarmPool
 from pie_control.sandbox.fibers import Step
 from pie_inference.options.cache_files import write_sealed
+from tests.helpers.guard import HANG_SECONDS
 
 DRAWS = "import random, secrets\ndef main(args):\n    return [random.random(), random.random(), secrets.token_hex(8)]\n"
 
@@ -213,16 +214,38 @@ def test_before_the_start_there_are_no_guests(tmp_path: Path) -> None:
     programs.close()
 
 
-def test_the_guest_is_built_of_the_sdk_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    given: list[list[str]] = []
+TOOL = """
+import json, os, sys, time
+with open(sys.argv[0] + ".part", "w") as file:
+    json.dump([os.getpid(), os.listdir(sys.argv[sys.argv.index("-p") + 1])], file)
+os.rename(file.name, sys.argv[0] + ".said")
+time.sleep(3600)
+"""
 
-    def build(command: list[str], **_: object) -> subprocess.CompletedProcess[str]:
-        given.append([path.name for path in Path(command[command.index("-p") + 1]).iterdir()])
-        return subprocess.CompletedProcess(command, 0)
 
-    monkeypatch.setattr(subprocess, "run", build)
-    python_guest._run_componentize(python_guest.sdk_folder(), tmp_path / "guest.wasm")
-    assert given == [["inferlet_sdk"]]
+def test_the_guest_is_built_of_the_sdk_alone_by_a_tool_that_ends_with_who_waits_for_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    said, tool = tmp_path / "componentize-py.said", tmp_path / "componentize-py"
+    tool.write_text(f"#!{sys.executable}{TOOL}")
+    tool.chmod(0o700)
+    monkeypatch.setattr(sys, "executable", str(tmp_path / "python"))
+    (folder := tmp_path / "guest").mkdir()
+
+    async def give_up() -> None:
+        building = asyncio.create_task(python_guest.build_guest(folder))
+        async with asyncio.timeout(HANG_SECONDS):
+            while not said.exists():
+                await asyncio.sleep(0.01)
+        building.cancel()
+        await asyncio.gather(building, return_exceptions=True)
+
+    asyncio.run(give_up())
+    process, given = json.loads(said.read_text())
+    assert given == ["inferlet_sdk"]
+    assert not list(folder.iterdir())
+    with pytest.raises(ProcessLookupError):
+        os.kill(process, 0)
 
 
 def test_of_many_servers_that_start_at_once_one_compiles(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -236,6 +259,9 @@ def test_of_many_servers_that_start_at_once_one_compiles(tmp_path: Path, monkeyp
     async def start_all() -> list[Path]:
         return await asyncio.gather(*(compiled_guest(tmp_path) for _ in range(3)))
 
-    monkeypatch.setattr(python_guest, "build_guest", lambda _: b"guest")
+    async def build_guest(_: Path) -> bytes:
+        return b"guest"
+
+    monkeypatch.setattr(python_guest, "build_guest", build_guest)
     monkeypatch.setattr(native, "compile_to_file", compile_to_file)
     assert asyncio.run(start_all()) == compiled * 3
