@@ -260,11 +260,14 @@ def test_the_playground_in_a_browser(tmp_path: Path, guest_cache: Path) -> None:
     with chromium_or_skip() as page, live_server(cache_with_guest(_made(tmp_path), guest_cache)) as url:
         page.open(f"{url}/playground")
         page.until("document.querySelectorAll('option').length > 10")
-        assert page.value("import('/assets/playground.js').then(({ words }) => words(`a --b 'c d' e=\"f g\"`))") == [
+        assert page.value(
+            "import('/assets/playground.js').then(({ words }) => words(`a --b 'c d' e=\"f g\" it's`))"
+        ) == [
             "a",
             "--b",
             "c d",
             "e=f g",
+            "it's",
         ]
         stop = "[...document.querySelectorAll('button')].find((one) => one.innerText === 'Stop')"
         assert page.value(f"[{stop}.disabled, getComputedStyle({stop}).opacity]") == [True, "0.5"], "nothing runs"
@@ -273,6 +276,10 @@ def test_the_playground_in_a_browser(tmp_path: Path, guest_cache: Path) -> None:
         page.value("document.querySelector('button.check').click()")
         page.until("document.querySelector('.findings')?.innerText.includes('line 4')")
         page.until("document.querySelector('.gutter').children[3].className === 'marked'")
+        for name, shown in (("hello", "three facts"), ("", "args.sent")):  # an example, and back to what was written
+            page.value(f"document.querySelector('select').value = '{name}'")
+            page.value("document.querySelector('select').dispatchEvent(new Event('change', {bubbles: true}))")
+            page.until(f"document.querySelector('textarea').value.includes('{shown}')")
         page.value("document.querySelector('textarea').select()")
         page.type(PROGRAM)
         page.value("document.querySelector('input').select()")

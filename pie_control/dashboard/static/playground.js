@@ -17,9 +17,9 @@ async def main(args, prompt="Once upon a time"):
 `;
 const MOST_TEXT = 200000; // letters of the output that are kept
 
-// Arguments as a shell would take them apart.
+// Arguments as a shell would take them apart. A quote without another one is a letter.
 export function words(text) {
-  return [...text.matchAll(/(?:[^\s"']+|"[^"]*"|'[^']*')+/g)].map(([word]) => word.replaceAll(/"([^"]*)"|'([^']*)'/g, "$1$2"));
+  return [...text.matchAll(/(?:[^\s"']+|"[^"]*"|'[^']*'|["'])+/g)].map(([word]) => word.replaceAll(/"([^"]*)"|'([^']*)'/g, "$1$2"));
 }
 
 // Lines of this program that a traceback names, with what it says at last.
@@ -58,7 +58,7 @@ function App() {
   const [examples, setExamples] = useState({}), [chosen, setChosen] = useState(""), [text, setText] = useState(FIRST);
   const [given, setGiven] = useState(""), [asks, setAsks] = useState(null), [trouble, setTrouble] = useState("");
   const [findings, setFindings] = useState(null), [run, setRun] = useState(null);
-  const area = useRef(), leave = useRef(null);
+  const area = useRef(), leave = useRef(null), own = useRef();
   useEffect(() => {
     request("assets/examples.json").then((answer) => answer.json()).then(setExamples, (error) => setTrouble(error.message));
     return () => leave.current?.abort();
@@ -118,10 +118,11 @@ function App() {
   };
   const marks = new Map([...(findings ?? []).map((one) => [one.line, one.message]), ...(run?.error ? marksOf(run.error) : [])]);
   const loaded = (name) => {
+    if (text !== examples[chosen]?.source) own.current = { source: text, arguments: given };
+    const shown = examples[name] ?? own.current;
     setChosen(name);
-    if (!examples[name]) return;
-    setText(examples[name].source);
-    setGiven(examples[name].arguments);
+    setText(shown.source);
+    setGiven(shown.arguments);
     setFindings(null);
     setRun(null);
   };
