@@ -16,6 +16,7 @@ from ..cpu_kernels.library import Library
 from ..device import triton_support
 from ..errors import ConfigError
 from ..kv_cache.pages import KvCache, KvShape
+from ..options.compiling import telling_time
 from .interface import AttentionBackend, AttentionSpec
 
 log = logging.getLogger("pie.attention")
@@ -84,7 +85,7 @@ def _flashinfer(needed: Requirements, cache: KvCache) -> AttentionBackend:
 
     try:
         backend = FlashInferAttention(cache, needed.num_heads, needed.specs, library.load())
-        with library.telling_time("FlashInfer's kernels of attention"):
+        with telling_time("FlashInfer's kernels of attention"):
             backend.compile()
     except Exception as error:  # of compilers, files and drivers, of which each has its own
         raise ConfigError(f"FlashInfer's attention cannot start: {error}; choose another --attention") from error

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from ..errors import KernelsUnavailable
 from ..options.cache_files import NotPrivate, find_sealed, folder_to_compile_in
-from ..options.compiling import SUFFIX, CannotCompile, compile_library, find_compiler, fingerprint
+from ..options.compiling import SUFFIX, CannotCompile, compile_library, find_compiler, fingerprint, telling_time
 
 SOURCES = Path(__file__).parent
 COMPILERS = ("g++", "clang++", "c++")
@@ -31,7 +31,10 @@ def build(cache_dir: Path, compilers: tuple[str, ...] = COMPILERS, max_isa: str 
         folder = folder_to_compile_in(cache_dir / "kernels")
         stem = _fingerprint(compiler, flags)
         sources = sorted(SOURCES.glob("*.cpp"))
-        return find_sealed(folder, stem, SUFFIX) or compile_library(compiler, flags, sources, folder, stem)
+        if (found := find_sealed(folder, stem, SUFFIX)) is not None:
+            return found
+        with telling_time("kernels for this CPU"):
+            return compile_library(compiler, flags, sources, folder, stem)
     except (CannotCompile, NotPrivate) as error:
         raise KernelsUnavailable(str(error)) from error
 

@@ -11,11 +11,7 @@ import functools
 import importlib
 import os
 import shutil
-import sys
-import threading
-import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -33,8 +29,6 @@ DECODE_GROUPS = (1, 2, 3, 4, 6, 8)
 TENSOR_CORE_GROUP = 4
 """Least number of query heads per key-value head for which decode uses tensor cores: these have enough rows to fill
 them. FlashInfer's documentation advises it; we have not measured it."""
-
-SECONDS_BETWEEN_LINES = 10.0
 
 
 @dataclass(frozen=True)
@@ -70,30 +64,6 @@ def load() -> FlashInfer:
         append=library.append_paged_kv_cache,
         causal_backend=_causal_backend,
     )
-
-
-@contextmanager
-def telling_time(what: str) -> Iterator[None]:
-    """While FlashInfer compiles `what`, which says nothing, tells on stderr how long that takes already: a worker that
-    is silent for minutes is given up. The lines are like those of `LoadProgress`; there are none if it is quick."""
-    started, ended = time.monotonic(), threading.Event()
-
-    def tell(end: str) -> None:
-        print(f"compiling {what}: {time.monotonic() - started:.0f} s", end=end, file=sys.stderr, flush=True)
-
-    def tell_on() -> None:
-        while not ended.wait(SECONDS_BETWEEN_LINES):
-            tell("\r")
-
-    telling = threading.Thread(target=tell_on, name="compiling", daemon=True)
-    telling.start()
-    try:
-        yield
-    finally:
-        ended.set()
-        telling.join()
-        if time.monotonic() - started >= SECONDS_BETWEEN_LINES:
-            tell("\n")
 
 
 def why_unavailable(device: torch.device) -> str | None:

@@ -11,10 +11,13 @@ import os
 import platform
 import shutil
 import subprocess
+import sys
 import tempfile
+import threading
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 
@@ -23,10 +26,35 @@ from .cache_files import TURN_SECONDS, find_sealed, queued, seal
 SUFFIX = ".so"
 TIMEOUT = 300.0
 """Seconds; compiling usually takes a few."""
+SECONDS_BETWEEN_LINES = 10.0
 
 
 class CannotCompile(Exception):
     """There is no compiler, or it failed. The message says which and why."""
+
+
+@contextmanager
+def telling_time(what: str) -> Iterator[None]:
+    """While `what` is compiled, which says nothing, tells on stderr how long that takes already: a worker that is
+    silent for minutes is given up. The lines are like those of `LoadProgress`; there are none if it is quick."""
+    started, ended = time.monotonic(), threading.Event()
+
+    def tell(end: str) -> None:
+        print(f"compiling {what}: {time.monotonic() - started:.0f} s", end=end, file=sys.stderr, flush=True)
+
+    def tell_on() -> None:
+        while not ended.wait(SECONDS_BETWEEN_LINES):
+            tell("\r")
+
+    telling = threading.Thread(target=tell_on, name="compiling", daemon=True)
+    telling.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        telling.join()
+        if time.monotonic() - started >= SECONDS_BETWEEN_LINES:
+            tell("\n")
 
 
 def find_compiler(language: str, names: Sequence[str]) -> str:

@@ -124,11 +124,15 @@ def test_without_a_compiler(tmp_path: Path) -> None:
 
 
 @needs_kernels
-def test_with_a_failing_compiler(tmp_path: Path) -> None:
+def test_with_a_failing_compiler(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(compiling, "SECONDS_BETWEEN_LINES", 0.001)
     compiler = fake_compiler(tmp_path / "bin", 'echo "x.cpp:1: error: no such header" >&2; echo more >&2; exit 1')
     with pytest.raises(KernelsUnavailable, match=r"compiler failed: x.cpp:1: error: no such header$"):
         build(tmp_path / "cache", (compiler,))
     assert list((tmp_path / "cache" / "kernels").iterdir()) == []
+    assert "compiling kernels for this CPU: 0 s" in capsys.readouterr().err
 
 
 @needs_kernels

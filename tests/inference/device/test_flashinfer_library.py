@@ -21,6 +21,7 @@ from pie_inference.device import flashinfer_library as library
 from pie_inference.device.flashinfer_library import ModuleKey
 from pie_inference.errors import ConfigError
 from pie_inference.kv_cache.pages import KvCache, KvShape
+from pie_inference.options import compiling
 from tests.helpers.fake_flashinfer import fake_flashinfer
 from tests.helpers.guard import HANG_SECONDS
 
@@ -100,9 +101,9 @@ def test_a_worker_that_compiles_gives_signs_of_life(monkeypatch: pytest.MonkeyPa
             told.set()
             return len(text)
 
-    monkeypatch.setattr(library, "SECONDS_BETWEEN_LINES", 0.01)
+    monkeypatch.setattr(compiling, "SECONDS_BETWEEN_LINES", 0.01)
     monkeypatch.setattr(sys, "stderr", Stderr())
-    with library.telling_time("kernels"):
+    with compiling.telling_time("kernels"):
         assert told.wait(HANG_SECONDS)
     assert "".join(lines).startswith("compiling kernels: 0 s\r")
     assert "".join(lines).endswith("compiling kernels: 0 s\n")
