@@ -5,6 +5,8 @@ from __future__ import annotations
 
 import asyncio
 import re
+from collections.abc import Callable, Iterator
+from contextlib import AsyncExitStack
 from pathlib import Path
 
 import pytest
@@ -74,29 +76,48 @@ async def outcome_of(server: ServerApi, program: Path) -> Ended:
 async def run_beside_a_neighbour(server: ServerApi, program: Path) -> tuple[Ended, int, int]:
     """How it ends, the neighbour's messages and the turns of all until then."""
     beside, neighbour = await launch(server, NEIGHBOUR)
-    await neighbour.until_messages(1)
-    runner = inferlets_of(server, beside.host).runner
-    messages, turns = len(neighbour.messages), runner.turns
-    ended = await outcome_of(server, program)
-    messages, turns = len(neighbour.messages) - messages, runner.turns - turns
-    await neighbour.until_messages(len(neighbour.messages) + 1)  # it goes on
-    server.terminate(beside.id, "the test is over")
+    try:
+        await neighbour.until_messages(1)
+        runner = inferlets_of(server, beside.host).runner
+        messages, turns = len(neighbour.messages), runner.turns
+        ended = await outcome_of(server, program)
+        messages, turns = len(neighbour.messages) - messages, runner.turns - turns
+        await neighbour.until_messages(len(neighbour.messages) + 1)  # it goes on
+    finally:
+        server.terminate(beside.id, "the test is over")
     return ended, messages, turns
 
 
-async def check(program: Path, cache_dir: Path) -> None:
+async def check(server: ServerApi, program: Path) -> None:
     header = HEADER.match(program.read_text())
     assert header, f"{program.name} does not begin with its expected status"
-    client = InProcessClient(FakeModel(num_pages=4096))
-    limits = SHORT_TIME if program in ENDLESS else {}
-    async with started(cache_dir, client, **LIMITS, **limits) as server, asyncio.timeout(HANG_SECONDS):
-        ended, beats, turns = await run_beside_a_neighbour(server, program)
-        assert re.fullmatch(header["status"], ended.status), ended
-        assert re.search(header["error"] or "", ended.error or ""), ended.error
-        if ended.status == "exceeded" and beats < BEATS_AT_ONCE:
-            assert turns <= TURNS_UNTIL_A_BEAT * (beats + 1), f"the neighbour sent {beats} messages in {turns} turns"
-        while held(server) != (0, 0):  # a wave that is under way uses what was given back
-            await asyncio.sleep(0.01)
+    ended, beats, turns = await run_beside_a_neighbour(server, program)
+    assert re.fullmatch(header["status"], ended.status), ended
+    assert re.search(header["error"] or "", ended.error or ""), ended.error
+    if ended.status == "exceeded" and beats < BEATS_AT_ONCE:
+        assert turns <= TURNS_UNTIL_A_BEAT * (beats + 1), f"the neighbour sent {beats} messages in {turns} turns"
+    while held(server) != (0, 0):  # a wave that is under way uses what was given back
+        await asyncio.sleep(0.01)
+
+
+@pytest.fixture(scope="module")
+def run(guest_cache: Path) -> Iterator[Callable[[Path], None]]:
+    """Checks a program, on a server that all with the same limits share: what one leaves behind, the next ones meet."""
+    servers: dict[bool, ServerApi] = {}
+    stack = AsyncExitStack()
+
+    async def check_on_its_server(program: Path) -> None:
+        endless = program in ENDLESS
+        if endless not in servers:
+            client = InProcessClient(FakeModel(num_pages=4096))
+            limits = LIMITS | (SHORT_TIME if endless else {})
+            servers[endless] = await stack.enter_async_context(started(guest_cache, client, **limits))
+        async with asyncio.timeout(HANG_SECONDS):
+            await check(servers[endless], program)
+
+    with asyncio.Runner() as runner:
+        yield lambda program: runner.run(check_on_its_server(program))
+        runner.run(stack.aclose())
 
 
 def held(server: ServerApi) -> tuple[int, int]:
@@ -116,5 +137,5 @@ def kind(program: Path) -> str:
 
 
 @pytest.mark.parametrize("program", corpus(PROGRAMS, kind), ids=lambda path: path.stem)
-def test_ends_clearly_and_disturbs_nobody(program: Path, guest_cache: Path) -> None:
-    asyncio.run(check(program, guest_cache))
+def test_ends_clearly_and_disturbs_nobody(program: Path, run: Callable[[Path], None]) -> None:
+    run(program)
