@@ -8,8 +8,6 @@ from copy import deepcopy
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from inferlet_sdk import (
     Context,
@@ -630,38 +628,6 @@ def test_forks_that_generate_at_once_copy_the_output(host: NativeHost) -> None:
     assert len(set(texts)) == 1
     assert host.calls.count("forward") == 1
     assert host.calls.count("copy_emb") == 2, "the last one has no need to"
-
-
-@given(st.data())
-@settings(max_examples=60, deadline=None)
-def test_any_order_of_forks_cuts_and_closes_keeps_contexts_right(data: st.DataObject) -> None:
-    """Random life of a family of contexts: each stays a correct text, and every page is freed exactly once."""
-    host = install()
-    alive = [Context().fill("abcde")]
-    for _ in range(data.draw(st.integers(1, 14))):
-        ctx = alive[data.draw(st.integers(0, len(alive) - 1))]
-        match data.draw(st.sampled_from(["fill", "generate", "break", "fork", "truncate", "close"])):
-            case "fill":
-                ctx.fill("xyz"[: data.draw(st.integers(1, 3))])
-            case "generate":
-                before = list(ctx.tokens)
-                count = data.draw(st.integers(1, 6))
-                run(ctx.generate_until(IgnoreStopTokens(), max_tokens=count))
-                assert list(ctx.tokens) == before + expected(before, count)
-            case "break":
-                next(iter(ctx.generate(stop=IgnoreStopTokens())))
-            case "fork":
-                alive.append(ctx.fork())
-            case "truncate":
-                ctx.truncate(data.draw(st.integers(1, len(ctx))))
-            case "close" if len(alive) > 1:
-                alive.remove(ctx)
-                ctx.close()
-    for ctx in data.draw(st.permutations(alive)):
-        tokens = list(ctx.tokens)
-        assert run(ctx.sample()) == expected(tokens, 1)[0]
-        ctx.close()
-    assert nothing_held(host)
 
 
 def test_pages_ahead_are_given_up_at_the_quota() -> None:

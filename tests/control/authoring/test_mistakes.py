@@ -5,12 +5,9 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 
-import pytest
-
 from pie_control.authoring.native.program import source_of
 from pie_control.authoring.native.server import native_server
 from pie_control.authoring.testing import fake_client
-from pie_control.cli.main import main
 from pie_control.config import build_config
 from pie_control.testing.fake_model import FakeModel
 from pie_control.testing.in_process import InProcessClient
@@ -47,16 +44,3 @@ def test_mistakes_are_told_in_the_sandbox_and_outside(tmp_path: Path, guest_cach
         assert native.splitlines()[0] == forgotten.splitlines()[0]
         path.write_text(FAILING)
         assert "in the call Context.generate_until(max_tokens='many')" in (server.run(source_of(path)).error or "")
-
-
-def test_no_command_prints_escapes_of_programs_on_a_terminal(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """Names and lines of a program that is checked are shown with their control characters as escapes."""
-    path = tmp_path / "p.py"
-    path.write_text("from inferlet_sdk import Context\ndef main(args):\n    Context().fil('\x1b]0;x\x07')\n")
-    monkeypatch.setattr("sys.stdout.isatty", lambda: True, raising=False)
-    assert main(["check", str(path)]) == 1
-    printed = capsys.readouterr().out
-    assert "\x1b" not in printed
-    assert "\\x1b]0;x\\x07" in printed

@@ -646,12 +646,6 @@ def test_examples_are_where_the_package_is() -> None:
 # ---- documentation ---------------------------------------------------------------------------------------------------
 
 
-def test_the_readme_shows_the_example_as_it_is() -> None:
-    shown = re.findall(r"<!-- file: (\S+) -->\n```python\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
-    assert shown
-    assert [(file, (ROOT / file).read_text()) for file, _ in shown] == shown
-
-
 def test_the_documentation_has_every_command_and_setting() -> None:
     text = (ROOT / "docs" / "cli.md").read_text()
     for setting in settings():

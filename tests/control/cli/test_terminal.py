@@ -171,9 +171,12 @@ def test_outages_are_shown_harmlessly(url: str, out: Callable[[], str], monkeypa
 
 def test_mistakes_that_are_found_are_shown_harmlessly(tmp_path: Path, out: Callable[[], str]) -> None:
     program = tmp_path / "ru\x1bde.py"
-    program.write_text("import inferlet_sdk\ninferlet_sdk.no_such_name\n")
+    program.write_text("from inferlet_sdk import Context\ndef main(args):\n    Context().fil('\x1b]0;x\x07')\n")
     assert main(["check", str(program)]) == 1
-    assert "ru\\x1bde.py" in out()
+    shown = out()
+    assert "ru\\x1bde.py" in shown
+    assert "\\x1b]0;x\\x07" in shown
+    assert "\x1b" not in shown
 
 
 @pytest.mark.parametrize("command", [serve, run_command])
