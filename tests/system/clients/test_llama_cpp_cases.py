@@ -1,12 +1,13 @@
 """The cases by which llama.cpp tests its server (`tools/server/tests/unit`), written anew for this one.
 
-Here: `test_chat_completion.py` (a conversation, its stream, parts of content, formats, grammars, wrong messages,
-log-probabilities, biases, several choices, a context that is full), `test_completion.py` (stream against whole, tokens
-as prompts, seeds, requests side by side, a client that leaves), `test_ignore_eos.py`,
-`test_compat_oai_responses.py`, `test_compat_anthropic.py` (messages, streams, stops, tools and their results, counts,
-what is missing) and `test_tokenize.py`.
+Here: `test_chat_completion.py` (parts of content, formats, grammars, wrong messages, log-probabilities, biases, a
+context that is full), `test_completion.py` (stream against whole, tokens as prompts, seeds, requests side by side),
+`test_ignore_eos.py`, `test_compat_oai_responses.py`, `test_compat_anthropic.py` (stops, results of tools, what is
+missing).
 
-Covered by other tests: `test_basic.py` and what uses OpenAI's client (test_openai_client.py); `test_security.py`
+Covered by other tests: `test_basic.py` and what uses OpenAI's client (test_openai_client.py); conversations, several
+choices, messages, their streams, tools and counts (control/programs/bundled/, test_anthropic_client.py); a client that
+leaves (control/http_server/test_served.py); `test_tokenize.py` (system/test_served.py); `test_security.py`
 (control/http_server/test_callers.py and test_guard.py: pages of other origins are refused, so there are no headers for
 them, and no files of the server are images: test_bad_input.py); `test_embedding.py` and `test_rerank.py`
 (system/test_retrieval.py, control/programs/bundled/test_rerank.py); `test_tool_call.py` and `test_template.py`
@@ -75,22 +76,6 @@ def refused(client: httpx.Client, path: str, **fields: Any) -> Any:
 # ---- chat completions ----
 
 
-def test_a_conversation_and_its_stream(client: httpx.Client) -> None:
-    whole = ask(client, CHAT, messages=BOOK, **SHORT)
-    (choice,) = whole["choices"]
-    assert (whole["id"][:9], choice["message"]["role"], choice["finish_reason"]) == ("chatcmpl-", "assistant", "length")
-    assert whole["usage"]["completion_tokens"] == 8
-    *chunks, last, usage = events(client, CHAT, messages=BOOK, stream_options={"include_usage": True}, **SHORT)
-    assert {one["id"] for one in (*chunks, last, usage)} == {chunks[0]["id"]}
-    deltas = [one["choices"][0]["delta"] for one in chunks]
-    assert [one.get("role") for one in deltas] == ["assistant"] + [None] * (len(deltas) - 1)
-    assert {one["choices"][0]["finish_reason"] for one in chunks} == {None}
-    assert "".join(one.get("content") or "" for one in deltas) == choice["message"]["content"]
-    assert (last["choices"][0]["finish_reason"], "content" in last["choices"][0]["delta"]) == ("length", False)
-    assert usage["choices"] == []
-    assert usage["usage"]["prompt_tokens"] == whole["usage"]["prompt_tokens"]
-
-
 def test_content_in_parts_is_one_text(client: httpx.Client) -> None:
     parts = [{"type": "text", "text": "What is"}, {"type": "text", "text": "the best book"}]
     joined = ask(client, CHAT, messages=[{"role": "user", "content": "What is\nthe best book"}], **SHORT)
@@ -152,12 +137,6 @@ def test_biases_keep_tokens_away(client: httpx.Client) -> None:
     assert not set(biased) & set(usual)
 
 
-def test_several_choices(client: httpx.Client) -> None:
-    whole = ask(client, CHAT, messages=BOOK, n=2, **SHORT)
-    assert [one["index"] for one in whole["choices"]] == [0, 1]
-    assert {one["choices"][0]["index"] for one in events(client, CHAT, messages=BOOK, n=2, **SHORT)} == {0, 1}
-
-
 @pytest.mark.parametrize("stream", [False, True])
 def test_a_context_that_is_full(client: httpx.Client, stream: bool) -> None:
     long = [{"role": "user", "content": "This is a test " * 5000}]
@@ -197,15 +176,6 @@ def test_requests_side_by_side_are_as_alone(client: httpx.Client) -> None:
     with ThreadPoolExecutor(6) as pool:
         together = list(pool.map(lambda one: ask(client, TEXT, prompt=one, **SHORT)["choices"], prompts))
     assert together == [ask(client, TEXT, prompt=one, **SHORT)["choices"] for one in prompts]
-
-
-def test_a_client_that_leaves_ends_its_request(client: httpx.Client) -> None:
-    with client.stream("POST", TEXT, json={**GREEDY, "prompt": PROMPT, "max_tokens": 400, "stream": True}) as answer:
-        inferlet = answer.headers["x-inferlet-id"]
-        next(answer.iter_lines())
-    while (status := client.get(f"/v1/inferlets/{inferlet}").json()["status"]) == "running":
-        pass
-    assert status in ("terminated", "finished")
 
 
 # ---- responses ----
@@ -248,41 +218,11 @@ def test_events_of_a_response_name_its_items(client: httpx.Client, store: bool) 
 # ---- messages ----
 
 
-def test_a_message_and_its_stream(client: httpx.Client) -> None:
-    body = {**SHORT, "system": "You help.", "messages": [ASKED, {"role": "assistant", "content": "Hi!"}, ASKED]}
-    whole = ask(client, MESSAGES, **body)
-    assert (whole["type"], whole["role"], whole["stop_reason"]) == ("message", "assistant", "max_tokens")
-    assert whole["usage"]["output_tokens"] == 8
-    told = events(client, MESSAGES, **body)
-    kinds = [one["type"] for one in told]
-    assert (kinds[:2], kinds[-3:]) == (
-        ["message_start", "content_block_start"],
-        ["content_block_stop", "message_delta", "message_stop"],
-    )
-    assert told[0]["message"]["content"] == []
-    text = "".join(one["delta"]["text"] for one in told if one["type"] == "content_block_delta")
-    assert [{"type": "text", "text": text}] == whole["content"]
-    assert told[-2]["usage"]["output_tokens"] == 8
-
-
 def test_a_sequence_stops_a_message(client: httpx.Client) -> None:
     text = ask(client, MESSAGES, messages=[ASKED], **SHORT)["content"][0]["text"]
     stopped = ask(client, MESSAGES, messages=[ASKED], stop_sequences=[text[3:5]], **SHORT)
     assert (stopped["stop_reason"], stopped["stop_sequence"]) == ("stop_sequence", text[3:5])
     assert stopped["content"][0]["text"] == text[: text.index(text[3:5])]
-
-
-@pytest.mark.parametrize("stream", [False, True])
-def test_a_tool_of_a_message(client: httpx.Client, stream: bool) -> None:
-    asked = {**SHORT, "max_tokens": 200, "messages": [ASKED], "tools": [WEATHER], "tool_choice": {"type": "any"}}
-    if stream:
-        told = events(client, MESSAGES, **asked)
-        blocks = [one["content_block"] for one in told if one["type"] == "content_block_start"]
-        reason = told[-2]["delta"]["stop_reason"]
-    else:
-        whole = ask(client, MESSAGES, **asked)
-        blocks, reason = whole["content"], whole["stop_reason"]
-    assert (reason, [one["name"] for one in blocks if one["type"] == "tool_use"]) == ("tool_use", ["get_weather"])
 
 
 @pytest.mark.parametrize(
@@ -295,23 +235,6 @@ def test_results_of_tools(client: httpx.Client, before: list[Any]) -> None:
         assert ask(client, MESSAGES, messages=said, tools=[WEATHER], **SHORT)["content"][0]["type"] == "text"
 
 
-def test_counts_need_no_bound(client: httpx.Client) -> None:
-    few = ask(client, f"{MESSAGES}/count_tokens", model="fake", messages=[ASKED])
-    assert few.keys() == {"input_tokens"}
-    more = ask(client, f"{MESSAGES}/count_tokens", model="fake", messages=[ASKED], system="You help.")
-    assert more["input_tokens"] > few["input_tokens"] > 0
-
-
 @pytest.mark.parametrize("fields", [{"messages": [ASKED]}, {"max_tokens": 5}, {"max_tokens": 5, "messages": []}])
 def test_what_a_message_must_have(client: httpx.Client, fields: Any) -> None:
     assert refused(client, MESSAGES, model="fake", **fields)["type"] == "invalid_request_error"
-
-
-# ---- tokens ----
-
-
-def test_tokens_and_back(client: httpx.Client) -> None:
-    told = ask(client, "/tokenize", model="fake", prompt=PROMPT, add_special_tokens=False, return_token_strs=True)
-    assert told["count"] == len(told["tokens"])
-    assert "".join(told["token_strs"]) == PROMPT
-    assert ask(client, "/detokenize", model="fake", tokens=told["tokens"])["prompt"] == PROMPT
