@@ -250,7 +250,7 @@ def _as_said(message: Any) -> ToHost:
 def _decoded(decode: Callable[[], list[Any]]) -> list[Any]:
     try:
         return decode()
-    except (msgspec.DecodeError, ValueError, TypeError, KeyError, OverflowError, RecursionError) as error:
+    except (ValueError, TypeError, KeyError, OverflowError, RecursionError) as error:
         raise FrameError(f"not a frame of messages: {error}") from error
 
 

@@ -97,7 +97,7 @@ class _Decoder:
         self._offset = 0
         try:
             return self._decode(header)
-        except (msgspec.DecodeError, ValueError, TypeError, IndexError, OverflowError, RecursionError) as error:
+        except (ValueError, TypeError, IndexError, OverflowError, RecursionError) as error:
             raise ProtocolError(f"malformed message: {error}") from error
         finally:
             self._arrays = b""

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from hypothesis.strategies import SearchStrategy
 
 from pie_control import errors
+from pie_control.application import codec
 from pie_control.calls import CALLS
 from pie_control.calls.values import Completion, Done
 from pie_control.errors import CallError
@@ -45,12 +46,11 @@ def any_of(kind: Any) -> SearchStrategy[Any]:
     if kind is Completion:
         value = st.one_of(any_of(CallError), *map(any_of, VALUES))
         return st.builds(Completion, any_of(int), any_of(int), value)
+    if (scalar := codec._scalar(kind)) is not None:
+        return st.lists(st.integers(0, 1000), max_size=5).map(lambda items: np.array(items, scalar))
     match get_origin(kind):
         case None:
             return any_record(kind)
-        case np.ndarray:
-            (scalar,) = get_args(arguments[1])
-            return st.lists(st.integers(0, 1000), max_size=5).map(lambda items: np.array(items, scalar))
         case origin if origin in (Union, UnionType):
             return st.one_of(*map(any_of, arguments))
         case origin if origin is tuple and arguments[-1] is not Ellipsis:
