@@ -226,10 +226,10 @@ time.sleep(3600)
 def test_the_guest_is_built_of_the_sdk_alone_by_a_tool_that_ends_with_who_waits_for_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    said, tool = tmp_path / "componentize-py.said", tmp_path / "componentize-py"
-    tool.write_text(f"#!{sys.executable}{TOOL}")
-    tool.chmod(0o700)
-    monkeypatch.setattr(sys, "executable", str(tmp_path / "python"))
+    said, python = tmp_path / "python.said", tmp_path / "python"
+    python.write_text(f"#!{sys.executable}{TOOL}")
+    python.chmod(0o700)
+    monkeypatch.setattr(sys, "executable", str(python))
     (folder := tmp_path / "guest").mkdir()
 
     async def give_up() -> None:
