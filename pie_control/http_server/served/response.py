@@ -98,6 +98,8 @@ class ServedResponse(Response):
             doing.result()
         except PieError as error:
             await self._dialect.answer(error)(scope, receive, send)
+        finally:
+            del doing, answering  # whose error leads back to here: the body would wait for a full collection
 
     async def _answer(self, send: Send) -> None:
         with self._launches.launching(self._address):  # which counts it until it is answered

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import json
 import logging
 from typing import Any
@@ -12,6 +13,7 @@ import pytest
 
 from pie_control.gateway.refusal import Refused
 from pie_control.http_server.served.dialects import dialect_of
+from pie_control.http_server.served.response import ServedResponse
 from pie_control.tenants.budgets import Budget
 from tests.control.http_server.test_http_server import ended, http
 from tests.helpers.fake_server_api import FakeServerApi, serve_async
@@ -168,6 +170,25 @@ def test_a_client_that_leaves_ends_its_inferlet(body: dict[str, Any]) -> None:
             await asyncio.wait([request])
             assert await ended(runtime, "i1") == "terminated"
             assert runtime.inferlet("i1").error == "the client of the request that it served has left"
+
+    serve_async(test)
+
+
+@pytest.mark.parametrize("model", ["nothing", "+fail"])
+def test_what_is_refused_is_freed_at_once(model: str) -> None:
+    """With its body, which may be large: a full collection may be minutes away."""
+
+    async def test(url: str, runtime: FakeServerApi) -> None:
+        async with http(url) as client:
+            gc.collect()
+            gc.disable()
+            try:
+                assert (await client.post(CHAT, json={"model": model})).is_error
+                for _ in range(20):
+                    await asyncio.sleep(0)  # until the server has had its last turn of the request
+                assert not any(type(one) is ServedResponse for one in gc.get_objects())
+            finally:
+                gc.enable()
 
     serve_async(test)
 
