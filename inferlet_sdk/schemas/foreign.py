@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 from urllib.parse import unquote
@@ -25,7 +25,7 @@ MOST_PARTS = 5000
 
 _SCALARS = {shape.name: shape for shape in SCALARS.values()}
 _KINDS = (*_SCALARS, "array", "object")
-_DEFINITIONS = ("$schema", "$id", "$defs", "definitions")
+DEFINITIONS = ("$defs", "definitions")
 NAMES = ("properties", "patternProperties", "dependentSchemas")
 """Keywords of an object whose keys are names."""
 DATA = ("const", "default", "enum", "examples")
@@ -97,19 +97,48 @@ def foreign_record(name: str, schema: object) -> Record:
     closed = {} if any(word in expanded for word in _MORE) else {"additionalProperties": False}
     _shape(expanded, ())  # which refuses what is no schema
     parts = Foreign({}, _combined(expanded, ()))
-    named = {**closed, **expanded, "properties": _properties(expanded)}
+    named = {**closed, **expanded, "properties": properties_of(expanded)}
     return _record(name, named, (), lambda values: parts.read(values, ()))
 
 
-def _properties(schema: Mapping[str, Any]) -> dict[str, Any]:
-    """The properties of an object, with those that its `allOf`, `anyOf` and `oneOf` name."""
-    named: dict[str, list[Any]] = {}
-    for part in [part for key in ("allOf", "anyOf", "oneOf") for part in schema.get(key, ()) if isinstance(part, dict)]:
-        for key, one in _properties(part).items():
-            named.setdefault(key, []).append(one)
-    own = schema.get("properties")
-    together = {key: ones[0] if len(ones) == 1 else {"anyOf": ones} for key, ones in named.items()}
-    return together | own if isinstance(own, dict) else together
+def properties_of(schema: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
+    """The schema of each property of an object by itself, with what references in it stand for; also of those that
+    only parts of the object's schema name."""
+    shared, own = shared_by(schema), schema.get("properties")
+    found: dict[str, list[Mapping[str, Any]]] = {}
+    for part in parts_of(schema, ("allOf", "anyOf", "oneOf"), set()):
+        properties = part.get("properties")
+        for name, one in properties.items() if isinstance(properties, Mapping) else ():
+            known, one = found.setdefault(name, []), one if isinstance(one, Mapping) else {}
+            if one not in known and (part is schema or not isinstance(own, Mapping) or name not in own):
+                known.append(one)
+    return {name: {**shared, **(ones[0] if len(ones) == 1 else {"anyOf": ones})} for name, ones in found.items()}
+
+
+def shared_by(schema: Mapping[str, Any]) -> dict[str, Any]:
+    """What references in a schema may stand for."""
+    return {name: schema[name] for name in DEFINITIONS if isinstance(schema.get(name), Mapping)}
+
+
+def referred_by(schema: Mapping[str, Any]) -> list[Any]:
+    """What a reference stands for, if there is one to the definitions of the schema."""
+    kind, _, name = str(schema.get("$ref", "")).removeprefix("#/").partition("/")
+    known = schema[kind] if kind in shared_by(schema) else {}
+    return [known[name]] if name in known else []
+
+
+def parts_of(schema: Mapping[str, Any], keywords: Sequence[str], seen: set[str]) -> Iterator[Mapping[str, Any]]:
+    """A schema, and those of which it is made by references and by these keywords; what a reference of `seen` stands
+    for has come before."""
+    yield schema
+    shared, referred, reference = shared_by(schema), referred_by(schema), str(schema.get("$ref"))
+    parts = referred if reference not in seen else []
+    seen.add(reference)
+    for listed in (schema.get(keyword) for keyword in keywords):
+        parts += listed if isinstance(listed, list) else []
+    for part in parts:
+        if isinstance(part, Mapping):
+            yield from parts_of({**shared, **part}, keywords, seen)
 
 
 def _refused(path: Path, reason: str) -> UnsupportedType:
@@ -135,7 +164,7 @@ class _Expander:
         if isinstance(value, list):
             return [self.expand(one, (*path, place), inside) for place, one in enumerate(value)]
         if not path:
-            value = {key: one for key, one in value.items() if key not in _DEFINITIONS}
+            value = {key: one for key, one in value.items() if key not in ("$schema", "$id", *DEFINITIONS)}
         reference = value.get("$ref")
         if isinstance(reference, str):
             if reference in ("#", *inside):

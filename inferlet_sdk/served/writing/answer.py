@@ -15,7 +15,7 @@ from inferlet_sdk.generation.generation import Generation
 from inferlet_sdk.generation.sampling import Sampler
 from inferlet_sdk.generation.stopping import IgnoreStopTokens, StopCondition, StopTokens
 from inferlet_sdk.grammars.grammar import Grammar, Matcher
-from inferlet_sdk.schemas.foreign import foreign_shape
+from inferlet_sdk.schemas.foreign import foreign_shape, properties_of
 from inferlet_sdk.schemas.mismatch import UnsupportedType
 from inferlet_sdk.schemas.shapes import Anything, Shape
 from inferlet_sdk.sequences.queues import queues_of
@@ -24,7 +24,6 @@ from inferlet_sdk.served.requests.chat import ToolUse
 from inferlet_sdk.served.requests.wanted import Wanted
 from inferlet_sdk.served.writing.reasoning import END, ReasoningParser, Thinking
 from inferlet_sdk.tools.events import Call, Event, Malformed, Text
-from inferlet_sdk.tools.formats.grammars import properties_of
 from inferlet_sdk.tools.tool import typed_value
 from inferlet_sdk.traits.runs import TokenLogprobs
 

@@ -9,16 +9,15 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from inferlet_sdk.schemas.foreign import DATA, NAMES
+from inferlet_sdk.schemas.foreign import DATA, DEFINITIONS, NAMES, parts_of, properties_of, referred_by, shared_by
 from inferlet_sdk.tools.formats import deepseek, hermes, llama, mistral, qwen_coder, signature
 
 AUTO, REQUIRED = "auto", "required"
-_DEFINITIONS = ("$defs", "definitions")
 
 Schema = Mapping[str, Any]
 _AS_DUMPED = {
@@ -50,46 +49,8 @@ class Called:
     @cached_property
     def required(self) -> Sequence[str]:
         """Those of the parameters that have to be there."""
-        needed = [part.get("required") for part in _parts(self.parameters, ("allOf",), set())]
+        needed = [part.get("required") for part in parts_of(self.parameters, ("allOf",), set())]
         return [name for name in self.properties if any(name in one for one in needed if isinstance(one, list))]
-
-
-def properties_of(schema: Schema) -> dict[str, Schema]:
-    """The schema of each property of an object by itself, with what references in it stand for; also of those that
-    parts of the object's schema name."""
-    shared = _shared(schema)
-    found: dict[str, list[Schema]] = {}
-    for part in _parts(schema, ("allOf", "anyOf", "oneOf"), set()):
-        properties = part.get("properties")
-        for name, one in properties.items() if isinstance(properties, Mapping) else ():
-            known, one = found.setdefault(name, []), one if isinstance(one, Mapping) else {}
-            known += [one] if one not in known else []
-    return {name: {**shared, **(ones[0] if len(ones) == 1 else {"anyOf": ones})} for name, ones in found.items()}
-
-
-def _shared(schema: Schema) -> dict[str, Any]:
-    return {name: schema[name] for name in _DEFINITIONS if isinstance(schema.get(name), Mapping)}
-
-
-def _referred(schema: Schema) -> list[Any]:
-    """What a reference stands for, if there is one to the definitions of the schema."""
-    kind, _, name = str(schema.get("$ref", "")).removeprefix("#/").partition("/")
-    known = schema[kind] if kind in _shared(schema) else {}
-    return [known[name]] if name in known else []
-
-
-def _parts(schema: Schema, keywords: Sequence[str], seen: set[str]) -> Iterator[Schema]:
-    """A schema, and those of which it is made by references and by these keywords; what a reference of `seen` stands
-    for has come before."""
-    yield schema
-    shared, referred, reference = _shared(schema), _referred(schema), str(schema.get("$ref"))
-    parts = referred if reference not in seen else []
-    seen.add(reference)
-    for listed in (schema.get(keyword) for keyword in keywords):
-        parts += listed if isinstance(listed, list) else []
-    for part in parts:
-        if isinstance(part, Mapping):
-            yield from _parts({**shared, **part}, keywords, seen)
 
 
 def call_grammar(format: str, tools: Sequence[Called], shown: Mapping[int, str], choice: str) -> str:
@@ -180,7 +141,7 @@ def _bare(schema: Any, is_names: bool = False) -> Any:
     if not isinstance(schema, Mapping):
         return schema
     return {
-        key: one if key in DATA and not is_names else _bare(one, key in (*NAMES, *_DEFINITIONS) and not is_names)
+        key: one if key in DATA and not is_names else _bare(one, key in (*NAMES, *DEFINITIONS) and not is_names)
         for key, one in schema.items()
         if is_names or key not in _FOR_PEOPLE
     }
@@ -277,22 +238,26 @@ def _parameter(writer: _Writer, tool: Called, name: str) -> str:
 
 def _written(writer: _Writer, schema: Schema) -> str:
     """A value up to its end tag: a text as it is where the parameter takes any, words of an enumeration, else JSON."""
-    options = _options(schema)
+    options = _options(schema, set()) or [schema]
     if any(_may_be_text(option) and not _words(option) for option in options):
         return writer.rule(f"/(?s:.*){pattern(qwen_coder.VALUE_END)}/", "[lazy]")
     parts = [part for option in options for part in (_words(option) or [writer.json(option)])]
     return f"({' | '.join(parts)}) {literal(f'{chr(10)}{qwen_coder.VALUE_END}')}"
 
 
-def _options(schema: Schema, levels: int = 8) -> list[Schema]:
-    """The schemas of one of which a value is: what a reference, `anyOf`, `oneOf` and an `allOf` of one stand for."""
-    shared, named = _shared(schema), _referred(schema) or schema.get("anyOf", schema.get("oneOf"))
+def _options(schema: Schema, seen: set[str]) -> list[Schema]:
+    """The schemas of one of which a value is: what a reference, `anyOf`, `oneOf` and an `allOf` of one stand for. None
+    for a reference of `seen`, whose options have come before."""
+    shared, reference = shared_by(schema), str(schema.get("$ref", ""))
+    named = referred_by(schema) or schema.get("anyOf", schema.get("oneOf"))
     if named is None and isinstance(parts := schema.get("allOf"), list) and len(parts) == 1:
         named = parts
-    if not isinstance(named, list) or not levels:
+    if not isinstance(named, list):
         return [schema]
-    options = [{**shared, **one} for one in named if isinstance(one, Mapping)]
-    return [option for one in options for option in _options(one, levels - 1)] or [schema]
+    if reference in seen:
+        return []
+    seen |= {reference} - {""}
+    return [option for one in named if isinstance(one, Mapping) for option in _options({**shared, **one}, seen)]
 
 
 def _may_be_text(schema: Schema) -> bool:

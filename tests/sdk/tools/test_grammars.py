@@ -237,7 +237,14 @@ def test_further_parameters_are_written_by_name(models: Callable[[str, bool], Mo
         assert (matcher.accept(tokens) == len(tokens)) == value.isdigit()
 
 
-@pytest.mark.parametrize("schema", [{"type": 5}, {"enum": 5}, {"anyOf": 5}, {"anyOf": [5]}, {"$ref": 5}, 5, None])
+WIDE = {
+    "$defs": {f"l{n}": {"anyOf": [{"$ref": f"#/$defs/l{n - 1}"}] * 300} for n in range(1, 9)},
+    "$ref": "#/$defs/l8",
+}
+"""Options that nobody can count."""
+
+
+@pytest.mark.parametrize("schema", [{"type": 5}, {"enum": 5}, {"anyOf": 5}, {"anyOf": [5]}, {"$ref": 5}, 5, None, WIDE])
 def test_a_schema_that_is_none_is_left_to_who_compiles_it(schema: Any) -> None:
     for name in FORMATS:
         assert call_grammar(name, [Called("w", {"properties": {"a": schema}, "required": 5})], {}, AUTO)
