@@ -73,6 +73,8 @@ def read_scheme(config: Mapping[str, Any]) -> Scheme | None:
     if not isinstance(found, dict):
         raise CheckpointError(f"{CONFIG}: expected an object, not {found!r}")
     method = found.get("quant_method")
+    if method is None and (found.get("load_in_4bit") or found.get("load_in_8bit")):  # as older versions wrote
+        method = "bitsandbytes"
     if not isinstance(method, str) or method not in SCHEMES:
         raise CheckpointError(
             f"{CONFIG}: a checkpoint quantized with {method!r} is not supported, only with {', '.join(SCHEMES)}; "

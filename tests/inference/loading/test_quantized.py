@@ -274,7 +274,11 @@ def groups_with(scheme: str, **changes: Any) -> dict[str, Any]:
         ("int-8", {"config_groups": groups_with("int-8", strategy="block")}, r"weights.strategy: 'block' is not"),
         ("int-8", {"quant_method": "aqlm"}, r"'aqlm' is not supported"),
         ("nvfp4-modelopt", {"quant_algo": "NVFP4_AWQ"}, r"quant_algo: 'NVFP4_AWQ' is not supported, only 'NVFP4'"),
-        ("int-8", {"quant_method": "bitsandbytes"}, r"'bitsandbytes' is not supported, only with fp8, gptq"),
+        (
+            "int-8",
+            {"quant_method": None, "load_in_4bit": True},
+            r"'bitsandbytes' is not supported, only with fp8, gptq",
+        ),
         ("int-8", {"quant_method": ["fp8"]}, r"\['fp8'\] is not supported"),
     ],
 )
