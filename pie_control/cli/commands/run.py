@@ -236,6 +236,8 @@ class Printer:
 
     def __init__(self, result_alone: bool = False) -> None:
         self.code = 0
+        self.is_silent = True
+        """Whether there was nothing to show: no message, no line, no result and no error."""
         self._messages = sys.stderr if result_alone else sys.stdout
         self._result_alone = result_alone
         self._last = ""
@@ -243,6 +245,7 @@ class Printer:
     def show(self, event: Event) -> None:
         from pie_control.inferlets.events import Ended, LogLine, Message
 
+        self.is_silent &= isinstance(event, Ended) and event.status == "finished" and event.result in (None, "null")
         match event:
             case Message(text):
                 self._write(text)

@@ -444,6 +444,9 @@ def test_attach_reads_what_nobody_has_read_and_leaves_what_runs(url: str, capsys
     assert main(["attach", "--server", url]) == 0
     assert capsys.readouterr().out.partition("\n")[2] == "Hello, world! \n"
     with SyncClient(url) as client:
+        silent = client.launch(b"x = 1", environment={"kwargs": "null"}, detached=True).id
+        assert main(["attach", "--server", url, silent]) == 0
+        assert "has finished, and has nothing that was not read before" in capsys.readouterr().err
         id = client.launch("wait", detached=True).id
         with pie("attach", "--server", url, id) as process:
             assert process.stderr is not None

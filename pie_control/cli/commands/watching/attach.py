@@ -42,8 +42,12 @@ async def _attach(options: argparse.Namespace) -> int:
     async with client_of(options) as client:
         id = options.inferlet or await last_inferlet(client)
         running = await client.attach(id, logs=True)
+        printer = Printer(options.result)
         try:
-            return await follow(running, Printer(options.result), options.interactive)
+            code = await follow(running, printer, options.interactive)
+            if printer.is_silent:
+                write_line(f"pie: {id} has finished, and has nothing that was not read before", sys.stderr)
+            return code
         except asyncio.CancelledError:
             write_line(f"pie: {id} goes on: `pie attach {id}` comes back to it, `pie stop {id}` ends it", sys.stderr)
             raise
