@@ -38,8 +38,8 @@ class Args:
 
     @cached_property
     def model(self) -> str:
-        """Name of the model that the launch chose, else of the default one."""
-        return self.environment.get("model") or traits.available_models()[0]
+        """Name of the default model."""
+        return traits.available_models()[0]
 
     def send(self, text: str) -> Awaitable[None]:
         """Sends a message to the client. `await` waits while the client is slow; without it, the next `send` does."""

@@ -125,7 +125,11 @@ def drop(guest: Guest, handle: int) -> None:
 
 
 def available_models(guest: Guest) -> list[str]:
-    return list(guest.models)
+    """The first is the default: the one that the launch has chosen, also where there is none of this name, so that its
+    use is refused."""
+    chosen = guest.environment.get("model")
+    others = [name for name in guest.models if name != chosen]
+    return [chosen, *others] if chosen else others
 
 
 def get_model_info(guest: Guest, model: str) -> str:

@@ -68,7 +68,9 @@ def test_entries_and_results(text: str, result: Any, monkeypatch: pytest.MonkeyP
 
 
 def test_a_launch_chooses_the_model() -> None:
-    assert launch("async def main(args): return args.model", model="other").result == "other"
+    text = "from inferlet_sdk import *\nasync def main(args): return Context().model.name == args.model"
+    assert launch(text).result
+    assert "there is no model 'other'" in failure(text, model="other")
 
 
 def test_send_works_with_and_without_await() -> None:
