@@ -64,10 +64,9 @@ impl Args {
         self.environment.iter().find(|(key, _)| key == name).map(|(_, value)| value.as_str())
     }
 
-    /// Name of the model that the launch chose, else of the default one.
+    /// Name of the default model.
     pub fn model(&self) -> String {
-        let chosen = self.environment("model").filter(|name| !name.is_empty()).map(String::from);
-        chosen.or_else(|| raw::core::available_models().into_iter().next()).unwrap_or_default()
+        raw::core::available_models().into_iter().next().unwrap_or_default()
     }
 
     /// An argument by name, or the next plain word. An error says that it is missing, or what is wrong with it.
