@@ -129,6 +129,7 @@ def test_topics_and_children(worker: Worker, guest_cache: Path) -> None:
         {"half": 0.5, "list": [1, None, True]},
         "failed",
         True,
+        ["quota-exceeded", "quota-exceeded", True],
     ]
 
 
@@ -250,6 +251,19 @@ def test_what_goes_wrong_is_told(worker: Worker, guest_cache: Path) -> None:
     assert "0.5 s of processor time" in looped
 
 
+def test_what_is_too_long_for_a_log_or_an_error_is_cut(worker: Worker, guest_cache: Path) -> None:
+    async def run() -> tuple[Ended, list[str]]:
+        async with started(guest_cache, InProcessClient(worker), model=["demo"], warm_pool=0) as server:
+            info, listener = await server.upload(*features()), Listener()
+            await server.launch(info.program, ["what=loud"], listener=listener)
+            async with asyncio.timeout(HANG_SECONDS):
+                return await listener.ended, listener.lines
+
+    ended, lines = asyncio.run(run())
+    assert (ended.error or "").startswith("xéé")
+    assert [line.partition("xéé")[0] for line in lines] == ["info: "]
+
+
 SCALARS = r"""0 -0 01 1. .5 - 1e5 1E+2 1e 1e300 -1.5e-7 18446744073709551615 -9223372036854775809 null NaN
 "a" "\t" "\u00e9" "\u+123" "\ud83d\udc1d" "\ud83d\u0041" "\x"
 """
@@ -345,11 +359,12 @@ def test_what_is_wrong_is_refused_by_name(worker: Worker, guest_cache: Path) -> 
         "top_k is",
         "a stop string must",
     ]
-    names += ["draft: drafts need"] * 2 + ["width: 0", "count: there is", "temperature is 0"]
+    names += ["draft: drafts need"] * 2 + ["width: 0", *["count: best_of takes 1 to 2000"] * 2, "temperature is 0"]
+    names += ["tokens 3 to 4294967295 cannot be dropped"]
     names += ["length: the last 0", "last: nothing goes on"]
     names += ["messages[0]: give an object", "cpu_seconds is NaN", "timeout is NaN"]
     assert all(f"invalid-argument: {name}" in text for name, text in zip(names, texts, strict=False)), texts
-    assert [text.split(":")[0] for text in texts[len(names) :]] == ["too-long"] * 2 + ["quota-exceeded"] * 2
+    assert [text.split(":")[0] for text in texts[len(names) :]] == ["too-long"] * 2 + ["quota-exceeded"]
     assert silent.status == "failed"
 
 

@@ -132,6 +132,10 @@ async fn main(args: Args) -> Result<Json> {
             let dist = ctx.next_dist(3, 1.0).await?;
             let tokens = dist.tokens.iter().map(|token| (*token).into()).collect();
             let sampler = Sampler { seed: Some(1), ..Sampler::default() };
+            let (mut fork, is_first) = (ctx.fork()?, Cell::new(true));
+            let judge = |_: &str| if is_first.replace(false) { f64::NAN } else { 1.0 };
+            let unclear = fork.best_of(3, 1, &sampler, judge).await?;
+            assert!(unclear[2].score.is_nan());
             let best = ctx.best_of(3, 6, &sampler, |text| text.len() as f64).await?;
             let best = best.into_iter().map(|one| one.text.into()).collect();
             let total: f32 = scores.iter().sum();
@@ -157,6 +161,7 @@ async fn main(args: Args) -> Result<Json> {
             }
             Ok(list([Json::List(chosen), ctx.text()?.into()]))
         }
+        "narrow" => midway::narrow(&mut ctx).await,
         "begun" => midway::begun(&mut ctx, &args).await,
         "received" => received::received(&args).await,
         "raw" => midway::raw(&mut ctx).await,
@@ -261,7 +266,10 @@ async fn main(args: Args) -> Result<Json> {
             let result = child.result().await?;
             let failed = Launch::of("").argument("what", "panic").launch()?.end().await?;
             let says = failed.error.unwrap_or_default().contains("it was meant");
-            Ok(list([listeners.into(), heard.text.into(), echoed.into(), result, failed.status.into(), says.into()]))
+            let narrow = Launch::of("").argument("what", "narrow").limit("max_pages", 50u32).limit("max_embeds", 40u32);
+            let narrow = narrow.launch()?.result().await?;
+            let heard = [listeners.into(), heard.text.into(), echoed.into(), result, failed.status.into(), says.into()];
+            Ok(Json::List(heard.into_iter().chain([narrow]).collect()))
         }
         "echo" => {
             let message = args.receive().await?;
@@ -283,6 +291,11 @@ async fn main(args: Args) -> Result<Json> {
         },
         "stuck" => std::future::pending().await,
         "clock" => Ok(format!("{:?}", std::time::Instant::now()).into()),
+        "loud" => {
+            let text = format!("x{}", "é".repeat(5 << 20));
+            args.log(&text);
+            Err(text.into())
+        }
         "large" => args.send("x".repeat(9 << 20)).await.map(|()| Json::Null),
         other => Err(Error::new(format!("unknown: {}", other))),
     }
@@ -466,16 +479,18 @@ async fn refused(ctx: &mut Context) -> Result<Json> {
     let mut generation = ctx.generate(3).choose(2, 1.0, |dist| dist.max_index()).draft(prompt_lookup(3, 8));
     found.extend([generation.next().await.err(), generation.next().await.err()]);
     drop(generation);
-    found.extend([ctx.beam(0, 3).await.err(), ctx.best_of(0, 3, &Sampler::default(), |_| 0.0).await.err()]);
-    found.push(ctx.next_dist(0, 0.0).await.err());
+    found.push(ctx.beam(0, 3).await.err());
+    for count in [0, 2001] {
+        found.push(ctx.best_of(count, 1, &Sampler::default(), |_| 0.0).await.err());
+    }
+    found.extend([ctx.next_dist(0, 0.0).await.err(), ctx.drop_tokens(3, usize::MAX, true).err()]);
     found.extend([ctx.window(0, 4).err(), ctx.restarted(0).err(), ctx.chat_with(vec!["word".into()], None).err()]);
     found.push(Launch::of("").limit("cpu_seconds", f64::NAN).launch().err());
     found.push(http_get("http://a.b/").timeout(f64::NAN).send().await.err());
     let mut long = Context::with(&ctx.model().name, "", ctx.model().max_context)?;
     long.fill("too far");
     found.extend([long.generate(1).text().await.err(), long.beam(2, 1).await.err()]);
-    let many = usize::MAX;
-    found.extend([ctx.beam(many, 2).await.err(), ctx.best_of(many, 2, &Sampler::default(), |_| 0.0).await.err()]);
+    found.push(ctx.beam(usize::MAX, 2).await.err());
     Ok(Json::List(found.into_iter().map(|one| one.map(|error| error.to_string()).to_json()).collect()))
 }
 

@@ -51,3 +51,22 @@ async fn step(queue: u32) -> Result<()> {
     let number = forward::forward(queue, &pages, &[embed, 1], &pages, &output, &[65], &[0], &[], "", 0, 5, 1.0, false)?;
     HostFuture::new(number, output_text::await_dists).await.map(drop)
 }
+
+/// What is refused where there are few pages and embeds, and that nothing stays of it: what the inferlet holds behind a
+/// prompt for which there are no pages, and how many pages more it has behind a generation for which there is no embed.
+pub async fn narrow(ctx: &mut Context) -> Result<Json> {
+    let holds = |what: &str| Json::parse(&raw::core::usage()).map(|usage| usage.get(what).and_then(Json::as_i64));
+    let mut long = Context::new(&ctx.model().name)?;
+    long.fill("the cat sat on the mat and ".repeat(120));
+    let mut found = vec![long.flush().await.err().map(|error| error.code.name()).to_json()];
+    while holds("embeds")? > Some(1) {
+        sleep(std::time::Duration::from_millis(1)).await?; // the output of the prompt stays
+    }
+    drop(long);
+    ctx.flush().await?;
+    while allocate::alloc(ctx.raw_parts().0, allocate::Memory::Emb, 1).is_ok() {}
+    let (mut fork, before) = (ctx.fork()?, holds("pages")?);
+    found.push(fork.generate(400).text().await.err().map(|error| error.code.name()).to_json());
+    found.push((holds("pages")? == before).into());
+    Ok(Json::List(found))
+}

@@ -193,6 +193,15 @@ pub fn size_of_texts(given: &[&str]) -> usize {
     given.iter().fold(0, |size, text| size.saturating_add(A_NUMBER + text.len()))
 }
 
+/// As much of a text as any call passes; a log, or an error of a program, keeps less.
+pub fn passed(text: &str) -> &str {
+    let mut end = text.len().min(LARGEST / 2);
+    while !text.is_char_boundary(end) {
+        end -= 1;
+    }
+    &text[..end]
+}
+
 /// An error if the arguments of a call count as more than one call passes.
 pub fn check_size(name: &str, sizes: &[usize]) -> Result<(), Error> {
     let size = sizes.iter().fold(0usize, |all, size| all.saturating_add(*size));

@@ -4,6 +4,7 @@ use std::cell::RefCell;
 use std::fmt::Display;
 use std::str::FromStr;
 
+use crate::abi::passed;
 use crate::error::{Error, Result};
 use crate::generation::Generation;
 use crate::json::Json;
@@ -191,7 +192,7 @@ impl Args {
 
     /// Adds a line to the log of the inferlet.
     pub fn log(&self, message: impl Display) {
-        let _ = raw::core::log(raw::core::LogLevel::Info, &message.to_string());
+        let _ = raw::core::log(raw::core::LogLevel::Info, passed(&message.to_string()));
     }
 }
 

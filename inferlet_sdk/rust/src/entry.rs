@@ -3,6 +3,7 @@
 use std::fmt::Display;
 use std::future::Future;
 
+use crate::abi::passed;
 use crate::args::Args;
 use crate::json::{Json, ToJson};
 use crate::{raw, task};
@@ -36,12 +37,12 @@ pub fn run<T: ToJson, E: Display, F: Future<Output = Result<T, E>>>(entry: impl 
     std::panic::set_hook(Box::new(|panic| {
         let lacks = panic.location().map_or(false, |place| place.file().contains("library/std/src/"));
         let message = format!("{}{}", panic, if lacks { LACKS } else { "" });
-        let _ = raw::core::log(raw::core::LogLevel::Error, &message); // the host tells it beside the trap
+        let _ = raw::core::log(raw::core::LogLevel::Error, passed(&message)); // the host tells it beside the trap
     }));
     let ended = task::block_on(entry(Args::new())).map_err(|error| format!("{:#}", error)); // with causes, if it tells them
     let ended = ended.and_then(|value| set_result(&value.to_json()));
     let is_error = u8::from(ended.is_err());
-    let error: &'static str = Box::leak(ended.err().unwrap_or_default().into_boxed_str());
+    let error: &'static str = passed(Box::leak(ended.err().unwrap_or_default().into_boxed_str()));
     let outcome = Outcome { is_error, text: error.as_ptr(), length: error.len() };
     let place: &'static Outcome = Box::leak(Box::new(outcome));
     (place as *const Outcome).cast()

@@ -233,7 +233,7 @@ impl Context {
     pub fn drop_tokens(&mut self, start: usize, stop: usize, close_gap: bool) -> Result<&mut Self> {
         self.take_noted()?;
         let length = self.sequence.tokens.len();
-        if start > stop || stop + 1 > length.max(1) {
+        if start > stop || stop >= length.max(1) {
             return Err(Error::invalid(format!(
                 "tokens {} to {} cannot be dropped: of {} tokens all but the last one can",
                 start, stop, length

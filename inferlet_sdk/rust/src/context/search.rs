@@ -10,6 +10,8 @@ use crate::task::try_join_all;
 
 /// Continuations for whose pages nobody asks what the limit is.
 const MANY: usize = 128;
+/// Samples of a continuation: each has a sampler and a detokenizer, and an inferlet may have 4096 of such.
+const MOST_SAMPLES: usize = 2000;
 
 /// A continuation of a context.
 #[derive(Clone, Debug, PartialEq)]
@@ -56,8 +58,10 @@ fn check_count(count: usize, length: usize, name: &str) -> Result<()> {
     Ok(())
 }
 
+/// The order of two scores, the greater one first; NaN is behind all others.
 fn from_best(one: f64, other: f64) -> std::cmp::Ordering {
-    other.total_cmp(&one)
+    let rank = |score: f64| (!score.is_nan(), score);
+    rank(other).partial_cmp(&rank(one)).unwrap_or(std::cmp::Ordering::Equal)
 }
 
 impl Context {
@@ -109,8 +113,9 @@ impl Context {
         sampler: &Sampler,
         score: impl Fn(&str) -> f64,
     ) -> Result<Vec<Hypothesis>> {
-        if count == 0 {
-            return Err(Error::invalid("count: there is no best one of 0 continuations: give 1 or more"));
+        if !(1..=MOST_SAMPLES).contains(&count) {
+            let what = format!("count: best_of takes 1 to {} continuations, not {}", MOST_SAMPLES, count);
+            return Err(Error::invalid(what));
         }
         check_count(count, max_tokens, "count")?;
         self.take_noted()?;

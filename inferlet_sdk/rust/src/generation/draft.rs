@@ -150,10 +150,9 @@ impl Drafted {
 
     /// Gives everything back. The sequence has keys of its tokens only.
     pub fn close(&mut self, sequence: &mut Sequence) -> Result<()> {
-        sequence.rewind(sequence.tokens.len())?;
-        if self.embeds.is_empty() {
-            return Ok(());
+        if !self.embeds.is_empty() {
+            raw::allocate::dealloc(sequence.queue.number, Memory::Emb, &ranges(self.embeds.drain(..)))?;
         }
-        raw::allocate::dealloc(sequence.queue.number, Memory::Emb, &ranges(self.embeds.drain(..)))
+        sequence.rewind(sequence.tokens.len())
     }
 }

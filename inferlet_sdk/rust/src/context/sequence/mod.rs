@@ -194,8 +194,9 @@ impl Sequence {
             let (first, count) = self.allocate_inputs(count.min(MAX_CHUNK))?;
             let inputs = [first, count as u32];
             let tokens = self.tokens[start..start + count].to_vec();
-            self.forward(&tokens, &inputs, if start + count == end { outputs } else { &[] }, 0, 0, 0.0)?;
+            let run = self.forward(&tokens, &inputs, if start + count == end { outputs } else { &[] }, 0, 0, 0.0);
             raw::allocate::dealloc(self.queue.number, Memory::Emb, &inputs)?;
+            run?;
         }
         Ok(())
     }
