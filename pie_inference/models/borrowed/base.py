@@ -103,7 +103,8 @@ class Base:
         self.factor: float = getattr(base, FACTORS.get(base.config.model_type, ""), 1.0)
         """What the vectors of tokens are multiplied by before it gets them."""
         takes = inspect.signature(base.forward).parameters
-        self._cache_name = "cache_params" if "cache_params" in takes else "past_key_values"
+        names = ("cache", "cache_params", "past_key_values")  # the first as of transformers 5.24
+        self._cache_name = next((name for name in names if name in takes), "past_key_values")
 
     def __call__(
         self, hidden: Tensor, positions: Tensor, cache: object | None = None, tokens: Tensor | None = None

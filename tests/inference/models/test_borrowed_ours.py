@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from pie_inference.device.ranks import SingleRank
 from pie_inference.models.borrowed.config import read_borrowed
 from pie_inference.models.borrowed.ours.mlp import MlpParts, OwnMlp
+from pie_inference.models.borrowed.ours.trial import arguments
 from pie_inference.models.borrowed.survey import Heads, Survey
 from tests.helpers.borrowed import SETTINGS
 from tests.helpers.families import SMALL, WINDOW, save_reference
@@ -91,6 +92,17 @@ def test_layers_turn_only_where_they_are_given_angles() -> None:
     ours = take.find(code.make(code.read(raw, "GraniteMoeHybridForCausalLM"), torch.bfloat16, "meta")).modules
     assert [own.parts.turns for own in ours if isinstance(own.parts, attention.AttentionParts)] == [True]
     assert read_borrowed(raw, "GraniteMoeHybridForCausalLM", None).difference < 5e-4
+
+
+def old_names(rows: Tensor, past_key_values: object = None, **more: object) -> None: ...
+def new_names(rows: Tensor, cache: object = None, **more: object) -> None: ...
+
+
+@pytest.mark.parametrize(("code", "name"), [(old_names, "past_key_values"), (new_names, "cache")])
+def test_a_cache_has_the_name_that_the_code_knows(code: Any, name: str) -> None:
+    module = nn.Module()
+    module.forward = code
+    assert arguments(module, None).keys() & {"cache", "past_key_values"} == {name}
 
 
 def test_norms_of_all_heads_need_all_features() -> None:

@@ -47,14 +47,15 @@ def begin_scans_with_states(model: Any) -> None:
         module.forward = partial(_going_on, module.forward, module.layer_idx)
 
 
-def _going_on(forward: Callable[..., Tensor], layer: int, *given: Any, cache_params: Any, **more: Any) -> Tensor:
+def _going_on(forward: Callable[..., Tensor], layer: int, *given: Any, **more: Any) -> Tensor:
     """The forward of a layer, whose scans begin with its state: one after the other with that of each head, if heads
     have states of their own."""
-    state = None if cache_params is None else cache_params.get_recurrent_state(layer)
+    cache = more.get("cache", more.get("cache_params"))  # the first as of transformers 5.24
+    state = None if cache is None else cache.get_recurrent_state(layer)
     begins = None if state is None else iter([state] if state.dim() == 3 else state.unbind(1))
     before = _begins.set(begins)
     try:
-        return forward(*given, cache_params=cache_params, **more)
+        return forward(*given, **more)
     finally:
         _begins.reset(before)
 

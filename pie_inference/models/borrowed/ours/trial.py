@@ -20,7 +20,9 @@ STORED = 1 << 20
 """Random numbers are made so many at a time, as that takes longer than what is done with them."""
 ANGLES = "position_embeddings"
 """How code of transformers calls the cosines and sines of a batch."""
-NAMED = ("attention_mask", "position_ids", "past_key_values", "use_cache", "output_attentions", "output_router_logits")
+CACHES = ("cache", "past_key_values")
+"""How code of transformers calls the keys and values of earlier rows: by the first as of 5.24."""
+NAMED = ("attention_mask", "position_ids", *CACHES, "use_cache", "output_attentions", "output_router_logits")
 """What else a module is given, and may not need."""
 
 
@@ -88,7 +90,8 @@ def arguments(module: Any, angles: Any) -> dict[str, Any]:
     if not {*named[1:]} <= {*NAMED, ANGLES}:
         raise Unlike
     positions = torch.arange(math.prod(ROWS)).view(ROWS) * FAR
-    given = {ANGLES: angles, "position_ids": positions, "attention_mask": None, "past_key_values": None}
+    given = {ANGLES: angles, "position_ids": positions, "attention_mask": None}
+    given[next((name for name in CACHES if name in named), CACHES[-1])] = None
     return given if len(parameters) > len(named) else {name: given[name] for name in given if name in named}
 
 
