@@ -158,7 +158,7 @@ def make_plan(config: WorkerConfig, files: ModelFiles, ranks: Ranks) -> ServingP
     """Plans a model. Raises CheckpointError for files that cannot be served, ConfigError for options that do not fit
     the files or this machine. All ranks call it together."""
     model, checkpoint = files.config, files.checkpoint
-    tokenizer = read_tokenizer_files(checkpoint.folder, files.raw_config)
+    tokenizer = read_tokenizer_files(checkpoint.folder, files.raw_config, model.vocab_size)
     check_vocabulary(checkpoint.folder, tokenizer.tokenizer, model.vocab_size)
     num_heads, kv_heads = model.heads_of(ranks)
     device = choose_device(config.device, ranks.rank, ranks.size)

@@ -46,16 +46,16 @@ class TokenizerFiles:
     sampling: dict[str, float]
 
 
-def read_tokenizer_files(folder: Path, config: Mapping[str, Any]) -> TokenizerFiles:
-    """Reads the tokenizer files of a folder; `config` is its config.json. Raises CheckpointError if tokenizer.json is
-    missing."""
+def read_tokenizer_files(folder: Path, config: Mapping[str, Any], size: int) -> TokenizerFiles:
+    """Reads the tokenizer files of a folder; `config` is its config.json, `size` the model's vocabulary. Raises
+    CheckpointError if tokenizer.json is missing."""
     path = folder / "tokenizer.json"
     try:
         tokenizer = path.read_bytes()
     except OSError as error:
         raise CheckpointError(f"{path}: unreadable ({error.strerror}); {_advice(folder)}") from error
     generation, told = _read_optional(folder / GENERATION), _tokenizer_config(folder)
-    tokenizer = _with_tokens(tokenizer, folder, told)
+    tokenizer = _with_tokens(tokenizer, folder, told, size)
     stop_tokens = dict.fromkeys((*_stop_tokens(folder, generation, config), *_ends_of(tokenizer, told)))
     return TokenizerFiles(tokenizer, told, tuple(stop_tokens), _sampling(folder / GENERATION, generation))
 
@@ -86,17 +86,18 @@ class _Tokenizer(msgspec.Struct):
     added_tokens: list[_AddedToken] = []
 
 
-def _with_tokens(tokenizer: bytes, folder: Path, config: Mapping[str, object]) -> bytes:
+def _with_tokens(tokenizer: bytes, folder: Path, config: Mapping[str, object], size: int) -> bytes:
     """A tokenizer.json with the added tokens of the files beside it, as transformers reads them: what these say of a
-    token counts, and those with a name are special. In most folders all files say the same, and it stays as it is.
-    Raises CheckpointError."""
+    token counts, and those with a name are special. In most folders all files say the same, and it stays as it is. No
+    token is added that the model lacks, such as one for padding. Raises CheckpointError."""
     known = {token.content: token for token in _added_tokens(tokenizer)}
     named = [_text_of(config[name]) for name in config if name.endswith("_token")]
     listed = [
         msgspec.structs.replace(token, special=token.special or token.content in named)
         for token in _listed_tokens(folder, config, known, named)
     ]
-    new = [token for token in listed if token.content and known.get(token.content) != token]
+    listed = [token for token in listed if token.content and (token.content in known or token.id < size)]
+    new = [token for token in listed if known.get(token.content) != token]
     if not new:
         return tokenizer
     import tokenizers

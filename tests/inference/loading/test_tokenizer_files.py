@@ -23,7 +23,7 @@ def folder(tmp_path: Path) -> Path:
 
 
 def read(folder: Path) -> TokenizerFiles:
-    return read_tokenizer_files(folder, {"eos_token_id": 9})
+    return read_tokenizer_files(folder, {"eos_token_id": 9}, 273)
 
 
 def write(folder: Path, name: str, content: object) -> None:
@@ -111,6 +111,11 @@ def assert_tokens_of(folder: Path, text: str, shown: str) -> None:
     assert found.stop_tokens == (9, tokens[2])
 
 
+def test_no_token_is_added_that_the_model_lacks(folder: Path) -> None:
+    write(folder, "tokenizer_config.json", {"added_tokens_decoder": {"273": ADDED}})
+    assert read(folder).tokenizer == (folder / "tokenizer.json").read_bytes()
+
+
 @pytest.mark.parametrize("listed", [7, {"x": ADDED}, {"1": {"content": 7}}], ids=str)
 def test_added_tokens_that_are_none(listed: object, folder: Path) -> None:
     write(folder, "tokenizer_config.json", {"added_tokens_decoder": listed})
@@ -160,7 +165,7 @@ def test_stop_tokens_of_a_model_with_images_are_those_of_transformers(config: di
     from transformers import GenerationConfig
 
     write(folder, "tokenizer_config.json", {})
-    told = read_tokenizer_files(folder, config).stop_tokens
+    told = read_tokenizer_files(folder, config, 273).stop_tokens
     expected = GenerationConfig.from_model_config(config).eos_token_id
     assert told == tuple(expected if isinstance(expected, list) else [] if expected is None else [expected])
 
