@@ -266,8 +266,8 @@ async fn main(args: Args) -> Result<Json> {
             let result = child.result().await?;
             let failed = Launch::of("").argument("what", "panic").launch()?.end().await?;
             let says = failed.error.unwrap_or_default().contains("it was meant");
-            let narrow = Launch::of("").argument("what", "narrow").limit("max_pages", 50u32).limit("max_embeds", 40u32);
-            let narrow = narrow.launch()?.result().await?;
+            let narrow = Launch::of("").argument("what", "narrow").limit("max_pages", 50u32);
+            let narrow = narrow.limit("max_embeds", 1200u32).launch()?.result().await?;
             let heard = [listeners.into(), heard.text.into(), echoed.into(), result, failed.status.into(), says.into()];
             Ok(Json::List(heard.into_iter().chain([narrow]).collect()))
         }
