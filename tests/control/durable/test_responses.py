@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import time
 from collections.abc import Callable
@@ -63,9 +64,10 @@ def test_what_is_kept_while_nothing_can_be_written_is_bounded(monkeypatch: pytes
         def put(self, *writes: Write, then: Callable[[], None]) -> None:
             then()
 
-    responses = Responses(Stuck(), database_in_memory(), 1.0, 1 << 20)
-    put(responses, *(turn(number, 0, time.time(), 1000) for number in (1, 2, 3, 3, 3, 3, 4, 5)))
-    assert kept(responses, *range(1, 6)) == [3, 4, 5]
+    with contextlib.closing(database_in_memory()) as database:
+        responses = Responses(Stuck(), database, 1.0, 1 << 20)
+        put(responses, *(turn(number, 0, time.time(), 1000) for number in (1, 2, 3, 3, 3, 3, 4, 5)))
+        assert kept(responses, *range(1, 6)) == [3, 4, 5]
 
 
 def test_they_belong_to_a_tenant(responses: Responses) -> None:
