@@ -129,7 +129,7 @@ def test_topics_and_children(worker: Worker, guest_cache: Path) -> None:
         {"half": 0.5, "list": [1, None, True]},
         "failed",
         True,
-        ["quota-exceeded", "quota-exceeded", True],
+        [None, "quota-exceeded", "quota-exceeded", True],
     ]
 
 

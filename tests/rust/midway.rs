@@ -52,13 +52,20 @@ async fn step(queue: u32) -> Result<()> {
     HostFuture::new(number, output_text::await_dists).await.map(drop)
 }
 
-/// What is refused where there are few pages and embeds, and that nothing stays of it: what the inferlet holds behind a
-/// prompt for which there are no pages, and how many pages more it has behind a generation for which there is no embed.
+/// A prompt longer than the embeds that are left, whose chunks wait for each other. Then what is refused where there are
+/// few pages and embeds, and that nothing stays of it: what the inferlet holds behind a prompt for which there are no pages,
+/// and how many pages more it has behind a generation for which there is no embed.
 pub async fn narrow(ctx: &mut Context) -> Result<Json> {
     let holds = |what: &str| Json::parse(&raw::core::usage()).map(|usage| usage.get(what).and_then(Json::as_i64));
+    let taken = [allocate::alloc(ctx.raw_parts().0, allocate::Memory::Emb, 1100)?, 1100];
+    let mut parted = Context::new(&ctx.model().name)?;
+    parted.fill("the cat sat on the mat and ".repeat(25));
+    let mut found = vec![parted.flush().await.err().map(|error| error.message).to_json()];
+    allocate::dealloc(ctx.raw_parts().0, allocate::Memory::Emb, &taken)?;
+    drop(parted);
     let mut long = Context::new(&ctx.model().name)?;
     long.fill("the cat sat on the mat and ".repeat(120));
-    let mut found = vec![long.flush().await.err().map(|error| error.code.name()).to_json()];
+    found.push(long.flush().await.err().map(|error| error.code.name()).to_json());
     while holds("embeds")? > Some(1) {
         sleep(std::time::Duration::from_millis(1)).await?; // the output of the prompt stays
     }

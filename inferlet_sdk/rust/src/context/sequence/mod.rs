@@ -201,14 +201,19 @@ impl Sequence {
         Ok(())
     }
 
-    /// At most `count` embeds, or as many as there are.
+    /// At most `count` embeds, or as many as there are when those of the chunks before have come back.
     fn allocate_inputs(&self, mut count: usize) -> Result<(u32, usize)> {
         self.model.give_back();
+        let mut waited = false;
         loop {
             match raw::allocate::alloc(self.queue.number, Memory::Emb, count as u32) {
                 Ok(first) => return Ok((first, count)),
-                Err(error) if error.is_lack_of_room() && count > LEAST_CHUNK => count = (count / 2).max(LEAST_CHUNK),
-                Err(error) => return Err(error),
+                Err(error) if !error.is_lack_of_room() || (waited && count <= LEAST_CHUNK) => return Err(error),
+                Err(_) if waited => count = (count / 2).max(LEAST_CHUNK),
+                Err(_) => {
+                    raw::core::await_number(raw::core::synchronize(self.queue.number)?)?;
+                    waited = true;
+                }
             }
         }
     }
