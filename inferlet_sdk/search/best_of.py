@@ -5,6 +5,7 @@ from __future__ import annotations
 from asyncio import ensure_future, gather
 from collections.abc import Awaitable, Callable, Sequence
 from inspect import isawaitable
+from math import inf, isnan
 
 from inferlet_sdk.generation.generation import Generation
 from inferlet_sdk.generation.sampling import DistSampler, Sampler
@@ -59,7 +60,9 @@ async def _sample(
 
 
 def _score(given: object) -> float:
+    """What a judge gave as a number; one that is NaN is the worst."""
     try:
-        return float(given)  # type: ignore[arg-type]  # whatever is a number
+        number = float(given)  # type: ignore[arg-type]  # whatever is a number
+        return -inf if isnan(number) else number
     except (TypeError, ValueError):
         raise wrong("score", "a function of a text that returns a number", given) from None

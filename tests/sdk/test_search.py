@@ -32,6 +32,13 @@ def test_a_continuation_without_tokens_is_as_likely_as_what_ended_it(stop: Any) 
     assert nothing_held(host)
 
 
+def test_a_score_that_is_no_number_is_the_worst() -> None:
+    install()
+    scores = iter([1.0, float("nan"), 3.0, float("nan"), 0.0])
+    found = run(Context().fill("abc").best_of(5, 3, sampler=WARM, score=lambda _: next(scores)))
+    assert [one.score for one in found] == [3.0, 1.0, 0.0, float("-inf"), float("-inf")]
+
+
 @pytest.mark.parametrize("alternatives", [None, 2])
 def test_scores_that_nobody_waits_for_any_more_are_given_up(alternatives: Any) -> None:
     host = install()
