@@ -7,7 +7,7 @@ are in the order of token ids.
 
 Sorting a whole vocabulary costs more than all the rest together (16 ms for 4 rows of 128k). So only top-k candidates
 are sorted; or, if top-p or min-p are the only bounds, the first `NUCLEUS`, and `GROWTH` times as many until they reach
-the bound.
+the bound. On CPUs a kernel does all that, but for typical tokens (`cpu_kernels/sampling.cpp`).
 """
 
 from __future__ import annotations
