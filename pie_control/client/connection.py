@@ -89,6 +89,8 @@ def address_of(server: str) -> str:
     want. Raises ServerUnavailable for what is no address."""
     if not server.startswith(("http://", "https://")):
         raise ServerUnavailable(f"the address of a server begins with http:// or https://, not {server!r}")
+    if not server.partition("://")[2].strip("/"):
+        raise ServerUnavailable(f"the address of a server is http://host:port, and {server} names no host")
     return server.rstrip("/").removesuffix("/v1").rstrip("/")
 
 

@@ -420,6 +420,14 @@ def test_models_that_were_not_made_for_embeddings_are_starred(
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129)])
 def test_a_signal_ends_run_and_its_inferlet(url: str, number: signal.Signals, code: int) -> None:
+    before_it = signal.signal(number, signal.SIG_DFL)  # nohup ignores some, and so would the command
+    try:
+        _end_by(url, number, code)
+    finally:
+        signal.signal(number, before_it)
+
+
+def _end_by(url: str, number: signal.Signals, code: int) -> None:
     with SyncClient(url) as client:
         before = {info["id"] for info in client.inferlets()}
         with pie("run", "--server", url, "wait") as process:
