@@ -38,8 +38,8 @@ INNER = (1, 4)
 TYPES = (7, 10, 11)
 """Numbers of the sections of a component that have types, imports and exports."""
 MOST_TYPE_BYTES = 32 << 10
-"""Of these sections together: to go through what they tell takes a host a time that grows with the square of it. All of
-WASI and ours has 15 KiB."""
+"""These sections have at most so many together: to go through what they tell takes a host a time that grows with the
+square of it. All of WASI and ours has 15 KiB."""
 
 
 def load_compiled(engine: Engine, path: Path) -> Component:

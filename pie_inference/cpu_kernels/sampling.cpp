@@ -166,6 +166,7 @@ static int64_t draw_of_row(const float* logits, float highest, int64_t size, con
         if (top_p >= 1 && min_p <= 0) return invert(weights.data(), total, bounds.uniform[row], size);
         find_heavy(logits, weights.data(), size, least_weight(weights.data(), total, top_p, min_p, size), found);
     }
+    if (found.empty()) return 0;  // a bound is NaN, or beyond what it may be
     cumulative.clear();
     double sum = 0;
     for (uint64_t place : found) {

@@ -44,8 +44,8 @@ class SamplingKernels:
     def draw(self, logits: Tensor, highest: Tensor, bounds: NDArray[np.float64], top_k: Integers) -> Tensor:
         """Tokens, int64 [N, 1], for `logits` float32 [N, vocab], the highest of each row [N, 1], and the parameters of
         `execution.choices.Choice`: `bounds` [4, N] are temperature, which is positive, top_p, min_p and uniform. Any
-        token where the highest logit is no finite number."""
-        _check(logits)
+        token where the highest logit is no finite number. Raises ValueError if the shapes do not fit."""
+        _check(logits, highest=len(highest), bounds=bounds.shape[1], top_k=len(top_k))
         bounds, top_k = np.ascontiguousarray(bounds), np.ascontiguousarray(top_k)
         tokens = torch.empty(len(logits), 1, dtype=torch.int64)
         self._draw(
@@ -62,12 +62,13 @@ class SamplingKernels:
         return tokens
 
     def rank(self, logits: Tensor, width: int, temperature: Tensor | None = None) -> tuple[Tensor, Tensor]:
-        """The `width` most probable tokens of each row of `logits` float32 [N, vocab], in order, int64 [N, width], and
-        their probabilities at `temperature` float64 [N], float64 [N, width], which are NaN if a logit of the row is or
-        there is no temperature."""
-        _check(logits)
+        """The `width` most probable tokens of each row of `logits` float32 [N, vocab], in order, int64 [N, width], or
+        all if there are fewer. Then their probabilities at `temperature` float64 [N], which are NaN if a logit of the
+        row is; undefined without a temperature. Raises ValueError if the shapes do not fit."""
+        _check(logits, temperature=len(logits) if temperature is None else len(temperature))
+        width = min(width, logits.shape[1])
         tokens = torch.empty(len(logits), width, dtype=torch.int64)
-        probabilities = torch.full_like(tokens, torch.nan, dtype=torch.float64)
+        probabilities = torch.empty_like(tokens, dtype=torch.float64)
         self._rank(
             logits.data_ptr(),
             logits.stride(0),
@@ -82,6 +83,10 @@ class SamplingKernels:
         return tokens, probabilities
 
 
-def _check(logits: Tensor) -> None:
+def _check(logits: Tensor, **lengths: int) -> None:
+    """The kernels read as many numbers as there are rows."""
     assert logits.dtype == torch.float32
     assert logits.stride(1) == 1
+    for name, length in lengths.items():
+        if length != len(logits):
+            raise ValueError(f"{name} has {length} elements for {len(logits)} rows")

@@ -284,6 +284,22 @@ def test_the_kernel_draws_the_tokens_of_torch(size: int, ties: bool, kernel_cach
 
 
 @needs_kernels
+def test_the_kernels_read_nothing_behind_their_arrays(kernel_cache: Path) -> None:
+    """Whatever a message has that is wrong."""
+    library = find_library("own", kernel_cache, torch.device("cpu"))
+    assert library is not None
+    kernels, logits = SamplingKernels(library), random_logits(4)
+    for bound in ({"min_p": 1.5}, {"min_p": math.nan}, {"top_p": math.nan}, {"top_p": 0.0}, {"uniform": 2.0}):
+        tokens = sampling.choose(logits, choice(4, **bound), kernels=kernels)
+        assert ((tokens >= 0) & (tokens < VOCAB)).all()
+    with pytest.raises(ValueError, match="top_k has 3 elements for 4 rows"):
+        sampling.choose(logits, replace(choice(4), top_k=np.zeros(3, np.int64)), kernels=kernels)
+    with pytest.raises(ValueError, match="temperature has 5 elements for 4 rows"):
+        sampling.distributions(logits, torch.ones(5, dtype=torch.float64), 3, kernels)
+    assert sampling.top(logits, VOCAB + 9, kernels)[1].shape == (4, VOCAB)
+
+
+@needs_kernels
 @pytest.mark.parametrize("width", [1, 20, 700])
 def test_the_kernel_ranks_tokens_as_torch_does(width: int, kernel_cache: Path) -> None:
     library = find_library("own", kernel_cache, torch.device("cpu"))
