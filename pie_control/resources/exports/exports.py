@@ -338,17 +338,26 @@ class Exports:
         return [slot for one in self._pinned if one.pinned > now for slot in one.block.of(resource)]
 
     def shed(self, resource: Resource, missing: int, now: float) -> Iterator[Block]:
-        """Drops the least valuable exports that nobody else holds and nobody has pinned, until so many pages or states
-        come free, or the least part of the pool. Gives what each had, to be released before the next is asked for."""
+        """Drops the least valuable exports of what nobody else holds and nobody has pinned, until so many pages or
+        states come free, or the least part of the pool: what several have, with the most valuable of them. Gives what
+        each had, to be released before the next is asked for."""
         pool = self._pool if resource is PAGES else self._states
         missing = max(missing, pool.total // SHED_OF_ALL)
+        passed: dict[int, list[Export]] = {}  # that stay, by what they hold that has other holders
         for export in sorted(self._standing, key=lambda one: one.value(now)):
             if missing <= 0 or export.pinned > now:
                 return
-            free = sum(pool.references(slot) == 1 for slot in export.block.of(resource))
-            if free:
-                missing -= free
-                yield self._drop(export)
+            slots, going = export.block.of(resource), dict[Export, None]()
+            for slot in slots:
+                others = [one for one in passed.get(slot, ()) if one in self._standing]
+                if pool.references(slot) == 1 + len(others):
+                    missing -= 1
+                    going |= dict.fromkeys((*others, export))
+            for one in going:
+                yield self._drop(one)
+            if not going:
+                for slot in slots:
+                    passed.setdefault(slot, []).append(export)
 
     def __len__(self) -> int:
         """Those that stand."""

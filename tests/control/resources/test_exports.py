@@ -18,15 +18,41 @@ TENANT = Tenant("a")
 
 def standing(pool: Pool, exports: Exports, number: int, tenant: Tenant = TENANT) -> list[int]:
     """Makes an export of one page; the pages of those that made room for it."""
-    export = Export(Standing(tenant), f"{number}", 0, number)
     pages = pool.take(1)
+    gone = made(exports, number, pages, tenant)
+    pool.release([*gone, *pages], None)
+    return gone
+
+
+def made(exports: Exports, number: int, pages: list[int], tenant: Tenant = TENANT) -> list[int]:
+    """The same of these pages, which stay held."""
+    export = Export(Standing(tenant), f"{number}", 0, number)
     exports.announce(export)
     exports.hold(export, Block(pages))
-    export.fill(np.zeros(16, np.int32), np.zeros(0, np.int32), float(number))
+    export.fill(np.zeros(16 * len(pages), np.int32), np.zeros(0, np.int32), float(number))
     gone = [page for block in exports.stand(export) for page in block.pages]
-    pool.release([*gone, *pages], None)
     exports.check_integrity()
     return gone
+
+
+def test_what_several_exports_have_goes_with_the_most_valuable_of_them() -> None:
+    """It never went: a prompt that is shared by its tokens, and has a name, filled the memory for good."""
+    pool = Pool(12)
+    exports, pages = Exports(pool, Pool(0), 0), pool.take(6)
+    for number, some in enumerate(([0, 1], [1, 2], [3], [1, 2, 4], [4, 5])):
+        made(exports, number, [pages[place] for place in some])
+    pool.release([page for page in pages if page != pages[5]], None)
+
+    def shed(missing: int) -> str:
+        for block in exports.shed(PAGES, missing, 100.0):
+            pool.release(block.pages, None)
+        exports.check_integrity()
+        return "".join(str(n) for n in range(5) if exports.find(TENANT, f"{n}"))
+
+    assert (shed(1), pool.free) == ("1234", 7)
+    assert (shed(1), pool.free) == ("134", 8)
+    assert (shed(1), pool.free) == ("4", 10)
+    assert (shed(1), pool.free) == ("", 11), "one page is held by another one"
 
 
 def test_where_memory_is_short_a_part_of_the_pool_comes_free() -> None:
