@@ -19,7 +19,7 @@ from pie_control.calls.values import Done, Import, Value
 from pie_control.errors import CallError, NotFound
 from pie_control.ids import Owner
 from pie_control.resources.exports.export import Export
-from pie_control.resources.exports.text_keys import TextKeys
+from pie_control.resources.exports.text_keys import PAGES_OF_A_SEARCH, TextKeys
 from pie_control.resources.memory import Memory
 from pie_control.resources.tables.slots import EMPTY
 
@@ -45,15 +45,17 @@ class Waiting(NamedTuple):
 class LocalCommands:
     """Answers them, and keeps who waits for an export."""
 
-    def __init__(self, memory: Memory, accounts: Mapping[Owner, Account], answer: Answer) -> None:
+    def __init__(self, memory: Memory, accounts: Mapping[Owner, Account], searches: Searches, answer: Answer) -> None:
         self._memory = memory
         self._accounts = accounts
+        self._searches = searches
         self._answer = answer
         self.takers: Mapping[type, Callable[[Any], None]] = {Adopt: self._adopt, Discard: self._discard}  # of notes
         self._announced: dict[Owner, dict[int, Export]] = {}  # by future: they wait for their turn
         self._held: deque[tuple[int, Export]] = deque()  # with the wave for whose answer they wait
         self._last_held: dict[Owner, int] = {}  # of these waves, the last one for each inferlet that runs
         self._waiting: dict[Owner, dict[int, Waiting]] = {}  # imports by future
+        self._serving: deque[Export] = deque()  # whose imports have waited, and are answered
         self._again: deque[tuple[Account, Waiting]] = deque()  # imports that have waited, and are looked at once more
         self._now = 0.0  # of the last command or answer
 
@@ -113,9 +115,19 @@ class LocalCommands:
         ):
             self._answer(command.owner, command.future, missing(command.name))
             return
-        self._wait(export, command)
         if stands:
-            self._serve(export)
+            self._give(export, account, command)
+        else:
+            self._wait(export, command)
+
+    def _give(self, export: Export, account: Account, command: Fetch) -> None:
+        """Answers an import with all that an export has."""
+        assert command.future is not None
+        self._searches.note(account, len(export.pages) // PAGES_OF_A_SEARCH)
+        self._memory.exports.use(export, self._now)
+        self._memory.lend(account.holdings, command.future, export.block)
+        found = Import(export.positions, export.tokens, np.array(export.adapters, np.int32))
+        self._answer(command.owner, command.future, found)
 
     def _comes_behind(self, export: Export, owner: Owner, future: int) -> bool:
         """Whether an export waits for its turn, and its inferlet has issued it behind this future."""
@@ -190,20 +202,17 @@ class LocalCommands:
         self._answer(export.owner, export.future, Done())
         if export.unwanted:
             self._ask_again(export)
-        else:
+        elif not export.taken_back:
             self._serve(export)
 
     def _serve(self, export: Export) -> None:
-        """Those who wait for it have what it has."""
+        """Those who wait for it have what it has, whatever becomes of it: as many in each turn as there is time for."""
         if export.is_beginning:
             self._ask_again(export)
-            return
-        found = Import(export.positions, export.tokens, np.array(export.adapters, np.int32))
-        for account, (_, command, _) in self._take_waiting(export):
-            assert command.future is not None
-            self._memory.exports.use(export, self._now)
-            self._memory.lend(account.holdings, command.future, export.block)
-            self._answer(command.owner, command.future, found)
+        elif export.waiting:
+            self._memory.exports.serve(export)
+            self._serving.append(export)
+            self.look_again()
 
     def _fail(self, export: Export, error: CallError) -> None:
         self._memory.release_block(self._memory.exports.fail(export))
@@ -215,9 +224,19 @@ class LocalCommands:
         have what there is now."""
         self._again += self._take_waiting(export)
 
-    def look_again(self, searches: Searches) -> None:
+    def look_again(self) -> None:
         """Looks at imports that have waited: as many as a turn has time for."""
-        while self._again and searches.has_time(self._again[0][1].command):
+        searches = self._searches
+        while self._serving and searches.left > 0:
+            export = self._serving[0]
+            if not export.waiting:
+                self._memory.release_block(self._memory.exports.has_served(self._serving.popleft()))
+                continue
+            owner, future = next(iter(export.waiting))
+            account, one = self._accounts[owner], self._wait_no_more(owner, future)
+            searches.note(account, one.command.searches)
+            self._give(export, account, one.command)
+        while self._again and searches.left > 0:
             account, (_, command, number) = self._again.popleft()
             assert command.future is not None
             if self._accounts.get(command.owner) is account and not account.forget_cancelled(command.future):
@@ -226,7 +245,7 @@ class LocalCommands:
 
     def next(self, now: float) -> float | None:
         """When something goes on though nothing happens."""
-        return now if self._again else None
+        return now if self._again or self._serving else None
 
     def _adopt(self, note: Adopt) -> None:
         if account := self._accounts.get(note.owner):

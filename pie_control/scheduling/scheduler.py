@@ -78,7 +78,7 @@ class Scheduler:
         self._endings: list[Ending] = []
         self._run_tokens: list[RunTokens] = []
         self._moved: dict[Account, None] = {}  # their address spaces will hear of progress
-        self._local = LocalCommands(self._memory, self._accounts, self._answer)
+        self._local = LocalCommands(self._memory, self._accounts, self._backlog.searches, self._answer)
         self._takers: dict[type, Callable[[Any], None]] = {
             Opened: self._open,
             Closed: self._forget,
@@ -266,7 +266,7 @@ class Scheduler:
 
     def _take_local(self) -> None:
         """Tries again while a command takes effect, or an inferlet was ended: others may have waited for it."""
-        self._local.look_again(self._backlog.searches)
+        self._local.look_again()
         while self._backlog.local or self._backlog.starved:
             builder = self._begin()
             builder.take_local()

@@ -17,22 +17,22 @@ class Searches:
     """Those of a turn."""
 
     def __init__(self) -> None:
-        self._left = MOST_SEARCHES
+        self.left = MOST_SEARCHES
         self._before: set[Account] = set()  # who had some in the last turn
         self._now: set[Account] = set()  # who has had some in this one
 
     def turn_begins(self) -> None:
-        self._left = MOST_SEARCHES
+        self.left = MOST_SEARCHES
         if self._before or self._now:
             self._before, self._now = self._now, set()
 
     def has_time(self, command: Command) -> bool:
         """Whether this turn has time for a command that takes effect in the control layer."""
-        return not command.searches or self._left > 0
+        return not command.searches or self.left > 0
 
     def note(self, account: Account, count: int) -> None:
         """An inferlet has had some."""
-        self._left -= count
+        self.left -= count
         self._now.add(account)
 
     def in_order(self, queues: Iterable[CommandQueue]) -> list[CommandQueue]:

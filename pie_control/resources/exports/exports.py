@@ -74,6 +74,7 @@ class Exports:
         self._open = OpenPages()
         self._coming: dict[Name, Export] = {}  # by which of those that do not stand yet it is found
         self._held: dict[Name, dict[Export, None]] = {}  # by their first name: these do not stand yet either
+        self._served: dict[Export, Block] = {}  # that imports get which have waited for it
         self._dropped: set[int] = set()  # adapters
         self._of_tenant: dict[str, _Own] = {}
 
@@ -195,6 +196,16 @@ class Exports:
         if self.stands(export):
             own = self._of_tenant[export.tenant.name].exports
             own[export] = own.pop(export)
+
+    def serve(self, export: Export) -> None:
+        """Imports that have waited for it get what it has until `has_served`, whatever becomes of it meanwhile."""
+        block = self._served[export] = export.block
+        self._pool.retain(block.pages)
+        self._states.retain(block.states)
+
+    def has_served(self, export: Export) -> Block:
+        """They have it. Gives what is to be released."""
+        return self._served.pop(export)
 
     def _drop(self, export: Export) -> Block:
         del self._standing[export]
@@ -372,6 +383,7 @@ class Exports:
         """What each of them holds."""
         for export in (*self._standing, *chain.from_iterable(self._held.values())):
             yield export.block
+        yield from self._served.values()
 
     def check_integrity(self) -> None:
         """Asserts that tenants have what is counted."""
