@@ -173,7 +173,7 @@ class DraftedTokens:
         count = len(draft) + 1
         missing = 2 * count - len(self._embeds)
         if missing > 0:
-            self._embeds += traits.alloc_emb(sequence.queue, missing)
+            self._embeds += sequence.queues.alloc_embeds(sequence.queue, missing)
         inputs, outputs = self._embeds[:count], self._embeds[count : 2 * count]
         tokens = [sequence.tokens[-1], *draft]
         if sequence.computed == length:  # its output is there

@@ -66,7 +66,7 @@ async def _append_chunk(
 ) -> list[TokenLogprobs]:
     """The sequence's output embed scores the first token; the output of each token that runs scores the next one."""
     queue, output = sequence.queue, Embeds((sequence.output_embed, 1))
-    embeds = traits.alloc_emb(queue, 2 * run) if run else Embeds(())
+    embeds = sequence.queues.alloc_embeds(queue, 2 * run) if run else Embeds(())
     outputs, scored, asked = embeds[run:], tokens[1 : run + 1], _Asked(queue, alternatives)
     try:
         if run:

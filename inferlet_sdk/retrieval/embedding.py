@@ -94,7 +94,7 @@ async def _mean(sequence: TokenSequence, dimensions: int, normalize: bool) -> ar
     total = [0.0] * (dimensions or sequence.info.hidden_size)
     for start in range(0, len(tokens), most):
         part = tokens[start : start + most]
-        embeds = traits.alloc_emb(sequence.queue, 2 * len(part))
+        embeds = sequence.queues.alloc_embeds(sequence.queue, 2 * len(part))
         outputs = embeds[len(part) :]
         try:
             sequence.run(part, embeds[: len(part)], outputs)

@@ -47,27 +47,28 @@ class Queue:
     last step that gave a distribution, from which the next one can go on.
     """
 
-    __slots__ = ("_embeds", "input", "last_step", "number", "output", "users")
+    __slots__ = ("_embeds", "_queues", "input", "last_step", "number", "output", "users")
 
-    def __init__(self, number: int, embed: Embeds) -> None:
+    def __init__(self, number: int, embed: Embeds, queues: Queues) -> None:
         self.number: int = number
         self.input: list[int] = list(embed.ranges)
         self.output: list[int] = []
         self.users = 0
         self.last_step: object | None = None
         self._embeds = embed
+        self._queues = queues
 
     def inputs(self, count: int) -> Embeds:
         """Embeds for `count` tokens, at most KEPT_INPUTS."""
         missing = count - len(self._embeds)
         if missing > 0:
-            self._embeds += traits.alloc_emb(self.number, missing)
+            self._embeds += self._queues.alloc_embeds(self.number, missing)
         return self._embeds[:count]
 
     def take_output(self) -> list[int]:
         """An output embed, as a range."""
         output, self.output = self.output, []
-        return output or list(traits.alloc_emb(self.number).ranges)
+        return output or list(self._queues.alloc_embeds(self.number, 1).ranges)
 
     def destroy(self) -> None:
         """Gives all back to the host."""
@@ -169,6 +170,31 @@ class Queues:
             self._greedy = traits.create_sampler(temperature=0.0)
         return self._greedy
 
+    def alloc_embeds(self, queue: int, count: int, least: int | None = None) -> Embeds:
+        """`count` embeds, or fewer, but no fewer than `least`, if it is given. Those that were given back count until
+        what was issued before has run: so where there are too few, waits for that. Raises QuotaExceeded, Exhausted."""
+        lacking: Exception | None = None
+        for asked in self._attempts(queue, count, count if least is None else min(count, least)):
+            try:
+                return traits.alloc_emb(queue, asked)
+            except (QuotaExceeded, Exhausted) as error:
+                lacking = error
+        assert lacking is not None
+        raise lacking
+
+    def _attempts(self, queue: int, count: int, least: int) -> Iterator[int]:
+        """How many to ask for, one number after the other; between them, waits for what the queue has, in the end for
+        what each of the others has."""
+        yield count
+        traits.synchronize(queue).result()
+        yield count
+        while count > least:
+            count = max(count // 2, least)
+            yield count
+        for other in list(self._queues):
+            traits.synchronize(other.number).result()
+            yield count
+
     def most_pages_ahead(self) -> int:
         """Pages that a context may reserve for a run: many contexts together should leave most of them to others."""
         if self.contexts <= FEW:
@@ -217,7 +243,7 @@ class Queues:
     def _create(self) -> Queue:
         number = traits.create_queue(self.info.name)
         try:
-            return Queue(number, traits.alloc_emb(number))
+            return Queue(number, traits.alloc_emb(number), self)
         except BaseException:
             traits.destroy_queue(number)
             raise

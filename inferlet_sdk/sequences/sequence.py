@@ -17,7 +17,7 @@ from collections.abc import Callable, Sequence
 from inferlet_sdk import traits
 from inferlet_sdk.addresses import Embeds, Pages
 from inferlet_sdk.dropped import drop, give_back
-from inferlet_sdk.errors import Exhausted, InvalidState, QuotaExceeded
+from inferlet_sdk.errors import InvalidState
 from inferlet_sdk.images import Image, Seen, SeenImages
 from inferlet_sdk.sequences.dropping import check_output, ends_dropped
 from inferlet_sdk.sequences.last_step import LastStep
@@ -243,27 +243,12 @@ class TokenSequence:
             inputs = self.last_queue.inputs(end - self.computed)
             self.run(self.tokens[self.computed : end], inputs, Embeds(output_embeds))
         while self.computed < end:
-            inputs = self._alloc_inputs(min(end - self.computed, MAX_CHUNK))
+            inputs = self.queues.alloc_embeds(self.queue, min(end - self.computed, MAX_CHUNK), LEAST_CHUNK)
             stop = self.computed + len(inputs)
             try:
                 self.run(self.tokens[self.computed : stop], inputs, Embeds(output_embeds if stop == end else ()))
             finally:
                 traits.dealloc_emb(self.queue, inputs)
-
-    def _alloc_inputs(self, count: int) -> Embeds:
-        """At most `count` embeds, or as many as there are when those of the chunks before have come back."""
-        waited = False
-        while True:
-            try:
-                return traits.alloc_emb(self.queue, count)
-            except (QuotaExceeded, Exhausted):
-                if not waited:
-                    traits.synchronize(self.queue).result()
-                    waited = True
-                elif count <= LEAST_CHUNK:
-                    raise
-                else:
-                    count = max(count // 2, LEAST_CHUNK)
 
     def run(self, tokens: Sequence[int], inputs: Embeds, outputs: Embeds, *, draft: bool = False) -> None:
         """Runs tokens and appends their keys and values. `draft`: some may not stay, so at a model with states each

@@ -431,6 +431,25 @@ def test_a_long_prompt_falls_back_to_what_embeds_there_are(limit: int) -> None:
     assert nothing_held(host)
 
 
+def test_prompts_at_once_wait_for_the_embeds_of_each_other() -> None:
+    """Embeds that were given back count until the worker has read them."""
+    host = install(max_embeds=400, max_context=1000, page_size=16)
+
+    async def branch(n: int) -> bool:
+        async with Context(share=False).fill([97 + (n + m) % 26 for m in range(90)]) as ctx:
+            prompt, scored, drafts = list(ctx.tokens), [97 + n % 26] * 30, lambda _: [97] * 20
+            if n % 2:
+                return len(await ctx.score(scored)) == 30
+            await ctx.generate_until(IgnoreStopTokens(), max_tokens=3, draft=drafts if n % 4 else None)
+            return list(ctx.tokens) == [*prompt, *expected(prompt, 3)]
+
+    async def main() -> list[bool]:
+        return await gather(*map(branch, range(40)))
+
+    assert all(run(main()))
+    assert nothing_held(host)
+
+
 def test_a_pool_without_embeds_says_so() -> None:
     install(max_embeds=20, max_context=5000, page_size=16)
     with pytest.raises((QuotaExceeded, Exhausted), match="the limit is 20"):
