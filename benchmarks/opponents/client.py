@@ -35,7 +35,10 @@ class CompletionClient(HttpClient):
 
     async def complete(self, **request: Any) -> dict[str, Any]:
         """The whole answer to a request."""
-        return _checked((await self.send(self.request(PATH, request))).checked().value())
+        answer = _checked((await self.send(self.request(PATH, request))).checked().value())
+        if (count := len(answer["choices"])) != (asked := request.get("n", 1)):
+            raise OpponentError(f"the server gives {count} choices for n={asked}: measure without what needs that")
+        return answer
 
     async def stream(self, **request: Any) -> AsyncIterator[dict[str, Any]]:
         """The events of an answer, as they come."""
@@ -44,6 +47,13 @@ class CompletionClient(HttpClient):
 
 
 def _checked(answer: dict[str, Any]) -> dict[str, Any]:
-    if "error" in answer:
+    if answer.get("error"):
         raise OpponentError(f"the server says: {answer['error']}")
+    choices = answer.get("choices")
+    if not isinstance(choices, list) or not all(map(_is_choice, choices)):
+        raise OpponentError(f"the server answers with what is no completion: {str(answer)[:200]}")
     return answer
+
+
+def _is_choice(value: object) -> bool:
+    return isinstance(value, dict) and isinstance(value.get("text"), str)

@@ -13,6 +13,8 @@ from collections.abc import AsyncIterator
 from typing import cast
 from urllib.parse import urlsplit
 
+from ..report import BenchmarkError
+
 LEAST = 1e-6
 """Seconds between two deliveries of one way: timers of the same moment may change places."""
 
@@ -95,11 +97,13 @@ class _FromClient(_Way):
 
 @contextlib.asynccontextmanager
 async def delayed(url: str, round_trip_ms: float) -> AsyncIterator[str]:
-    """The address at which the server at `url` is so far away. With 0 it is `url` itself."""
+    """The address at which the server at `url` is so far away. With 0 it is `url` itself. Raises BenchmarkError."""
     if not round_trip_ms:
         yield url
         return
     parts = urlsplit(url)
+    if parts.scheme == "https":
+        raise BenchmarkError(f"the way to {url} cannot be made longer, as https is: take http, or a round trip of 0")
     place = parts.hostname or "127.0.0.1", parts.port or 80
     loop = asyncio.get_running_loop()
     connections: list[_FromClient] = []
@@ -110,7 +114,7 @@ async def delayed(url: str, round_trip_ms: float) -> AsyncIterator[str]:
 
     async with await loop.create_server(connected, "127.0.0.1", 0, backlog=1024) as server:
         try:
-            yield f"{parts.scheme}://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+            yield f"{parts.scheme}://127.0.0.1:{server.sockets[0].getsockname()[1]}{parts.path}"
         finally:  # a server waits for its connections, from Python 3.12 on
             for one in connections:
                 one.abort()

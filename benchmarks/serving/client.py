@@ -25,6 +25,8 @@ LAST_CHUNK = b"\r\n0\r\n\r\n"
 LENGTH = re.compile(rb"content-length: *(\d+)", re.IGNORECASE)
 CHUNKED = re.compile(rb"transfer-encoding: *chunked", re.IGNORECASE)
 EVENT_END = re.compile(rb"\r?\n\r?\n")
+STATUS = re.compile(rb"HTTP/1\.[01] (\d{3})\b")
+CHUNK_SIZE = re.compile(rb"[0-9a-fA-F]{1,12} *(;.*)?")
 PERSEVERANCE = 3
 """Tries of a request whose kept connection the server closes before it answers."""
 
@@ -54,7 +56,9 @@ class _Parts:
             yield piece
             return
         while (line := self._bytes.find(b"\r\n")) > 0:
-            end = line + 2 + int(self._bytes[:line].split(b";")[0], 16)
+            if CHUNK_SIZE.fullmatch(size := self._bytes[:line]) is None:
+                raise OpponentError(f"the answer comes in no chunks of HTTP: {size[:200]!r}")
+            end = line + 2 + int(size.split(b";")[0], 16)
             if len(self._bytes) < end + 2:
                 return
             piece, self._bytes = self._bytes[line + 2 : end], self._bytes[end + 2 :]
@@ -67,7 +71,18 @@ class _Parts:
             for event in events:
                 _, _, text = event.partition(b"data:")
                 if text.lstrip().startswith(b"{"):
-                    yield msgspec.json.decode(text)
+                    yield _object(text)
+
+
+def _object(text: bytes) -> dict[str, Any]:
+    """A JSON object. Raises OpponentError."""
+    try:
+        value = msgspec.json.decode(text)
+    except (ValueError, RecursionError):
+        value = None
+    if not isinstance(value, dict):
+        raise OpponentError(f"the answer is no JSON object: {text[:200]!r}")
+    return value
 
 
 @dataclass
@@ -85,8 +100,10 @@ class Answer:
 
     @property
     def status(self) -> int:
-        """Of HTTP."""
-        return int(self.raw[9:12])
+        """Of HTTP. Raises OpponentError."""
+        if (found := STATUS.match(self.raw)) is None:
+            raise OpponentError(f"the answer is none of HTTP: {self.raw[:200]!r}")
+        return int(found[1])
 
     @property
     def seconds(self) -> float:
@@ -104,13 +121,7 @@ class Answer:
 
     def value(self) -> dict[str, Any]:
         """The body, a JSON object. Raises OpponentError."""
-        try:
-            value = msgspec.json.decode(self.body())
-        except msgspec.DecodeError:
-            value = None
-        if not isinstance(value, dict):
-            raise OpponentError(f"the answer is no JSON object: {self.body()[:200]!r}")
-        return value
+        return _object(self.body())
 
     def events(self) -> Iterator[tuple[float, dict[str, Any]]]:
         """Server-sent events that are JSON, and when each was there."""
@@ -201,12 +212,16 @@ class HttpClient:
     shows none. Raises OpponentError for an address that is none."""
 
     def __init__(self, url: str, token: str = "") -> None:
-        parts = urlsplit(url if "://" in url else f"http://{url}")
-        if parts.scheme not in ("http", "https") or not parts.hostname:
+        try:
+            parts = urlsplit(url if "://" in url else f"http://{url}")
+            host, port = parts.hostname, parts.port
+        except ValueError:
+            host = None
+        if not host or parts.scheme not in ("http", "https"):
             raise OpponentError(f"{url} is no address of a server: give one like http://127.0.0.1:8000")
         self.url = url.rstrip("/")
         self._tls = ssl.create_default_context() if parts.scheme == "https" else None
-        self._place = parts.hostname, parts.port or (443 if self._tls else 80)
+        self._place = host, port or (443 if self._tls else 80)
         self._base = parts.path.rstrip("/").removesuffix("/v1")
         self._head = f"Host: {parts.netloc}\r\n" + (f"Authorization: Bearer {token}\r\n" if token else "")
         self._kept: list[_Connection] = []
@@ -261,7 +276,7 @@ class HttpClient:
         for _ in range(PERSEVERANCE):
             try:
                 connection = await self._connection()
-            except OSError as error:
+            except (OSError, UnicodeError) as error:
                 raise OpponentError(f"{self.url} takes no connection: {error}") from error
             try:
                 await connection.send(request, answer)

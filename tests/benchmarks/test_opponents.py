@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -14,6 +14,7 @@ import pytest
 from benchmarks.opponents.client import CompletionClient, OpponentError
 from benchmarks.opponents.closed.pages import PagePool
 from benchmarks.opponents.delay import delayed
+from benchmarks.report import BenchmarkError
 from benchmarks.support.closed_loop import ClosedLoop
 from benchmarks.support.models.random_models import LLAMA_TINY, random_model
 from benchmarks.support.samples import together
@@ -141,26 +142,79 @@ def test_a_token_takes_what_it_takes_while_all_streams_run() -> None:
 # ---- the client, and the proxy ----
 
 
-@pytest.mark.parametrize("answer", [b"HTTP/1.1 404 Not Found\r\nContent-Length: 2\r\n\r\nno", b"220 mail\r\n\r\n", b""])
-def test_an_address_of_no_such_server_is_told(answer: bytes) -> None:
+def http(body: bytes, status: str = "200 OK") -> bytes:
+    return f"HTTP/1.1 {status}\r\nContent-Length: {len(body)}\r\n\r\n".encode() + body
+
+
+def in_chunks(*chunks: bytes) -> bytes:
+    return b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n" + b"\r\n".join(chunks) + b"\r\n0\r\n\r\n"
+
+
+def event(text: bytes) -> bytes:
+    """A stream with one event."""
+    data = b"data: " + text + b"\n\n"
+    return in_chunks(b"%x" % len(data), data)
+
+
+async def asked(answer: bytes, ask: Callable[[CompletionClient], Awaitable[object]]) -> object:
+    """What a client makes of a server that answers so."""
+
     async def talk(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.readuntil(b"\r\n\r\n")
         writer.write(answer)
         writer.close()
 
-    async def ask() -> None:
-        async with await asyncio.start_server(talk, "127.0.0.1", 0) as server:
-            url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
-            async with CompletionClient(url) as client:
-                await client.model()
+    async with await asyncio.start_server(talk, "127.0.0.1", 0) as server:
+        url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+        async with CompletionClient(url) as client:
+            return await ask(client)
 
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        *(http(b"no", "404 Not Found"), b"220 mail\r\n\r\n", b"", http(b"no", "abc"), http(b"", "200 OK")),
+        *(http(b"[]"), http(b"[" * 100_000), http(b'{"data": [{"id": "\xff"}]}'), http(b'{"data": [{"id": 1}]}')),
+        *(in_chunks(b"zz", b"{}"), in_chunks(b"-6", b"{}")),
+    ],
+    ids=range(11),
+)
+def test_an_address_of_no_such_server_is_told(answer: bytes) -> None:
     with pytest.raises(OpponentError, match=r"is no server of completions .* give the address of vLLM"):
-        asyncio.run(ask())
+        asyncio.run(asked(answer, lambda client: client.model()))
 
 
-def test_an_address_that_is_none_is_told() -> None:
+WRONG = [b"{}", b'{"choices": 1}', b'{"choices": [1]}', b'{"choices": [{"text": null}]}']
+
+
+@pytest.mark.parametrize("body", [b"", b"[]", b'{"choices": []}', b'{"error": "no"}', *WRONG])
+def test_an_answer_that_is_no_completion_is_told(body: bytes) -> None:
+    with pytest.raises(OpponentError, match=r"no JSON object|no completion|says: no|0 choices for n=1: measure"):
+        asyncio.run(asked(http(body), lambda client: client.complete()))
+
+
+@pytest.mark.parametrize("text", [b"{", *WRONG])
+def test_an_event_that_is_no_part_of_a_completion_is_told(text: bytes) -> None:
+    async def follow(client: CompletionClient) -> object:
+        return [one async for one in client.stream()]
+
+    with pytest.raises(OpponentError, match=r"no JSON object|no completion"):
+        asyncio.run(asked(event(text), follow))
+
+
+@pytest.mark.parametrize("url", ["ftp://somewhere", "http://", "http://[::1", "http://127.0.0.1:99999", "http://a:b"])
+def test_an_address_that_is_none_is_told(url: str) -> None:
     with pytest.raises(OpponentError, match="give one like"):
-        CompletionClient("ftp://somewhere")
+        CompletionClient(url)
+
+
+def test_the_way_to_a_server_of_https_is_not_made_longer() -> None:
+    async def through() -> None:
+        async with delayed("https://127.0.0.1:1", 1):
+            pass
+
+    with pytest.raises(BenchmarkError, match="cannot be made longer, as https is: take http"):
+        asyncio.run(through())
 
 
 def test_a_connection_that_the_server_has_closed_meanwhile_is_left_alone() -> None:
@@ -194,8 +248,8 @@ def test_the_proxy_delays_and_changes_nothing() -> None:
 
     async def through() -> tuple[bytes, float]:
         server = await asyncio.start_server(echo, "127.0.0.1", 0)
-        async with server, delayed(f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}", 20) as url:
-            reader, writer = await asyncio.open_connection("127.0.0.1", int(url.rpartition(":")[2]))
+        async with server, delayed(f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/v1", 20) as url:
+            reader, writer = await asyncio.open_connection("127.0.0.1", int(url.rpartition(":")[2].removesuffix("/v1")))
             start = time.perf_counter()
             for piece in sent:
                 writer.write(piece)
