@@ -354,19 +354,21 @@ class Exports:
         each had, to be released before the next is asked for."""
         pool = self._pool if resource is PAGES else self._states
         missing = max(missing, pool.total // SHED_OF_ALL)
-        passed: dict[int, list[Export]] = {}  # that stay, by what they hold that has other holders
+        passed: dict[int, list[Export]] = {}  # by what they hold that has other holders
+        staying = Counter[int]()  # of these, those that stand still
         for export in sorted(self._standing, key=lambda one: one.value(now)):
             if missing <= 0 or export.pinned > now:
                 return
-            slots, going = export.block.of(resource), dict[Export, None]()
-            for slot in slots:
-                others = [one for one in passed.get(slot, ()) if one in self._standing]
-                if pool.references(slot) == 1 + len(others):
-                    missing -= 1
-                    going |= dict.fromkeys((*others, export))
-            for one in going:
+            slots = export.block.of(resource)
+            free = [slot for slot in slots if pool.references(slot) == 1 + staying[slot]]
+            missing -= len(free)
+            for one in dict.fromkeys(one for slot in free for one in passed.get(slot, ()) if one in self._standing):
+                staying.subtract(one.block.of(resource))
                 yield self._drop(one)
-            if not going:
+            if free:
+                yield self._drop(export)
+            else:
+                staying.update(slots)
                 for slot in slots:
                     passed.setdefault(slot, []).append(export)
 
