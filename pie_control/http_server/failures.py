@@ -19,7 +19,7 @@ from starlette.types import Receive, Scope, Send
 from pie_control.errors import CallError, ClientError, PieError
 from pie_control.gateway.refusal import Refused
 
-from .messages import ErrorBody
+from .messages import ErrorBody, encode
 
 log = logging.getLogger(__name__)
 
@@ -39,6 +39,13 @@ LEFT = 499
 """The status, which nobody gets, of a request whose client has left before its answer: nginx calls it so in logs."""
 RETRIED = (429, 503)
 """A client may try again after a while."""
+PHRASES = {
+    400: "Bad Request",
+    401: "Unauthorized",
+    408: "Request Timeout",
+    431: "Request Header Fields Too Large",
+    503: "Service Unavailable",
+}
 
 
 def error_code(error: PieError) -> str:
@@ -167,3 +174,19 @@ def add_handlers(app: FastAPI) -> None:
     app.add_exception_handler(RequestValidationError, on_malformed)
     app.add_exception_handler(HTTPException, on_http)
     app.add_exception_handler(Exception, on_failure)
+
+
+def last_error(status: int, code: str, message: str, path: str) -> bytes:
+    """The JSON of the error with which a connection ends. `path`: of the request, if its head has come."""
+    error = told(status, ErrorBody(code, message))
+    return encode(anthropic(status, error) if path.startswith(MESSAGES) else {"error": error})
+
+
+def last_answer(status: int, code: str, message: str, path: str) -> bytes:
+    """The answer with which a connection ends."""
+    body = last_error(status, code, message, path)
+    head = (
+        f"HTTP/1.1 {status} {PHRASES[status]}\r\ncontent-type: application/json\r\ncontent-length: {len(body)}\r\n"
+        f"{'retry-after: 1' + chr(13) + chr(10) if status in RETRIED else ''}connection: close\r\n\r\n"
+    )
+    return head.encode() + body

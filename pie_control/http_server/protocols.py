@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import sys
 from typing import Any, ClassVar, cast
 
+import httptools
 from starlette.types import Scope
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from uvicorn.protocols.utils import get_remote_addr
@@ -14,15 +16,13 @@ from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIO
 from pie_control.errors import Unauthorized
 
 from .connections import Connections, WatchedConnection, clock
-from .failures import MESSAGES, RETRIED, anthropic, told
-from .messages import ErrorBody, encode
+from .failures import last_answer, last_error
 
 log = logging.getLogger(__name__)
 
 CUT = "a connection of %s is cut: %s"
 CAUSED_BY_CLIENTS = {
     "Invalid HTTP request received.",
-    "Unsupported upgrade request.",
     "Invalid UTF-8 sequence received from client.",
     CUT,
 }
@@ -32,13 +32,6 @@ SILENT_SECONDS = 60.0
 
 TRY_AGAIN_LATER, POLICY_VIOLATION = 1013, 1008
 """The codes with which the server ends a session (RFC 6455): its client does not read, or may not use it any more."""
-PHRASES = {
-    400: "Bad Request",
-    401: "Unauthorized",
-    408: "Request Timeout",
-    431: "Request Header Fields Too Large",
-    503: "Service Unavailable",
-}
 MALFORMED = (
     "this is no well-formed HTTP/1.1 request: a line of it is no header, for example, or it has Content-Length and "
     "Transfer-Encoding, of which a request has one, not both"
@@ -139,6 +132,7 @@ class HttpProtocol(HttpToolsProtocol):
     _is_head = True
     _is_mixed = False  # the data that is read has the end of a request, too, or a part of its body
     _is_flooded = False
+    _fed = b""  # what the parser gets now
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
@@ -150,7 +144,7 @@ class HttpProtocol(HttpToolsProtocol):
             if self.is_idle():
                 self.watch.next_request()  # its time begins now
             self.watch.received += len(data)
-            self._is_mixed = False
+            self._is_mixed, self._fed = False, data
             super().data_received(data)
             if self._head_bytes is not None and not self._is_mixed:
                 self._head_bytes += len(data)
@@ -178,8 +172,25 @@ class HttpProtocol(HttpToolsProtocol):
         self._head_bytes, self._is_mixed = None, True
         super().on_body(body)
 
+    @property
+    def _wants_other(self) -> bool:
+        """Whether a request asks for another protocol than a WebSocket."""
+        return bool(self.parser.should_upgrade()) and not self._should_upgrade()
+
+    def _unsupported_upgrade_warning(self) -> None:
+        """A request for HTTP/2, as a rule, of Java's client. It is answered as if it had not asked (RFC 9110, section
+        7.8). The parser has taken its body for the other protocol, so the parser gets it once more."""
+        ended = sys.exception()
+        assert isinstance(ended, httptools.HttpParserUpgrade), "uvicorn calls this where it handles one"
+        fields = b"".join(b"%b: %b\r\n" % field for field in self.headers if field[0] != b"upgrade")
+        head = b"%b %b HTTP/1.1\r\n%b\r\n" % (self.parser.get_method(), self.url, fields)
+        self._fed = head + self._fed[ended.args[0] :]
+        super().data_received(self._fed)
+
     def on_headers_complete(self) -> None:
         self._head_bytes, self._is_head = None, False
+        if self._wants_other:
+            return
         before = self.cycle
         super().on_headers_complete()
         if self.cycle is not before:
@@ -187,7 +198,8 @@ class HttpProtocol(HttpToolsProtocol):
 
     def on_message_complete(self) -> None:
         self._head_bytes, self._is_mixed = None, True
-        super().on_message_complete()
+        if not self._wants_other:
+            super().on_message_complete()
 
     def handle_websocket_upgrade(self) -> None:
         """A request that is not answered yet would not hear any more that its client leaves."""
@@ -253,14 +265,14 @@ class HttpProtocol(HttpToolsProtocol):
             if answered is not None:
                 answered.transport.end()
             self._tell_that_it_ends()
-            self.transport.write(_response(status, code, message, path))
+            self.transport.write(last_answer(status, code, message, path))
             try:
                 self.transport.write_eof()  # closing would lose the answer, if more of the request is on its way
             except OSError:  # the client has gone
                 self.transport.abort()
         else:
             if answered.transport.begins_events:
-                event = b"event: error\ndata: " + _body(status, code, message, path) + b"\n\n"
+                event = b"event: error\ndata: " + last_error(status, code, message, path) + b"\n\n"
                 answered.transport.write(b"%x\r\n%b\r\n" % (len(event), event))  # no last chunk: the stream is cut
             answered.transport.close()
 
@@ -379,18 +391,3 @@ class SessionProtocol(WebSocketsSansIOProtocol):
             self.transport.write(b"".join(self.conn.data_to_send()))
             self.close_sent = True
         self.transport.close()
-
-
-def _body(status: int, code: str, message: str, path: str) -> bytes:
-    """The JSON of an error. `path`: of the request, if its head has come."""
-    error = told(status, ErrorBody(code, message))
-    return encode(anthropic(status, error) if path.startswith(MESSAGES) else {"error": error})
-
-
-def _response(status: int, code: str, message: str, path: str) -> bytes:
-    body = _body(status, code, message, path)
-    head = (
-        f"HTTP/1.1 {status} {PHRASES[status]}\r\ncontent-type: application/json\r\ncontent-length: {len(body)}\r\n"
-        f"{'retry-after: 1' + chr(13) + chr(10) if status in RETRIED else ''}connection: close\r\n\r\n"
-    )
-    return head.encode() + body

@@ -441,3 +441,21 @@ def test_a_fault_does_not_end_the_watch_over_keys(
     monkeypatch.setattr(server, "WATCH_SECONDS", 0.0)
     asyncio.run(run())
     assert "could not be looked at" in caplog.text
+
+
+@pytest.mark.parametrize("head", [POST % 3, POST.replace(b"Content-Length: %d", b"Transfer-Encoding: chunked")])
+@pytest.mark.parametrize("size", [1, 40, 1000])
+def test_a_request_for_http_2_is_answered_as_if_it_had_not_asked(head: bytes, size: int) -> None:
+    """Java's client asks with each request: its bodies were lost, so each was refused."""
+    h2c = b"Connection: Upgrade, HTTP2-Settings\r\nUpgrade: h2c\r\nHTTP2-Settings: AAEAAEAAAAIAAAABAAMAAABk\r\n\r\n"
+    body = b"3\r\nabc\r\n0\r\n\r\n" if b"chunked" in head else b"abc"
+    sent = (head + h2c + body) * 2 + b"GET / HTTP/1.1\r\nHost: localhost\r\n" + h2c + POST % 3 + b"\r\nabc"
+
+    async def test(protocol: HttpProtocol, wire: Wire) -> None:
+        for begin in range(0, len(sent), size):
+            protocol.data_received(sent[begin : begin + size])
+        await wire.until(lambda: len(statuses(wire)) == 4)
+        assert statuses(wire) == [b"200"] * 4
+        assert b"".join(wire.written).count(b"abc") == 3
+
+    connected(test)
