@@ -340,10 +340,10 @@ class TextReader:
             self._push(generation.before)
 
     def read(self, piece: str) -> str:
-        """The text of what has come since."""
+        """The text of what has come since, but of tokens that may begin a stop string."""
         if not self._shown:
             return piece
-        tokens = self._generation.tokens[self._seen :]
+        tokens = self._generation.tokens[self._seen : self._generation.released]
         self._seen += len(tokens)
         text, start = "", 0
         for place, token in enumerate(tokens):

@@ -155,8 +155,8 @@ class Vocabulary:
         return Offsets(self._bytes, start)
 
     def chat_logprobs(self, part: Part) -> dict[str, Any]:
-        """In the form of chat completions."""
-        pairs = zip(part.tokens, part.logprobs, strict=True)
+        """In the form of chat completions. What a stop string has left of a token has none."""
+        pairs = zip(part.tokens, part.logprobs, strict=False)
         return {"content": [self._scored(token, scores) for token, scores in pairs], "refusal": None}
 
     def _scored(self, token: int, scores: TokenLogprobs) -> dict[str, Any]:
@@ -182,7 +182,9 @@ class Vocabulary:
     def text_logprobs(
         self, tokens: Sequence[int], scores: Sequence[TokenLogprobs | None], offsets: Offsets
     ) -> dict[str, Any]:
-        """In the form of completions: the first token of a prompt has none. `offsets`: those of this text."""
+        """In the form of completions: the first token of a prompt has none, nor has what a stop string has left of one.
+        `offsets`: those of this text."""
+        scores = [*scores, *[None] * (len(tokens) - len(scores))]
         return {
             "tokens": [self.text(token) for token in tokens],
             "token_logprobs": [None if one is None else _finite(one.logprob) for one in scores],

@@ -66,6 +66,7 @@ class Answer:
         self.tokens: list[int] = []
         self.stop_string: str | None = None
         self.calls = 0
+        self._is_cut = False  # within a call
         asked = bool(wanted.pinned_seconds) and number % wanted.n == 0
         self.pins = [(len(ctx), wanted.pinned_seconds)] if asked else []  # first tokens, and for how many seconds
         self.pinned = 0  # tokens of them that are pinned, in the end
@@ -130,7 +131,7 @@ class Answer:
         rest = self._end()
         if rest is not None:
             yield rest
-        if self.calls:
+        if self.calls and not (self._is_cut and self.finish_reason == "length"):
             self.finish_reason = "tool_calls"
         self.ctx.keep()
         for count, seconds in self.pins:
@@ -269,6 +270,7 @@ class Answer:
             if self.calls and self._ends_at_call:
                 return
             if isinstance(event, Text | Malformed):
+                self._is_cut |= isinstance(event, Malformed) and event.cut_off
                 part.text += event.text if event.text.strip() or not self.calls else ""
             elif isinstance(event, Call):
                 self.calls += 1

@@ -153,11 +153,13 @@ def test_logprobs(ask: Ask) -> None:
     for one in content:
         assert one["top_logprobs"][0]["logprob"] == one["logprob"] <= 0
         assert len(one["top_logprobs"]) == 2
-    for stop in ((), (whole["message"]["content"].split()[1],)):
+    text = whole["message"]["content"]
+    for stop in ((), (text.split()[1],), (text[1:3],), (text[4:6],)):  # within a token, and over two
         alone = ask(messages=ASKED, **GREEDY, logprobs=True, top_logprobs=2, stop=stop).body["choices"][0]
         events = ask(messages=ASKED, **GREEDY, logprobs=True, top_logprobs=2, stop=stop, stream=True).events
         streamed = [s for one in events if (told := one["choices"][0]["logprobs"]) for s in told["content"]]
         assert [one["token"] for one in streamed] == [one["token"] for one in alone["logprobs"]["content"]]
+        assert alone["message"]["content"] == (text.partition(*stop)[0] if stop else text)
 
 
 def test_bias_and_penalties(ask: Ask) -> None:
@@ -234,6 +236,16 @@ def test_calls_of_tools(ask: Ask, choice: Any, names: set[str], stream: bool) ->
     wanted = {"add": {"a", "b"}, "neg": {"of"}}[call["function"]["name"]]
     assert json.loads(call["function"]["arguments"]).keys() == wanted
     assert served.text == ""
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_an_answer_that_is_cut_within_a_call_says_so(ask: Ask, stream: bool) -> None:
+    """Not that its calls are all there."""
+    many = {"temperature": 0, "tools": TOOLS, "tool_choice": "required", "min_tokens": 20}
+    cut = ask(messages=ASKED, **many, max_tokens=20, stream=stream)
+    assert (len(calls_of(cut)), cut.finish_reason) == (1, "length")
+    marker = ask(messages=ASKED, **many | {"min_tokens": 0}, max_tokens=12, stream=stream)  # without the last ">"
+    assert (len(calls_of(marker)), marker.finish_reason, marker.text) == (1, "tool_calls", "")
 
 
 def tool_of(parameters: dict[str, Any]) -> dict[str, Any]:

@@ -138,6 +138,9 @@ def test_echo(ask: Ask, own: Any) -> None:
     assert all(isclose(one, other, abs_tol=2e-2) for one, other in zip(scores, own["scores"], strict=True))
     assert [len(one) for one in told["top_logprobs"][1:]] == [2] * (len(tokens) - 1)
     assert told["text_offset"][len(own["prompt"])] == len(BEGIN)
+    stopped = ask(prompt=BEGIN, **GREEDY, stop=[own["text"][2:4]], logprobs=0).body["choices"][0]  # within a token
+    assert "".join(stopped["logprobs"]["tokens"]) == stopped["text"] == own["text"][:2]
+    assert stopped["logprobs"]["token_logprobs"][-1] is None
     alone = ask(prompt=BEGIN, echo=True, logprobs=0, max_tokens=0).body
     assert alone["choices"][0]["text"] == BEGIN
     assert len(alone["choices"][0]["logprobs"]["token_logprobs"]) == len(own["prompt"])

@@ -58,6 +58,16 @@ def test_reasoning_that_the_template_begins(ask: Ask) -> None:
 
 
 @pytest.mark.parametrize("stream", [False, True])
+def test_nothing_of_a_stop_string_is_told(ask: Ask, stream: bool) -> None:
+    """Each byte is a token, and the reader of the marks has the tokens themselves: it told the first ones."""
+    plain = {"messages": ASKED, **LONG, "reasoning_effort": "none"}
+    text = ask(**plain).text
+    stops = [text[place : place + 2] for place in range(len(text) - 1)]
+    for stop in [one for one in stops if "\ufffd" not in one][:6]:
+        assert ask(**plain, stop=[stop], stream=stream).text == text.partition(stop)[0]
+
+
+@pytest.mark.parametrize("stream", [False, True])
 @pytest.mark.parametrize("budget", [0, 7])
 def test_a_budget_ends_reasoning(ask: Ask, budget: int, stream: bool) -> None:
     served = ask(messages=ASKED, **LONG, thinking_token_budget=budget, stream=stream, return_token_ids=True)
