@@ -77,8 +77,10 @@ class Gateway:
     async def tell_earlier(self, id: str, inferlet: Entry, api: TenantApi) -> None:
         """Sends an inferlet the stored answer that it wants, and those before it: the blob `stored`, and the images in
         it. Without blobs the message says why there is none. Raises Refused if they are too large."""
+        tenant = api.standing.tenant.name
         try:
-            blobs = await asyncio.to_thread(self._earlier, api.standing.tenant.name, id)
+            await self.stored.until_over(tenant, id)
+            blobs = await asyncio.to_thread(self._earlier, tenant, id)
         except Refused as refused:
             return inferlet.send(str(refused))
         try:

@@ -6,7 +6,7 @@ import asyncio
 import time
 from collections import Counter
 from collections.abc import Callable, Coroutine, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 from weakref import WeakValueDictionary
 
@@ -39,6 +39,8 @@ MOST_MEMBERS = 10_000
 SMALL = 64 << 10
 """Bytes of an answer that is looked at at once; a larger one on a thread."""
 LOST = "the server ended before the answer did: ask again"
+ENDING_SECONDS = 5.0
+"""So long one who goes on from an answer waits for its end."""
 MOST_TRIES = 3
 KILLED = (
     f"the server was killed {MOST_TRIES + 1} times while it made this answer, which may be why: ask for less, or tell "
@@ -186,6 +188,13 @@ class StoredAnswers:
         if record.ended is not None:
             self._over[key] = running
         return running
+
+    async def until_over(self, tenant: str, id: str) -> None:
+        """Waits a while for the end of an answer that is made: its client may have the last event, and go on from it,
+        before it is stored."""
+        if (running := self._running.get((tenant, id))) is not None:
+            with suppress(TimeoutError):
+                await asyncio.wait_for(running.wait_for_end(), ENDING_SECONDS)
 
     def conversation(self, tenant: str, id: str) -> str:
         """An answer and those before it, oldest first, as JSON: [{"input": ..., "body": ...}, ...]. Takes time: call

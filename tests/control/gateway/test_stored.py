@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Mapping
+from types import MappingProxyType, SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
 from pie_control import host_memory
 from pie_control.durable.responses import AtOnce, ResponseRecord
+from pie_control.gateway.gateway import Gateway
 from pie_control.gateway.refusal import Refused
 from pie_control.gateway.request import ServedRequest
-from pie_control.gateway.stored import running
+from pie_control.gateway.stored import running, store
 from pie_control.gateway.stored.marks import Fetch, Store, read_mark, with_end
 from pie_control.gateway.stored.running import Running
 from pie_control.gateway.stored.store import MOST_MEMBERS, StoredAnswers
 from pie_control.host_memory import TenantBytes
+from pie_control.inferlets.events import Ended
 from pie_control.tenants.tenant import Standing, Tenant
 from tests.helpers.guard import HANG_SECONDS
 
@@ -136,5 +141,34 @@ def test_what_is_stored_has_no_more_members_than_can_be_read(body: str, items: s
         else:
             with pytest.raises(Refused, match="more than 10000"):
                 await begins
+
+    asyncio.run(asyncio.wait_for(test(), HANG_SECONDS))
+
+
+@pytest.mark.parametrize("ends", [True, False])
+def test_who_goes_on_from_an_answer_waits_for_its_end(monkeypatch: pytest.MonkeyPatch, ends: bool) -> None:
+    """Its last event may be there before it is stored: the next turn of a fast client was refused."""
+    monkeypatch.setattr(store, "ENDING_SECONDS", HANG_SECONDS if ends else 0.01)
+    said: list[tuple[str, Mapping[str, bytes]]] = []
+    inferlet = SimpleNamespace(send=lambda text, blobs=MappingProxyType({}): said.append((text, blobs)))
+    server = SimpleNamespace(responses=AtOnce.responses(1.0, 1 << 20), is_stopping=False)
+    standing = Standing(Tenant("alice"))
+
+    async def test() -> None:
+        gateway = Gateway(cast(Any, server), cast(Any, None), cast(Any, None))
+        mark = read_mark('{"served_store": {"id": "r1", "body": {"status": "in_progress"}}}')
+        assert isinstance(mark, Store)
+        request = ServedRequest("/v1/responses", "r1", b"{}", "", False)
+        made = await gateway.stored.begin(mark, "i1", standing, request)
+        telling = asyncio.create_task(
+            gateway.tell_earlier("r1", cast(Any, inferlet), cast(Any, SimpleNamespace(standing=standing)))
+        )
+        await asyncio.sleep(0)
+        if ends:
+            ended = Ended(inferlet="i1", status="finished", result='{"status": "completed"}', error=None)
+            await gateway.stored.end(made, ended, str, lambda: None)
+        await telling
+        ((text, blobs),) = said
+        assert ("not finished yet" in text, b"completed" in blobs.get("stored", b"")) == (not ends, ends)
 
     asyncio.run(asyncio.wait_for(test(), HANG_SECONDS))
