@@ -49,21 +49,16 @@ class Vocabulary:
     def __init__(self, tokenizer: bytes, size: int, stop: Sequence[int]) -> None:
         """From tokenizer.json; `size` is the model's vocabulary, `stop` its stop tokens. Takes a second for 128k
         tokens. Raises GrammarError."""
-        kinds = _decoders_of(tokenizer)
-        if "Metaspace" in kinds or not {"ByteLevel", "ByteFallback"} & set(kinds):
-            raise GrammarError(
-                f"grammars do not work with the tokenizer of this model, whose decoder is {' + '.join(kinds) or None}: "
-                "they know ByteLevel and ByteFallback; generate without a grammar, and check the text"
-            )
+        text = _for_engine(tokenizer, size)
         self.size = size
         self.never: int | None = None  # a token that the engine takes for one that ends a text, and is none
         try:
             ends = [token for token in stop if 0 <= token < size]
-            self.inner = LLTokenizer(tokenizer.decode(), n_vocab=size, eos_token=ends or None)
+            self.inner = LLTokenizer(text, n_vocab=size, eos_token=ends or None)
             if not ends:
                 special = (token for token in range(size) if self.inner.is_special_token(token))
                 self.never = next(special, 0)
-                self.inner = LLTokenizer(tokenizer.decode(), n_vocab=size, eos_token=self.never)
+                self.inner = LLTokenizer(text, n_vocab=size, eos_token=self.never)
         except ValueError as error:
             raise GrammarError(f"grammars do not work with the tokenizer of this model: {error}") from None
         self.words = -(-self.inner.vocab_size // WORD)
@@ -90,17 +85,37 @@ class Vocabulary:
         return bits
 
 
-class _Described(msgspec.Struct):
-    decoder: dict[str, Any] | None = None
-
-
-def _decoders_of(tokenizer: bytes) -> list[str]:
-    """The kinds of decoders in a tokenizer.json. The engine misses the spaces of Metaspace beside ByteFallback."""
+def _for_engine(tokenizer: bytes, size: int) -> str:
+    """A tokenizer.json as the engine can use it: without tokens that the model lacks, and without what fills texts up,
+    cuts them, or puts a space before them. It knows the spaces of Metaspace by another name. Raises GrammarError."""
     try:
-        decoder = msgspec.json.decode(tokenizer, type=_Described).decoder or {}
+        whole = msgspec.json.decode(tokenizer)
     except msgspec.DecodeError as error:
         raise GrammarError(f"tokenizer.json cannot be read: {error}") from None
-    return [one["type"] for one in decoder.get("decoders", [decoder]) if one]
+    kinds = {one["type"]: one for one in _parts(whole.get("decoder"), "decoders")}
+    if not kinds.keys() & {"ByteLevel", "ByteFallback"}:
+        raise GrammarError(
+            f"grammars do not work with the tokenizer of this model, whose decoder is {' + '.join(kinds) or None}: "
+            "they know ByteLevel and ByteFallback; generate without a grammar, and check the text"
+        )
+    if spaces := kinds.get("Metaspace"):
+        replace = {"type": "Replace", "pattern": {"String": spaces["replacement"]}, "content": " "}
+        whole["decoder"] = {"type": "Sequence", "decoders": [replace, {"type": "ByteFallback"}]}
+    for one in _parts(whole.get("pre_tokenizer"), "pretokenizers"):
+        if one["type"] == "ByteLevel":
+            one["add_prefix_space"] = False
+    vocab, added = whole["model"]["vocab"], whole.get("added_tokens", [])
+    if any(token["id"] >= size for token in added):
+        whole["added_tokens"] = [token for token in added if token["id"] < size]
+        is_list = isinstance(vocab, list)
+        known = vocab[:size] if is_list else {text: number for text, number in vocab.items() if number < size}
+        whole["model"]["vocab"] = known
+    return msgspec.json.encode(whole | {"truncation": None, "padding": None}).decode()
+
+
+def _parts(one: Any, within: str) -> list[Any]:
+    """What a decoder or a pre-tokenizer consists of."""
+    return one.get(within, [one]) if one else []
 
 
 class Grammar:

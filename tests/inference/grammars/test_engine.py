@@ -158,18 +158,54 @@ def test_a_special_token_is_named_without_quotes() -> None:
     [
         (None, "None"),
         ({"type": "WordPiece"}, "WordPiece"),
-        (
-            {"type": "Sequence", "decoders": [{"type": "ByteFallback"}, {"type": "Metaspace"}]},
-            "ByteFallback . Metaspace",
-        ),
+        ({"type": "Metaspace", "replacement": "▁"}, "Metaspace"),
     ],
     ids=str,
 )
 def test_a_tokenizer_that_has_no_bytes_is_named(decoder: Any, named: str) -> None:
-    """In the last case the engine would not accept the token that it asks for."""
+    """In the last case letters would be unknown."""
     tokenizer = json.loads(byte_tokenizer.tokenizer_json()) | {"decoder": decoder}
     with pytest.raises(GrammarError, match=f"whose decoder is {named}: they know ByteLevel and ByteFallback; generate"):
         engine.Vocabulary(json.dumps(tokenizer).encode(), byte_tokenizer.VOCAB_SIZE, (byte_tokenizer.END,))
+
+
+FIXED = {"strategy": {"Fixed": 8}, "direction": "Left", "pad_to_multiple_of": None} | dict.fromkeys(
+    ("pad_id", "pad_type_id"), 0
+)
+PREFIXED = {"type": "ByteLevel", "add_prefix_space": True, "trim_offsets": True, "use_regex": True}
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"padding": FIXED | {"pad_token": "a"}},
+        {"truncation": {"direction": "Right", "max_length": 2, "strategy": "LongestFirst", "stride": 0}},
+        {"pre_tokenizer": PREFIXED},
+    ],
+    ids=["padding", "truncation", "prefix"],
+)
+def test_forced_tokens_are_those_of_their_text_alone(changes: dict[str, Any]) -> None:
+    """And a model may lack tokens that were added, as Gemma 3 without images does."""
+    tokenizer = json.dumps(json.loads(byte_tokenizer.tokenizer_json()) | changes).encode()
+    words = engine.Vocabulary(tokenizer, byte_tokenizer.END + 1, (byte_tokenizer.END,))
+    matcher = deep(lambda: engine.Grammar(words, source_of("regex", "hello"))).matcher()
+    assert matcher.forced() == list(b"hello")
+    assert bits(matcher) == [ord("h")]
+
+
+def test_spaces_of_metaspace_are_spaces() -> None:
+    """Beside ByteFallback, as in tokenizers of SentencePiece that are kept as they were."""
+    spaces = {"type": "Metaspace", "replacement": "▁", "prepend_scheme": "always", "split": True}
+    words = [*(f"<0x{byte:02X}>" for byte in range(256)), "▁", *"abc", "▁a"]
+    model = {"type": "BPE", "vocab": {word: number for number, word in enumerate(words)}, "merges": [["▁", "a"]]}
+    decoder = {"type": "Sequence", "decoders": [{"type": "ByteFallback"}, spaces]}
+    whole = {"version": "1.0", "model": model | {"byte_fallback": True}, "pre_tokenizer": spaces, "decoder": decoder}
+    tokenizer = engine.Vocabulary(json.dumps(whole).encode(), len(words), ())
+    matcher = deep(lambda: engine.Grammar(tokenizer, source_of("regex", "b a c"))).matcher()
+    forced = matcher.forced()
+    assert [words[token] for token in forced] == ["b", "▁a", "▁", "c"]
+    assert matcher.accept(forced) == len(forced)
+    assert matcher.is_accepting
 
 
 def test_a_slow_grammar_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
