@@ -338,3 +338,53 @@ WRITERS: Mapping[str, Writer] = {
     "nvfp4-modelopt": Writer(MODELOPT, _modelopt),
     "mxfp4": Writer(_fp4_config("mxfp4", "group", 32), _mxfp4),
 }
+
+NF4 = (
+    *(-1.0, -0.6961928009986877, -0.5250730514526367, -0.39491748809814453, -0.28444138169288635),
+    *(-0.18477343022823334, -0.09105003625154495, 0.0, 0.07958029955625534, 0.16093020141124725, 0.24611230194568634),
+    *(0.33791524171829224, 0.44070982933044434, 0.5626170039176941, 0.7229568362236023, 1.0),
+)
+
+
+def bits_and_bytes(dtype: torch.dtype, nested: bool = False) -> Writer:
+    """4 bits of bitsandbytes, with the numbers of NF4. `nested`: its scales have 8 bits."""
+    block, outer = 64, 256
+
+    def quantize(weight: Tensor) -> tuple[Tensors, Tensor]:
+        blocks, numbers = weight.reshape(-1, block), torch.tensor(NF4)
+        scales = blocks.abs().amax(1)
+        told: dict[str, Any] = {"blocksize": block, "dtype": str(dtype)[6:], "shape": list(weight.shape)}
+        tensors = {"absmax": scales, "quant_map": numbers}
+        if nested:
+            offset, steps = float(scales.mean()), torch.linspace(-1, 1, 256)
+            factors = torch.stack([(part - offset).abs().max() for part in torch.split(scales, outer)])
+            spread = factors.repeat_interleave(outer)[: len(scales)]
+            codes = ((scales - offset) / spread).sub(steps[:, None]).abs().argmin(0)
+            scales = steps[codes] * spread + offset
+            told |= {"nested_blocksize": outer, "nested_dtype": "float32", "nested_offset": offset}
+            tensors |= {"absmax": codes.to(torch.uint8), "nested_absmax": factors, "nested_quant_map": steps}
+        codes = (blocks / scales[:, None])[..., None].sub(numbers).abs().argmin(-1)
+        exact = (numbers[codes] * scales[:, None]).to(dtype).float().view(weight.shape)
+        flat = codes.flatten()
+        packed = (flat[0::2] << 4 | flat[1::2]).to(torch.uint8)[:, None]
+        state = torch.tensor(list(json.dumps({"quant_type": "nf4", **told}).encode()), dtype=torch.uint8)
+        made = {f"weight.{name}": tensor for name, tensor in tensors.items()}
+        return {"weight": packed, "weight.quant_state.bitsandbytes__nf4": state, **made}, exact
+
+    return Writer({"quant_method": "bitsandbytes", "load_in_4bit": True, "bnb_4bit_quant_type": "nf4"}, quantize)
+
+
+def _llm_int8(weight: Tensor) -> tuple[Tensors, Tensor]:
+    scales = weight.abs().amax(1)
+    values = (weight * (127 / scales)[:, None]).round().to(torch.int8)
+    tensors = {"weight": values, "SCB": scales, "weight_format": torch.tensor(0, dtype=torch.uint8)}
+    return tensors, values * (scales / 127)[:, None]
+
+
+READ_AS_PLAIN: Mapping[str, Writer] = {
+    "nf4": bits_and_bytes(torch.bfloat16),
+    "nf4-nested": bits_and_bytes(torch.bfloat16, nested=True),
+    "nf4-float16": bits_and_bytes(torch.float16),
+    "llm-int8": Writer({"load_in_8bit": True}, _llm_int8),
+}
+"""Those of which the numbers are read that they stand for."""

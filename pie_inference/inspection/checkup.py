@@ -91,16 +91,17 @@ def check_up(config: WorkerConfig) -> Checkup:
 
 
 def _shape(files: ModelFiles) -> ModelShape:
+    checkpoint = files.checkpoint
     return ModelShape(
         family=str(files.raw_config.get("model_type", "unknown")),
         architecture=files.config.architecture,
         code=files.config.code,
-        parameters=files.checkpoint.num_parameters(),
-        file_bytes=files.checkpoint.num_bytes(),
-        scheme="" if files.checkpoint.scheme is None else files.checkpoint.scheme.name,
+        parameters=checkpoint.num_parameters(),
+        file_bytes=checkpoint.file_bytes,
+        scheme=checkpoint.quantized,
         max_context=files.config.max_context,
-        weights=sizes(files.checkpoint),
-        pooling=read_pooling(files.checkpoint.folder),
+        weights=sizes(checkpoint),
+        pooling=read_pooling(checkpoint.folder),
     )
 
 

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from ..errors import CheckpointError
 from ..json_files import read_json
+from .quantized.bitsandbytes import find_packed
 from .quantized.scheme import Scheme
 
 SINGLE_FILE = "model.safetensors"
@@ -63,7 +64,8 @@ class Checkpoint:
     at the start; it reads numbers only on request.
 
     Models that were made for embeddings, such as Qwen3-Embedding, are stored without their head: the names of their
-    tensors lack `model.` in front. Here they have it.
+    tensors lack `model.` in front. Here they have it. Weights that bitsandbytes has
+    quantized are those that they stand for.
     """
 
     def __init__(self, folder: Path, scheme: Scheme | None = None, left_out: Sequence[str] = ()) -> None:
@@ -73,11 +75,13 @@ class Checkpoint:
         self.scheme = scheme
         self._left_out = left_out
         self._files: dict[Path, Any] = {}
-        stored = self._locate()
-        prefix = "model." if BARE in stored else ""
-        self.has_head = not prefix or HEAD in stored
+        self._stored = self._locate()
+        prefix = "model." if BARE in self._stored else ""
+        self.has_head = not prefix or HEAD in self._stored
         self._prefix = len(prefix)
-        self._where = {prefix + name: path for name, path in stored.items()}
+        packed, beside = find_packed(self._stored)
+        self._packed = {prefix + name: one for name, one in packed.items()}
+        self._where = {prefix + name: path for name, path in self._stored.items() if name not in beside}
         for path in self.files:
             self._open(path)
 
@@ -85,6 +89,13 @@ class Checkpoint:
     def files(self) -> tuple[Path, ...]:
         """The files with the tensors, each once."""
         return tuple(dict.fromkeys(self._where.values()))
+
+    @property
+    def quantized(self) -> str:
+        """How its weights are quantized; "": they are not."""
+        if self.scheme is not None:
+            return self.scheme.name
+        return "by bitsandbytes, read as the numbers that they stand for" if self._packed else ""
 
     def __contains__(self, name: str) -> bool:
         return name in self._where
@@ -98,11 +109,20 @@ class Checkpoint:
         if name not in self._where:
             raise CheckpointError(f"{self.folder}: {missing(name, self._where)}")
         path = self._where[name]
+        if name in self._packed:
+            return StoredTensor(name, path, *self._packed[name].describe(self._read_stored))
         try:
             entry = self._open(path).get_slice(name[self._prefix :])
         except SafetensorError as error:
             raise CheckpointError(f"{path}: tensor {name!r} is missing, though {INDEX_FILE} names it") from error
         return StoredTensor(name, path, tuple(entry.get_shape()), entry.get_dtype(), self._per_number(name))
+
+    def _read_stored(self, name: str) -> Tensor:
+        try:
+            tensor: Tensor = self._open(self._stored[name]).get_tensor(name)
+        except (KeyError, SafetensorError):
+            raise CheckpointError(f"{self.folder}: tensor {name!r} is missing") from None
+        return tensor
 
     def _per_number(self, name: str) -> int | None:
         if self.scheme is None:
@@ -113,12 +133,12 @@ class Checkpoint:
         return next((count for ending, count in self.scheme.endings.items() if name.endswith(ending)), None)
 
     def read(self, name: str, shape: Sequence[int], formats: Collection[str] = FLOATING) -> Tensor:
-        """A tensor as it is stored, memory-mapped. Raises CheckpointError if it is missing, has another shape, or does
-        not hold numbers of one of the formats."""
+        """A tensor as it is stored, memory-mapped, or the numbers that one of bitsandbytes stands for. Raises
+        CheckpointError if it is missing, has another shape, or does not hold numbers of one of the formats."""
         self.check(name, shape, formats)
-        stored = self.find(name)
-        tensor: Tensor = self._open(stored.path).get_tensor(name[self._prefix :])
-        return tensor
+        if name in self._packed:
+            return self._packed[name].read(self._read_stored)
+        return self._read_stored(name[self._prefix :])
 
     def check(self, name: str, shape: Sequence[int], formats: Collection[str] = FLOATING) -> None:
         """Raises CheckpointError as `read` does, without reading."""
@@ -152,8 +172,14 @@ class Checkpoint:
         return sum(stored.parameters for stored in self.tensors())
 
     def num_bytes(self) -> int:
-        """Bytes of all tensors of the model together, as they are stored."""
+        """Bytes of all tensors of the model together, as they are read."""
         return sum(stored.nbytes for stored in self.tensors())
+
+    @property
+    def file_bytes(self) -> int:
+        """Bytes of all tensors of the model together, as they are stored; of weights that are read as what they stand
+        for, those of the files."""
+        return sum(path.stat().st_size for path in self.files) if self._packed else self.num_bytes()
 
     def _locate(self) -> Mapping[str, Path]:
         """The file of each tensor, by the name under which it is stored."""

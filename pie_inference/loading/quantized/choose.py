@@ -59,8 +59,8 @@ def find_scheme(folder: Path, config: Mapping[str, Any]) -> Scheme | None:
 
 
 def read_scheme(config: Mapping[str, Any]) -> Scheme | None:
-    """The scheme of a config.json; None if it has none. Raises CheckpointError for schemes that are not supported, with
-    the key and what to take instead."""
+    """The scheme of a config.json; None if weights are read as plain ones. Raises CheckpointError for schemes that are
+    not supported, with the key and what to take instead."""
     by_mlx = config.get(MLX)
     if isinstance(by_mlx, dict) and "bits" in by_mlx:
         raise CheckpointError(f"config.json: {MLX}: what MLX has quantized is not supported; {TAKE_THE_ORIGINAL}")
@@ -73,8 +73,8 @@ def read_scheme(config: Mapping[str, Any]) -> Scheme | None:
     if not isinstance(found, dict):
         raise CheckpointError(f"{CONFIG}: expected an object, not {found!r}")
     method = found.get("quant_method")
-    if method is None and (found.get("load_in_4bit") or found.get("load_in_8bit")):  # as older versions wrote
-        method = "bitsandbytes"
+    if method == "bitsandbytes" or (method is None and (found.get("load_in_4bit") or found.get("load_in_8bit"))):
+        return None  # `Checkpoint` reads what its weights stand for; older versions wrote no method
     if not isinstance(method, str) or method not in SCHEMES:
         raise CheckpointError(
             f"{CONFIG}: a checkpoint quantized with {method!r} is not supported, only with {', '.join(SCHEMES)}; "

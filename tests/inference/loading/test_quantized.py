@@ -23,7 +23,7 @@ from pie_inference.loading.quantized.choose import read_scheme
 from pie_inference.loading.quantized.scheme import TAKE_THE_ORIGINAL
 from pie_inference.serving.worker import Worker
 from testing.checkpoints import make_checkpoint
-from testing.quantized_checkpoints import E2M1, WRITERS, write
+from testing.quantized_checkpoints import E2M1, READ_AS_PLAIN, WRITERS, write
 from testing.worker_batches import Driver, Extend, Keys
 
 UP, DOWN = "model.layers.0.mlp.up_proj", "model.layers.1.mlp.down_proj"
@@ -274,11 +274,6 @@ def groups_with(scheme: str, **changes: Any) -> dict[str, Any]:
         ("int-8", {"config_groups": groups_with("int-8", strategy="block")}, r"weights.strategy: 'block' is not"),
         ("int-8", {"quant_method": "aqlm"}, r"'aqlm' is not supported"),
         ("nvfp4-modelopt", {"quant_algo": "NVFP4_AWQ"}, r"quant_algo: 'NVFP4_AWQ' is not supported, only 'NVFP4'"),
-        (
-            "int-8",
-            {"quant_method": None, "load_in_4bit": True},
-            r"'bitsandbytes' is not supported, only with fp8, gptq",
-        ),
         ("int-8", {"quant_method": ["fp8"]}, r"\['fp8'\] is not supported"),
     ],
 )
@@ -324,3 +319,37 @@ def test_a_checkpoint_is_not_quantized_twice(tmp_path: Path) -> None:
     quantized, _ = make(tmp_path, "awq-128")
     with pytest.raises(ConfigError, match=r"--quantization int8: the checkpoint is quantized already \(AWQ, 4 bits"):
         logprobs(quantized, "bfloat16", quantization="int8")
+
+
+@pytest.mark.parametrize("scheme", READ_AS_PLAIN)
+def test_what_bitsandbytes_has_quantized_is_read_as_what_it_stands_for(scheme: str, tmp_path: Path) -> None:
+    quantized, exact = tmp_path / "quantized", tmp_path / "exact"
+    make_checkpoint(quantized, hidden_size=256, intermediate_size=384, dtype=torch.bfloat16)
+    write(quantized, exact, READ_AS_PLAIN[scheme])
+    plain, checkpoint = load_file(exact / SINGLE_FILE), Checkpoint(quantized)
+    assert set(checkpoint.names()) == plain.keys()
+    for name, tensor in plain.items():
+        assert torch.equal(checkpoint.read(name, tensor.shape).float(), tensor.float())
+    for options in ({}, {"quantization": "int8"}, {"model_code": "transformers"}):
+        expected, nbytes = logprobs(exact, "bfloat16", **options)
+        found = logprobs(quantized, "bfloat16", **options)
+        assert (found[0].tolist(), found[1]) == (expected.tolist(), nbytes)
+
+
+@pytest.mark.parametrize(
+    ("ending", "how", "message"),
+    [
+        ("absmax", lambda scales: scales[1:].clone(), "does not fit the tensors beside it; the checkpoint is broken"),
+        ("absmax", filled(float("nan")), "a scale is not a number"),
+        ("quant_map", lambda _: None, "quant_map' is missing"),
+        ("quant_state.bitsandbytes__nf4", lambda state: state[:-1].clone(), "bitsandbytes__nf4': .*is broken"),
+    ],
+)
+def test_a_broken_weight_of_bitsandbytes_is_named(
+    ending: str, how: Callable[[torch.Tensor], torch.Tensor | None], message: str, tmp_path: Path
+) -> None:
+    make_checkpoint(tmp_path / "quantized", hidden_size=256, intermediate_size=384, dtype=torch.bfloat16)
+    write(tmp_path / "quantized", tmp_path / "exact", READ_AS_PLAIN["nf4"])
+    change(f"{UP}.weight.{ending}", how)(tmp_path / "quantized")
+    with pytest.raises(CheckpointError, match=rf"tensor '{UP}.weight.*{message}"):
+        logprobs(tmp_path / "quantized", "bfloat16")
