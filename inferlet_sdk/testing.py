@@ -93,7 +93,7 @@ def _server() -> Any:
     found = list(entry_points(group=SERVERS))
     if not found:
         raise RuntimeError(
-            "nothing is installed that runs programs: `pip install pie-serving`; in a checkout that was installed "
+            "nothing is installed that runs programs: install Pie (docs/install.md); in a checkout that was installed "
             "before it had this, `pip install -e .` once more"
         )
     return found[0].load()

@@ -182,10 +182,13 @@ class Binding:
         for name, words in self._said.items():
             self._given[name] = self._owner(name, "").parse(words, name)
 
-    def _owner(self, name: str, complaint: str) -> Parameter:
+    def _owner(self, name: str, complaint: str, dashes: str = "") -> Parameter:
         owner = self._named.get(name) or self._rest
         if owner is None:
-            raise UsageError(complaint)
+            from difflib import get_close_matches
+
+            close = get_close_matches(name, self._named, 1)
+            raise UsageError(f"{complaint}; do you mean {dashes}{close[0]}?" if close else complaint)
         return owner
 
     def _take_option(self, items: list[str]) -> bool:
@@ -201,7 +204,7 @@ class Binding:
         if name not in self._named and denied is not None and denied.is_flag and not equals:
             self._say(denied.name, "false")
             return True
-        owner = self._owner(name, f"unknown option {item}")
+        owner = self._owner(name, f"unknown option {item}", "--")
         if not equals:
             text = self._value_of(owner, name, items)
         self._say(name, text)

@@ -6,6 +6,7 @@ import argparse
 import os
 import sys
 from collections.abc import Sequence
+from typing import Any
 
 from pie_control.errors import ConfigError, InferletEnded, PieError
 
@@ -15,6 +16,8 @@ FAILED = 1
 MISUSED = 2
 INTERRUPTED = 130
 BROKEN_PIPE = 141
+LONGEST_USAGE = 8
+"""Lines of a usage that is printed above an error."""
 CONTEXT = 20
 """Characters that are shown on both sides of one that cannot be sent."""
 HOMELESS = "Could not determine home directory."
@@ -45,11 +48,19 @@ class _Version(argparse.Action):
         parser.exit()
 
 
+class _Parser(argparse.ArgumentParser):
+    """Errors come without a usage that is so long, as it has all settings of a server, that it hides them."""
+
+    def print_usage(self, file: Any = None) -> None:
+        if self.format_usage().count("\n") <= LONGEST_USAGE:
+            super().print_usage(file)
+
+
 def make_parser() -> argparse.ArgumentParser:
     """The parser of all commands."""
     from .commands import all_commands  # takes long enough that Ctrl-C may come meanwhile, which `main` sees
 
-    parser = argparse.ArgumentParser(
+    parser = _Parser(
         prog="pie",
         description="Programmable LLM serving: run small programs (inferlets) beside the model.",
         epilog=EPILOG,
@@ -67,7 +78,7 @@ def make_parser() -> argparse.ArgumentParser:
             allow_abbrev=False,  # an option of the inferlet must not be taken for one of ours
         )
         command.add_arguments(sub)
-        sub.set_defaults(command=command.NAME, execute=command.execute, refuse=sub.error)
+        sub.set_defaults(command=command.NAME, execute=command.execute, refuse=sub.error, known=sub)
     return parser
 
 
@@ -80,12 +91,23 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     if unknown:
         said, program = " ".join(unknown), getattr(options, "program", None)
         rather = f"options of the inferlet follow `--`: `pie {options.command} {program} -- {said}`"
-        hint = rather if program else f"see `pie {options.command} --help`"
+        hint = rather if program else f"{_meant(unknown[0], options.known)}see `pie {options.command} --help`"
         options.refuse(f"unrecognized arguments: {said}; {hint}")
     if dashes and not hasattr(options, "arguments"):
         raise SystemExit("pie: only `run`, `launch` and `test` take arguments after `--`")
     options.program_arguments = [*getattr(options, "arguments", []), *theirs]
     return options
+
+
+def _meant(word: str, parser: argparse.ArgumentParser) -> str:
+    """What a word that a command does not know may be meant for, and what is said before "see ..."."""
+    options = parser._option_string_actions
+    if not _is_option(word):
+        return f"is it the model? `--model {word}`; " if "--model" in options else ""
+    from difflib import get_close_matches
+
+    close = get_close_matches(word.partition("=")[0], options, 1)
+    return f"do you mean {close[0]}? " if close else ""
 
 
 def _is_option(word: str) -> bool:

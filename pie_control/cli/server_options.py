@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import argparse
+import asyncio
+import contextlib
 import os
 import socket
 from dataclasses import Field
@@ -17,6 +19,7 @@ from pie_control.config import (
     build_config,
     settings,
 )
+from pie_control.errors import PieError
 from pie_inference.options.secret import SECRET_VARIABLE
 
 if TYPE_CHECKING:
@@ -25,6 +28,8 @@ if TYPE_CHECKING:
 METAVARS = {str: "TEXT", int: "N", float: "SECONDS", tuple: "NAME", type(None): "N"}
 TUPLE_METAVARS = {"model": "[NAME=]MODEL", "worker": "ADDRESS"}
 PROBE_SECONDS = 0.5
+MODELS_SECONDS = 5.0
+"""Until a server that does not say which models it has is taken for one that has others."""
 PROBE = f"GET /v1/health HTTP/1.1\r\nhost: {DEFAULT_HOST}\r\nconnection: close\r\n\r\n".encode()
 OURS = (b'"server":"pie"', b'{"error":{"code":')
 """In an answer of a server of ours; the latter where it takes no more connections, for example."""
@@ -89,9 +94,23 @@ def is_listening() -> bool:
     return any(mark in answer for mark in OURS)
 
 
-def running_server(options: argparse.Namespace) -> str | None:
-    """The server that the user named, else one that answers at the default address."""
-    return server_of(options) or (DEFAULT_SERVER if is_listening() else None)
+async def running_server(options: argparse.Namespace, model: str = "") -> str | None:
+    """The server that the user named, else one that answers at the default address, and has the model."""
+    if (named := server_of(options)) or not is_listening():
+        return named
+    return DEFAULT_SERVER if not model or await _has_model(model, token_of(options)) else None
+
+
+async def _has_model(model: str, token: str | None) -> bool:
+    """Whether the server at the default address does. With a program behind it, a model can be nowhere else."""
+    from pie_control.client.chat import ChatClient
+
+    if "+" in model:
+        return True
+    with contextlib.suppress(PieError, TimeoutError):  # it wants another token, or starts
+        async with asyncio.timeout(MODELS_SECONDS):
+            return model in await ChatClient(DEFAULT_SERVER, token).models()
+    return False
 
 
 class _HelpAll(argparse.Action):

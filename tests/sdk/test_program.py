@@ -250,6 +250,7 @@ def test_arguments_fill_parameters_by_their_types(argv: list[str], result: list[
         (["a", "--colour", "red"], "unknown option --colour"),
         (["topic=a", "topic=b"], "topic is given twice"),
         (["a", "--loud", "--no-loud"], "loud is given twice"),
+        (["--topics", "a"], "unknown option --topics; do you mean --topic?"),
         (["a", "--points"], "--points needs a value"),
         (["a", "1", "extra"], "unexpected argument 'extra'"),
         (["a", "--no-loud=yes"], "unknown option --no-loud=yes"),
@@ -272,7 +273,8 @@ def test_keyword_arguments_of_the_client_arrive_by_name() -> None:
 @pytest.mark.parametrize(
     ("kwargs", "message"),
     [
-        ('{"topic": "t", "nope": 1}', "main has no parameter 'nope'"),
+        ('{"topic": "t", "nope": 1}', "main has no parameter 'nope'\n"),
+        ('{"topic": "t", "point": 1}', "main has no parameter 'point'; do you mean points?"),
         ("{", "'kwargs' is not JSON"),
         ("[]", "must be a JSON object"),
         ("{}", "missing: topic"),

@@ -43,12 +43,12 @@ EXAMPLES = """  pie run hello                               a bundled example on
   pie run -i chat                             lines of stdin are sent to the inferlet
   pie run --result story.py | jq .            the result alone on stdout, messages on stderr
   pie run --blob photo=cat.png describe.py    a file that the inferlet opens by its name
-  pie run --model ~/models/llama story.py     with --server: the name of one of its models
+  pie run --model ~/models/llama story.py     or the name of a model of the server
   pie run --native story.py                   outside of the sandbox: breakpoint() works; for code that you trust
   pie run --native --pdb story.py             and pdb opens at the line where it fails
 
-The command uses the server of --server or $PIE_SERVER, else a server at the default address; else it starts a server
-itself and stops it at the end. At the end of stdin, `-i` sends one empty message."""
+The command uses the server of --server or $PIE_SERVER, else a server at the default address that has the model; else it
+starts a server itself and stops it at the end. At the end of stdin, `-i` sends one empty message."""
 
 PLACE_SECONDS = 0.5
 """After Ctrl-C, the inferlet has this time to say where its tasks are."""
@@ -162,18 +162,15 @@ def _run_native(options: argparse.Namespace) -> int:
 @contextlib.asynccontextmanager
 async def _target(options: argparse.Namespace) -> AsyncIterator[RunTarget]:
     """Opens the server that will run the inferlet; closes it at the end."""
-    server, own = server_of(options), given_settings(options)
-    model = ""
-    if server is not None:
-        model, *more = getattr(options, "model", None) or [""]
-        own.pop("model", None)
-        if own or more:
-            option = flag(next(iter(own), "model"))
-            raise ConfigError(
-                f"{option} is for a server that `pie run` starts: leave it out or unset --server and $PIE_SERVER"
-            )
-    if not own:
-        server = running_server(options)
+    own = given_settings(options)
+    model, *more = getattr(options, "model", None) or [""]
+    chooses = own.keys() <= {"model"} and not more
+    if server_of(options) is not None and not chooses:
+        option = flag(next((name for name in own if name != "model"), "model"))
+        raise ConfigError(
+            f"{option} is for a server that `pie run` starts: leave it out or unset --server and $PIE_SERVER"
+        )
+    server = await running_server(options, model) if chooses else None
     from .. import targets
 
     if server is None:

@@ -108,7 +108,7 @@ def summary(models: Sequence[ModelDescription], url: str, open_port: int | None 
         room = f"room for {tokens} ({amount(model.num_pages * model.page_bytes, 'B')})"
         yield f"  {model.name}: {weights}; {room}, {model.max_context:,} in one text"
     yield f"  for clients of OpenAI's API: base URL {url}/v1; of Anthropic's: {url}"
-    yield f"  dashboard: {url}/"
+    yield f"  dashboard: {url}/; playground: {url}/playground"
     if open_port is not None:
         yield f"  for other machines: http://ADDRESS:{open_port}, by each address of this one"
 

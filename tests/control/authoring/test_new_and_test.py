@@ -158,7 +158,7 @@ def test_tests_in_the_sandbox(story: Path, guest_cache: Path) -> None:
 
 def test_without_a_server_run_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(inferlet_sdk.testing, "entry_points", lambda group: [])
-    with pytest.raises(RuntimeError, match="pip install pie-serving"):
+    with pytest.raises(RuntimeError, match="install Pie"):
         inferlet_sdk.testing.run(ROOT / "examples/inferlets/hello/hello.py")
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import asyncio
 import hashlib
 import json
@@ -24,6 +25,7 @@ from pie_control import runtime
 from pie_control.cli import interrupts, patience, server_options, stdin
 from pie_control.cli.commands import all_commands, run
 from pie_control.cli.commands.serve import open_server
+from pie_control.cli.commands.watching import chat
 from pie_control.cli.main import main
 from pie_control.cli.programs import EXAMPLES, find_program
 from pie_control.client import Client, SyncClient
@@ -200,7 +202,19 @@ def test_an_unknown_option_is_told_by_its_command(capsys: pytest.CaptureFixture[
     assert caught.value.code == 2
     told = capsys.readouterr().err
     assert told.startswith("usage: pie new [-h] [--lang {python,rust}] NAME")
-    assert told.endswith("pie new: error: unrecognized arguments: --language rust; see `pie new --help`\n")
+    assert told.endswith(
+        "pie new: error: unrecognized arguments: --language rust; do you mean --lang? see `pie new --help`\n"
+    )
+    for words, meant in (
+        (["serve", "org/name"], "org/name; is it the model? `--model org/name`; see"),
+        (["serve", "--modle=demo"], "--modle=demo; do you mean --model? see"),
+        (["list", "x"], "x; see"),
+    ):
+        with pytest.raises(SystemExit):
+            main(words)
+        told = capsys.readouterr().err
+        assert f"unrecognized arguments: {meant} `pie {words[0]} --help`" in told
+        assert ("usage: " in told) == (words[0] == "list"), "that of a server has dozens of lines"
 
 
 # ---- against a server ------------------------------------------------------------------------------------------------
@@ -530,6 +544,37 @@ def test_a_server_at_the_default_address_is_found_also_while_it_starts(
         monkeypatch.setattr(server_options, "DEFAULT_PORT", silent.getsockname()[1])
         assert server_options.is_listening()
     assert not server_options.is_listening()
+
+
+def test_a_server_at_the_default_address_is_used_for_the_models_that_it_has(
+    url: str, own_server: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    name = FakeServerApi().models()[0].name
+    options = argparse.Namespace(server=None, token=None)
+    assert asyncio.run(server_options.running_server(options, name)) is None, "nothing listens"
+    monkeypatch.setattr(server_options, "DEFAULT_SERVER", url)
+    monkeypatch.setattr(server_options, "is_listening", lambda: True)
+    found = [asyncio.run(server_options.running_server(options, each)) for each in ("", name, "x+program", "nope")]
+    assert found == [url, url, url, None]
+    monkeypatch.setattr(runtime, "build_server", None)
+    assert main(["run", "--model", name, "hello", "A"]) == 0
+    assert "Hello, A!" in capsys.readouterr().out
+    monkeypatch.setattr(runtime, "build_server", OwnServer)
+    assert main(["run", "--model", str(own_server), "hello", "B"]) == 0
+
+
+def test_the_own_server_of_a_chat_is_for_this_machine_and_anybody(
+    own_server: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PIE_HOST", "0.0.0.0")
+    monkeypatch.setenv("PIE_INSECURE", "1")
+    monkeypatch.setenv("PIE_TENANTS", "/nowhere")
+
+    async def address() -> str:
+        async with chat._server(None, str(own_server)) as found:
+            return found
+
+    assert asyncio.run(address()).startswith("http://127.0.0.1:")
 
 
 def test_an_own_server_serves_and_closes(own_server: Path) -> None:

@@ -374,7 +374,7 @@ def test_a_server_tells_what_it_serves_and_where() -> None:
     assert first == f"serving {MODEL.name} at http://127.0.0.1:9 (API documentation: http://127.0.0.1:9/docs)"
     assert f"room for {MODEL.num_pages * MODEL.page_size:,} tokens" in model
     assert "http://127.0.0.1:9/v1" in links
-    assert dashboard.strip() == "dashboard: http://127.0.0.1:9/"
+    assert dashboard.strip() == "dashboard: http://127.0.0.1:9/; playground: http://127.0.0.1:9/playground"
     *_, others = summary([MODEL], "http://127.0.0.1:9", 9)
     assert "http://ADDRESS:9," in others
 

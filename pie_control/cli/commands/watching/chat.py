@@ -28,7 +28,7 @@ EXAMPLES = """  pie chat                                   the server's model; w
   pie chat --model demo+my_agent             a program of yours answers
   pie chat --model ~/models/llama --system "Be brief."
 
-Without a server of --server, $PIE_SERVER or at the default address, the command starts one for the model."""
+Without --server and $PIE_SERVER, it talks to a server at the default address that has the model, or starts one."""
 
 PROMPT = "> "
 COMMANDS = """/again         another answer to the last message
@@ -41,9 +41,7 @@ COMMANDS = """/again         another answer to the last message
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declares the options."""
     parser.add_argument("message", nargs="*", help="answer this alone; without one, each line of stdin is answered")
-    parser.add_argument(
-        "--model", default="", help="name that the server knows; without a server, folder or id of a checkpoint"
-    )
+    parser.add_argument("--model", default="", help="name that the server knows, or folder or id of a checkpoint")
     parser.add_argument("--system", default="", metavar="TEXT", help="what the model is told before the conversation")
     parser.add_argument("--max-tokens", type=int, default=512, metavar="N", help="of one answer (default: 512)")
     parser.add_argument("--temperature", type=float, help="0: always the likeliest token (default: the server's)")
@@ -59,7 +57,7 @@ def execute(options: argparse.Namespace) -> int:
 async def _talk(options: argparse.Namespace) -> int:
     from pie_control.client.chat import ChatClient
 
-    running = running_server(options)
+    running = await running_server(options, options.model)
     named = options.model if running else ""
     async with _server(running, options.model) as url:
         client = ChatClient(url, token_of(options))
@@ -175,14 +173,16 @@ async def _server(running: str | None, model: str) -> AsyncIterator[str]:
     if running:
         yield running
         return
-    from pie_control.config import build_config
+    from pie_control.config import DEFAULT_HOST, build_config
 
     from ..serve import open_server
 
     given = {
+        "host": DEFAULT_HOST,
         "port": 0,
         "hosts": 0,
         "state": "none",
+        "tenants": "",
         "warm_pool": 1,
         "model": [model] if model else None,
     }
