@@ -18,7 +18,8 @@ A life:
 5. Commands: the events of `Commands` are what address spaces have handed on, of all inferlets of the host, in order:
    for each inferlet `Opened`, then its commands and notes, then `Closed`, which frees what it held. Each command with
    a future is answered in some `Results` exactly once, unless its inferlet is closed before. An ending in `Results`
-   means that the scheduler has closed its inferlet already; the host ends it and says `Finished`.
+   means that the scheduler has closed its inferlet already, and answers all its futures; the host ends it and says
+   `Finished`.
 6. `Quiet` means that every inferlet of the host waits, for a result or anything else, after all that was said before.
    `Results` are answered, sooner or later, by a frame with `Quiet`, behind the commands that they led to. What clients
    shall hear stands behind it: waves leave first.

@@ -242,9 +242,11 @@ class Account(Share[CommandQueue]):
             self.queues.pop(queue.id, None)
 
     def drop_queues(self) -> Iterable[CommandQueue]:
-        """Forgets all queues, and gives those that held commands or a run."""
+        """Forgets all queues and futures, and gives those queues that held commands or a run."""
         busy, self.busy, self.queues, self.waiting = self.busy, {}, {}, 0
         self.blocked.clear()
+        self.futures.clear()
+        self.runs.clear()
         self._heads = None
         return busy
 
@@ -373,13 +375,6 @@ class Account(Share[CommandQueue]):
             return False
         futures.remove(future)
         return True
-
-    def answer_all(self) -> list[int]:
-        """The futures that are still to be answered; they are answered now."""
-        futures = sorted(self.futures | self.runs)
-        self.futures.clear()
-        self.runs.clear()
-        return futures
 
     def relies_on(self, command: Command, stage: Stage) -> bool:
         """Whether the inferlet is wrong about its state if this command failed at this stage. A failed output is told

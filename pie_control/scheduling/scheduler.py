@@ -3,8 +3,8 @@
 Theory of operation. Address spaces accept calls and hand on commands; they come in as events, with the worker's answers
 and what happens to inferlets. `turn` takes events in order and returns a frozen `Turn`: waves to send, futures that are
 answered, inferlets that must end. At the end of each turn waves are formed, if the policy says so. It waits for guests
-that are about to issue something (guests.py), where that pays. Every accepted future is answered exactly once: by its
-wave or by the end of its inferlet. Waves are answered in the order in which they were sent.
+that are about to issue something (guests.py), where that pays. Every accepted future is answered exactly once, unless
+its inferlet ends before. Waves are answered in the order in which they were sent.
 
 How to drive it: take a turn whenever something has come, with all that has come, in order: answers of the worker, what
 hosts sent, and `HostQuiet` behind what a host sent when all its inferlets wait; and at the deadline of the last turn,
@@ -24,7 +24,6 @@ from pie_control.calls.kind import CloseQueue, Command, EndRun, OpenQueue, Prior
 from pie_control.calls.values import Completion, Done, Value
 from pie_control.errors import CallError, Exhausted, NotFound, QuotaExceeded, WorkerError
 from pie_control.ids import Owner
-from pie_control.resources.address_space import again
 from pie_control.resources.contention import Action, ContentionPolicy, End, FirstComeFirstServed, Shed
 from pie_control.resources.holdings import Forgotten
 from pie_control.resources.memory import Memory
@@ -218,12 +217,9 @@ class Scheduler:
         self._close(event.owner)
 
     def _end(self, account: Account, reason: Reason, error: CallError) -> None:
-        """Closes an account for a reason that its inferlet must hear, and answers all its futures."""
-        if self._close(account.owner) is None:
-            return
-        failures = (Completion(account.owner, future, again(error)) for future in account.answer_all())
-        self._completions.extend(failures)
-        self._endings.append(Ending(account.owner, reason, error))
+        """Closes an account for a reason that its inferlet must hear."""
+        if self._close(account.owner) is not None:
+            self._endings.append(Ending(account.owner, reason, error))
 
     def _worker_lost(self, event: WorkerLost) -> None:
         """The scheduler is of no further use; the next worker gets a new one."""

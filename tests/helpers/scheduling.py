@@ -263,9 +263,11 @@ class Inferlet:
         return answer.token
 
     def end(self, ending: Ending) -> None:
+        """What was not answered has its error."""
         assert self.ending is None, "ended twice"
         self.ending = ending
         self.space.end(ending.error)
+        self.answers |= dict.fromkeys(self.accepted - self.answers.keys(), ending.error)
 
     def held(self, resource: Resource) -> int:
         """As it counts itself."""

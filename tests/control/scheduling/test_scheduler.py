@@ -206,7 +206,7 @@ def test_the_youngest_inferlet_is_ended_when_pages_run_out() -> None:
     assert turn.waves == ()
     (ending,) = turn.endings
     assert (ending.owner, ending.reason) == (3, Reason.EVICTED)
-    assert [(one.owner, one.future) for one in turn.completions] == [(3, future)]
+    assert not turn.completions, "its end answers them all"
     assert isinstance(young.answers[future], Exhausted)
     with pytest.raises(Exhausted, match="first come, first served"):
         young.create_queue()
@@ -357,14 +357,10 @@ def test_a_lost_worker_ends_everything() -> None:
         one.embed(0)
         one.sample(0)
     world.turn()
-    waiting = [one.sample(0) for one in inferlets]
+    for one in inferlets:
+        one.sample(0)
     turn = world.turn(WorkerLost("killed by signal 9"))
-    assert [(done.owner, done.future) for done in turn.completions] == [
-        (1, 1),
-        (1, waiting[0]),
-        (2, 1),
-        (2, waiting[1]),
-    ]
+    assert not turn.completions, "the ends answer them"
     assert [(ending.owner, ending.reason) for ending in turn.endings] == [(1, Reason.LOST), (2, Reason.LOST)]
     for one in inferlets:
         with pytest.raises(WorkerError, match="signal 9"):
