@@ -121,9 +121,9 @@ class Context(FilledContext):
         """A value of a type that the model writes as JSON: an instance of a dataclass, `list[int]`, `Literal["yes",
         "no"]`, or of any other annotation that `json_schema` takes. Afterwards the context holds its text.
 
-        A model with the trait Grammar writes nothing else. Another one should be told in the prompt what to write, and
-        has `attempts` at it. Raises SchemaMismatch, which says where, or Truncated. After any error the context is as
-        before.
+        A model with the trait Grammar writes nothing else. Another one should be told in the prompt what to write. A
+        value that does not fit, also by a check of the type itself, is written again: there are `attempts` in all.
+        Raises SchemaMismatch, which says where, or Truncated. After any error the context is as before.
         """
         sequence = self._settled("generate_as")
         return await generate_value(sequence, self.generate, kind, max_tokens, sampler, attempts)

@@ -1,7 +1,8 @@
 """A value of a type, written by the model.
 
 Where the model has the trait Grammar, only tokens come that the type's schema allows. Elsewhere the model writes what
-it likes: the first JSON value of it is read and checked, and a text that does not fit is written again.
+it likes, and the first JSON value of it is read. A value that does not fit is written again: a schema does not say all
+that a type checks.
 """
 
 from __future__ import annotations
@@ -41,17 +42,18 @@ async def generate_value(
     before = len(sequence.tokens)
     guided = has_grammar(sequence.info.name) and isinstance(as_sampler(sampler), Sampler)
     for attempt in range(attempts):
+        asked = _another(sampler, attempt)
         try:
             if guided:
-                text, ended = await _write_guided(generate, shape, max_tokens, sampler)
+                text, ended = await _write_guided(generate, shape, max_tokens, asked)
             else:
-                text, ended = await _write_freely(sequence, generate, shape, max_tokens, _another(sampler, attempt))
+                text, ended = await _write_freely(sequence, generate, shape, max_tokens, asked)
             return _read(text, ended, shape, max_tokens)
         except BaseException as error:
             if not sequence.closed:
                 sequence.truncate(before)
             goes_on = isinstance(error, SchemaMismatch) and not isinstance(error, Truncated)
-            if guided or not goes_on or attempt == attempts - 1:
+            if not goes_on or attempt == attempts - 1:
                 raise
     raise AssertionError("it is read or refused")
 

@@ -223,6 +223,47 @@ class Described:
         return self.inner.read(value, path)
 
 
+class Again:
+    """A type within itself, as a reference to it. `inner` is what it means, as soon as all of the type is read."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.inner: Shape = Anything()
+
+    @property
+    def wanted(self) -> str:
+        return self.inner.wanted
+
+    def schema(self) -> dict[str, Any]:
+        return {"$ref": f"#/$defs/{self.name}"}
+
+    def read(self, value: Any, path: Path) -> Any:
+        return self.inner.read(value, path)
+
+
+@dataclass(frozen=True)
+class Defined:
+    """A shape, with the types in it that contain themselves."""
+
+    inner: Shape
+    types: Sequence[Again]
+
+    @property
+    def wanted(self) -> str:
+        return self.inner.wanted
+
+    def schema(self) -> dict[str, Any]:
+        return self.inner.schema() | definitions(self.types)
+
+    def read(self, value: Any, path: Path) -> Any:
+        return self.inner.read(value, path)
+
+
+def definitions(types: Sequence[Again]) -> dict[str, Any]:
+    """The part of a schema that says what its references stand for."""
+    return {"$defs": {one.name: one.inner.schema() for one in types}} if types else {}
+
+
 @dataclass(frozen=True)
 class Field:
     """A key of a record. `default` is told in the schema, if it is a plain value."""
@@ -240,13 +281,14 @@ class Field:
 @dataclass(frozen=True)
 class Record:
     """A dataclass, TypedDict, NamedTuple, or the parameters of a function; `make` takes its values by name. `rest`:
-    what further keys have; None: there may be none."""
+    what further keys have; None: there may be none. `types`: those in parameters that contain themselves."""
 
     name: str
     fields: Sequence[Field]
     make: Callable[[dict[str, Any]], Any]
     description: str = ""
     rest: Shape | None = None
+    types: Sequence[Again] = ()
 
     @property
     def wanted(self) -> str:
@@ -260,7 +302,8 @@ class Record:
         required = [field.name for field in self.fields if field.required]
         if required:
             schema["required"] = required
-        return {**schema, "additionalProperties": False if self.rest is None else self.rest.schema()}
+        schema["additionalProperties"] = False if self.rest is None else self.rest.schema()
+        return schema | definitions(self.types)
 
     def further(self, key: str) -> Shape | None:
         """What a key that is none of the fields has; None: there may be no such key."""

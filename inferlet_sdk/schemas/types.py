@@ -14,8 +14,10 @@ from typing import Any, TypeVar, overload
 from inferlet_sdk.schemas.json_values import parse_json
 from inferlet_sdk.schemas.mismatch import SchemaMismatch, Truncated, UnsupportedType
 from inferlet_sdk.schemas.shapes import (
+    Again,
     Anything,
     Array,
+    Defined,
     Described,
     Field,
     Moment,
@@ -85,22 +87,32 @@ def read_text(text: str, shape: Shape) -> Any:
 
 def shape_of(kind: object, where: str = "") -> Shape:
     """What an annotation means; `where` it stands, for messages. Raises UnsupportedType."""
-    return _Reader(where).shape(kind)
+    reader = _Reader(where)
+    shape = reader.shape(kind)
+    return Defined(shape, list(reader.again.values())) if reader.again else shape
 
 
 def record_of(name: str, fields: Mapping[str, tuple[object, object]], where: str = "") -> Record:
     """A record of annotations and defaults (... is none), such as the parameters of a function."""
     reader = _Reader(where or name)
-    return Record(name, [reader.field(key, kind, default) for key, (kind, default) in fields.items()], dict)
+    found = [reader.field(key, kind, default) for key, (kind, default) in fields.items()]
+    return Record(name, found, dict, types=list(reader.again.values()))
 
 
 class _Reader:
-    """Reads the annotations within one, and knows where it is."""
+    """Reads the annotations within one, and knows where it is. `again`: types that contain themselves."""
 
-    def __init__(self, where: str, inside: tuple[object, ...] = (), depth: int = 0) -> None:
+    def __init__(
+        self,
+        where: str,
+        inside: tuple[object, ...] = (),
+        depth: int = 0,
+        again: dict[object, Again] | None = None,
+    ) -> None:
         self._where = where
         self._inside = inside
         self._depth = depth
+        self.again: dict[object, Again] = {} if again is None else again
 
     def shape(self, kind: Any) -> Shape:
         if self._depth > DEEPEST:
@@ -127,7 +139,7 @@ class _Reader:
 
     def _at(self, step: str = "", inside: object = None) -> _Reader:
         within = self._inside if inside is None else (*self._inside, inside)
-        return _Reader(self._where + step, within, self._depth + 1)
+        return _Reader(self._where + step, within, self._depth + 1, self.again)
 
     def _refused(self, kind: object, reason: str = "") -> UnsupportedType:
         shown = kind.__name__ if isinstance(kind, type) else str(kind)
@@ -166,7 +178,15 @@ class _Reader:
 
     def _named(self, kind: Any) -> Shape:
         if kind in self._inside:
-            raise self._refused(kind, "it contains itself")
+            names = {one.name for one in self.again.values()}
+            name = kind.__name__ if kind.__name__ not in names else f"{kind.__name__}{len(names) + 1}"
+            return self.again.setdefault(kind, Again(name))
+        shape = self._of_name(kind)
+        if kind in self.again:
+            self.again[kind].inner = shape
+        return shape
+
+    def _of_name(self, kind: Any) -> Shape:
         if type(kind).__name__ == "TypeAliasType":  # `type Name = ...`
             return self._at(inside=kind).shape(kind.__value__)
         if isinstance(kind, typing.NewType):

@@ -8,7 +8,7 @@ import json
 import re
 import typing
 from collections.abc import Callable
-from dataclasses import fields, is_dataclass
+from dataclasses import fields, is_dataclass, replace
 from typing import Any, Generic, ParamSpec, TypeVar, overload
 
 from inferlet_sdk.errors import Cancelled
@@ -173,7 +173,7 @@ def _parameters(name: str, function: Callable[..., Any], told: dict[str, str]) -
         default = ... if parameter.default is parameter.empty else parameter.default
         fields[parameter.name] = (hints[parameter.name], default)
     record = record_of(name, fields)
-    return Record(name, [_with_docs(field, told.get(field.name, "")) for field in record.fields], dict)
+    return replace(record, fields=[_with_docs(field, told.get(field.name, "")) for field in record.fields])
 
 
 def _annotated(function: Callable[..., Any]) -> Any:

@@ -105,10 +105,11 @@ class Cheap(Item):
             raise AssertionError
 
 
-def test_what_an_own_check_refuses_is_written_again() -> None:
-    writer = Writer([PEN, '{"name": "the pen", "price": 1}'])
+@pytest.mark.parametrize("grammars", [False, True])
+def test_what_an_own_check_refuses_is_written_again(grammars: bool) -> None:
+    writer = Writer([PEN, '{"name": "the pen", "price": 1}'], grammars)
     assert outcome(writer, Cheap, 100)[0] == Cheap("the pen", 1.0)
-    error, text = outcome(Writer([PEN]), Cheap, 100)
+    error, text = outcome(Writer([PEN], grammars), Cheap, 100)
     assert (str(error), text) == ("$: Cheap refuses it: AssertionError", PROMPT)
 
 
@@ -164,7 +165,17 @@ class Guided(Context):
         return super().generate(*arguments, **options)
 
 
+@dataclass
+class Pile:
+    top: Item
+    rest: Pile | None
+
+
 def test_a_model_with_grammars_is_kept_to_the_schema() -> None:
+    written = f'{{"top": {PEN}, "rest": {{"top": {PEN}, "rest": null}}}}'
+    pen = Item("the pen", 2.0)
+    for text in (written, written.replace("null", "[]").replace("top", "tip")):
+        assert outcome(Writer([text], grammars=True), Pile, 200)[0] == Pile(pen, Pile(pen, None))
     writer = Writer([PEN], grammars=True)
 
     async def ask(**options: Any) -> Any:

@@ -67,6 +67,16 @@ def test_a_declaration_has_what_the_signature_and_the_docstring_say() -> None:
     assert weather.signature == "weather(city, unit, at, days)"
 
 
+@dataclass
+class Branch:
+    twigs: list[Branch]
+
+
+@tool
+def grow(branch: Branch) -> None:
+    """Grows."""
+
+
 def test_a_tool_is_called_as_its_function() -> None:
     assert weather("Oslo", days=2) == "Oslo C None 2"
 
@@ -74,6 +84,8 @@ def test_a_tool_is_called_as_its_function() -> None:
 def test_arguments_become_what_the_annotations_say() -> None:
     assert weather.bind({"city": "Oslo", "at": {"x": 1}}) == {"city": "Oslo", "at": Place(1)}
     assert weather.bind(["Oslo", "F"]) == {"city": "Oslo", "unit": "F"}
+    assert list(grow.declaration["function"]["parameters"]["$defs"]) == ["Branch"]
+    assert grow.bind({"branch": {"twigs": [{"twigs": []}]}}) == {"branch": Branch([Branch([])])}
 
 
 @pytest.mark.parametrize(
