@@ -189,7 +189,7 @@ class Tools:
         whole(rounds, "rounds", least=0)
         if not isinstance(ctx, Context):
             raise wrong("ctx", "the context that goes on, as in `chat(ctx, 'What is 2 plus 3?')`", ctx)
-        new = [{"role": "user", "content": messages}] if isinstance(messages, str) else list(messages)
+        new = [{"role": "user", "content": messages}] if isinstance(messages, str) else messages
         queues = queues_of(ctx.model.name)
         dialect = dialect_of(queues, self.format)
         later = self._grammar(dialect, AUTO) if strict else None
@@ -297,6 +297,7 @@ class _Run:
             generation.end()
             for task in tasks:
                 task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)  # no tool goes on behind an error
         return turn
 
     async def _take(self, events: Sequence[Event], turn: _Turn, tasks: list[asyncio.Task[CallResult]]) -> None:

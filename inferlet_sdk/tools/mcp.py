@@ -10,6 +10,7 @@ import asyncio
 import json
 import re
 from collections.abc import AsyncIterator, Collection, Mapping
+from itertools import chain, count
 from typing import Any
 
 from inferlet_sdk.errors import RequestFailed, TimedOut
@@ -73,7 +74,7 @@ class McpServer:
 
     async def tools(self, only: Collection[str] | None = None) -> list[Tool[..., Any]]:
         """Its tools, or those of these names."""
-        found: dict[str, Tool[..., Any]] = {}
+        found, taken = dict[str, Tool[..., Any]](), set[str]()
         cursors: list[str] = []
         while True:
             told = await self.request("tools/list", {"cursor": cursors[-1]} if cursors else {})
@@ -88,7 +89,8 @@ class McpServer:
                     continue
                 if name in found:
                     raise self._wrong(f"lists the tool {shown(name)} twice: tell who runs it")
-                found[name] = self._tool(name, one)
+                found[name] = self._tool(name, one, taken)
+                taken.add(found[name].name)
             cursor = told.get("nextCursor")
             if cursor is None:
                 break
@@ -114,7 +116,7 @@ class McpServer:
 
     # ---- one tool ----
 
-    def _tool(self, name: str, told: Mapping[str, Any]) -> Tool[..., Any]:
+    def _tool(self, name: str, told: Mapping[str, Any], taken: Collection[str]) -> Tool[..., Any]:
         description = told.get("description") or told.get("title") or ""
         if not isinstance(description, str):
             raise self._wrong(f"describes the tool {shown(name)} as {shown(description)}: tell who runs it")
@@ -132,7 +134,7 @@ class McpServer:
         async def call(**arguments: Any) -> Any:
             return await self._call(name, parameters.read(arguments, ()), output)
 
-        return Tool(call, _name_of(name), description, parameters)
+        return Tool(call, _name_of(name, taken), description, parameters)
 
     async def _call(self, name: str, arguments: Mapping[str, Any], output: Shape | None) -> Any:
         """What a tool gives: its text, or, where it says none, its structured content."""
@@ -309,9 +311,12 @@ def _what(method: str, params: Mapping[str, Any]) -> str:
     return f"the tool {params['name']}" if method == "tools/call" and "name" in params else method or "a message"
 
 
-def _name_of(name: str) -> str:
-    """What a model calls a tool: at most 64 letters, digits, - and _. Servers have other signs in names, too."""
-    return re.sub(r"^(?![A-Za-z_])|[^\w-]", "_", name, flags=re.ASCII)[:64]
+def _name_of(name: str, taken: Collection[str]) -> str:
+    """What a model calls a tool: at most 64 letters, digits, - and _. Servers have other signs in names, too. A number
+    is behind it where another tool has the name."""
+    found = re.sub(r"^(?![A-Za-z_])|[^\w-]", "_", name, flags=re.ASCII)[:64]
+    numbered = (f"{found[:56]}_{n}" for n in count(len(taken) + 1))
+    return next(one for one in chain([found], numbered) if one not in taken)
 
 
 def _text_of(part: Mapping[str, Any]) -> str:

@@ -346,8 +346,8 @@ def test_a_tool_for_which_something_was_cancelled_has_failed() -> None:
         chat(Scripted(chat_templates.QWEN, [WAIT, "ok"]), wait, raise_errors=True)
 
 
-def test_a_chat_that_is_cancelled_cancels_its_tools() -> None:
-    model = Scripted(chat_templates.QWEN, [WAIT, "ok"])
+def test_a_chat_that_is_cancelled_or_fails_cancels_its_tools() -> None:
+    model = Scripted(chat_templates.QWEN, [f"{WAIT}!"])
     told: list[str] = []
 
     async def ask() -> None:
@@ -357,9 +357,18 @@ def test_a_chat_that_is_cancelled_cancels_its_tools() -> None:
             try:
                 begun.set()
                 await asyncio.sleep(1000)
-            except asyncio.CancelledError:
+            finally:
+                await asyncio.sleep(0.001)
                 told.append("cancelled")
-                raise
+
+        def fail(text: str) -> None:
+            raise ZeroDivisionError(text)
+
+        async with Context() as ctx:
+            with pytest.raises(ZeroDivisionError):
+                await Tools(wait).chat(ctx, ASK, on_text=fail)
+            assert told == ["cancelled"]
+            begun.clear()
 
         async with Context() as ctx:
             task = asyncio.create_task(Tools(wait).chat(ctx, ASK))
@@ -369,7 +378,7 @@ def test_a_chat_that_is_cancelled_cancels_its_tools() -> None:
                 await task
 
     run(ask())
-    assert told == ["cancelled"]
+    assert told == ["cancelled"] * 2
     assert not model.host.logs
 
 
@@ -417,6 +426,8 @@ def test_a_model_that_has_to_call_calls_first_and_then_answers(choice: str) -> N
 
 def test_a_choice_that_there_is_not_is_refused_before_anything_is_appended() -> None:
     model = Scripted(chat_templates.QWEN, ["Five."])
+    with pytest.raises(TypeError, match="messages: give a role and its content, or a list of messages, not int 5"):
+        chat(model, add, messages=5)
     for tools, choice, message in (
         ((add,), "sub", "choice: 'sub' is neither 'auto' nor 'required' nor a tool: there are add"),
         ((), "required", "choice: there are no tools, so none can be required"),

@@ -98,7 +98,7 @@ def test_tools_are_declared_and_called(host: NativeHost) -> None:
 
 def test_names_that_no_model_can_write_are_told_in_its_letters(host: NativeHost) -> None:
     names: list[str] = []
-    tools = {"tools": [{**ADD, "name": name} for name in ("math.add/2", "2 and 3", "", "é" * 70)]}
+    tools = {"tools": [{**ADD, "name": name} for name in ("math.add/2", "math_add_2", "2 and 3", "", "é" * 70)]}
 
     def call(params: Any) -> Any:
         names.append(params["name"])
@@ -112,8 +112,8 @@ def test_names_that_no_model_can_write_are_told_in_its_letters(host: NativeHost)
             await tool(a=2, b=3)
         return [tool.name for tool in found]
 
-    assert run(main()) == ["math_add_2", "_2_and_3", "_", "_" * 64]
-    assert names == ["math.add/2", "2 and 3", "", "é" * 70]
+    assert run(main()) == ["math_add_2", "math_add_2_2", "_2_and_3", "_", "_" * 64]
+    assert names == ["math.add/2", "math_add_2", "2 and 3", "", "é" * 70]
 
 
 def test_wrong_arguments_ask_nobody(host: NativeHost) -> None:
