@@ -80,7 +80,7 @@ static int64_t invert(const double* weights, double total, double uniform, int64
         double within = before;
         for (int64_t token = first; before + sum > target && token < first + count; token++) {
             within += weights[token];
-            if (within > target) return token;
+            if (weights[token] > 0 && within > target) return token;  // sums of a block may round otherwise
         }
         for (int64_t token = first; sum > 0 && token < first + count; token++)
             if (weights[token] > 0) last = token;

@@ -159,12 +159,17 @@ def test_a_device_is_not_waited_for(bounds: dict[str, float], masks: str) -> Non
         none.cpu()
 
 
-def test_the_extremes_of_uniform_are_tokens_that_may_be_sampled() -> None:
-    logits = random_logits(2)
-    logits[:, 100:] = -torch.inf
-    edge = np.nextafter(1.0, 0.0)
-    for bounds in ({}, {"top_p": 0.9}, {"top_k": 200}):
-        assert (sampling.choose(logits, choice(2, uniform=[0.0, edge], **bounds)) < 100).all()
+@needs_kernels
+def test_the_extremes_of_uniform_are_tokens_that_may_be_sampled(kernel_cache: Path) -> None:
+    """Sums of a part of the vocabulary may be rounded otherwise than those of its tokens one by one."""
+    library = find_library("own", kernel_cache, torch.device("cpu"))
+    assert library is not None
+    logits = random_logits(40)
+    logits[:, 256:] = -torch.inf
+    uniform = [0.0, np.nextafter(1.0, 0.0)] * 20
+    for kernels in (None, SamplingKernels(library)):
+        for bounds in ({}, {"top_p": 0.9}, {"top_k": 300}):
+            assert (sampling.choose(logits, choice(40, uniform=uniform, **bounds), kernels=kernels) < 256).all()
 
 
 def test_top_orders_equal_values_by_id() -> None:
