@@ -23,7 +23,6 @@ from ..kv_cache import sizing
 from ..kv_cache.copy_lane import make_lane
 from ..kv_cache.host_pages import HostPages, HostStates
 from ..kv_cache.pages import KvCache
-from ..loading.pooling_files import read_pooling
 from ..loading.progress import LoadProgress
 from ..loading.quantized.layers import QuantizedTensors
 from ..loading.weights import WeightLoader
@@ -170,6 +169,6 @@ def _describe(
         states_by_row=bool(weights.states.slots) and model.cut != "texts",
         state_bytes=size * plan.state_bytes,
         num_host_states=host_states.slots,
-        pooling=read_pooling(plan.checkpoint.folder),
+        pooling=plan.pooling,
         sampling=plan.tokenizer.sampling,
     )

@@ -24,6 +24,7 @@ from ..kv_cache import sizing
 from ..kv_cache.pages import KvShape
 from ..loading.checkpoint import Checkpoint
 from ..loading.hub import find_folder
+from ..loading.pooling_files import read_pooling
 from ..loading.quantized.check import check_scales
 from ..loading.quantized.choose import find_scheme
 from ..loading.tokenizer_files import TokenizerFiles, check_vocabulary, read_tokenizer_files
@@ -89,6 +90,7 @@ class ServingPlan:
     free_bytes: int  # free memory of the device before anything is loaded
     weight_bytes: int
     images: ImageProcessor | None  # None: the model takes none
+    pooling: str  # as in `ModelDescription`
 
     @property
     def threads(self) -> int:
@@ -175,6 +177,7 @@ def make_plan(config: WorkerConfig, files: ModelFiles, ranks: Ranks) -> ServingP
     check_tensors(model, checkpoint, dtype, ranks)
     check_fit(checkpoint, dtype, config.quantization, free, ranks.size)
     images = read_image_processor(checkpoint.folder, model.vision.tile_size) if model.vision else None
+    pooling = read_pooling(checkpoint.folder)
     return ServingPlan(
         config=config,
         model=model,
@@ -190,4 +193,5 @@ def make_plan(config: WorkerConfig, files: ModelFiles, ranks: Ranks) -> ServingP
         free_bytes=free,
         weight_bytes=weight_bytes(checkpoint.tensors(), dtype, config.quantization, ranks.size),
         images=images,
+        pooling=pooling,
     )

@@ -9,8 +9,9 @@ from ..options import HUB_ID
 from .other_formats import SAFETENSORS, refuse_gguf, refuse_other_formats
 
 WANTED = (SAFETENSORS, "*.json", "*.jinja", "tokenizer.model")
-UNWANTED = ("*/*", "consolidated*")
-"""Files that repeat the weights in other layouts."""
+UNWANTED = ("*/*.safetensors", "*/tokenizer*", "consolidated*")
+"""Files that repeat the weights in other layouts, and tokenizers beside them. What else is in folders is wanted, such
+as `1_Pooling/config.json` and `additional_chat_templates`."""
 
 
 def find_folder(model: Path) -> Path:

@@ -41,9 +41,9 @@ def test_an_id_is_fetched_without_second_copies(tmp_path: Path, monkeypatch: pyt
     asked = answer_with(monkeypatch, tmp_path)
     assert hub.find_folder(Path("meta-llama/Llama-3.2-1B")) == tmp_path
     [(name, options)] = asked
-    files = ["config.json", "model-1.safetensors", "original/a.safetensors", "consolidated.safetensors", "model.bin"]
-    kept = _paths.filter_repo_objects(files, **options)
-    assert (name, list(kept)) == ("meta-llama/Llama-3.2-1B", ["config.json", "model-1.safetensors"])
+    wanted = ["config.json", "model-1.safetensors", "1_Pooling/config.json", "additional_chat_templates/tool_use.jinja"]
+    files = [*wanted, "original/a.safetensors", "onnx/tokenizer.json", "consolidated.safetensors", "model.bin"]
+    assert (name, list(_paths.filter_repo_objects(files, **options))) == ("meta-llama/Llama-3.2-1B", wanted)
 
 
 @pytest.mark.parametrize(
