@@ -185,11 +185,15 @@ class Binding:
     def _owner(self, name: str, complaint: str, dashes: str = "") -> Parameter:
         owner = self._named.get(name) or self._rest
         if owner is None:
-            from difflib import get_close_matches
-
-            close = get_close_matches(name, self._named, 1)
-            raise UsageError(f"{complaint}; do you mean {dashes}{close[0]}?" if close else complaint)
+            close = self._nearest(name, 0.6)
+            raise UsageError(f"{complaint}; do you mean {dashes}{close}?" if close else complaint)
         return owner
+
+    def _nearest(self, name: str, least: float) -> str:
+        """The parameter whose name is as like it as that, from 0 to 1."""
+        from difflib import get_close_matches
+
+        return next(iter(get_close_matches(name, self._named, 1, least)), "")
 
     def _take_option(self, items: list[str]) -> bool:
         """Takes `--name value`, `--name=value` or `name=value` off the items."""
@@ -198,6 +202,8 @@ class Binding:
         name = name.replace("-", "_")
         of_rest = self._rest is not None and name.isidentifier()
         if not is_option and not (equals and (name in self._named or of_rest)):
+            if equals and name.isidentifier() and (close := self._nearest(name, 0.75)):
+                raise UsageError(f"unknown argument {item}; do you mean {close}=? All behind `--` are plain words")
             return False
         items.pop(0)
         denied = self._named.get(name.removeprefix("no_")) if name.startswith("no_") else None

@@ -309,9 +309,14 @@ def back_up(folder: Path, target: Path) -> None:
         raise ConfigError(f"the state in {path} cannot be copied to {target}: {error}") from None
 
 
-def put_back(folder: Path, copy: Path) -> None:
+SCHEMAS = ("main", "before")
+"""Of a connection to a state that comes, to which the one that goes is attached."""
+
+
+def put_back(folder: Path, copy: Path) -> bool:
     """Puts a copy that `back_up` has written in place of what a state has, which must have no server. What the journal
-    has beyond the copy comes with the next server. Raises ConfigError, and then changes nothing."""
+    has beyond the copy comes with the next server, and keys stay as they are: none that was revoked since the copy is
+    valid again. False: those that were there cannot be read. Raises ConfigError, and then changes nothing."""
     with hold(own_folder(folder)):
         path = folder.expanduser() / FILE
         made = path.with_name(f"{FILE}.new")
@@ -324,9 +329,27 @@ def put_back(folder: Path, copy: Path) -> None:
                     raise OSError("it is damaged" if found != "ok" else "it is no state of this version of Pie")
                 os.close(os.open(made, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))
                 database.execute("VACUUM INTO ?", (str(made),))
+            kept = _keep_keys(made, path)
             for ending in ("-wal", "-shm"):  # they belong to the file that goes
                 path.with_name(path.name + ending).unlink(missing_ok=True)
             os.replace(made, path)
+            return kept
         except (OSError, sqlite3.Error) as error:
             made.unlink(missing_ok=True)
             raise ConfigError(f"{copy} cannot be put into {path}: {error}") from None
+
+
+def _keep_keys(made: Path, path: Path) -> bool:
+    """Puts the keys of a state, if it has any, into another one; whether that state can be read."""
+    with contextlib.closing(sqlite3.connect(made, isolation_level=None)) as database:
+        _migrate(database, made)
+        if not path.exists():
+            return True
+        try:
+            database.execute("ATTACH ? AS before", (str(path),))
+            here, there = ({row[1] for row in database.execute(f"PRAGMA {one}.table_info(keys)")} for one in SCHEMAS)
+            columns = ", ".join(sorted(here & there))
+            database.execute(f"INSERT OR REPLACE INTO keys ({columns}) SELECT {columns} FROM before.keys")
+        except sqlite3.Error:
+            return False
+    return True

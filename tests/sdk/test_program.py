@@ -235,6 +235,7 @@ async def main(
         (["--topic=--loud", "--", "7"], ["--loud", 7, 0.5, False, None]),
         (["--", "--loud", "7"], ["--loud", 7, 0.5, False, None]),
         (["x=1 is text"], ["x=1 is text", 3, 0.5, False, None]),
+        (["--", "topics=a"], ["topics=a", 3, 0.5, False, None]),
     ],
 )
 def test_arguments_fill_parameters_by_their_types(argv: list[str], result: list[Any]) -> None:
@@ -251,6 +252,7 @@ def test_arguments_fill_parameters_by_their_types(argv: list[str], result: list[
         (["topic=a", "topic=b"], "topic is given twice"),
         (["a", "--loud", "--no-loud"], "loud is given twice"),
         (["--topics", "a"], "unknown option --topics; do you mean --topic?"),
+        (["topics=a"], "unknown argument topics=a; do you mean topic=? All behind `--` are plain words"),
         (["a", "--points"], "--points needs a value"),
         (["a", "1", "extra"], "unexpected argument 'extra'"),
         (["a", "--no-loud=yes"], "unknown option --no-loud=yes"),

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import shutil
 import sqlite3
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 
-from pie_control.durable.database import FILE, back_up, put_back
+from pie_control.durable.database import FILE, back_up, open_database, own_folder, put_back
 from pie_control.durable.inferlets import InferletRecord
+from pie_control.durable.keys import add_key, list_keys, revoke_key
 from pie_control.durable.state import State
 from pie_control.errors import ConfigError
 from tests.helpers.guard import HANG_SECONDS
@@ -40,11 +42,25 @@ def test_a_copy_replaces_a_damaged_file_and_what_sqlite_kept_beside_it(tmp_path:
     assert (crashed / f"{FILE}-wal").stat().st_size > 0
     (crashed / FILE).write_bytes(bytes(4096))
     (crashed / "journal").unlink()
-    put_back(crashed, copy)
+    assert not put_back(crashed, copy), "the keys cannot be read"
     again = State(crashed, 1e6, 1 << 30)
     assert again._reader.execute("PRAGMA integrity_check") == [("ok",)]
     assert [one.number for one in again.inferlets.newest(1000)] == list(range(1, 21))
     again.close()
+
+
+def test_keys_stay_as_they_are(tmp_path: Path) -> None:
+    folder, copy = tmp_path / "state", tmp_path / "copy"
+    with closing(open_database(own_folder(folder))) as database:
+        add_key(database, "default", "first", b"1" * 32, "abcd", ("launch",), None)
+        back_up(folder, copy)
+        revoke_key(database, "first")
+        add_key(database, "default", "second", b"2" * 32, "abcd", ("launch",), None)
+    for state in (folder, tmp_path / "empty"):
+        assert put_back(state, copy)
+        with closing(open_database(state)) as database:
+            valid = {key.name: key.revoked is None for key in list_keys(database)}
+        assert valid == ({"first": False, "second": True} if state == folder else {"first": True})
 
 
 def test_what_is_no_copy_changes_nothing(tmp_path: Path) -> None:

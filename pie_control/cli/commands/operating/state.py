@@ -21,6 +21,10 @@ EXAMPLES = """  pie state
   pie state backup today.sqlite3 --state /var/lib/pie
   pie state restore today.sqlite3            while no server runs"""
 COLUMNS = ("TABLE", "ROWS", "OLDEST")
+LOST_KEYS = (
+    "; the keys that were there cannot be read: those that were revoked since the copy are valid again, and those that "
+    "were made since are gone (`pie keys list`)"
+)
 DAY = 86400
 MIB = 1 << 20
 
@@ -67,8 +71,8 @@ def execute(options: argparse.Namespace) -> int:
         write_line(f"the state is in {file}")
         return 0
     if options.copy is not None:
-        put_back(folder, Path(options.copy).expanduser())
-        write_line(f"the state in {folder} is that of {options.copy}")
+        kept = put_back(folder, Path(options.copy).expanduser())
+        write_line(f"the state in {folder} is that of {options.copy}{'' if kept else LOST_KEYS}")
         return 0
     summary = summarize(folder)
     write_line(json.dumps(asdict(summary), indent=2) if options.json else _told(summary))
