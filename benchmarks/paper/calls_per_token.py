@@ -22,7 +22,7 @@ from pie_control.client import Client
 
 from ..plans import refuse_unknown
 from ..report import ROOT
-from ..support.guests import EXAMPLES, plain_examples
+from ..support.guests import EXAMPLES, examples
 from ..support.server import scheduler_counts, serving
 
 DEMO_MODEL = ROOT / "pie_inference" / "demo_model"
@@ -90,7 +90,7 @@ async def run(plan: Plan) -> list[Row]:
 
 
 def _programs() -> list[str]:
-    return [folder.name for folder in plain_examples()]
+    return [folder.name for folder in examples("tools", "blobs", "model")]
 
 
 FULL = Plan()

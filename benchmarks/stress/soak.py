@@ -1,19 +1,18 @@
 """Does a saturated server keep its promises while clients vanish, and its hosts and workers are killed?
 
-Three tenants of equal weight run examples over and over, `at_once` each: those that need neither tools, files nor a
-model of their own. One run in `vanishing` loses its client, whose connection breaks in the middle. Every `kill_seconds`
-a host or the worker is killed, in turns. The row passes if no run ended with an error that this does not explain, all
-pages of the worker came back, no tenant finished less than half of its share, and the memory of the server's processes
-grew by no more than `MOST_GROWTH` between the second and the last quarter of the time. A run that was lost, or failed
-because a child of it was, is explained if it began before what was killed served again; so is a launch that was refused
-as nothing serves, after which a client pauses, as it would.
+Three tenants of equal weight run examples over and over, `at_once` each: all techniques, and whatever else needs no
+files, with an agent's world and both demo models. One run in `vanishing` loses its client, whose connection breaks in
+the middle. Every `kill_seconds` a host or the worker is killed, in turns. The row passes if no run ended with an error
+that this does not explain, all pages of the worker came back, no tenant finished less than half of its share, and the
+memory of the server's processes grew by no more than `MOST_GROWTH` between the second and the last quarter of the time.
+A run that was lost, or failed because a child of it was, is explained if it began before what was killed served again;
+so is a launch that was refused as nothing serves, after which a client pauses, as it would.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-import json
 import os
 import random
 import re
@@ -30,12 +29,15 @@ from typing import Any
 
 import psutil
 
+from examples.world.serving import Settings
+from examples.world.serving import serving as world
 from pie_control.client import Client, InferletEnded, ServerUnavailable
+from pie_control.config import SHIPPED
 from pie_control.errors import Conflict, HostUnavailable, PieError, WorkerUnavailable
 
 from ..plans import MAY_BE_ZERO
 from ..report import BenchmarkError
-from ..support.guests import plain_examples
+from ..support.guests import examples
 from ..support.processes import of_part
 from ..support.server import Server, serving
 
@@ -44,7 +46,7 @@ MOST_GROWTH = 1.15
 """Of memory; told only of runs that take `TELLING_MINUTES` or more, as caches fill in the first ones."""
 TELLING_MINUTES = 5.0
 LEAST_OF_SHARE = 0.5
-MOST_SECONDS = 60.0
+MOST_SECONDS = 240.0
 """For one run, and for the server to come to rest at the end."""
 PAUSE_SECONDS = 1.0
 """Of a client that is told to try again later."""
@@ -52,6 +54,7 @@ SHOWN = 5
 """Unexplained errors that the summary prints."""
 BROKEN = (PieError, psutil.Error, TimeoutError)
 """Errors of the watch that are no mistake of its own."""
+Programs = dict[Path, dict[str, Any]]
 LOST_CHILD = re.compile(r"ChildFailed: the child i\d+ lost: ")
 """In the traceback of a run that waited for a child."""
 
@@ -104,9 +107,12 @@ async def run(plan: Plan) -> list[Row]:
     """One row."""
     tokens = {name: secrets.token_urlsafe(32) for name in TENANTS}
     with _tenants(tokens) as file:
-        async with serving(tenants=file, hosts=2) as server:
+        async with (
+            world(Settings(slow=0, failures=0)) as tools,
+            serving(tenants=file, hosts=2, model=list(SHIPPED), http_allow=tools.place) as server,
+        ):
             try:
-                return [await _Soak(plan, server, tokens).row()]
+                return [await _Soak(plan, server, tokens, tools.url).row()]
             except (ExceptionGroup, *BROKEN) as error:
                 raise _broken(error) from error
 
@@ -131,6 +137,7 @@ class _Soak:
     plan: Plan
     server: Server
     tokens: dict[str, str]
+    world: str
     finished: Counter[str] = field(default_factory=Counter)
     vanished: int = 0
     kills: int = 0
@@ -141,7 +148,7 @@ class _Soak:
     disturbed_until: float = 0.0
 
     async def row(self) -> Row:
-        programs = plain_examples()
+        programs = examples("blobs")
         end = time.monotonic() + 60 * self.plan.minutes
         async with asyncio.timeout(60 * self.plan.minutes + 4 * MOST_SECONDS), asyncio.TaskGroup() as group:
             group.create_task(self._kill(end))
@@ -166,16 +173,15 @@ class _Soak:
             tuple(self.unexplained[:SHOWN]),
         )
 
-    async def _load(self, tenant: str, token: str, order: random.Random, programs: list[Path], end: float) -> None:
+    async def _load(self, tenant: str, token: str, order: random.Random, programs: Programs, end: float) -> None:
         """One program after the other, until the end."""
-        number = 0
         while time.monotonic() < end:
-            folder, number = order.choice(programs), number + 1
+            folder = order.choice(list(programs))
             vanishes = bool(self.plan.vanishing) and order.randrange(self.plan.vanishing) == 0
             begun = time.monotonic()
             try:
                 async with Client(self.server.url, token) as client:
-                    await self._run(client, folder, vanishes)
+                    await self._run(client, folder, programs[folder], vanishes)
             except (WorkerUnavailable, HostUnavailable) as error:
                 self.refused += self._explains(folder.name, error, begun)
                 await asyncio.sleep(PAUSE_SECONDS)
@@ -188,10 +194,11 @@ class _Soak:
                 self.finished[tenant] += not vanishes
                 self.vanished += vanishes
 
-    async def _run(self, client: Client, folder: Path, vanishes: bool) -> None:
-        options = json.loads((folder / "run.json").read_text())
+    async def _run(self, client: Client, folder: Path, options: dict[str, Any], vanishes: bool) -> None:
+        arguments = [*options.get("arguments", ()), *([f"world={self.world}"] if "tools" in options else [])]
+        environment = {"model": options.get("model", "demo")}
         async with asyncio.timeout(MOST_SECONDS):
-            running = await client.launch(folder / f"{folder.name}.py", *options.get("arguments", ()))
+            running = await client.launch(folder / f"{folder.name}.py", *arguments, environment=environment)
             for message in options.get("messages", ()):
                 with contextlib.suppress(Conflict):  # it has ended, and its result says why
                     await running.send(message)

@@ -6,6 +6,7 @@ import asyncio
 import json
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import wasmtime
 
@@ -18,10 +19,10 @@ FOLDER = Path(__file__).parent / "inferlets"
 EXAMPLES = ROOT / "examples" / "inferlets"
 
 
-def plain_examples() -> list[Path]:
-    """The folders of the examples that need neither tools, nor files, nor a model of their own."""
-    runs = {file.parent: json.loads(file.read_text()) for file in EXAMPLES.glob("*/run.json")}
-    return sorted(folder for folder, options in runs.items() if not options.keys() & {"tools", "blobs", "model"})
+def examples(*without: str) -> dict[Path, dict[str, Any]]:
+    """How each example runs, by its folder: of those that need none of these (`tools`, `blobs`, `model`)."""
+    runs = {file.parent: json.loads(file.read_text()) for file in sorted(EXAMPLES.glob("*/run.json"))}
+    return {folder: options for folder, options in runs.items() if not options.keys() & {*without}}
 
 
 def source(name: str) -> bytes:

@@ -22,6 +22,7 @@ from benchmarks.report import BenchmarkError
 from benchmarks.stress import soak
 from benchmarks.support.processes import run_group
 from benchmarks.support.server import Server, serving
+from examples import checks
 from pie_control.client import ServerUnavailable
 from testing.browser import find_chromium
 from tests.helpers import wit
@@ -186,6 +187,7 @@ def test_neighbours(tmp_path: Path) -> None:
 
 def test_soak(tmp_path: Path) -> None:
     (row,) = run(tmp_path, "soak", "--minutes", "0.2", "--kill-seconds", "3", "--at-once", "4")
+    assert row["programs"] > len(checks.names()), "all techniques, and examples that are none"
     assert row["finished"] > 0
     assert row["vanished"] > 0
     assert row["kills"] > 0
