@@ -48,7 +48,7 @@ def serve(requests: BinaryIO, answers: BinaryIO, seconds: int) -> None:
             answers.write(framed(ImageRefused(str(error), time.process_time() - begun)))
         else:
             took = time.process_time() - begun
-            answers.write(framed(Begun(made.width, made.height, made.rows, made.columns, len(made.tiles), took)))
+            answers.write(framed(Begun(made.width, made.height, len(made.tiles), took)))
             for tile in made.tiles:
                 answers.write(framed(tile))
         answers.flush()

@@ -21,8 +21,6 @@ class PreparedImage(msgspec.Struct, frozen=True):
 
     width: int
     height: int
-    rows: int  # of tiles; 0: there is only one
-    columns: int
     tiles: list[bytes]  # [tile_size, tile_size, 3] each, row by row, the whole image last
 
 
@@ -31,8 +29,6 @@ class Begun(msgspec.Struct, frozen=True, tag=True):
 
     width: int
     height: int
-    rows: int
-    columns: int
     tiles: int
     seconds: float
 

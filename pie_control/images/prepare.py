@@ -23,7 +23,7 @@ def prepare(data: bytes, vision: Vision) -> PreparedImage:
     BadImage."""
     image = _read(data)
     tiling = tiling_of(vision, *image.size)
-    return PreparedImage(image.width, image.height, tiling.rows, tiling.columns, _tiles(image, tiling, vision))
+    return PreparedImage(image.width, image.height, _tiles(image, tiling, vision))
 
 
 def _read(data: bytes) -> Image.Image:

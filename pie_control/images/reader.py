@@ -143,8 +143,7 @@ class _Child:
             tiles = [await self._frame(size) for _ in range(answer.tiles)]
         except (OSError, EOFError, ValueError):  # it died, or does not do any more what it should
             raise _Gone from None
-        prepared = PreparedImage(answer.width, answer.height, answer.rows, answer.columns, tiles)
-        return ReadImage(prepared, answer.seconds)
+        return ReadImage(PreparedImage(answer.width, answer.height, tiles), answer.seconds)
 
     async def _frame(self, size: int | None = None) -> bytes:
         length = int.from_bytes(await self._from.readexactly(LENGTH_BYTES), "little")

@@ -88,7 +88,7 @@ def prepared(data: bytes, vision: Vision) -> PreparedImage:
     tiling = tiling_of(vision, side, side)
     size = 3 * vision.tile_size**2
     tiles = [hashlib.shake_128(data + bytes([n])).digest(size) for n in range(tiling.tiles)]
-    return PreparedImage(side, side, tiling.rows, tiling.columns, tiles)
+    return PreparedImage(side, side, tiles)
 
 
 class Child(NativeInstance):

@@ -65,8 +65,9 @@ def test_tiles_are_those_of_transformers(size: tuple[int, int], changes: dict[st
     expected, rows, columns = reference(image, vision)
     tiles = np.frombuffer(b"".join(made.tiles), np.uint8).reshape(-1, 32, 32, 3).transpose(0, 3, 1, 2)
     np.testing.assert_array_equal(tiles, expected)
-    assert (made.rows, made.columns, made.width, made.height) == (rows, columns, *size)
-    assert tiling_of(vision, *size).tiles == len(made.tiles)
+    tiling = tiling_of(vision, *size)
+    assert (tiling.rows, tiling.columns, made.width, made.height) == (rows, columns, *size)
+    assert tiling.tiles == len(made.tiles)
 
 
 @pytest.mark.parametrize("mode", ["L", "P", "RGBA", "LA", "1", "CMYK"])

@@ -180,11 +180,11 @@ def test_one_who_gives_up_again_and_again_starts_one_process_and_pays(monkeypatc
 
 
 LIES = {
-    "tiles that are missing": "Begun(90, 60, 2, 3, 6, 0.0)",
-    "a giant": "Begun(10**6, 10**6, 2, 3, 7, 0.0)",
-    "a size of nothing": "Begun(0, 0, 0, 0, 1, 0.0)",
+    "tiles that are missing": "Begun(90, 60, 6, 0.0)",
+    "a giant": "Begun(10**6, 10**6, 7, 0.0)",
+    "a size of nothing": "Begun(0, 0, 1, 0.0)",
     "an image for an answer": "bytes(100)",
-    "tiles that are too small": "Begun(90, 60, 2, 3, 7, 0.0)",
+    "tiles that are too small": "Begun(90, 60, 7, 0.0)",
 }
 
 
