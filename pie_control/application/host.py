@@ -29,43 +29,8 @@ from ..resources.quotas import Ledgers, Quota
 from ..sandbox.contract import Contract
 from ..scheduling.turn import RunTokens
 from ..services.http.outbound import HttpClient
+from . import messages as wire
 from .links import ControlLink
-from .messages import (
-    Broadcast,
-    Broadcasted,
-    Commands,
-    Compile,
-    Confirm,
-    Did,
-    Finished,
-    Forget,
-    FromHost,
-    Launch,
-    LaunchChild,
-    LinkComponent,
-    LoadCode,
-    Logged,
-    ModelState,
-    NotLaunched,
-    Pause,
-    Ping,
-    Pong,
-    Post,
-    Prepared,
-    Published,
-    Quiet,
-    Read,
-    ReadAtEnd,
-    Report,
-    Results,
-    Room,
-    Said,
-    Started,
-    Stop,
-    Subscribe,
-    ToHost,
-    Welcome,
-)
 from .rounds import Rounds
 
 REPORT_SECONDS = 0.25
@@ -79,7 +44,7 @@ MakePrograms = Callable[[Contract, int, WarmPool], HostPrograms]
 class Host:
     """Runs the inferlets that control launches here. Belongs to the thread of one event loop."""
 
-    def __init__(self, welcome: Welcome, link: ControlLink, make_programs: MakePrograms = HostPrograms) -> None:
+    def __init__(self, welcome: wire.Welcome, link: ControlLink, make_programs: MakePrograms = HostPrograms) -> None:
         """Raises ConfigError if the Python guest does not fit."""
         limits = welcome.limits
         self._link = link
@@ -91,7 +56,7 @@ class Host:
         self._models: dict[str, ModelView] = {}
         self._http = HttpClient(welcome.http_allow)
         self._topics = Topics(self)
-        self._lines = LogLines(lambda number, line: self._say(Logged(number, line)), lambda: link.unsent)
+        self._lines = LogLines(lambda number, line: self._say(wire.Logged(number, line)), lambda: link.unsent)
         self._rounds = Rounds(self._speak)
         self._images = ImageReader()
         reach = Reach(self._http, self._topics, self, self._images)
@@ -104,25 +69,25 @@ class Host:
             self,
         )
         self._rounds.runner = self._inferlets.runner
-        self._said: list[FromHost] = []
+        self._said: list[wire.FromHost] = []
         self._results = 0  # messages with results, since the beginning
         self._reporter: asyncio.TimerHandle | None = None
         self._takers: dict[type, Callable[[Any], None]] = {
-            ModelState: self._model_state,
-            Compile: self._compile,
-            LoadCode: self._load_code,
-            LinkComponent: self._link_component,
-            Forget: self._forget,
-            Launch: self._launch,
-            NotLaunched: self._not_launched,
-            Post: self._post,
-            Stop: self._stop,
-            Room: self._room,
-            Pause: self._pause,
-            Results: self._take_results,
-            Published: self._published,
-            Broadcasted: self._broadcasted,
-            Ping: self._ping,
+            wire.ModelState: self._model_state,
+            wire.Compile: self._compile,
+            wire.LoadCode: self._load_code,
+            wire.LinkComponent: self._link_component,
+            wire.Forget: self._forget,
+            wire.Launch: self._launch,
+            wire.NotLaunched: self._not_launched,
+            wire.Post: self._post,
+            wire.Stop: self._stop,
+            wire.Room: self._room,
+            wire.Pause: self._pause,
+            wire.Results: self._take_results,
+            wire.Published: self._published,
+            wire.Broadcasted: self._broadcasted,
+            wire.Ping: self._ping,
         }
         link.on_messages = self.take
         self._pauses = bool(welcome.host)  # of a process of its own
@@ -132,7 +97,7 @@ class Host:
 
     # ---- what control says ----
 
-    def take(self, messages: Sequence[ToHost]) -> None:
+    def take(self, messages: Sequence[wire.ToHost]) -> None:
         """Takes a frame. What it answers goes with what a round says, if one comes at once: an inferlet that waits for
         its turn would wait for a frame more, and control for two."""
         if self._pauses:
@@ -142,7 +107,7 @@ class Host:
         if self._said and not self._rounds.is_due:
             self._speak(quiet=False)
 
-    def _model_state(self, message: ModelState) -> None:
+    def _model_state(self, message: wire.ModelState) -> None:
         model = self._models.get(message.name)
         if model is None:
             model = self._models[message.name] = ModelView(message.description, self._ledgers)
@@ -150,14 +115,14 @@ class Host:
         model.down = message.down
         model.set_adapters(message.adapters)
 
-    def _compile(self, message: Compile) -> None:
+    def _compile(self, message: wire.Compile) -> None:
         file = Path(message.folder), message.stem
         self._prepare(message.request, self._programs.compile(message.program, message.name, message.text, *file))
 
-    def _load_code(self, message: LoadCode) -> None:
+    def _load_code(self, message: wire.LoadCode) -> None:
         self._prepare(message.request, self._programs.load(message.program, Path(message.path)))
 
-    def _link_component(self, message: LinkComponent) -> None:
+    def _link_component(self, message: wire.LinkComponent) -> None:
         self._prepare(message.request, self._programs.link(message.program, Path(message.path)))
 
     def _prepare(self, request: int, work: Coroutine[Any, Any, None]) -> None:
@@ -167,16 +132,16 @@ class Host:
                 await work
             except Exception as failure:  # of whatever kind: control waits for an answer
                 error = str(failure)
-            self._link.send([Prepared(request, error)])
+            self._link.send([wire.Prepared(request, error)])
 
         task = asyncio.get_running_loop().create_task(prepare())
         self._preparing.add(task)
         task.add_done_callback(self._preparing.discard)
 
-    def _forget(self, message: Forget) -> None:
+    def _forget(self, message: wire.Forget) -> None:
         self._programs.forget(message.program)
 
-    def _launch(self, message: Launch) -> None:
+    def _launch(self, message: wire.Launch) -> None:
         parent, child = None, None
         if message.parent:
             parent = self._inferlets.try_running(message.parent)
@@ -200,31 +165,31 @@ class Host:
             )
         )
 
-    def _not_launched(self, message: NotLaunched) -> None:
+    def _not_launched(self, message: wire.NotLaunched) -> None:
         if parent := self._inferlets.try_running(message.parent):
             parent.kin.refused(message.child, message.error)
 
-    def _post(self, message: Post) -> None:
+    def _post(self, message: wire.Post) -> None:
         if inferlet := self._inferlets.try_running(message.number):
             inferlet.mail.post(message.text, blobs=message.blobs)
 
-    def _room(self, message: Room) -> None:
+    def _room(self, message: wire.Room) -> None:
         inferlet = self._inferlets.try_running(message.number)
         if inferlet is not None and inferlet.parent is None:  # what children send is read by their parents
             inferlet.mail.sender.room(message.taken_bytes, message.read)
 
-    def _pause(self, message: Pause) -> None:
+    def _pause(self, message: wire.Pause) -> None:
         runner, payer = self._inferlets.runner, (message.tenant, message.key)
         if message.on:
             runner.pause(payer)
         else:
             runner.resume(payer)
 
-    def _stop(self, message: Stop) -> None:
+    def _stop(self, message: wire.Stop) -> None:
         if inferlet := self._inferlets.try_running(message.number):
             self._inferlets.end(inferlet, Status(message.status), message.reason)
 
-    def _take_results(self, message: Results) -> None:
+    def _take_results(self, message: wire.Results) -> None:
         self._results += 1
         if message.runs:
             self._advance_runs(self._models[message.model], message.runs)
@@ -252,28 +217,28 @@ class Host:
             elif model.run_advanced(owner, future, (tokens := (token,)), over):
                 inferlet.waits.advance_run(future, tokens, over, (scores[row],) if row in scores else ())
 
-    def _published(self, message: Published) -> None:
+    def _published(self, message: wire.Published) -> None:
         self._topics.published(message.broadcast, message.sender, message.topic, message.text, message.subscribers)
 
-    def _broadcasted(self, message: Broadcasted) -> None:
+    def _broadcasted(self, message: wire.Broadcasted) -> None:
         self._topics.confirmed(message.number, message.future)
         if inferlet := self._inferlets.try_running(message.number):
             inferlet.waits.conclude(message.future, Reached(message.reached))
 
-    def _ping(self, message: Ping) -> None:
+    def _ping(self, message: wire.Ping) -> None:
         self._report()
         waits = () if message.waits_of is None else self._inferlets.waits(message.waits_of, message.stack)
-        self._said.append(Pong(message.token, waits))
+        self._said.append(wire.Pong(message.token, waits))
 
     # ---- what it says ----
 
     def _speak(self, quiet: bool) -> None:
         """What was done and said since the last frame; `quiet`: all inferlets wait."""
-        frame: list[FromHost] = [
-            Commands(name, events) for name, model in self._models.items() if (events := model.take_events())
+        frame: list[wire.FromHost] = [
+            wire.Commands(name, events) for name, model in self._models.items() if (events := model.take_events())
         ]
         if quiet:
-            frame.append(Quiet(self._results))
+            frame.append(wire.Quiet(self._results))
             self._report_later()
         if self._said:
             frame += self._said
@@ -284,21 +249,21 @@ class Host:
 
     def runs(self, number: int) -> None:
         """An inferlet has its first turn."""
-        self._said.append(Started(number))
+        self._said.append(wire.Started(number))
 
     def received(self, number: int, size: int, blob_bytes: int) -> None:
         """It has received posted messages of this size."""
-        self._say(Read(number, size, blob_bytes))
+        self._say(wire.Read(number, size, blob_bytes))
 
     def reads_at_end(self, number: int, run: int) -> None:
         """It reads nothing of a decode run before that is over."""
-        self._say(ReadAtEnd(number, run))
+        self._say(wire.ReadAtEnd(number, run))
 
     def says(self, number: int, text: str) -> None:
         """It says something to its client. What several say in a row is one message."""
         last = self._said[-1] if self._said else None
-        if not isinstance(last, Said):
-            last = Said([], [])
+        if not isinstance(last, wire.Said):
+            last = wire.Said([], [])
             self._say(last)
         last.numbers.append(number)
         last.texts.append(text)
@@ -310,18 +275,18 @@ class Host:
     def ended(self, number: int, event: Ended, cpu_seconds: float) -> None:
         """The last that it says."""
         self._lines.ended(number)
-        self._say(Finished(number, event, cpu_seconds))
+        self._say(wire.Finished(number, event, cpu_seconds))
 
     def did(self, number: int, span: Span) -> None:
         """It has done something of which its trace tells."""
         if self._lines.has_room(number, size_of(span.operation) + size_of(span.name) + size_of(span.error)):
-            self._say(Did(number, span))
+            self._say(wire.Did(number, span))
 
     def launches(
         self, parent: int, child: int, program: str, arguments: Sequence[str], environment: Mapping[str, str]
     ) -> None:
         """It wants a child."""
-        self._say(LaunchChild(parent, child, program, arguments, environment))
+        self._say(wire.LaunchChild(parent, child, program, arguments, environment))
 
     def ends(self, number: int, reason: str) -> None:
         """Its parent wants it no more. It ends when nobody has a turn."""
@@ -334,17 +299,17 @@ class Host:
 
     def subscribes(self, number: int, topic: str, on: bool) -> None:
         """It wants what comes to a topic, or does not any more."""
-        self._say(Subscribe(number, topic, on))
+        self._say(wire.Subscribe(number, topic, on))
 
     def broadcasts(self, number: int, future: int, topic: str, text: str) -> None:
         """It says something to a topic."""
-        self._say(Broadcast(number, future, topic, text))
+        self._say(wire.Broadcast(number, future, topic, text))
 
     def confirms(self, broadcast: int) -> None:
         """The queues that a broadcast has joined have room."""
-        self._say(Confirm(broadcast))
+        self._say(wire.Confirm(broadcast))
 
-    def _say(self, message: FromHost) -> None:
+    def _say(self, message: wire.FromHost) -> None:
         self._said.append(message)
         self._rounds.wake()
 
@@ -363,7 +328,7 @@ class Host:
         runner = self._inferlets.runner
         runner.memory.settle()  # what was freed since the last turn may be room for a launch
         self._said.append(
-            Report(
+            wire.Report(
                 self._inferlets.guest_bytes,
                 runner.guest_seconds,
                 runner.turns,

@@ -18,25 +18,21 @@ class RemotePrograms:
         self._requests: dict[int, asyncio.Future[None]] = {}
         self._last_request = 0
 
+    # ---- see `ProgramHost` ----
+
     async def compile(self, program: str, name: str, text: str, folder: Path, stem: str) -> None:
-        """Compiles a Python program and keeps its code in a sealed file where the disk takes it: from then on it can be
-        launched there, by its hash. Raises BadProgram; Overloaded if the host ends."""
         await self._ask(lambda request: Compile(request, program, name, text, str(folder), stem))
 
     async def load(self, program: str, path: Path) -> None:
-        """Reads the code of a program from a sealed file, in place of `compile`. Raises BadProgram if it cannot be
-        read, Overloaded if the host ends."""
         await self._ask(lambda request: LoadCode(request, program, str(path)))
 
     async def link(self, program: str, path: Path) -> None:
-        """Checks a component, in a sealed file of compiled code, and links it: from then on it can be launched there.
-        Raises BadProgram; Overloaded if the host ends."""
         await self._ask(lambda request: LinkComponent(request, program, str(path)))
 
     def forget(self, program: str) -> None:
-        """Drops a program, which will not be launched again; its inferlets go on. Nothing happens if it is not there,
-        or if the host has ended."""
         self._post(Forget(program))
+
+    # ---- requests and answers ----
 
     async def _ask(self, make: Callable[[int], ToHost]) -> None:
         self._last_request += 1

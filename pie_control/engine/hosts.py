@@ -12,34 +12,8 @@ from typing import Any
 
 from msgspec.structs import replace
 
+from ..application import messages as wire
 from ..application.links import HostLink
-from ..application.messages import (
-    Broadcast,
-    Commands,
-    Confirm,
-    Did,
-    Finished,
-    FromHost,
-    Launch,
-    LaunchChild,
-    Logged,
-    ModelState,
-    Pong,
-    Post,
-    Prepared,
-    Quiet,
-    Read,
-    ReadAtEnd,
-    Report,
-    Results,
-    Room,
-    Said,
-    Started,
-    Stop,
-    Subscribe,
-    ToHost,
-    Welcome,
-)
 from ..errors import HostUnavailable, Overloaded
 from ..ids import Owner
 from ..inferlets.events import Ended, InferletUsage, InferletWait
@@ -76,7 +50,7 @@ class Hosts:
     def __init__(
         self,
         links: Mapping[int, HostLink],
-        welcome: Welcome,
+        welcome: wire.Welcome,
         registry: Registry,
         models: Mapping[str, Model],
         loop: Loop,
@@ -89,7 +63,7 @@ class Hosts:
         self._loop = loop
         self._welcome = welcome
         self._on_lost = on_lost
-        self.on_child: Callable[[AppHost, LaunchChild], None]
+        self.on_child: Callable[[AppHost, wire.LaunchChild], None]
         """Hears that an inferlet wants a child."""
         self.all = [
             AppHost(number, link, welcome.max_guest_bytes, self._greeting, self._take_frame, self._lost)
@@ -98,29 +72,29 @@ class Hosts:
         self._homes: dict[int, AppHost] = {}  # by inferlet
         numbered = {host.number: host for host in self.all}
         self.topics = TopicExchange(lambda number, message: numbered[number].post(message))
-        self.greetings: Callable[[], Iterable[ToHost]] = tuple
+        self.greetings: Callable[[], Iterable[wire.ToHost]] = tuple
         """What a host is told beside, when it starts."""
         self._told: dict[str, tuple[str | None, Mapping[str, int]]] = {}  # of each model, why it is down; adapters
         self._teller: asyncio.TimerHandle | None = None
-        self._frames: deque[tuple[AppHost, Sequence[FromHost]]] = deque()
+        self._frames: deque[tuple[AppHost, Sequence[wire.FromHost]]] = deque()
         self._has_commands = False  # since the last step of the loop
         self._takers: dict[type, Callable[[AppHost, Any], None]] = {
-            Commands: self._take_commands,
-            Quiet: self._take_quiet,
-            Started: self._take_started,
-            Said: lambda host, message: self._registry.said(host.number, message.numbers, message.texts),
-            Logged: lambda host, message: self._registry.logged(host.number, message.number, message.line),
-            Finished: self._take_finished,
-            Read: self._take_read,
-            ReadAtEnd: lambda host, message: host.unread.add(message.number, message.run),
-            Did: lambda host, message: self._registry.did(host.number, message.number, message.span),
-            LaunchChild: lambda host, message: self.on_child(host, message),
-            Subscribe: self._take_subscribe,
-            Broadcast: self._take_broadcast,
-            Confirm: lambda host, message: self.topics.confirm(host.number, message.broadcast),
-            Report: self._take_report,
-            Pong: AppHost.take_pong,
-            Prepared: lambda host, message: host.programs.answered(message),
+            wire.Commands: self._take_commands,
+            wire.Quiet: self._take_quiet,
+            wire.Started: self._take_started,
+            wire.Said: lambda host, message: self._registry.said(host.number, message.numbers, message.texts),
+            wire.Logged: lambda host, message: self._registry.logged(host.number, message.number, message.line),
+            wire.Finished: self._take_finished,
+            wire.Read: self._take_read,
+            wire.ReadAtEnd: lambda host, message: host.unread.add(message.number, message.run),
+            wire.Did: lambda host, message: self._registry.did(host.number, message.number, message.span),
+            wire.LaunchChild: lambda host, message: self.on_child(host, message),
+            wire.Subscribe: self._take_subscribe,
+            wire.Broadcast: self._take_broadcast,
+            wire.Confirm: lambda host, message: self.topics.confirm(host.number, message.broadcast),
+            wire.Report: self._take_report,
+            wire.Pong: AppHost.take_pong,
+            wire.Prepared: lambda host, message: host.programs.answered(message),
         }
 
     async def start(self, guest: Path) -> None:
@@ -132,9 +106,9 @@ class Hosts:
             for host in self.all:
                 tasks.create_task(host.start())
 
-    def _greeting(self, host: AppHost) -> list[ToHost]:
+    def _greeting(self, host: AppHost) -> list[wire.ToHost]:
         welcome = replace(self._welcome, host=host.number)
-        states = (ModelState(model.description, *self._told[name]) for name, model in self._models.items())
+        states = (wire.ModelState(model.description, *self._told[name]) for name, model in self._models.items())
         return [welcome, *states, *self.greetings()]
 
     async def close(self) -> None:
@@ -188,23 +162,25 @@ class Hosts:
         age = monotonic() - entry.started
         standing, number = entry.runs_as, entry.number
         name, hash_ = entry.program.title, entry.program.hash
-        host.launch(entry, Launch(number, hash_, name, arguments, environment, age, standing, blobs, parent, child))
+        host.launch(
+            entry, wire.Launch(number, hash_, name, arguments, environment, age, standing, blobs, parent, child)
+        )
 
     def post(self, number: int, text: str, blobs: Mapping[str, bytes] = NO_BLOBS) -> None:
         """Sends a message to an inferlet."""
         if host := self._homes.get(number):
-            host.post(Post(number, text, blobs))
+            host.post(wire.Post(number, text, blobs))
 
     def tell_room(self, number: int, taken_bytes: int, read: bool) -> None:
         """Tells an inferlet how much of what it has sent was taken, and whether a client reads."""
         if host := self._homes.get(number):
-            host.post(Room(number, taken_bytes, read))
+            host.post(wire.Room(number, taken_bytes, read))
 
     def stop(self, entry: Entry, status: Status, reason: str) -> None:
         """Ends an inferlet: its host says when that is done, one in this process at once. Nothing happens if it has
         ended."""
         if host := self._homes.get(entry.number):
-            host.post(Stop(entry.number, status, reason))
+            host.post(wire.Stop(entry.number, status, reason))
             host.flush()
 
     async def ask_waits(self, entry: Entry | None = None, stack: bool = False) -> Mapping[Owner, InferletWait]:
@@ -220,7 +196,7 @@ class Hosts:
 
     # ---- what hosts say ----
 
-    def _take_frame(self, host: AppHost, frame: Sequence[FromHost]) -> None:
+    def _take_frame(self, host: AppHost, frame: Sequence[wire.FromHost]) -> None:
         """Frames that come while one is taken, since a client answers at once, are taken behind it. A host is not
         trusted: one that says what cannot be is lost, and nothing else."""
         self._frames.append((host, frame))
@@ -240,11 +216,11 @@ class Hosts:
                     self._has_commands = False
                     self._loop.wake()
 
-    def _take_commands(self, host: AppHost, message: Commands) -> None:
+    def _take_commands(self, host: AppHost, message: wire.Commands) -> None:
         self._models[message.model].take(host.number, host.entries, message.events)
         self._has_commands = True
 
-    def _take_quiet(self, host: AppHost, message: Quiet) -> None:
+    def _take_quiet(self, host: AppHost, message: wire.Quiet) -> None:
         """A step, unless nobody has waited for this host: tokens that go to clients by themselves ask for none."""
         heard = host.take_quiet(message)
         replicas = [replica for model in self._models.values() for replica in model.replicas]
@@ -253,31 +229,31 @@ class Hosts:
             self._has_commands = False
             self._loop.step()
 
-    def _take_started(self, host: AppHost, message: Started) -> None:
+    def _take_started(self, host: AppHost, message: wire.Started) -> None:
         if entry := host.entries.get(message.number):
             entry.runs()
 
-    def _take_finished(self, host: AppHost, message: Finished) -> None:
+    def _take_finished(self, host: AppHost, message: wire.Finished) -> None:
         if entry := host.entries.get(message.number):
             check_transition(entry.status, Status(message.event.status))
             self._registry.uses(entry, InferletUsage(entry.number, message.cpu_seconds, 0, 0))
             self._end(entry, message.event)
 
-    def _take_report(self, host: AppHost, message: Report) -> None:
+    def _take_report(self, host: AppHost, message: wire.Report) -> None:
         host.take_report(message)
         for usage in message.usage:
             if entry := host.entries.get(usage.number):
                 self._registry.uses(entry, usage)
 
-    def _take_read(self, host: AppHost, message: Read) -> None:
+    def _take_read(self, host: AppHost, message: wire.Read) -> None:
         if entry := host.entries.get(message.number):
             entry.received(message.size, message.blob_bytes)
 
-    def _take_subscribe(self, host: AppHost, message: Subscribe) -> None:
+    def _take_subscribe(self, host: AppHost, message: wire.Subscribe) -> None:
         if entry := host.entries.get(message.number):
             self.topics.subscribe(host.number, entry.standing.tenant.name, message)
 
-    def _take_broadcast(self, host: AppHost, message: Broadcast) -> None:
+    def _take_broadcast(self, host: AppHost, message: wire.Broadcast) -> None:
         if entry := host.entries.get(message.number):
             self.topics.broadcast(host.number, entry.standing.tenant.name, message)
 
@@ -311,7 +287,7 @@ class Hosts:
         if not (turn.completions or turn.progress or turn.endings or turn.runs):
             return
         if len(self.all) == 1:
-            results = Results(model, turn.completions, turn.progress, turn.endings, turn.runs)
+            results = wire.Results(model, turn.completions, turn.progress, turn.endings, turn.runs)
             self.all[0].post_results(replica, turn.number, results)
             return
         runs = _runs_by_host(turn.runs, self._homes)
@@ -325,7 +301,7 @@ class Hosts:
                         parts[host] = ([], [], [])
                     parts[host][place].append(value)
         for host, part in parts.items():
-            host.post_results(replica, turn.number, Results(model, *part, runs.get(host, RunTokens())))
+            host.post_results(replica, turn.number, wire.Results(model, *part, runs.get(host, RunTokens())))
 
     def flush(self) -> None:
         """Sends what was posted."""
@@ -343,7 +319,7 @@ class Hosts:
             if state != self._told.get(name):
                 self._told[name] = state
                 for host in self.all:
-                    host.post(ModelState(model.description, *state))
+                    host.post(wire.ModelState(model.description, *state))
         if any(one.life.outage for model in self._models.values() for one in model.replicas):
             self._teller = asyncio.get_running_loop().call_later(TELL_SECONDS, self.tell_states)
 

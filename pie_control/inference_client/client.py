@@ -7,24 +7,7 @@ from collections.abc import Callable, Sequence
 from enum import Enum, auto
 
 from pie_control.errors import WorkerUnavailable
-from pie_inference.protocol import (
-    PROTOCOL_VERSION,
-    AdapterLoaded,
-    DropAdapter,
-    FromWorker,
-    Hello,
-    LoadAdapter,
-    Loading,
-    ProtocolError,
-    Ready,
-    Refused,
-    RunWave,
-    Shutdown,
-    WaveDone,
-    WorkerFailed,
-    decode_from_worker,
-    encode,
-)
+from pie_inference import protocol as wire
 
 from .connection import Connection, Connector
 from .interface import ignore_loss, ignore_wave
@@ -57,22 +40,22 @@ class WorkerClient:
     unanswered for `wave_seconds` counts as lost; 0: it never does."""
 
     def __init__(self, connector: Connector, wave_seconds: float = WAVE_SECONDS) -> None:
-        self.on_wave_done: Callable[[WaveDone], None] = ignore_wave
+        self.on_wave_done: Callable[[wire.WaveDone], None] = ignore_wave
         self.on_lost: Callable[[str], None] = ignore_loss
         self._connector = connector
         self._wave_seconds = wave_seconds
         self._state = State.AWAY
         self._connection: Connection | None = None
-        self._ready: asyncio.Future[Ready] | None = None  # of this start
+        self._ready: asyncio.Future[wire.Ready] | None = None  # of this start
         self._end = ""  # why it was lost before it served
         self._watch: WaveWatch | None = None
-        self._adapters: dict[int, asyncio.Future[AdapterLoaded]] = {}  # that are being loaded
+        self._adapters: dict[int, asyncio.Future[wire.AdapterLoaded]] = {}  # that are being loaded
 
     def _become(self, state: State) -> None:
         assert state in TRANSITIONS[self._state], f"a client that is {self._state} cannot be {state}"
         self._state = state
 
-    async def start(self) -> Ready:
+    async def start(self) -> wire.Ready:
         if self._state is not State.AWAY:
             raise WorkerUnavailable("the worker is already started")
         self._become(State.STARTING)
@@ -80,7 +63,7 @@ class WorkerClient:
         self._ready = asyncio.get_running_loop().create_future()
         try:
             self._connection = self._connector.open(self._receive, self._lose)
-            self._connection.send(encode(Hello(PROTOCOL_VERSION, self._connector.server)))
+            self._connection.send(wire.encode(wire.Hello(wire.PROTOCOL_VERSION, self._connector.server)))
             ready = await self._wait_until_ready(self._ready)
             self._check(ready)
             if self._end:
@@ -95,30 +78,33 @@ class WorkerClient:
         self._watch = WaveWatch(self._wave_seconds, self._silent)
         return ready
 
-    async def _wait_until_ready(self, ready: asyncio.Future[Ready]) -> Ready:
+    async def _wait_until_ready(self, ready: asyncio.Future[wire.Ready]) -> wire.Ready:
         while (patience := self._connector.patience) > 0:
             await asyncio.wait((ready,), timeout=patience)
             if ready.done():
                 return ready.result()
         raise WorkerUnavailable(self._connector.gives_up())
 
-    def _check(self, ready: Ready) -> None:
+    def _check(self, ready: wire.Ready) -> None:
         """Tells a worker that is not wanted, and raises WorkerUnavailable."""
         if wrong := self._connector.why_not(ready):
-            self._send(Refused(wrong))
+            self._send(wire.Refused(wrong))
             raise WorkerUnavailable(wrong)
 
-    def _send(self, message: RunWave | LoadAdapter | DropAdapter | Shutdown | Refused) -> None:
+    def _send(
+        self,
+        message: wire.RunWave | wire.LoadAdapter | wire.DropAdapter | wire.Shutdown | wire.Refused,
+    ) -> None:
         assert self._connection is not None
-        self._connection.send(encode(message))
+        self._connection.send(wire.encode(message))
 
-    def send(self, wave: RunWave) -> None:
+    def send(self, wave: wire.RunWave) -> None:
         if self._watch is None or self._state is not State.SERVING:
             raise WorkerUnavailable("the worker is not running")
         self._watch.sent()
         self._send(wave)
 
-    async def load_adapter(self, message: LoadAdapter) -> AdapterLoaded:
+    async def load_adapter(self, message: wire.LoadAdapter) -> wire.AdapterLoaded:
         if self._state is not State.SERVING:
             raise WorkerUnavailable("the worker is not running")
         answer = self._adapters[message.number] = asyncio.get_running_loop().create_future()
@@ -130,18 +116,18 @@ class WorkerClient:
         finally:
             del self._adapters[message.number]
 
-    def drop_adapter(self, message: DropAdapter) -> None:
+    def drop_adapter(self, message: wire.DropAdapter) -> None:
         if self._state is State.SERVING:
             self._send(message)
 
-    async def restart(self) -> Ready:
+    async def restart(self) -> wire.Ready:
         await self.close()
         return await self.start()
 
     async def close(self) -> None:
         patience = 0.0
         if self._state is State.SERVING:
-            self._send(Shutdown())
+            self._send(wire.Shutdown())
             patience = SHUTDOWN_SECONDS
         await self._tear_down(patience)
 
@@ -159,24 +145,24 @@ class WorkerClient:
 
     def _receive(self, frames: Sequence[bytes | memoryview]) -> None:
         try:
-            message = decode_from_worker(frames)
-        except ProtocolError as error:
+            message = wire.decode_from_worker(frames)
+        except wire.ProtocolError as error:
             self._lose(f"the worker sent something that is no message: {error}")
         else:
             self._take(message)
 
-    def _take(self, message: FromWorker) -> None:
+    def _take(self, message: wire.FromWorker) -> None:
         match message:
-            case WaveDone() if self._watch is not None:
+            case wire.WaveDone() if self._watch is not None:
                 self._watch.answered()
                 self.on_wave_done(message)
-            case Loading(progress):
+            case wire.Loading(progress):
                 self._connector.is_told(progress)
-            case Ready() if self._ready is not None and not self._ready.done():
+            case wire.Ready() if self._ready is not None and not self._ready.done():
                 self._ready.set_result(message)
-            case AdapterLoaded(number) if number in self._adapters and not self._adapters[number].done():
+            case wire.AdapterLoaded(number) if number in self._adapters and not self._adapters[number].done():
                 self._adapters[number].set_result(message)
-            case WorkerFailed(reason):
+            case wire.WorkerFailed(reason):
                 self._lose(reason)
 
     def _silent(self) -> None:
