@@ -165,7 +165,8 @@ def _begin_run(
     guest: Guest, space: AddressSpace, run: RunOf, future: int, stop: Sequence[int], used: Callable[[int], None] | None
 ) -> None:
     """The future is that of a run."""
-    guest.futures.begin_run(future, RunBuffer(stop, lambda: run.cancel(space, future), used))
+    buffer = RunBuffer(stop, lambda: run.cancel(space, future), used, vocab_size=space.model.vocab_size)
+    guest.futures.begin_run(future, buffer)
 
 
 def _awaited_at_once(call: Call) -> Function:

@@ -43,8 +43,19 @@ def take_text(guest: Guest, future: int, detokenizer: int) -> Any:
 @suspending
 def take_run(guest: Guest, run: int, detokenizer: int) -> Any:
     """Suspends until there are tokens, or the run is over."""
-    text = guest.handle(detokenizer, Detokenizer) if detokenizer else None
+    text = _detokenizer(guest, run, detokenizer) if detokenizer else None
     return when_done(guest, run, lambda: _take_run(guest, run, text))
+
+
+def _detokenizer(guest: Guest, run: int, detokenizer: int) -> Detokenizer:
+    """One that knows all tokens that the run may give: where they come in, nothing can be refused any more."""
+    text: Detokenizer = guest.handle(detokenizer, Detokenizer)
+    if text.vocab_size < guest.futures.run(run).vocab_size:
+        raise InvalidArgument(
+            "the detokenizer belongs to another model, whose vocabulary is smaller: create one with a queue of the"
+            " model of the run"
+        )
+    return text
 
 
 def _take_run(guest: Guest, run: int, text: Detokenizer | None) -> tuple[Sequence[int], Sequence[str], bool, str]:
@@ -73,7 +84,7 @@ class _WatchOptions(msgspec.Struct, forbid_unknown_fields=True):
 
 def watch_run(guest: Guest, run: int, detokenizer: int, options: str) -> None:
     guest.futures.run(run)
-    text = guest.handle(detokenizer, Detokenizer)
+    text = _detokenizer(guest, run, detokenizer)
     try:
         given = msgspec.json.decode(options or "{}", type=_WatchOptions)
     except (msgspec.MsgspecError, RecursionError) as error:

@@ -132,14 +132,32 @@ class Watch:
 class RunBuffer:
     """What a run has given and its program has not taken."""
 
-    __slots__ = ("_error", "_over", "_scores", "_stop", "_taken", "_texts", "_tokens", "_used", "_watch", "cancel")
+    __slots__ = (
+        "_error",
+        "_over",
+        "_scores",
+        "_stop",
+        "_taken",
+        "_texts",
+        "_tokens",
+        "_used",
+        "_watch",
+        "cancel",
+        "vocab_size",
+    )
 
     def __init__(
-        self, stop: Collection[int], cancel: Callable[[], object], used: Callable[[int], None] | None = None
+        self,
+        stop: Collection[int],
+        cancel: Callable[[], object],
+        used: Callable[[int], None] | None = None,
+        *,
+        vocab_size: int,
     ) -> None:
         """`stop`: tokens that end the run; `cancel` ends it where its steps are made. `used` is told how many tokens
-        the program has, where others came that it never takes."""
+        the program has, where others came that it never takes. `vocab_size`: of its model, so no token is larger."""
         self.cancel = cancel
+        self.vocab_size = vocab_size
         self._used = used
         self._taken = 0
         self._stop = frozenset(stop)

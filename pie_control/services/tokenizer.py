@@ -52,6 +52,11 @@ class Detokenizer:
         self._context: list[int] = []
         self._pending: list[int] = []
 
+    @property
+    def vocab_size(self) -> int:
+        """Of its model."""
+        return self._tokenizer.vocab_size
+
     def push(self, tokens: Sequence[int]) -> str:
         """The text that these tokens complete; raises InvalidArgument."""
         self._tokenizer.check(tokens)
@@ -90,7 +95,7 @@ class Tokenizer:
             raise ConfigError(f"tokenizer.json cannot be read: {error}") from error
         sources = template_sources(config)
         used = {name: sources[name] for name in (DEFAULT, WITH_TOOLS) if name in sources}
-        self._vocab_size = vocab_size
+        self.vocab_size = vocab_size
         self._templates = {name: ChatTemplate(source, config) for name, source in used.items()}
         self._added = self.inner.get_added_tokens_decoder()
         self._plain_text = PlainText(data, self._added, "\n".join(used.values()), self._most)
@@ -123,8 +128,8 @@ class Tokenizer:
         """Raises InvalidArgument unless all are in the vocabulary."""
         if len(tokens) > self._most:
             raise InvalidArgument(f"{len(tokens)} tokens are more than {self._most}: call with fewer at a time")
-        if tokens and max(tokens) >= self._vocab_size:
-            raise InvalidArgument(f"token {max(tokens)} is not in the vocabulary of {self._vocab_size}")
+        if tokens and max(tokens) >= self.vocab_size:
+            raise InvalidArgument(f"token {max(tokens)} is not in the vocabulary of {self.vocab_size}")
 
     def decode(self, tokens: Sequence[int]) -> str:
         """Text of the tokens without special ones; invalid bytes become U+FFFD."""
@@ -136,7 +141,7 @@ class Tokenizer:
     def word(self) -> list[int]:
         """A token that is a letter or more, alone; none if no token is. Decoders take away the space with which a text
         begins, so something has to stand before what shall keep it."""
-        known = (token for token in range(self._vocab_size) if token not in self._added)
+        known = (token for token in range(self.vocab_size) if token not in self._added)
         plain = (token for token in known if not BYTE_TOKEN.fullmatch(self.inner.id_to_token(token) or ""))
         return next(([token] for token in plain if self.decode([token]).isalpha()), [])
 
@@ -152,7 +157,7 @@ class Tokenizer:
     @cached_property
     def vocabulary(self) -> str:
         """Bytes of every token: base64, one line per token id."""
-        return "\n".join(base64.b64encode(self._bytes_of(token)).decode() for token in range(self._vocab_size))
+        return "\n".join(base64.b64encode(self._bytes_of(token)).decode() for token in range(self.vocab_size))
 
     def _bytes_of(self, token: int) -> bytes:
         written = self.inner.id_to_token(token)

@@ -278,3 +278,42 @@ async def main(args):
         assert ended.result == '["2", "0", "1"]'
 
     on_server(guest_cache, body)
+
+
+def test_a_detokenizer_of_a_model_with_fewer_tokens_does_not_follow_a_run(guest_cache: Path) -> None:
+    program = """
+from inferlet_sdk import InvalidArgument, bindings, traits
+from inferlet_sdk.errors import call
+
+def begin(queue):
+    kv, embeds, sampler = traits.alloc_kvpage(queue, 1), traits.alloc_emb(queue, 3), traits.create_sampler()
+    traits.embed_txt(queue, [65, 66], [0, 1], embeds[:2])
+    traits.forward(queue, kv, embeds[:2], kv, embeds[2:])
+    ranges = list(kv.ranges)
+    return call(bindings.fused.decode, queue, embeds[2], sampler, embeds[0], 2, ranges, ranges, 4, [], "", 0, 0)
+
+def main(args):
+    queues = [traits.create_queue(model) for model in ("many", "few")]
+    many, few = (traits.create_detokenizer(queue) for queue in queues)
+    run = begin(queues[0])
+    told = []
+    for use in (lambda: bindings.fused.watch_run(run, few, ""), lambda: bindings.fused.take_run(run, few)):
+        try:
+            call(use)
+        except InvalidArgument as error:
+            told.append(str(error))
+    call(bindings.fused.watch_run, run, many, "")
+    other = begin(queues[1])
+    call(bindings.fused.watch_run, other, many, "")
+    return [told, [len(call(bindings.fused.take_run, one, 0)[0]) for one in (run, other)]]
+"""
+
+    async def check() -> None:
+        clients = InProcessClient(FakeModel("many")), InProcessClient(FakeModel("few", vocab_size=80))
+        options = {"model": ["many=demo", "few=demo"], "warm_pool": 0}
+        async with started(guest_cache, *clients, **options) as server, asyncio.timeout(HANG_SECONDS):
+            told, taken = await run(server, program)
+            assert ["belongs to another model" in one for one in told] == [True, True]
+            assert taken == [4, 4]
+
+    asyncio.run(check())

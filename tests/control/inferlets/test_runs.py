@@ -54,7 +54,7 @@ class Runs:
         self.number = self.table.new(100)
         self.cancelled = 0
         self.used: list[int] = []
-        self.table.begin_run(self.number, RunBuffer([END], self.cancel, self.used.append))
+        self.table.begin_run(self.number, RunBuffer([END], self.cancel, self.used.append, vocab_size=256))
         self.client = SlowClient()
 
     def cancel(self) -> None:
