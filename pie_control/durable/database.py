@@ -28,6 +28,9 @@ BUSY_SECONDS = 5.0
 LOOK_SECONDS = 0.5
 """Longer than another command holds the lock that only looks whether a server has it."""
 
+FREE_BYTES = 16 << 20
+"""A file of which less is free is not worth writing anew."""
+
 MIGRATIONS = (
     """
     CREATE TABLE counters (name TEXT PRIMARY KEY, value INTEGER NOT NULL) STRICT;
@@ -244,6 +247,17 @@ def check_exists(folder: Path) -> None:
 def unusable(path: Path, error: Exception) -> ConfigError:
     """What an operator is told whose state cannot be read or written."""
     return ConfigError(f"the state in {path} cannot be used: {error}; {_OTHERWISE}")
+
+
+def shrink(database: sqlite3.Connection) -> None:
+    """Gives back to the disk what is free in the file, if that is most of it. The disk has to have room for the rest
+    once more: where it has not, the file stays as it is."""
+    names = "freelist_count", "page_count", "page_size"
+    free, pages, size = (database.execute(f"PRAGMA {name}").fetchone()[0] for name in names)
+    if free * size >= FREE_BYTES and 2 * free > pages:
+        with contextlib.suppress(sqlite3.Error):
+            database.execute("VACUUM")
+            database.execute("PRAGMA wal_checkpoint(TRUNCATE)")
 
 
 def database_in_memory() -> sqlite3.Connection:

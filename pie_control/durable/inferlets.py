@@ -212,7 +212,7 @@ def _set_counter(value: int) -> Write:
     return "INSERT OR REPLACE INTO counters VALUES ('inferlets', ?)", (value,)
 
 
-def write_that_forgets(days: float, most_bytes: int) -> Write:
-    """Deletes what ended more than `days` ago, and the oldest beyond `most_bytes` of results, errors and logs, of the
+def write_that_forgets(oldest: float, most_bytes: int) -> Write:
+    """Deletes what ended before `oldest`, and the oldest beyond `most_bytes` of results, errors and logs, of the
     tenants of whom most is kept."""
-    return FORGET, (time.time() - days * 86400, most_bytes)
+    return FORGET, (oldest, most_bytes)

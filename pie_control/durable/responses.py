@@ -205,7 +205,7 @@ class Responses:
             return recent
         use = "SELECT used FROM response_uses WHERE tenant = ?1 AND id = ?2"
         where = f"WHERE tenant = ?1 AND id = ?2 AND (ended IS NULL OR ({use}) >= ?3)"
-        return next(self._read(where, *key, oldest_use(self._days)), None)
+        return next(self._read(where, *key, time.time() - self._days * DAY), None)
 
     def unfinished(self) -> list[ResponseRecord]:
         """Those that were being made when the server before ended, oldest first."""
@@ -231,14 +231,9 @@ class Responses:
         self._room[tenant] = room if room >= 0 else slack
         if room >= 0:
             return ()
-        return write_that_forgets(self._days), (TOO_MUCH, (tenant, most))
+        return ((TOO_MUCH, (tenant, most)),)
 
 
-def oldest_use(days: float) -> float:
-    """The time since when a response must have been used that is kept for so many days."""
-    return time.time() - days * DAY
-
-
-def write_that_forgets(days: float) -> Write:
-    """Deletes what was not used for so many days."""
-    return TOO_OLD, (oldest_use(days),)
+def write_that_forgets(oldest: float) -> Write:
+    """Deletes what was not used since a time."""
+    return TOO_OLD, (oldest,)

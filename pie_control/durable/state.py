@@ -13,7 +13,7 @@ from .accounts.programs import ProgramRecords
 from .accounts.summary import BOUNDS
 from .accounts.usage import UsageRecords, write_that_forgets
 from .commits import Write, size_of
-from .database import FILE, hold, is_held, open_database, own_folder, unusable
+from .database import FILE, hold, is_held, open_database, own_folder, shrink, unusable
 from .inferlets import InferletRecords, LineBuffer
 from .inferlets import write_that_forgets as forgets_inferlets
 from .journal import NAME as JOURNAL
@@ -31,6 +31,10 @@ FORGET_SECONDS = 3600.0
 """Between two looks for what is too old or too much."""
 FORGET_PART = 16
 """There is a look, too, when so large a part of the bytes that may be kept has come."""
+KEEP = "INSERT OR REPLACE INTO counters VALUES (?, ?)"
+LAST_LOOK = "SELECT coalesce((SELECT value FROM counters WHERE name = 'looked'), ?)"
+"""The time of the last look, in seconds since the epoch: the next one an hour later goes by a day more at most, so that
+a clock which is set ahead does not make everything too old at once."""
 
 
 class State:
@@ -52,6 +56,8 @@ class State:
         self._lock = hold(folder)
         try:
             database = open_database(folder)
+            shrink(database)
+            (self._looked,) = database.execute(LAST_LOOK, (time.time(),)).fetchone()
             self._writer = Writer(database, folder / FILE, Journal(folder / JOURNAL), self._collect, self._prepare)
             self._reader, self._response_reader = (Reader(folder, self._writer) for _ in range(2))
             self.keys = Keys(self._reader)
@@ -66,8 +72,7 @@ class State:
         self.inferlets = InferletRecords(self._writer, self._lines, self._reader)
         self.usage = UsageRecords(self._writer, self._reader)
         bounds = zip(BOUNDS, (days * DAY, most_bytes, responses[0] * DAY, responses[1]), strict=True)
-        keep = "INSERT OR REPLACE INTO counters VALUES (?, ?)"
-        self._writer.put(*((keep, (name, int(min(bound, MOST)))) for name, bound in bounds))
+        self._writer.put(*((KEEP, (name, int(min(bound, MOST)))) for name, bound in bounds))
 
     def _prepare(self) -> None:
         """The file was removed, perhaps with all that was beside it."""
@@ -79,11 +84,15 @@ class State:
     def _collect(self, waiting: int) -> list[Write]:
         lines = [*self._lines.collect(), *self._audit_writes.of(self.audit.take())]
         self._since_look += waiting + size_of(lines)
-        if time.monotonic() < self._next_look and self._since_look < self._keep[1] // FORGET_PART:
+        is_time = time.monotonic() >= self._next_look
+        if not is_time and self._since_look < self._keep[1] // FORGET_PART:
             return lines
-        self._next_look, self._since_look = time.monotonic() + FORGET_SECONDS, 0
-        forgets = write_that_forgets(time.time()), forgets_responses(self._response_days)
-        return [*lines, forgets_inferlets(*self._keep), *forgets]
+        if is_time:
+            self._next_look, self._looked = time.monotonic() + FORGET_SECONDS, self._looked + DAY
+        self._since_look, self._looked = 0, min(time.time(), self._looked)
+        (days, most), now = self._keep, self._looked
+        forgets = write_that_forgets(now), forgets_responses(now - self._response_days * DAY)
+        return [*lines, forgets_inferlets(now - days * DAY, most), *forgets, (KEEP, ("looked", int(now)))]
 
     def tell_tenants(self, names: Iterable[str]) -> None:
         """Keeps whom the server serves from now on: who makes keys may see whether there is such a tenant."""

@@ -127,7 +127,6 @@ class Writer:
             more, after, number, closing = self._wait()
             backlog.add(more)
             if closing or time.monotonic() >= self._next_try:
-                backlog.add((0, [one]) for one in self._collect(backlog.bytes))
                 self._try_to_commit(backlog, number)
             backlog.bound()
             for then in after:
@@ -151,10 +150,11 @@ class Writer:
 
     def _try_to_commit(self, backlog: Backlog, number: int) -> None:
         """Commits, up to a record. What has to be tried again stays in the backlog."""
-        found = _identity(self._path)
-        if not backlog.count and found == self._identity and not self.trouble:
-            return
         try:
+            backlog.add((0, [one]) for one in self._collect(backlog.bytes))
+            found = _identity(self._path)
+            if not backlog.count and found == self._identity and not self.trouble:
+                return
             if found not in (None, self._identity):
                 raise OSError(f"{self._path} was replaced by another file: stop the server before you do that")
             if found and not self._sqlite_journal.exists():

@@ -129,6 +129,35 @@ def quick_retries(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(writer, "RETRY_SECONDS", 0.01)
 
 
+def test_a_clock_that_is_ahead_makes_a_day_go_at_a_time(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    now = time.time()
+    during(opened(folder), lambda state: end(state, replace(ENDED, number=launch(state), ended=now)))
+    monkeypatch.setattr(time, "time", lambda: now + 1000 * 86400)
+    for is_kept in (True, True, False):  # each start looks, as does each hour
+        again = opened(folder, 2.5)
+        again.inferlets._writer.wait(HANG_SECONDS)
+        assert (again.inferlets.find(1) is not None) == is_kept
+        again.close()
+    with contextlib.closing(sqlite3.connect(folder / database.FILE)) as file:
+        assert file.execute("SELECT value FROM counters WHERE name = 'looked'").fetchone()[0] < now + 4 * 86400
+
+
+def test_a_start_gives_back_what_is_free(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(database, "FREE_BYTES", 1 << 20)
+
+    async def much(state: State) -> None:
+        for _ in range(8):
+            await end(state, replace(ENDED, number=launch(state), result="x" * (1 << 18)))
+
+    during(opened(folder), much)
+    assert (folder / database.FILE).stat().st_size > 2 << 20
+    for most, size in ((1000, 2 << 20), (1000, 1 << 18)):  # what goes first makes room
+        again = opened(folder, most_bytes=most)
+        again.inferlets._writer.wait(HANG_SECONDS)
+        again.close()
+        assert (size < 1 << 20) == ((folder / database.FILE).stat().st_size < size)
+
+
 @pytest.mark.usefixtures("quick_retries")
 def test_a_full_disk_is_told_of_and_what_was_not_written_comes_later(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
