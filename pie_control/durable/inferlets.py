@@ -26,22 +26,26 @@ WAIT_SECONDS = 2.0
 """The longest that a start waits for what was lost to be written: a disk may be full."""
 LOST = "the server ended before it"
 FORGET = """
-WITH kept AS (
-    SELECT number, tenant, size, ended, sum(size) OVER (PARTITION BY tenant ORDER BY number DESC) AS newer
-    FROM inferlets WHERE ended IS NOT NULL
-), sums AS (
+WITH RECURSIVE sums AS (
     SELECT tenant, sum(size) AS total FROM inferlets WHERE ended IS NOT NULL GROUP BY tenant
 ), shares AS (
     SELECT (?2 - (sum(total) OVER least - total)) / (count(*) OVER () - row_number() OVER least + 1) AS share
     FROM sums WINDOW least AS (ORDER BY total, tenant)
+), going (tenant, number, much) AS (
+    SELECT tenant, 0, total - (SELECT max(share) FROM shares) FROM sums
+    UNION ALL
+    SELECT one.tenant, one.number, much - one.size FROM going JOIN inferlets AS one ON one.number = (
+        SELECT min(number) FROM inferlets WHERE tenant = going.tenant AND number > going.number AND ended IS NOT NULL
+    ) WHERE much > 0
 )
 DELETE FROM inferlets WHERE number IN (
-    SELECT number FROM kept WHERE ended < ?1 OR newer > (SELECT max(share) FROM shares)
+    SELECT number FROM inferlets WHERE ended < ?1 UNION ALL SELECT number FROM going
 )
 """
 """Deletes what ended before a time, and the oldest of those tenants that have more than their share of so many bytes.
 Shares are equal, but what a tenant leaves of its own goes to the others: so the largest `share` counts that is left for
-each, if those who have least take theirs first."""
+each, if those who have least take theirs first. `going` has, row by row, the oldest of each tenant, until nothing is
+too `much`: of all others only an index is read."""
 
 
 @dataclass(frozen=True)
