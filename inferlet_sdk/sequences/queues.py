@@ -15,6 +15,7 @@ from contextlib import contextmanager
 from inferlet_sdk import bindings, traits
 from inferlet_sdk.addresses import Embeds
 from inferlet_sdk.errors import Exhausted, QuotaExceeded
+from inferlet_sdk.traits.arguments import text
 from inferlet_sdk.traits.core import ModelInfo
 
 KEPT_INPUTS = 32
@@ -64,6 +65,12 @@ class Queue:
         if missing > 0:
             self._embeds += self._queues.alloc_embeds(self.number, missing)
         return self._embeds[:count]
+
+    def give_inputs_back(self) -> None:
+        """Keeps that of single tokens alone."""
+        if len(self._embeds) > 1:
+            traits.dealloc_emb(self.number, self._embeds[1:])
+            self._embeds = self._embeds[:1]
 
     def take_output(self) -> list[int]:
         """An output embed, as a range."""
@@ -183,8 +190,8 @@ class Queues:
         raise lacking
 
     def _attempts(self, queue: int, count: int, least: int) -> Iterator[int]:
-        """How many to ask for, one number after the other; between them, waits for what the queue has, in the end for
-        what each of the others has."""
+        """How many to ask for, one number after the other; between them, waits for what the queue has. In the end each
+        of the others gives back what it keeps, if nobody works with it, and is waited for."""
         yield count
         traits.synchronize(queue).result()
         yield count
@@ -192,8 +199,11 @@ class Queues:
             count = max(count // 2, least)
             yield count
         for other in list(self._queues):
-            traits.synchronize(other.number).result()
-            yield count
+            if other.users != DESTROYED:
+                if other.users == 0:
+                    other.give_inputs_back()
+                traits.synchronize(other.number).result()
+                yield count
 
     def most_pages_ahead(self) -> int:
         """Pages that a context may reserve for a run: many contexts together should leave most of them to others."""
@@ -257,8 +267,9 @@ _known: dict[str, Queues] = {}
 
 
 def queues_of(model: str) -> Queues:
-    """What all contexts of a model share."""
-    queues = _known.get(model)
+    """What all contexts of a model share; of its name, or what `Context.model` gives."""
+    name = text(getattr(model, "name", model), "model")
+    queues = _known.get(name)
     if queues is None or queues.host is not bindings.host:
-        queues = _known[model] = Queues(traits.get_model_info(model), bindings.host)
+        queues = _known[name] = Queues(traits.get_model_info(name), bindings.host)
     return queues

@@ -26,6 +26,7 @@ ADVICE: tuple[tuple[type[BaseException], str, str], ...] = (
     (TypeError, "'async for' requires an object with __aiter__ method, got coroutine", "write `await` in front of it"),
     (TypeError, "'coroutine' object", "a call of an `async def` was not awaited: write `await ...`"),
     (TypeError, '(not "coroutine")', "a call of an `async def` was not awaited: write `await ...`"),
+    (TypeError, "unhashable type: 'list'", "a list cannot be a key; a list of tasks is given as `gather(*tasks)`"),
     (TypeError, "not coroutine", "a call of an `async def` was not awaited: write `await ...`"),
     (AttributeError, "'coroutine' object", "a call of an `async def` was not awaited: write `(await ...)`"),
     (TypeError, "a coroutine was expected", "a call of the host is a task by `asyncio.ensure_future(...)`"),

@@ -244,8 +244,8 @@ def test_messages_say_what_to_give(host: NativeHost, call: Callable[[Any], Any],
 
 
 def test_what_the_listing_of_the_paper_passes_is_taken(host: NativeHost) -> None:
-    """Embeds of length one for an embed, and an object that has a queue for a queue."""
-    ctx = Context("toy")
+    """Embeds of length one for an embed, and what has a queue or a name for a queue or a model."""
+    ctx = Context(Context("toy").model)  # type: ignore[arg-type]
     inputs, output, pages = traits.alloc_emb(ctx, 1), traits.alloc_emb(ctx, 1), traits.alloc_kvpage(ctx)
     traits.embed_txt(ctx, [97], range(1), inputs)
     traits.forward(ctx, pages, inputs, pages, output)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import gc
 import weakref
 from typing import Any
@@ -25,7 +26,7 @@ from inferlet_sdk import (
 from inferlet_sdk.dropped import _dropped, give_back
 from inferlet_sdk.event_loop import run
 from inferlet_sdk.sequences.queues import KEPT_QUEUES
-from tests.helpers.native_host import NativeHost, expected, install, nothing_held
+from tests.helpers.native_host import NativeHost, expected, install, nothing_held, refuse
 
 
 def held() -> tuple[int, int, int]:
@@ -428,6 +429,42 @@ def test_a_long_prompt_falls_back_to_what_embeds_there_are(limit: int) -> None:
     assert run(ctx.next_dist()).max_index() in range(267)
     assert host.calls.count("forward") <= 3000 / 32
     ctx.close()
+    assert nothing_held(host)
+
+
+def test_a_prompt_waits_for_no_queue_that_is_gone_meanwhile() -> None:
+    host = install(max_context=1000, page_size=16)
+    contexts = [Context(share=False).fill([97] * 20) for _ in range(20)]
+    for one in contexts[:14]:
+        run(one.flush())
+    ctx, alloc, refused = contexts.pop().fill([97] * 90), host.allocate.alloc, []
+
+    def dropping(queue: int, kind: str, count: int) -> Any:
+        if count == 78:
+            refused.append(count)
+            if len(refused) == 3:
+                contexts.clear()  # the next call gives their queues back
+            raise refuse("quota-exceeded", "none is left")
+        return alloc(queue, kind, count)
+
+    host.allocate.alloc = dropping
+    with pytest.raises(QuotaExceeded, match="none is left"):
+        run(ctx.score([97] * 40))
+    assert len(refused) > 2
+
+
+def test_idle_contexts_give_inputs_back_where_embeds_are_few() -> None:
+    host = install(max_embeds=300, max_context=1000, page_size=16)
+
+    async def main() -> bool:
+        async with contextlib.AsyncExitStack() as stack:
+            contexts = [await stack.enter_async_context(Context(share=False)) for _ in range(40)]
+            for ctx in contexts:
+                await ctx.fill([97] * 30).next_dist(2)
+            found = [(await ctx.fill([98]).next_dist(2)).max_index() for ctx in contexts]
+        return found == expected([97] * 30 + [98], 1) * 40
+
+    assert run(main())
     assert nothing_held(host)
 
 

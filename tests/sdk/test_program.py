@@ -448,6 +448,8 @@ START = "import asyncio\nfrom inferlet_sdk import *\nfrom inferlet_sdk import tr
     [
         ("Context('nope')", "Context(model='nope')", "available-models gives: toy"),
         ("ctx.fill('x').generate(max_tokens='many')", "Context.generate(max_tokens='many')", "not str 'many'"),
+        ("Context(['toy'])", "Context(model=['toy'])", "model: give text, not list ['toy']"),
+        ("await gather([ctx.flush()])", "", "a list of tasks is given as `gather(*tasks)`"),
         ("await ctx.next_dist(k='a')", "Context.next_dist(k='a')", ""),
         ("ctx.fill('a' * 500, special_tokens=3)", "special_tokens=3", "not int 3"),
         ("traits.alloc_kvpage(ctx, 'three')", "alloc_kvpage(queue=", "count: give a whole number, not str 'three'"),
