@@ -103,6 +103,8 @@ def read(raw: Mapping[str, Any], architecture: str) -> Any:
     """The configuration of transformers; that of its text model alone where this has a class of its own and the whole
     cannot be made. Raises CheckpointError."""
     kind = raw.get("model_type")
+    if kind == "mistral" and raw.get("layer_types"):  # as transformers takes it
+        return read({**raw, "model_type": "ministral"}, architecture.replace("Mistral", "Ministral"))
     named = kind if isinstance(kind, str) else ""
     known = CAUSAL.get(named) or SEEING.get(named)
     if known and _letters(architecture) in (_letters(known), _letters(f"{named}ForCausalLM")):

@@ -129,13 +129,14 @@ def test_a_tied_table_may_be_stored_as_the_head_alone(code: str, tmp_path: Path)
     assert_decodes(Oracle(tmp_path, reference, model_code=code), 20, 2)
 
 
-def test_the_window_of_a_mistral_is_that_of_the_layers_which_its_config_names(tmp_path: Path) -> None:
+@pytest.mark.parametrize("code", ["own", "transformers"])
+def test_the_window_of_a_mistral_is_that_of_the_layers_which_its_config_names(code: str, tmp_path: Path) -> None:
     """As Ministral 8B has it, which transformers takes for a type of its own."""
     architecture, config = FAMILIES["mistral"]
     save_reference(tmp_path, architecture, **config)
     raw = json.loads((tmp_path / "config.json").read_text())
     (tmp_path / "config.json").write_text(json.dumps(raw | {"layer_types": ["full_attention", "sliding_attention"]}))
-    assert_decodes(Oracle.of(tmp_path))
+    assert_decodes(Oracle(tmp_path, load_reference(tmp_path, torch.float32), model_code=code))
 
 
 def test_long_factors_beyond_the_first_context(tmp_path: Path) -> None:
