@@ -116,7 +116,7 @@ class Guest:
         model = self.models.get(name)
         if model is None:
             known = ", ".join(self.models) or "none"
-            raise NotFound(f"there is no model {name!r}; available-models gives: {known}")
+            raise NotFound(f"there is no model {name!r}; this server has {known}, others by another --model")
         return model
 
     def _place_at(self, model: ModelView) -> Place:

@@ -187,7 +187,7 @@ def test_tracebacks_show_the_program_and_its_lines() -> None:
     trace = failure(text)
     assert 'File "prog.py", line 4, in main\n    inner()' in trace
     assert "Context('nope')" in trace
-    assert trace.endswith("NotFound: there is no model 'nope'; available-models gives: toy")
+    assert trace.endswith("NotFound: there is no model 'nope'; this server has toy, others by another --model")
     assert "program.py" not in trace
     assert trace.count("inferlet_sdk/") <= 1
 
@@ -446,7 +446,7 @@ START = "import asyncio\nfrom inferlet_sdk import *\nfrom inferlet_sdk import tr
 @pytest.mark.parametrize(
     ("body", "call", "end"),
     [
-        ("Context('nope')", "Context(model='nope')", "available-models gives: toy"),
+        ("Context('nope')", "Context(model='nope')", "this server has toy, others by another --model"),
         ("ctx.fill('x').generate(max_tokens='many')", "Context.generate(max_tokens='many')", "not str 'many'"),
         ("Context(['toy'])", "Context(model=['toy'])", "model: give text, not list ['toy']"),
         ("await gather([ctx.flush()])", "", "a list of tasks is given as `gather(*tasks)`"),

@@ -39,7 +39,7 @@ MISTAKES: dict[str, tuple[str, str]] = {
     "bytes as message": ("async def main(args):\n    await args.send(b'bytes')\n",
         r"(?s)Args\.send\(text=b'bytes'\).*give text \(`json\.dumps` turns values into text\), not bytes"),
     "an unknown model": ("async def main(args):\n    Context('gpt-7').fill('Hi')\n",
-        r"(?s)Context\(model='gpt-7'\).*no model 'gpt-7'; available-models gives: fake"),
+        r"(?s)Context\(model='gpt-7'\).*no model 'gpt-7'; this server has fake, others"),
     "a long prompt": ("async def main(args):\n    ctx = Context(args.model).fill('word ' * 1000)\n"
         "    return await ctx.generate_until(max_tokens=3)\n",
         r"(?s)line 6.*the context has 5000 tokens, and fake takes at most 4096: fill less"),
