@@ -203,6 +203,24 @@ def test_viewers_are_bounded(tmp_path: Path, guest_cache: Path, monkeypatch: pyt
         asyncio.run(asyncio.wait_for(check(url), HANG_SECONDS))
 
 
+NOTING_SPANS = """
+window.spans = [];
+const Chart = uPlot;
+window.uPlot = class extends Chart {
+  constructor(...given) {
+    super(...given);
+    const set = this.setData;
+    this.setData = (data) => {
+      set(data);
+      if (data[0].length) setTimeout(() => spans.push(this.scales.x.max - this.scales.x.min));
+    };
+  }
+};
+null
+"""
+"""How many seconds charts show, once they have a point."""
+
+
 def test_the_page_in_a_browser(tmp_path: Path, guest_cache: Path) -> None:
     async def launch(url: str) -> None:
         async with Client(url, ALICE) as alice:
@@ -216,10 +234,13 @@ def test_the_page_in_a_browser(tmp_path: Path, guest_cache: Path) -> None:
     ):
         page.open(f"{url}/")
         page.until("document.activeElement?.type === 'password'")
+        page.value(NOTING_SPANS)
         page.type(ALICE)
         page.ask("Runtime.evaluate", expression="document.querySelector('form button').click()")
         page.until("document.querySelector('main[data-ready=true] .scroll') !== null")
         asyncio.run(launch(url))
+        page.until("spans.length > 2")
+        assert page.value("Math.max(...spans)") < 60, "of charts with one point, too"
         page.until("document.querySelectorAll('.scroll tbody tr').length === 1")
         row = page.value("document.querySelector('.scroll tbody tr').innerText")
         assert "<b>bold<b>" in row, "what inferlets wrote is text"

@@ -57,7 +57,7 @@ function Chart({ title, column, unit }) {
     const options = {
       width: box.current.clientWidth, height: 140, legend: { show: false }, cursor: { show: false },
       axes: [{ ...axis }, { ...axis, size: 60 }],
-      scales: { x: { range: (_, least, most) => [Math.min(least, most - 10), most] }, y: { range: (_, __, most) => [0, Math.max(1, most * 1.1)] } },
+      scales: { x: { range: () => store.span }, y: { range: (_, __, most) => [0, Math.max(1, most * 1.1)] } },
       series: [{}, { stroke: style.getPropertyValue("--mark"), width: 1.5 }],
     };
     chart.current = new uPlot(options, [[], []], box.current);

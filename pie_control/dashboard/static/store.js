@@ -41,6 +41,12 @@ export class Store {
     for (const one of this.sections.tenants) one.rate = this.tenants.get(one.tenant)?.rate ?? 0;
   }
 
+  // The times that charts show, ten seconds at least. Of a single point uPlot would show the years behind it.
+  get span() {
+    const last = this.points.at(-1)?.[0] ?? this.time;
+    return [Math.min(this.points[0]?.[0] ?? last, last - 10), last];
+  }
+
   // Once a second: how fast tokens come.
   measure() {
     const seconds = this.time - this.measured;
