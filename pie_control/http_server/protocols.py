@@ -174,18 +174,19 @@ class HttpProtocol(HttpToolsProtocol):
 
     @property
     def _wants_other(self) -> bool:
-        """Whether a request asks for another protocol than a WebSocket."""
-        return bool(self.parser.should_upgrade()) and not self._should_upgrade()
+        """Whether a request asks for another protocol than a WebSocket, by a header: CONNECT needs none."""
+        return bool(self.parser.should_upgrade()) and self._get_upgrade() not in (None, b"websocket")
 
     def _unsupported_upgrade_warning(self) -> None:
         """A request for HTTP/2, as a rule, of Java's client. It is answered as if it had not asked (RFC 9110, section
         7.8). The parser has taken its body for the other protocol, so the parser gets it once more."""
         ended = sys.exception()
-        assert isinstance(ended, httptools.HttpParserUpgrade), "uvicorn calls this where it handles one"
+        if not isinstance(ended, httptools.HttpParserUpgrade) or not self._wants_other:
+            return self._refuse(400, MALFORMED)
         fields = b"".join(b"%b: %b\r\n" % field for field in self.headers if field[0] != b"upgrade")
         head = b"%b %b HTTP/1.1\r\n%b\r\n" % (self.parser.get_method(), self.url, fields)
         self._fed = head + self._fed[ended.args[0] :]
-        super().data_received(self._fed)
+        return super().data_received(self._fed)
 
     def on_headers_complete(self) -> None:
         self._head_bytes, self._is_head = None, False

@@ -42,9 +42,7 @@ class MarkedParser(Parser):
         return self._go(self._begin)
 
     def _end(self) -> None:
-        if self._state == self._after and self.end.startswith(self._buffer.lstrip()):
-            pass  # part of the marker
-        elif self._state in (self._begin, self._after):
+        if self._state in (self._begin, self._after):
             self._say(self._buffer)
         else:
             self._malformed(self.begin + self._buffer, CUT_OFF, cut_off=True)

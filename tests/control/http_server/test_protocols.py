@@ -459,3 +459,14 @@ def test_a_request_for_http_2_is_answered_as_if_it_had_not_asked(head: bytes, si
         assert b"".join(wire.written).count(b"abc") == 3
 
     connected(test)
+
+
+@pytest.mark.parametrize("upgrade", [b"", b"Connection: upgrade\r\nUpgrade: h2c\r\n"])
+@pytest.mark.parametrize("target", [b"localhost:443", b"/health"])
+def test_there_is_no_tunnel(upgrade: bytes, target: bytes) -> None:
+    async def test(protocol: HttpProtocol, wire: Wire) -> None:
+        protocol.data_received(b"CONNECT " + target + b" HTTP/1.1\r\nHost: localhost\r\n" + upgrade + b"\r\nabc")
+        await wire.until(lambda: wire.closed)
+        assert statuses(wire) == [b"400"]
+
+    connected(test)
