@@ -7,8 +7,16 @@ from typing import Protocol
 
 from pie_inference.protocol import AdapterLoaded, DropAdapter, LoadAdapter, ModelDescription, Ready, RunWave, WaveDone
 
-FORMS = ("dtype", "device", "page_bytes", "weight_bytes")
-POOLS = ("num_pages", "num_host_pages", "num_embeds", "num_token_slots", "max_swap_pages", "num_host_states")
+FORMS = ("dtype", "device", "page_bytes", "state_bytes", "weight_bytes")
+POOLS = (
+    "num_pages",
+    "num_host_pages",
+    "num_embeds",
+    "num_token_slots",
+    "max_swap_pages",
+    "num_states",
+    "num_host_states",
+)
 OWN = frozenset((*FORMS, *POOLS))
 """What workers of one model may differ in: inferlets do not see it, or are placed by it."""
 

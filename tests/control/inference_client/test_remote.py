@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 import pytest
+from msgspec.structs import replace
 
 from pie_control.errors import WorkerUnavailable
 from pie_control.inference_client.client import WorkerClient
@@ -305,3 +306,5 @@ def test_workers_of_one_model_may_differ_in_their_pools_only() -> None:
     assert differences(one, other) == ""
     (other,) = FakeModel(page_size=32).describe()
     assert "page_size" in differences(one, other)
+    many, few = (replace(one, num_states=count, state_bytes=size) for count, size in ((64, 4096), (48, 2048)))
+    assert differences(many, few) == "", "how many states have room depends on what is free"
