@@ -287,8 +287,9 @@ class InferletManager:
 
 
 def _held(inferlet: Inferlet) -> int:
-    """Bytes that it holds in this process: the growth of its guest, blobs, and messages that wait for it."""
-    return inferlet.kin.memory_bytes + inferlet.blobs.bytes + inferlet.mail.unread_bytes
+    """Bytes that it holds in this process: the growth of its guest, blobs, and what waits for it."""
+    waiting = inferlet.waits.futures.bytes + inferlet.mail.unread_bytes
+    return inferlet.kin.memory_bytes + inferlet.blobs.bytes + waiting
 
 
 def _with_reason(inferlet: Inferlet, error: str | None) -> str | None:

@@ -294,6 +294,36 @@ def test_a_modest_inferlet_does_not_end_for_blobs_of_another_one(guest_cache: Pa
     on_server(guest_cache, body, max_guest_bytes=160 << 20, warm_pool=0, max_blob_bytes=128 << 20)
 
 
+LEAVES_RESULTS = """
+import asyncio
+from inferlet_sdk import Pages, traits
+
+async def main(args):
+    queue, kv = traits.create_queue(args.model), Pages()
+    embeds = traits.alloc_emb(queue, 256)
+    traits.embed_txt(queue, [65] * 256, list(range(256)), embeds)
+    traits.forward(queue, kv, embeds, kv, embeds)
+    left = [traits.get_next_dists(queue, embeds, 259) for _ in range(200)]  # of half a MiB each
+    await traits.synchronize(queue)
+    await args.send("there")
+    await asyncio.sleep(1000)
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells what a process holds")
+def test_who_leaves_many_results_ends_before_a_smaller_one_when_memory_is_short(guest_cache: Path) -> None:
+    async def body(server: ServerApi) -> None:
+        _, large = await launch(server, LEAVES_RESULTS)
+        await large.until_messages(1)
+        _, modest = await launch(server, GROW, {"mebibytes": 80})
+        await asyncio.wait({large.ended, modest.ended}, return_when=asyncio.FIRST_COMPLETED)
+        ended = large.ended.result()
+        assert ended.status == "exceeded"
+        assert "of it by this one" in (ended.error or "")
+
+    on_server(guest_cache, body, max_guest_bytes=160 << 20, warm_pool=0, max_pending_bytes=256 << 20)
+
+
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells what a process holds")
 def test_guests_that_wait_are_freed_before_an_inferlet_ends_for_memory(
     guest_cache: Path, monkeypatch: pytest.MonkeyPatch
