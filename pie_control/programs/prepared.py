@@ -7,7 +7,7 @@ longest ago makes room, on all hosts, and is loaded from disk when it is wanted 
 from __future__ import annotations
 
 import asyncio
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 
@@ -41,6 +41,7 @@ class PreparedPrograms:
         self._ready: OrderedDict[str, PreparedProgram] = OrderedDict()  # the one launched last is the last
         self._bytes = 0
         self._under_way: dict[str, asyncio.Task[None]] = {}
+        self._losses: Counter[ProgramHost] = Counter()
 
     async def prepare(self, program: Program, host: ProgramHost, data: bytes | None = None) -> None:
         """Returns when the program can be launched on a host, until the caller waits for something else. However many
@@ -66,10 +67,12 @@ class PreparedPrograms:
         return prepared is not None and host in prepared.hosts
 
     async def _prepare(self, program: Program, host: ProgramHost, data: bytes | None) -> None:
+        losses = self._losses[host]
         try:
             size = await self._make(program, host, data)
             self._check_known(program, host, data)
-            self._keep(program.hash, size, host)
+            if self._losses[host] == losses:  # else the program went with the host, and is prepared again
+                self._keep(program.hash, size, host)
         except (BadProgram, FileNotFoundError):
             self._check_known(program, host, data)  # or its files are gone for this reason
             raise
@@ -99,7 +102,8 @@ class PreparedPrograms:
                 host.forget(program)
 
     def lost(self, host: ProgramHost) -> None:
-        """A host has ended, with all that it had."""
+        """A host has ended, with all that it had; the next one may be the same object."""
+        self._losses[host] += 1
         for prepared in self._ready.values():
             prepared.hosts.discard(host)
 

@@ -32,6 +32,7 @@ class NotingHost:
         self.loaded: list[str] = []
         self.may_link = asyncio.Event()
         self.may_link.set()
+        self.on_ready: Callable[[str], None] = lambda program: None
 
     async def compile(self, program: str, name: str, text: str, folder: Path, stem: str) -> None:
         self.compiled.append(text)
@@ -40,10 +41,12 @@ class NotingHost:
             raise self.fails
         write_sealed((code := f"code of {text}").encode(), folder, stem, CODE_SUFFIX)
         self.programs[program] = code
+        self.on_ready(program)
 
     async def load(self, program: str, path: Path) -> None:
         self.loaded.append(program)
         self.programs[program] = path.read_text()
+        self.on_ready(program)
 
     async def link(self, program: str, path: Path) -> None:
         await self.may_link.wait()
@@ -53,6 +56,7 @@ class NotingHost:
             raise BadProgram("there is no such file")
         self.linked.append(program)
         self.programs[program] = path.read_bytes()
+        self.on_ready(program)
 
     def forget(self, program: str) -> None:
         self.programs.pop(program, None)
@@ -219,5 +223,23 @@ def test_a_program_that_is_deleted_while_a_host_links_it_is_on_no_host(tmp_path:
             await launching
         assert world.two.programs == {}
         assert list((tmp_path / "compiled").iterdir()) == []
+
+    check(body, tmp_path)
+
+
+@pytest.mark.parametrize("data", [b"text", COMPONENT])
+def test_a_program_is_prepared_again_if_its_host_is_lost_meanwhile(data: bytes, tmp_path: Path) -> None:
+    async def body(world: World) -> None:
+        lost = iter([True, True])
+
+        def answered(program: str) -> None:
+            if next(lost, False):  # it has answered, and nobody has looked at that
+                world.two.programs.clear()
+                world.library.lost(world.two)
+
+        world.two.on_ready = answered
+        program = (await world.upload(data)).program
+        await world.library.find(program, world.two)
+        assert program in world.two.programs
 
     check(body, tmp_path)
