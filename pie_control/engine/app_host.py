@@ -103,7 +103,6 @@ class ResultsTold:
     def __init__(self) -> None:
         self._said = self._taken = 0
         self._waiting: deque[tuple[int, Replica, int]] = deque()  # results that it has not taken, and of which turn
-        self._heard: dict[Replica, int] = {}  # the last turn
 
     @property
     def are_taken(self) -> bool:
@@ -119,9 +118,8 @@ class ResultsTold:
         which it has."""
         self._taken = results
         while self._waiting and self._waiting[0][0] <= results:
-            _, replica, turn = self._waiting.popleft()
-            self._heard[replica] = turn
-        return {replica: self._heard.get(replica, 0) for _, replica, _ in self._waiting}
+            self._waiting.popleft()
+        return {replica: turn - 1 for _, replica, turn in reversed(self._waiting)}  # the first that waits counts
 
 
 class UnreadTokens:
