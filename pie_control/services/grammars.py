@@ -149,9 +149,10 @@ class GrammarMatcher(matching.Matcher):
         if count > len(self.tokens):
             raise InvalidArgument(f"{count} tokens are to be taken back, and {len(self.tokens)} were accepted")
         self.tokens = self.tokens[: len(self.tokens) - count]
-        if self._engine is not None:
+        inner = self._engine  # another thread may take it away meanwhile
+        if inner is not None:
             try:
-                self._engine.rollback(count)
+                inner.rollback(count)
             except GrammarError:
                 self.forget()
 
