@@ -20,6 +20,7 @@ from typing import Any, NoReturn, TypeVar
 
 from inferlet_sdk import bindings
 from inferlet_sdk.dropped import give_back
+from inferlet_sdk.errors import QuotaExceeded, call
 
 T = TypeVar("T")
 
@@ -50,7 +51,12 @@ class _HostSelector:
     def _select_until(self, timeout: float) -> list[int]:
         if timeout <= 0 and not self._yield_is_due():
             return []
-        timer: int = bindings.core.sleep(max(0, math.ceil(timeout * 1e9)))
+        try:
+            timer: int = call(bindings.core.sleep, max(0, math.ceil(timeout * 1e9)))
+        except QuotaExceeded:  # of futures; the timer is late
+            if not self.waiters:
+                raise
+            return self._wait(list(self.waiters))
         done = self._wait([*self.waiters, timer])
         if timer in done:
             bindings.core.await_number(timer)

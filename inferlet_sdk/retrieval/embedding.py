@@ -58,9 +58,7 @@ async def embed(
         finally:
             sequence.close()
 
-    if mode == "last":
-        return await each(one, lists, lambda tokens: pages_of(info, tokens), free_pages())
-    return [await one(tokens) for tokens in lists]  # each takes many embeds
+    return await each(one, lists, lambda tokens: pages_of(info, tokens), free_pages())
 
 
 def text_tokens(model: str, text: str | Sequence[int], name: str = "text") -> list[int]:

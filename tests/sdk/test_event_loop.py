@@ -6,9 +6,9 @@ import asyncio
 
 import pytest
 
-from inferlet_sdk import traits
+from inferlet_sdk import QuotaExceeded, traits
 from inferlet_sdk.event_loop import Deadlock, HostEventLoop, run
-from tests.helpers.native_host import NativeHost
+from tests.helpers.native_host import NativeHost, install
 
 
 def test_sleeping_tasks_wake_in_order_of_their_times(host: NativeHost) -> None:
@@ -52,6 +52,19 @@ def test_a_timeout_cancels_the_host_future(host: NativeHost) -> None:
 
     run(main())
     assert not host.futures
+
+
+def test_a_timer_for_which_there_is_no_future_is_late() -> None:
+    install(max_futures=2)
+
+    async def main(awaited: bool) -> None:
+        futures = [traits.sleep(0.01) for _ in range(2)]
+        tasks = [asyncio.ensure_future(one) for one in futures if awaited]
+        await asyncio.gather(asyncio.sleep(0.001), *tasks)
+
+    run(main(True))
+    with pytest.raises(QuotaExceeded, match="2 futures are open"):
+        run(main(False))
 
 
 def test_queue_and_event_pass_between_tasks(host: NativeHost) -> None:

@@ -71,7 +71,8 @@ def test_more_continuations_than_there_are_pages_are_refused_at_once(name: str) 
 def test_a_pool_that_is_smaller_than_the_quota_is_what_an_inferlet_may_have() -> None:
     install(num_pages=140, num_embeds=300)
     assert (traits.usage().max_pages, traits.usage().max_embeds) == (12, 300)
-    assert len(run(embed(["the model is here"] * 60, pooling="last"))) == 60  # as many at a time as fit
+    for pooling in ("last", "mean"):
+        assert len(run(embed(["the model is here"] * 60, pooling=pooling))) == 60  # as many at a time as fit
     with Context().fill("abcd") as ctx, pytest.raises(QuotaExceeded, match="an inferlet may have 12: ask for fewer"):
         run(ctx.best_of(200, 5))
 
