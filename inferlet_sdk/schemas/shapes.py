@@ -207,17 +207,17 @@ class Union:
 
 @dataclass(frozen=True)
 class Described:
-    """A shape with a description, from `Annotated`."""
+    """A shape of which the schema says more: a description, from `Annotated`, or what references in it stand for."""
 
     inner: Shape
-    description: str
+    more: Mapping[str, Any]
 
     @property
     def wanted(self) -> str:
         return self.inner.wanted
 
     def schema(self) -> dict[str, Any]:
-        return {**self.inner.schema(), "description": self.description}
+        return {**self.inner.schema(), **self.more}
 
     def read(self, value: Any, path: Path) -> Any:
         return self.inner.read(value, path)
@@ -242,29 +242,6 @@ class Again:
 
 
 @dataclass(frozen=True)
-class Defined:
-    """A shape, with the types in it that contain themselves."""
-
-    inner: Shape
-    types: Sequence[Again]
-
-    @property
-    def wanted(self) -> str:
-        return self.inner.wanted
-
-    def schema(self) -> dict[str, Any]:
-        return self.inner.schema() | definitions(self.types)
-
-    def read(self, value: Any, path: Path) -> Any:
-        return self.inner.read(value, path)
-
-
-def definitions(types: Sequence[Again]) -> dict[str, Any]:
-    """The part of a schema that says what its references stand for."""
-    return {"$defs": {one.name: one.inner.schema() for one in types}} if types else {}
-
-
-@dataclass(frozen=True)
 class Field:
     """A key of a record. `default` is told in the schema, if it is a plain value."""
 
@@ -281,14 +258,14 @@ class Field:
 @dataclass(frozen=True)
 class Record:
     """A dataclass, TypedDict, NamedTuple, or the parameters of a function; `make` takes its values by name. `rest`:
-    what further keys have; None: there may be none. `types`: those in parameters that contain themselves."""
+    what further keys have; None: there may be none. `more`: of its schema, if there is more."""
 
     name: str
     fields: Sequence[Field]
     make: Callable[[dict[str, Any]], Any]
     description: str = ""
     rest: Shape | None = None
-    types: Sequence[Again] = ()
+    more: Mapping[str, Any] | None = None
 
     @property
     def wanted(self) -> str:
@@ -303,7 +280,7 @@ class Record:
         if required:
             schema["required"] = required
         schema["additionalProperties"] = False if self.rest is None else self.rest.schema()
-        return schema | definitions(self.types)
+        return {**schema, **(self.more or {})}
 
     def further(self, key: str) -> Shape | None:
         """What a key that is none of the fields has; None: there may be no such key."""

@@ -17,7 +17,6 @@ from inferlet_sdk.schemas.shapes import (
     Again,
     Anything,
     Array,
-    Defined,
     Described,
     Field,
     Moment,
@@ -89,14 +88,14 @@ def shape_of(kind: object, where: str = "") -> Shape:
     """What an annotation means; `where` it stands, for messages. Raises UnsupportedType."""
     reader = _Reader(where)
     shape = reader.shape(kind)
-    return Defined(shape, list(reader.again.values())) if reader.again else shape
+    return Described(shape, reader.definitions()) if reader.again else shape
 
 
 def record_of(name: str, fields: Mapping[str, tuple[object, object]], where: str = "") -> Record:
     """A record of annotations and defaults (... is none), such as the parameters of a function."""
     reader = _Reader(where or name)
     found = [reader.field(key, kind, default) for key, (kind, default) in fields.items()]
-    return Record(name, found, dict, types=list(reader.again.values()))
+    return Record(name, found, dict, more=reader.definitions())
 
 
 class _Reader:
@@ -134,6 +133,10 @@ class _Reader:
             return Table(Anything())
         return self._named(kind)
 
+    def definitions(self) -> dict[str, Any]:
+        """What references in a schema stand for, as a part of it."""
+        return {"$defs": {one.name: one.inner.schema() for one in self.again.values()}} if self.again else {}
+
     def field(self, name: str, kind: object, default: object) -> Field:
         return Field(name, self._at(f".{name}").shape(kind), default is ..., default)
 
@@ -152,7 +155,7 @@ class _Reader:
         inner = self._at()
         if origin is typing.Annotated:
             shape, told = inner.shape(args[0]), [one for one in args[1:] if isinstance(one, str)]
-            return Described(shape, told[0]) if told else shape
+            return Described(shape, {"description": told[0]}) if told else shape
         if origin in (typing.Union, types.UnionType):
             return Union([inner.shape(one) for one in args])
         if origin is typing.Literal:

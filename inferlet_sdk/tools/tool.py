@@ -184,7 +184,7 @@ def _annotated(function: Callable[..., Any]) -> Any:
 def _with_docs(field: Field, text: str) -> Field:
     if not text or isinstance(field.shape, Described):
         return field
-    return Field(field.name, Described(field.shape, text), field.required, field.default)
+    return Field(field.name, Described(field.shape, {"description": text}), field.required, field.default)
 
 
 def as_text(value: object) -> str:
