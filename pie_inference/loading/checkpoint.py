@@ -95,7 +95,7 @@ class Checkpoint:
         """How its weights are quantized; "": they are not."""
         if self.scheme is not None:
             return self.scheme.name
-        return "by bitsandbytes, read as the numbers that they stand for" if self._packed else ""
+        return "bitsandbytes, read as the numbers that they stand for" if self._packed else ""
 
     def __contains__(self, name: str) -> bool:
         return name in self._where
