@@ -85,32 +85,46 @@ class Vocabulary:
         return bits
 
 
+class _Described(msgspec.Struct):
+    """A tokenizer.json without its vocabulary, which takes long to read."""
+
+    decoder: dict[str, Any] | None = None
+    pre_tokenizer: dict[str, Any] | None = None
+    added_tokens: list[dict[str, Any]] = []
+    padding: Any = None
+    truncation: Any = None
+
+
 def _for_engine(tokenizer: bytes, size: int) -> str:
     """A tokenizer.json as the engine can use it: without tokens that the model lacks, and without what fills texts up,
     cuts them, or puts a space before them. It knows the spaces of Metaspace by another name. Raises GrammarError."""
     try:
-        whole = msgspec.json.decode(tokenizer)
+        told = msgspec.json.decode(tokenizer, type=_Described)
     except msgspec.DecodeError as error:
         raise GrammarError(f"tokenizer.json cannot be read: {error}") from None
-    kinds = {one["type"]: one for one in _parts(whole.get("decoder"), "decoders")}
+    kinds = {one["type"]: one for one in _parts(told.decoder, "decoders")}
     if not kinds.keys() & {"ByteLevel", "ByteFallback"}:
         raise GrammarError(
             f"grammars do not work with the tokenizer of this model, whose decoder is {' + '.join(kinds) or None}: "
             "they know ByteLevel and ByteFallback; generate without a grammar, and check the text"
         )
+    changes: dict[str, Any] = {name: None for name in ("padding", "truncation") if getattr(told, name)}
     if spaces := kinds.get("Metaspace"):
-        replace = {"type": "Replace", "pattern": {"String": spaces["replacement"]}, "content": " "}
-        whole["decoder"] = {"type": "Sequence", "decoders": [replace, {"type": "ByteFallback"}]}
-    for one in _parts(whole.get("pre_tokenizer"), "pretokenizers"):
-        if one["type"] == "ByteLevel":
+        replace = {"type": "Replace", "pattern": {"String": spaces.get("replacement", "▁")}, "content": " "}
+        changes["decoder"] = {"type": "Sequence", "decoders": [replace, {"type": "ByteFallback"}]}
+    for one in _parts(told.pre_tokenizer, "pretokenizers"):
+        if one["type"] == "ByteLevel" and one.get("add_prefix_space"):
             one["add_prefix_space"] = False
-    vocab, added = whole["model"]["vocab"], whole.get("added_tokens", [])
-    if any(token["id"] >= size for token in added):
-        whole["added_tokens"] = [token for token in added if token["id"] < size]
-        is_list = isinstance(vocab, list)
-        known = vocab[:size] if is_list else {text: number for text, number in vocab.items() if number < size}
-        whole["model"]["vocab"] = known
-    return msgspec.json.encode(whole | {"truncation": None, "padding": None}).decode()
+            changes["pre_tokenizer"] = told.pre_tokenizer
+    added = [token for token in told.added_tokens if token["id"] < size]
+    if len(added) == len(told.added_tokens) and not changes:
+        return tokenizer.decode()
+    whole = msgspec.json.decode(tokenizer)
+    vocab = whole["model"]["vocab"]
+    known = vocab[:size] if isinstance(vocab, list) else {text: n for text, n in vocab.items() if n < size}
+    return msgspec.json.encode(
+        whole | changes | {"added_tokens": added, "model": whole["model"] | {"vocab": known}}
+    ).decode()
 
 
 def _parts(one: Any, within: str) -> list[Any]:
