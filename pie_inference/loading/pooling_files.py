@@ -9,7 +9,9 @@ from ..errors import CheckpointError
 from ..json_files import read_json, read_json_value
 
 MODULES = "modules.json"
-MODES = {"pooling_mode_lasttoken": "last", "pooling_mode_mean_tokens": "mean"}
+MODES = {"lasttoken": "last", "mean": "mean", "mean_tokens": "mean"}
+OLDER = "pooling_mode_"
+"""Older versions of sentence-transformers wrote a key for each mode, which begins so; newer ones name it."""
 
 
 def read_pooling(folder: Path) -> str:
@@ -39,7 +41,10 @@ def _mode(folder: Path, module: dict[str, Any]) -> str:
     if Path(name).name != name:
         raise CheckpointError(f"{folder / MODULES}: {name!r} is not a folder beside it")
     path = folder / name / "config.json"
-    modes = sorted(key for key, value in read_json(path).items() if key.startswith("pooling_mode_") and value is True)
+    config = read_json(path)
+    older = [key.removeprefix(OLDER) for key, value in config.items() if key.startswith(OLDER) and value is True]
+    named = config.get("pooling_mode", older)
+    modes = sorted(map(str, named if isinstance(named, list) else [named]))
     if len(modes) != 1 or modes[0] not in MODES:
         raise CheckpointError(f"{path}: pooling by {', '.join(modes) or 'nothing'}; supported: {' or '.join(MODES)}")
     return MODES[modes[0]]

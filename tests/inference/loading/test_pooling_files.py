@@ -22,9 +22,19 @@ def write(
     (folder / "1_Pooling" / "config.json").write_text(json.dumps({"word_embedding_dimension": 64, **modes}))
 
 
-@pytest.mark.parametrize(("mode", "pooling"), [("lasttoken", "last"), ("mean_tokens", "mean")])
-def test_the_way_is_read(mode: str, pooling: str, tmp_path: Path) -> None:
-    write(tmp_path, {f"pooling_mode_{mode}": True, "pooling_mode_max_tokens": False, "include_prompt": True})
+@pytest.mark.parametrize(
+    ("modes", "pooling"),
+    [
+        ({"pooling_mode_lasttoken": True, "pooling_mode_max_tokens": False}, "last"),
+        ({"pooling_mode_mean_tokens": True, "pooling_mode_max_tokens": False}, "mean"),
+        ({"pooling_mode": "lasttoken"}, "last"),
+        ({"pooling_mode": "mean"}, "mean"),
+        ({"pooling_mode": ["mean"]}, "mean"),
+    ],
+)
+def test_the_way_is_read(modes: dict[str, object], pooling: str, tmp_path: Path) -> None:
+    """As older and newer versions of sentence-transformers write it."""
+    write(tmp_path, modes | {"include_prompt": True})
     assert read_pooling(tmp_path) == pooling
 
 
@@ -35,7 +45,8 @@ def test_a_model_that_was_not_made_for_embeddings_has_none(tmp_path: Path) -> No
 @pytest.mark.parametrize(
     ("modes", "kinds", "message"),
     [
-        ({"pooling_mode_cls_token": True}, ("Transformer", "Pooling"), "pooling by pooling_mode_cls_token; supported"),
+        ({"pooling_mode_cls_token": True}, ("Transformer", "Pooling"), "pooling by cls_token; supported: lasttoken or"),
+        ({"pooling_mode": ["mean", "max"]}, ("Transformer", "Pooling"), "pooling by max, mean; supported"),
         ({}, ("Transformer", "Pooling"), "pooling by nothing"),
         ({}, ("Transformer", "Dense"), "module of type .*Dense' is not supported"),
         ({}, ("Transformer",), "there are 0 modules of type Pooling"),
