@@ -116,6 +116,17 @@ def test_what_a_tool_gives_and_how_it_comes(guest_cache: Path) -> None:
     assert all(one.methods.count("answer") == 6 for one in gives[6:]), "two things are asked before each answer"
 
 
+def test_a_name_that_no_model_can_write_is_told_in_its_letters(guest_cache: Path) -> None:
+    names = ("2.add", "math.add/2", "2 and 3", "", "é" * 70)
+    one = server(
+        tools_list={"tools": [{**ADD, "name": name} for name in names]},
+        tools_call=lambda params: said(params["name"]),
+    )
+    told_as = ("_2_add", "math_add_2", "_2_and_3", "_", "_" * 64)
+    *given, _ = asyncio.run(told(guest_cache, [one], "".join(CALL.replace("add", name) for name in told_as)))[0]
+    assert given == list(names)
+
+
 def open_stream(end: str) -> Any:
     """A stream that goes on behind the answer, in front of which the server asks something. Lines end so."""
 

@@ -21,7 +21,8 @@ macro_rules! main {
     };
 }
 
-const LACKS: &str = ": the standard library has no clock, threads or environment here; there are `inferlet::monotonic`, \
+const LACKS: &str =
+    ": the standard library has no clock, threads or environment here; there are `inferlet::monotonic`, \
                      `unix_time`, `sleep`, `join_all` and `Args::environment`";
 
 /// `result<_, string>` as the canonical ABI stores it.

@@ -159,17 +159,6 @@ impl<T> HostFuture<T> {
     pub fn new(number: u32, take: fn(u32) -> Result<T>) -> Self {
         HostFuture { number, take, is_taken: false }
     }
-
-    /// Its number.
-    pub fn number(&self) -> u32 {
-        self.number
-    }
-
-    /// The number, which somebody else cares for from now on.
-    pub fn into_number(mut self) -> u32 {
-        self.is_taken = true;
-        self.number
-    }
 }
 
 impl<T> Future for HostFuture<T> {

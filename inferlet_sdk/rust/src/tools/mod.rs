@@ -105,7 +105,7 @@ struct Written {
 #[derive(Default)]
 pub struct Tools {
     tools: Vec<Tool>,
-    called: Cell<usize>, // how many calls were answered
+    called: Cell<usize>,                              // how many calls were answered
     format: RefCell<Option<(Rc<Model>, Rc<Format>)>>, // of the model that was told last
 }
 
@@ -127,14 +127,7 @@ impl Tools {
         headers: &[(&str, &str)],
         seconds: f64,
     ) -> Result<Tools> {
-        let tools = Rc::new(McpServer::start(url, headers, seconds).await?).tools(only).await?;
-        if let Some(name) = only.unwrap_or(&[]).iter().find(|name| tools.iter().all(|tool| tool.name != **name)) {
-            return Err(Error::invalid(format!(
-                "{} has no tool {:?}; look at what it lists without `only`",
-                url, name
-            )));
-        }
-        Ok(Tools::new(tools))
+        Ok(Tools::new(Rc::new(McpServer::start(url, headers, seconds).await?).tools(only).await?))
     }
 
     /// Appends a question of the user; the model is told of the tools from now on.

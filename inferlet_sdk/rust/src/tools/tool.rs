@@ -70,6 +70,14 @@ impl Tool {
     }
 }
 
+/// What a model calls the tool of a server, whose name may have other signs, too.
+pub(crate) fn name_of(name: &str) -> String {
+    let begins_well = name.starts_with(|one: char| one.is_ascii_alphabetic() || one == '_');
+    let letters = name.chars().map(|one| if one.is_ascii_alphanumeric() || one == '-' { one } else { '_' });
+    let before = if begins_well { "" } else { "_" };
+    before.chars().chain(letters).take(LONGEST_NAME).collect()
+}
+
 /// Whether a tool may be called so.
 pub(crate) fn is_name(name: &str) -> bool {
     let is_part = |one: u8| one.is_ascii_alphanumeric() || matches!(one, b'_' | b'-');

@@ -37,11 +37,11 @@ impl Pages {
         }
         self.dropped = dropped; // there is room for all that it takes
         for place in start / size..=(stop - 1) / size {
-            let hidden = self.hidden(place);
-            if hidden == whole {
-                self.pages[place] = None;
-            } else if let Some(page) = &self.pages[place] {
-                hide(queue, page, &hidden)?;
+            if let Some(page) = &self.pages[place] {
+                match self.hidden(place) {
+                    hidden if hidden == whole => self.pages[place] = None,
+                    hidden => hide(queue, page, &hidden)?,
+                }
             }
         }
         self.context = None;

@@ -13,7 +13,7 @@ use std::rc::Rc;
 
 use super::schema::{check, shown};
 use super::semaphore::Semaphore;
-use super::{is_name, Tool};
+use super::tool::{name_of, Tool};
 use crate::error::{Code, Error, Result};
 use crate::json::Json;
 use crate::outside::http::{http_post, Response};
@@ -110,7 +110,7 @@ impl McpServer {
                 found.push(self.clone().tool(name, one)?);
             }
             match told.get("nextCursor") {
-                None => return Ok(found),
+                None => break,
                 Some(Json::Text(cursor))
                     if !cursors.contains(cursor) && found.len().max(cursors.len()) < MOST_TOOLS =>
                 {
@@ -122,19 +122,19 @@ impl McpServer {
                 }
             }
         }
+        match only.unwrap_or(&[]).iter().find(|name| !names.contains(**name)) {
+            Some(name) => Err(Error::invalid(format!(
+                "{} has no tool {:?}; look at what it lists without `only`",
+                self.url, name
+            ))),
+            None => Ok(found),
+        }
     }
 
     // ---- one tool ----
 
     fn tool(self: Rc<Self>, name: &str, told: &Json) -> Result<Tool> {
         let shown_name = shown(&Json::from(name));
-        if !is_name(name) {
-            return Err(self.wrong(&format!(
-                "has a tool {}, and names here are of letters, digits, - and _. Name the tools that you need: \
-                 `only`",
-                shown_name
-            )));
-        }
         let given = told.get("description").or_else(|| told.get("title")).cloned().unwrap_or_else(|| Json::from(""));
         let description = given.as_str().ok_or_else(|| {
             self.wrong(&format!("describes the tool {} as {}: tell who runs it", shown_name, shown(&given)))
@@ -150,7 +150,7 @@ impl McpServer {
             )));
         }
         let (server, name, output) = (self, name.to_string(), Rc::new(told.get("outputSchema").cloned()));
-        Ok(Tool::new(&name.clone(), description, schema, move |arguments| {
+        Ok(Tool::new(&name_of(&name), description, schema, move |arguments| {
             let (server, name, output) = (server.clone(), name.clone(), output.clone());
             async move { server.call(&name, arguments, output.as_ref().as_ref()).await }
         }))
