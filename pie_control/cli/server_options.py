@@ -17,9 +17,10 @@ from pie_control.config import (
     ENVIRONMENT_PREFIX,
     ServerConfig,
     build_config,
+    find_model,
     settings,
 )
-from pie_control.errors import PieError
+from pie_control.errors import ConfigError, PieError
 from pie_inference.options.secret import SECRET_VARIABLE
 
 if TYPE_CHECKING:
@@ -95,22 +96,29 @@ def is_listening() -> bool:
 
 
 async def running_server(options: argparse.Namespace, model: str = "") -> str | None:
-    """The server that the user named, else one that answers at the default address, and has the model."""
+    """The server that the user named, else one that answers at the default address, and has the model. With a program
+    behind it, a model can be nowhere else. Raises ConfigError for a model that is nowhere."""
     if (named := server_of(options)) or not is_listening():
         return named
-    return DEFAULT_SERVER if not model or await _has_model(model, token_of(options)) else None
+    if not model or "+" in model or model in (names := await _models(token_of(options))):
+        return DEFAULT_SERVER
+    try:
+        find_model(model)
+    except ConfigError as error:
+        raise ConfigError(
+            f"{error}. The server at {DEFAULT_SERVER} has {', '.join(names)}" if names else error
+        ) from None
+    return None
 
 
-async def _has_model(model: str, token: str | None) -> bool:
-    """Whether the server at the default address does. With a program behind it, a model can be nowhere else."""
+async def _models(token: str | None) -> list[str]:
+    """Those of the server at the default address; none if it does not say."""
     from pie_control.client.chat import ChatClient
 
-    if "+" in model:
-        return True
     with contextlib.suppress(PieError, TimeoutError):  # it wants another token, or starts
         async with asyncio.timeout(MODELS_SECONDS):
-            return model in await ChatClient(DEFAULT_SERVER, token).models()
-    return False
+            return await ChatClient(DEFAULT_SERVER, token).models()
+    return []
 
 
 class _HelpAll(argparse.Action):

@@ -554,8 +554,11 @@ def test_a_server_at_the_default_address_is_used_for_the_models_that_it_has(
     assert asyncio.run(server_options.running_server(options, name)) is None, "nothing listens"
     monkeypatch.setattr(server_options, "DEFAULT_SERVER", url)
     monkeypatch.setattr(server_options, "is_listening", lambda: True)
-    found = [asyncio.run(server_options.running_server(options, each)) for each in ("", name, "x+program", "nope")]
-    assert found == [url, url, url, None]
+    for model, found in (("", url), (name, url), ("x+program", url), (str(own_server), None)):
+        assert asyncio.run(server_options.running_server(options, model)) == found
+    assert main(["run", "--model", "nope", "hello"]) == 2
+    assert f"no model at {Path.cwd()}/nope: " in (told := capsys.readouterr().err)
+    assert told.endswith(f" The server at {url} has {name}\n")
     monkeypatch.setattr(runtime, "build_server", None)
     assert main(["run", "--model", name, "hello", "A"]) == 0
     assert "Hello, A!" in capsys.readouterr().out
