@@ -323,10 +323,6 @@ def back_up(folder: Path, target: Path) -> None:
         raise ConfigError(f"the state in {path} cannot be copied to {target}: {error}") from None
 
 
-SCHEMAS = ("main", "before")
-"""Of a connection to a state that comes, to which the one that goes is attached."""
-
-
 def put_back(folder: Path, copy: Path) -> bool:
     """Puts a copy that `back_up` has written in place of what a state has, which must have no server. What the journal
     has beyond the copy comes with the next server, and keys stay as they are: none that was revoked since the copy is
@@ -361,8 +357,8 @@ def _keep_keys(made: Path, path: Path) -> bool:
             return True
         try:
             database.execute("ATTACH ? AS before", (str(path),))
-            here, there = ({row[1] for row in database.execute(f"PRAGMA {one}.table_info(keys)")} for one in SCHEMAS)
-            columns = ", ".join(sorted(here & there))
+            schemas = [database.execute(f"PRAGMA {one}.table_info(keys)") for one in ("main", "before")]
+            columns = ", ".join(sorted(set.intersection(*({row[1] for row in schema} for schema in schemas))))
             database.execute(f"INSERT OR REPLACE INTO keys ({columns}) SELECT {columns} FROM before.keys")
         except sqlite3.Error:
             return False
