@@ -124,7 +124,7 @@ class CheckedBackend(httpcore.AsyncNetworkBackend):
                 failure = error
         if isinstance(failure, httpcore.ConnectTimeout):
             raise TimedOut(f"no connection to {host}:{port} within {CONNECT_SECONDS:g} s")
-        raise RequestFailed(f"no connection to {host}:{port}: {_reason(failure)}")
+        raise RequestFailed(f"no connection to {host}:{port} ({_reason(failure)}): see that a server is there")
 
     async def _checked(self, host: str, port: int) -> list[Address]:
         found = await self._resolver.addresses(host, port, self._sender)
