@@ -43,9 +43,8 @@ class Measure:
 
     @property
     def passed(self) -> bool:
-        return not (
-            (self.at_least is not None and self.value < self.at_least)
-            or (self.at_most is not None and self.value > self.at_most)
+        return (self.at_least is None or self.value >= self.at_least) and (
+            self.at_most is None or self.value <= self.at_most
         )
 
     @property

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from pathlib import Path
@@ -85,5 +86,6 @@ def test_a_measure_is_judged_by_its_bounds() -> None:
     assert Measure("share", 0.9, at_least=0.9).passed
     assert not Measure("share", 0.89, at_least=0.9).passed
     assert not Measure("time", 1.1, at_most=1.0).passed
+    assert not Measure("perplexity", math.nan, at_most=1.0).passed
     assert Measure("count", 1.0, 1.0, 1.0).reach == "1"
     assert Measure("share", 0.9, at_least=0.9).reach == "at least 0.9"
