@@ -186,7 +186,7 @@ def test_neighbours(tmp_path: Path) -> None:
 
 
 def test_soak(tmp_path: Path) -> None:
-    (row,) = run(tmp_path, "soak", "--minutes", "0.2", "--kill-seconds", "3", "--at-once", "4")
+    (row,) = run(tmp_path, "soak", "--quick")
     assert row["programs"] > len(checks.names()), "all techniques, and examples that are none"
     assert row["finished"] > 0
     assert row["vanished"] > 0
