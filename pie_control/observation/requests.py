@@ -8,15 +8,12 @@ comes back as an input counts here as well. *Cached* ones are those whose keys i
 Its times are four moments: its launch, the first wave with a forward of it, its first generated token, and its last
 one. A request whose program reads distributions and chooses by itself has no generated token, so no times are counted
 of it. The time between tokens is measured within a decode run.
-
-Most waves give a token to the same decode runs as one before. What comes so is counted once for all of them (`_Step`),
-and for each request when it is asked for, or something else happens to it: so a token touches no memory of its own.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -54,9 +51,7 @@ class Tokens:
 class Request:
     """One inferlet at a model. Times are seconds of the monotonic clock; 0: not yet."""
 
-    __slots__ = (
-        *("first", "generated", "last", "launched", "prompt", "run", "run_at", "runs", "scheduled", "step", "tenant"),
-    )
+    __slots__ = (*("first", "generated", "last", "launched", "prompt", "run", "run_at", "runs", "scheduled", "tenant"),)
 
     def __init__(self, launched: float, tenant: Tokens) -> None:
         self.launched = launched
@@ -66,7 +61,6 @@ class Request:
         self.run = 0  # future of a decode run; 0: none
         self.run_at = 0.0  # when its last token came
         self.runs: dict[int, float] = {}  # of further ones, by future
-        self.step: _Step | None = None  # of its run, if that has been in a wave with no more than others
 
     def other_run(self, future: int, now: float) -> float:
         """A token came of a decode run that is not `run`; when the one before it came, 0 if it is the first."""
@@ -95,42 +89,13 @@ class Request:
         return is_first
 
 
-class _Step:
-    """Decode runs that had tokens in the same waves, `count` of them which their requests have not heard of; the last
-    one at `now`. Each is the `run` of its request."""
-
-    __slots__ = ("count", "futures", "now", "owners", "requests")
-
-    def __init__(self, runs: RunTokens, requests: Sequence[Request], now: float) -> None:
-        self.owners = runs.owners
-        self.futures = runs.futures
-        self.requests = requests
-        self.now = now
-        self.count = 0
-
-    def takes(self, runs: RunTokens) -> bool:
-        """Whether these are tokens of the same runs, and all goes on."""
-        same = self.owners == runs.owners and self.futures == runs.futures
-        return same and not runs.errors and True not in runs.over
-
-    def end(self) -> None:
-        """Tells the requests."""
-        count, now = self.count, self.now
-        for request in self.requests:
-            request.step = None
-            if count:
-                request.run_at = now
-                request.generates(count, max(now, request.last))
-
-
 class ModelRequests:
     """All requests at one model. `find` gives an inferlet that runs, by its number."""
 
     def __init__(self, find: Callable[[Owner], Entry | None]) -> None:
         self._find = find
         self._requests: dict[Owner, Request] = {}
-        self._steps: dict[Owner, _Step] = {}  # by the owner of the first run
-        self._tenants: dict[str, Tokens] = {}
+        self.tenants: dict[str, Tokens] = {}
         self.ended = Counter(dict.fromkeys(ENDS, 0))
         self.first_token = Histogram(FIRST_SECONDS)
         self.between_tokens = Histogram(SHORT_SECONDS)
@@ -156,17 +121,9 @@ class ModelRequests:
         return found
 
     def _tokens_of(self, tenant: str) -> Tokens:
-        if tenant not in self._tenants and len(self._tenants) >= MOST_TENANTS:
+        if tenant not in self.tenants and len(self.tenants) >= MOST_TENANTS:
             tenant = OTHER_TENANTS
-        return self._tenants.setdefault(tenant, Tokens())
-
-    @property
-    def tenants(self) -> Mapping[str, Tokens]:
-        """By name."""
-        for step in self._steps.values():
-            step.end()
-        self._steps.clear()
-        return self._tenants
+        return self.tenants.setdefault(tenant, Tokens())
 
     # ---- what happens ----
 
@@ -188,25 +145,11 @@ class ModelRequests:
 
     def tokens_came(self, runs: RunTokens, now: float) -> None:
         """A wave gave tokens of decode runs."""
-        step = self._steps.get(runs.owners[0])
-        if step is not None and step.takes(runs):
-            step.count += 1
-            self.between_tokens.observe(now - step.now, len(runs.owners))
-            step.now = now
-        else:
-            self._each_came(runs, now)
-
-    def _each_came(self, runs: RunTokens, now: float) -> None:
         failed, requests = runs.errors, self._requests
-        stepping: list[Request] = []
         befores: dict[float, int] = {}  # when the tokens before these came: most of them in one wave
         for row, (owner, future, over) in enumerate(zip(runs.owners, runs.futures, runs.over, strict=True)):
             request = requests.get(owner) or self._request(owner)
-            if request is None:
-                continue
-            if request.step is not None:
-                self._end(request.step)
-            if row in failed:
+            if request is None or row in failed:
                 continue
             if future == request.run:  # as a rule there is one: this touches the least memory
                 before, request.run_at = request.run_at, now
@@ -216,8 +159,6 @@ class ModelRequests:
                 befores[before] = befores.get(before, 0) + 1
             if over:
                 request.run_ends(future)
-            elif future == request.run:
-                stepping.append(request)
             if request.generated:
                 request.generated += 1
                 request.tenant.generated += 1
@@ -226,14 +167,6 @@ class ModelRequests:
                 self._chosen(owner, 1, now)
         for before, count in befores.items():
             self.between_tokens.observe(now - before, count)
-        if len(stepping) == len(runs.owners) == len(set(runs.owners)):
-            self._steps[runs.owners[0]] = step = _Step(runs, stepping, now)
-            for request in stepping:
-                request.step = step
-
-    def _end(self, step: _Step) -> None:
-        step.end()
-        self._steps.pop(step.owners[0], None)
 
     def answered(self, completions: Sequence[Completion], now: float) -> None:
         """Futures have their values."""
@@ -255,8 +188,6 @@ class ModelRequests:
     def inferlet_ended(self, entry: Entry, now: float) -> None:
         """Counts its times, if it has used the model and got a token."""
         request = self._requests.pop(entry.number, None)
-        if request is not None and request.step is not None:
-            self._end(request.step)
         if request is None or not request.generated:
             return
         scheduled = request.scheduled or request.first

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 from pathlib import Path
 
 import pytest
@@ -61,43 +60,6 @@ def test_runs_of_one_inferlet_are_told_apart() -> None:
     assert requests.between_tokens.sum == (1 + 0) + (1 + 2)  # at 14 a run has the future of one that is over
     requests.tokens_came(RunTokens([1, 1], [7, 8], [1, 1], [False, False]), 15.0)
     assert (requests.between_tokens.sum, requests.between_tokens.count) == (6, 5)
-
-
-@pytest.mark.parametrize("seed", range(5))
-def test_waves_of_the_same_runs_count_as_if_each_token_were_looked_at(seed: int) -> None:
-    """Some waves are of all runs, some of a half or of any, runs end, and others begin in their place."""
-    chance = random.Random(seed)
-    entries = {number: entry(number, f"t{number % 2}") for number in range(6)}
-    requests = ModelRequests(entries.get)
-    future, last, counts = dict.fromkeys(entries, 7), dict[int, float](), dict.fromkeys(entries, 0)
-    between, gaps = 0.0, 0
-    for wave in range(200):
-        now = 11.0 + wave
-        some = chance.choice([list(entries), [0, 1, 2], [3, 4, 5], chance.sample(list(entries), 3)])
-        ends = {one for one in some if chance.random() < 0.02}
-        fails = {one for one in ends if chance.random() < 0.5}
-        errors = {some.index(one): WorkerError("it failed") for one in fails}
-        told = [one in ends for one in some]
-        requests.tokens_came(RunTokens(some, [future[one] for one in some], [1] * len(some), told, errors), now)
-        for one in some:
-            if one in fails:
-                last.pop(one, None)
-            else:
-                counts[one] += 1
-                between, gaps = (between + now - last[one], gaps + 1) if one in last else (between, gaps)
-                last[one] = now
-            if one in ends:
-                last.pop(one, None)
-                future[one] += 1
-        if wave % 50 == 49:
-            generated = {f"t{odd}": sum(counts[one] for one in entries if one % 2 == odd) for odd in (0, 1)}
-            assert {name: tokens.generated for name, tokens in requests.tenants.items()} == generated
-    assert (requests.between_tokens.sum, requests.between_tokens.count) == (between, gaps)
-    for ended in entries.values():
-        ended.status = Status.FINISHED
-        requests.inferlet_ended(ended, 1000.0)
-    assert requests.generated_length.sum == sum(counts.values())
-    assert requests.tenants == {name: Tokens(generated=count) for name, count in generated.items()}
 
 
 def test_whoever_has_ended_is_not_counted_again() -> None:
