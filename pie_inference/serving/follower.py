@@ -6,22 +6,11 @@ import os
 import sys
 from functools import partial
 
+from .. import protocol as wire
 from ..adapters.loading import AdapterLoad
 from ..device.machine import choose_device
 from ..errors import InferenceError
 from ..options import lifetime
-from ..protocol import (
-    PROTOCOL_VERSION,
-    DropAdapter,
-    InstallAdapter,
-    LoadAdapter,
-    ProtocolError,
-    Ready,
-    RunWave,
-    WorkerFailed,
-    decode_to_worker,
-    encode,
-)
 from ..tensor_parallel.agreement import agree
 from ..tensor_parallel.channel import RankChannel
 from ..tensor_parallel.collectives import follow
@@ -33,14 +22,14 @@ def serve(channel: RankChannel, worker: Worker) -> None:
     """Does what the leader does, until it says goodbye. Drops the results of waves: the leader has the same ones."""
     loads: dict[int, AdapterLoad] = {}
     while True:
-        match message := decode_to_worker(channel.receive()):
-            case RunWave():
+        match message := wire.decode_to_worker(channel.receive()):
+            case wire.RunWave():
                 worker.launch(message, partial(agree, message.wave, channel=channel))
-            case LoadAdapter():
+            case wire.LoadAdapter():
                 loads[message.number] = worker.begin_adapter(message)
-            case InstallAdapter():
-                channel.send(encode(loads.pop(message.number).install()))
-            case DropAdapter():
+            case wire.InstallAdapter():
+                channel.send(wire.encode(loads.pop(message.number).install()))
+            case wire.DropAdapter():
                 worker.drop_adapter(message)
             case _:
                 return
@@ -57,11 +46,11 @@ def run(channel: RankChannel) -> int:
     membership = decode_membership(channel.receive())
     try:
         worker = load(membership)
-        channel.send(encode(Ready(PROTOCOL_VERSION, os.getpid(), worker.describe())))
+        channel.send(wire.encode(wire.Ready(wire.PROTOCOL_VERSION, os.getpid(), worker.describe())))
         serve(channel, worker)
-    except (InferenceError, ProtocolError, MemoryError, RuntimeError) as error:
+    except (InferenceError, wire.ProtocolError, MemoryError, RuntimeError) as error:
         print(f"rank {membership.rank}: {error}", file=sys.stderr)
-        channel.send(encode(WorkerFailed(str(error))))
+        channel.send(wire.encode(wire.WorkerFailed(str(error))))
         return 1
     return 0
 

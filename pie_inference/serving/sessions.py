@@ -8,20 +8,10 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager, ExitStack, closing, redirect_stderr
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
+from .. import protocol as wire
 from ..config import Place
 from ..errors import InferenceError
 from ..loading.progress import ProgressLines
-from ..protocol import (
-    PROTOCOL_VERSION,
-    FromWorker,
-    Hello,
-    ModelDescription,
-    ProtocolError,
-    Ready,
-    Shutdown,
-    ToWorker,
-    WorkerFailed,
-)
 from .local import LocalTransport
 
 if TYPE_CHECKING:
@@ -31,20 +21,20 @@ if TYPE_CHECKING:
 class Transport(Protocol):
     """A connection to the control process."""
 
-    def receive(self) -> ToWorker:
+    def receive(self) -> wire.ToWorker:
         """Waits for the next message; the end of the control process is a `Shutdown`. Raises ProtocolError."""
 
-    def receive_nowait(self) -> ToWorker | None:
+    def receive_nowait(self) -> wire.ToWorker | None:
         """The next message; None if there is none. Raises ProtocolError."""
 
-    def send(self, message: FromWorker) -> None:
+    def send(self, message: wire.FromWorker) -> None:
         """Sends a message. Nothing happens if the control process has ended."""
 
 
 class Servant(Protocol):
     """What serves: `execution.interface.ServedWorker`, or what stands in for one."""
 
-    def describe(self) -> tuple[ModelDescription, ...]:
+    def describe(self) -> tuple[wire.ModelDescription, ...]:
         """The models that waves may name."""
 
     def forget(self) -> None:
@@ -54,7 +44,7 @@ class Servant(Protocol):
 S = TypeVar("S", bound=Servant)
 Open = Callable[[], AbstractContextManager[S]]
 Serve = Callable[[Transport, S], None]
-FAULTS = (InferenceError, ProtocolError, MemoryError, RuntimeError)
+FAULTS = (InferenceError, wire.ProtocolError, MemoryError, RuntimeError)
 
 
 def run(place: Place, open_worker: Open[S], serve: Serve[S]) -> int:
@@ -79,29 +69,29 @@ def check(worker: Servant) -> None:
             raise InferenceError(model.lacks_pages)
 
 
-def greet(worker: Servant, message: ToWorker) -> Ready:
+def greet(worker: Servant, message: wire.ToWorker) -> wire.Ready:
     """The answer to the first message. Raises ProtocolError."""
-    if not isinstance(message, Hello):
-        raise ProtocolError(f"the first message to a worker is Hello, not {type(message).__name__}")
-    if message.protocol != PROTOCOL_VERSION:
-        raise ProtocolError(
-            f"the worker speaks version {PROTOCOL_VERSION} of the protocol and the server version {message.protocol}: "
-            "install the same version of Pie on both"
+    if not isinstance(message, wire.Hello):
+        raise wire.ProtocolError(f"the first message to a worker is Hello, not {type(message).__name__}")
+    if message.protocol != wire.PROTOCOL_VERSION:
+        raise wire.ProtocolError(
+            f"the worker speaks version {wire.PROTOCOL_VERSION} of the protocol and the server version "
+            f"{message.protocol}: install the same version of Pie on both"
         )
-    return Ready(PROTOCOL_VERSION, os.getpid(), worker.describe())
+    return wire.Ready(wire.PROTOCOL_VERSION, os.getpid(), worker.describe())
 
 
 def _serve_parent(endpoint: str, open_worker: Open[S], serve: Serve[S]) -> None:
     with closing(LocalTransport(endpoint)) as transport:
         try:
             hello = transport.receive()  # before the model is loaded, which may be for nothing
-            if isinstance(hello, Shutdown):
+            if isinstance(hello, wire.Shutdown):
                 return
             with open_worker() as worker:
                 transport.send(greet(worker, hello))
                 serve(transport, worker)
         except FAULTS as error:
-            transport.send(WorkerFailed(str(error)))
+            transport.send(wire.WorkerFailed(str(error)))
             raise
 
 
@@ -133,6 +123,6 @@ def _serve_next(listener: Listener, worker: S, serve: Serve[S]) -> None:
         listener.tell(f"serves the server at {listener.peer}")
         serve(listener, worker)
         listener.tell(f"the server at {listener.peer} has gone; waits for the next one")
-    except ProtocolError as error:
-        listener.send(WorkerFailed(str(error)))
+    except wire.ProtocolError as error:
+        listener.send(wire.WorkerFailed(str(error)))
         listener.tell(f"the server at {listener.peer} is not served: {error}")

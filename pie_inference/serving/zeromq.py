@@ -20,21 +20,9 @@ from dataclasses import dataclass
 import zmq
 from zmq.utils.monitor import recv_monitor_message
 
+from .. import protocol as wire
 from ..options.address import HEARTBEAT_MS, HEARTBEAT_TIMEOUT_MS, is_ipv6
 from ..options.secret import SOURCES, worker_key
-from ..protocol import (
-    PROTOCOL_VERSION,
-    FromWorker,
-    Hello,
-    Loading,
-    ProtocolError,
-    Refused,
-    Shutdown,
-    ToWorker,
-    WorkerFailed,
-    decode_to_worker,
-    encode,
-)
 
 LINGER_MS = 2000
 """What was said last has this time to be sent, before the process ends."""
@@ -61,7 +49,7 @@ class Listener:
 
     def __init__(self, address: str, secret: str | None) -> None:
         self._peer: _Peer | None = None  # that is served
-        self._next: tuple[_Peer, Hello] | None = None  # to be served
+        self._next: tuple[_Peer, wire.Hello] | None = None  # to be served
         self._told_of_stranger = -STRANGER_SECONDS
         self._context = zmq.Context()
         self._socket: zmq.Socket[bytes] = self._context.socket(zmq.ROUTER)
@@ -72,7 +60,7 @@ class Listener:
         except zmq.ZMQError as error:
             self._socket.disable_monitor()
             self._context.destroy(linger=0)
-            raise ProtocolError(f"cannot listen at {address}: {error}") from None
+            raise wire.ProtocolError(f"cannot listen at {address}: {error}") from None
         self._poller = zmq.Poller()
         self._poller.register(self._socket, zmq.POLLIN)
         self._poller.register(self._monitor, zmq.POLLIN)
@@ -103,7 +91,7 @@ class Listener:
 
     # ---- servers ----
 
-    def accept(self) -> Hello:
+    def accept(self) -> wire.Hello:
         """Waits for the next server; returns what it has said first."""
         self._peer = None
         while self._next is None:
@@ -116,16 +104,16 @@ class Listener:
         """Tells the server that waits how far the worker has come."""
         while self._poller.poll(0):
             self._read()
-        if self._next is not None and self._next[1].protocol == PROTOCOL_VERSION:
-            self._answer(self._next[0].identity, Loading(progress))
+        if self._next is not None and self._next[1].protocol == wire.PROTOCOL_VERSION:
+            self._answer(self._next[0].identity, wire.Loading(progress))
 
     def fail(self, reason: str) -> None:
         """Tells those who wait why nobody is served any more."""
         if self._peer is not None:
-            self.send(WorkerFailed(reason))
+            self.send(wire.WorkerFailed(reason))
         while self._read() is not None or self._next is not None:
             if self._next is not None:
-                self._answer(self._next[0].identity, WorkerFailed(reason))
+                self._answer(self._next[0].identity, wire.WorkerFailed(reason))
                 self._next = None
 
     def close(self) -> None:
@@ -135,35 +123,35 @@ class Listener:
 
     # ---- the server that is served ----
 
-    def receive(self) -> ToWorker:
+    def receive(self) -> wire.ToWorker:
         while (message := self.receive_nowait()) is None:
             self._poller.poll()
         return message
 
-    def receive_nowait(self) -> ToWorker | None:
+    def receive_nowait(self) -> wire.ToWorker | None:
         message = self._read()
-        if isinstance(message, Refused):
+        if isinstance(message, wire.Refused):
             self.tell(f"the server at {self.peer} does not want this worker: {message.reason}")
-            return Shutdown()
+            return wire.Shutdown()
         if self._peer is None or self._peer.descriptor == GONE or self._next is not None:
-            return Shutdown()
+            return wire.Shutdown()
         return message
 
-    def send(self, message: FromWorker) -> None:
+    def send(self, message: wire.FromWorker) -> None:
         if self._peer is not None and not self._answer(self._peer.identity, message):
             self._peer.descriptor = GONE
 
-    def _answer(self, identity: bytes, message: FromWorker) -> bool:
+    def _answer(self, identity: bytes, message: wire.FromWorker) -> bool:
         """Whether the connection is there."""
         try:
-            self._socket.send_multipart([identity, *encode(message)], zmq.NOBLOCK)
+            self._socket.send_multipart([identity, *wire.encode(message)], zmq.NOBLOCK)
         except zmq.ZMQError:
             return False
         return True
 
     # ---- all connections ----
 
-    def _read(self) -> ToWorker | None:
+    def _read(self) -> wire.ToWorker | None:
         """Takes a message, or if there is none what has happened to connections. Returns what the server says that is
         served. Raises ProtocolError for what it says that is none."""
         try:
@@ -173,19 +161,19 @@ class Listener:
             return None
         identity = frames[0].bytes
         if self._peer is not None and identity == self._peer.identity:
-            return decode_to_worker([frame.buffer for frame in frames[1:]])
+            return wire.decode_to_worker([frame.buffer for frame in frames[1:]])
         self._meet(identity, frames[1:])
         return None
 
     def _meet(self, identity: bytes, frames: Sequence[zmq.Frame]) -> None:
         """A connection that is not served says something."""
         try:
-            hello = decode_to_worker([frame.buffer for frame in frames])
-        except ProtocolError as error:
-            self._answer(identity, WorkerFailed(str(error)))
+            hello = wire.decode_to_worker([frame.buffer for frame in frames])
+        except wire.ProtocolError as error:
+            self._answer(identity, wire.WorkerFailed(str(error)))
             self.tell(f"a process has said what is no message: {error}")
             return
-        if not isinstance(hello, Hello):
+        if not isinstance(hello, wire.Hello):
             return  # the rest of a connection that was served
         self._take_events()  # of a connection that has ended: this one may have its descriptor
         peer = _Peer(identity, int(frames[0].get(zmq.SRCFD)), hello.server, str(frames[0].get("Peer-Address")))
@@ -195,7 +183,7 @@ class Listener:
         if served is None or served.server == peer.server:
             self._next = peer, hello
             return
-        self._answer(identity, WorkerFailed(f"it serves another server, at {served.address}, until that one ends"))
+        self._answer(identity, wire.WorkerFailed(f"it serves another server, at {served.address}, until that one ends"))
         self.tell(f"a second server, at {peer.address}, is refused: the one at {served.address} is served")
 
     def _take_events(self) -> None:

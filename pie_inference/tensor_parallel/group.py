@@ -13,6 +13,7 @@ from functools import partial
 from types import TracebackType
 from typing import Self
 
+from .. import protocol as wire
 from ..config import WorkerConfig
 from ..device.machine import choose_device
 from ..device.ranks import Ranks
@@ -21,23 +22,6 @@ from ..execution.interface import Load, Rank
 from ..execution.launched import LaunchedWave
 from ..loading.hub import find_folder
 from ..options.lifetime import command_of, signals_held
-from ..protocol import (
-    AdapterLoaded,
-    DropAdapter,
-    Failure,
-    InstallAdapter,
-    LoadAdapter,
-    ModelDescription,
-    ProtocolError,
-    Ready,
-    RunWave,
-    Shutdown,
-    ToWorker,
-    WaveDone,
-    WorkerFailed,
-    decode_from_worker,
-    encode,
-)
 from .agreement import agree
 from .channel import RankChannel
 from .collectives import DistributedRanks, lead, listen
@@ -69,15 +53,15 @@ class Follower:
     def wait_until_ready(self) -> None:
         """Waits until the follower has loaded its share. Raises RankLost with its message if it could not."""
         answer = _decode(self.channel.receive())
-        if isinstance(answer, WorkerFailed):
+        if isinstance(answer, wire.WorkerFailed):
             raise RankLost(f"rank {self.rank}: {answer.message}")
-        if not isinstance(answer, Ready):
+        if not isinstance(answer, wire.Ready):
             raise RankLost(f"rank {self.rank} did not become ready")
 
-    def adapter_loaded(self) -> AdapterLoaded:
+    def adapter_loaded(self) -> wire.AdapterLoaded:
         """Waits for its answer to `LoadAdapter`. Raises RankLost."""
         answer = _decode(self.channel.receive(LOAD_SECONDS))
-        if not isinstance(answer, AdapterLoaded):
+        if not isinstance(answer, wire.AdapterLoaded):
             raise RankLost(f"rank {self.rank} did not load an adapter: {answer}")
         return answer
 
@@ -100,7 +84,7 @@ class Follower:
 class GroupLoad:
     """An adapter that all ranks read. Implements `Load`."""
 
-    def __init__(self, own: Load, install: Callable[[Load], AdapterLoaded]) -> None:
+    def __init__(self, own: Load, install: Callable[[Load], wire.AdapterLoaded]) -> None:
         self.number = own.number
         self._own = own
         self._install = install
@@ -109,7 +93,7 @@ class GroupLoad:
     def is_ready(self) -> bool:
         return self._own.is_ready
 
-    def install(self) -> AdapterLoaded:
+    def install(self) -> wire.AdapterLoaded:
         return self._install(self._own)
 
 
@@ -150,39 +134,39 @@ class WorkerGroup:
         """Process ids of the followers."""
         return [follower.process.pid for follower in self._followers]
 
-    def describe(self) -> tuple[ModelDescription, ...]:
+    def describe(self) -> tuple[wire.ModelDescription, ...]:
         return self._worker.describe()
 
-    def run(self, wave: RunWave) -> WaveDone:
+    def run(self, wave: wire.RunWave) -> wire.WaveDone:
         return self.finish(self.launch(wave))
 
-    def launch(self, wave: RunWave) -> LaunchedWave:
+    def launch(self, wave: wire.RunWave) -> LaunchedWave:
         self._tell(wave)
         return self._worker.launch(wave, partial(self._agree, wave.wave))
 
-    def _tell(self, message: ToWorker) -> None:
-        frames = encode(message)
+    def _tell(self, message: wire.ToWorker) -> None:
+        frames = wire.encode(message)
         for follower in self._followers:
             follower.channel.send(frames)
 
-    def load_adapter(self, message: LoadAdapter) -> AdapterLoaded:
+    def load_adapter(self, message: wire.LoadAdapter) -> wire.AdapterLoaded:
         return self.begin_adapter(message).install()
 
-    def begin_adapter(self, message: LoadAdapter) -> GroupLoad:
+    def begin_adapter(self, message: wire.LoadAdapter) -> GroupLoad:
         self._tell(message)
         return GroupLoad(self._worker.begin_adapter(message), self._install)
 
-    def _install(self, own: Load) -> AdapterLoaded:
+    def _install(self, own: Load) -> wire.AdapterLoaded:
         """All ranks have it, or none. They read the same files, so the others are about as far as this one."""
-        self._tell(InstallAdapter(own.number))
+        self._tell(wire.InstallAdapter(own.number))
         answers = [own.install(), *(follower.adapter_loaded() for follower in self._followers)]
         failed = next((answer for answer in answers if answer.error is not None), None)
         if failed is None:
-            return AdapterLoaded(own.number, sum(answer.nbytes for answer in answers))
-        self.drop_adapter(DropAdapter(own.number))
+            return wire.AdapterLoaded(own.number, sum(answer.nbytes for answer in answers))
+        self.drop_adapter(wire.DropAdapter(own.number))
         return failed
 
-    def drop_adapter(self, message: DropAdapter) -> None:
+    def drop_adapter(self, message: wire.DropAdapter) -> None:
         self._tell(message)
         self._worker.drop_adapter(message)
 
@@ -192,14 +176,14 @@ class WorkerGroup:
 
     def forget(self) -> None:
         for number in self.adapters:
-            self.drop_adapter(DropAdapter(number))
+            self.drop_adapter(wire.DropAdapter(number))
         self._worker.forget()
 
-    def _agree(self, wave: int, failure: Failure) -> None:
+    def _agree(self, wave: int, failure: wire.Failure) -> None:
         for follower in self._followers:
             agree(wave, failure, follower.channel)
 
-    def finish(self, launched: LaunchedWave) -> WaveDone:
+    def finish(self, launched: LaunchedWave) -> wire.WaveDone:
         return self._worker.finish(launched)
 
     def close(self) -> None:
@@ -243,13 +227,13 @@ def end_process(message: str) -> None:
 
 def _say_goodbye(follower: Follower) -> None:
     try:
-        follower.channel.send(encode(Shutdown()))
+        follower.channel.send(wire.encode(wire.Shutdown()))
     except RankLost:
         return  # it has ended already
 
 
 def _decode(frames: list[bytes]) -> object:
     try:
-        return decode_from_worker(frames)
-    except ProtocolError:
+        return wire.decode_from_worker(frames)
+    except wire.ProtocolError:
         return None
