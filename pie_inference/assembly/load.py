@@ -6,8 +6,8 @@ import io
 
 import torch
 
+from .. import protocol as wire
 from ..adapters.adapters import Adapters
-from ..adapters.products.choose import choose_products
 from ..attention.choose import choose_attention
 from ..attention.cpu.pages import CpuAttention
 from ..cpu_kernels.sampling import SamplingKernels
@@ -29,26 +29,14 @@ from ..loading.weights import WeightLoader
 from ..models.image_processor import TILE_SLOTS
 from ..models.registry import build_model
 from ..models.vision import VisionTower
-from ..ops.choose import choose_ops
 from ..options.freed_memory import release_freed
-from ..protocol import (
-    BATCHES,
-    EXTENSIONS,
-    EmbedImg,
-    GetLogprobs,
-    GetNextDist,
-    ModelDescription,
-    Sample,
-    Verify,
-    call_name,
-)
 from ..quantization.choose import choose_quantizer, library_for
-from ..recurrence.choose import choose_recurrences
+from .kernels import choose_ops, choose_products, choose_recurrences
 from .plan import ServingPlan
 
 MAX_DIST = 4096
-IMAGE_CALL = call_name(EmbedImg)
-HEAD_CALLS = [call_name(each) for each in (Sample, Verify, GetNextDist, GetLogprobs)]
+IMAGE_CALL = wire.call_name(wire.EmbedImg)
+HEAD_CALLS = [wire.call_name(each) for each in (wire.Sample, wire.Verify, wire.GetNextDist, wire.GetLogprobs)]
 """Calls of the output head."""
 
 
@@ -132,14 +120,14 @@ def _show_progress(plan: ServingPlan) -> LoadProgress:
 def _calls(plan: ServingPlan) -> tuple[str, ...]:
     lacking = [*([] if plan.images else [IMAGE_CALL]), *([] if plan.model.has_head else HEAD_CALLS)]
     has = {"forward_with_adapter": plan.config.max_adapters, "state": plan.state_bytes}
-    return (*(call for call in BATCHES if call not in lacking), *(call for call in EXTENSIONS if has[call]))
+    return (*(call for call in wire.BATCHES if call not in lacking), *(call for call in wire.EXTENSIONS if has[call]))
 
 
 def _describe(
     plan: ServingPlan, host_pages: HostPages, host_states: HostStates, weights: WeightLoader
-) -> ModelDescription:
+) -> wire.ModelDescription:
     config, model, size = plan.config, plan.model, plan.ranks.size
-    return ModelDescription(
+    return wire.ModelDescription(
         name=config.name,
         architecture=model.architecture,
         calls=_calls(plan),

@@ -7,10 +7,10 @@ import pytest
 import torch
 
 from pie_inference.adapters.groups import FEW_ROWS, NO_SLOT, TILE_OF_FEW, Groups
-from pie_inference.adapters.products.choose import choose_products
 from pie_inference.adapters.products.cpu_products import CpuProducts
 from pie_inference.adapters.products.interface import Lora
 from pie_inference.adapters.products.torch_products import TorchProducts
+from pie_inference.assembly.kernels import choose_products
 from pie_inference.cpu_kernels.library import Library
 from testing.adapters.oracle import PROBLEMS, TOLERANCE, assert_passes, make_loras
 from testing.triton_interpreter import Interpreter

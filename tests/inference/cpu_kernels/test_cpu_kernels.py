@@ -15,11 +15,11 @@ from typing import Any
 import pytest
 import torch
 
+from pie_inference.assembly.kernels import choose_ops
 from pie_inference.cpu_kernels import build as building
 from pie_inference.cpu_kernels.build import build
 from pie_inference.cpu_kernels.library import ADDRESS, INTEGER, Library, find_library
 from pie_inference.errors import ConfigError, KernelsUnavailable
-from pie_inference.ops.choose import choose_ops
 from pie_inference.ops.cpu_ops import CpuOps
 from pie_inference.ops.torch_ops import TorchOps
 from pie_inference.options import compiling

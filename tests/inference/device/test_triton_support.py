@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 import torch
 
+from pie_inference.assembly.kernels import choose_ops
 from pie_inference.device import triton_support
-from pie_inference.ops.choose import choose_ops
 from pie_inference.ops.torch_ops import TorchOps
 from testing.triton_interpreter import Interpreter
 

@@ -8,8 +8,8 @@ import pytest
 import torch
 from torch import Tensor
 
+from pie_inference.assembly.kernels import choose_recurrences
 from pie_inference.cpu_kernels.library import Library
-from pie_inference.recurrence.choose import choose_recurrences
 from pie_inference.recurrence.cpu_recurrences import CpuRecurrences
 from pie_inference.recurrence.interface import NONE, Recurrences, Runs
 from pie_inference.recurrence.torch_recurrences import TorchRecurrences
