@@ -17,16 +17,7 @@ import tempfile
 from importlib import metadata
 from pathlib import Path
 
-from pie_inference.options.cache_files import (
-    TURN_SECONDS,
-    NotPrivate,
-    find_sealed,
-    folder_to_compile_in,
-    hold,
-    queued,
-    read_own_file,
-    seal,
-)
+from pie_inference.options import cache_files
 
 from ..errors import ConfigError
 from ..sandbox.version import code_version
@@ -92,13 +83,13 @@ async def compiled_guest(cache_dir: Path) -> Path:
     compiled if there is none, by one server at a time. Raises ConfigError."""
     folder, stem = guest_folder(cache_dir), f"{await asyncio.to_thread(guest_hash)}-{code_version()}"
     try:
-        found = await asyncio.to_thread(find_sealed, folder, stem, native.SUFFIX)
+        found = await asyncio.to_thread(cache_files.find_sealed, folder, stem, native.SUFFIX)
         if found is None:
-            with queued(folder) as is_my_turn:
+            with cache_files.queued(folder) as is_my_turn:
                 while not is_my_turn():
-                    await asyncio.sleep(TURN_SECONDS)
+                    await asyncio.sleep(cache_files.TURN_SECONDS)
                 found = await _find_or_compile(folder, stem)
-        hold(found)
+        cache_files.hold(found)
         return found
     except OSError as error:
         raise ConfigError(f"the Python guest cannot be kept in {folder}: {error.strerror}; see --cache-dir") from error
@@ -107,15 +98,15 @@ async def compiled_guest(cache_dir: Path) -> Path:
 
 
 async def _find_or_compile(folder: Path, stem: str) -> Path:
-    found = await asyncio.to_thread(find_sealed, folder, stem, native.SUFFIX)
+    found = await asyncio.to_thread(cache_files.find_sealed, folder, stem, native.SUFFIX)
     return found or await native.compile_to_file(await build_guest(folder), folder, stem)
 
 
 def guest_folder(cache_dir: Path) -> Path:
     """Where the guest and its compiled form are kept. Raises ConfigError if others can write there."""
     try:
-        return folder_to_compile_in(cache_dir / "guest")
-    except NotPrivate as error:
+        return cache_files.folder_to_compile_in(cache_dir / "guest")
+    except cache_files.NotPrivate as error:
         raise ConfigError(str(error)) from None
 
 
@@ -124,15 +115,15 @@ async def build_guest(folder: Path) -> bytes:
     process and no unfinished file, also when it is cancelled."""
     sources = sdk_folder()
     fingerprint = await asyncio.to_thread(_fingerprint, sources)
-    path = await asyncio.to_thread(find_sealed, folder, fingerprint, SUFFIX)
+    path = await asyncio.to_thread(cache_files.find_sealed, folder, fingerprint, SUFFIX)
     if path is None:
         with tempfile.TemporaryDirectory(dir=folder) as scratch:
             output = Path(scratch) / "guest.wasm"
             await _run_componentize(sources, output)
             path = await asyncio.to_thread(_finish, output, folder, fingerprint)
-    return await asyncio.to_thread(read_own_file, path)
+    return await asyncio.to_thread(cache_files.read_own_file, path)
 
 
 def _finish(output: Path, folder: Path, fingerprint: str) -> Path:
     output.write_bytes(lasting.made_immortal(output.read_bytes()))
-    return seal(output, folder, fingerprint, SUFFIX)
+    return cache_files.seal(output, folder, fingerprint, SUFFIX)

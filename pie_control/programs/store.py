@@ -24,17 +24,7 @@ from pathlib import Path
 
 import msgspec
 
-from pie_inference.options.cache_files import (
-    LEFT_SECONDS,
-    UNUSED_SECONDS,
-    NotPrivate,
-    folder_to_compile_in,
-    private_folder,
-    queued,
-    read_own_file,
-    remove,
-    write_atomically,
-)
+from pie_inference.options import cache_files
 
 from ..durable.accounts.programs import ProgramRecords
 from ..errors import BadProgram, ConfigError, Overloaded
@@ -119,11 +109,11 @@ class ProgramStore:
         """`owners`: what survives the server, where anything does; `folder`: for its programs, of which no other server
         knows."""
         try:
-            self.cache_dir = private_folder(cache_dir)
-            self._shared = private_folder(self.cache_dir / "programs")
+            self.cache_dir = cache_files.private_folder(cache_dir)
+            self._shared = cache_files.private_folder(self.cache_dir / "programs")
             self._folder = folder or self._shared
-            self.compiled = folder_to_compile_in(self.cache_dir / "compiled")
-        except NotPrivate as error:
+            self.compiled = cache_files.folder_to_compile_in(self.cache_dir / "compiled")
+        except cache_files.NotPrivate as error:
             raise ConfigError(str(error)) from None
         if not os.access(self._shared, os.W_OK):
             raise ConfigError(f"the cache folder {self.cache_dir} cannot be written: choose another one: --cache-dir")
@@ -147,7 +137,7 @@ class ProgramStore:
             self._adopt(known)
         for path in sorted(self._folder.iterdir()):
             if self._is_left(path, known):
-                remove(path)
+                cache_files.remove(path)
             elif path.suffix in SUFFIXES and len(path.stem) == 64:
                 self._files[path.stem] = path
                 self._sizes[path.stem] = _size(path)
@@ -170,8 +160,8 @@ class ProgramStore:
         with contextlib.suppress(OSError):
             age = time.time() - path.lstat().st_mtime
             if path.name.startswith("tmp"):
-                return age > LEFT_SECONDS
-            return self._folder != self._shared and path.stem not in known and age > UNUSED_SECONDS
+                return age > cache_files.LEFT_SECONDS
+            return self._folder != self._shared and path.stem not in known and age > cache_files.UNUSED_SECONDS
         return False
 
     def _adopt(self, programs: Collection[str]) -> None:
@@ -185,7 +175,7 @@ class ProgramStore:
         for path in self._shared.iterdir():
             if path.stem in programs and path.name not in there:
                 try:
-                    write_atomically(self._folder / path.name, read_own_file(path))
+                    cache_files.write_atomically(self._folder / path.name, cache_files.read_own_file(path))
                 except OSError as error:
                     logger.warning("%s cannot be copied to %s: %s", path, self._folder, error)
 
@@ -206,7 +196,7 @@ class ProgramStore:
     def _read_owners(self) -> Owned:
         path = self._shared / "owners.json"
         try:
-            return msgspec.json.decode(read_own_file(path), type=Owned)
+            return msgspec.json.decode(cache_files.read_own_file(path), type=Owned)
         except FileNotFoundError:
             return {}
         except (OSError, ValueError, RecursionError) as error:
@@ -221,7 +211,7 @@ class ProgramStore:
         if self._owners is not None:
             changed = (one for one in (before, program) if one is not None)
             return self._owners.write(owner, {one: asdict(shelf[one]) if one in shelf else None for one in changed})
-        with queued(self._shared) as is_our_turn:  # another process may have changed others
+        with cache_files.queued(self._shared) as is_our_turn:  # another process may have changed others
             while not is_our_turn():
                 time.sleep(0.001)  # others need no longer
             owners = self._read_owners()
@@ -233,7 +223,7 @@ class ProgramStore:
                     other.names = [name for name in other.names if name not in kept.names]
                 mine[program] = kept
             written = msgspec.json.format(msgspec.json.encode(owners), indent=1)
-            write_atomically(self._shared / "owners.json", written)
+            cache_files.write_atomically(self._shared / "owners.json", written)
         return None
 
     def try_read(self, program: Program) -> bytes | None:
@@ -242,7 +232,7 @@ class ProgramStore:
         if program.hash in self._contents:
             return self._contents[program.hash]
         try:
-            data = read_own_file(program.path)
+            data = cache_files.read_own_file(program.path)
         except OSError as error:
             logger.warning("program %s cannot be read: %s", program.hash, error)
             if isinstance(error, (FileNotFoundError, PermissionError)) or error.errno == errno.ELOOP:
@@ -259,7 +249,7 @@ class ProgramStore:
         if program.owner == SERVER:
             self._contents[program.hash] = data
         else:
-            write_atomically(program.path, data)
+            cache_files.write_atomically(program.path, data)
 
     # ---- what tenants keep ----
 
@@ -366,7 +356,7 @@ class ProgramStore:
         if self.knows(program.hash) or program.hash in self._arriving:
             return False
         for path in (program.path, *self.compiled.glob(f"{program.hash}-*")):
-            remove(path)
+            cache_files.remove(path)
         for known in (self._files, self._sizes, self._compiled_sizes, self._contents):
             known.pop(program.hash, None)
         return True

@@ -17,7 +17,6 @@ from typing import Any, cast
 
 import pytest
 
-from pie_control import programs
 from pie_control.errors import BadProgram, BadRequest, ConfigError, Overloaded, StorageFull, UnknownName
 from pie_control.programs.compiling import ProgramCompiler
 from pie_control.programs.kinds import kind_of
@@ -221,7 +220,7 @@ def test_servers_that_share_a_folder_lose_no_names(tmp_path: Path, monkeypatch: 
             assert waits.wait(HANG_SECONDS)
         return found
 
-    monkeypatch.setattr(programs.store, "queued", asking)
+    monkeypatch.setattr("pie_control.programs.store.cache_files.queued", asking)
     monkeypatch.setattr(ProgramStore, "_read_owners", read_while_the_other_begins)
     put(one, b"x = 1", "first")
     write.join()
@@ -384,7 +383,7 @@ def test_a_program_that_cannot_be_read_for_a_while_is_not_taken_for_damaged(
     put(store, SOURCE, "name")
     compiler = ProgramCompiler(store, cast(NativeCompiler, None))
     with monkeypatch.context() as patched:
-        patched.setattr("pie_control.programs.store.read_own_file", fail)
+        patched.setattr("pie_control.programs.store.cache_files.read_own_file", fail)
         with pytest.raises(Overloaded, match="cannot be read now: try again"):
             asyncio.run(compiler.bring(store.get("name"), cast(ProgramHost, None)))
     assert read(store, "name") == SOURCE
@@ -446,7 +445,8 @@ def test_a_deletion_that_cannot_be_written_is_one_if_the_files_are_gone(
         store.remove(store.get("own"))
         with pytest.raises(OSError, match="no space"):
             store.remove(store.get("shared"))
-        patched.setattr("pie_control.programs.store.remove", lambda _: None)  # as where the folder is read only
+        # As where the folder is read only:
+        patched.setattr("pie_control.programs.store.cache_files.remove", lambda _: None)
         with pytest.raises(OSError, match="no space"):
             store.remove(store.get(hashlib.sha256(SOURCE).hexdigest(), "alice"))
     for known in (store, ProgramStore(tmp_path)):
