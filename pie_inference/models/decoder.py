@@ -11,12 +11,11 @@ from torch import Tensor
 from ..attention.interface import AttentionPlan
 from ..errors import BatchError
 from ..layers.attention import Attention
-from ..layers.embedding import LanguageHead, TokenEmbedding
 from ..layers.mlp import GatedMlp
 from ..layers.norm import RmsNorm
 from ..layers.pre_norm import PreNormLayer
 from ..layers.rotary import Rotary
-from ..loading.weights import WeightLoader
+from ..loading.weights import Block, WeightLoader
 from ..ops.interface import Rotation
 from .config import ModelConfig
 from .vision import VisionTower
@@ -37,6 +36,29 @@ class Layer(Protocol):
         """Adds `change`, the result of the layer before, and its own results except the last to the residual stream
         `hidden` [T, hidden_size] in place. Returns its last result, which the next layer adds. (So an addition can
         share a kernel with the norm that follows it.)"""
+
+
+class TokenEmbedding:
+    """A vector for each token. Every rank has the whole table."""
+
+    def __init__(self, weights: WeightLoader, name: str, vocab_size: int, size: int) -> None:
+        self._table = weights.tensor(f"{name}.weight", vocab_size, size)
+
+    def __call__(self, tokens: Tensor) -> Tensor:
+        """Tokens int64 [T] to [T, size]."""
+        return self._table.index_select(0, tokens)
+
+
+class LanguageHead:
+    """The last product, which gives logits. Each rank has a share of the vocabulary."""
+
+    def __init__(self, weights: WeightLoader, name: str, vocab_size: int, size: int) -> None:
+        self._multiply = weights.linear([Block(name, vocab_size)], size, split="outputs", role="head")
+        self._ranks = weights.ranks
+
+    def __call__(self, hidden: Tensor) -> Tensor:
+        """[N, size] to float32 [N, vocab_size]."""
+        return self._ranks.all_gather(self._multiply(hidden)).float()
 
 
 class Decoder:
