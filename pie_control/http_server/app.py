@@ -27,16 +27,15 @@ from .guard import AllowedHosts, Guard, json_limit
 from .launches import Launches
 from .metrics.measured import MeasuredRequests
 from .metrics.request_log import RequestLog
-from .metrics.route import metrics_router
 from .metrics.traced import TracedRequests
 from .routes.adapters import adapters_router
 from .routes.blobs import blobs_router
 from .routes.failures import OF_ALL, describe_as_sent, failures
 from .routes.inferlets import inferlets_router
 from .routes.programs import programs_router
-from .routes.system import health_router, system_router
-from .served.again import begin_again
+from .routes.system import health_router, metrics_router, system_router
 from .served.models import models_router
+from .served.response import begin_again
 from .served.routes import served_router
 from .served.stored import stored_router
 from .session.session import Session
@@ -64,7 +63,7 @@ def create_app(api: ServerApi, config: ServerConfig, callers: Callers, programs:
     )
     attachments, launches = Attachments(), Launches(config.max_inferlets_per_client)
     limits = LineLimits(config.max_serving, config.max_waiting, config.max_wait_seconds)
-    line = WaitingLine(limits, time.monotonic, MemoryLook(api, time.monotonic))
+    line = WaitingLine(limits, time.monotonic, MemoryLook(api.has_spare_pages, time.monotonic))
     gateway = Gateway(api, RoutePrograms(api, programs), line)
     app.state.begin_again = functools.partial(begin_again, gateway, callers, attachments, launches)
     app.add_middleware(

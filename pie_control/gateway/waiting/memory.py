@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Protocol
 
 SPARE = 0.1
 """This part of the KV pages is left: what is served will need more than it has now."""
@@ -11,18 +10,12 @@ LOOK_SECONDS = 0.05
 """What a look has found counts for so long: it may have to count the pages of all exports."""
 
 
-class Pages(Protocol):
-    """A server."""
-
-    def has_spare_pages(self, share: float) -> bool:
-        """Whether a model has so much of its KV pages for further inferlets."""
-
-
 class MemoryLook:
-    """Looks at the KV pages of a server, now and then. `clock` is in seconds."""
+    """Looks at the KV pages of a server, now and then. `has_spare_pages`: whether a model has such a part of them for
+    further inferlets. `clock` is in seconds."""
 
-    def __init__(self, server: Pages, clock: Callable[[], float]) -> None:
-        self._server = server
+    def __init__(self, has_spare_pages: Callable[[float], bool], clock: Callable[[], float]) -> None:
+        self._has_spare_pages = has_spare_pages
         self._clock = clock
         self._found = True
         self._until = 0.0
@@ -30,6 +23,6 @@ class MemoryLook:
     def __call__(self) -> bool:
         now = self._clock()
         if now >= self._until:
-            self._found = self._server.has_spare_pages(SPARE)
+            self._found = self._has_spare_pages(SPARE)
             self._until = now + LOOK_SECONDS
         return self._found

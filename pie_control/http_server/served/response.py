@@ -16,22 +16,42 @@ from pie_control.gateway.ending import ENDINGS, result_of
 from pie_control.gateway.gateway import Gateway
 from pie_control.gateway.line import Place
 from pie_control.gateway.refusal import Refused
-from pie_control.gateway.request import ServedRequest
+from pie_control.gateway.request import ServedRequest, read_request
 from pie_control.gateway.stored.marks import Fetch, Part, Store, read_mark
 from pie_control.gateway.stored.running import Running
-from pie_control.gateway.stored.store import LOST, MOST_FETCHES
+from pie_control.gateway.stored.store import KILLED, LOST, MOST_FETCHES, MOST_TRIES
 from pie_control.inferlets.events import Ended, Event, LogLine, Message
 from pie_control.inferlets.lifecycle import Status
 from pie_control.registry.entry import Entry
 from pie_control.tenant_api import TenantApi
 
 from ..attachments import Attachments
+from ..callers import Callers
 from ..failures import RETRIED, status_of
 from ..launches import Launches
 from ..messages import encode
 from ..routes.event_stream import COMMENT, COMMENT_SECONDS, next_chunk
 from .dialects import dialect_of, error_event
 from .sending import Headers, send_body, send_events, start_events
+
+
+async def begin_again(gateway: Gateway, callers: Callers, attachments: Attachments, launches: Launches) -> None:
+    """Those of the background are made anew from their request, a few times; the others fail."""
+    unfinished = gateway.stored.unfinished()
+    await gateway.stored.count_tries()
+    for record in unfinished:
+        api = callers.api_of(record.tenant, record.key)
+        if not record.background or api is None or record.tries >= MOST_TRIES:
+            await gateway.stored.fail(record, KILLED if record.tries >= MOST_TRIES else LOST)
+            continue
+        try:
+            request = read_request(record.route, record.request_id, record.request)
+        except Refused as error:
+            await gateway.stored.fail(record, str(error))
+            continue
+        made = ServedResponse(gateway, request, api, None, attachments, launches)
+        gateway.stored.make_again(record, made.again(record))
+
 
 OF_LOSS = ENDINGS[Status.LOST][1]
 """The code where what ran an inferlet was lost: perhaps by what it did."""
