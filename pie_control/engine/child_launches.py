@@ -5,18 +5,8 @@ from __future__ import annotations
 import asyncio
 import logging
 
+from .. import errors
 from ..application.messages import LaunchChild, NotLaunched
-from ..errors import (
-    CallError,
-    ClientError,
-    Exhausted,
-    HostUnavailable,
-    InvalidArgument,
-    InvalidState,
-    NotFound,
-    Overloaded,
-    UnknownName,
-)
 from ..programs.library import ProgramLibrary
 from ..registry.entry import Entry
 from ..registry.registry import Registry
@@ -52,7 +42,9 @@ class ChildLaunches:
             if host.entries.get(message.parent) is not parent:
                 return  # it has ended meanwhile
             if not host.load().has_room:
-                raise Overloaded("the inferlets of this host hold as much memory as they may together: try again later")
+                raise errors.Overloaded(
+                    "the inferlets of this host hold as much memory as they may together: try again later"
+                )
             entry = self._registry.new(program, self._hosts.post, self._hosts.tell_room, parent.standing)
         except Exception as error:  # whatever it is, the parent waits for an answer
             host.post(NotLaunched(message.parent, message.child, _as_call_error(error)))
@@ -62,16 +54,16 @@ class ChildLaunches:
         self._hosts.launch(host, entry, message.arguments, message.environment, {}, message.parent, message.child)
 
 
-def _as_call_error(error: Exception) -> CallError:
+def _as_call_error(error: Exception) -> errors.CallError:
     match error:
-        case UnknownName():
-            return NotFound(str(error))
-        case Overloaded() | HostUnavailable():
-            return Exhausted(str(error))
+        case errors.UnknownName():
+            return errors.NotFound(str(error))
+        case errors.Overloaded() | errors.HostUnavailable():
+            return errors.Exhausted(str(error))
         case OSError():
             log.error("a child could not be launched: %s", error)
-            return Exhausted("the server cannot read the program now: try again later")
-        case ClientError():
-            return InvalidArgument(str(error))
+            return errors.Exhausted("the server cannot read the program now: try again later")
+        case errors.ClientError():
+            return errors.InvalidArgument(str(error))
     log.error("a child could not be launched", exc_info=error)
-    return InvalidState(f"the child could not be launched ({error!r}): this is a defect of the server")
+    return errors.InvalidState(f"the child could not be launched ({error!r}): this is a defect of the server")
