@@ -14,7 +14,7 @@ from pie_inference.protocol import AdapterLoaded, DropAdapter, LoadAdapter, Mode
 from ..calls.exports.sharing import Fetch
 from ..errors import WorkerError, WorkerUnavailable
 from ..ids import Owner
-from ..inference_client.interface import InferenceClient
+from ..inference_client.interface import InferenceClient, differences
 from ..scheduling import (
     Closed,
     Ending,
@@ -227,9 +227,13 @@ class Replica:
 
     async def _start_again(self) -> None:
         self._end = ""
-        ready = await self._client.restart()
+        model = (await self._client.restart()).models[0]
+        if different := differences(self.description, model):
+            raise WorkerUnavailable(
+                f"its files have changed: {different} differ from what inferlets were told; restart the server"
+            )
         await self.prepare(self)
-        self._serve(ready.models[0])
+        self._serve(model)
         log.info("a worker of model %s serves again", self.description.name)
         self._wake()
 

@@ -17,6 +17,7 @@ class PlayedClient:
         self.on_wave_done: Callable[[WaveDone], None]
         self.on_lost: Callable[[str], None]
         self.model = FakeModel()
+        self.next_model: Callable[[], FakeModel] = FakeModel
         self.sent: list[RunWave] = []
         self.closed = False
         self.may_restart = asyncio.Event()
@@ -41,7 +42,7 @@ class PlayedClient:
         await self.may_restart.wait()
         if self.fails:
             raise self.fails
-        self.model = FakeModel()
+        self.model = self.next_model()
         return self._ready()
 
     async def close(self) -> None:

@@ -20,6 +20,7 @@ from pie_control.resources.address_space import AddressSpace
 from pie_control.resources.kinds import EMBEDS
 from pie_control.resources.quotas import Ledgers, Quota
 from pie_control.scheduling import Closed, HostQuiet, Opened, Reason, Scheduler, Turn
+from pie_control.testing.fake_model import FakeModel
 from pie_inference.protocol import DropAdapter, RunWave, WaveDone
 from pie_inference.protocol.frames import FrameTooLong
 from tests.helpers.guard import HANG_SECONDS
@@ -140,6 +141,22 @@ def test_a_lost_worker_ends_those_placed_on_it_and_serves_the_next_after_its_res
         served = take_turn(replica)
         assert served is not None
         assert [(one.owner, one.future) for one in served.completions] == [(3, 7)]
+
+    play(body)
+
+
+def test_a_worker_whose_model_has_changed_does_not_serve() -> None:
+    async def body(scene: Scene) -> None:
+        scene.client.on_lost("it was killed")
+        take_turn(scene.replica)
+        scene.client.next_model = lambda: FakeModel(vocab_size=80)
+        scene.client.may_restart.set()
+        await reaches(scene, 1)
+        assert "its files have changed: vocab_size differ" in str(scene.replica.life.outage)
+        scene.client.next_model = lambda: FakeModel(num_pages=1234)
+        scene.may_wake.set()
+        assert await settled(scene.replica) is State.SERVING
+        assert scene.replica.description.num_pages == 1234
 
     play(body)
 
