@@ -17,7 +17,7 @@ import hashlib
 import logging
 import os
 import time
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Collection, Iterator
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -124,7 +124,7 @@ class ProgramStore:
         self._sizes: dict[str, int] = {}  # of the files
         self._contents: dict[str, bytes] = {}  # of programs of the server itself
         self._compiled_sizes: dict[str, int] = {}
-        self._shelves: dict[str, Shelf] = {}
+        self._shelves: defaultdict[str, Shelf] = defaultdict(Shelf)
         self._arriving: Counter[str] = Counter()
         self._load()
 
@@ -205,7 +205,7 @@ class ProgramStore:
 
     def _write_owner(self, owner: str, program: str, before: str | None = None) -> None:
         """Writes what changed of a program, and of the one before it that had its name."""
-        shelf = self._shelf(owner)
+        shelf = self._shelves[owner]
         if owner == SERVER:
             return None
         if self._owners is not None:
@@ -278,7 +278,7 @@ class ProgramStore:
         Raises StorageFull."""
         if program.owner == SERVER:
             return []
-        shelf, most = self._shelf(program.owner), self._own_limits.get(program.owner, self._limits)
+        shelf, most = self._shelves[program.owner], self._own_limits.get(program.owner, self._limits)
         more = program.size + self._compiled_sizes.get(program.hash, 0)
         going = shelf.making_room(program.hash, program.name, most.programs, more, most.stored_bytes, self._bytes, used)
         return [one for one in going if self.remove(self._program(one, program.owner))]
@@ -296,7 +296,7 @@ class ProgramStore:
     def enter(self, program: Program) -> ProgramInfo:
         """Makes a program known that `write` has written, where `make_room` has made room. A name that stood for
         another program of its owner stands for this one from now on, and the answer says so."""
-        shelf = self._shelf(program.owner)
+        shelf = self._shelves[program.owner]
         before = shelf.named(program.name)
         self._files[program.hash], self._sizes[program.hash] = program.path, program.size
         if program.hash not in shelf or (program.name and shelf[program.hash].names[-1:] != [program.name]):
@@ -311,7 +311,7 @@ class ProgramStore:
 
     def info(self, program: Program, replaced: str | None = None) -> ProgramInfo:
         """A program that its owner keeps, as clients see it."""
-        kept = self._shelf(program.owner)[program.hash]
+        kept = self._shelves[program.owner][program.hash]
         called = kept.names[-1] if kept.names else program.hash[:12]
         told = tuple(kept.names), kept.file, kept.uploaded
         return ProgramInfo(program.hash, called, program.kind, program.size, replaced, *told)
@@ -319,18 +319,18 @@ class ProgramStore:
     def get(self, reference: str, owner: str = DEFAULT_OWNER) -> Program:
         """Finds a program of a tenant by hash, by name, or by a unique beginning of its hash; raises UnknownName,
         BadRequest. By one of its names it is found under that."""
-        shelf = self._shelf(owner)
+        shelf = self._shelves[owner]
         program = self._program(shelf.find(reference), owner)
         return replace(program, name=reference) if shelf.named(reference) else program
 
     def all(self, owner: str = DEFAULT_OWNER) -> Iterator[Program]:
         """The programs of a tenant."""
-        return (self._program(hash_, owner) for hash_ in self._shelf(owner).programs)
+        return (self._program(hash_, owner) for hash_ in self._shelves[owner].programs)
 
     def remove(self, program: Program) -> bool:
         """Deletes a program of a tenant, and its files unless another tenant keeps it too; whether they are gone.
         Raises OSError if a restart would find it again."""
-        shelf = self._shelf(program.owner)
+        shelf = self._shelves[program.owner]
         before, size = shelf.copy(), self._sizes[program.hash]
         shelf.remove(program.hash)
         gone = self.drop_if_unknown(program)  # which makes room for what is written then
@@ -372,11 +372,8 @@ class ProgramStore:
     def _bytes(self, program: str) -> int:
         return self._sizes[program] + self._compiled_sizes.get(program, 0)
 
-    def _shelf(self, owner: str) -> Shelf:
-        return self._shelves.setdefault(owner, Shelf())
-
     def _program(self, hash_: str, owner: str) -> Program:
-        path, kept = self._files[hash_], self._shelf(owner)[hash_]
+        path, kept = self._files[hash_], self._shelves[owner][hash_]
         name = kept.names[-1] if kept.names else ""
         return Program(hash_, name, kept.file, SUFFIXES[path.suffix], self._sizes[hash_], path, owner)
 

@@ -199,9 +199,11 @@ class Registry:
         self._count_ended(oldest, -1)
 
     def _count_ended(self, entry: Entry, sign: int) -> None:
+        tenant = entry.standing.tenant.name
         self._ended_bytes += sign * entry.kept_when_ended
-        self._ended_of[entry.standing.tenant.name] += sign * (ENDED_BYTES + entry.kept_when_ended)
-        self._ended_of += Counter()  # drops tenants without any
+        self._ended_of[tenant] += sign * (ENDED_BYTES + entry.kept_when_ended)
+        if not self._ended_of[tenant]:
+            del self._ended_of[tenant]
 
     # ---- look-ups ----
 

@@ -24,13 +24,11 @@ from enum import Enum
 from itertools import islice
 from typing import Any, Protocol, TypeVar
 
-import wasmtime
-import wasmtime.component
 from wasmtime import _ffi as ffi
 
 from ..errors import CallError
 from .copy_bound import COPIED_BYTES, MESSAGE, bound_copies
-from .engine import WASM_STACK_BYTES, address_of, c_function, take_message
+from .engine import WASM_STACK_BYTES, c_function, take_message
 from .values import SIZE, read_outcome
 
 T = TypeVar("T")
@@ -60,6 +58,10 @@ _Continuation = ctypes.CFUNCTYPE(ctypes.c_bool, _P)
 
 _set_epoch_deadline = c_function("wasmtime_context_set_epoch_deadline", None, _P, ctypes.c_uint64)
 _yield_on_epoch = c_function("wasmtime_context_epoch_deadline_async_yield_and_update", _P, _P, ctypes.c_uint64)
+_store_new = c_function("wasmtime_store_new", _P, _P, _P, _P)
+_store_context = c_function("wasmtime_store_context", _P, _P)
+_store_limiter = c_function("wasmtime_store_limiter", None, _P, *(ctypes.c_int64,) * 5)
+_get_func = c_function("wasmtime_component_instance_get_func", ctypes.c_bool, _P, _P, _P, _P)
 _future_delete = c_function("wasmtime_call_future_delete", None, _P)
 _value_delete = c_function("wasmtime_component_val_delete", None, _P)
 # These run guest code for up to two ticks, and release the GIL so that other threads can run.
@@ -67,6 +69,7 @@ _GIL_FREE = ctypes.CDLL(ffi.dll._name)
 _instantiate = c_function("wasmtime_component_linker_instantiate_async", _P, _P, _P, _P, _P, _P, library=_GIL_FREE)
 _call = c_function("wasmtime_component_func_call_async", _P, _P, _P, _P, _N, _P, _N, _P, library=_GIL_FREE)
 _poll = c_function("wasmtime_call_future_poll", ctypes.c_bool, _P, library=_GIL_FREE)
+_store_delete = c_function("wasmtime_store_delete", None, _P, library=_GIL_FREE)
 
 
 class Suspend:
@@ -85,14 +88,11 @@ class Owner(Protocol):
 class Linked(Protocol):
     """A component with its imports defined: `LinkedComponent` is one."""
 
-    engine: wasmtime.Engine
+    engine_address: int
     linker_address: int
     component_address: int
+    run_address: int
     wake: Callable[[], None]
-
-    def run_function(self, store: wasmtime.Store, instance: Any) -> wasmtime.component.Func:
-        """The exported function `run` of an instance."""
-        ...
 
 
 class Step(Enum):
@@ -142,7 +142,6 @@ class Instance:
     """One instance of a component, on its fiber. `step` until DONE, then `outcome`; `close` at any time."""
 
     __slots__ = (
-        "_args",
         "_call_error",
         "_context",
         "_future",
@@ -152,6 +151,7 @@ class Instance:
         "_result",
         "_result_address",
         "_resumed",
+        "_run",
         "_started",
         "_store",
         "_value",
@@ -174,15 +174,10 @@ class Instance:
         self._write: Callable[[int, Any], None] | None = None
         self._refuse: Callable[[int, CallError], None] | None = None
         self._result_address = 0
-        self._store = wasmtime.Store(linked.engine)
-        self._store.set_limits(
-            memory_size=memory_bytes,
-            memories=1,
-            tables=MAX_TABLES,
-            table_elements=MAX_TABLE_ELEMENTS,
-            instances=MAX_CORE_INSTANCES,
-        )
-        self._context = address_of(self._store._context())
+        # What wasmtime-py does for these takes as long as the rest of this function.
+        self._store = _store_new(linked.engine_address, None, None)
+        _store_limiter(self._store, memory_bytes, MAX_TABLE_ELEMENTS, MAX_CORE_INSTANCES, MAX_TABLES, 1)
+        self._context: int = _store_context(self._store)
         bound_copies(self._context)
         _set_epoch_deadline(self._context, 1)
         _yield_on_epoch(self._context, 1)
@@ -208,10 +203,11 @@ class Instance:
             return Step.DONE if self._started else Step.PREEMPTED
         self._started = True
         if not self._failed():
-            run = self._linked.run_function(self._store, self._instance)
-            self._args = run
+            self._run = ffi.wasmtime_component_func_t()
+            run = ctypes.addressof(self._run)
+            _get_func(ctypes.addressof(self._instance), self._context, self._linked.run_address, run)
             self._future = _call(
-                ctypes.addressof(run._func), self._context, 0, 0, ctypes.addressof(self._result), 1,
+                run, self._context, 0, 0, ctypes.addressof(self._result), 1,
                 ctypes.addressof(self._call_error),
             )  # fmt: skip
         return Step.DONE
@@ -300,7 +296,9 @@ class Instance:
             take_message(self._call_error.value)
             self._call_error.value = None
         self._started = True
-        self._store.close()
+        if self._store:
+            _store_delete(self._store)
+            self._store = 0
 
     # ---- for host functions, while the guest is in one ----
 

@@ -48,9 +48,11 @@ class LinkedComponent:
             self._define_imports()
         except wasmtime.WasmtimeError as error:
             raise LinkError(str(error)) from error
-        self._check_run()
+        self._run = self._find_run()
+        self.engine_address = address_of(engine)
         self.linker_address = address_of(self._linker)
         self.component_address = address_of(compiled)
+        self.run_address = address_of(self._run)
 
     def _define_imports(self) -> None:
         with self._linker.root() as root:
@@ -86,15 +88,13 @@ class LinkedComponent:
 
         instance.add_resource(name, component.ResourceType.host(number), drop)
 
-    def _check_run(self) -> None:
+    def _find_run(self) -> component.ExportIndex:
         exports = self._component.type.exports(self.engine)
         run = exports["run"].ty if "run" in exports else None
         if not isinstance(run, component.FuncType):
             raise LinkError(f"does not export the function `run: {RUN}`")
         if (given := signature(run)) != RUN:
             raise LinkError(f"exports `run` with a type other than `{RUN}`: {given}")
-
-    def run_function(self, store: wasmtime.Store, instance: Any) -> component.Func:
-        function = component.Instance._from_raw(instance).get_func(store, "run")
-        assert function is not None, "run was found when the component was linked"
-        return function
+        index = self._component.get_export_index("run")
+        assert index is not None, "it is among the exports"
+        return index
