@@ -16,7 +16,7 @@ from .components import WASI, Component, imported_functions
 from .engine import LinkError
 from .functions import HostFunction
 
-_VERSION = re.compile(r"(\d+)\.(\d+)\.(\d+)")
+_VERSION = re.compile(r"\.".join([r"(0|[1-9]\d{0,8})"] * 3), re.ASCII)
 
 
 @dataclass(frozen=True)

@@ -7,8 +7,10 @@ from pathlib import Path
 from ...client.programs.packages import BUILT, read_file
 from ...errors import BadProgram, BadRequest
 from ...host_api import wit_files
+from ...programs.compile_child import MOST_REASON
 from ...sandbox.encoding.component import encode
 from ...sandbox.engine import LinkError
+from ...texts import cut_middle
 from .cargo import built_module
 
 
@@ -30,4 +32,4 @@ def component_of(path: Path) -> bytes:
     try:
         return encode(read_file(path), wit_files.current())
     except LinkError as error:
-        raise BadProgram(f"{path} {error}") from None
+        raise BadProgram(f"{path} {cut_middle(str(error), MOST_REASON)}") from None
