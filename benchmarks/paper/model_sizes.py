@@ -11,8 +11,6 @@ from __future__ import annotations
 from ..control import tpot
 from ..support.models.random_models import LLAMA_1B, LLAMA_160M
 
-PAPER = {"8B": 0.0239, "3B": 0.0564, "1B": 0.1141}
-"""The overhead against vLLM, on an L4."""
 SIZES = (tpot.DEMO, "demo-reasoner", LLAMA_160M, LLAMA_1B)
 FULL = tpot.Plan(SIZES, ("piped", "stream"), (32,), prompt=64, tokens=192, rounds=3, seconds=60.0)
 QUICK = tpot.Plan((tpot.DEMO, LLAMA_160M), ("piped",), (32,), prompt=64, tokens=192, rounds=2, seconds=30.0)
