@@ -20,7 +20,7 @@ STAND_IN = ("-m", "pie_inference.testing.paced_worker", "--pace", "1ms", "--name
 """What `pie worker --worker paced:1ms` becomes."""
 OTHER_VERSION = (
     "-c",
-    "import sys; from pie_inference.serving import sessions; sessions.PROTOCOL_VERSION = 99; "
+    "import sys; from pie_inference import protocol; protocol.PROTOCOL_VERSION = 99; "
     "from pie_inference.testing.paced_worker import main; sys.exit(main())",
 )
 """Instead of `pie worker`: a worker of another version."""
