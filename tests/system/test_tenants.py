@@ -169,7 +169,8 @@ def test_clients_and_commands_show_a_token(
 def test_programs_names_and_blobs_of_another_tenant_do_not_exist(url: str) -> None:
     async def check() -> None:
         async with both(url) as (alice, bob):
-            mine = await alice.upload(WAITS + b"# of alice\n", "shared name")  # tests before may have made bob keep WAITS
+            own = WAITS + b"# of alice\n"  # bob keeps the other, if that test came before
+            mine = await alice.upload(own, "shared name")
             for reference in (mine, mine[:12], "shared name"):
                 with pytest.raises(UnknownName):
                     await bob.launch(reference)
