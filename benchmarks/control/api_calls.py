@@ -19,6 +19,7 @@ from typing import Any
 
 from pie_control.client import Client
 from pie_control.client.running import Running
+from pie_control.resources.exports.exports import MOST_EXPORTS
 
 from ..plans import refuse_unknown
 from ..report import noted
@@ -55,6 +56,9 @@ SHORT_BLOCKS = {
     "get_vocabs": 1,
 }
 """Calls in a block, where BLOCK would hold too much, or take too long."""
+EXPORTING, OWN_EXPORTS = ("export_kvpage", "unexport_kvpage"), 2
+"""Calls whose blocks leave exports until they end, and those that each inferlet has beside: a tenant has a bound of
+all."""
 INFERENCE_CALLS = 10
 RUST_CALLS = (
     "get_arg", "get_env", "available_models", "blob_names", "usage", "get_model_info", "send", "set_result", "log",
@@ -160,8 +164,9 @@ async def _rows(plan: Plan, client: Client, guest: str, program: str, number: in
 def _orders(inferlets: int) -> list[tuple[str, str, int]]:
     """All measurements: call, layer, and calls in a block."""
     issued = [call for call in (*CONTROL_CALLS, *ISSUED_CALLS) if inferlets <= MOST_OUTSIDE or call not in OUTSIDE]
+    blocks = {call: min(SHORT_BLOCKS[call], MOST_EXPORTS // inferlets - OWN_EXPORTS) for call in EXPORTING}
     return [
-        *((call, "control", SHORT_BLOCKS.get(call, BLOCK)) for call in issued),
+        *((call, "control", (SHORT_BLOCKS | blocks).get(call, BLOCK)) for call in issued),
         *((call, "inference", INFERENCE_CALLS) for call in ISSUED_CALLS),
     ]
 

@@ -376,7 +376,7 @@ class Call:
 
     @cached_property
     def name(self) -> str:
-        """As in the WIT, with underscores."""
+        """The name that the WIT gives it, with underscores."""
         return self.room.split(".")[-1]
 
     @cached_property

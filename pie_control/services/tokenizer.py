@@ -54,7 +54,7 @@ class Detokenizer:
 
     @property
     def vocab_size(self) -> int:
-        """Of its model."""
+        """The size of its model's vocabulary."""
         return self._tokenizer.vocab_size
 
     def push(self, tokens: Sequence[int]) -> str:
