@@ -57,8 +57,7 @@ SHORT_BLOCKS = {
 }
 """Calls in a block, where BLOCK would hold too much, or take too long."""
 EXPORTING, OWN_EXPORTS = ("export_kvpage", "unexport_kvpage"), 2
-"""Calls whose blocks leave exports until they end, and those that each inferlet has beside: a tenant has a bound of
-all."""
+"""Calls whose blocks hold an export for each call, and exports that each inferlet has beside: a tenant has a bound."""
 INFERENCE_CALLS = 10
 RUST_CALLS = (
     "get_arg", "get_env", "available_models", "blob_names", "usage", "get_model_info", "send", "set_result", "log",
@@ -163,10 +162,12 @@ async def _rows(plan: Plan, client: Client, guest: str, program: str, number: in
 
 def _orders(inferlets: int) -> list[tuple[str, str, int]]:
     """All measurements: call, layer, and calls in a block."""
-    issued = [call for call in (*CONTROL_CALLS, *ISSUED_CALLS) if inferlets <= MOST_OUTSIDE or call not in OUTSIDE]
-    blocks = {call: min(SHORT_BLOCKS[call], MOST_EXPORTS // inferlets - OWN_EXPORTS) for call in EXPORTING}
+    room = MOST_EXPORTS // inferlets - OWN_EXPORTS
+    lengths = SHORT_BLOCKS | {call: min(SHORT_BLOCKS[call], room) for call in EXPORTING}
+    left_out = [*(OUTSIDE if inferlets > MOST_OUTSIDE else ()), *(EXPORTING if room < 1 else ())]
+    issued = [call for call in (*CONTROL_CALLS, *ISSUED_CALLS) if call not in left_out]
     return [
-        *((call, "control", (SHORT_BLOCKS | blocks).get(call, BLOCK)) for call in issued),
+        *((call, "control", lengths.get(call, BLOCK)) for call in issued),
         *((call, "inference", INFERENCE_CALLS) for call in ISSUED_CALLS),
     ]
 

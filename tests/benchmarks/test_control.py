@@ -24,6 +24,7 @@ from benchmarks.support.processes import run_group
 from benchmarks.support.server import Server, serving
 from examples import checks
 from pie_control.client import ServerUnavailable
+from pie_control.resources.exports.exports import MOST_EXPORTS
 from testing.browser import find_chromium
 from tests.helpers import wit
 from tests.helpers.tree import ROOT
@@ -76,6 +77,15 @@ def test_every_function_of_the_api_has_a_row_or_a_reason() -> None:
     assert rows >= api_calls.SHORT_BLOCKS.keys()
     assert {*rows, *api_calls.LEFT_OUT} == {*functions, "clock"}
     assert not rows & api_calls.LEFT_OUT.keys()
+
+
+@pytest.mark.parametrize("inferlets", [*api_calls.FULL.inferlets, 2000])
+def test_calls_leave_no_more_exports_than_a_tenant_may_have(inferlets: int) -> None:
+    orders = api_calls._orders(inferlets)
+    assert all(calls > 0 for _, _, calls in orders)
+    exporting = [calls for call, _, calls in orders if call in api_calls.EXPORTING]
+    assert inferlets > 896 or len(exporting) == 2
+    assert all(inferlets * (calls + api_calls.OWN_EXPORTS) <= MOST_EXPORTS for calls in exporting)
 
 
 def test_tpot_compares_runs_with_the_same_tokens(tmp_path: Path) -> None:
