@@ -47,7 +47,7 @@ class CopyCommand(WorkerCommand, frozen=True):
 
 def issue(space: AddressSpace, queue: int, source: Sequence[int], target: Sequence[int]) -> None:
     """Slots are page * page_size + offset, as ranges. Raises NotFound, InvalidArgument, InvalidState (empty
-    source, a target that a decode run has reserved or sees)."""
+    source, a target that a decode run has reserved or sees), QuotaExceeded (states of many copies)."""
     space.check_command(queue)
     (read, from_pages), (write, to_pages) = _slots(space, source, "source slot"), _slots(space, target, "target slot")
     count = total_length(read)

@@ -23,7 +23,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from pie_control.errors import InvalidArgument, InvalidState
+from pie_control.errors import InvalidArgument, InvalidState, QuotaExceeded
 from pie_control.resources.hazards import MAX_QUEUE, QUEUE_BITS
 from pie_control.resources.intervals import join_intervals, take_intervals
 from pie_control.resources.ranges import Range, merge, overlap, total_length
@@ -33,6 +33,8 @@ from .contexts import NO_STATE, Context
 
 FRESH = -2
 """In place of the address of the state that a forward leaves: one that must be bound first."""
+MOST_PIECES = 1 << 16
+"""Intervals of slots that all states of an inferlet have read, together: what changes a slot goes through them."""
 _WHOLE_TEXTS = "the model keeps a state of each text, so a forward sees a whole text in the order in which it was run"
 
 
@@ -95,7 +97,7 @@ class StateTable:
 
     def check(self, context: Context, own: Sequence[Range] | None, draft: bool = False) -> tuple[int, int]:
         """The addresses of the states that a forward begins with and leaves at its end: NO_STATE where there is none,
-        FRESH if one must be bound. Raises InvalidArgument, InvalidState."""
+        FRESH if one must be bound. Raises InvalidArgument, InvalidState, QuotaExceeded."""
         if context.mask is not None:
             raise InvalidArgument(f"{_WHOLE_TEXTS}: leave the mask out")
         if context.by_position:
@@ -103,10 +105,21 @@ class StateTable:
         state = self.behind(context.intervals) if context.tokens else None
         if own is None:
             return NO_STATE if state is None else state.address, NO_STATE
+        stays = state is None or draft or state.kept or self._is_shared(state.address)
+        pieces = (len(context.intervals) + len(own)) * (total_length(own) if draft else 1)
+        self._check_pieces(pieces if state is None or stays else pieces - len(state.read))
         if state is None:
             return NO_STATE, FRESH
-        stays = draft or state.kept or self._is_shared(state.address)
         return state.address, FRESH if stays else state.address
+
+    def _check_pieces(self, more: int) -> None:
+        """Raises QuotaExceeded: with a text of so many intervals more there would be too many."""
+        own = sum(len(one.context) + len(one.own) for one in self._moving)
+        if (held := own + sum(len(one.read) for one in self._at.values())) + more > MOST_PIECES:
+            raise QuotaExceeded(
+                f"states have read texts in {held} pieces, and {more} more are asked for; the limit is {MOST_PIECES}: "
+                "give texts back, or keep each in pages that lie beside each other"
+            )
 
     def newest_use(self, states: tuple[int, int], queue: int) -> int:
         """The last command of another queue that must have run before a forward with these states; 0: none."""
@@ -202,12 +215,14 @@ class StateTable:
         self.behind(text)
         return self._take([last_slot(text)])
 
-    def seal(self, text: Sequence[Range], every: int) -> list[tuple[int, int]]:
+    def seal(self, text: tuple[Range, ...], every: int) -> list[tuple[int, int]]:
         """The state behind these slots is exported, and those behind a multiple of `every` of them: the slots that they
         hang on, and their addresses. Raises InvalidState: there is none behind all."""
         self.behind(text)
         ends = [
-            (slot, one.address) for slot, one in self._at.items() if one.sure and _is_beginning(one.read, text, every)
+            (slot, one.address)
+            for slot, one in self._at.items()
+            if one.sure and _is_beginning(one.read, text) and (one.read == text or not total_length(one.read) % every)
         ]
         sealed = {address for _, address in ends}
         for slot, one in self._at.items():
@@ -222,15 +237,16 @@ class StateTable:
         return address
 
     def copied(self, source: Sequence[Range], target: Sequence[Range]) -> None:
-        """Slots were copied to as many others, which were free. If they are the last ones of a text, the state hangs on
-        the end of the copy, too."""
+        """Slots are copied to as many others, which were free. If they are the last ones of a text, the state hangs on
+        the end of the copy, too. Raises QuotaExceeded."""
         state = self._at.get(last_slot(source))
         if state is None or not state.sure:
             return
         before = total_length(state.read) - total_length(source)
         if before < 0 or take_intervals(state.read, before, total_length(state.read)) != join_intervals((), source):
             return
-        read = tuple(join_intervals(take_intervals(state.read, 0, before), target))
+        read = join_intervals(take_intervals(state.read, 0, before), target)
+        self._check_pieces(len(read))
         self._at[last_slot(target)] = state._replace(read=read, kept=state.sealed, draft=0)
 
     def drop(self, slots: Sequence[Range]) -> tuple[Range, ...]:
@@ -240,16 +256,10 @@ class StateTable:
             moving.lost |= overlap(changed, sorted((*moving.context, *moving.own)))
         return self._take([slot for slot, one in self._at.items() if overlap(changed, sorted(one.read))])
 
-    def find(self, text: Sequence[Range], length: int) -> int:
+    def find(self, text: tuple[Range, ...], length: int) -> int:
         """The last place up to so many slots of a text where a state is: how many are before it, 0 if there is none."""
-        ends = [total_length(one.read) for one in self._at.values() if one.sure]
-        most = min(length, total_length(text))  # the ends of other texts may be behind this one's
-        for end in sorted({end for end in ends if end <= most}, reverse=True):
-            before = take_intervals(text, 0, end)
-            state = self._at.get(last_slot(before))
-            if state is not None and state.sure and state.read == before:
-                return end
-        return 0
+        found = (one for one in self._at.values() if one.sure and _is_beginning(one.read, text))
+        return max((end for one in found if (end := total_length(one.read)) <= length), default=0)
 
     def behind(self, text: Sequence[Range]) -> State:
         """The state behind these slots. Raises InvalidState."""
@@ -284,10 +294,12 @@ class StateTable:
         return read or len(self._at_address(address)) > 1
 
 
-def _is_beginning(read: Sequence[Range], text: Sequence[Range], every: int) -> bool:
-    """Whether slots are the first ones of a text, a multiple of `every`, or all."""
-    length, whole = total_length(read), total_length(text)
-    return (length % every == 0 or length == whole) and tuple(read) == take_intervals(text, 0, length)
+def _is_beginning(read: tuple[Range, ...], text: tuple[Range, ...]) -> bool:
+    """Whether slots are the first ones of a text."""
+    *before, (start, stop) = read
+    if len(read) > len(text) or text[len(before)][0] != start or text[len(before)][1] < stop:
+        return False
+    return read[:-1] == text[: len(before)]
 
 
 def last_slot(slots: Sequence[Range]) -> int:

@@ -18,6 +18,7 @@ from pie_control.calls.values import Import, Token
 from pie_control.errors import CallError, Exhausted, InvalidArgument, InvalidState, NotFound, QuotaExceeded
 from pie_control.resources.kinds import STATES
 from pie_control.resources.quotas import Quota
+from pie_control.resources.tables.states import MOST_PIECES
 from pie_control.testing.fake_model import FakeModel, hash_key, mix
 from pie_inference.protocol import Forward
 from pie_inference.recurrence.batches import runs_of
@@ -753,3 +754,26 @@ def test_drafts_that_cannot_run_are_refused() -> None:
         inferlet.call("forward_draft", 1, [], [0, 2], [], [], "")
     with pytest.raises(InvalidArgument, match="at least one input embed"):
         inferlet.call("forward_draft", 1, [], [], [inferlet.pages, 3], [], "")
+
+
+def test_a_text_in_many_pieces_is_not_copied_without_end() -> None:
+    """Each end of it on which a state hangs is gone through whenever a slot changes: 4,000 took seconds."""
+    pages, length = 600, 800
+    world = World(model=ModelWithStates(9, num_pages=pages + 400, max_batch_tokens=1024))
+    inferlet = world.open(pages, length)
+    inferlet.embed(0, length)
+    inferlet.forward(0, length)
+    first = inferlet.pages * SIZE
+    holes = range(first + length, first + pages * SIZE, 2)
+    scattered = [number for slot in holes[:length] for number in (slot, 1)]
+    inferlet.call("copy_kvpage", 1, [first, length], scattered)
+    text, last = [inferlet.pages + length // SIZE, length * 2 // SIZE], holes[length - 1]
+    assert inferlet.call("find_state", 1, text, length) == length
+    *free, one_more = range(first + length + 1, first + length + 2 * MOST_PIECES // length, 2)
+    for slot in free:
+        inferlet.call("copy_kvpage", 1, [last, 1], [slot, 1])
+    with pytest.raises(QuotaExceeded, match=f"in \\d+ pieces, and {length} more .* limit is {MOST_PIECES}: give texts"):
+        inferlet.call("copy_kvpage", 1, [last, 1], [one_more, 1])
+    assert inferlet.call("find_state", 1, text, length - 1) == 0
+    world.drain()
+    assert inferlet.ending is None
