@@ -85,7 +85,7 @@ def _flashinfer(needed: Requirements, cache: KvCache) -> AttentionBackend:
 
     try:
         backend = FlashInferAttention(cache, needed.num_heads, needed.specs, library.load())
-        with telling_time("FlashInfer's kernels of attention"):
+        with telling_time("compiling FlashInfer's kernels of attention"):
             backend.compile()
     except Exception as error:  # of compilers, files and drivers, of which each has its own
         raise ConfigError(f"FlashInfer's attention cannot start: {error}; choose another --attention") from error

@@ -33,7 +33,7 @@ def build(cache_dir: Path, compilers: tuple[str, ...] = COMPILERS, max_isa: str 
         sources = sorted(SOURCES.glob("*.cpp"))
         if (found := find_sealed(folder, stem, SUFFIX)) is not None:
             return found
-        with telling_time("kernels for this CPU"):
+        with telling_time("compiling kernels for this CPU"):
             return compile_library(compiler, flags, sources, folder, stem)
     except (CannotCompile, NotPrivate) as error:
         raise KernelsUnavailable(str(error)) from error

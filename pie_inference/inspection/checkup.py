@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from ..assembly.plan import ModelFiles, ServingPlan, make_plan, read_model
@@ -12,6 +12,7 @@ from ..config import WorkerConfig
 from ..device.ranks import SingleRank
 from ..errors import InferenceError
 from ..kv_cache.sizing import fitting_host_states
+from ..loading.hub import folder_to_describe
 from ..loading.pooling_files import read_pooling
 from ..loading.weight_sizes import WeightSize, sizes
 from .products import ServedProducts, describe_products
@@ -78,6 +79,16 @@ class Checkup:
 
 def check_up(config: WorkerConfig) -> Checkup:
     """Describes a checkpoint as far as possible. Wrong checkpoints and options do not raise; they give a `problem`."""
+    name = str(config.model)
+    try:
+        with folder_to_describe(config.model) as folder:
+            found = _check_up(replace(config, model=folder))
+    except InferenceError as error:
+        return Checkup(name, str(error), None, None)
+    return replace(found, model=name, problem=found.problem and found.problem.replace(str(folder), name))
+
+
+def _check_up(config: WorkerConfig) -> Checkup:
     shape: ModelShape | None = None
     try:
         files = read_model(config)

@@ -15,7 +15,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import partial
@@ -34,19 +34,20 @@ class CannotCompile(Exception):
 
 
 @contextmanager
-def telling_time(what: str) -> Iterator[None]:
-    """While `what` is compiled, which says nothing, tells on stderr how long that takes already: a worker that is
-    silent for minutes is given up. The lines are like those of `LoadProgress`; there are none if it is quick."""
+def telling_time(what: str, more: Callable[[], str] = str) -> Iterator[None]:
+    """While something is done that says nothing, tells on stderr `what`, `more` and how long that takes already: a
+    worker that is silent for minutes is given up. The lines are like those of `LoadProgress`; there are none if it is
+    quick."""
     started, ended = time.monotonic(), threading.Event()
 
     def tell(end: str) -> None:
-        print(f"compiling {what}: {time.monotonic() - started:.0f} s", end=end, file=sys.stderr, flush=True)
+        print(f"{what}: {more()}{time.monotonic() - started:.0f} s", end=end, file=sys.stderr, flush=True)
 
     def tell_on() -> None:
         while not ended.wait(SECONDS_BETWEEN_LINES):
             tell("\r")
 
-    telling = threading.Thread(target=tell_on, name="compiling", daemon=True)
+    telling = threading.Thread(target=tell_on, name="telling", daemon=True)
     telling.start()
     try:
         yield

@@ -103,7 +103,7 @@ def test_a_worker_that_compiles_gives_signs_of_life(monkeypatch: pytest.MonkeyPa
 
     monkeypatch.setattr(compiling, "SECONDS_BETWEEN_LINES", 0.01)
     monkeypatch.setattr(sys, "stderr", Stderr())
-    with compiling.telling_time("kernels"):
+    with compiling.telling_time("compiling kernels"):
         assert told.wait(HANG_SECONDS)
     assert "".join(lines).startswith("compiling kernels: 0 s\r")
     assert "".join(lines).endswith("compiling kernels: 0 s\n")

@@ -2,7 +2,14 @@
 
 from __future__ import annotations
 
+import io
+import shutil
+import socket
+import sys
+import threading
+from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import httpx
@@ -13,8 +20,13 @@ from huggingface_hub.utils import _paths
 
 from pie_control.config import build_config
 from pie_control.errors import ConfigError
+from pie_inference.config import WorkerConfig
 from pie_inference.errors import CheckpointError
+from pie_inference.inspection.checkup import check_up
 from pie_inference.loading import hub
+from pie_inference.options import compiling
+from testing.checkpoints import make_checkpoint
+from tests.helpers.guard import HANG_SECONDS
 
 ANSWER: Any = httpx.Response(404, request=httpx.Request("GET", "http://hub"))
 """Of any type: which HTTP library its errors are told of differs between versions of the hub's."""
@@ -32,6 +44,7 @@ def answer_with(
             raise result
         return str(result)
 
+    monkeypatch.setattr(hub, "_trouble", lambda: "")
     monkeypatch.setattr(huggingface_hub, "snapshot_download", snapshot_download)
     monkeypatch.setattr(huggingface_hub, "list_repo_files", lambda name: list(files))
     return asked
@@ -43,6 +56,7 @@ def test_an_id_is_fetched_without_second_copies(tmp_path: Path, monkeypatch: pyt
     [(name, options)] = asked
     wanted = ["config.json", "model-1.safetensors", "1_Pooling/config.json", "additional_chat_templates/tool_use.jinja"]
     files = [*wanted, "original/a.safetensors", "onnx/tokenizer.json", "consolidated.safetensors", "model.bin"]
+    assert options.pop("local_files_only") is False
     assert (name, list(_paths.filter_repo_objects(files, **options))) == ("meta-llama/Llama-3.2-1B", wanted)
 
 
@@ -77,7 +91,7 @@ def test_a_folder_wins(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
             "org/name: its owner grants access on request; ask on the model's page, then",
         ),
         (RepositoryNotFoundError("x", response=ANSWER), "no such folder here and no such model on the hub"),
-        (LocalEntryNotFoundError("x"), "no such folder here, and the hub cannot be reached; copy"),
+        (LocalEntryNotFoundError("x"), "no such folder here, and the hub cannot be reached .x.; copy"),
         (OSError(28, "No space left on device"), "the hub failed: .*No space left"),
         (httpx.ConnectTimeout("timed out"), "the hub failed: timed out"),
     ],
@@ -87,6 +101,68 @@ def test_what_goes_wrong_says_what_to_do(error: Exception, message: str, monkeyp
     answer_with(monkeypatch, error)
     with pytest.raises(CheckpointError, match=message):
         hub.find_folder(Path("org/name"))
+
+
+@pytest.mark.parametrize("kept", [False, True])
+def test_a_hub_that_does_not_answer_is_left_soon(kept: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    trouble = hub._trouble
+    asked = answer_with(monkeypatch, tmp_path if kept else LocalEntryNotFoundError("x"))
+    monkeypatch.setattr(hub, "_trouble", trouble)
+    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_ETAG_TIMEOUT", 0.2)
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        monkeypatch.setattr(huggingface_hub.constants, "ENDPOINT", f"http://127.0.0.1:{silent.getsockname()[1]}")
+        if kept:
+            assert hub.find_folder(Path("org/name")) == tmp_path
+        else:
+            with pytest.raises(CheckpointError, match=r"the hub cannot be reached \(.*timed out.*|no answer.*\); copy"):
+                hub.find_folder(Path("org/name"))
+    assert [options["local_files_only"] for _, options in asked] == [True]
+
+
+def test_a_download_tells_how_much_there_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    told = threading.Event()
+
+    class Stderr(io.StringIO):
+        def write(self, text: str) -> int:
+            if "\r" in text:
+                told.set()
+            return super().write(text)
+
+    def snapshot_download(name: str, **_: Any) -> str:
+        blobs = tmp_path / "models--org--name" / "blobs"
+        blobs.mkdir(parents=True)
+        (blobs / "x.incomplete").write_bytes(bytes(5000))
+        told.clear()
+        assert told.wait(HANG_SECONDS), "a worker that says nothing for minutes is given up"
+        return str(tmp_path)
+
+    answer_with(monkeypatch, tmp_path)
+    monkeypatch.setattr(huggingface_hub, "snapshot_download", snapshot_download)
+    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_CACHE", str(tmp_path))
+    monkeypatch.setattr(compiling, "SECONDS_BETWEEN_LINES", 0.01)
+    monkeypatch.setattr(sys, "stderr", said := Stderr())
+    assert hub.find_folder(Path("org/name")) == tmp_path
+    assert "fetching org/name: 5 kB, 0 s\r" in said.getvalue()
+
+
+def test_to_describe_a_model_fetches_no_weights(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    whole, fetched = make_checkpoint(tmp_path / "whole", shards=2), tmp_path / "fetched"
+    shards = {
+        path.name: huggingface_hub.parse_local_safetensors_file_metadata(path) for path in whole.glob("*.safetensors")
+    }
+    shutil.copytree(whole, fetched, ignore=shutil.ignore_patterns("*.safetensors"))
+    asked = answer_with(monkeypatch, fetched, tuple(shards))
+    found = SimpleNamespace(files_metadata=shards)
+    monkeypatch.setattr(huggingface_hub.HfApi, "get_safetensors_metadata", lambda *_: found)
+    config = WorkerConfig(whole, "name", device="cpu", kernels="torch", pages=32)
+    there, here = (check_up(replace(config, model=model)) for model in (Path("org/name"), whole))
+    assert (there.model, there.problem, there.shape) == ("org/name", None, here.shape)
+    [(_, options)] = asked
+    assert not options.pop("local_files_only")
+    assert list(_paths.filter_repo_objects(shards, **options)) == []
+    (fetched / "config.json").write_text('{"architectures": ["GizmoForCausalLM"]}')
+    problem = check_up(replace(config, model=Path("org/name"))).problem
+    assert str(problem).startswith("org/name/config.json: architecture GizmoForCausalLM")
 
 
 def test_paths_are_no_ids(tmp_path: Path) -> None:
