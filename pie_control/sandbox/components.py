@@ -19,20 +19,17 @@ __all__ = [
     "compile_component",
     "imported_functions",
     "load_compiled",
+    "number",
+    "sections",
     "signature",
     "sized",
-    "without_code",
 ]
 
 WASI = "wasi:"
 MEMORIES = 5
 """The number of the section of a module that has its memories."""
-CODE, CUSTOM = 10, 0
-"""Numbers of the section that has the functions, and of those that have names and the like."""
 MOST_PARTS = 1000
 """Parts of a function's type that are told: there may be a million in a component of 400 bytes."""
-TRAP = bytes((3, 0, 0, 0x0B))
-"""A function that traps: its size, no variables, `unreachable`, its end."""
 INNER = (1, 4)
 """Numbers of the sections of a component that have a module, or a component."""
 TYPES = (7, 10, 11)
@@ -112,9 +109,9 @@ def check_memories(data: bytes) -> None:
     while rest:
         whole = rest.pop()
         is_module = whole[4] == 1  # the version of its format
-        for section, start, end in _sections(whole):
+        for section, start, end in sections(whole):
             if is_module and section == MEMORIES:
-                found += _number(whole, start)[0]
+                found += number(whole, start)[0]
             elif not is_module and section in INNER:
                 rest.append(whole[start:end])
     if found > 1:
@@ -126,31 +123,18 @@ def check_memories(data: bytes) -> None:
 
 def _check_types(data: bytes) -> None:
     """Raises LinkError if a valid component tells more of types, imports and exports than a host goes through."""
-    told = sum(end - start for section, start, end in _sections(memoryview(data)) if section in TYPES)
+    told = sum(end - start for section, start, end in sections(memoryview(data)) if section in TYPES)
     if told > MOST_TYPE_BYTES:
         raise LinkError(
             f"has {told} bytes of types, imports and exports, {MOST_TYPE_BYTES} at most: import what it calls alone"
         )
 
 
-def without_code(data: bytes) -> bytes:
-    """A valid module with functions that all trap: its imports and exports are the same, and it is compiled in no
-    time."""
-    whole, found = memoryview(data), bytearray(data[:8])
-    for section, start, end in _sections(whole):
-        if section == CODE:
-            count, bodies = _number(whole, start)
-            found += bytes([CODE]) + sized(bytes(whole[start:bodies]) + TRAP * count)
-        elif section != CUSTOM:
-            found += bytes([section]) + sized(bytes(whole[start:end]))
-    return bytes(found)
-
-
-def _sections(whole: memoryview) -> Iterator[tuple[int, int, int]]:
+def sections(whole: memoryview) -> Iterator[tuple[int, int, int]]:
     """Number, begin and end of the sections of a module or component."""
     place = 8
     while place < len(whole):
-        size, start = _number(whole, place + 1)
+        size, start = number(whole, place + 1)
         yield whole[place], start, start + size
         place = start + size
 
@@ -164,7 +148,7 @@ def sized(content: bytes) -> bytes:
     return bytes([*digits, size]) + content
 
 
-def _number(data: memoryview, place: int) -> tuple[int, int]:
+def number(data: memoryview, place: int) -> tuple[int, int]:
     """A number in LEB128, and the place behind it."""
     value = shift = 0
     while True:

@@ -8,11 +8,12 @@ from dataclasses import dataclass
 
 import wasmtime
 
-from ..components import check_memories, without_code
+from ..components import check_memories
 from ..contract import numbers, series
 from ..engine import LinkError, new_engine
 from ..wit import WitPackage
 from . import wasi
+from .interface import CoreMemory, Kind, interface_of
 from .types import CoreType, Function, read_function
 
 HEADER = b"\0asm\1\0\0\0"
@@ -57,10 +58,8 @@ def read_module(data: bytes, package: WitPackage) -> CoreModule:
         raise LinkError("is a component already: run or upload it as it is")
     if not data.startswith(HEADER):
         raise LinkError("is no WebAssembly module: give a .wasm file that a compiler made for wasm32-unknown-unknown")
-    engine = new_engine()
     try:
-        wasmtime.Module.validate(engine, data)
-        module = wasmtime.Module(engine, without_code(data))
+        wasmtime.Module.validate(new_engine(), data)
     except wasmtime.WasmtimeError as error:
         reason = _first_line(error)
         if _FEATURE.search(reason):
@@ -69,11 +68,12 @@ def read_module(data: bytes, package: WitPackage) -> CoreModule:
             ) from None
         raise LinkError(f"is no valid WebAssembly module; build it anew: {reason}") from None
     check_memories(data)
-    version, imports = _imports([(each.module, each.name or "", each.type) for each in module.imports], package)
-    return CoreModule(version, imports, _exports({each.name: each.type for each in module.exports}, bool(imports)))
+    found = interface_of(data)
+    version, imports = _imports(found.imports, package)
+    return CoreModule(version, imports, _exports(found.exports, bool(imports)))
 
 
-def _imports(given: Sequence[tuple[str, str, object]], package: WitPackage) -> tuple[str, tuple[CoreImport, ...]]:
+def _imports(given: Sequence[tuple[str, str, Kind]], package: WitPackage) -> tuple[str, tuple[CoreImport, ...]]:
     foreign = [
         (module, name)
         for module, name, _ in given
@@ -96,8 +96,8 @@ def _imports(given: Sequence[tuple[str, str, object]], package: WitPackage) -> t
                 f"imports `{name}` of {module}, which the contract does not have: `inferlet_sdk/wit` has all"
             )
         function = read_function(signature)
-        if not isinstance(kind, wasmtime.FuncType) or _core_type(kind) != function.lowered():
-            has = _core_type(kind) if isinstance(kind, wasmtime.FuncType) else "no function"
+        if kind != function.lowered():
+            has = kind if isinstance(kind, CoreType) else "no function"
             raise LinkError(f"imports `{name}` of {module} as {has}; the contract's is {function.lowered()}")
         if (each := CoreImport(interface, name, function)) in found:
             raise LinkError(f"imports `{name}` of {module} twice: declare it once, under one name")
@@ -136,7 +136,7 @@ def _foreign(imports: Sequence[tuple[str, str]], package: WitPackage) -> str:
     return f"imports {named}{more}: {advice}"
 
 
-def _exports(given: Mapping[str, object], has_imports: bool) -> frozenset[str]:
+def _exports(given: Mapping[str, Kind], has_imports: bool) -> frozenset[str]:
     """Those in EXPORTS that a module has."""
     memory = given.get(MEMORY)
     if RUN not in given:
@@ -144,7 +144,7 @@ def _exports(given: Mapping[str, object], has_imports: bool) -> frozenset[str]:
             "exports no function `run`, which is the entry: `run` takes nothing and returns an address. In Rust "
             "`inferlet::main!(main);` makes it"
         )
-    if not isinstance(memory, wasmtime.MemoryType) or memory.is_64:
+    if not isinstance(memory, CoreMemory) or memory.is_64:
         raise LinkError("exports no memory of 32 bits under the name `memory`: link it so that it does")
     if has_imports and REALLOC not in given:
         raise LinkError(
@@ -152,15 +152,10 @@ def _exports(given: Mapping[str, object], has_imports: bool) -> frozenset[str]:
             "size, the alignment and the new size, and returns an address"
         )
     for name, wanted in EXPORTS.items():
-        kind = given.get(name)
-        if kind is not None and not (isinstance(kind, wasmtime.FuncType) and _core_type(kind) == wanted):
-            has = _core_type(kind) if isinstance(kind, wasmtime.FuncType) else "no function"
+        if name in given and (kind := given[name]) != wanted:
+            has = kind if isinstance(kind, CoreType) else "no function"
             raise LinkError(f"exports `{name}` as {has}; it must be {wanted}")
     return frozenset(EXPORTS.keys() & given.keys())
-
-
-def _core_type(kind: wasmtime.FuncType) -> CoreType:
-    return CoreType(tuple(map(str, kind.params)), tuple(map(str, kind.results)))
 
 
 def _first_line(error: Exception) -> str:

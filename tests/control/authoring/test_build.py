@@ -180,6 +180,12 @@ WRONG = {
     r"exports `run` as \(i32\) -> \(\); it must be \(\) -> \(i32\)": module(
         MEMORY + '(func (export "run") (param i32))'
     ),
+    r"exports `run` as \(v128\) -> \(reference\); it must be": module(
+        f'(type $t (func)) {MEMORY} (func (export "run") (param v128) (result (ref null $t)) ref.null $t)'
+    ),
+    r"imports `send` of .* as \(reference\) -> \(\); the contract's": module(
+        "(type $t (func))" + imports(CORE, "send", "(func (param (ref $t)))")
+    ),
     "exports `cabi_realloc` as no function": module(
         MEMORY + RUN + '(global (export "cabi_realloc") i32 (i32.const 0))'
     ),
