@@ -116,7 +116,7 @@ async def server(url: str, token: str | None = None, model: str = "") -> AsyncIt
 
 @contextlib.asynccontextmanager
 async def own_server(config: ServerConfig, program: str) -> AsyncIterator[RunTarget]:
-    """Starts a server and its workers, if it can find and read the program, and stops them at the end; raises
+    """Starts a server and its workers, if it can find, build and read the program, and stops them at the end; raises
     UnknownName, BadProgram, WorkerUnavailable."""
     from pie_control.authoring.check import check_syntax
     from pie_control.runtime import build_server
@@ -125,7 +125,7 @@ async def own_server(config: ServerConfig, program: str) -> AsyncIterator[RunTar
     try:
         found, _ = _found(program, api)
         if isinstance(found, Path):
-            check_syntax(found)
+            check_syntax(await asyncio.to_thread(built, found))
         with explaining_slow_start():
             await api.start()
         yield OwnTarget(api)

@@ -84,6 +84,15 @@ def test_commands_build_a_crate_first(
     assert capsys.readouterr().out.startswith("story: ")
 
 
+def test_run_builds_a_crate_before_it_starts_a_server(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    set_cargo(monkeypatch, folder)
+    monkeypatch.setattr("pie_control.cli.server_options.is_listening", lambda: False)
+    assert main(["run", str(folder)]) == 2
+    assert capsys.readouterr().err.startswith(f"pie: {folder} gives no module")
+
+
 @pytest.mark.parametrize(
     ("artifacts", "message"),
     [
