@@ -134,7 +134,9 @@ class _HelpAll(argparse.Action):
 def add_settings(
     parser: argparse.ArgumentParser, without: tuple[str, ...] = (), shown: tuple[str, ...] | None = None
 ) -> None:
-    """Adds one option for each setting of a server. `shown`: those that `--help` shows, `--help-all` shows the rest."""
+    """Adds one option for each setting of a server, but for those `without` which the command does, also where the
+    environment has them. `shown`: those that `--help` shows, `--help-all` shows the rest."""
+    parser.set_defaults(without=without)
     hidden: dict[argparse.Action, str | None] = {}
     if shown is not None:
         parser.add_argument("--help-all", action=_HelpAll, nargs=0, const=hidden, help="show all options and exit")
@@ -174,12 +176,15 @@ def given_settings(options: argparse.Namespace) -> dict[str, object]:
     return {name: value for name, value in values.items() if value is not None}
 
 
+def _variable(name: str) -> str:
+    return f"{ENVIRONMENT_PREFIX}{name.upper()}"
+
+
 def config_of(options: argparse.Namespace, **defaults: object) -> ServerConfig:
     """The configuration of the server that the command starts, whose own defaults go before the general ones; raises
-    ConfigError. A command without a default for `state` keeps nothing: the server of a user has the folder."""
-    own = {f"{ENVIRONMENT_PREFIX}{name.upper()}": str(value) for name, value in defaults.items()}
-    environment = {**own, **os.environ}
-    if "state" not in defaults:
-        environment.pop(f"{ENVIRONMENT_PREFIX}STATE", None)
+    ConfigError."""
+    environment = {**{_variable(name): str(value) for name, value in defaults.items()}, **os.environ}
+    for name in options.without:
+        environment.pop(_variable(name), None)
     os.environ.pop(SECRET_VARIABLE, None)  # no process that this one starts sees it
     return build_config(given_settings(options), environment).resolved()

@@ -9,7 +9,6 @@ import logging
 import signal
 import sys
 from collections.abc import AsyncIterator
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -174,7 +173,7 @@ async def _target(options: argparse.Namespace) -> AsyncIterator[RunTarget]:
     from .. import targets
 
     if server is None:
-        opened = targets.own_server(replace(config_of(options), hosts=0), options.program)
+        opened = targets.own_server(config_of(options), options.program)
     else:
         opened = targets.server(server, token_of(options), model)
     async with opened as target:

@@ -492,7 +492,10 @@ def test_nohup_keeps_a_command_from_sighup() -> None:
 # ---- without a server ------------------------------------------------------------------------------------------------
 
 
-def test_run_starts_what_is_missing(own_server: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_run_starts_what_is_missing(
+    own_server: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PIE_TENANTS", "/of/another/server")
     assert main(["run", "--model", str(own_server), "hello"]) == 0
     assert capsys.readouterr().out == "Hello, world! \n"
 
