@@ -17,7 +17,8 @@ EXAMPLES = """  pie demo
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declares the options."""
     add_server(parser)
-    parser.set_defaults(interactive=False, native=False, pdb=False, result=False, blob=[], without=run.OWN_SERVER_SETTINGS)
+    parser.set_defaults(interactive=False, native=False, pdb=False, result=False, blob=[])
+    parser.set_defaults(without=run.OWN_SERVER_SETTINGS)
 
 
 def execute(options: argparse.Namespace) -> int:

@@ -67,7 +67,8 @@ def _json_formatter() -> logging.Formatter:
 
 
 def read_programs(given: Sequence[str]) -> dict[str, bytes]:
-    """The programs of `--program NAME=FILE`, by name; raises ConfigError."""
+    """The programs of `--program NAME=FILE`, by name; raises ConfigError, and BadProgram for what is no Python."""
+    from pie_control.authoring.check import check_syntax
     from pie_control.gateway.programs import ROUTES
 
     programs = {}
@@ -80,6 +81,7 @@ def read_programs(given: Sequence[str]) -> dict[str, bytes]:
             programs[name] = Path(file).expanduser().read_bytes()
         except OSError as error:
             raise ConfigError(f"--program {text}: cannot read the file: {error.strerror}") from None
+        check_syntax(Path(file).expanduser())
     return programs
 
 

@@ -52,3 +52,6 @@ def test_files_that_replace_them(tmp_path: Path) -> None:
     for wrong in ("completions", "completions=", f"other={file}", f"completions={tmp_path}/none.py"):
         with pytest.raises(ConfigError, match="--program"):
             read_programs([wrong])
+    file.write_text("def main(:")
+    with pytest.raises(BadProgram, match="mine.py"):
+        read_programs([f"completions={file}"])
