@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Callable
+from types import FrameType
+from typing import Any
+
 import numpy as np
 import pytest
 
@@ -53,6 +58,42 @@ def test_what_several_exports_have_goes_with_the_most_valuable_of_them() -> None
     assert (shed(1), pool.free) == ("134", 8)
     assert (shed(1), pool.free) == ("4", 10)
     assert (shed(1), pool.free) == ("", 11), "one page is held by another one"
+
+
+@pytest.mark.parametrize(
+    "pages_of",
+    [lambda _: [0, 1, 2], lambda number: [number, number + 1], lambda number: [0, number + 1]],
+    ids=["all the same", "each two of a neighbour", "one of all"],
+)
+def test_the_work_to_make_room_grows_as_what_stands_does(pages_of: Callable[[int], list[int]]) -> None:
+    """A thousand exports of one long prompt held up the scheduler for seconds."""
+
+    def work(count: int) -> int:
+        """Lines that run while all goes."""
+        pool = Pool(4 * count)
+        exports, pages = Exports(pool, Pool(0), 0), pool.take(count + 1)
+        for number in range(count):
+            made(exports, number, [pages[place] for place in pages_of(number)])
+        pool.release(pages, None)
+        lines = 0
+
+        def count_line(_frame: FrameType, event: str, _arg: Any) -> Any:
+            nonlocal lines
+            lines += event == "line"
+            return count_line
+
+        before = sys.gettrace()
+        sys.settrace(count_line)
+        try:
+            for block in exports.shed(PAGES, pool.total, 1000.0):
+                pool.release(block.pages, None)
+        finally:
+            sys.settrace(before)
+        assert (len(exports), pool.free) == (0, pool.total)
+        return lines
+
+    few, many = work(40), work(160)
+    assert few < many < 5 * few
 
 
 def test_where_memory_is_short_a_part_of_the_pool_comes_free() -> None:
