@@ -5,9 +5,9 @@ Each inferlet fills a prompt. Once all have done so, they stream greedy tokens t
 time runs from the first message of any inferlet at the client to the last one of any, divided by the tokens that an
 inferlet sends between: so those that begin later, and the rest that then end alone, count. The closed loop (a worker in
 this process) and Pie take turns in one run, on the same prompts, with the same worker settings; one is idle
-while the other runs. `overhead` is the median of the rounds' ratios, minus one; `own_overhead` the same of an
-inferlet's own time per token, from its first text to its last one, which does not see that others begin later. On few
-cores the closed loop has an advantage: nothing else needs the processor.
+while the other runs. `overhead` is the median of the rounds' ratios, minus one; `own_overhead` the same of the time per
+token of an inferlet while all run, as all sequences of the closed loop do. On few cores the closed loop has an
+advantage: nothing else needs the processor.
 """
 
 from __future__ import annotations
@@ -75,9 +75,10 @@ QUICK = Plan((DEMO, LLAMA_160M), ("stream",), (1, 8), prompt=64, tokens=16, roun
 
 @dataclass(frozen=True)
 class Row:
-    """Medians over `rounds` rounds. `own_ms`: the median inferlet's time per token, from its own first text to its last
-    one. `batch`: average number of tokens in a Sample batch of Pie; `worker_ms`: the worker's time per wave;
-    `guest_ms`: time inside inferlets per wave. `same_tokens`: both sides gave the same tokens in every round.
+    """Medians over `rounds` rounds. `own_ms`: the median inferlet's time per token, from when the last one has its
+    first text to when the first one has its last. `batch`: average number of tokens in a Sample batch of Pie;
+    `worker_ms`: the worker's time per wave; `guest_ms`: time inside inferlets per wave. `same_tokens`: both sides gave
+    the same tokens in every round.
     """
 
     model: str
@@ -153,8 +154,8 @@ async def _compare(loop: ClosedLoop, client: Client, uploaded: str, program: str
         program=program,
         concurrent=concurrent,
         closed_loop_ms=round(median([one.closed_ms for one in rounds]), 3),
-        pie_ms=round(median([one.pie.together for one in rounds]), 3),
-        overhead=round(median([one.pie.together / one.closed_ms for one in rounds]) - 1, 3),
+        pie_ms=round(median([one.pie.in_all for one in rounds]), 3),
+        overhead=round(median([one.pie.in_all / one.closed_ms for one in rounds]) - 1, 3),
         own_ms=round(median([one.pie.per_token for one in rounds]), 3),
         own_overhead=round(median([one.pie.per_token / one.closed_ms for one in rounds]) - 1, 3),
         rounds=len(rounds),

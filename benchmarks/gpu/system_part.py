@@ -28,8 +28,8 @@ async def _serve(model: str, folder: Path, plan: Plan) -> None:
         program = await client.upload(source("generate"), "generate")
         for concurrent in plan.concurrent:
             texts = prompts(concurrent, plan.prompt, SHAPES[model].vocab_size)
-            await run_inferlets(client, program, texts, plan.warm_up, together=True)
-            runs = [await run_inferlets(client, program, texts, plan.tokens, together=True) for _ in range(plan.rounds)]
+            await run_inferlets(client, program, texts, plan.warm_up, at_once=True)
+            runs = [await run_inferlets(client, program, texts, plan.tokens, at_once=True) for _ in range(plan.rounds)]
             tell([_row(model, concurrent, min(runs, key=lambda one: one.per_token))])
 
 

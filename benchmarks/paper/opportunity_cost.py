@@ -4,8 +4,9 @@ The same greedy tokens of `concurrent` sequences, in five ways, each of which ha
 loop; `closed`, a server without programs, which adds the way to the worker, batching and the way to the client; a
 program that makes one call for all tokens, which adds the control layer, hosts and the sandbox; a call for each token,
 made when the one before is known, so that nothing is pipelined; and the distribution of each token, from which the
-program chooses. All take a turn in each round. A part is the median over the rounds of the difference to the way
-before, the whole that of the last way to the first; `sum` is the parts over the whole.
+program chooses. The time of each is that of a token while all sequences run, and programs send each piece of their
+texts. All take a turn in each round. A part is the median over the rounds of the difference to the way before, the
+whole that of the last way to the first; `sum` is the parts over the whole.
 """
 
 from __future__ import annotations
@@ -111,7 +112,7 @@ async def _ways(plan: Plan, loop: ClosedLoop, client: Client, completions: Compl
 
     def program(way: str) -> Turn:
         async def turn(tokens: int) -> float:
-            return (await run_inferlets(client, uploaded, prompts, tokens, f"--way={way}")).together
+            return (await run_inferlets(client, uploaded, prompts, tokens, f"--way={way}")).per_token
 
         return turn
 

@@ -17,7 +17,7 @@ from pie_control.client.running import Running
 from pie_control.services.tokenizer import Detokenizer, Tokenizer
 
 from .guests import launch_many
-from .samples import median
+from .samples import median, together
 from .server import scheduler_counts
 
 Prompts = Sequence[Sequence[int]]
@@ -40,8 +40,8 @@ class Generated:
     tokens: list[list[int]]
     prompts: float  # until all prompts are in the cache
     prompt_waves: Waves
-    per_token: float  # the median inferlet's, from its first text at the client to its last
-    together: float  # a token of all of them, from the first message of any to the last message of any
+    per_token: float  # the median inferlet's, while all run; each its own, where that is less than half of the tokens
+    in_all: float  # a token of all of them, from the first message of any to the last message of any
     tokens_per_second: float  # of all inferlets, from the first message of any to the last message of any
     waves: Waves
 
@@ -87,15 +87,15 @@ async def run_inferlets(
     prompts: Prompts,
     tokens: int,
     *arguments: str,
-    together: bool = False,
+    at_once: bool = False,
     tokenizer: Tokenizer | None = None,
 ) -> Generated:
     """Generates `tokens` greedy tokens behind each prompt, with the program `generate` and further `arguments` of it.
-    All prompts run first: one after the other, or `together`, in as few waves as the server needs. `tokenizer` finds
+    All prompts run first: one after the other, or `at_once`, in as few waves as the server needs. `tokenizer` finds
     the tokens of each message where the program does not count them: it sleeps, by `--way=piped`."""
     running = await launch_many(client, program, len(prompts), str(tokens), *arguments)
     before, start = await client.statistics(), time.perf_counter()
-    await _fill(running, prompts, together)
+    await _fill(running, prompts, at_once)
     elapsed, filled = time.perf_counter() - start, await client.statistics()
     streamed = await asyncio.gather(*(_stream(one, tokenizer) for one in running))
     after = await client.statistics()
@@ -104,16 +104,25 @@ async def run_inferlets(
         tokens=[one.tokens for one in streamed],
         prompts=1e3 * elapsed,
         prompt_waves=_waves(before, filled),
-        together=1e3 * wall / median([one.between for one in streamed]),
-        per_token=1e3 * median([one.per_token for one in streamed]),
+        in_all=1e3 * wall / median([one.between for one in streamed]),
+        per_token=1e3 * _while_all_run(streamed),
         tokens_per_second=sum(one.between for one in streamed) / wall,
         waves=_waves(filled, after),
     )
 
 
-async def _fill(running: Sequence[Running], prompts: Prompts, together: bool) -> None:
+def _while_all_run(streams: Sequence[Stream]) -> float:
+    """Seconds for a token of the median inferlet, by its texts at the client. Before all have begun, and when some have
+    ended, waves are smaller, and so sooner done than those of the closed loop."""
+    try:
+        return together([one.times[:-1] for one in streams], [one.counts[:-1] for one in streams])
+    except (RuntimeError, IndexError):
+        return median([one.per_token for one in streams])
+
+
+async def _fill(running: Sequence[Running], prompts: Prompts, at_once: bool) -> None:
     fills = [_fill_one(one, prompt) for one, prompt in zip(running, prompts, strict=True)]
-    if together:
+    if at_once:
         await asyncio.gather(*fills)
         return
     for fill in fills:

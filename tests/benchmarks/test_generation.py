@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from benchmarks.support.generation import Stream, counts_at
+from benchmarks.support.generation import Stream, _while_all_run, counts_at
 from pie_control.services.tokenizer import Tokenizer
 from pie_inference.testing import byte_tokenizer
 
@@ -25,6 +25,16 @@ def test_a_stream_that_comes_in_one_message_is_timed_from_its_start() -> None:
 def test_a_stream_without_text_is_timed_from_its_start() -> None:
     stream = Stream([256, 256], [2], 10.0, [11.5])
     assert (stream.first, stream.last, stream.between, stream.per_token) == (10.0, 11.5, 2, 0.75)
+
+
+def test_a_token_takes_what_it_takes_while_all_run() -> None:
+    """With fewer, waves are smaller: here they take 1 s in place of 3."""
+    first = Stream([7] * 7, [1, 2, 3, 4, 5, 6, 7, 7], 0.0, [0.0, 1.0, 2.0, 5.0, 8.0, 11.0, 14.0, 99.0])
+    second = Stream([7] * 4, [1, 3, 4, 4], 0.0, [5.0, 11.0, 14.0, 99.0])
+    assert _while_all_run([first, second]) == 3.0
+    late = Stream([7] * 2, [1, 2, 2], 0.0, [14.0, 17.0, 99.0])
+    assert _while_all_run([first, late]) == (14 / 6 + 3) / 2, "they hardly run together: each has its own pace"
+    assert _while_all_run([Stream([256, 256], [2], 10.0, [11.5])]) == 0.75
 
 
 def test_tokens_of_a_message_are_found_by_its_text() -> None:

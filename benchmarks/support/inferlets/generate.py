@@ -1,11 +1,11 @@
 """Sends greedy tokens behind a prompt, given as a message: a JSON list of tokens. `way`: `run` reads each piece of text
 of one call for all tokens, and sends it; `piped` sleeps while they go to the client; `steps` makes a call for each;
-`dists` reads each distribution, and chooses."""
+`dists` reads the distribution of each, too, and chooses."""
 
 import json
 from typing import Any
 
-from inferlet_sdk import Args, Context, IgnoreStopTokens, inferlet
+from inferlet_sdk import Args, Context, Dist, DistSampler, Greedy, IgnoreStopTokens, inferlet
 
 
 @inferlet
@@ -15,9 +15,8 @@ async def main(args: Args, max_tokens: int, way: str = "run") -> dict[str, Any]:
     await ctx.flush()
     args.send("ready")
     await args.receive()
-    if way == "dists":
-        return await by_dists(args, ctx, max_tokens)
-    generation = ctx.generate(max_tokens, stop=IgnoreStopTokens(), run_ahead=way != "steps")
+    sampler = DistSampler(Dist.max_index) if way == "dists" else Greedy()
+    generation = ctx.generate(max_tokens, stop=IgnoreStopTokens(), sampler=sampler, run_ahead=way != "steps")
     counts = []  # tokens at each message: special tokens, and tokens that end within a character, give no text
     if way == "piped":
         await args.stream(generation)
@@ -28,12 +27,3 @@ async def main(args: Args, max_tokens: int, way: str = "run") -> dict[str, Any]:
     args.send("")  # so that the client always sees the last token
     counts.append(len(generation.tokens))
     return {"counts": counts, "tokens": generation.tokens}
-
-
-async def by_dists(args: Args, ctx: Context, max_tokens: int) -> dict[str, Any]:
-    tokens: list[int] = []
-    for _ in range(max_tokens):
-        tokens.append((await ctx.next_dist()).max_index())
-        ctx.fill(tokens[-1:])
-        args.send("token")
-    return {"counts": list(range(1, max_tokens + 1)), "tokens": tokens}

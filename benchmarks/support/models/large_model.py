@@ -64,7 +64,7 @@ class LargeModel:
         await self.generate(self.new_prompts(count, WARM_UP_PROMPT), WARM_UP_TOKENS)
 
     async def generate(self, prompts: Prompts, tokens: int) -> Generated:
-        return await run_inferlets(self.client, self.program, prompts, tokens, together=True)
+        return await run_inferlets(self.client, self.program, prompts, tokens, at_once=True)
 
     async def rates_now(self, read_bytes: int, gemm_size: int) -> Rates:
         """Measures the machine's rates now, because those of a virtual machine change. The model is idle meanwhile."""
