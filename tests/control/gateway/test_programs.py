@@ -53,5 +53,5 @@ def test_files_that_replace_them(tmp_path: Path) -> None:
         with pytest.raises(ConfigError, match="--program"):
             read_programs([wrong])
     file.write_text("def main(:")
-    with pytest.raises(BadProgram, match="mine.py"):
+    with pytest.raises(BadProgram, match=r"mine\.py"):
         read_programs([f"completions={file}"])
