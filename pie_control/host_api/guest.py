@@ -275,6 +275,7 @@ class Guest:
             place.space.end(Cancelled("the inferlet has ended"))
             place.model.release(self.inferlet.number)
         self._places.clear()
+        self.pending.spaces.clear()
         self.queues.clear()
         for value in self._handles.values():
             if isinstance(value, GrammarMatcher):

@@ -62,6 +62,12 @@ class FutureTable:
         self._values.pop(number, None)
         self._uncount(number)
 
+    def end(self) -> None:
+        """Nobody takes anything any more, and there are no further futures."""
+        self._limit = self.bytes = 0
+        for kept in (self._values, self._runs, self._sizes):
+            kept.clear()
+
     def _uncount(self, number: int) -> None:
         if self._sizes:
             self.bytes -= self._sizes.pop(number, 0)

@@ -127,7 +127,7 @@ class Inferlet:
         say = child.says if child is not None else functools.partial(outside.says, number)
         log = functools.partial(outside.logs, number)
         sender = Sender(self.id, limits, say, log)
-        self.mail = ClientMail(number, limits, self.waits, sender, self._received)
+        self.mail = ClientMail(number, limits, self.waits, sender, functools.partial(_received, outside, number, child))
         self.blobs = BlobTable(limits.max_blob_bytes, launched.blobs)
         self.holdings: ModelHoldings = NoHoldings()
         self.last_error = ""  # that it has logged: a guest that aborts has said there why
@@ -150,13 +150,6 @@ class Inferlet:
     @property
     def status(self) -> Status:
         return self.life.status
-
-    def _received(self, message: Received) -> None:
-        child = self.launched.child
-        if message.sender and child is not None:
-            child.arrived(message.size)
-        else:
-            self._outside.received(self.number, message.size, message.blob_bytes)
 
     def reads_at_end(self, run: int) -> None:
         """It reads nothing of a decode run, by its future, before that is over."""
@@ -190,9 +183,17 @@ class Inferlet:
         self.blobs = BlobTable(0, {})
         self.mail.forget()
         self.mail.sender.close()
+        self.holdings = NoHoldings()  # a way back: all that its calls have left would wait for a full collection
         if error is not None:
             error = cut_middle(error, self.limits.max_message_bytes)
         ended = Ended(status.value, self.life.result_of_end, error, inferlet=self.id)
         if self.launched.child is not None:
             self.launched.child.ended(ended)
         self._outside.ended(self.number, ended, self.processor_time.used)
+
+
+def _received(outside: Outside, number: int, child: Child | None, message: Received) -> None:
+    if message.sender and child is not None:
+        child.arrived(message.size)
+    else:
+        outside.received(number, message.size, message.blob_bytes)

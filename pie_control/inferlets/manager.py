@@ -238,8 +238,8 @@ class InferletManager:
         inferlet.kin.ended()
         self._had_turns.discard(inferlet)
         inferlet.holdings.release()
-        self.runner.memory.settle()  # what was freed is nobody's growth
         inferlet.finish(status, error)
+        self.runner.memory.settle()  # what was freed is nobody's growth
 
     def _sweep(self) -> None:
         self._sweeper = asyncio.get_running_loop().call_later(SWEEP_SECONDS, self._sweep)

@@ -346,6 +346,7 @@ class AddressSpace:
         self.runs.clear()
         self.last_steps.clear()
         self.imports.clear()
+        self._watchers.clear()
         self._asked.clear()
         self._large.clear()
         self._count_bytes(-self._counted_bytes)

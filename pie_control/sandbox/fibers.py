@@ -299,6 +299,7 @@ class Instance:
         if self._store:
             _store_delete(self._store)
             self._store = 0
+        self.owner = None  # which leads back here
 
     # ---- for host functions, while the guest is in one ----
 

@@ -197,7 +197,7 @@ class Waits:
             self.wake()
 
     def end(self) -> None:
-        """Nothing comes back to an inferlet that has ended."""
+        """Nothing comes back to an inferlet that has ended, and nothing here leads back to it."""
         if isinstance(self._call, _Sleep):
             self._call.timer.cancel()
         elif isinstance(self._call, Job):
@@ -206,7 +206,12 @@ class Waits:
         for stop, _ in self._under_way.values():
             stop()
         self._under_way.clear()
-        self.futures = FutureTable(0)
+        self.futures.end()
+        self.wake = _wake_nobody
+
+
+def _wake_nobody() -> None:
+    """The inferlet has ended."""
 
 
 def _call_at(deadline_ns: int, callback: Callable[[], None]) -> asyncio.TimerHandle:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from pie_control.errors import Exhausted
 from pie_control.resources.ranges import Range
@@ -13,17 +13,15 @@ MOST_ADDRESSES = 1 << 20
 
 
 class AddressAllocator:
-    """Finds runs of free addresses in a table that doubles when it is full.
+    """Finds runs of free addresses. There are twice as many, of which whoever has a table for them makes that larger,
+    when all are taken.
 
     Addresses are handed out in a circle, so a stale one is noticed more often than with reuse at once.
     """
 
-    def __init__(self, grow: Callable[[int], None]) -> None:
-        """`grow(added)` is called before addresses of a larger table are handed out."""
-        self._taken = bytearray()
+    def __init__(self) -> None:
+        self._taken = bytearray(INITIAL_CAPACITY)
         self._next = 0
-        self._grow_owner = grow
-        self._grow(INITIAL_CAPACITY)
 
     @property
     def capacity(self) -> int:
@@ -54,9 +52,5 @@ class AddressAllocator:
                 f"no {count} addresses in a row are left of {MOST_ADDRESSES}: what is held lies too far apart. Free "
                 "more of it, or allocate fewer at a time"
             )
-        self._grow(max(self.capacity, count))
+        self._taken.extend(bytes(max(self.capacity, count)))
         return first
-
-    def _grow(self, added: int) -> None:
-        self._taken.extend(bytes(added))
-        self._grow_owner(added)

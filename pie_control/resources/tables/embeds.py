@@ -26,10 +26,13 @@ class EmbedTable:
         self.writes: list[int] = []
         self.reads: list[int] = []
         self.owned = 0
-        self._addresses = AddressAllocator(self._grow)
+        self._addresses = AddressAllocator()
+        self._grow()
 
     def allocate(self, count: int, stamp: int) -> int:
         first = self._addresses.allocate(count)
+        if self._addresses.capacity > len(self.positions):
+            self._grow()
         last = first + count
         self.positions[first:last] = [NEVER_FILLED] * count
         self.writes[first:last] = [stamp] * count
@@ -128,7 +131,8 @@ class EmbedTable:
                         "fill it with embed-txt or a forward first"
                     )
 
-    def _grow(self, added: int) -> None:
+    def _grow(self) -> None:
+        added = self._addresses.capacity - len(self.positions)
         self.positions.extend([NOT_OWNED] * added)
         self.is_output.extend(bytes(added))
         self.writes.extend([0] * added)

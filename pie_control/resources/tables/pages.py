@@ -52,7 +52,8 @@ class PageTable:
         self.withheld = 0  # slots
         self.sealed: dict[int, int] = {}  # pages that nobody writes to, and how often each was exported or imported
         self._spans = Spans(page_size, self.fill, self.top, self.writes)
-        self._addresses = AddressAllocator(self._grow)
+        self._addresses = AddressAllocator()
+        self._grow()
 
     @property
     def changes(self) -> int:
@@ -63,6 +64,8 @@ class PageTable:
 
     def allocate(self, count: int, stamp: int) -> int:
         first = self._addresses.allocate(count)
+        if self._addresses.capacity > len(self.fill):
+            self._grow()
         last = first + count
         self.fill[first:last] = [0] * count
         self.top[first:last] = [EMPTY] * count
@@ -390,7 +393,8 @@ class PageTable:
             "that are written, or copy its tokens to a page of your own (copy-kvpage)"
         )
 
-    def _grow(self, added: int) -> None:
+    def _grow(self) -> None:
+        added = self._addresses.capacity - len(self.fill)
         self.fill.extend([NOT_OWNED] * added)
         self.top.extend([EMPTY] * added)
         self.writes.extend([0] * added)

@@ -77,7 +77,7 @@ class StateTable:
         self.owned = 0
         self._at: dict[int, State] = {}
         self._moving: list[MovingState] = []
-        self._addresses = AddressAllocator(lambda added: None)
+        self._addresses = AddressAllocator()
 
     # ---- ownership ----
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import sys
 import threading
 from collections.abc import Awaitable, Callable
@@ -13,14 +14,19 @@ from typing import Any
 import pytest
 
 from pie_control.errors import BadRequest, Conflict, Overloaded, UnknownName, WorkerError
+from pie_control.host_api.guest import Guest
 from pie_control.inferlets import manager
 from pie_control.inferlets.events import Ended, Event
+from pie_control.inferlets.inferlet import Inferlet
 from pie_control.inferlets.model import ModelView
 from pie_control.inferlets.runner import Runner
 from pie_control.programs.host import python_guests
 from pie_control.programs.host.programs import HostPrograms
 from pie_control.registry import registry
 from pie_control.registry.entry import Entry
+from pie_control.resources.address_space import AddressSpace
+from pie_control.resources.tables.embeds import EmbedTable
+from pie_control.resources.tables.pages import PageTable
 from pie_control.sandbox.fibers import Instance
 from pie_control.server_api import ServerApi
 from pie_control.testing.fake_model import FakeModel
@@ -465,6 +471,35 @@ def test_a_listener_that_fails_does_not_keep_an_inferlet_from_ending(guest_cache
         assert server.inferlet(inferlet.id).info().result == '"hello"'
 
     on_server(guest_cache, body)
+
+
+def test_nothing_of_an_inferlet_that_has_ended_waits_for_a_full_collection(guest_cache: Path) -> None:
+    """A host makes one a minute. Until then memory of results and tables would be missing for others."""
+    source = (
+        "from inferlet_sdk import *\n"
+        "async def main(args):\n"
+        "    context = Context(args.model).fill('text')\n"
+        "    await context.next_dist()\n"
+        "    traits.synchronize(context)\n"  # which it does not await
+    )
+    kinds = Inferlet, Guest, AddressSpace, PageTable, EmbedTable
+
+    def there() -> list[object]:
+        return [one for one in gc.get_objects() if isinstance(one, kinds)]
+
+    async def body(server: ServerApi) -> None:
+        await run(server, HELLO)
+        gc.collect()
+        gc.disable()
+        for _ in range(3):
+            _, listener = await launch(server, source)
+            assert (await listener.ended).status == "finished"
+        await until(lambda: not there())
+
+    try:
+        on_server(guest_cache, body)
+    finally:
+        gc.enable()
 
 
 def test_ended_inferlets_are_kept_within_bounds(guest_cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -169,8 +169,9 @@ def test_another_instance_is_closed_from_within_a_step() -> None:
     run = "(call $wait (i32.const 64) (i32.const 1) (i32.const 32))"
     run += " (call $receive (i32.const 0) (i32.const 16)) (i32.const 0)"
     instance = started(run, ("wait", "receive"), {"wait": closes, "receive": notes})
+    owner = instance.owner
     assert outcome_of(instance) is None
-    assert owners == [instance.owner]
+    assert owners == [owner]
 
 
 def raises(error: BaseException) -> Callable[..., Any]:
