@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from pie_inference.protocol import Vision
@@ -30,10 +30,18 @@ def num_embs_needed(guest: Guest, queue: int, width: int, height: int) -> int:
 
 
 def load_image(guest: Guest, queue: int, blob: int) -> int:
-    data, vision = guest.handle(blob, Blob).data, _vision(guest, queue)
+    one, vision, blobs = guest.handle(blob, Blob), _vision(guest, queue), guest.inferlet.blobs
     tokenizer = guest.model_of(queue).tokenizer
     future = guest.futures.new()
-    work = asyncio.get_running_loop().create_task(_load(guest, tokenizer, vision, data, future))
+    blobs.hold(one)  # it counts until it is read, also if the program closes it before
+    held = [one]
+
+    def release(_: object = None) -> None:
+        if held:
+            blobs.close(held.pop())
+
+    work = asyncio.get_running_loop().create_task(_load(guest, tokenizer, vision, one.data, future, release))
+    work.add_done_callback(release)  # also if it is ended before it has begun
 
     def stop() -> None:
         work.cancel()
@@ -42,7 +50,14 @@ def load_image(guest: Guest, queue: int, blob: int) -> int:
     return future
 
 
-async def _load(guest: Guest, tokenizer: Tokenizer, vision: Vision, data: bytes | bytearray, future: int) -> None:
+async def _load(
+    guest: Guest,
+    tokenizer: Tokenizer,
+    vision: Vision,
+    data: bytes | bytearray,
+    future: int,
+    release: Callable[[], None],
+) -> None:
     inferlet = guest.inferlet
     value: LoadedImage | CallError
     try:
@@ -57,6 +72,7 @@ async def _load(guest: Guest, tokenizer: Tokenizer, vision: Vision, data: bytes 
         value = InvalidArgument(str(error))
     except CallError as error:
         value = error
+    release()
     inferlet.waits.conclude(future, value)
 
 

@@ -174,14 +174,22 @@ async def main(args):
     again = await load_image(queue, blob)
     canceled = load_image(queue, blob)
     canceled.cancel()
-    return [len(images), said]
+    images.append(again)
+    for image in images:
+        drop_image(image.image)
+    loading = load_image(queue, blob)
+    close_blob(blob)
+    names = [blob_names()]
+    await loading
+    return [len(images), said, names + [blob_names()]]
 """
 
 
 def test_what_an_inferlet_holds_of_images_is_bounded(guest_cache: Path) -> None:
     limit = len(WIDE) + 3 * 5 * 48 + 10
-    count, said = result_of(guest_cache, BOUNDED, {"good": WIDE}, max_blob_bytes=limit)
-    assert count == 2
+    count, said, names = result_of(guest_cache, BOUNDED, {"good": WIDE}, max_blob_bytes=limit)
+    assert count == 3
+    assert names == [["good"], []], "a blob that is closed counts until it is read"
     assert f"the limit is {limit}: close blobs and drop images first (--max-blob-bytes)" in said
 
 
