@@ -4,6 +4,7 @@ many connections are taken from it, when each needs a file descriptor."""
 from __future__ import annotations
 
 import asyncio
+import errno
 import ipaddress
 import logging
 import os
@@ -37,6 +38,12 @@ def bind(host: str, port: int) -> socket.socket:
         listener.listen(1024)
     except (OSError, OverflowError) as error:
         listener.close()
+        if getattr(error, "errno", None) == errno.EADDRINUSE:
+            raise ConfigError(
+                f"port {port} of {host} is in use, perhaps by another `pie serve`: use that one (`pie list --server "
+                f"http://{f'[{host}]' if ':' in host else host}:{port}` tells what it runs), stop it, or choose "
+                "another port by --port (0: any free one)"
+            ) from None
         why = str(error).rstrip(".")
         raise ConfigError(f"cannot listen on {host}:{port}: {why}; choose another --host or --port") from None
     listener.setblocking(False)

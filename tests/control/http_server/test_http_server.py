@@ -10,9 +10,7 @@ import httpx
 import pytest
 import websockets
 
-from pie_control.errors import ConfigError
 from pie_control.http_server.failures import NOT_SERVED
-from pie_control.http_server.listening import bind
 from pie_control.http_server.protocols import HttpProtocol
 from pie_control.http_server.routes import event_stream
 from tests.helpers.fake_server_api import FakeServerApi, serve_async
@@ -256,11 +254,6 @@ def test_a_bug_is_an_internal_error_without_details() -> None:
             assert "secret" not in answer.text
 
     serve_async(test)
-
-
-def test_a_taken_port_is_told() -> None:
-    with bind("127.0.0.1", 0) as first, pytest.raises(ConfigError, match="choose another --host or --port"):
-        bind("127.0.0.1", first.getsockname()[1])
 
 
 # ---- server-sent events --------------------------------------------------------------------------------------------

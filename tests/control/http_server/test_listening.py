@@ -17,6 +17,7 @@ from typing import Any
 import httpx
 import pytest
 
+from pie_control.errors import ConfigError
 from pie_control.http_server import listening
 from pie_control.http_server.listening import SPARE, Acceptor, bind, room_for_connections
 from tests.helpers.guard import HANG_SECONDS
@@ -33,6 +34,16 @@ def test_the_limit_is_raised_as_far_as_it_may(monkeypatch: pytest.MonkeyPatch) -
     assert limits[-1] == (256, 256)
     limits[:] = [(8, resource.RLIM_INFINITY)]
     assert room_for_connections(1000) == 1000
+
+
+@pytest.mark.parametrize(("host", "url"), [("127.0.0.1", "http://127.0.0.1:"), ("::1", r"http://\[::1\]:")])
+def test_a_port_in_use_is_told_with_what_may_use_it(host: str, url: str) -> None:
+    with bind(host, 0) as first:
+        port = first.getsockname()[1]
+        with pytest.raises(ConfigError, match=rf"^port {port} of {host} .*pie list --server {url}{port}`.*--port"):
+            bind(host, port)
+    with pytest.raises(ConfigError, match="choose another --host or --port"):
+        bind("192.0.2.1", port)
 
 
 class Scarce:
