@@ -323,10 +323,19 @@ def back_up(folder: Path, target: Path) -> None:
         raise ConfigError(f"the state in {path} cannot be copied to {target}: {error}") from None
 
 
+STAYS: dict[str, tuple[str, ...]] = {
+    "keys": (),
+    "usage": ("requests", "prompt_tokens", "generated_tokens", "cpu_seconds"),
+    "audit": ("last", "count"),
+}
+"""Tables that a restored state has of the one before, too, and columns of them that only grow: of a row that both have,
+the larger number counts; where there are none, the row of the one before."""
+
+
 def put_back(folder: Path, copy: Path) -> bool:
     """Puts a copy that `back_up` has written in place of what a state has, which must have no server. What the journal
-    has beyond the copy comes with the next server, and keys stay as they are: none that was revoked since the copy is
-    valid again. False: those that were there cannot be read. Raises ConfigError, and then changes nothing."""
+    has beyond the copy comes with the next server, and what STAYS is not lost: no key that was revoked since the copy
+    is valid again. False: that cannot be read. Raises ConfigError, and then changes nothing."""
     with hold(own_folder(folder)):
         path = folder.expanduser() / FILE
         made = path.with_name(f"{FILE}.new")
@@ -339,7 +348,7 @@ def put_back(folder: Path, copy: Path) -> bool:
                     raise OSError("it is damaged" if found != "ok" else "it is no state of this version of Pie")
                 os.close(os.open(made, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))
                 database.execute("VACUUM INTO ?", (str(made),))
-            kept = _keep_keys(made, path)
+            kept = _keep(made, path)
             for ending in ("-wal", "-shm"):  # they belong to the file that goes
                 path.with_name(path.name + ending).unlink(missing_ok=True)
             os.replace(made, path)
@@ -349,17 +358,26 @@ def put_back(folder: Path, copy: Path) -> bool:
             raise ConfigError(f"{copy} cannot be put into {path}: {error}") from None
 
 
-def _keep_keys(made: Path, path: Path) -> bool:
-    """Puts the keys of a state, if it has any, into another one; whether that state can be read."""
+def _keep(made: Path, path: Path) -> bool:
+    """Puts what STAYS of a state into another one; whether it can be read."""
     with contextlib.closing(sqlite3.connect(made, isolation_level=None)) as database:
         _migrate(database, made)
         if not path.exists():
             return True
         try:
             database.execute("ATTACH ? AS before", (str(path),))
-            schemas = [database.execute(f"PRAGMA {one}.table_info(keys)") for one in ("main", "before")]
-            columns = ", ".join(sorted(set.intersection(*({row[1] for row in schema} for schema in schemas))))
-            database.execute(f"INSERT OR REPLACE INTO keys ({columns}) SELECT {columns} FROM before.keys")
+            for table, grows in STAYS.items():
+                schemas = [database.execute(f"PRAGMA {one}.table_info({table})") for one in ("main", "before")]
+                common = set.intersection(*({row[1] for row in schema} for schema in schemas)) - {"number"}
+                if not common:  # the state is of an older version
+                    continue
+                columns = ", ".join(sorted(common))
+                changes = ", ".join(f"{one} = max({one}, excluded.{one})" for one in grows)
+                database.execute(
+                    f"INSERT {'' if grows else 'OR REPLACE'} INTO {table} ({columns}) "
+                    f"SELECT {columns} FROM before.{table} WHERE true"
+                    + (f" ON CONFLICT DO UPDATE SET {changes}" if grows else "")
+                )
         except sqlite3.Error:
             return False
     return True

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 import sqlite3
+import time
 from contextlib import closing
 from pathlib import Path
 
@@ -14,6 +15,8 @@ from pie_control.durable.inferlets import InferletRecord
 from pie_control.durable.keys import add_key, list_keys, revoke_key
 from pie_control.durable.state import State
 from pie_control.errors import ConfigError
+from pie_control.tenants.budgets import DAY
+from pie_control.tenants.meters import Usage
 from tests.helpers.guard import HANG_SECONDS
 
 
@@ -61,6 +64,31 @@ def test_keys_stay_as_they_are(tmp_path: Path) -> None:
         with closing(open_database(state)) as database:
             valid = {key.name: key.revoked is None for key in list_keys(database)}
         assert valid == ({"first": False, "second": True} if state == folder else {"first": True})
+
+
+def test_nothing_that_was_audited_or_used_is_lost(tmp_path: Path) -> None:
+    folder, other, copy = tmp_path / "state", tmp_path / "other", tmp_path / "copy"
+    today = int(time.time() // DAY)
+
+    def run(days: dict[int, int], subjects: str, path: Path = folder) -> tuple[list[int], str]:
+        state = State(path, 1e6, 1 << 30)
+        for subject in subjects:
+            state.audit.note("alice", "", "upload", subject)
+        for day, requests in days.items():
+            state.usage.write(today + day, [("alice", "", Usage(requests))])
+        state._writer.wait(HANG_SECONDS)
+        used = [one.requests for one in state.usage.since(0)]
+        audited = "".join(one.subject * one.count for one in state.read_audit(100))
+        state.close()
+        return used, audited
+
+    run({1: 5, 2: 5}, "ab")
+    back_up(folder, copy)
+    run({2: 7, 3: 1}, "acc")
+    run({2: 6}, "d", other)
+    for path, used, audited in ((folder, [5, 7, 1], "aabcc"), (other, [5, 6], "abd")):
+        assert put_back(path, copy)
+        assert run({}, "", path) == (used, audited)
 
 
 def test_what_is_no_copy_changes_nothing(tmp_path: Path) -> None:

@@ -21,9 +21,9 @@ EXAMPLES = """  pie state
   pie state backup today.sqlite3 --state /var/lib/pie
   pie state restore today.sqlite3            while no server runs"""
 COLUMNS = ("TABLE", "ROWS", "OLDEST")
-LOST_KEYS = (
-    "; the keys that were there cannot be read: those that were revoked since the copy are valid again, and those that "
-    "were made since are gone (`pie keys list`)"
+NOT_KEPT = (
+    "; what was there cannot be read: keys that were revoked since the copy are valid again, and those that were made "
+    "since are gone (`pie keys list`), as is what was used and audited"
 )
 DAY = 86400
 MIB = 1 << 20
@@ -72,7 +72,7 @@ def execute(options: argparse.Namespace) -> int:
         return 0
     if options.copy is not None:
         kept = put_back(folder, Path(options.copy).expanduser())
-        write_line(f"the state in {folder} is that of {options.copy}{'' if kept else LOST_KEYS}")
+        write_line(f"the state in {folder} is that of {options.copy}{'' if kept else NOT_KEPT}")
         return 0
     summary = summarize(folder)
     write_line(json.dumps(asdict(summary), indent=2) if options.json else _told(summary))
