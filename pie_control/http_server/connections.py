@@ -138,10 +138,11 @@ class Connections:
             self.end(watch, 503, "overloaded", reason)
 
     def close(self, watch: WatchedConnection) -> None:
-        """The connection is lost."""
+        """The connection is lost. Its protocol, which has the watch, is freed at once, as nothing leads back to it."""
         if watch not in self._watches:
             return
         self._watches.remove(watch)
+        del watch.protocol
         if watch.refused:
             self._refused -= 1
             return

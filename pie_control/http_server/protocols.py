@@ -206,6 +206,7 @@ class HttpProtocol(HttpToolsProtocol):
         """A request that is not answered yet would not hear any more that its client leaves."""
         if self.cycle is None or self.cycle.response_complete:
             super().handle_websocket_upgrade()
+            self.parser = None  # type: ignore[assignment]  # which leads back to this
         else:
             self._refuse(400, UNANSWERED)
 
@@ -238,6 +239,7 @@ class HttpProtocol(HttpToolsProtocol):
     def connection_lost(self, exc: Exception | None) -> None:
         self.registry.close(self.watch)
         self._tell_that_it_ends()
+        self._unset_keepalive_if_required()
         super().connection_lost(exc)
 
     def _tell_that_it_ends(self) -> None:
@@ -302,6 +304,7 @@ class SessionProtocol(WebSocketsSansIOProtocol):
     def connection_lost(self, exc: Exception | None) -> None:
         self.registry.close(self.watch)
         super().connection_lost(exc)
+        self.conn.parser.close()  # which holds what has come, and leads back to it
 
     def data_received(self, data: bytes) -> None:
         """One client's frames, however many come at once, hold up the others for TURN_SECONDS."""

@@ -54,6 +54,11 @@ class SendBuffer:
         self._sources.append(source)
         self._ready.set()
 
+    def close(self) -> None:
+        """Nobody takes what is left."""
+        self._replies.clear()
+        self._sources.clear()
+
     @property
     def has_more(self) -> bool:
         """Whether `take` would return at once."""

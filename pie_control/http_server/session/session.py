@@ -71,6 +71,7 @@ class Session:
             for task in loops:
                 task.cancel()
             await asyncio.gather(*loops, return_exceptions=True)
+            self._buffer.close()
 
     # ---- frames ----
 

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import json
 import logging
+import socket
+import struct
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -18,7 +21,8 @@ import websockets
 from pie_control.client import Client, ServerUnavailable
 from pie_control.http_server import connections
 from pie_control.http_server.connections import Connections, WatchedConnection
-from pie_control.http_server.protocols import MAX_HEAD_BYTES
+from pie_control.http_server.protocols import MAX_HEAD_BYTES, HttpProtocol, SessionProtocol
+from pie_control.http_server.session.session import Session
 from tests.helpers.fake_server_api import FakeServerApi, serve_async
 from tests.helpers.guard import HANG_SECONDS
 from tests.helpers.sessions import SHORT, RawSession, exchange, open_session, until_it_waits
@@ -49,6 +53,35 @@ async def answer_of(reader: asyncio.StreamReader) -> tuple[int, str]:
     """Status and message of all that comes until the connection ends."""
     head, _, body = (await asyncio.wait_for(reader.read(), HANG_SECONDS)).partition(b"\r\n\r\n")
     return int(head.split()[1]), json.loads(body)["error"]["message"]
+
+
+def test_what_was_cut_is_freed_at_once() -> None:
+    """And not by the next full collection, a minute later or more: a session has what was on its way to its client."""
+
+    def left() -> int:
+        return sum(isinstance(one, HttpProtocol | SessionProtocol | Session) for one in gc.get_objects())
+
+    async def test(url: str, _: FakeServerApi) -> None:
+        for reset in (False, True):
+            async with connection_to(url) as (reader, writer):
+                writer.write(b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n")
+                await reader.readuntil(b"\r\n\r\n")
+                if reset:
+                    linger = struct.pack("ii", 1, 0)
+                    writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, linger)
+        async with open_session(url) as session:
+            await exchange(session, {"type": "launch", "id": 1, "program": "heedless"})
+            session.transport.abort()
+        while left():
+            await asyncio.sleep(0.005)
+
+    gc.collect()
+    assert not left()
+    gc.disable()
+    try:
+        serve_async(test)
+    finally:
+        gc.enable()
 
 
 # ---- requests that end where they should not ----
