@@ -30,10 +30,10 @@ MOST_RECENT, MOST_RECENT_BYTES = 100, 64 << 20
 class ResponseRecord:
     """An answer that is stored. Times are in seconds since the epoch; `ended`: None while it is made. `inferlet`: the
     identifier of what makes it; `background`: its client did not wait; `streamed`: there are events, or will be;
-    `previous`: the answer that it goes on from. `request`: the body, while it is made; `input`: JSON, what was asked;
-    `body`: JSON, the answer as far as it is known; `events`: of its stream, once it has ended. `hidden`: it was
-    deleted, and is kept for those that go on from it. `key`: id of the key that has asked; empty: none has. `tries`:
-    servers that began it again, and were killed."""
+    `previous`: the answer that it goes on from. `request_id`: the `answer_id` of the request; `request`: its body,
+    while it is made; `input`: JSON, what was asked; `body`: JSON, the answer as far as it is known; `events`: of its
+    stream, once it has ended. `hidden`: it was deleted, and is kept for those that go on from it. `key`: id of the key
+    that has asked; empty: none has. `tries`: servers that began it again, and were killed."""
 
     tenant: str
     id: str

@@ -62,6 +62,7 @@ class Gateway:
         environment = {
             "route": request.route,
             "request_id": request.id,
+            "answer_id": request.answer_id,
             "model": target.model,
             "adapter": target.adapter,
         }
@@ -79,7 +80,6 @@ class Gateway:
         it. Without blobs the message says why there is none. Raises Refused if they are too large."""
         tenant = api.standing.tenant.name
         try:
-            await self.stored.until_over(tenant, id)
             blobs = await asyncio.to_thread(self._earlier, tenant, id)
         except Refused as refused:
             return inferlet.send(str(refused))

@@ -41,8 +41,8 @@ NAME = re.compile(rb'[\s{]*"(?:[^"\\]|\\.)*"\s*:')
 
 @dataclass(frozen=True, slots=True)
 class ServedRequest:
-    """`route`: its path; `body`: JSON, as it came; `model`: as the client has named it, "": the first one. `priority`:
-    as in `Standing`."""
+    """`route`: its path; `id`: as its client or the server calls it; `body`: JSON, as it came; `model`: as the client
+    has named it, "": the first one. `priority`: as in `Standing`. `answer_id`: of its answer, no other one has it."""
 
     route: str
     id: str
@@ -50,6 +50,7 @@ class ServedRequest:
     model: str
     stream: bool
     priority: int = 0
+    answer_id: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +62,7 @@ class Target:
     program: str = ""
 
 
-def read_request(route: str, id: str, body: bytes) -> ServedRequest:
+def read_request(route: str, id: str, body: bytes, answer_id: str = "") -> ServedRequest:
     """The request in a body; raises Refused for what is no JSON object, or has a `model` or `stream` of a wrong type.
     Other fields are the program's, as are the long ones of a large body, whatever they are. Takes time if it is
     large."""
@@ -76,7 +77,8 @@ def read_request(route: str, id: str, body: bytes) -> ServedRequest:
         field, fault = FIELD.search(str(error)), json_fault(text, error)
         fault = fault if text is body else PLACE.sub("", fault)  # which is one of the shortened text
         raise Refused(400, f"the request is malformed: {fault}", "bad-request", field[1] if field else None) from None
-    return ServedRequest(route, id, body, known.model or "", bool(known.stream), _priority(known.priority))
+    priority = _priority(known.priority)
+    return ServedRequest(route, id, body, known.model or "", bool(known.stream), priority, answer_id)
 
 
 def _check_depth(levels: int) -> None:

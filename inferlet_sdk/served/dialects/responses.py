@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 import time
 from collections.abc import Iterator
 from typing import Any
@@ -24,7 +23,7 @@ class ResponseReply:
 
     def __init__(self, fields: Fields, wanted: Wanted, ctx: Context, answer: Answer) -> None:
         """`fields`: of the request, some of which the response repeats."""
-        self._id = re.sub(r"[^\w.-]", "-", wanted.request_id)  # which the path of a stored response can name
+        self._id = wanted.request_id
         self._ctx = ctx
         self._prompt = len(ctx)
         self._answer = answer

@@ -41,7 +41,8 @@ NEVER: dict[str, str] = {
 
 @dataclass(frozen=True)
 class Place:
-    """Where a request came from: its route, its identifier, and which model and adapter the server has chosen."""
+    """Where a request came from: its route, the identifier of its answer, which no other one has, and which model and
+    adapter the server has chosen."""
 
     route: str
     request_id: str
@@ -53,9 +54,7 @@ class Place:
         """The place that the environment of the inferlet tells; the default model if it names none."""
         told = get_env()
         model = told.get("model") or available_models()[0]
-        return cls(
-            told.get("route", ""), told.get("request_id") or told["inferlet"], model, told.get("adapter") or None
-        )
+        return cls(told.get("route", ""), told.get("answer_id") or told["inferlet"], model, told.get("adapter") or None)
 
 
 @dataclass(frozen=True)

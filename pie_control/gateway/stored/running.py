@@ -21,17 +21,20 @@ PIECE_CHARACTERS = 64 << 10
 
 
 class Running:
-    """`record` is what is known of it by now; `error`: why it has no result. `memory`: that of the events of all
-    answers which are made. Where it has no room, the oldest events go, as where they are too many."""
+    """`record` is what is stored of it by now; `error`: why it has no result. `memory`: that of all answers which are
+    made, for their records and events. Where it has no room, the oldest events go, as where they are too many."""
 
     def __init__(self, record: ResponseRecord, memory: TenantBytes | None = None) -> None:
+        """Raises Overloaded if there is no room for the record."""
         self.record = record
         self._memory = memory
         self._held = 0  # bytes, of that memory
+        self._hold(record.size)
         self.error: Refused | None = None
         self.is_cancelled = self.is_over = False
         self._events: list[str] = []
         self._first = 0  # the number of the oldest event that is kept
+        self._untold = 0  # events at the end that no reader gets before it is over
         self._size = 0
         self._news = asyncio.Event()
 
@@ -48,16 +51,18 @@ class Running:
         """How many events have come."""
         return self._first + len(self._events)
 
-    def add(self, event: str) -> None:
-        """An event has come."""
+    def add(self, event: str, is_last: bool = False) -> None:
+        """An event has come. `is_last`: readers get it, and what may come behind it, when the answer is stored: they go
+        on from it at once."""
         self._events.append(event)
+        self._untold += is_last or self._untold > 0
         self._size += len(event) + EVENT_BYTES
         if self._size > MOST_EVENT_BYTES:
             self._drop_oldest(MOST_EVENT_BYTES - MOST_EVENT_BYTES // SLACK)
         try:
-            self._hold(self._size)
+            self._hold(self.record.size + self._size)
         except Overloaded:
-            self._drop_oldest(self._held)
+            self._drop_oldest(self._held - self.record.size)
         self._tell()
 
     def _drop_oldest(self, most: int) -> None:
@@ -68,7 +73,7 @@ class Running:
             count += 1
         del self._events[:count]
         self._first += count
-        self._hold(min(self._held, self._size))
+        self._hold(min(self._held, self.record.size + self._size))
 
     def _hold(self, size: int) -> None:
         """Raises Overloaded if there is no room for more."""
@@ -80,18 +85,16 @@ class Running:
             self._memory.release(self.record.tenant, self._held - size)
         self._held = size
 
-    def end(self, body: str, ended: float, error: Refused | None) -> ResponseRecord:
-        """It is over. Returns what has to be stored; readers hear of it by `finish`."""
-        self.error = error
+    def ended(self, body: str, ended: float) -> ResponseRecord:
+        """What has to be stored when it is over; readers hear of it by `finish`."""
         kept = self.record.streamed and not self._first
         events = tuple(self._events) if kept else ()
-        self.record = replace(self.record, body=body, ended=ended, request=b"", streamed=kept, events=events)
-        return self.record
+        return replace(self.record, body=body, ended=ended, request=b"", streamed=kept, events=events)
 
-    def finish(self) -> None:
-        """What it came to is stored."""
-        self.is_over = True
+    def finish(self, record: ResponseRecord, error: Refused | None = None) -> None:
+        """What it came to is stored, as this record."""
         self._hold(0)
+        self.record, self.error, self.is_over = record, error, True
         self._tell()
 
     def _tell(self) -> None:
@@ -105,12 +108,12 @@ class Running:
 
     async def after(self, number: int) -> list[str]:
         """The first events from this number on, one at least; none: it is over. Raises Refused if they are not kept."""
-        while self.count <= number and not self.is_over:
+        while (end := self.count - self._untold) <= number and not self.is_over:
             await self._news.wait()
         if number < self._first:
             raise Refused(400, f"the events before {self._first} are not kept: the answer is too long", "events_gone")
         found, size = list[str](), 0
-        for place in range(number - self._first, len(self._events)):
+        for place in range(number - self._first, (self.count if self.is_over else end) - self._first):
             found.append(self._events[place])
             size += len(found[-1]) + EVENT_BYTES
             if size >= PIECE_CHARACTERS:

@@ -6,7 +6,8 @@ import asyncio
 import time
 from collections import Counter
 from collections.abc import Callable, Coroutine, Iterable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
 from weakref import WeakValueDictionary
 
@@ -32,15 +33,14 @@ MOST_MARK = 64 << 20
 """Bytes of all parts of what a program says to the server."""
 MOST_MARKS = 256 << 20
 """Bytes of the parts that all programs of a tenant have said, each until its request is answered."""
-EVENTS_PART = 8
-"""The events of all answers that are made have this part of the machine's memory: an eighth."""
+MADE_PART = 8
+"""All answers that are made, with what was asked and their events, have this part of the machine's memory: an
+eighth."""
 MOST_MEMBERS = 10_000
 """Items of what was asked, and members of an answer: of each an object is made, where it is read."""
 SMALL = 64 << 10
 """Bytes of an answer that is looked at at once; a larger one on a thread."""
 LOST = "the server ended before the answer did: ask again"
-ENDING_SECONDS = 5.0
-"""So long one who goes on from an answer waits for its end."""
 MOST_TRIES = 3
 KILLED = (
     f"the server was killed {MOST_TRIES + 1} times while it made this answer, which may be why: ask for less, or tell "
@@ -60,7 +60,7 @@ class StoredAnswers:
         self._over = WeakValueDictionary[tuple[str, str], Running]()  # that clients read: they share a large one
         self._coming: dict[tuple[str, str], asyncio.Task[Any]] = {}  # begin again when there is a place
         self._parts: Counter[str] = Counter()  # bytes, by tenant
-        self._events = TenantBytes(EVENTS_PART, "of events of answers that are made")
+        self._made = TenantBytes(MADE_PART, "of stored answers that are made: try again when some have ended")
 
     def hold(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         """Runs what may outlive the request that it comes of."""
@@ -92,11 +92,11 @@ class StoredAnswers:
     async def fail(self, record: ResponseRecord, reason: str) -> None:
         """Ends an answer that nobody makes any more."""
         body = with_end(record.body, "failed", {"code": "server_error", "message": reason})
-        await self._put(Running(record).end(body, time.time(), None))
+        await self._end(Running(record), body)
 
     async def begin(self, mark: Store, inferlet: str, standing: Standing, request: ServedRequest) -> Running:
         """A program wants its answer stored, which runs in a standing. Raises Refused if there is one of this
-        identifier, or it is no answer."""
+        identifier, or it is no answer; Overloaded if there is no room for it."""
         await _check(mark)
         tenant = standing.tenant.name
         key = tenant, mark.id
@@ -105,16 +105,16 @@ class StoredAnswers:
             raise Refused(409, f"there is a response {mark.id!r} already: choose another request_id", "conflict")
         body = request.body if mark.background else b""
         record = ResponseRecord(
-            *(tenant, mark.id, inferlet, request.route, request.id, time.time(), None, mark.background, request.stream),
-            *(mark.previous, body, bytes(mark.input).decode(), bytes(mark.body).decode(), (), False, standing.key),
-            found.tries if found is not None else 0,
+            *(tenant, mark.id, inferlet, request.route, request.answer_id, time.time(), None, mark.background),
+            *(request.stream, mark.previous, body, bytes(mark.input).decode(), bytes(mark.body).decode(), (), False),
+            *(standing.key, found.tries if found is not None else 0),
         )
-        running = self._running[key] = Running(record, self._events)
+        running = self._running[key] = Running(replace(record, request=b""), self._made)
         self._coming.pop(key, None)
         try:
             await self._put(record)
         except asyncio.CancelledError:  # the client has left before it could know of it
-            del self._running[key]
+            self._running.pop(key).finish(record)
             self._responses.delete(record, lambda: None)
             raise
         return running
@@ -140,13 +140,19 @@ class StoredAnswers:
                 if running.count:
                     running.add(error_event(refused))
         is_over = not record.background or running.is_cancelled or error is None or not self._is_stopping()
-        stored = running.end(body, time.time(), error)
         try:
-            if is_over:
-                await self._put(stored)
+            await self._end(running, body, error, is_over)
         finally:
             del self._running[record.tenant, record.id]
-            running.finish()
+
+    async def _end(self, running: Running, body: str, error: Refused | None = None, is_over: bool = True) -> None:
+        """Stores what an answer came to, if it is over; then those hear of it who read it."""
+        record = running.ended(body, time.time())
+        try:
+            if is_over:
+                await self._put(record)
+        finally:
+            running.finish(record, error)
 
     async def _put(self, record: ResponseRecord) -> None:
         done = asyncio.Event()
@@ -189,13 +195,6 @@ class StoredAnswers:
             self._over[key] = running
         return running
 
-    async def until_over(self, tenant: str, id: str) -> None:
-        """Waits a while for the end of an answer that is made: its client may have the last event, and go on from it,
-        before it is stored."""
-        if (running := self._running.get((tenant, id))) is not None:
-            with suppress(TimeoutError):
-                await asyncio.wait_for(running.wait_for_end(), ENDING_SECONDS)
-
     def conversation(self, tenant: str, id: str) -> str:
         """An answer and those before it, oldest first, as JSON: [{"input": ..., "body": ...}, ...]. Takes time: call
         this in a thread. Raises Refused."""
@@ -229,7 +228,7 @@ class StoredAnswers:
             await self._stop(found, terminate)
         elif found.record.ended is None:  # it was about to begin again
             self._give_up(tenant, id)
-            await self._put(found.end(with_end(found.record.body, "cancelled"), time.time(), None))
+            await self._end(found, with_end(found.record.body, "cancelled"))
         return found.record
 
     async def delete(self, tenant: str, id: str, terminate: Callable[[str], None]) -> None:

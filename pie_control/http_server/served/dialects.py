@@ -14,6 +14,8 @@ TYPE = re.compile(r'\{"type": ?"([\w.]{1,64})"')
 """How an event begins that has a name."""
 
 
+LAST = re.compile(r'\{"type": ?"response\.(?:completed|incomplete|failed)"')
+"""How the event begins by which a client hears that a response is there."""
 NUMBER = '"sequence_number": -1}'
 """How an event ends that wants to have its number there."""
 
@@ -26,6 +28,10 @@ class OpenAi:
     def event(self, text: str, number: int = 0) -> bytes:
         """What a program has sent, as an event. `number`: how many came before it."""
         return b"data: " + text.replace("\r\n", "\n").replace("\r", "\n").replace("\n", "\ndata: ").encode() + b"\n\n"
+
+    def is_last(self, text: str) -> bool:
+        """Whether what a program has sent tells that its answer is there."""
+        return LAST.match(text) is not None
 
     def error(self, error: Exception) -> Any:
         """The JSON of an error."""

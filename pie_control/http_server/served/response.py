@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from functools import partial
 
 from starlette.datastructures import Address
@@ -45,7 +46,7 @@ async def begin_again(gateway: Gateway, callers: Callers, attachments: Attachmen
             await gateway.stored.fail(record, KILLED if record.tries >= MOST_TRIES else LOST)
             continue
         try:
-            request = read_request(record.route, record.request_id, record.request)
+            request = read_request(record.route, record.request_id, record.request, record.request_id)
         except Refused as error:
             await gateway.stored.fail(record, str(error))
             continue
@@ -193,7 +194,9 @@ class ServedResponse(Response):
                 return None
             self._first = None
             if isinstance(mark, Store):
-                return await stored.begin(mark, inferlet.id, self._api.standing, self._request)
+                running = await stored.begin(mark, inferlet.id, self._api.standing, self._request)
+                self._request = replace(self._request, body=b"")  # which the inferlet has, however long it runs
+                return running
             if isinstance(mark, Fetch):
                 fetches += 1
                 if fetches > MOST_FETCHES:
@@ -204,7 +207,7 @@ class ServedResponse(Response):
         self._stored.set_result(running)
         while not isinstance(event := await self._next(inferlet), Ended):
             if isinstance(event, Message) and self._request.stream:
-                running.add(event.text)
+                running.add(event.text, self._dialect.is_last(event.text))
         told = self._api.refusal_today
         await self._gateway.stored.end(running, event, lambda error: encode(self._dialect.error(error)).decode(), told)
 

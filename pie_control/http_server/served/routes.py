@@ -14,6 +14,7 @@ from pie_control.gateway.gateway import Gateway
 from pie_control.gateway.programs import ROUTES
 from pie_control.gateway.refusal import Refused
 from pie_control.gateway.request import read_request
+from pie_control.ids import uuid7
 
 from ..attachments import Attachments
 from ..callers import FromTenant, caller_of
@@ -74,7 +75,7 @@ def _add(
         """Runs a program for the request, as docs/serving-programs.md says. With `stream`, the answer is server-sent
         events. 404 `model_not_found`: no such model, adapter or program. The program ends when the client leaves."""
         try:
-            told = path, request_id(request.headers), await request.body()
+            told = path, request_id(request.headers), await request.body(), uuid7().hex
             served = read_request(*told) if len(told[2]) < LARGE else await asyncio.to_thread(read_request, *told)
         except Refused as error:
             return dialect_of(path).answer(error)

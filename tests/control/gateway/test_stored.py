@@ -3,23 +3,20 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
-from types import MappingProxyType, SimpleNamespace
-from typing import Any, cast
+from dataclasses import replace
 
 import pytest
 
 from pie_control import host_memory
 from pie_control.durable.responses import AtOnce, ResponseRecord
-from pie_control.gateway.gateway import Gateway
+from pie_control.errors import Overloaded
 from pie_control.gateway.refusal import Refused
 from pie_control.gateway.request import ServedRequest
-from pie_control.gateway.stored import running, store
+from pie_control.gateway.stored import running
 from pie_control.gateway.stored.marks import Fetch, Store, read_mark, with_end
 from pie_control.gateway.stored.running import Running
 from pie_control.gateway.stored.store import MOST_MEMBERS, StoredAnswers
 from pie_control.host_memory import TenantBytes
-from pie_control.inferlets.events import Ended
 from pie_control.tenants.tenant import Standing, Tenant
 from tests.helpers.guard import HANG_SECONDS
 
@@ -58,10 +55,29 @@ def test_readers_follow_from_where_they_want() -> None:
         assert await waiting[0] in (["a"], ["a", "b"])
         assert await waiting[1] == ["b"]
         last = asyncio.create_task(made.after(2))
-        kept = made.end("{}", 2.0, None)
-        made.finish()
+        kept = made.ended("{}", 2.0)
+        made.finish(kept)
         assert (await last, kept.events, kept.streamed) == ([], ("a", "b"), True)
         assert await Running.over(kept).after(1) == ["b"]
+
+    asyncio.run(asyncio.wait_for(test(), HANG_SECONDS))
+
+
+def test_the_last_event_comes_when_the_answer_is_stored() -> None:
+    """A client goes on from it at once: it was refused as not finished, or found it in progress."""
+
+    async def test() -> None:
+        made = Running(MADE)
+        made.add("a")
+        made.add("last", is_last=True)
+        made.add("behind it")
+        assert await made.after(0) == ["a"]
+        rest = asyncio.create_task(made.after(1))
+        kept = made.ended('{"status": "completed"}', 2.0)
+        await asyncio.sleep(0)
+        assert (rest.done(), made.record) == (False, MADE)
+        made.finish(kept)
+        assert (await rest, kept.events) == (["last", "behind it"], ("a", "last", "behind it"))
 
     asyncio.run(asyncio.wait_for(test(), HANG_SECONDS))
 
@@ -77,15 +93,16 @@ def test_events_have_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:
         assert (await made.after(1), made.count) == (["bb", "c"], 3)
         with pytest.raises(Refused, match="before 1 are not kept"):
             await made.after(0)
-        kept = made.end("{}", 2.0, None)
+        kept = made.ended("{}", 2.0)
         assert (kept.events, kept.streamed) == ((), False)
 
     asyncio.run(asyncio.wait_for(test(), HANG_SECONDS))
 
 
-def test_events_of_all_answers_together_have_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(host_memory, "machine_memory", lambda: 16 * (4096 + running.EVENT_BYTES))
-    memory = TenantBytes(2, "of events")  # a tenant has room for four
+def test_all_answers_together_have_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:
+    room = 2 * MADE.size + 4 * (4096 + running.EVENT_BYTES)
+    monkeypatch.setattr(host_memory, "machine_memory", lambda: 4 * room)
+    memory = TenantBytes(2, "of answers")  # a tenant has room for two with four events
 
     async def test() -> None:
         first, second = Running(MADE, memory), Running(MADE, memory)
@@ -96,10 +113,11 @@ def test_events_of_all_answers_together_have_a_bound(monkeypatch: pytest.MonkeyP
         assert (await second.after(2), second.count) == (["2" * 4096], 3)
         with pytest.raises(Refused, match="before 2 are not kept"):
             await second.after(0)
+        with pytest.raises(Overloaded, match="of answers"):
+            Running(replace(MADE, input="x" * 4096), memory)
         for made in (first, second):
-            made.end("{}", 2.0, None)
-            made.finish()
-        memory.hold("alice", 4 * (4096 + running.EVENT_BYTES))  # all of it is free again
+            made.finish(made.ended("{}", 2.0))
+        memory.hold("alice", room)  # all of it is free again
 
     asyncio.run(asyncio.wait_for(test(), HANG_SECONDS))
 
@@ -111,7 +129,7 @@ def test_a_reader_gets_many_events_in_pieces(monkeypatch: pytest.MonkeyPatch) ->
         made = Running(MADE)
         for event in "abcdefg":
             made.add(event)
-        made.finish()
+        made.finish(MADE)
         assert [await made.after(number) for number in (0, 3, 6, 7)] == [["a", "b", "c"], ["d", "e", "f"], ["g"], []]
 
     asyncio.run(asyncio.wait_for(test(), HANG_SECONDS))
@@ -141,34 +159,5 @@ def test_what_is_stored_has_no_more_members_than_can_be_read(body: str, items: s
         else:
             with pytest.raises(Refused, match="more than 10000"):
                 await begins
-
-    asyncio.run(asyncio.wait_for(test(), HANG_SECONDS))
-
-
-@pytest.mark.parametrize("ends", [True, False])
-def test_who_goes_on_from_an_answer_waits_for_its_end(monkeypatch: pytest.MonkeyPatch, ends: bool) -> None:
-    """Its last event may be there before it is stored: the next turn of a fast client was refused."""
-    monkeypatch.setattr(store, "ENDING_SECONDS", HANG_SECONDS if ends else 0.01)
-    said: list[tuple[str, Mapping[str, bytes]]] = []
-    inferlet = SimpleNamespace(send=lambda text, blobs=MappingProxyType({}): said.append((text, blobs)))
-    server = SimpleNamespace(responses=AtOnce.responses(1.0, 1 << 20), is_stopping=False)
-    standing = Standing(Tenant("alice"))
-
-    async def test() -> None:
-        gateway = Gateway(cast(Any, server), cast(Any, None), cast(Any, None))
-        mark = read_mark('{"served_store": {"id": "r1", "body": {"status": "in_progress"}}}')
-        assert isinstance(mark, Store)
-        request = ServedRequest("/v1/responses", "r1", b"{}", "", False)
-        made = await gateway.stored.begin(mark, "i1", standing, request)
-        telling = asyncio.create_task(
-            gateway.tell_earlier("r1", cast(Any, inferlet), cast(Any, SimpleNamespace(standing=standing)))
-        )
-        await asyncio.sleep(0)
-        if ends:
-            ended = Ended(inferlet="i1", status="finished", result='{"status": "completed"}', error=None)
-            await gateway.stored.end(made, ended, str, lambda: None)
-        await telling
-        ((text, blobs),) = said
-        assert ("not finished yet" in text, b"completed" in blobs.get("stored", b"")) == (not ends, ends)
 
     asyncio.run(asyncio.wait_for(test(), HANG_SECONDS))

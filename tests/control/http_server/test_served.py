@@ -28,12 +28,17 @@ def test_the_result_is_the_body() -> None:
             answer = await client.post(CHAT, content=body, headers={"x-request-id": "mine"})
             assert (answer.status_code, answer.headers["content-type"]) == (200, "application/json")
             assert answer.headers["x-request-id"] == "mine"
-            assert answer.json() == {"route": CHAT, "request_id": "mine", "model": "fake", "adapter": ""}
+            told = answer.json()
+            known = {told.pop("answer_id"), ""}
+            assert told == {"route": CHAT, "request_id": "mine", "model": "fake", "adapter": ""}
             assert runtime.launched_with == {"request": body}
             assert runtime.inferlet(answer.headers["x-inferlet-id"]).status == "finished"
-            for own in ("", "x" * 129, "\xe4"):
+            for own in ("", "x" * 129, "\xe4", "mine"):
                 answer = await client.post(COMPLETIONS, content=body, headers={b"x-request-id": own.encode("latin-1")})
-                assert answer.json()["request_id"] == answer.headers["x-request-id"] not in ("", own)
+                assert answer.json()["request_id"] == answer.headers["x-request-id"] != ""
+                assert (answer.headers["x-request-id"] == own) == (own == "mine")
+                assert answer.json()["answer_id"] not in known, "also where a client calls two requests the same"
+                known.add(answer.json()["answer_id"])
 
     serve_async(test)
 
@@ -87,8 +92,9 @@ def test_messages_are_the_stream() -> None:
             body = {"model": "+environment", "stream": True}
             answer = await client.post(COMPLETIONS, json=body, headers={"x-request-id": "mine"})
             assert (answer.status_code, answer.headers["content-type"][:17]) == (200, "text/event-stream")
-            events = [f"data: {value}\n\n" for value in (COMPLETIONS, "mine", "fake", "", "[DONE]")]
-            assert answer.text == "".join(events)
+            events = answer.text.split("\n\n")
+            del events[2]  # the identifier of the answer
+            assert events == [*(f"data: {value}" for value in (COMPLETIONS, "mine", "fake", "", "[DONE]")), ""]
 
     serve_async(test)
 

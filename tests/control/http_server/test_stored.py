@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import threading
 import time
 from dataclasses import replace
@@ -13,6 +14,7 @@ import pytest
 
 from pie_control.durable.responses import AtOnce, ResponseRecord, Responses
 from pie_control.gateway.refusal import Refused
+from pie_control.gateway.request import ServedRequest
 from pie_control.gateway.stored.store import MOST_TRIES, StoredAnswers
 from tests.control.http_server.test_http_server import ended, http
 from tests.helpers.fake_server_api import FakeServerApi, serve_async, serving
@@ -47,9 +49,10 @@ def test_a_stream_goes_on_without_its_client_and_is_read_from_where_it_was() -> 
                 assert [await anext(lines) for _ in range(2)] == ["id: 0", "event: first"]
                 request.cancel()
                 await asyncio.wait([request])
-                for text in ("second", "end"):
+                for text in ("second", "response.completed", "end"):
                     inferlet.send(text)
-                assert [line async for line in lines if line.startswith("event")] == ["event: second"]
+                names = [line async for line in lines if line.startswith("event")]
+                assert names == ["event: second", "event: response.completed"]
             assert await ended(runtime, "i1") == "finished"
             whole = await client.get(f"{PATH}/one")
             assert whole.json() == {"status": "completed"}
@@ -62,6 +65,28 @@ def test_a_stream_goes_on_without_its_client_and_is_read_from_where_it_was() -> 
                 assert (refused.status_code, refused.json()["error"]["param"]) == (400, "starting_after")
             over = await client.get(f"{PATH}/one?stream=true&starting_after={len(events) - 1}")
             assert (over.status_code, over.text) == (200, "")
+
+    serve_async(test)
+
+
+def test_a_response_is_stored_when_its_stream_says_so() -> None:
+    async def test(url: str, runtime: FakeServerApi) -> None:
+        async with http(url) as client:
+            request = await begun(client, "one", stream=True)
+            runtime.inferlet("i1").send("first")
+            async with client.stream("GET", f"{PATH}/one?stream=true") as reader:
+                lines = reader.aiter_lines()
+                while await anext(lines):
+                    pass
+                runtime.inferlet("i1").send("response.completed")
+                last = asyncio.ensure_future(anext(lines))
+                for _ in range(20):
+                    assert (await client.get(f"{PATH}/one")).json()["status"] == "in_progress"
+                assert not last.done()
+                runtime.inferlet("i1").send("end")
+                assert [await last, await anext(lines)] == ["id: 1", "event: response.completed"]
+                assert (await client.get(f"{PATH}/one")).json()["status"] == "completed"
+            await request
 
     serve_async(test)
 
@@ -245,6 +270,18 @@ def test_what_begins_again_waits_until_there_is_room() -> None:
                 assert found == "completed"
 
     asyncio.run(asyncio.wait_for(test(), HANG_SECONDS))
+
+
+def test_the_body_of_a_request_is_not_held_while_its_answer_is_made() -> None:
+    """Its client may have left long ago."""
+
+    async def test(url: str, runtime: FakeServerApi) -> None:
+        async with http(url) as client:
+            await (await begun(client, "background"))
+            assert [one.body for one in gc.get_objects() if type(one) is ServedRequest] == [b""]
+            await client.post(f"{PATH}/background/cancel")
+
+    serve_async(test)
 
 
 def test_the_background_is_not_over_when_the_server_stops() -> None:

@@ -64,7 +64,7 @@ def asking(server: NativeServer, program: str, **environment: str) -> Ask:
 
     def ask(body: bytes | None = None, **fields: Any) -> Served:
         heard: list[Any] = []
-        told = {"request_id": "r1", "model": "demo", "adapter": "", **environment}
+        told = {"answer_id": "r1", "model": "demo", "adapter": "", **environment}
         request = json.dumps(fields).encode() if body is None else body
         ended = server.run(source, (), told, heard.append, blobs={"request": request, **images_of(request)})
         assert ended.status == "finished", ended.error

@@ -96,9 +96,9 @@ def test_what_is_not_stored_and_what_is_too_long_for_one_message(ask: Ask) -> No
 
 def test_the_id_of_a_stored_response_can_stand_in_its_path(ask: Ask, server: NativeServer) -> None:
     asked: dict[str, Any] = {"input": ASKED, "max_output_tokens": 1}
-    of_proxy = asking(server, "responses", route="/v1/responses", request_id="host/7-1 ?")
+    of_proxy = asking(server, "responses", route="/v1/responses", request_id="host/7-1 ?", answer_id="a1")
     (mark,) = of_proxy(**asked).marks
-    assert mark.id == "resp_host-7-1--"
+    assert mark.id == "resp_a1", "a proxy may call two requests the same"
     assert ask(**asked, store=False, request_id="a/b").body["status"] == "incomplete"
     assert ask(**asked, request_id="a-1.b_2").marks[0].id == "resp_a-1.b_2"
 
