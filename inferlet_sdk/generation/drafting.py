@@ -159,7 +159,7 @@ class DraftedTokens:
         most = max(min(most, room), 0)
         if not most:
             return []
-        guess = self._draft(sequence.tokens)
+        guess = self._draft(sequence.tokens.copy())  # which it may change
         if isawaitable(guess):
             guess = await guess
             self._check_open()

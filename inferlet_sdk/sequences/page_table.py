@@ -247,12 +247,13 @@ class PageTable:
         gap = _count(dropped) - _count(self.dropped) if close_gap else 0
         behind = next(end for begin, end in dropped if begin <= start < end)
         size, whole, unused = self._page_size, [(0, self._page_size)], []
+        begin = next((end for first, end in self.dropped if first <= start < end), start)  # what is new of them
         first, last = start // size, (stop - 1) // size
         changed = {place for place in (first, last) if self._within(dropped, place) != whole}
         self._own(queue, changed.union(range(behind // size, -(-computed // size)) if gap else ()), computed)
         self.dropped = dropped  # there is room for all that it takes
-        for place in range(first, last + 1):
-            page, hidden = self._pages[place], self._hidden(place)
+        for place in range(begin // size, last + 1):
+            page, hidden = self._pages[place], self._within(dropped, place)
             if page is _DROPPED:
                 continue
             if hidden == whole:
@@ -265,10 +266,6 @@ class PageTable:
         self._release(queue, unused)
         self._update()
         return gap
-
-    def _hidden(self, place: int) -> list[tuple[int, int]]:
-        """The ranges of slots in the page at a place whose tokens were dropped."""
-        return self._within(self.dropped, place)
 
     def _within(self, tokens: Iterable[tuple[int, int]], place: int) -> list[tuple[int, int]]:
         """What of ranges of tokens is in the page at a place, as slots."""
@@ -299,13 +296,13 @@ class PageTable:
         stay = {place: self._others(place, start, stop, end) for place in {places[0], places[-1]}}
         for place, others in stay.items():
             if others:  # they are hidden meanwhile
-                _hide(queue, self._pages[place], [*others, *self._hidden(place)])
+                _hide(queue, self._pages[place], [*others, *self._within(self.dropped, place)])
         pages = [page.address for page in self._pages[places.start : places.stop] if page is not _DROPPED]
         for first in range(0, len(pages), MOST_MOVED // size):
             traits.shift_kvpage(queue, pages[first : first + MOST_MOVED // size], by)
         for place, others in stay.items():
             if others:
-                _hide(queue, self._pages[place], self._hidden(place))
+                _hide(queue, self._pages[place], self._within(self.dropped, place))
 
     def _others(self, place: int, start: int, stop: int, end: int) -> list[tuple[int, int]]:
         """The ranges of slots in the page at a place that hold tokens up to `end`, but for `start` .. `stop`."""
@@ -350,9 +347,20 @@ class PageTable:
         if unused:
             traits.dealloc_kvpage(queue, unused)
 
+    def _live(self) -> list[Page]:
+        """All pages but those whose tokens were all dropped, of which a long text may have very many."""
+        live, behind = list[Page](), 0
+        for start, stop in self.dropped:
+            first, last = -(-start // self._page_size), stop // self._page_size
+            if first < last:
+                live += self._pages[behind:first]
+                behind = last
+        return live + self._pages[behind:]
+
     def _update(self) -> None:
-        shared = sum(1 for page in self._pages if page.is_shared)
-        addresses = [page.address for page in self._pages if page is not _DROPPED]
+        pages = self._live()
+        shared = sum(1 for page in pages if page.is_shared)
+        addresses = [page.address for page in pages]
         self.context = list(Addresses.of(addresses).ranges)
         self.output = list(Addresses.of(addresses[shared:]).ranges) if shared else self.context
         writable = self._shared_end // self._page_size if self._shared_end else len(self._pages)

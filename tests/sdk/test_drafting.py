@@ -64,13 +64,14 @@ STOPS: dict[str, Any] = {
 
 
 @pytest.mark.parametrize("stop", STOPS)
-@pytest.mark.parametrize("kind", ["right", "wrong", "garbage", "nothing", "lookup", "async"])
+@pytest.mark.parametrize("kind", ["right", "wrong", "garbage", "nothing", "lookup", "async", "clearing"])
 def test_drafts_change_nothing_but_the_number_of_forwards(stop: str, kind: str) -> None:
     expected = plain(stop, 40)
     known = plain("none", 60)
     draft: Any = {
         "right": knowing(known), "wrong": knowing(known, 7), "garbage": lambda tokens: [0, 1, 2],
         "nothing": lambda tokens: (), "lookup": PromptLookup(), "async": later(knowing(known, 7)),
+        "clearing": lambda tokens: tokens.clear(),
     }[kind]  # fmt: skip
     host = install()
     ctx = Context().fill(PROMPT)

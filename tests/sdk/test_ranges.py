@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from inferlet_sdk import Context, IgnoreStopTokens, InvalidArgument, InvalidState
 from inferlet_sdk.event_loop import run
-from inferlet_sdk.sequences.page_table import PAGES_AHEAD
+from inferlet_sdk.sequences.page_table import PAGES_AHEAD, Page, PageTable
 from tests.helpers.native_host import NativeHost, install, nothing_held
 
 Pairs = tuple[tuple[int, int], ...]
@@ -81,6 +81,29 @@ def test_windows_go_on_beyond_the_last_position_of_the_model() -> None:
     run(again.sample())
     run(ctx.sample())
     assert seen[-1] == seen[-2]
+
+
+def test_a_window_costs_nothing_for_each_page_that_was_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
+    install(page_size=4, max_context=64)
+    looks: list[int] = []
+    within = PageTable._within
+
+    def looking(table: PageTable, tokens: Any, place: int) -> Any:
+        looks.append(place)
+        return within(table, tokens, place)
+
+    def asked(page: Page) -> bool:
+        looks.append(page.address)
+        return page.holders > 1 or page.sealed
+
+    monkeypatch.setattr(PageTable, "_within", looking)
+    monkeypatch.setattr(Page, "is_shared", property(asked))
+    ctx, counts = Context().fill(range(40)), []
+    for _ in range(60):
+        looks.clear()
+        ctx.window(17, sink=3).fill(range(8))
+        counts.append(len(looks))
+    assert max(counts[30:]) == max(counts[2:30])
 
 
 def test_a_window_keeps_the_sinks_and_the_end() -> None:
