@@ -14,7 +14,7 @@ from __future__ import annotations
 import asyncio
 import math
 import traceback
-from collections.abc import Coroutine, Generator, Sequence
+from collections.abc import Callable, Coroutine, Generator, Sequence
 from types import FrameType
 from typing import Any, NoReturn, TypeVar
 
@@ -119,6 +119,12 @@ class HostEventLoop(asyncio.BaseEventLoop):
             self._forget(number, future)
             raise
 
+    def when_done(self, number: int, call: Callable[[], None]) -> None:
+        """Calls back when one host future is done."""
+        future = self.create_future()
+        future.add_done_callback(lambda _: call())
+        self._selector.waiters.setdefault(number, []).append(future)
+
     def _forget(self, number: int, future: asyncio.Future[None]) -> None:
         waiters = self._selector.waiters.get(number, [])
         if future in waiters:
@@ -180,6 +186,13 @@ def loop_with_others() -> HostEventLoop | None:
         give_back()
         return None
     return loop  # type: ignore[no-any-return]
+
+
+async def until_done(number: int) -> None:
+    """Waits, unless the call that takes the value may suspend the whole guest."""
+    loop = loop_with_others()
+    if loop is not None:
+        await loop.any_host_future((number,))
 
 
 async def until_any_done(numbers: Sequence[int]) -> list[int]:

@@ -20,10 +20,11 @@ from typing import Any
 from inferlet_sdk import traits
 from inferlet_sdk.addresses import Embeds
 from inferlet_sdk.errors import Cancelled, Exhausted, InvalidState, PieError, QuotaExceeded
+from inferlet_sdk.event_loop import until_done
 from inferlet_sdk.futures import HostFuture
 from inferlet_sdk.generation.sampling import Sampler
 from inferlet_sdk.generation.scoring import logprobs_at
-from inferlet_sdk.generation.token_source import NOTHING, Pieces, until_done
+from inferlet_sdk.generation.token_source import NOTHING, Pieces
 from inferlet_sdk.grammars.guide import Guide
 from inferlet_sdk.sequences.sequence import TokenSequence
 from inferlet_sdk.sharing.prefixes import share_prefix

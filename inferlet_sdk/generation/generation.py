@@ -350,8 +350,7 @@ class Generation:
         if self._source is None:
             self._begin()
         assert isinstance(self._source, RunTokenSource)
-        self._source.follow(Following(stop, send, frame), self._left, self._held)
-        return True
+        return self._source.try_follow(Following(stop, send, frame), self._left, self._held)
 
     def end(self) -> None:
         """Ends the generation; the context keeps the tokens accepted so far. Idempotent."""

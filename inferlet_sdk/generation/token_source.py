@@ -6,25 +6,28 @@ program that wants to be asked for each token (`run_ahead=False`) gets them step
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 from contextlib import suppress
+from functools import partial
 from inspect import isawaitable
 from typing import NamedTuple
 
 from inferlet_sdk import bindings, traits
 from inferlet_sdk.addresses import Embeds
 from inferlet_sdk.errors import Busy, Cancelled, call, from_host
-from inferlet_sdk.event_loop import loop_with_others
-from inferlet_sdk.futures import TokenFuture
-from inferlet_sdk.generation.decode_run import Following, IssuedRun
+from inferlet_sdk.event_loop import HostEventLoop, loop_with_others, until_done
+from inferlet_sdk.futures import HostFuture, TokenFuture
+from inferlet_sdk.generation.decode_run import Following, IssuedRun, Taken
 from inferlet_sdk.generation.sampling import DistSampler, Sampler
 from inferlet_sdk.generation.scoring import logprobs_at
 from inferlet_sdk.grammars.guide import Guide
 from inferlet_sdk.sequences.sequence import TokenSequence
-from inferlet_sdk.sequences.stepping import next_dist, step_and_sample
+from inferlet_sdk.sequences.stepping import ask_dist, next_dist, step_and_sample, try_next_dist
 from inferlet_sdk.sharing.prefixes import share_prefix
 from inferlet_sdk.traits.arguments import LARGEST_U32, whole
 from inferlet_sdk.traits.fused import await_scored_token
+from inferlet_sdk.traits.output_text import Dist
 from inferlet_sdk.traits.runs import TokenLogprobs
 
 FIRST_PAUSE, LONGEST_PAUSE = 0.002, 4.0
@@ -50,13 +53,6 @@ class Pieces(NamedTuple):
 NOTHING = Pieces((), ())
 
 
-async def until_done(number: int) -> None:
-    """Waits, unless the call that takes the value may suspend the whole guest."""
-    loop = loop_with_others()
-    if loop is not None:
-        await loop.any_host_future((number,))
-
-
 class RunTokenSource:
     """Tokens from a sampler on the worker, by decode runs."""
 
@@ -78,6 +74,10 @@ class RunTokenSource:
         self._logprobs = logprobs
         self._handle = sampler.take(sequence.queues)
         self._run: IssuedRun | None = None
+        self._is_left = False  # nobody waits for the run
+        self._was_left = False  # a wait was cancelled: maybe it is so again and again
+        self._called: IssuedRun | None = None  # the run whose next token calls `_keep`
+        self._kept: Taken | None = None  # what has come of a run that was left
         self._following: Following | None = None
         self._guide = guide
         self._start = len(sequence.tokens)
@@ -99,23 +99,60 @@ class RunTokenSource:
 
     async def next(self, left: int, held: str) -> Pieces:
         """What has come, at most `left` tokens. `held`: text so far that may be the beginning of a stop string. Raises
-        Cancelled if another task closes the source meanwhile."""
+        Cancelled if another task closes the source meanwhile. If this task is cancelled, the next token is kept."""
+        self._is_left = False
         try:
             return await self._next(left, held)
         except bindings.HostError as error:
             self.cancel()
             raise from_host(error) from None
+        except asyncio.CancelledError:
+            self._leave()
+            raise
         except BaseException:
             self.cancel()
             raise
 
+    def _leave(self) -> None:
+        """Nobody waits any more: the run ends with its next token, unless somebody waits for that again."""
+        run, loop, self._was_left = self._run, asyncio.get_running_loop(), True
+        if run is None or self._following is not None:
+            self.cancel()
+            return
+        self._is_left = True
+        if self._called is not run:
+            self._called = run
+            assert isinstance(loop, HostEventLoop)
+            loop.when_done(run.number, partial(self._keep, run))
+
+    def _keep(self, run: IssuedRun) -> None:
+        """A run that was left has tokens."""
+        self._called = None
+        if self._run is run and self._is_left:
+            with suppress(bindings.HostError):  # the next one has it, too
+                self._kept = run.take(self._detokenizer)
+            self._run = None
+            run.cancel()
+
     async def _next(self, left: int, held: str) -> Pieces:
+        if self._kept is None and self._run is None and not self._sequence.tokens[self._start :]:
+            forced = await self._forced_first(left)
+            if forced.tokens or forced.complete:
+                return forced
+        tokens, texts, over, logprobs = self._kept or await self._take(left, held)
+        self._kept = None
+        if not over:
+            return Pieces(tokens, texts, logprobs)
+        self._run = None
+        if self._guide is None or len(tokens) >= left or (tokens and tokens[-1] in self._stop):
+            return Pieces(tokens, texts, logprobs)  # nothing comes behind these
+        forced = self._forced(tokens, left)
+        return Pieces([*tokens, *forced.tokens], [*texts, *forced.texts], logprobs, forced.complete)
+
+    async def _take(self, left: int, held: str) -> Taken:
+        """What has come of a run, which is issued if there is none."""
         pause = FIRST_PAUSE
         while True:
-            if self._run is None and not self._sequence.tokens[self._start :]:
-                forced = await self._forced_first(left)
-                if forced.tokens or forced.complete:
-                    return forced
             if self._run is None:
                 if not self._sequence.computed:
                     await share_prefix(self._sequence)
@@ -126,8 +163,7 @@ class RunTokenSource:
             if self._run is not run:
                 raise Cancelled(_ENDED)
             try:
-                tokens, texts, over, logprobs = run.take(self._detokenizer)
-                break
+                return run.take(self._detokenizer)
             except bindings.HostError as error:
                 if not isinstance(from_host(error), Busy) or pause > LONGEST_PAUSE:
                     raise
@@ -135,13 +171,6 @@ class RunTokenSource:
             run.cancel()
             await traits.sleep(pause)
             pause *= 2
-        if not over:
-            return Pieces(tokens, texts, logprobs)
-        self._run = None
-        if self._guide is None or len(tokens) >= left or (tokens and tokens[-1] in self._stop):
-            return Pieces(tokens, texts, logprobs)  # nothing comes behind these
-        forced = self._forced(tokens, left)
-        return Pieces([*tokens, *forced.tokens], [*texts, *forced.texts], logprobs, forced.complete)
 
     async def _forced_first(self, left: int) -> Pieces:
         """What is forced before all tokens."""
@@ -165,16 +194,20 @@ class RunTokenSource:
         if self._following is not None:
             run.follow(self._detokenizer, self._following, held, more=left > run.steps)
 
-    def follow(self, following: Following, left: int, held: str) -> None:
-        """From now on the host follows the text; `next` gives what a whole run has made."""
+    def try_follow(self, following: Following, left: int, held: str) -> bool:
+        """From now on the host follows the text; `next` gives what a whole run has made. False: a wait was cancelled,
+        so what comes is taken at once, and stays."""
+        if self._was_left:
+            return False
         self._following = following
         if self._run is not None:
             self._run.follow(self._detokenizer, following, held, more=left > self._run.left)
+        return True
 
     def cancel(self) -> None:
         """Ends the run and drops what it computed. The next token is sampled again."""
         run, self._run = self._run, None
-        self._following = None
+        self._following = self._kept = None
         if run is not None:
             run.cancel()
 
@@ -257,10 +290,8 @@ def _sample(sequence: TokenSequence, sampler: Sampler, handle: int, logprobs: in
     return number
 
 
-async def _choose(sequence: TokenSequence, sampler: DistSampler) -> int:
-    """The token that a function of the inferlet, or an `async def`, chooses after a sequence that works."""
-    k, temperature = sampler.k, sampler.temperature
-    dist = await next_dist(sequence, k, temperature)
+async def _choose(dist: Dist, sequence: TokenSequence, sampler: DistSampler) -> int:
+    """The token that a function of the inferlet, or an `async def`, chooses after a sequence."""
     chosen = sampler.choose(dist)
     if type(chosen) is not int and isawaitable(chosen):
         chosen = await chosen
@@ -272,7 +303,7 @@ async def sample_once(sequence: TokenSequence, sampler: Sampler | DistSampler) -
     """The next token of a sequence, which does not change."""
     with sequence:
         if isinstance(sampler, DistSampler):
-            return await _choose(sequence, sampler)
+            return await _choose(await next_dist(sequence, sampler.k, sampler.temperature), sequence, sampler)
         sequence.flush()
         handle = sampler.take(sequence.queues)
         try:
@@ -289,16 +320,17 @@ class ChosenTokens:
         self._sampler = sampler
         self._detokenizer = detokenizer
         self._logprobs = logprobs
+        self._asked: HostFuture[Dist] | None = None
         self._chosen: int | None = None  # whose scores were not taken
         self._closed = False
 
     async def next(self, left: int, held: str) -> Pieces:
-        """One token. If this task is cancelled while it waits for the scores, the token is the next one all the
-        same."""
+        """One token. If this task is cancelled, the distribution, or the token if it was chosen, is the next one all
+        the same."""
         if not self._sequence.computed:
             await share_prefix(self._sequence)
         if self._chosen is None:
-            self._chosen = await _choose(self._sequence, self._sampler)
+            self._chosen = await _choose(await self._dist(), self._sequence, self._sampler)
         token = self._chosen
         logprobs: Sequence[TokenLogprobs] = ()
         if self._logprobs is not None and not self._closed:
@@ -309,8 +341,19 @@ class ChosenTokens:
         self._chosen = None
         return Pieces((token,), (traits.push_tokens(self._detokenizer, [token]),), logprobs)
 
+    async def _dist(self) -> Dist:
+        wanted = self._sequence, self._sampler.k, self._sampler.temperature
+        if (dist := try_next_dist(*wanted)) is not None:
+            return dist
+        self._asked = self._asked or ask_dist(*wanted)
+        await until_done(self._asked.number)
+        asked, self._asked = self._asked, None
+        return asked.result()
+
     def close(self) -> None:
         self._closed = True
+        if self._asked is not None:
+            self._asked.cancel()
 
 
 TokenSource = RunTokenSource | SampledTokens | ChosenTokens

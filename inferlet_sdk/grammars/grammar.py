@@ -18,10 +18,12 @@ from typing import Any, Self
 from inferlet_sdk import bindings, traits
 from inferlet_sdk.dropped import drop, give_back
 from inferlet_sdk.errors import InvalidState
+from inferlet_sdk.futures import HostFuture
+from inferlet_sdk.sequences.queues import queues_of
 from inferlet_sdk.texts import json_text
 from inferlet_sdk.traits.arguments import flag, wrong
 from inferlet_sdk.traits.arguments import text as checked_text
-from inferlet_sdk.traits.grammar.matchers import Advanced, GrammarState
+from inferlet_sdk.traits.grammar.matchers import Advanced, GrammarState, OpenedMatcher
 
 
 def _written(schema: Mapping[Any, Any]) -> str:
@@ -69,20 +71,13 @@ class Grammar:
         """A matcher at the beginning, for a model (default: the first of `available_models()`). Raises InvalidArgument
         if the grammar is wrong; the message says where."""
         give_back()
-        queue = traits.create_queue(model if model is not None else traits.available_models()[0])
-        try:
-            return await self.matcher_on(queue)
-        finally:
-            traits.destroy_queue(queue)
+        with queues_of(model if model is not None else traits.available_models()[0]).some() as queue:
+            opening = self.open(queue)
+        return Matcher((await opening).matcher)
 
-    async def matcher_on(self, queue: int) -> Matcher:
-        """A matcher for the model of a queue."""
-        return (await self.opened_on(queue))[0]
-
-    async def opened_on(self, queue: int) -> tuple[Matcher, bool]:
-        """A matcher for the model of a queue, and whether `Matcher.advance` has something to do at once."""
-        opened = await traits.open_matcher(queue, self.kind, self.text, whitespace=self.whitespace)
-        return Matcher(opened.matcher), opened.advances
+    def open(self, queue: int) -> HostFuture[OpenedMatcher]:
+        """A matcher of the host for the model of a queue (`traits.open_matcher`)."""
+        return traits.open_matcher(queue, self.kind, self.text, whitespace=self.whitespace)
 
 
 class Matcher:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from inferlet_sdk.event_loop import until_done
+from inferlet_sdk.futures import HostFuture
 from inferlet_sdk.grammars.grammar import Grammar, Matcher
 from inferlet_sdk.sequences.queues import Queues
-from inferlet_sdk.traits.grammar.matchers import Advanced
+from inferlet_sdk.traits.grammar.matchers import Advanced, OpenedMatcher
 
 
 class Guide:
@@ -17,6 +19,7 @@ class Guide:
         """`skip`: which forced tokens are run together, as of `advance_matcher`; 0: none are."""
         self._given = given
         self._matcher: Matcher | None = given if isinstance(given, Matcher) else None
+        self._opening: HostFuture[OpenedMatcher] | None = None  # which a wait that is cancelled leaves to the next one
         self._accepted: list[int] = []  # tokens of the generation
         self.skip = skip
 
@@ -25,8 +28,13 @@ class Guide:
         if self._matcher is not None:
             return True
         assert isinstance(self._given, Grammar)
-        with queues.some() as queue:
-            self._matcher, advances = await self._given.opened_on(queue)
+        if self._opening is None:
+            with queues.some() as queue:
+                self._opening = self._given.open(queue)
+        await until_done(self._opening.number)
+        opening, self._opening = self._opening, None
+        number, advances = opening.result()
+        self._matcher = Matcher(number)
         return advances
 
     def at(self, tokens: Sequence[int]) -> int:
@@ -77,3 +85,5 @@ class Guide:
         elif self._matcher is not None:
             self._matcher.close()
             self._matcher = None
+        elif self._opening is not None:
+            self._opening.cancel()

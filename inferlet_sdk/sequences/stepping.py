@@ -54,22 +54,22 @@ async def next_dist(sequence: TokenSequence, k: int, temperature: float) -> Dist
     """The distribution after the last token. A few pending tokens run in the same call."""
     if (dist := try_next_dist(sequence, k, temperature)) is not None:
         return dist
+    with sequence:
+        return await ask_dist(sequence, k, temperature)
+
+
+def ask_dist(sequence: TokenSequence, k: int, temperature: float) -> HostFuture[Dist]:
+    """The distribution after the last token of a sequence that works."""
     if type(k) is not int or not 0 <= k <= LARGEST_U32:
         k = whole(k, "k")
     if type(temperature) is not float:
         temperature = number(temperature, "temperature")
     if not (k or temperature):
         raise InvalidArgument("temperature is 0; it must be above 0: sample with a Sampler of temperature 0 instead")
-    sequence.begin()
     try:
-        future = _issue_dist(sequence, k, temperature)
-        if loop_with_others() is None:
-            return await_dist(future)
-        return await HostFuture(future, await_dist)
+        return HostFuture(_issue_dist(sequence, k, temperature), await_dist)
     except bindings.HostError as error:
         raise from_host(error) from None
-    finally:
-        sequence.end()
 
 
 def _issue_dist(sequence: TokenSequence, k: int, temperature: float) -> int:

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from inferlet_sdk import ChildEnd, ChildFailed, launch, map_children, traits
+from inferlet_sdk import ChildEnd, ChildFailed, broadcast, launch, map_children, subscribe, traits
 from inferlet_sdk.dropped import give_back
 from inferlet_sdk.event_loop import run
 from tests.helpers.native_host import NativeHost
@@ -80,6 +80,29 @@ def test_a_child_that_was_awaited_with_a_timeout_is_awaited_again(host: NativeHo
         return await child, await other
 
     assert run(main()) == (["x"], ChildEnd("i2", "finished", ["x"], None))
+
+
+def test_a_wait_for_what_comes_that_is_cut_short_loses_nothing(host: NativeHost) -> None:
+    async def polled(things: Any) -> Any:
+        while True:
+            try:
+                return await asyncio.wait_for(anext(things, "the end"), 0.001)
+            except TimeoutError:
+                said.append("late")
+
+    said: list[str] = []
+
+    async def main() -> list[Any]:
+        child, news = launch("test", "x"), subscribe("news")
+        waiting = [asyncio.ensure_future(polled(aiter(one))) for one in (child, news)]
+        await asyncio.sleep(0.01)
+        await asyncio.gather(child.send("one"), broadcast("news", "two"))
+        one, two = await asyncio.gather(*waiting)
+        await child.send("end")
+        return [one, two.text, await polled(aiter(child))]
+
+    assert run(main()) == ["one", "two", "the end"]
+    assert "late" in said
 
 
 def told_to_end(host: NativeHost) -> list[tuple[list[str], str | None]]:

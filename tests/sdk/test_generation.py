@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import threading
 from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from typing import Any
@@ -19,8 +20,11 @@ from inferlet_sdk import (
     Args,
     Context,
     DistSampler,
+    Generation,
+    Grammar,
     IgnoreStopTokens,
     MaxTokens,
+    PromptLookup,
     QuotaExceeded,
     Sampler,
     StopRegex,
@@ -31,7 +35,8 @@ from inferlet_sdk import (
 )
 from inferlet_sdk.event_loop import run
 from inferlet_sdk.generation import decode_run
-from pie_control.services.grammars import GrammarMatcher
+from pie_control.services.grammars import GrammarMatcher, Grammars
+from tests.helpers import native_host
 from tests.helpers.native_host import expected, install, nothing_held, refuse, saying
 from tests.helpers.scripted_model import STOP
 from tests.helpers.tiers import pairs
@@ -393,6 +398,8 @@ def test_a_cancelled_generation_leaves_nothing_and_can_be_gone_on_with(way: Way)
         await asyncio.sleep(0)
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
+        host.settle()
+        await asyncio.sleep(0.001)  # one whose pieces were awaited ends with its next token
         assert not host.runs
         await ctx.generate_until(ALL, max_tokens=5)
         assert list(ctx.tokens)[3:] == expected([97, 98, 99], len(ctx) - 3)
@@ -412,7 +419,7 @@ def test_a_seeded_generation_that_was_cancelled_goes_on_with_the_same_tokens(tur
             ctx = Context().fill("abc")
             generation = ctx.generate(40, stop=ALL, sampler=Sampler(seed=5), run_ahead=run_ahead)
             for _ in range(cancels):
-                await anext(generation)
+                await anext(generation, "")
                 task = asyncio.ensure_future(anext(generation, ""))
                 await asyncio.sleep(0)
                 host.settle(turns)  # tokens have come that are not taken
@@ -424,6 +431,97 @@ def test_a_seeded_generation_that_was_cancelled_goes_on_with_the_same_tokens(tur
         return run(main())
 
     assert tokens(cancels=3) == tokens(cancels=0)
+
+
+@pytest.mark.parametrize("wait", [lambda generation: anext(generation, ""), Generation.whole])
+@pytest.mark.parametrize(
+    "options",
+    [
+        *({}, {"run_ahead": False}, {"logprobs": 1}, {"draft": PromptLookup()}, {"regex": "[a-z]{20}"}),
+        *({"sampler": Sampler(seed=5)}, {"sampler": SAMPLERS["own"]}, {"stop": [ALL, StopRegex("zzz")]}),
+    ],
+)
+def test_a_text_comes_however_short_the_waits_for_it_are(
+    wait: Any, options: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(native_host._Worker._run_inline, "__defaults__", (12,))  # a wave takes longer than a wait
+
+    def tokens(cuts: int) -> list[int]:
+        host = install()
+
+        async def main() -> list[int]:
+            ctx = Context().fill("abc")
+            generation = ctx.generate(12, **{"stop": ALL, **options})
+            for _ in range(cuts):
+                task = asyncio.ensure_future(wait(generation))
+                for _ in range(33):  # the host has a turn
+                    await asyncio.sleep(0)
+                task.cancel()
+                await asyncio.gather(task, return_exceptions=True)
+                if generation.stop_reason is not None:
+                    break
+            assert len(generation.tokens) == 12 or not cuts
+            await generation.whole()
+            ctx.close()
+            return generation.tokens
+
+        found = run(main())
+        assert nothing_held(host)
+        return found
+
+    assert tokens(cuts=200) == tokens(cuts=0)
+
+
+def compiling(monkeypatch: pytest.MonkeyPatch) -> threading.Event:
+    """Grammars are compiled when this is set."""
+    compiles, done = Grammars.compile, threading.Event()
+
+    def later(grammars: Grammars, kind: str, text: str, options: str) -> Any:
+        assert done.wait(60)
+        return compiles(grammars, kind, text, options)
+
+    monkeypatch.setattr(Grammars, "compile", later)
+    return done
+
+
+def test_a_grammar_is_compiled_once_however_short_the_waits_for_it_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    host, done = install(), compiling(monkeypatch)
+
+    async def main() -> str:
+        generation = Context().fill("abc").generate(20, regex="[a-z]{5}")
+        for _ in range(70):
+            with pytest.raises(TimeoutError):
+                await asyncio.wait_for(anext(generation), 0.0001)
+        done.set()
+        return await generation.whole()
+
+    assert len(run(main())) == 5
+    assert host.calls.count("open_matcher") == 1
+
+
+@pytest.mark.parametrize("draft", [None, PromptLookup()])
+def test_a_context_may_be_closed_while_its_grammar_is_compiled(monkeypatch: pytest.MonkeyPatch, draft: Any) -> None:
+    host, done = install(), compiling(monkeypatch)
+
+    async def main() -> None:
+        ctx = Context().fill("abc")
+        generation = ctx.generate(20, regex="[a-z]{5}", draft=draft)
+        waiting = asyncio.ensure_future(anext(generation, "nothing"))
+        await asyncio.sleep(0.001)
+        ctx.close()
+        done.set()
+        assert await waiting == "nothing"
+        assert generation.stop_reason == "ended"
+
+    run(main())
+    assert nothing_held(host)
+
+
+def test_a_matcher_takes_no_queue_from_contexts() -> None:
+    install(max_queues=1)
+    ctx = Context().fill("abc")
+    run(ctx.flush())
+    run(Grammar.of_regex("a").matcher()).close()
 
 
 def test_a_dropped_generation_is_ended() -> None:

@@ -130,7 +130,7 @@ async def main(args):
         await told(lambda: traits.open_matcher(ctx.queue, "xml", "a")),
         await told(lambda: traits.grammar_mask(77)),
         await told(lambda: matcher.rollback(1)),
-    ] if (matcher := await Grammar.of_regex("abc").matcher_on(ctx.queue)) else []
+    ] if (matcher := await Grammar.of_regex("abc").matcher()) else []
     matcher.close()
     matcher.close()
     found.append(await told(lambda: ctx.generate_until(grammar=matcher)))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import gc
 import json
 from typing import Any
@@ -82,8 +83,15 @@ def test_a_body_comes_in_pieces_and_lines(host: NativeHost) -> None:
 
     async def main() -> Any:
         pieces = [piece async for piece in await http_get(URL)]
-        lines = [line async for line in (await http_get(URL)).lines()]
-        return pieces, lines
+        lines, found = aiter((await http_get(URL)).lines()), list[str]()
+        while True:
+            waiting = asyncio.ensure_future(anext(lines, None))
+            await asyncio.sleep(0)
+            waiting.cancel()  # which loses nothing
+            await asyncio.gather(waiting, return_exceptions=True)
+            if (line := await anext(lines, None)) is None:
+                return pieces, found
+            found.append(line)
 
     pieces, lines = run(main())
     assert max(map(len, pieces)) <= 5

@@ -6,9 +6,9 @@ import asyncio
 import inspect
 import json
 import sys
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Self
 
 from inferlet_sdk import bindings
 from inferlet_sdk.dropped import drop
@@ -99,9 +99,13 @@ class Child:
         """The next message that the child sends with `args.send`; None when it has ended and all are taken."""
         return receive_child(self)
 
-    async def __aiter__(self) -> AsyncIterator[str]:
-        while (message := await self.receive()) is not None:
-            yield message
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> str:
+        if (message := await self.receive()) is None:
+            raise StopAsyncIteration
+        return message
 
     def __iter__(self) -> Iterator[str]:
         while (message := self.receive().result()) is not None:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import base64
 import json as json_text
+from collections import deque
 from collections.abc import AsyncIterator, Iterator, Mapping
-from typing import Any, TypedDict, Unpack
+from typing import Any, Self, TypedDict, Unpack
 from urllib.parse import quote, unquote, urlencode, urlsplit
 
 from inferlet_sdk import bindings
@@ -139,22 +140,20 @@ class Response:
         name = unquote(urlsplit(self.url).path).rpartition("/")[2]
         return Blob(await keep_body(body), name or "body")
 
-    async def lines(self) -> AsyncIterator[str]:
+    def lines(self) -> AsyncIterator[str]:
         """The body line by line, as it comes: `async for line in response.lines()`. Reads streams of events and of
         JSON lines."""
-        rest = b""
-        async for piece in self:
-            *lines, rest = (rest + piece).split(b"\n")
-            for line in lines:
-                yield line.removesuffix(b"\r").decode(self._charset(), "replace")
-        if rest:
-            yield rest.decode(self._charset(), "replace")
+        return _Lines(self, self._charset())
 
-    async def __aiter__(self) -> AsyncIterator[bytes]:
+    def __aiter__(self) -> Self:
         self._begin()
-        while self._body is not None and (piece := await read_body(self._body)):
-            yield piece
+        return self
+
+    async def __anext__(self) -> bytes:
+        if self._body is not None and (piece := await read_body(self._body)):
+            return piece
         self.close()
+        raise StopAsyncIteration
 
     def __iter__(self) -> Iterator[bytes]:
         self._begin()
@@ -183,6 +182,26 @@ class Response:
     def __del__(self) -> None:
         if self._body is not None:
             drop(self, self._host)
+
+
+class _Lines:
+    """The lines of a body. A wait for the next one that is cancelled leaves what has come to the next wait."""
+
+    def __init__(self, response: Response, charset: str) -> None:
+        self._pieces, self._charset = aiter(response), charset
+        self._lines: deque[bytes] = deque()
+        self._rest = b""
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> str:
+        while not self._lines:
+            if not (piece := await anext(self._pieces, b"")) and not self._rest:
+                raise StopAsyncIteration
+            *lines, self._rest = (self._rest + (piece or b"\n")).split(b"\n")
+            self._lines.extend(lines)
+        return self._lines.popleft().removesuffix(b"\r").decode(self._charset, "replace")
 
 
 def _take_chunk(future: int) -> bytes:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
+from typing import Self
 
 from inferlet_sdk import bindings
 from inferlet_sdk.dropped import drop
@@ -49,10 +50,14 @@ class Subscription:
             raise NotFound(f"the subscription to {self.topic!r} is closed")
         return HostFuture(call(bindings.core.receive, self.number), _take_published)
 
-    async def __aiter__(self) -> AsyncIterator[Published]:
-        with suppress(Cancelled):  # it was closed meanwhile
-            while self.number is not None:
-                yield await self.next()
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> Published:
+        if self.number is not None:
+            with suppress(Cancelled):  # it was closed meanwhile
+                return await self.next()
+        raise StopAsyncIteration
 
     def __iter__(self) -> Iterator[Published]:
         while self.number is not None:
