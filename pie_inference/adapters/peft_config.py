@@ -139,7 +139,7 @@ def _refuse(given: Mapping[str, Any]) -> None:
             f"bias is {str(given['bias'])[:50]!r}; only none is served: train the adapter without biases"
         )
     start = given.get("init_lora_weights")
-    if isinstance(start, str) and start.startswith(CHANGE_BASE):
+    if isinstance(start, str) and start.lower().startswith(CHANGE_BASE):
         raise AdapterError(
             f"init_lora_weights is {start[:50]!r}, which changes the base model's weights: save the adapter with "
             "PEFT's path_initial_model_for_weight_conversion, which makes a plain LoRA of it"

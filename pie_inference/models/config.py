@@ -129,14 +129,14 @@ class ModelConfig:
         """Reads the fields that families share. `windows` are those of the layers, if they have any. `partly`: whether
         heads may be rotated in part. `specific` are the fields of a subclass, and fields that replace the ones read
         here."""
-        check_dialects(config)
+        check_dialects(config, by_layer="rope" in specific)
         num_layers, num_heads = config.whole("num_hidden_layers"), config.whole("num_attention_heads")
         head_dim = read_head_dim(config)
         shared: dict[str, Any] = {
             "architecture": config.get("architecture"),
             "vocab_size": config.whole("vocab_size"),
             "hidden_size": config.whole("hidden_size"),
-            "intermediate_size": config.whole("intermediate_size"),
+            "intermediate_size": specific.get("intermediate_size") or config.whole("intermediate_size"),
             "num_layers": num_layers,
             "num_heads": num_heads,
             "num_kv_heads": read_kv_heads(config),

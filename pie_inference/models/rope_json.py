@@ -10,6 +10,8 @@ from ..errors import CheckpointError
 from ..layers.rotary import ROPE_TYPES, RopeConfig
 from .config_json import ConfigJson, is_number, wrong
 
+KINDS = {"full_attention", "sliding_attention"}
+"""Kinds of layers that may have rotations of their own."""
 STRETCHABLE = ("linear", "dynamic")
 FACTOR_LISTS = {"short_factor", "long_factor"}
 NUMBERS = {
@@ -46,9 +48,14 @@ def rope_parameters(config: ConfigJson) -> Mapping[str, Any]:
     return ConfigJson(section).section("full_attention") or section
 
 
-def check_dialects(config: ConfigJson) -> None:
+def check_dialects(config: ConfigJson, *, by_layer: bool) -> None:
     """Raises CheckpointError if `rope_parameters` and `rope_scaling` say different things: transformers would take
-    `rope_scaling` alone, without the base that is in the other one."""
+    `rope_scaling` alone, without the base that is in the other one. It would not heed keys of `rope_parameters` beside
+    those of kinds of layers either, if the model tells these apart (`by_layer`), and else these."""
+    given = config.section("rope_parameters").keys()
+    for key in sorted(given - KINDS if by_layer else given & KINDS):
+        where = f"move it into {' and '.join(sorted(KINDS))}" if by_layer else "move what it has one level up"
+        raise CheckpointError(f"config.json: rope_parameters has {key!r}, which this architecture ignores: {where}")
     new, old = rope_parameters(config), config.section("rope_scaling")
     base = {"rope_theta": config.get("rope_theta")}
     if old and {**base, **new} != {**base, **old}:

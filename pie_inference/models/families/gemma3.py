@@ -37,7 +37,7 @@ def read(config: ConfigJson) -> gemma2.Gemma2Config:
     outside of that."""
     tied = config.flag("tie_word_embeddings", True)
     config = config.within("text_config").with_defaults(**DEFAULTS)
-    config.refuse("use_bidirectional_attention", "attn_logit_softcapping")
+    config.refuse("use_bidirectional_attention", "attn_logit_softcapping", "original_max_position_embeddings")
     types = layer_types(config)
     local = ConfigJson(config.section("rope_parameters")).section("sliding_attention")
     parameters = {

@@ -69,9 +69,8 @@ def read_next(config: ConfigJson) -> Qwen35MoeConfig:
 def _read(config: ConfigJson, moe: MoeShape, sparse: tuple[bool, ...]) -> Qwen35MoeConfig:
     shared = config.whole("shared_expert_intermediate_size")
     inner = config.whole("intermediate_size", shared if all(sparse) else None)
-    hybrid = qwen3_5.hybrid_fields(config)
-    config = config.with_defaults(intermediate_size=inner)
-    return Qwen35MoeConfig.read(config, partly=True, **hybrid, moe=moe, shared_size=shared, sparse=sparse)
+    fields = qwen3_5.hybrid_fields(config) | {"intermediate_size": inner, "moe": moe, "shared_size": shared}
+    return Qwen35MoeConfig.read(config, partly=True, **fields, sparse=sparse)
 
 
 def build(config: Qwen35MoeConfig, weights: WeightLoader) -> Decoder:

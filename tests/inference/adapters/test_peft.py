@@ -187,6 +187,7 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "head": ({"target_modules": ["lm_head", "q_proj"]}, "belongs to no linear layer that takes adapters"),
     "embeddings": ({"target_modules": ["embed_tokens"]}, "belongs to no linear layer that takes adapters"),
     "pissa": ({"init_lora_weights": "pissa"}, "changes the base model's weights"),
+    "olora": ({"init_lora_weights": "OLoRA"}, "changes the base model's weights"),
 }
 
 

@@ -165,6 +165,12 @@ def test_layers_with_experts_are_those_of_the_config() -> None:
     assert (model.moe.num_experts, model.moe.experts_per_token, model.moe.renormalize) == (16, 4, True)
 
 
+def test_a_mixture_in_all_layers_needs_no_size_of_others() -> None:
+    """As transformers takes it: the key is of older versions."""
+    config = {**old_config("Qwen3-MoE"), "architectures": ["Qwen3_5MoeForCausalLM"], "intermediate_size": None}
+    assert read_architecture(config).intermediate_size == 512
+
+
 def test_gemma_3_with_images_leaves_out_what_is_usual() -> None:
     """The config.json of Gemma 3 4B, as it is published, without its vision part."""
     text: dict[str, Any] = {
@@ -295,6 +301,9 @@ def test_tokens_are_not_moved_where_the_rotation_follows_the_length_of_the_text(
             {"rope_parameters": {"full_attention": {"rope_type": "default"}, "sliding_attention": {}}},
             r"rope_parameters and rope_scaling contradict each other: keep one of them",
         ),
+        ("Gemma 3 with one base", {"rope_parameters": {"rope_theta": 5e5}}, r"has 'rope_theta', .*: move it into full"),
+        ("Gemma 3", {"original_max_position_embeddings": 64}, r"original_max_position_embeddings 64 is not supported"),
+        ("OLMo 2", {"rope_parameters": {"full_attention": {}}}, r"has 'full_attention', .*: move what it has one"),
         (
             "linear",
             {"rope_scaling": {"type": "linear"}},
