@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Literal, Protocol, TypeVar
 
 import torch
@@ -58,6 +59,7 @@ class RenamedTensors(TensorReader, Protocol):
 
 
 Renamed = TypeVar("Renamed", bound=RenamedTensors)
+Read = TypeVar("Read")
 
 Split = Literal["outputs", "inputs"]
 Role = Literal["layer", "head", "router"]
@@ -180,19 +182,23 @@ class WeightLoader:
     ) -> Linear:
         held = [self._is_stored_quantized(block) for block in blocks]
         if self._as_stored is None or not any(held):
-            return self._make(blocks[0].name, [self._weight(block, ins, split) for block in blocks], bias, role)
+            return self._make(blocks[0].name, self._weights(blocks, ins, split), bias, role)
         if not all(held):
             return side_by_side([self._multiply([block], ins, split, None, role) for block in blocks], bias)
-        stored = [self._stored_quantized(block, ins, split) for block in blocks]
+        whole = read_once(blocks, partial(self._stored_quantized, ins))
+        stored = [self._share_quantized(whole[block.name], block, ins, split) for block in blocks]
         return stored_linear(stored, bias, self.device, self._as_stored.library)
 
     def _is_stored_quantized(self, block: Block) -> bool:
         return self._as_stored is not None and self._as_stored.holds(block.name)
 
-    def _stored_quantized(self, block: Block, ins: int, split: Split | None) -> StoredWeight:
-        """The rows of a block whose weight is quantized in the checkpoint, and of these this rank's share."""
+    def _stored_quantized(self, ins: int, block: Block) -> StoredWeight:
         assert self._as_stored is not None
-        stored = self._as_stored.read(block.name, block.total or block.rows, ins).rows(block.first, block.rows)
+        return self._as_stored.read(block.name, block.total or block.rows, ins)
+
+    def _share_quantized(self, stored: StoredWeight, block: Block, ins: int, split: Split | None) -> StoredWeight:
+        """The rows of a block, and of these this rank's share, of a weight that is quantized in the checkpoint."""
+        stored = stored.rows(block.first, block.rows)
         if split is not None and self.ranks.size > 1:
             whole = block.rows if split == "outputs" else ins
             count = share(self.ranks, whole, f"features of {block.name}")
@@ -221,7 +227,7 @@ class WeightLoader:
         return torch.stack([self._stored(blocks, ins, split) for blocks in layers])
 
     def _stored(self, blocks: Sequence[Block], ins: int, split: Split | None) -> Tensor:
-        parts = [self._weight(block, ins, split).to(self.device, self.dtype) for block in blocks]
+        parts = [part.to(self.device, self.dtype) for part in self._weights(blocks, ins, split)]
         for part in parts:
             self._count(part, part.nbytes)
         return torch.cat(parts)
@@ -250,12 +256,17 @@ class WeightLoader:
         if self._progress is not None:
             self._progress.advance(stored.nbytes)
 
-    def _weight(self, block: Block, ins: int, split: Split | None) -> Tensor:
-        """The weight as it is stored, memory-mapped; or the embedding table in use, if it is also the output head."""
-        rows = self._whole(block, ins).narrow(0, block.first, block.rows)
-        return rows if split is None else self._share(rows, 0 if split == "outputs" else 1, block.name)
+    def _weights(self, blocks: Sequence[Block], ins: int, split: Split | None) -> list[Tensor]:
+        """The rows of each block, and of these this rank's share."""
+        whole = read_once(blocks, partial(self._whole, ins))
+        rows = [whole[block.name].narrow(0, block.first, block.rows) for block in blocks]
+        if split is None:
+            return rows
+        dim = 0 if split == "outputs" else 1
+        return [self._share(part, dim, block.name) for part, block in zip(rows, blocks, strict=True)]
 
-    def _whole(self, block: Block, ins: int) -> Tensor:
+    def _whole(self, ins: int, block: Block) -> Tensor:
+        """The weight as it is stored, memory-mapped; or the embedding table in use, if it is also the output head."""
         total, name = block.total or block.rows, f"{block.name}.weight"
         if block.stacked is not None:
             return self._checkpoint.read(block.name, (block.stacked, total // block.stacked, ins)).flatten(0, 1)
@@ -270,3 +281,8 @@ class WeightLoader:
     def _share(self, tensor: Tensor, dim: int, name: str) -> Tensor:
         count = share(self.ranks, tensor.shape[dim], f"features of {name}")
         return tensor.narrow(dim, self.ranks.rank * count, count)
+
+
+def read_once(blocks: Sequence[Block], read: Callable[[Block], Read]) -> dict[str, Read]:
+    """What `read` gives for each tensor of which these are rows, by its name: to unpack one takes long."""
+    return {name: read(block) for name, block in {block.name: block for block in blocks}.items()}

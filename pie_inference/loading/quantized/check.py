@@ -11,13 +11,16 @@ from .schemes.fp4 import MX_SCALES
 PLAIN = ("F8_E4M3", "I8", "U8")
 """Number formats of weights that need scales."""
 WEIGHT = ".weight"
+SCALES = (".weight_scale", ".weight_scale_inv", ".scale_weight")
+"""What scales of float8 weights are called."""
 
 
 def check_scales(checkpoint: Checkpoint) -> None:
-    """Reads all scales of quantized modules, and no weight. Raises CheckpointError for a module without scales, and for
-    scales that are 0 or not numbers."""
+    """Reads all scales of quantized modules, and no weight. Raises CheckpointError for a module without scales, for
+    scales that are 0 or not numbers, and for those of no scheme."""
     scheme = checkpoint.scheme
     if scheme is None:
+        _refuse_forgotten(checkpoint)
         return
     for tensor in checkpoint.tensors():
         if tensor.name.endswith(tuple(scheme.scales)):
@@ -28,6 +31,19 @@ def check_scales(checkpoint: Checkpoint) -> None:
                 if module + scale not in checkpoint:
                     raise CheckpointError(
                         f"{tensor.path}: tensor {tensor.name!r} is quantized, and {scale[1:]} of {module} is missing"
+                    )
+
+
+def _refuse_forgotten(checkpoint: Checkpoint) -> None:
+    """Raises CheckpointError for float8 numbers with scales of which config.json says nothing: as plain numbers they
+    would be another model."""
+    for tensor in checkpoint.tensors():
+        if tensor.format == "F8_E4M3" and tensor.name.endswith(WEIGHT):
+            for scale in (f"{tensor.name.removesuffix(WEIGHT)}{ending}" for ending in SCALES):
+                if scale in checkpoint:
+                    raise CheckpointError(
+                        f"{tensor.path}: tensor {tensor.name!r} is quantized, by {scale!r}, and config.json has no "
+                        "quantization_config: put it back there, or take the original checkpoint"
                     )
 
 

@@ -14,13 +14,17 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from pie_inference.config import WorkerConfig
+from pie_inference.device.ranks import SingleRank
 from pie_inference.errors import CheckpointError, ConfigError
 from pie_inference.inspection.checkup import check_up
 from pie_inference.loading.checkpoint import SINGLE_FILE, Checkpoint
 from pie_inference.loading.hub import find_folder
 from pie_inference.loading.quantized.check import check_scales
 from pie_inference.loading.quantized.choose import read_scheme
+from pie_inference.loading.quantized.layers import QuantizedTensors
 from pie_inference.loading.quantized.scheme import TAKE_THE_ORIGINAL
+from pie_inference.loading.weights import Block, WeightLoader
+from pie_inference.ops.torch_ops import TorchOps
 from pie_inference.serving.worker import Worker
 from testing.checkpoints import make_checkpoint
 from testing.quantized_checkpoints import E2M1, READ_AS_PLAIN, WRITERS, write
@@ -112,6 +116,41 @@ def test_a_file_beside_the_config_may_tell_the_scheme(tmp_path: Path) -> None:
     np.testing.assert_allclose(logprobs(quantized, "float32")[0], logprobs(exact, "float32")[0], atol=1e-4)
     beside.write_text(json.dumps({"quantization": {**told, "quant_algo": "W4A8_AWQ"}}))
     with pytest.raises(CheckpointError, match=r"hf_quant_config.json.quantization.quant_algo: 'W4A8_AWQ' is not supp"):
+        logprobs(quantized, "float32")
+
+
+@pytest.mark.parametrize("scheme", ["packed-4-128", "nf4"])
+def test_a_tensor_with_rows_of_several_blocks_is_read_once(
+    scheme: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """To unpack one takes long, and a tensor of Qwen3-Next has the rows of 64."""
+    make_checkpoint(tmp_path / "quantized", hidden_size=256, intermediate_size=384, dtype=torch.bfloat16)
+    write(tmp_path / "quantized", tmp_path / "exact", {**WRITERS, **READ_AS_PLAIN}[scheme])
+    config = json.loads((tmp_path / "quantized" / "config.json").read_text())
+    checkpoint, read, names = Checkpoint(tmp_path / "quantized", read_scheme(config)), Checkpoint.read, list[str]()
+
+    def noted(self: Checkpoint, name: str, *more: Any) -> torch.Tensor:
+        names.append(name)
+        return read(self, name, *more)
+
+    monkeypatch.setattr(Checkpoint, "read", noted)
+    stored = QuantizedTensors(checkpoint.scheme, checkpoint, None) if checkpoint.scheme else None
+    cpu = torch.device("cpu")
+    ops = TorchOps(cpu, torch.float32)
+    weights = WeightLoader(checkpoint, ops, torch.float32, cpu, SingleRank(), stored=stored)
+    product = weights.linear([Block(UP, 256, 128, 384), Block(UP, 128, 0, 384)], 256)
+    exact = load_file(tmp_path / "exact" / SINGLE_FILE)[f"{UP}.weight"].float()
+    torch.testing.assert_close(product(torch.eye(256)).T, torch.cat([exact[128:], exact[:128]]), rtol=1e-6, atol=1e-6)
+    assert len(names) == len(set(names)) > 0
+
+
+@pytest.mark.parametrize("scheme", ["fp8-float32", "float-8"])
+def test_float8_weights_whose_scales_the_config_forgets_are_refused(scheme: str, tmp_path: Path) -> None:
+    quantized, _ = make(tmp_path, scheme)
+    config = json.loads((quantized / "config.json").read_text())
+    del config["quantization_config"]
+    (quantized / "config.json").write_text(json.dumps(config))
+    with pytest.raises(CheckpointError, match=r"is quantized, by '.*weight_scale.*no quantization_config: put it back"):
         logprobs(quantized, "float32")
 
 
