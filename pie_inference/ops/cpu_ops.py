@@ -22,7 +22,9 @@ class CpuOps:
         """`make_linear` makes the linear layers; None: they have the kernels' products."""
         suffix = SUFFIX[dtype]
         a, n = ADDRESS, INTEGER
-        self._make_linear = make_linear or LinearPacker(library, dtype).make
+        self._library = library
+        self._packers: dict[torch.dtype, LinearPacker] = {}
+        self._make_linear = make_linear or self._packer(dtype).make
         self._rms_norm = library.kernel(f"rms_norm_{suffix}", a, n, n, a, a, n, n, n, FLOAT, n)
         self._add_rms_norm = library.kernel(f"add_rms_norm_{suffix}", a, a, a, a, n, n, FLOAT, n)
         self._rotate = library.kernel(f"rotate_{suffix}", a, n, n, a, a, n, n, n, n)
@@ -30,6 +32,15 @@ class CpuOps:
 
     def linear(self, parts: Sequence[Tensor], bias: Tensor | None) -> Linear:
         return self._make_linear(parts, bias)
+
+    def linear_in(self, dtype: torch.dtype, weight: Tensor, bias: Tensor | None) -> Linear:
+        """A layer for rows in `dtype`, by the kernels' products, whatever makes the others."""
+        return self._packer(dtype).make([weight], bias)
+
+    def _packer(self, dtype: torch.dtype) -> LinearPacker:
+        if dtype not in self._packers:
+            self._packers[dtype] = LinearPacker(self._library, dtype)
+        return self._packers[dtype]
 
     def rms_norm(self, rows: Tensor, weight: Tensor, eps: float) -> Tensor:
         output = torch.empty_like(rows, memory_format=torch.contiguous_format)

@@ -22,6 +22,7 @@ from .cache import SlotCache
 from .code import attending, make, read
 from .config import BorrowedConfig
 from .filling.weights import Renamed, fill
+from .ours.routers import take_routers
 from .ours.scans import begin_scans_with_states
 from .ours.shared_states import share_states
 from .ours.take import find
@@ -110,6 +111,7 @@ def build(config: BorrowedConfig, weights: WeightLoader) -> BorrowedModel:
         share_states(module, weights.ranks)
     freeze_positions(module, config.max_context, weights.device)
     ours.take(module, products, weights.ops)
+    take_routers(module, weights.ops)
     return BorrowedModel(config, module, weights)
 
 

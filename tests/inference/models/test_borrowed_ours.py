@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -9,11 +10,14 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from pie_inference.cpu_kernels.library import Library
 from pie_inference.device.ranks import SingleRank
 from pie_inference.models.borrowed.config import read_borrowed
 from pie_inference.models.borrowed.ours.mlp import MlpParts, OwnMlp
+from pie_inference.models.borrowed.ours.routers import take_routers
 from pie_inference.models.borrowed.ours.trial import arguments
 from pie_inference.models.borrowed.survey import Heads, Survey
+from pie_inference.ops.cpu_ops import CpuOps
 from tests.helpers.borrowed import SETTINGS
 from tests.helpers.families import SMALL, WINDOW, save_reference
 from tests.helpers.late import Late
@@ -134,6 +138,36 @@ def test_models_of_ours_equal_transformers(
     assert (layer.OwnLayer in kinds) == layers
     assert (OwnMlp in kinds) == (architecture != "MixtralForCausalLM")
     assert_ragged_batch_equals(oracle, before=[0, 0, 3, 80, 25, 33], new=[30, 5, 1, 1, 1, 2])
+
+
+@pytest.mark.parametrize("kind", ["deepseek_v3.DeepseekV3TopkRouter", "gpt_oss.GptOssTopKRouter"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+def test_a_router_gives_a_row_the_same_numbers_beside_any_others(
+    kind: str, dtype: torch.dtype, library: Library
+) -> None:
+    """They are those of transformers, but for the last bits. DeepSeek's multiplies in float32 in any model."""
+    import transformers
+
+    module, name = kind.split(".")
+    code = import_module(f"transformers.models.{module}.modeling_{module}")
+    config = transformers.AutoConfig.for_model(module, hidden_size=1536, num_local_experts=32, n_routed_experts=32)
+    torch.manual_seed(0)
+    model = nn.ModuleList([getattr(code, name)(config)])
+    for weight in model.parameters():
+        nn.init.normal_(weight, std=1536**-0.5)
+    rows, [router] = torch.randn(17, 1536, dtype=dtype), model.to(dtype)
+    with torch.inference_mode():
+        expected = router(rows)
+        take_routers(model, CpuOps(library, dtype))
+        found, alone = (
+            router(rows),
+            [torch.cat(each) for each in zip(*(router(row[None]) for row in rows), strict=True)],
+        )
+    assert all(torch.equal(*both) for both in zip(found, alone, strict=True))
+    torch.testing.assert_close(
+        found[0], expected[0], rtol=1e-2 if found[0].dtype == torch.bfloat16 else 1e-4, atol=1e-5
+    )
+    assert (router.weight.shape, router.weight.dtype) == ((32, 1536), dtype)
 
 
 def test_a_norm_that_is_worked_out_ahead_counts_for_its_rows_alone() -> None:
