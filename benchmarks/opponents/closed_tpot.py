@@ -3,9 +3,9 @@
 The same work as in `tpot`: prompts of other tokens for each sequence, and then tokens that are streamed to an HTTP
 client. The time is that of a token while all streams run, as all sequences of the closed loop do: from when the last
 one has begun to when the first one ends. So prompts, of which a cache of prefixes leaves the last page, do not count.
-The closed loop (a worker in this process) and the server take turns on the same prompts,
-with the same worker settings. `overhead` is the median of the rounds' ratios, minus one: above 0.03, `closed` is no
-opponent.
+The closed loop (a worker in this process; beside a paced one, what the pace says) and the server take turns on the same
+prompts, with the same worker settings. `overhead` is the median of the rounds' ratios, minus one: above 0.03, `closed`
+is no opponent.
 """
 
 from __future__ import annotations
@@ -17,15 +17,16 @@ from dataclasses import dataclass
 from typing import Any
 
 from pie_inference.config import WorkerConfig
+from pie_inference.options.pace import parse_pace
 
-from ..control.tpot import DEMO, MODELS, PAGES, WARM_UP_TOKENS, make_prompts
-from ..plans import refuse_unknown
+from ..control.tpot import DEMO, PAGES, WARM_UP_TOKENS, make_prompts
 from ..report import noted
-from ..support.closed_loop import ClosedLoop
-from ..support.models.random_models import LLAMA_160M, model_folder
+from ..support.closed_loop import ClosedLoop, PacedLoop
+from ..support.models.random_models import LLAMA_160M
 from ..support.samples import median, together
 from ..support.server import CLOSED, serving
 from .client import CompletionClient
+from .sides import PACED, check_models, checkpoint_of, settings_of
 
 
 @dataclass(frozen=True)
@@ -39,10 +40,10 @@ class Plan:
     rounds: int
 
     def __post_init__(self) -> None:
-        refuse_unknown("model", self.models, MODELS)
+        check_models(self.models)
 
 
-FULL = Plan((DEMO, LLAMA_160M), (1, 8, 32), prompt=64, tokens=192, rounds=5)
+FULL = Plan((DEMO, LLAMA_160M, "paced:5ms+20us"), (1, 8, 32), prompt=64, tokens=192, rounds=5)
 QUICK = Plan((DEMO,), (8,), prompt=64, tokens=192, rounds=3)
 
 
@@ -66,9 +67,11 @@ async def run(plan: Plan) -> list[Row]:
 
 
 async def _measure_model(name: str, plan: Plan) -> list[Row]:
-    folder = model_folder(name)
-    loop = ClosedLoop(WorkerConfig(folder, name, pages=PAGES))
-    settings: dict[str, Any] = {"model": f"{name}={folder}", "pages": PAGES, "threads": loop.threads}
+    if name.startswith(PACED):
+        loop: ClosedLoop = PacedLoop(name, parse_pace(name.removeprefix(PACED)))
+    else:
+        loop = ClosedLoop(WorkerConfig(checkpoint_of(name), name, pages=PAGES))
+    settings: dict[str, Any] = {**settings_of(name), "pages": PAGES, "threads": loop.threads}
     async with serving(CLOSED, **settings) as server, CompletionClient(server.url) as client:
         return [await _compare(loop, client, concurrent, plan) for concurrent in plan.concurrent]
 

@@ -9,7 +9,8 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -18,8 +19,12 @@ from numpy.typing import NDArray
 
 from pie_inference.config import WorkerConfig
 from pie_inference.execution.launched import LaunchedWave
+from pie_inference.options import WorkerOptions
+from pie_inference.options.pace import Pace
 from pie_inference.protocol import Array, EmbedTxt, Forward, RunWave, Sample, SampleResult
 from pie_inference.serving.worker import Worker
+from pie_inference.testing.paced_model import PacedModel
+from pie_inference.testing.paced_worker import LARGE_BATCHES
 from pie_inference.trials.batches import DecodeBatch
 
 
@@ -35,8 +40,11 @@ class ClosedLoop:
     """A worker in this process."""
 
     def __init__(self, config: WorkerConfig) -> None:
-        self._worker = Worker(config)
-        self.description = self._worker.describe()[0]
+        self._take(Worker(config))
+
+    def _take(self, worker: Any) -> None:
+        self._worker: Any = worker
+        self.description = worker.describe()[0]
         self.threads = torch.get_num_threads()
         self._wave = 0
 
@@ -78,7 +86,8 @@ class ClosedLoop:
 
     def _launch(self, *batches: EmbedTxt | Forward | Sample) -> LaunchedWave:
         self._wave += 1
-        return self._worker.launch(RunWave(self._wave, self.description.name, batches))
+        launched: LaunchedWave = self._worker.launch(RunWave(self._wave, self.description.name, batches))
+        return launched
 
     def _finish(self, wave: LaunchedWave) -> Array:
         """The sampled tokens, if the last batch samples."""
@@ -86,6 +95,19 @@ class ClosedLoop:
         assert not done.failures, done.failures
         result = done.results[-1]
         return result.tokens if isinstance(result, SampleResult) else _int32([])
+
+
+class PacedLoop(ClosedLoop):
+    """The same of a stand-in for a GPU. Nothing waits here: a token takes what the pace says."""
+
+    def __init__(self, name: str, pace: Pace) -> None:
+        options: dict[str, Any] = {**LARGE_BATCHES}
+        model, self._pace = PacedModel(name, pace, WorkerOptions(**options)), pace
+        self._take(SimpleNamespace(describe=model.describe, launch=model.run, finish=lambda done: done))
+
+    def generate(self, prompts: Sequence[Sequence[int]], count: int, *more: Any, **options: Any) -> Generated:
+        made = super().generate(prompts, count, *more, **options)
+        return replace(made, seconds_per_token=self._pace.seconds(len(prompts)))
 
 
 def _int32(values: Sequence[int]) -> NDArray[np.int32]:
