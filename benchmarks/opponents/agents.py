@@ -32,35 +32,32 @@ def observed(step: int, count: int) -> list[int]:
     return [65 + (31 * step + 7 * place) % 180 for place in range(count)]
 
 
-async def run_agent(sides: Sides, task: Task, prompt: list[int], tool: Tool) -> int:
-    """One agent from its prompt to its answer; how many tokens it generated."""
+async def run_agent(sides: Sides, task: Task, prompt: list[int], tool: Tool) -> None:
+    """One agent from its prompt to its answer."""
     if task.kind == "swarm":
         queues: list[asyncio.Queue[None]] = [asyncio.Queue() for _ in range(MEMBERS)]
         rounds = task.ios // MEMBERS
 
-        async def member(number: int) -> int:
+        async def member(number: int) -> None:
             async def pass_on() -> None:
                 queues[(number + 1) % MEMBERS].put_nowait(None)
                 await queues[number].get()
 
-            return await _steps(sides, task, prompt, rounds, pass_on)
+            await _steps(sides, task, prompt, rounds, pass_on)
 
-        return sum(await asyncio.gather(*(member(number) for number in range(MEMBERS))))
-    if task.kind == "codeact":
-        return await _steps(sides, task, prompt, task.ios, _execute)
-    return await _steps(sides, task, prompt, task.ios, tool)
+        await asyncio.gather(*(member(number) for number in range(MEMBERS)))
+    else:
+        await _steps(sides, task, prompt, task.ios, _execute if task.kind == "codeact" else tool)
 
 
 async def _execute() -> None:
     assert eval(PROGRAM) == ANSWER
 
 
-async def _steps(sides: Sides, task: Task, prompt: list[int], count: int, act: Tool) -> int:
-    tokens, generated = list(prompt), 0
+async def _steps(sides: Sides, task: Task, prompt: list[int], count: int, act: Tool) -> None:
+    tokens = list(prompt)
     for step in range(count + 1):
         choice = await sides.complete(tokens, task.tokens)
-        generated += task.tokens
         if step < count:
             await act()
             tokens += [*choice["token_ids"], *observed(step, task.observation)]
-    return generated

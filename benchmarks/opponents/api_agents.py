@@ -67,7 +67,7 @@ def make_task(apis: Apis, number: int) -> ApiTask:
     )
 
 
-async def plain(sides: Sides, task: ApiTask, call: Call) -> int:
+async def plain(sides: Sides, task: ApiTask, call: Call) -> None:
     """Waits for each text, and for the result of its call."""
     prompt = task.prompt
     for _ in task.docs:
@@ -75,21 +75,19 @@ async def plain(sides: Sides, task: ApiTask, call: Call) -> int:
         await call()
         prompt += [*choice["token_ids"], *task.result]
     await sides.complete(prompt, task.tokens)
-    return task.tokens * (len(task.docs) + 1)
 
 
-async def on_sight(sides: Sides, task: ApiTask, call: Call) -> int:
+async def on_sight(sides: Sides, task: ApiTask, call: Call) -> None:
     """Streams each text, and calls as soon as the call is written; waits for results at the end only."""
-    prompt, calls = task.prompt, []
-    for _ in task.docs:
+    prompt, calls = task.prompt, list[asyncio.Future[object]]()
+    for number, _ in enumerate(task.docs):
         tokens: list[int] = []
-        called = False
         async for piece in sides.stream(prompt, task.tokens):
             tokens += piece
-            if len(tokens) >= task.written and not called:
+            if len(tokens) >= task.written and len(calls) == number:
                 calls.append(asyncio.ensure_future(call()))
-                called = True
+        if len(calls) == number:  # of a server that tells no tokens, whose texts are read as fewer
+            calls.append(asyncio.ensure_future(call()))
         prompt += [*tokens, *task.result]
     await sides.complete(prompt, task.tokens)
     await asyncio.gather(*calls)
-    return task.tokens * (len(task.docs) + 1)

@@ -35,7 +35,7 @@ class CompletionClient(HttpClient):
 
     async def complete(self, **request: Any) -> dict[str, Any]:
         """The whole answer to a request."""
-        answer = _checked((await self.send(self.request(PATH, request))).checked().value())
+        answer = _checked((await self.send(self.request(PATH, request))).checked().value(), request)
         if (count := len(answer["choices"])) != (asked := request.get("n", 1)):
             raise OpponentError(f"the server gives {count} choices for n={asked}: measure without what needs that")
         return answer
@@ -43,15 +43,21 @@ class CompletionClient(HttpClient):
     async def stream(self, **request: Any) -> AsyncIterator[dict[str, Any]]:
         """The events of an answer, as they come."""
         async for event in self.follow(self.request(PATH, {**request, "stream": True})):
-            yield _checked(event)
+            yield _checked(event, request)
 
 
-def _checked(answer: dict[str, Any]) -> dict[str, Any]:
+def _checked(answer: dict[str, Any], request: dict[str, Any]) -> dict[str, Any]:
     if answer.get("error"):
         raise OpponentError(f"the server says: {answer['error']}")
     choices = answer.get("choices")
     if not isinstance(choices, list) or not all(map(_is_choice, choices)):
         raise OpponentError(f"the server answers with what is no completion: {str(answer)[:200]}")
+    early = [end for one in choices if (end := one.get("finish_reason")) not in (None, "length")]
+    if early and request.get("ignore_eos") and "stop" not in request:
+        raise OpponentError(
+            f"the server ended a text before its {request['max_tokens']} tokens ({early[0]}), though it was asked to "
+            "ignore_eos: it would do less than Pie; take one that heeds it, as vLLM does"
+        )
     return answer
 
 

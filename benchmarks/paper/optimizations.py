@@ -135,7 +135,7 @@ def _tasks(plan: Plan) -> Callable[[], ApiTask]:
 
 
 def _clients(both: Sides, new_task: Callable[[], ApiTask], hands: CompletionClient) -> dict[Agent, Request]:
-    def client(run: Callable[..., Awaitable[int]]) -> Request:
+    def client(run: Callable[..., Awaitable[None]]) -> Request:
         return lambda: run(both, new_task(), lambda: hands.get(PAGE))
 
     return {(CLIENT, ""): client(plain), (f"{CLIENT}, {NAMES['sight']}", ""): client(on_sight)}

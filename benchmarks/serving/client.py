@@ -27,6 +27,8 @@ CHUNKED = re.compile(rb"transfer-encoding: *chunked", re.IGNORECASE)
 EVENT_END = re.compile(rb"\r?\n\r?\n")
 STATUS = re.compile(rb"HTTP/1\.[01] (\d{3})\b")
 CHUNK_SIZE = re.compile(rb"[0-9a-fA-F]{1,12} *(;.*)?")
+SILENCE_SECONDS = 300.0
+"""A server that says nothing for so long, while it owes an answer, is given up."""
 PERSEVERANCE = 3
 """Tries of a request whose kept connection the server closes before it answers."""
 
@@ -152,12 +154,25 @@ class _Connection(asyncio.Protocol):
         self._transport = transport
 
     async def send(self, request: bytes, answer: Answer) -> None:
-        """Returns when the answer is there. Raises ConnectionError if the server hangs up before."""
+        """Returns when the answer is there. Raises ConnectionError if the server hangs up before, TimeoutError if it
+        is silent for too long."""
         assert self._transport is not None
         self._answer, self._missing, self._tail, self._is_chunked = answer, None, b"", False
         self._done = asyncio.get_running_loop().create_future()
         self._transport.write(request)
-        await self._done
+        self._watch(answer, -1)
+        try:
+            await self._done
+        finally:
+            self._watching.cancel()
+
+    def _watch(self, answer: Answer, parts: int) -> None:
+        """Ends the wait if nothing has come behind so many parts of the answer, or looks again later."""
+        if len(answer.arrivals) > parts:
+            later = asyncio.get_running_loop().call_later
+            self._watching = later(SILENCE_SECONDS, self._watch, answer, len(answer.arrivals))
+        elif self._done is not None and not self._done.done():
+            self._done.set_exception(TimeoutError())
 
     def data_received(self, data: bytes) -> None:
         answer = self._answer
@@ -284,6 +299,11 @@ class HttpClient:
                 if answer.arrivals:
                     break
                 continue
+            except TimeoutError:
+                connection.close()
+                raise OpponentError(
+                    f"{self.url} has said nothing for {SILENCE_SECONDS:g} s: does it hang, or has too much to do?"
+                ) from None
             except BaseException:  # nobody waits any more
                 connection.close()
                 raise

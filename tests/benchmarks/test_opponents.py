@@ -15,11 +15,12 @@ from benchmarks.opponents.client import CompletionClient, OpponentError
 from benchmarks.opponents.closed.pages import PagePool
 from benchmarks.opponents.delay import delayed
 from benchmarks.report import BenchmarkError
-from benchmarks.support.closed_loop import ClosedLoop
+from benchmarks.support.closed_loop import ClosedLoop, PacedLoop
 from benchmarks.support.models.random_models import LLAMA_TINY, random_model
 from benchmarks.support.samples import together
 from benchmarks.support.server import CLOSED, serving
 from pie_inference.config import WorkerConfig
+from pie_inference.options.pace import Pace
 
 PROMPTS = [[(7 * row + place) % 250 + 1 for place in range(60)] for row in range(3)]
 COUNT = 12
@@ -134,6 +135,11 @@ def test_closed_gives_what_its_worker_gives_in_each_of_its_forms() -> None:
     asyncio.run(use())
 
 
+def test_the_closed_loop_of_a_pace_takes_what_it_says() -> None:
+    made = PacedLoop("paced", Pace(5.0, 0.25)).generate(PROMPTS, COUNT)
+    assert (made.tokens.shape, made.seconds_per_token) == ((len(PROMPTS), COUNT), 5.75)
+
+
 def test_a_token_takes_what_it_takes_while_all_streams_run() -> None:
     begins_first, begins_last = [0.0, 9.0, 10.0, 11.0, 12.0], [9.5, 10.5, 11.5, 12.5, 20.0]
     assert together([begins_first, begins_last]) == 1.0
@@ -156,18 +162,25 @@ def event(text: bytes) -> bytes:
     return in_chunks(b"%x" % len(data), data)
 
 
-async def asked(answer: bytes, ask: Callable[[CompletionClient], Awaitable[object]]) -> object:
+async def asked(answer: bytes, ask: Callable[[CompletionClient], Awaitable[object]], hangs_up: bool = True) -> object:
     """What a client makes of a server that answers so."""
+    talks: list[asyncio.Task[None] | None] = []
 
     async def talk(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        talks.append(asyncio.current_task())
         await reader.readuntil(b"\r\n\r\n")
         writer.write(answer)
+        if not hangs_up:
+            await reader.read()  # until the client does
         writer.close()
 
     async with await asyncio.start_server(talk, "127.0.0.1", 0) as server:
         url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
-        async with CompletionClient(url) as client:
-            return await ask(client)
+        try:
+            async with CompletionClient(url) as client:
+                return await ask(client)
+        finally:
+            await asyncio.gather(*filter(None, talks))
 
 
 @pytest.mark.parametrize(
@@ -195,11 +208,32 @@ def test_an_answer_that_is_no_completion_is_told(body: bytes) -> None:
 
 @pytest.mark.parametrize("text", [b"{", *WRONG])
 def test_an_event_that_is_no_part_of_a_completion_is_told(text: bytes) -> None:
-    async def follow(client: CompletionClient) -> object:
-        return [one async for one in client.stream()]
-
     with pytest.raises(OpponentError, match=r"no JSON object|no completion"):
         asyncio.run(asked(event(text), follow))
+
+
+async def follow(client: CompletionClient, **request: Any) -> list[dict[str, Any]]:
+    return [one async for one in client.stream(**request)]
+
+
+@pytest.mark.parametrize("ask", [CompletionClient.complete, follow], ids=["whole", "streamed"])
+def test_a_server_that_makes_fewer_tokens_than_it_is_asked_for_is_told(ask: Callable[..., Awaitable[object]]) -> None:
+    def asks(end: str, **more: Any) -> object:
+        body = json.dumps({"choices": [{"text": "x", "finish_reason": end}]}).encode()
+        answer = http(body) if ask is CompletionClient.complete else event(body)
+        return asyncio.run(asked(answer, lambda client: ask(client, max_tokens=5, ignore_eos=True, **more)))
+
+    assert asks("length")
+    assert asks("stop", stop="x")
+    with pytest.raises(OpponentError, match=r"ended a text before its 5 tokens \(stop\), .* take one that heeds it"):
+        asks("stop")
+
+
+@pytest.mark.parametrize("answer", [b"", http(b"{}")[:-1]], ids=["nothing", "a part"])
+def test_a_server_that_says_nothing_more_is_given_up(answer: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("benchmarks.serving.client.SILENCE_SECONDS", 0.05)
+    with pytest.raises(OpponentError, match=r"has said nothing for 0\.05 s: does it hang"):
+        asyncio.run(asked(answer, lambda client: client.complete(), hangs_up=False))
 
 
 @pytest.mark.parametrize("url", ["ftp://somewhere", "http://", "http://[::1", "http://127.0.0.1:99999", "http://a:b"])
