@@ -54,7 +54,7 @@ SCHEMA: dict[str, Any] = {
 class Plan:
     """Prompts have `prompt` tokens, `tokens` are generated. Latencies are medians of `rounds` requests alone, which
     both sides run in turns; rates are medians of three turns of `requests`, `concurrent` at a time. `programs`
-    run on Pie alone."""
+    run on Pie alone, and their rate is that of one turn."""
 
     models: tuple[str, ...]
     features: tuple[str, ...]

@@ -92,7 +92,7 @@ def measures_met(rows: Sequence[Row]) -> str:
     met = sum(row["passed"] for row in bound)
     return (
         f"{met} of {len(bound)} measures of {len({row['technique'] for row in rows})} techniques are what they have to "
-        "be. [techniques.md](techniques.md) shows all, with more problems each."
+        "be. [techniques.md](techniques.md) shows all, with as many problems as stand there."
     )
 
 
@@ -190,7 +190,10 @@ PARTS = (
             ("guest", "warm"),
             lambda row: {f"{row['concurrent']} at once": f"{row['p50_ms']}, {row['p99_ms']}"},
         ),
-        said=lambda rows: "Milliseconds of the median launch, and of the one that is slower than 99 in 100.",
+        said=lambda rows: (
+            "Milliseconds of the median launch, and of the one that is slower than 99 in 100. Before each round the "
+            "server has rested until as many guests of Python are ready as were launched at once."
+        ),
     ),
     Part(
         "api_calls",

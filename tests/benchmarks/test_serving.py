@@ -21,7 +21,7 @@ from benchmarks.serving.client import HttpClient
 from benchmarks.serving.load import Timed, poisson, timed
 from benchmarks.serving.plan import NAMES, TINY
 from benchmarks.serving.rows import row
-from benchmarks.serving.scenarios import opponents
+from benchmarks.serving.scenarios import json_mode, opponents
 from benchmarks.serving.servers import CannotServeError, Server
 from benchmarks.serving.session import Session
 from pie_control.client import ServerUnavailable
@@ -154,6 +154,16 @@ def test_a_bound_has_a_verdict(value: float | None, bound: str, verdict: str) ->
 
 def test_a_measure_without_a_bound_has_none() -> None:
     assert row("scenario", "measure", 1.0).verdict == ""
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"age": 121}, {"age": "3"}, {"likes": []}, {"likes": ["cats"]}, {"name": "x" * 25}, {"job": "baker"}]
+)
+def test_an_answer_that_breaks_the_schema_anywhere_is_not_valid(wrong: dict[str, Any]) -> None:
+    person = {"name": "Tom", "age": 3, "likes": ["dogs"]}
+    assert json_mode._is_person(json.dumps(person))
+    assert not json_mode._is_person(json.dumps(person | wrong))
+    assert not json_mode._is_person(json.dumps([person]))
 
 
 @pytest.mark.parametrize(

@@ -18,12 +18,13 @@ from ..rows import Row, row
 
 NAME = "json_mode"
 TOKENS = 64
+LIKES = ["boats", "dogs", "rivers"]
 PERSON: dict[str, Any] = {
     "type": "object",
     "properties": {
         "name": {"type": "string", "maxLength": 24},
         "age": {"type": "integer", "minimum": 0, "maximum": 120},
-        "likes": {"type": "array", "items": {"enum": ["boats", "dogs", "rivers"]}, "minItems": 1, "maxItems": 3},
+        "likes": {"type": "array", "items": {"enum": LIKES}, "minItems": 1, "maxItems": 3},
     },
     "required": ["name", "age", "likes"],
     "additionalProperties": False,
@@ -70,4 +71,8 @@ def _is_person(text: str) -> bool:
         value = json.loads(text)
     except ValueError:
         return False
-    return set(value) == set(PERSON["required"]) and value["age"] in range(121) and len(value["likes"]) in range(1, 4)
+    match value:
+        case {"name": str(name), "age": int(age), "likes": [_, *_] as likes, **more}:
+            is_short = len(name) <= 24 and len(likes) <= 3
+            return not more and is_short and age in range(121) and all(one in LIKES for one in likes)
+    return False
