@@ -108,10 +108,11 @@ class Host:
             self._speak(quiet=False)
 
     def _model_state(self, message: wire.ModelState) -> None:
-        model = self._models.get(message.name)
-        if model is None:
-            model = self._models[message.name] = ModelView(message.description, self._ledgers)
-        model.description = message.description
+        if (description := message.description) is not None:
+            if message.name not in self._models:
+                self._models[message.name] = ModelView(description, self._ledgers)
+            self._models[message.name].description = description
+        model = self._models[message.name]
         model.down = message.down
         model.set_adapters(message.adapters)
 

@@ -69,15 +69,13 @@ class Welcome(Record, frozen=True):
 
 
 class ModelState(Record, frozen=True):
-    """A model, at first and when it changes. `down`: why no worker serves it, now or soon; None: one does."""
+    """A model, at first and when it changes. `description`: None: as it was. `down`: why no worker serves it, now or
+    soon; None: one does."""
 
-    description: ModelDescription
+    name: str
+    description: ModelDescription | None
     down: str | None = None
     adapters: Mapping[str, int] = {}  # their numbers
-
-    @property
-    def name(self) -> str:
-        return self.description.name
 
 
 class Compile(Record, frozen=True):

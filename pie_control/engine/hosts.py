@@ -74,7 +74,7 @@ class Hosts:
         self.topics = TopicExchange(lambda number, message: numbered[number].post(message))
         self.greetings: Callable[[], Iterable[wire.ToHost]] = tuple
         """What a host is told beside, when it starts."""
-        self._told: dict[str, tuple[str | None, Mapping[str, int]]] = {}  # of each model, why it is down; adapters
+        self._told: dict[str, wire.ModelState] = {}  # of each model, with its description
         self._teller: asyncio.TimerHandle | None = None
         self._frames: deque[tuple[AppHost, Sequence[wire.FromHost]]] = deque()
         self._has_commands = False  # since the last step of the loop
@@ -108,8 +108,7 @@ class Hosts:
 
     def _greeting(self, host: AppHost) -> list[wire.ToHost]:
         welcome = replace(self._welcome, host=host.number)
-        states = (wire.ModelState(model.description, *self._told[name]) for name, model in self._models.items())
-        return [welcome, *states, *self.greetings()]
+        return [welcome, *self._told.values(), *self.greetings()]
 
     async def close(self) -> None:
         """Ends all inferlets and hosts. Idempotent."""
@@ -309,17 +308,19 @@ class Hosts:
             host.flush()
 
     def tell_states(self) -> None:
-        """Tells all hosts which models are down, and which adapters they have, if that has changed; again and again
-        while one is down."""
+        """Tells all hosts which models are down, which adapters they have, and what a worker that has started again
+        has for inferlets, if that has changed; again and again while one is down."""
         if self._teller is not None:
             self._teller.cancel()
             self._teller = None
         for name, model in self._models.items():
-            state = _state(model)
-            if state != self._told.get(name):
+            before, state = self._told.get(name), _state(model)
+            if state != before:
                 self._told[name] = state
+                is_same = before is not None and before.description is state.description
+                told = replace(state, description=None) if is_same else state
                 for host in self.all:
-                    host.post(wire.ModelState(model.description, *state))
+                    host.post(told)
         if any(one.life.outage for model in self._models.values() for one in model.replicas):
             self._teller = asyncio.get_running_loop().call_later(TELL_SECONDS, self.tell_states)
 
@@ -343,9 +344,9 @@ class Hosts:
         return tuple(host.statistics() for host in self.all)
 
 
-def _state(model: Model) -> tuple[str | None, Mapping[str, int]]:
-    """Why it is down, and its adapters."""
-    return model.why_down() if model.is_down else None, model.adapters.numbers()
+def _state(model: Model) -> wire.ModelState:
+    down = model.why_down() if model.is_down else None
+    return wire.ModelState(model.name, model.description, down, model.adapters.numbers())
 
 
 def _runs_by_host(runs: RunTokens, homes: Mapping[Owner, AppHost]) -> dict[AppHost, RunTokens]:

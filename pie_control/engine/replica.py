@@ -191,8 +191,9 @@ class Replica:
 
     def _keep(self, event: Any) -> None:
         """Takes what an inferlet has done while the worker is away. That may be for long, so nothing is kept of one
-        that has ended."""
-        self._kept.setdefault(event.owner, []).append(event)
+        that has ended, whether its host knows or not."""
+        if event.owner in self._owners:
+            self._kept.setdefault(event.owner, []).append(event)
 
     def _on_lost(self, reason: str) -> None:
         """Ends what has state on the worker, and restarts it."""

@@ -41,7 +41,7 @@ from pie_control.engine.hosts import Hosts
 from pie_control.engine.loop import Loop
 from pie_control.engine.model import Model
 from pie_control.engine.replica import Replica
-from pie_control.errors import BadProgram, BadRequest, Conflict, HostUnavailable, Overloaded
+from pie_control.errors import BadProgram, BadRequest, Conflict, HostUnavailable, Overloaded, WorkerUnavailable
 from pie_control.inferlets.events import Ended, Event, InferletUsage, LogLine, Message
 from pie_control.inferlets.lifecycle import Status
 from pie_control.inferlets.model import SpaceEvent
@@ -52,6 +52,7 @@ from pie_control.registry.registry import Registry
 from pie_control.scheduling import Closed, Opened, Scheduler
 from pie_control.tenant_api import on_one
 from pie_control.tenants.tenant import Standing, Tenant
+from pie_control.testing.fake_model import FakeModel
 from tests.helpers.guard import HANG_SECONDS
 from tests.helpers.played_client import PlayedClient
 from tests.helpers.played_host import PlayedHost
@@ -128,7 +129,41 @@ def test_a_host_is_told_first_what_it_needs(tmp_path: Path) -> None:
         for number, link in scene.links.items():
             assert link.take(Welcome) == [Welcome(number, LIMITS, 1000, WarmPool(7, 9), "/guest")]
             (state,) = link.take(ModelState)
-            assert (state.name, state.down) == ("fake", None)
+            assert (state.name, state.down, state.description) == ("fake", None, scene.model.description)
+
+    play(tmp_path, body)
+
+
+def test_hosts_hear_what_a_worker_has_that_has_started_again_and_descriptions_only_if_they_are_new(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(hosts, "TELL_SECONDS", 0.01)
+
+    async def body(scene: Scene) -> None:
+        for link in scene.links.values():
+            link.take(ModelState)
+        scene.client.next_model = lambda: FakeModel(num_pages=77)
+        scene.client.fails = WorkerUnavailable("no memory")
+        scene.client.may_restart.set()
+        (replica,) = scene.model.replicas
+        scene.client.on_lost("gone")
+        monkeypatch.setattr(type(replica.life), "can_serve", property(lambda _: False))
+        told: list[ModelState] = []
+        while len(told) < 2:
+            await asyncio.sleep(0.01)
+            told += scene.links[1].take(ModelState)
+        assert {state.description for state in told} == {None}
+        assert all("model fake has no worker" in str(state.down) for state in told)
+        monkeypatch.undo()
+        scene.client.fails = None
+        while not replica.life.serves:
+            await asyncio.sleep(0.01)
+        scene.hosts.flush()
+        for link in scene.links.values():
+            *_, state = link.take(ModelState)
+            assert state.down is None
+            assert state.description is not None
+            assert state.description.num_pages == 77
 
     play(tmp_path, body)
 

@@ -177,7 +177,9 @@ def test_an_answer_that_does_not_fit_counts_as_a_loss() -> None:
 def test_nothing_is_kept_of_inferlets_that_end_while_the_worker_is_away() -> None:
     async def body(scene: Scene) -> None:
         replica = scene.replica
+        open_and_wait(replica, 9, future=1)
         scene.client.on_lost("it was killed")
+        replica.take(Barrier(9, QUEUE, 2, 0, 2, ()))  # its host does not know yet that it has ended
         take_turn(replica)
         for owner in range(1, 4):
             open_and_wait(replica, owner, future=owner)
