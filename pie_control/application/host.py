@@ -8,6 +8,7 @@ accepts calls, and hands them on.
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -32,6 +33,8 @@ from ..services.http.outbound import HttpClient
 from . import messages as wire
 from .links import ControlLink
 from .rounds import Rounds
+
+log = logging.getLogger(__name__)
 
 REPORT_SECONDS = 0.25
 """Between reports of what inferlets use, while something changes."""
@@ -103,9 +106,21 @@ class Host:
         if self._pauses:
             self._rounds.hold()
         for message in messages:
-            self._takers[type(message)](message)
+            try:
+                self._takers[type(message)](message)
+            except Exception as error:
+                self._failed(getattr(message, "number", 0), error)
         if self._said and not self._rounds.is_due:
             self._speak(quiet=False)
+
+    def _failed(self, number: int, error: Exception) -> None:
+        """An inferlet could not take what it was told, by a defect of the server: it ends, and no other one. What is
+        for nobody alone is raised."""
+        inferlet = self._inferlets.try_running(number)
+        if inferlet is None:
+            raise error
+        log.error("inferlet i%d could not take what it was told", number, exc_info=error)
+        self._inferlets.end(inferlet, Status.FAILED, f"{error!r}: this is a defect of the server")
 
     def _model_state(self, message: wire.ModelState) -> None:
         if (description := message.description) is not None:
@@ -192,13 +207,16 @@ class Host:
 
     def _take_results(self, message: wire.Results) -> None:
         self._results += 1
+        model, find = self._models[message.model], self._inferlets.try_running
         if message.runs:
-            self._advance_runs(self._models[message.model], message.runs)
-        self._models[message.model].hear(message.completions, message.progress, message.endings)
-        find = self._inferlets.try_running
+            self._advance_runs(model, message.runs)
+        model.hear(message.completions, message.progress, message.endings, self._failed)
         for completion in message.completions:
             if inferlet := find(completion.owner):
-                inferlet.waits.resolve(completion.future, completion.value)
+                try:
+                    inferlet.waits.resolve(completion.future, completion.value)
+                except Exception as error:
+                    self._failed(completion.owner, error)
         for ending in message.endings:
             if inferlet := find(ending.owner):
                 self._inferlets.end(inferlet, Status(ending.reason), str(ending.error))
@@ -212,11 +230,14 @@ class Host:
             inferlet = find(owner)
             if inferlet is None:
                 continue
-            if row in errors:
-                model.run_failed(owner, future, errors[row])
-                inferlet.waits.resolve(future, errors[row])
-            elif model.run_advanced(owner, future, (tokens := (token,)), over):
-                inferlet.waits.advance_run(future, tokens, over, (scores[row],) if row in scores else ())
+            try:
+                if row in errors:
+                    model.run_failed(owner, future, errors[row])
+                    inferlet.waits.resolve(future, errors[row])
+                elif model.run_advanced(owner, future, (tokens := (token,)), over):
+                    inferlet.waits.advance_run(future, tokens, over, (scores[row],) if row in scores else ())
+            except Exception as error:
+                self._failed(owner, error)
 
     def _published(self, message: wire.Published) -> None:
         self._topics.published(message.broadcast, message.sender, message.topic, message.text, message.subscribers)

@@ -118,15 +118,27 @@ class ModelView:
         if space := self._spaces.get(owner):
             space.answered(future, error)
 
-    def hear(self, completions: Sequence[Completion], progress: Sequence[Progress], endings: Sequence[Ending]) -> None:
-        """Keeps address spaces up to date."""
+    def hear(
+        self,
+        completions: Sequence[Completion],
+        progress: Sequence[Progress],
+        endings: Sequence[Ending],
+        failed: Callable[[Owner, Exception], None],
+    ) -> None:
+        """Keeps address spaces up to date. `failed` hears of inferlets for which that could not be."""
         spaces = self._spaces
         for one in progress:
             if space := spaces.get(one.owner):
-                space.progressed(one.oldest, one.taken, one.returned, one.bound)
+                try:
+                    space.progressed(one.oldest, one.taken, one.returned, one.bound)
+                except Exception as error:
+                    failed(one.owner, error)
         for completion in completions:
             if space := spaces.get(completion.owner):
-                space.answered(completion.future, completion.value)
+                try:
+                    space.answered(completion.future, completion.value)
+                except Exception as error:
+                    failed(completion.owner, error)
         for ending in endings:
             if space := spaces.pop(ending.owner, None):
                 space.end(ending.error)

@@ -20,6 +20,10 @@ def view(name: str = "fake", ledgers: Ledgers | None = None) -> ModelView:
     return ModelView(FakeModel(name).describe()[0], ledgers or Ledgers(Quota()))
 
 
+def raises(_owner: int, error: Exception) -> None:
+    raise error
+
+
 def test_a_quota_and_the_bound_of_a_tenant_hold_over_the_models_of_a_host() -> None:
     ledgers = Ledgers(Quota(pages=10))
     first, second = view("one", ledgers), view("two", ledgers)
@@ -59,9 +63,9 @@ def test_spaces_hear_of_progress_and_of_the_end_that_a_scheduler_made() -> None:
     create_queue.issue(space, 1)
     synchronize.issue(space, 1, 5)
     assert space.usage().commands == 1
-    model.hear([], [Progress(1, 2, 1), Progress(7, 1, 1)], [])
+    model.hear([], [Progress(1, 2, 1), Progress(7, 1, 1)], [], raises)
     assert space.usage().commands == 0
-    model.hear([], [], [Ending(1, Reason.EVICTED, Exhausted("others need it"))])
+    model.hear([], [], [Ending(1, Reason.EVICTED, Exhausted("others need it"))], raises)
     with pytest.raises(Exhausted, match="others need it"):
         create_queue.issue(space, 2)
     model.take_events()
