@@ -16,6 +16,9 @@ from typing import Protocol
 
 from starlette.types import Scope
 
+from pie_control.errors import Overloaded
+from pie_control.host_memory import TenantBytes
+
 log = logging.getLogger(__name__)
 
 SWEEP_SECONDS = 1.0
@@ -28,6 +31,12 @@ STALLED_SECONDS = 300.0
 """A client that takes nothing of what waits for it for this long has stopped reading."""
 GRACE_SECONDS = 10.0
 """From the last word to a client until its connection is cut."""
+FRAMES_PART = 8
+"""What has come to all sessions, and they have not looked at, has this part of the machine's memory: an eighth. One
+client may have half of it."""
+SMALL_FRAMES = 64 << 10
+"""Bytes of each session that do not count."""
+TOO_MUCH = "too much has come to sessions and waits there: send less ahead of the replies, and try again later"
 MAX_REFUSED = 64
 """Refused connections that may stay for their grace, where there are descriptors enough."""
 
@@ -55,7 +64,9 @@ class Watched(Protocol):
 class WatchedConnection:
     """What the sweep knows of one connection. Times are of the monotonic clock."""
 
-    __slots__ = ("address", "cut_at", "progress", "protocol", "received", "refused", "started", "transport", "unsent")
+    __slots__ = (
+        *("address", "cut_at", "held", "progress", "protocol", "received", "refused", "started", "transport", "unsent"),
+    )
 
     def __init__(self, protocol: Watched, transport: asyncio.Transport, address: str) -> None:
         self.protocol = protocol
@@ -65,6 +76,7 @@ class WatchedConnection:
         self.started = self.progress = clock()  # of the request that is coming; since when nothing was taken
         self.received = 0  # bytes of this request
         self.unsent = 0  # bytes that waited at the last sweep
+        self.held = 0  # bytes that have come to a session and count
         self.cut_at: float | None = None  # the last word is said
 
     def next_request(self) -> None:
@@ -92,6 +104,7 @@ class Connections:
         self._watches: set[WatchedConnection] = set()
         self._by_address: Counter[str] = Counter()
         self._refused = 0
+        self._frames = TenantBytes(FRAMES_PART, "")
         self._timer: asyncio.TimerHandle | None = None
 
     def __len__(self) -> int:
@@ -141,6 +154,7 @@ class Connections:
         """The connection is lost. Its protocol, which has the watch, is freed at once, as nothing leads back to it."""
         if watch not in self._watches:
             return
+        self.waits(watch, 0)
         self._watches.remove(watch)
         del watch.protocol
         if watch.refused:
@@ -149,6 +163,22 @@ class Connections:
         self._by_address[watch.address] -= 1
         if not self._by_address[watch.address]:
             del self._by_address[watch.address]
+
+    def waits(self, watch: WatchedConnection, size: int) -> None:
+        """So many bytes have come to a session, which it has not looked at. Ends it if that is too much."""
+        if watch not in self._watches:
+            return
+        more = max(0, size - SMALL_FRAMES) - watch.held
+        try:
+            if more > 0:
+                self._frames.hold(watch.address, more)
+            elif more:
+                self._frames.release(watch.address, -more)
+        except Overloaded:
+            if watch.cut_at is None:
+                self.end(watch, 503, "overloaded", TOO_MUCH)
+        else:
+            watch.held += more
 
     def check(self, objection: Callable[[Scope], str]) -> None:
         """Ends those whose request or session may not go on: `objection` says why, or nothing."""

@@ -1,4 +1,4 @@
-"""The protocols of uvicorn, which tell `connections` what happens on each connection."""
+"""The protocol of uvicorn for HTTP, which tells `connections` what happens on each connection."""
 
 from __future__ import annotations
 
@@ -11,9 +11,6 @@ import httptools
 from starlette.types import Scope
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from uvicorn.protocols.utils import get_remote_addr
-from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
-
-from pie_control.errors import Unauthorized
 
 from .connections import Connections, WatchedConnection, clock
 from .failures import last_answer, last_error
@@ -30,30 +27,17 @@ CAUSED_BY_CLIENTS = {
 SILENT_SECONDS = 60.0
 """After one of these, until it is logged again: anybody may cause as many as he likes."""
 
-TRY_AGAIN_LATER, POLICY_VIOLATION = 1013, 1008
-"""The codes with which the server ends a session (RFC 6455): its client does not read, or may not use it any more."""
 MALFORMED = (
     "this is no well-formed HTTP/1.1 request: a line of it is no header, for example, or it has Content-Length and "
     "Transfer-Encoding, of which a request has one, not both"
 )
 FLOODED = "it sent many requests ahead of the answer to the first"
-SHREDDED = "a message came in too many pieces: send larger ones"
 UNANSWERED = "a session cannot begin before the request ahead of it is answered: open another connection"
 MAX_HEAD_BYTES = 64 << 10
 """The line and the headers of a request have at most so many together."""
-MAX_REASON_BYTES = 123
-"""The frame that closes a WebSocket has room for so many (RFC 6455)."""
 MOST_AHEAD = 16
 """Requests on a connection that wait for the answer to one before them: each takes as much memory as a hundred of the
 shortest take bytes."""
-PIECE_BYTES = 4096
-"""Bytes of what comes to a session that are looked at together: they may be hundreds of frames."""
-TURN_SECONDS = 0.002
-"""After this time the other connections have their turns."""
-MOST_FRAGMENTS = 4096
-"""Fragments that one message may have."""
-MOST_PONGS = 1024
-"""Answers to pings that wait to be read."""
 
 
 class Seldom:
@@ -278,120 +262,3 @@ class HttpProtocol(HttpToolsProtocol):
                 event = b"event: error\ndata: " + last_error(status, code, message, path) + b"\n\n"
                 answered.transport.write(b"%x\r\n%b\r\n" % (len(event), event))  # no last chunk: the stream is cut
             answered.transport.close()
-
-
-class SessionProtocol(WebSocketsSansIOProtocol):
-    """A WebSocket."""
-
-    registry: ClassVar[Connections]
-    watch: WatchedConnection
-    _rest = b""  # has come, and was not looked at
-    _turn: asyncio.Handle | None = None  # in which it is
-    _pongs = 0  # since all was sent
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
-        before = transport.get_protocol()
-        assert isinstance(before, HttpProtocol)
-        self.watch = before.watch
-        self.watch.protocol = self
-        super().connection_made(transport)
-
-    def resume_writing(self) -> None:
-        self.watch.took()
-        super().resume_writing()
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        self.registry.close(self.watch)
-        super().connection_lost(exc)
-        self.conn.parser.close()  # which holds what has come, and leads back to it
-
-    def data_received(self, data: bytes) -> None:
-        """One client's frames, however many come at once, hold up the others for TURN_SECONDS."""
-        self._rest += data
-        if self._turn is None:
-            self._take()
-
-    def _take(self) -> None:
-        self._turn = None
-        data, place, until = self._rest, 0, clock() + TURN_SECONDS
-        while place < len(data) and not self.read_paused and not self.transport.is_closing():
-            self._take_piece(data[place : place + PIECE_BYTES])
-            place += PIECE_BYTES
-            if clock() >= until:
-                break
-        self._rest = data[place:]
-        if self.read_paused or self.transport.is_closing():
-            return
-        if self._rest:
-            self._take_on()
-        else:
-            self.transport.resume_reading()
-
-    def _take_on(self) -> None:
-        """What is left is looked at in the next turn."""
-        self.transport.pause_reading()
-        self._turn = self.loop.call_soon(self._take)
-
-    def _take_piece(self, data: bytes) -> None:
-        super().data_received(data)
-        if not (self.conn.reader.buffer or self.frames):  # all of it was whole frames
-            self.watch.next_request()
-        else:
-            self.watch.begin_frame()
-            self.watch.received += len(data)
-
-    async def receive(self) -> Any:
-        message = await super().receive()
-        if self._rest and self._turn is None and not self.read_paused:
-            self._take_on()
-        return message
-
-    def handle_cont(self, event: Any) -> None:
-        if len(self.frames) < MOST_FRAGMENTS:
-            super().handle_cont(event)
-        elif self.watch.cut_at is None:
-            self.registry.end(self.watch, 400, "bad-request", SHREDDED)
-
-    def handle_ping(self) -> None:
-        if not self.transport.get_write_buffer_size():
-            self._pongs = 0
-        self._pongs += 1
-        if self._pongs <= MOST_PONGS:
-            super().handle_ping()
-        else:
-            self.conn.data_to_send()  # which nobody reads
-
-    def send_receive_event_to_app(self) -> None:
-        """uvicorn stops reading at each message until the application has taken it, at the price of several system
-        calls. Here one may wait for it meanwhile."""
-        paused, self.read_paused = self.read_paused, True
-        super().send_receive_event_to_app()
-        self.read_paused = paused
-        if not paused and self.queue.qsize() > 1:
-            self.read_paused = True
-            self.transport.pause_reading()
-
-    async def send(self, message: Any) -> None:
-        await super().send(message)
-        if message["type"] == "websocket.http.response.body":
-            self.handshake_complete = True  # uvicorn takes an answer without a handshake for a fault
-
-    def is_reading(self) -> str:
-        return "frame" if self.watch.received else ""
-
-    def is_idle(self) -> bool:
-        return False
-
-    def serves(self) -> Scope | None:
-        return cast("Scope", self.scope) if self.handshake_complete else None
-
-    def say_last(self, status: int, code: str, message: str) -> None:
-        closing = POLICY_VIOLATION if status == Unauthorized.status else TRY_AGAIN_LATER
-        self.stop_keepalive()
-        self.queue.put_nowait({"type": "websocket.disconnect", "code": closing, "reason": message})
-        if self.handshake_complete and not self.close_sent and self.conn.state.name == "OPEN":
-            self.conn.send_close(closing, message[:MAX_REASON_BYTES])
-            self.transport.write(b"".join(self.conn.data_to_send()))
-            self.close_sent = True
-        self.transport.close()

@@ -23,7 +23,8 @@ from .callers import Callers
 from .connections import MAX_REFUSED, STALLED_SECONDS, Connections
 from .guard import json_limit
 from .listening import Acceptor, is_loopback, room_for_connections
-from .protocols import HttpProtocol, SessionProtocol
+from .protocols import HttpProtocol
+from .session.protocol import SessionProtocol
 
 log = logging.getLogger(__name__)
 

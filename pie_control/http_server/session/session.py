@@ -24,9 +24,9 @@ from ..attachments import Attachments
 from ..callers import Caller
 from ..failures import error_body
 from ..launches import Launches
-from ..protocols import POLICY_VIOLATION, TRY_AGAIN_LATER
 from ..views import describe_model, encoded_listing, find_program, log_entries
 from .channel import Channel
+from .protocol import POLICY_VIOLATION, TRY_AGAIN_LATER
 from .send_buffer import SendBuffer
 
 MAX_LAUNCHES = 1024
@@ -157,11 +157,15 @@ class Session:
     def _start_launch(self, request: wire.LaunchInferlet) -> None:
         if len(self._launches) >= MAX_LAUNCHES:
             raise Overloaded(f"{MAX_LAUNCHES} launches of this connection are under way: wait for some of them")
-        if len(self._channels) >= self._client_launches.most:
-            raise Overloaded(f"{len(self._channels)} inferlets of this connection run, or their events wait to be read")
+        self._check_channels()
         task = asyncio.create_task(self._launch(request))
         self._launches.add(task)
         task.add_done_callback(self._launches.discard)
+
+    def _check_channels(self) -> None:
+        """Each keeps its inferlet, with its log and result, which the server may have read from its state for it."""
+        if len(self._channels) >= self._client_launches.most:
+            raise Overloaded(f"{len(self._channels)} inferlets of this connection run, or their events wait to be read")
 
     async def _launch(self, request: wire.LaunchInferlet) -> None:
         try:
@@ -183,6 +187,7 @@ class Session:
             self._release()
 
     def _attach(self, request: wire.Attach) -> None:
+        self._check_channels()
         inferlet = self._api.inferlet(request.inferlet)
         if inferlet.id in self._channels:
             raise BadRequest(f"inferlet {inferlet.id} is attached to this connection already")

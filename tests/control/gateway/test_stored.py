@@ -63,25 +63,6 @@ def test_readers_follow_from_where_they_want() -> None:
     asyncio.run(asyncio.wait_for(test(), HANG_SECONDS))
 
 
-def test_the_last_event_comes_when_the_answer_is_stored() -> None:
-    """A client goes on from it at once: it was refused as not finished, or found it in progress."""
-
-    async def test() -> None:
-        made = Running(MADE)
-        made.add("a")
-        made.add("last", is_last=True)
-        made.add("behind it")
-        assert await made.after(0) == ["a"]
-        rest = asyncio.create_task(made.after(1))
-        kept = made.ended('{"status": "completed"}', 2.0)
-        await asyncio.sleep(0)
-        assert (rest.done(), made.record) == (False, MADE)
-        made.finish(kept)
-        assert (await rest, kept.events) == (["last", "behind it"], ("a", "last", "behind it"))
-
-    asyncio.run(asyncio.wait_for(test(), HANG_SECONDS))
-
-
 def test_events_have_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(running, "MOST_EVENT_BYTES", 3 + 2 * running.EVENT_BYTES)
     monkeypatch.setattr(running, "SLACK", 1000)

@@ -21,7 +21,8 @@ import websockets
 from pie_control.client import Client, ServerUnavailable
 from pie_control.http_server import connections
 from pie_control.http_server.connections import Connections, WatchedConnection
-from pie_control.http_server.protocols import MAX_HEAD_BYTES, HttpProtocol, SessionProtocol
+from pie_control.http_server.protocols import MAX_HEAD_BYTES, HttpProtocol
+from pie_control.http_server.session.protocol import SessionProtocol
 from pie_control.http_server.session.session import Session
 from tests.helpers.fake_server_api import FakeServerApi, serve_async
 from tests.helpers.guard import HANG_SECONDS
@@ -460,11 +461,11 @@ def test_what_a_session_has_not_read_of_ended_inferlets_counts_too() -> None:
                 await until_it_waits(runtime.inferlet(id).outbox)
             for id in ("i1", "i2"):
                 runtime.terminate(id, "enough")
-            await session.send(json.dumps({**flood, "id": 9}))
-            messages: list[dict[str, object]] = []
-            while not any(each["type"] == "error" for each in messages):
-                messages += json.loads(await session.recv())
-            (refusal,) = [each for each in messages if each["type"] == "error"]
-            assert "wait to be read" in json.dumps(refusal)
+            attach = {"type": "attach", "inferlet": (await runtime.launch("wait")).id}
+            await session.send(json.dumps([{**flood, "id": 9}, {**attach, "id": 10}]))
+            refusals: list[dict[str, object]] = []
+            while len(refusals) < 2:
+                refusals += [each for each in json.loads(await session.recv()) if each["type"] == "error"]
+            assert all("wait to be read" in json.dumps(refusal) for refusal in refusals)
 
     serve_async(test, max_inferlets_per_client=2)

@@ -12,19 +12,26 @@ import uvicorn
 from starlette.types import Receive, Scope, Send
 from uvicorn.server import ServerState
 
-from pie_control.http_server import protocols, server
-from pie_control.http_server.connections import HEADER_SECONDS, Connections, clock
-from pie_control.http_server.protocols import (
-    MAX_HEAD_BYTES,
-    MOST_AHEAD,
+from pie_control import host_memory
+from pie_control.http_server import server
+from pie_control.http_server.connections import (
+    FRAMES_PART,
+    HEADER_SECONDS,
+    SMALL_FRAMES,
+    TOO_MUCH,
+    Connections,
+    clock,
+)
+from pie_control.http_server.protocols import MAX_HEAD_BYTES, MOST_AHEAD, HttpProtocol
+from pie_control.http_server.server import HttpServer
+from pie_control.http_server.session import protocol as session_protocol
+from pie_control.http_server.session.protocol import (
     MOST_FRAGMENTS,
     MOST_PONGS,
     PIECE_BYTES,
     SHREDDED,
-    HttpProtocol,
     SessionProtocol,
 )
-from pie_control.http_server.server import HttpServer
 from tests.helpers.guard import HANG_SECONDS
 
 UPGRADE = (
@@ -299,7 +306,7 @@ def test_many_requests_ahead_of_their_answers_end_the_connection() -> None:
 
 
 def test_many_frames_that_come_at_once_hold_up_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(protocols, "TURN_SECONDS", 0.0)
+    monkeypatch.setattr(session_protocol, "TURN_SECONDS", 0.0)
 
     async def test(protocol: SessionProtocol, wire: Wire) -> None:
         protocol.data_received(PING * 10_000)
@@ -362,6 +369,48 @@ def test_a_message_of_endless_pieces_ends_the_session() -> None:
         assert wire.written[-1].endswith(SHREDDED.encode())
 
     in_session(test)
+
+
+def test_what_waits_in_sessions_has_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A message that is coming, and one that the session has not looked at since its client reads nothing."""
+    size, reads = 120_000, asyncio.Event()
+    monkeypatch.setattr(host_memory, "machine_memory", lambda: 2 * FRAMES_PART * (2 * (size - SMALL_FRAMES) - 9))
+    frame = b"\x82\xff" + size.to_bytes(8, "big") + bytes(4 + size)
+
+    async def busy(scope: Scope, receive: Receive, send: Send) -> None:
+        await receive()
+        await send({"type": "websocket.accept"})
+        await reads.wait()
+        while (await receive())["type"] != "websocket.disconnect":
+            pass
+
+    async def test(first: SessionProtocol, _: Wire) -> None:
+        async def another() -> Wire:
+            wire = connect(busy, first.registry)
+            wire.protocol.data_received(UPGRADE)
+            await wire.until(lambda: statuses(wire) == [b"101"])
+            return wire
+
+        second = await another()
+        first.data_received(frame)
+        while not first.queue.qsize():
+            await asyncio.sleep(0)
+        second.protocol.data_received(frame[:-1])
+        await second.until(lambda: second.closed)
+        assert (1013).to_bytes(2, "big") + TOO_MUCH.encode() in second.written[-1]
+        second.protocol.connection_lost(None)
+        third = await another()
+        reads.set()
+        while first.queue.qsize():
+            await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        third.protocol.data_received(frame)
+        while third.protocol._rest or third.protocol.queue.qsize():
+            await asyncio.sleep(0)
+        assert not third.closed
+        third.protocol.connection_lost(None)
+
+    in_session(test, busy)
 
 
 def test_the_time_of_a_request_begins_when_it_comes_however_long_its_connection_was_idle() -> None:
