@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from ..errors import Overloaded, UnknownName
+from ..errors import UnknownName
 from ..programs.store import SERVER
 from ..server_api import ServerApi
 from .images import images_of
@@ -77,16 +77,19 @@ class Gateway:
 
     async def tell_earlier(self, id: str, inferlet: Entry, api: TenantApi) -> None:
         """Sends an inferlet the stored answer that it wants, and those before it: the blob `stored`, and the images in
-        it. Without blobs the message says why there is none. Raises Refused if they are too large."""
+        it. Without blobs the message says why there is none. Raises Refused if they are too large, Overloaded if too
+        much waits for inferlets now."""
         tenant = api.standing.tenant.name
         try:
             blobs = await asyncio.to_thread(self._earlier, tenant, id)
         except Refused as refused:
-            return inferlet.send(str(refused))
-        try:
-            inferlet.send("", blobs)
-        except Overloaded as error:
-            raise Refused(400, f"the conversation is too long: {error}", "context_length_exceeded") from None
+            inferlet.send(str(refused))
+            return
+        size, most = sum(map(len, blobs.values())), api.config.limits.max_blob_bytes
+        if size > most:
+            too_long = f"the conversation has {size} bytes, more than {most} (--max-blob-bytes): begin a new one"
+            raise Refused(400, too_long, "context_length_exceeded")
+        inferlet.send("", blobs)
 
     def _earlier(self, tenant: str, id: str) -> dict[str, bytes]:
         found = self.stored.conversation(tenant, id).encode()

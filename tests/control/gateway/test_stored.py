@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
 from pie_control import host_memory
 from pie_control.durable.responses import AtOnce, ResponseRecord
-from pie_control.errors import Overloaded
+from pie_control.errors import Overloaded, TooManyRequests
+from pie_control.gateway.gateway import Gateway
 from pie_control.gateway.refusal import Refused
 from pie_control.gateway.request import ServedRequest
 from pie_control.gateway.stored import running
@@ -61,6 +65,22 @@ def test_readers_follow_from_where_they_want() -> None:
         assert await Running.over(kept).after(1) == ["b"]
 
     asyncio.run(asyncio.wait_for(test(), HANG_SECONDS))
+
+
+@pytest.mark.parametrize(("most", "status"), [(4096, 429), (64, 400)])
+def test_a_conversation_that_an_inferlet_cannot_have_now_is_not_too_long(most: int, status: int) -> None:
+    def send(text: str, blobs: object) -> None:
+        raise TooManyRequests("a tenant may have 1 MiB of messages")
+
+    responses = AtOnce.responses(1.0, 1 << 20)
+    responses.put(replace(MADE, ended=time.time(), input='["' + "x" * 100 + '"]'), lambda: None)
+    gateway = Gateway(cast(Any, SimpleNamespace(responses=responses, is_stopping=False)), cast(Any, 0), cast(Any, 0))
+    limits = SimpleNamespace(max_blob_bytes=most)
+    api: Any = SimpleNamespace(standing=Standing(Tenant("alice")), config=SimpleNamespace(limits=limits))
+    inferlet: Any = SimpleNamespace(send=send)
+    with pytest.raises((TooManyRequests, Refused)) as refusal:
+        asyncio.run(gateway.tell_earlier("r1", inferlet, api))
+    assert refusal.value.status == status, "a client of the first tries again"
 
 
 def test_events_have_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:
