@@ -12,12 +12,17 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, TypeGuard
 
 from inferlet_sdk.schemas.foreign import DATA, DEFINITIONS, NAMES, parts_of, properties_of, referred_by, shared_by
 from inferlet_sdk.tools.formats import deepseek, hermes, llama, mistral, qwen_coder, signature
 
 AUTO, REQUIRED = "auto", "required"
+
+_DATE = "[0-9]{4}-(?:0[1-9]|1[0-2])-(?:0[1-9]|[12][0-9]|3[01])"
+_TIME = r"(?:[01][0-9]|2[0-3]):[0-5][0-9]:[0-5][0-9](?:\.[0-9]+)?(?:Z|[+-](?:[01][0-9]|2[0-3]):[0-5][0-9])"
+_MOMENTS = {"date": _DATE, "time": _TIME, "date-time": f"{_DATE}T{_TIME}"}
+"""Formats of texts that are kept as they are, without JSON (RFC 3339)."""
 
 Schema = Mapping[str, Any]
 _AS_DUMPED = {
@@ -30,6 +35,8 @@ _AS_DUMPED = {
     }
 }
 """JSON as `json.dumps` writes it. A schema may be a stranger's: keywords that no grammar can keep are left out."""
+_UNKEPT = re.compile(r"\\[bBAzZkG1-9]|\(\?(?!:)|\n")
+"""What a grammar has not of a pattern: look-around, references back, flags, and ends of words and lines."""
 _FOR_PEOPLE = ("title", "description", "default", "examples", "$comment")
 """Keywords that say nothing of a value. They are most of what a schema of a server has, and a grammar has a bound."""
 
@@ -87,6 +94,12 @@ class _Writer:
         self.rules.append(f"{name}{attributes}: {text}")
         return name
 
+    def terminal(self, text: str) -> str:
+        """A new terminal; its name."""
+        name = f"T{len(self.rules)}"
+        self.rules.append(f"{name}: {text}")
+        return name
+
     def mark(self, marker: str) -> str:
         """A marker as a part of a rule."""
         token = self._special.get(marker)
@@ -134,17 +147,29 @@ class _Writer:
         return self.rule("LEAD", "[lazy]"), self.rule("TAIL")
 
 
-def _bare(schema: Any, is_names: bool = False) -> Any:
-    """A schema without what is for people. `is_names`: its keys are names that the schema gives, and no keywords."""
+def _bare(schema: Any, names: str = "") -> Any:
+    """A schema without what is for people, and without patterns that no grammar can keep. `names`: the keyword that
+    has it, if its keys are names that the schema gives, and no keywords."""
     if isinstance(schema, list):
         return [_bare(one) for one in schema]
     if not isinstance(schema, Mapping):
         return schema
+    if names:
+        is_there = _is_kept if names == "patternProperties" else bool
+        return {key: _bare(one) for key, one in schema.items() if is_there(key)}
     return {
-        key: one if key in DATA and not is_names else _bare(one, key in (*NAMES, *DEFINITIONS) and not is_names)
+        key: one if key in DATA else _bare(one, key if key in (*NAMES, *DEFINITIONS) else "")
         for key, one in schema.items()
-        if is_names or key not in _FOR_PEOPLE
+        if key not in _FOR_PEOPLE and (key != "pattern" or _is_kept(one))
     }
+
+
+def _is_kept(pattern: object) -> TypeGuard[str]:
+    """Whether a grammar can keep to a pattern."""
+    try:
+        return isinstance(pattern, str) and _UNKEPT.search(pattern) is None and re.compile(pattern) is not None
+    except (re.error, RecursionError, OverflowError):
+        return False
 
 
 def literal(text: str) -> str:
@@ -154,7 +179,7 @@ def literal(text: str) -> str:
 
 def pattern(text: str) -> str:
     """A text within a regular expression."""
-    return re.escape(text).replace("/", r"\/")
+    return re.escape(text).replace("/", r"\/").replace("\n", "n")
 
 
 def _objects(writer: _Writer, tools: Sequence[Called], key: str) -> str:
@@ -237,12 +262,43 @@ def _parameter(writer: _Writer, tool: Called, name: str) -> str:
 
 
 def _written(writer: _Writer, schema: Schema) -> str:
-    """A value up to its end tag: a text as it is where the parameter takes any, words of an enumeration, else JSON."""
-    options = _options(schema, set()) or [schema]
+    """A value up to its end tag: a text as it is, words of an enumeration, else JSON."""
+    options, tag = _options(schema, set()) or [schema], pattern(qwen_coder.VALUE_END)
+    if all(forms := list(map(_form, options))):
+        whole = rf"/(?:{'|'.join(forms)})\n{tag}/ & ~/(?s:.*){tag}(?s:.+)/"
+        return writer.rule(writer.terminal(whole), "[lazy]")
     if any(_may_be_text(option) and not _words(option) for option in options):
-        return writer.rule(f"/(?s:.*){pattern(qwen_coder.VALUE_END)}/", "[lazy]")
-    parts = [part for option in options for part in (_words(option) or [writer.json(option)])]
+        return writer.rule(f"/(?s:.*){tag}/", "[lazy]")
+    parts = [part for option in options for part in (list(map(literal, _words(option))) or [writer.json(option)])]
     return f"({' | '.join(parts)}) {literal(f'{chr(10)}{qwen_coder.VALUE_END}')}"
+
+
+def _form(schema: Schema) -> str:
+    """A regular expression of texts and words by what a schema says of them: words, a format, a pattern, or else a
+    length, as grammars of both are too large; "": it says nothing that can be kept, or is of other values."""
+    if words := _words(schema):
+        return "|".join(map(pattern, words))
+    if schema.get("type") != "string":
+        return "null" * (schema.get("type") == "null")
+    if isinstance(named := schema.get("format"), str) and named in _MOMENTS:
+        return _MOMENTS[named]
+    if _is_kept(written := schema.get("pattern")) and (found := _whole(written)):
+        return found
+    least, most = (schema.get(name) if type(schema.get(name)) is int else "" for name in ("minLength", "maxLength"))
+    return f"(?s:.{{{least or 0},{most}}})" if least or most != "" else ""
+
+
+def _whole(written: str) -> str:
+    """A regular expression, within slashes, of texts in which a pattern is; "": where it begins or ends a text cannot
+    be told."""
+    inner = written.removeprefix("^")
+    begins, ends = inner != written, inner.endswith("$") and not inner.endswith("\\$")
+    inner = inner.removesuffix("$") if ends else inner
+    around = re.sub(r"\\.|\[(?:\\.|[^\]])+\]", "", inner)  # without letters and sets of them
+    if re.search(r"[$^]", around):
+        return ""
+    found = re.sub(r"\\.|/", lambda one: r"\/" if one[0] == "/" else one[0], inner)
+    return f"{'' if begins else '(?s:.*)'}(?:{found}){'' if ends else '(?s:.*)'}"
 
 
 def _options(schema: Schema, seen: set[str]) -> list[Schema]:
@@ -266,13 +322,10 @@ def _may_be_text(schema: Schema) -> bool:
 
 
 def _words(schema: Schema) -> list[str]:
-    """The values of an enumeration, or the only one."""
+    """The values of an enumeration, or the only one, as they are written."""
     values = [schema["const"]] if "const" in schema else schema.get("enum")
-    return list(map(_word, values)) if isinstance(values, list) else []
-
-
-def _word(value: object) -> str:
-    return literal(value if isinstance(value, str) else json.dumps(value))
+    words = values if isinstance(values, list) else []
+    return [word if isinstance(word, str) else json.dumps(word) for word in words]
 
 
 _GROUPS: Mapping[str, Callable[[_Writer, Sequence[Called], bool], _Group]] = {

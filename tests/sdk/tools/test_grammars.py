@@ -229,6 +229,52 @@ def test_parameters_may_be_described_by_references(
         assert model.matcher("paint", tools).accept(tokens) < len(tokens)
 
 
+FORMS: list[tuple[dict[str, Any], list[str], list[str]]] = [
+    ({"pattern": "^[A-Z]{2}$"}, ["AB"], ["A", "ABC", "ab"]),
+    ({"pattern": "[A-Z]{2}"}, ["AB", "x\nABx"], ["A"]),
+    ({"pattern": "^a/[^/b]"}, ["a/c", "a/c/"], ["a//", "xa/c"]),
+    ({"pattern": r"a\/b\$$"}, ["a/b$", "ca/b$"], ["a/b", "a/b$c"]),
+    ({"pattern": "^(a|b)$"}, ["a", "b"], ["ab"]),
+    ({"pattern": "^a$|b"}, ["any"], []),
+    ({"pattern": "^a", "minLength": 9}, ["ab"], ["b"]),
+    ({"maxLength": 3}, ["", "é\n€"], ["abcd"]),
+    ({"minLength": 2}, ["abc"], ["a"]),
+    ({"format": "date"}, ["2024-02-29"], ["2024-13-01", "today"]),
+    ({"format": "date-time"}, ["2024-02-29T10:00:00.5+02:00"], ["2024-02-29"]),
+    ({"format": "uri", "minLength": 0}, ["any"], []),
+]
+"""What a schema says of a text, texts that it takes, and such that it does not."""
+
+
+@pytest.mark.parametrize(("form", "right", "wrong"), FORMS)
+def test_a_text_that_is_written_as_it_is_keeps_to_its_form(
+    models: Callable[[str, bool], Model], form: dict[str, Any], right: list[str], wrong: list[str]
+) -> None:
+    texts = {"anyOf": [{"type": "string", **form}, {"type": "null"}, {"enum": ["red"]}]}
+    told = {"type": "object", "properties": {"a": texts}, "required": ["a"]}
+    model = models("qwen_coder", True)
+    matcher = model.matcher("add", [Called("add", told)])
+    for text in (*right, "null", "red", *wrong):
+        matcher.rewind()
+        tokens = model.tokens(ADD["qwen_coder"].replace("2", text))
+        assert (matcher.accept(tokens) == len(tokens)) == (text not in wrong), text
+
+
+@pytest.mark.parametrize("special", [False, True])
+@pytest.mark.parametrize("name", FORMATS)
+def test_patterns_that_no_grammar_can_keep_are_left_out(
+    models: Callable[[str, bool], Model], name: str, special: bool
+) -> None:
+    patterns = ["^(?!x).*$", r"\bred\b", r"(a)\1", "(", "a(?i)b", r"\Ared\Z"]
+    texts = {"list": {"type": "array", "items": {"type": "string", "pattern": patterns[0]}}}
+    texts |= {f"p{n}": {"type": "string", "pattern": one} for n, one in enumerate(patterns)}
+    named = {"type": "object", "patternProperties": {one: {"type": "integer"} for one in patterns}}
+    told = {"type": "object", "properties": {"a": {"type": "integer"}, "named": named, **texts}, "required": ["a"]}
+    model = models(name, special)
+    tokens = model.tokens('[TOOL_CALLS]add[ARGS]{"a": 2}' if name == "mistral" and special else ADD[name])
+    assert model.matcher("add", [Called("add", told)]).accept(tokens) == len(tokens)
+
+
 def test_further_parameters_are_written_by_name(models: Callable[[str, bool], Model]) -> None:
     model, told = models("qwen_coder", True), {"type": "object", "additionalProperties": {"type": "integer"}}
     for value in ("2", "two"):
