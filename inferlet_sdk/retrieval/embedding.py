@@ -27,7 +27,7 @@ async def embed(
     pooling: str | None = None,
     dimensions: int = 0,
     normalize: bool = True,
-    adapter: str = "",
+    adapter: str | None = None,
 ) -> list[array[float]]:
     """The vector of each text, or of each list of tokens, as an `array` of f32.
 
@@ -50,7 +50,7 @@ async def embed(
     lists = [text_tokens(name, text, f"texts[{place}]") for place, text in enumerate(given)]
 
     async def one(tokens: list[int]) -> array[float]:
-        sequence = TokenSequence(queues_of(name), adapter=adapter)
+        sequence = TokenSequence(queues_of(name), adapter=adapter or "")
         sequence.tokens += tokens
         try:
             with sequence:

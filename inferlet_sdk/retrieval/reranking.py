@@ -23,7 +23,12 @@ END = "<|im_end|>\n<|im_start|>assistant\n<think>\n\n</think>\n\n"
 
 
 async def rerank(
-    query: str, documents: Sequence[str], model: str | None = None, *, instruction: str = INSTRUCTION, adapter: str = ""
+    query: str,
+    documents: Sequence[str],
+    model: str | None = None,
+    *,
+    instruction: str = INSTRUCTION,
+    adapter: str | None = None,
 ) -> list[float]:
     """How well each document answers the query: the probability of "yes" against that of "no" behind the prompt of
     Qwen3-Reranker. What the prompts begin with together is run once. Special tokens in texts are plain text."""
@@ -49,14 +54,14 @@ def prompts_of(model: str, query: str, documents: Sequence[str], instruction: st
     return prompts
 
 
-async def score_prompts(model: str, prompts: Sequence[list[int]], adapter: str = "") -> list[float]:
+async def score_prompts(model: str, prompts: Sequence[list[int]], adapter: str | None = None) -> list[float]:
     """The probability of "yes" against that of "no" behind each prompt."""
     if not prompts:
         return []
     queues = queues_of(model)
     with queues.some() as queue:
         answers = [traits.tokenize(queue, word)[0] for word in ("yes", "no")]
-    trunk = TokenSequence(queues, adapter=adapter)
+    trunk = TokenSequence(queues, adapter=adapter or "")
     common = min(common_beginning(prompts), min(map(len, prompts)) - 1)  # each has a token of its own
 
     async def score(prompt: Sequence[int]) -> float:

@@ -48,13 +48,6 @@ def test_generation_equals_the_model_without_a_cache(host: NativeHost, run_ahead
     assert nothing_held(host)
 
 
-def test_pieces_stream_and_join(host: NativeHost) -> None:
-    async def main() -> list[str]:
-        return [piece async for piece in Context().fill("abc").generate(max_tokens=5)]
-
-    assert len(run(main())) == 5
-
-
 def test_programs_without_asyncio_iterate_too(host: NativeHost) -> None:
     pieces = list(Context().fill("abc").generate(max_tokens=5))
     assert "".join(pieces) == run(Context().fill("abc").generate_until(max_tokens=5))
@@ -92,46 +85,6 @@ def test_stop_tokens_are_neither_emitted_nor_kept(run_ahead: bool) -> None:
     assert STOP not in ctx.tokens
     run(ctx.fill("!").sample())
     assert [token for token, _ in states[-1]] == list(ctx.tokens)
-
-
-def test_after_a_stop_the_context_goes_on_correctly(host: NativeHost) -> None:
-    ctx = Context().fill("abc")
-    run(ctx.generate_until(StopTokens(*range(97, 110)), max_tokens=50))
-    tokens = list(ctx.fill("xyz").tokens)
-    run(ctx.generate_until(max_tokens=10))
-    assert list(ctx.tokens) == tokens + expected(tokens, 10)
-
-
-@pytest.mark.parametrize("taken", [1, 4, 9])
-def test_breaking_off_keeps_exactly_what_was_emitted(host: NativeHost, taken: int) -> None:
-    async def main() -> list[int]:
-        ctx = Context().fill("abc")
-        async for _ in ctx.generate(max_tokens=50):
-            if len(ctx._sequence.tokens) == 3 + taken:
-                break
-        assert len(ctx) == 3 + taken
-        await ctx.generate_until(max_tokens=10)
-        return list(ctx.tokens)
-
-    assert run(main())[3:] == expected([97, 98, 99], taken + 10)
-
-
-def test_a_cancelled_wait_leaves_a_usable_context(host: NativeHost) -> None:
-    async def main() -> list[int]:
-        ctx = Context().fill("abc")
-        task = asyncio.create_task(ctx.generate_until(max_tokens=40))
-        other = asyncio.create_task(asyncio.sleep(0))
-        await other
-        task.cancel()
-        await asyncio.gather(task, return_exceptions=True)
-        count = len(ctx)
-        await ctx.generate_until(max_tokens=5)
-        assert len(ctx) == count + 5
-        return list(ctx.tokens)
-
-    tokens = run(main())
-    assert tokens[3:] == expected([97, 98, 99], len(tokens) - 3)
-    assert not host.futures
 
 
 @pytest.mark.parametrize("run_ahead", [True, False])

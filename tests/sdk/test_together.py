@@ -6,7 +6,9 @@ import asyncio
 
 import pytest
 
+from inferlet_sdk import embed, event_loop, rerank
 from inferlet_sdk.retrieval.together import AT_ONCE, each
+from tests.helpers.native_host import install
 
 
 class Work:
@@ -53,3 +55,10 @@ def test_if_one_fails_the_others_end() -> None:
         asyncio.run(run(work, [4, 6, 4, 4, 4], 20))
     assert work.running == []
     assert work.ended == 4, "the last has not begun"
+
+
+def test_ranks_may_have_an_adapter() -> None:
+    install(adapters=["x"], max_context=1000)
+    plain, adapted = (event_loop.run(rerank("a", ["b"], adapter=adapter)) for adapter in (None, "x"))
+    assert plain != adapted
+    assert event_loop.run(embed(["a"], adapter=None))

@@ -35,7 +35,7 @@ async def main(args: Args) -> dict[str, Any]:
     except ValueError as error:
         raise Refused(str(error), "input") from None
     with of_field("input"):
-        vectors = await embed(tokens, place.model, dimensions=dimensions, adapter=place.adapter or "")
+        vectors = await embed(tokens, place.model, dimensions=dimensions, adapter=place.adapter)
     count = sum(map(len, tokens))
     return {
         "object": "list",

@@ -26,7 +26,7 @@ async def main(args: Args) -> dict[str, Any]:
         prompts = prompts_of(place.model, query, documents, fields.text("instruction", INSTRUCTION))
     except TooLong as error:
         raise too_long(error.message, "documents") from None
-    scores = await score_prompts(place.model, prompts, place.adapter or "")
+    scores = await score_prompts(place.model, prompts, place.adapter)
     order = sorted(range(len(documents)), key=lambda number: -scores[number])[:first]
     count = sum(map(len, prompts))
     return {
