@@ -329,7 +329,14 @@ def test_the_playground_runs_where_nobody_more_may_look(
         page.type("async def main(args):\n    return await args.receive()\n")
         page.value("document.querySelector('button.run').click()")
         page.until("document.querySelector('form input') !== null")  # it runs, though it has said nothing
-        page.value("document.querySelector('form input').focus()")
+        field = "document.querySelector('form input')"
+        page.value(f"{field}.focus()")
+        page.type("a" * 40)
+        page.value(f"{field}.value = {field}.value.repeat(100_000)")
+        page.value("document.querySelector('form button').click()")
+        page.until("document.querySelector('[role=status]').innerText.includes('the body has')")
+        page.until(f"{field}.value.length === 4_000_000")  # what was refused is not lost
+        page.value(f"{field}.select()")
         page.type("a word")
         page.value("document.querySelector('form button').click()")
         page.until("document.querySelector('pre.result')?.innerText === '\"a word\"'")

@@ -42,14 +42,18 @@ function Timeline({ run }) {
     <canvas ref=${canvas} class="grid" role="img" aria-label=${`Commands of the inferlet: ${told}`}></canvas></section>`;
 }
 
-// What the inferlet receives.
+// What the inferlet receives. What the server refuses stands in the field again.
 function Message({ id, failed }) {
   const field = useRef();
   const send = async (event) => {
     event.preventDefault();
-    const body = JSON.stringify({ text: field.current.value });
+    const text = field.current.value;
     field.current.value = "";
-    await request(`v1/inferlets/${id}/messages`, { method: "POST", body }).catch((error) => failed(error, () => {}));
+    const put = () => request(`v1/inferlets/${id}/messages`, { method: "POST", body: JSON.stringify({ text }) }).catch((error) => {
+      if (field.current) field.current.value ||= text;
+      failed(error, put);
+    });
+    await put();
   };
   return html`<form class="row" onSubmit=${send}><label>Message <input ref=${field} /></label><button>Send</button></form>`;
 }
