@@ -125,7 +125,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Entry point; returns the exit code."""
     try:
         prepare_streams()
-        options = parse(sys.argv[1:] if arguments is None else arguments)
+        if not (given := sys.argv[1:] if arguments is None else arguments):
+            write_line(make_parser().format_help(), sys.stderr)
+            return MISUSED
+        options = parse(given)
         _check_folder()
         code: int = options.execute(options)
         sys.stdout.flush()

@@ -46,12 +46,14 @@ class AdapterPath:
 
 
 def model_paths(given: Sequence[str]) -> tuple[ModelPath, ...]:
-    """The models that these texts name, which have different names; raises ConfigError."""
+    """The models that these texts name, each by a name that requests can give; raises ConfigError."""
     models = tuple(find_model(text) for text in given)
     names = [model.name for model in models]
     for name in names:
         if names.count(name) > 1:
             raise ConfigError(f"two models are called {name!r}: rename one, as in --model NAME=MODEL")
+        if "+" in name:
+            raise ConfigError(f"no request can name a model {name!r}, as a program stands behind +: --model NAME=MODEL")
     if not models:
         raise ConfigError("no model: give at least one, as in --model demo")
     return models

@@ -119,6 +119,7 @@ def test_every_command_has_help_with_examples(command: str, capsys: pytest.Captu
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
+        ([], "`pie demo` shows what this is about"),
         (["list", "--server", "http://127.0.0.1:1"], "pie serve"),
         (["run", "--server", "http://127.0.0.1:1", "--model", "x", "--model", "y", "hello"], "leave it out"),
         (["run", "--server", "http://127.0.0.1:1", "--max-pages", "5", "hello"], "pie: --max-pages is for a server"),
@@ -809,6 +810,10 @@ def test_several_models_have_names(tmp_path: Path) -> None:
         build_config({"model": ["demo", f"demo={tmp_path}"]}).resolved()
     with pytest.raises(ConfigError, match="no model at /nowhere"):
         build_config({"model": ["chat=/nowhere"]}).resolved()
+    (tmp_path / "b+c").mkdir()
+    (tmp_path / "b+c" / "config.json").write_text("{}")
+    with pytest.raises(ConfigError, match=r"no request can name a model 'b\+c', .*: --model NAME=MODEL"):
+        build_config({"model": [str(tmp_path / "b+c")]}).resolved()
 
 
 def test_a_worker_is_told_its_model_and_the_options_that_were_given(tmp_path: Path) -> None:
