@@ -80,11 +80,11 @@ class LinkedComponent:
                 )
 
     def _define_resource(self, instance: Any, name: str) -> None:
-        number = self._resources.get(name, len(self._resources) + 1)
+        number, give_back = self._resources.get(name, len(self._resources) + 1), self._drop
 
-        def drop(_store: Any, representation: int) -> None:
+        def drop(_store: Any, representation: int) -> None:  # wasmtime has it as long as the linker: not so this object
             if running[0] is not None and running[0].owner is not None:
-                self._drop(running[0].owner, number, representation)
+                give_back(running[0].owner, number, representation)
 
         instance.add_resource(name, component.ResourceType.host(number), drop)
 

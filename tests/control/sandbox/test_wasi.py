@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import time
+import weakref
 from typing import Any
 
 import pytest
@@ -165,6 +167,17 @@ def polling(run: str) -> tuple[str | None, WasiState]:
         return instance.outcome(), owner.wasi
     finally:
         instance.close()
+
+
+def test_a_component_goes_when_nobody_has_it() -> None:
+    """wasmtime keeps the function that drops a resource until the linker goes, and that kept the linker: components
+    that import resources, which those of WASI do, stayed in the memory of hosts."""
+    one = linked(wat.polling("(i32.const 0)"))
+    fibers.Instance(one, 64 << 20).close()
+    gone = weakref.ref(one)
+    del one
+    gc.collect()
+    assert gone() is None
 
 
 def test_a_component_polls_several_timers() -> None:
