@@ -94,8 +94,8 @@ class InferletManager:
         """Starts the sweep for idle inferlets and fills the warm pool."""
         self.runner.memory.settle()
         self._bytes_before = self.runner.memory.resident
-        self._sweep()
         self._keep_up()
+        self._sweep()  # which asks for upkeep, too: there is one timer of it
 
     # ---- launching ----
 

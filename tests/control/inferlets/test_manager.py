@@ -80,6 +80,27 @@ def test_the_pool_fills_quickly_while_there_is_no_inferlet(guest_cache: Path, mo
     on_server(guest_cache, body, warm_pool=2)
 
 
+def test_a_server_that_is_closed_makes_no_more_guests(guest_cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody would free them."""
+    slices = 0
+
+    def warm_one(*_: object) -> bool:
+        nonlocal slices
+        slices += 1
+        return True
+
+    monkeypatch.setattr(HostPrograms, "warm_one", warm_one)
+
+    async def check() -> None:
+        async with started(guest_cache, InProcessClient(FakeModel())):
+            await until(lambda: slices > 10)
+        before = slices
+        await asyncio.sleep(20 * manager.EMPTY_UPKEEP_SECONDS)
+        assert slices == before
+
+    asyncio.run(check())
+
+
 def test_guests_are_made_ahead_beside_an_endless_loop_but_not_between_launches(
     guest_cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
