@@ -87,12 +87,6 @@ def test_prefill(tmp_path: Path, watched: Watched) -> None:
     assert all(row["of_gemm"] == pytest.approx(row["gflop_s"] / row["gemm_gflop_s"], abs=0.01) for row in rows)
 
 
-def test_busy_processes_are_refused_that_are_none(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit):
-        cli.parse(["shared_cores", "--busy", "0,1"])
-    assert "--busy is 0,1: give 1 or more" in capsys.readouterr().err
-
-
 @pytest.mark.parametrize("option", ["--quantization", "--kernels", "--max-isa"])
 def test_options_that_the_server_does_not_have_are_refused(option: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
