@@ -142,6 +142,7 @@ class EventStream(StreamingResponse):
             chunk, ended = next_chunk(self._outbox.take, self._sent.encode)
             if chunk:
                 yield chunk
+                await asyncio.sleep(0)  # sending to a fast client never waits, nor to one that has left, and so ends
             elif not await self._has_news():
                 yield COMMENT
 
@@ -149,6 +150,7 @@ class EventStream(StreamingResponse):
         """Waits for events; False if none come for a while."""
         self._news.clear()
         try:
-            return await asyncio.wait_for(self._news.wait(), COMMENT_SECONDS)
+            async with asyncio.timeout(COMMENT_SECONDS):
+                return await self._news.wait()
         except TimeoutError:
             return False

@@ -72,10 +72,11 @@ def test_one_request_launches_and_streams() -> None:
     serve_async(test)
 
 
-def test_an_inferlet_ends_with_the_stream_that_launched_it() -> None:
+@pytest.mark.parametrize("program", ["wait", "tick"])
+def test_an_inferlet_ends_with_the_stream_that_launched_it(program: str) -> None:
     async def test(url: str, runtime: FakeServerApi) -> None:
         async with http(url) as client:
-            async with client.stream("POST", "/v1/inferlets?stream=true", json={"program": "wait"}) as answer:
+            async with client.stream("POST", "/v1/inferlets?stream=true", json={"program": program}) as answer:
                 id = answer.headers["location"].rpartition("/")[2]
             assert await ended(runtime, id) == "terminated"
             assert runtime.inferlet(id).error == "the client that streamed it has left"
