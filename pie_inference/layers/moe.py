@@ -61,7 +61,7 @@ class MixtureOfExperts:
         names: ExpertNames | None = None,
     ) -> None:
         router = [Block(f"{prefix}.gate", shape.num_experts)]
-        self._router = weights.linear(router, shape.hidden_size, role="router")
+        self._router = weights.linear(router, shape.hidden_size, role="router", adaptable=False)
         every, own, names = range(shape.num_experts), f"{prefix}.experts", names or ExpertNames()
         first = [gate_up(weights, own, expert, shape, names) for expert in every]
         second = [down(weights, own, expert, shape, names) for expert in every]

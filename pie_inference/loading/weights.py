@@ -165,13 +165,14 @@ class WeightLoader:
 
         split "outputs": each rank has its share of the rows of every block. split "inputs": each rank has its share of
         the columns, and the ranks' results are added, unless `add_up` is False because the caller adds them. A
-        quantized model has the layers in its format, the output head in `HEAD_FORMAT`, and routers as they are. Layers
-        take adapters if they are `adaptable`; their rows must be those of a forward batch. Raises CheckpointError.
+        quantized model has the layers in its format, the output head in `HEAD_FORMAT`, and routers as they are. All but
+        the head take adapters if they are `adaptable`; their rows must be those of a forward batch. Raises
+        CheckpointError.
         """
         own_bias = bias and not (split == "inputs" and self.ranks.rank)
         whole_bias = torch.cat([self._bias(block, split) for block in blocks]) if own_bias else None
         multiply = self._multiply(blocks, ins, split, whole_bias, role)
-        if adaptable and role == "layer":
+        if adaptable and role != "head":
             multiply = self._adapted(multiply, blocks, ins, split)
         if split != "inputs" or self.ranks.size == 1 or not add_up:
             return multiply

@@ -121,7 +121,7 @@ def read_delta(config: ConfigJson) -> DeltaShape:
         heads=heads,
         key_dim=config.whole("linear_key_head_dim"),
         value_dim=config.whole("linear_value_head_dim"),
-        width=config.whole("linear_conv_kernel_dim"),
+        width=config.whole("linear_conv_kernel_dim", least=2),
     )
 
 

@@ -21,7 +21,7 @@ from pie_inference.inspection.checkup import check_up
 from pie_inference.inspection.rates import Rates
 from pie_inference.models.families import qwen3_5
 from pie_inference.models.registry import read_architecture
-from pie_inference.protocol import RunWave, SwapOut
+from pie_inference.protocol import LoadAdapter, RunWave, SwapOut
 from testing.worker_batches import Driver, Extend, Keys
 from tests.helpers.families import save_reference
 from tests.helpers.oracle import (
@@ -41,6 +41,7 @@ from tests.helpers.states import (
     assert_goes_on_within_drafts,
     in_first_pages,
 )
+from tests.inference.adapters.test_peft import PROMPT, save_adapter
 from tests.inference.models.test_ranks import run_rank
 
 DENSE, DENSE_WITH_IMAGES = "Qwen3_5ForCausalLM", "Qwen3_5ForConditionalGeneration"
@@ -214,6 +215,21 @@ def test_a_forward_without_slots_fails_alone(missing: str, oracle: StateOracle) 
     assert "must name the slots of states" in done.failures[0].message
 
 
+@pytest.mark.filterwarnings("ignore:.*is_gradient_checkpointing:FutureWarning", "ignore::UserWarning:peft")
+@pytest.mark.parametrize("name", FAMILIES)
+def test_gates_of_states_and_of_shared_experts_take_adapters(name: str, tmp_path: Path) -> None:
+    """PEFT adapts them, as all linear layers."""
+    architecture, settings = FAMILIES[name]
+    reference = save_reference(tmp_path / "model", architecture, **settings)
+    gates = ["in_proj_ba", "in_proj_a", "in_proj_b", "shared_expert_gate", "q_proj"]
+    expected = save_adapter(reference, tmp_path / "adapter", {"r": 4, "target_modules": gates})
+    oracle = StateOracle(tmp_path / "model", reference)
+    assert oracle.worker.load_adapter(LoadAdapter(1, str(tmp_path / "adapter"))).error is None
+    bare, found = oracle.driver().logprobs(*(Extend(Keys(), PROMPT) for _ in "ab"), vocab_size=VOCAB, adapters=[-1, 1])
+    np.testing.assert_allclose(found, expected, atol=2e-4)
+    assert np.abs(found - bare).max() > 0.1
+
+
 def config_json(**more: Any) -> dict[str, Any]:
     sizes = {"hidden_size": 64, "intermediate_size": 96, "num_attention_heads": 4, "num_key_value_heads": 2}
     return {"architectures": [DENSE], "vocab_size": 272, "num_hidden_layers": 8, **sizes, **more}
@@ -237,7 +253,7 @@ def test_every_fourth_layer_has_attention_by_default() -> None:
         ({"layer_types": ["mamba"] * 8}, "layer type 'mamba' is not supported"),
         ({"layer_types": ["linear_attention"] * 8}, "no layer with attention"),
         ({"linear_num_value_heads": 33}, "linear_num_value_heads 33 is no multiple of linear_num_key_heads 16"),
-        ({"linear_conv_kernel_dim": 0}, "linear_conv_kernel_dim must be a whole number from 1"),
+        ({"linear_conv_kernel_dim": 1}, "linear_conv_kernel_dim must be a whole number from 2"),
     ],
 )
 def test_what_is_refused(wrong: dict[str, Any], message: str) -> None:

@@ -3,6 +3,7 @@ there are, and with them which expert is chosen."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from typing import Any
 
@@ -14,15 +15,15 @@ from torch.utils._pytree import tree_map
 from ....ops.cpu_ops import CpuOps
 from ....ops.interface import Linear, Ops
 
-ROUTERS = ("Router", "Gate")
-"""What the names of their classes have in them."""
+NAME = re.compile("Router|Gate$")
+"""What is in the names of their classes."""
 
 
 def take_routers(model: Any, ops: Ops) -> None:
     """Makes their products ours where the compiled kernels for CPUs serve. The model has its weights."""
     if not isinstance(ops, CpuOps):
         return
-    routers = [module for module in model.modules() if any(kind in type(module).__name__ for kind in ROUTERS)]
+    routers = [module for module in model.modules() if NAME.search(type(module).__name__)]
     for module in (part for router in routers for part in router.modules()):
         weight = module._parameters.get("weight")
         if weight is not None and weight.dim() == 2 and not isinstance(module, nn.Embedding):
