@@ -6,6 +6,7 @@ import torch
 
 from ...errors import CheckpointError
 from ..checkpoint import FLOATING, Checkpoint, StoredTensor
+from .scheme import TAKE_THE_ORIGINAL
 from .schemes.fp4 import MX_SCALES
 
 PLAIN = ("F8_E4M3", "I8", "U8")
@@ -19,6 +20,7 @@ def check_scales(checkpoint: Checkpoint) -> None:
     """Reads all scales of quantized modules, and no weight. Raises CheckpointError for a module without scales, for
     scales that are 0 or not numbers, and for those of no scheme."""
     scheme = checkpoint.scheme
+    _refuse_stacks(checkpoint)
     if scheme is None:
         _refuse_forgotten(checkpoint)
         return
@@ -32,6 +34,17 @@ def check_scales(checkpoint: Checkpoint) -> None:
                     raise CheckpointError(
                         f"{tensor.path}: tensor {tensor.name!r} is quantized, and {scale[1:]} of {module} is missing"
                     )
+
+
+def _refuse_stacks(checkpoint: Checkpoint) -> None:
+    """Raises CheckpointError for the experts of a layer in one float8 tensor, whose scales no scheme reads."""
+    for tensor in checkpoint.tensors():
+        stacks = tensor.format == "F8_E4M3" and not tensor.name.endswith(WEIGHT)
+        if stacks and any(tensor.name + ending in checkpoint for ending in ("_scale_inv", "_scale")):
+            raise CheckpointError(
+                f"{tensor.path}: tensor {tensor.name!r} has the experts of a layer in float8, which is supported only "
+                f"where each has tensors of its own; {TAKE_THE_ORIGINAL}"
+            )
 
 
 def _refuse_forgotten(checkpoint: Checkpoint) -> None:

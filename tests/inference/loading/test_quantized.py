@@ -154,6 +154,17 @@ def test_float8_weights_whose_scales_the_config_forgets_are_refused(scheme: str,
         logprobs(quantized, "float32")
 
 
+def test_experts_in_one_float8_tensor_are_refused(tmp_path: Path) -> None:
+    quantized, _ = make(tmp_path, "fp8-float32")
+    stacked = "model.layers.0.mlp.experts.gate_up_proj"
+    more = {stacked: torch.ones(2, 8, 8).to(torch.float8_e4m3fn), f"{stacked}_scale_inv": torch.ones(2, 1, 1)}
+    save_file(load_file(quantized / SINGLE_FILE) | more, quantized / SINGLE_FILE)
+    with pytest.raises(
+        CheckpointError, match=rf"'{stacked}' has the experts of a layer in float8, .*take the original"
+    ):
+        logprobs(quantized, "float32")
+
+
 def test_scaled_activations_are_refused(tmp_path: Path) -> None:
     quantized, _ = make(tmp_path, "nvfp4-modelopt")
     tensors = load_file(quantized / SINGLE_FILE)
