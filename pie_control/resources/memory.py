@@ -37,23 +37,6 @@ from .tile_slots import TileSlots
 _rank = attrgetter("rank")
 
 
-class Allocation(Protocol):
-    """A command that takes memory (pie_control.calls.kind.Bind)."""
-
-    @property
-    def seq(self) -> int: ...
-
-    @property
-    def resource(self) -> Resource: ...
-
-    @property
-    def first(self) -> int:
-        """The address."""
-
-    @property
-    def count(self) -> int: ...
-
-
 class Keeper(Protocol):
     """A command that keeps memory from its turn on, whatever becomes of the addresses (pie_control.calls.kind)."""
 
@@ -140,35 +123,34 @@ class Memory:
             del line[:served]
         return granted
 
-    def try_bind(self, holdings: Holdings, command: Allocation) -> bool:
-        """Binds an allocation if there is room and nothing stands before it; otherwise it stands in line, and asking
-        again is in vain until `begin` names it."""
-        request = holdings.requests.get(command.seq)
+    def try_bind(self, holdings: Holdings, seq: int, resource: Resource, first: int, count: int) -> bool:
+        """Binds the addresses that command `seq` allocates, if there is room and nothing stands before it; otherwise it
+        stands in line, and asking again is in vain until `begin` names it."""
+        request = holdings.requests.get(seq)
         if request is not None:
             if request.granted:
-                del holdings.requests[command.seq]
+                del holdings.requests[seq]
             return request.granted
-        resource, rank = command.resource, holdings.rank(command.seq)
-        line = self._lines[resource]
-        if command.count <= self.pools[resource].free and not (line and line[0].rank < rank):
-            self._bind(holdings, resource, command.first, command.count)
+        line, rank = self._lines[resource], holdings.rank(seq)
+        if count <= self.pools[resource].free and not (line and line[0].rank < rank):
+            self._bind(holdings, resource, first, count)
             return True
-        request = MemoryRequest(holdings.owner, rank, resource, command.first, command.count)
-        holdings.requests[command.seq] = request
+        request = MemoryRequest(holdings.owner, rank, resource, first, count)
+        holdings.requests[seq] = request
         insort(line, request, key=_rank)
         self._changes[resource] += 1
         return False
 
-    def bind_some(self, holdings: Holdings, command: Allocation) -> None:
+    def bind_some(self, holdings: Holdings, seq: int, resource: Resource, first: int, count: int) -> None:
         """Binds the first addresses of an allocation, as many as leave a quarter of the pool to those who cannot do
         with fewer; none if some of them wait."""
-        pool = self.pools[command.resource]
-        spare = 0 if self._lines[command.resource] else pool.free - pool.total // 4
-        count = min(command.count, max(spare, 0))
-        if count:
-            self._bind(holdings, command.resource, command.first, count)
-        holdings.binding(command.resource).bind(command.first + command.count, ())  # the others are unbound
-        holdings.bound.append((command.seq, count))
+        pool = self.pools[resource]
+        spare = 0 if self._lines[resource] else pool.free - pool.total // 4
+        some = min(count, max(spare, 0))
+        if some:
+            self._bind(holdings, resource, first, some)
+        holdings.binding(resource).bind(first + count, ())  # the others are unbound
+        holdings.bound.append((seq, some))
 
     def cancel(self, holdings: Holdings, seq: int) -> None:
         """The command of this number needs no memory any more, if it has asked for some."""
@@ -370,20 +352,3 @@ class Memory:
             "export_pages": self.exports.own_pages(),
             "page_size": self.page_size,
         }
-
-    def check_integrity(self) -> None:
-        """Asserts that pools, holdings and lines agree."""
-        for resource, pool in self.pools.items():
-            pool.check_integrity()
-            held = sum(one.binding(resource).bound for one in self._holdings.values())
-            lent = [block for one in self._holdings.values() for block in one.lent.values()]
-            for block in (*lent, *self.exports.blocks()):
-                held += len(block.of(resource))
-            assert pool.held() == held, f"{resource}: {pool.held()} references, {held} held"
-            line = self._lines[resource]
-            assert line == sorted(line, key=_rank), "the line is out of order"
-            requests = (one for holdings in self._holdings.values() for one in holdings.requests.values())
-            assert set(line) == {one for one in requests if one.resource is resource and not one.granted}
-        self.tokens.check_integrity()
-        self.tiles.check_integrity(self._holdings)
-        self.exports.check_integrity()

@@ -86,16 +86,3 @@ class Pool:
     def usage(self) -> PoolUsage:
         free = len(self._free)
         return PoolUsage(self.total, free, self.total - free - self.quarantined, self.quarantined)
-
-    def held(self) -> int:
-        """References to all slots."""
-        return sum(self._references)
-
-    def check_integrity(self) -> None:
-        """Asserts that every slot is in exactly one state."""
-        idle = self._free + [slot for _, slots in self._quarantine for slot in slots]
-        assert len(set(idle)) == len(idle), "a slot is free twice"
-        assert not any(map(self._references.__getitem__, idle)), "a free slot is referenced"
-        assert self._references.count(0) == len(idle), "a slot is lost"
-        assert min(self._references, default=0) >= 0, "a slot has fewer than no references"
-        assert self.quarantined == sum(len(slots) for _, slots in self._quarantine)

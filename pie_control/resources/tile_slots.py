@@ -9,7 +9,6 @@ order, and whoever gets the slot writes it before it reads it.
 from __future__ import annotations
 
 from bisect import insort
-from collections.abc import Container
 
 from pie_control.ids import Owner
 from pie_control.tenants.tenant import ServiceClass
@@ -79,11 +78,3 @@ class TileSlots:
         self._line = [rank for rank in self._line if rank[2] != owner]
         for own, seq in [key for key in self._slots if key[0] == owner]:
             self.release(own, seq)
-
-    def check_integrity(self, present: Container[Owner]) -> None:
-        """Asserts that no slot is lost."""
-        self._pool.check_integrity()
-        assert self._pool.held() == len(self._slots)
-        assert all(owner in present for owner, _ in self._slots), "a tile of nobody is under way"
-        assert self._line == sorted(self._line)
-        assert all(owner in present for _, _, owner, _ in self._line), "a tile of nobody waits for a slot"

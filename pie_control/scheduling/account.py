@@ -383,13 +383,3 @@ class Account(Share[CommandQueue]):
             return True
         source = self.holdings.tokens.get(command.future)
         return source is not None and source.named
-
-    def check_integrity(self) -> None:
-        """Asserts that the counts are those of the queues, and that no waiting command is older than is claimed."""
-        assert self.waiting == sum(len(queue.commands) for queue in self.queues.values())
-        assert set(self.busy) == {one for one in self.queues.values() if one.commands or one.run is not None}
-        oldest = min((one.commands[0].seq for one in self.queues.values() if one.commands), default=self.newest + 1)
-        assert self.oldest_waiting <= self.oldest_now() == oldest
-        assert self.ready == sum(queue.line is not None for queue in self.queues.values())
-        waiting = {command.future for queue in self.queues.values() for command in queue.commands}
-        assert self.futures | self.runs | self.cancelled >= waiting - {None}

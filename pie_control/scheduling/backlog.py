@@ -346,36 +346,3 @@ class Backlog:
         """The first queue whose command did not fit into the wave that was formed."""
         self._misfit = queue
         self._since_misfit += 1
-
-    def check_integrity(self, accounts: dict[Owner, Account]) -> None:
-        """Asserts that the counts are those of the queues, and that every queue with commands is in one place."""
-        queues = [queue for account in accounts.values() for queue in account.queues.values() if queue.commands]
-        local = sum(command.call is None for queue in queues for command in queue.commands)
-        assert (self.queues, self.local_commands) == (len(queues), local)
-        assert self.commands == sum(len(queue.commands) for queue in queues)
-        blocked = {queue for account in accounts.values() for _, _, queue in account.blocked}
-        for queue in queues:
-            if queue.run is not None:
-                continue
-            starved = self.starved.get((queue.account.owner, queue.commands[0].seq)) is queue
-            places = [queue in self.new, queue.line is not None, queue in self.local, starved, queue in blocked]
-            places.append(queue in self.held)
-            assert sum(places) == 1, f"a queue is in {sum(places)} places"
-        assert self.parts == sum(queue.parts() for queue in queues)
-        long = {one for queue in queues for one in queue.commands if isinstance(one, LongCommand)}
-        assert self.bounded == {one for one in long if one.bounded}
-        self._check_runs([queue for account in accounts.values() for queue in account.queues.values() if queue.run])
-        lined_up = [queue for queue in queues if queue.line is not None and queue.run is None]
-        ready = [queue.account.standing.service_class for queue in (*self.new, *lined_up)]
-        assert self.ready == [ready.count(each) for each in ServiceClass]
-
-    def _check_runs(self, queues: list[CommandQueue]) -> None:
-        self.runs.check_integrity()
-        assert self.runs.live == len(queues)
-        ready = {run.queue for run in self.runs.ready()}
-        assert {queue for queue in queues if queue.line is not None} <= ready, "a run stands in line and is not ready"
-        assert not any(queue in self.new for queue in queues)
-        for queue in queues:
-            waits = queue in self.local or (queue.account.owner, queue.first_seq) in self.starved
-            assert not (waits and queue in ready), "a run waits for a page and is ready"
-            assert not (queue in self.held and queue in ready), "a run is held and is ready"

@@ -135,12 +135,3 @@ class Guests:
             delivery.left_hands(account.expected)
             if back and delivery.is_back and not was_back and delivery.turn != self.turn:
                 self.seconds.add(delivery.count, self.now - delivery.since)
-
-    def check_integrity(self, accounts: Mapping[int, Account]) -> None:
-        """Asserts that the counts are those of the inferlets."""
-        for place, counts in ((Whereabouts.FLIGHT, self.in_flight), (Whereabouts.HANDS, self.in_hands)):
-            there = [one for one in accounts.values() if one.place is place]
-            assert not any(one.waiting for one in there), "an inferlet is expected whose commands wait"
-            by_class = [sum(o.expected for o in there if o.standing.service_class == each) for each in ServiceClass]
-            assert counts == by_class, f"{place}: {counts} instead of {by_class}"
-        assert sum(map(len, self._hands.values())) == sum(one.place is Whereabouts.HANDS for one in accounts.values())

@@ -45,11 +45,11 @@ class DispatchPolicy(Protocol):
 
     def portion(self, state: DispatchState) -> int | None:
         """Queues in the wave that is sent now; None: all that are ready."""
-        ...
+        return None
 
     def deadline(self, state: DispatchState) -> float | None:
         """When to ask again though nothing happened; None: not before something happens."""
-        ...
+        return None
 
 
 WAVE_SECONDS = 0.0005
@@ -171,7 +171,7 @@ class Adaptive:
 
 
 @dataclass(frozen=True, slots=True)
-class Eager:
+class Eager(DispatchPolicy):
     """No batching: every command alone, as soon as the worker can take it."""
 
     max_in_flight: int = 2
@@ -180,15 +180,9 @@ class Eager:
     def should_send(self, state: DispatchState, now: float) -> bool:
         return state.in_flight < self.max_in_flight
 
-    def portion(self, state: DispatchState) -> int | None:
-        return None
-
-    def deadline(self, state: DispatchState) -> float | None:
-        return None
-
 
 @dataclass(frozen=True, slots=True)
-class KOnly:
+class KOnly(DispatchPolicy):
     """Batches of fixed size: waits for `k` commands for the worker, and sends as many. With fewer it sends after
     `patience` seconds: no more may come before these are done."""
 
@@ -204,15 +198,12 @@ class KOnly:
         enough = state.commands >= self.k or now >= state.since + self.patience
         return enough and state.in_flight < self.max_in_flight
 
-    def portion(self, state: DispatchState) -> int | None:
-        return None
-
     def deadline(self, state: DispatchState) -> float | None:
         return state.since + self.patience
 
 
 @dataclass(frozen=True, slots=True)
-class TOnly:
+class TOnly(DispatchPolicy):
     """Sends what has gathered every `seconds`."""
 
     seconds: float
@@ -221,9 +212,6 @@ class TOnly:
 
     def should_send(self, state: DispatchState, now: float) -> bool:
         return now >= state.since + self.seconds and state.in_flight < self.max_in_flight
-
-    def portion(self, state: DispatchState) -> int | None:
-        return None
 
     def deadline(self, state: DispatchState) -> float | None:
         return state.since + self.seconds

@@ -244,7 +244,7 @@ class Scheduler:
             builder = self._begin()
             wave = builder.take_all(self._policy.portion(state))
             self._settle(builder, wave)
-            if wave is None and builder.progress:
+            if wave is None and builder.taking.progress:
                 continue
             if wave is None:
                 return
@@ -266,7 +266,7 @@ class Scheduler:
         while self._backlog.local or self._backlog.starved:
             builder = self._begin()
             builder.take_local()
-            if not (self._settle(builder, None) or builder.progress):
+            if not (self._settle(builder, None) or builder.taking.progress):
                 return
 
     def _begin(self) -> WaveBuilder:
@@ -292,11 +292,11 @@ class Scheduler:
         elif not self._in_flight:
             self._memory.all_completed()
         self._moved.update(builder.visited)
-        for account, error in builder.failed:
+        for account, error in builder.taking.failed:
             self._end(account, Reason.FAILED, fault_of(error))
         self._local.held(self._backlog.held.take_new())
         waves = (*self._in_flight, *([wave] if wave else []))
-        for queue, command in builder.reached:
+        for queue, command in builder.taking.reached:
             self._local.reached(queue, command, waves, self._now)
         return any(ended)
 
@@ -386,11 +386,3 @@ class Scheduler:
             **self._memory.fields(),
             evictions=self._evictions,
         )
-
-    def check_integrity(self) -> None:
-        """Asserts the invariants of pools, queues and counters."""
-        self._memory.check_integrity()
-        self._backlog.check_integrity(self._accounts)
-        self._guests.check_integrity(self._accounts)
-        for account in self._accounts.values():
-            account.check_integrity()

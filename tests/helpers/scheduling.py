@@ -47,6 +47,7 @@ from pie_control.tenants.meters import Meters
 from pie_control.tenants.tenant import DEFAULT_STANDING, Standing
 from pie_control.testing.fake_model import FakeModel
 from pie_inference.protocol import AdapterLoaded, Batch, LoadAdapter, ModelDescription, RunWave, WaveDone
+from tests.helpers.integrity import check_scheduler
 
 LAST: dict[str, tuple[Any, ...]] = {
     "sample": ([], "", 0),
@@ -398,7 +399,7 @@ class World:
         turn = self.scheduler.turn(self.now, taken)
         self.turns += 1
         if self.turns % self.check_every == 0:
-            self.scheduler.check_integrity()
+            check_scheduler(self.scheduler)
             self._check_quotas()
         self.sent.extend(turn.waves)
         self._untold.append(turn)

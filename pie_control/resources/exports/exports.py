@@ -386,15 +386,3 @@ class Exports:
         for export in (*self._standing, *chain.from_iterable(self._held.values())):
             yield export.block
         yield from self._served.values()
-
-    def check_integrity(self) -> None:
-        """Asserts that tenants have what is counted."""
-        for name, own in self._of_tenant.items():
-            there = {one for one in self._standing if one.tenant.name == name}
-            assert own.exports.keys() == there, "a tenant has other exports than stand"
-            assert own.pages == sum(map(self._size, there)) > 0
-        assert self._standing.keys() >= self._pinned.keys()
-        assert len(self._standing) == sum(len(own.exports) for own in self._of_tenant.values())
-        places = {name: (one, place) for one in self._standing for place, name in enumerate(one.names)}
-        assert self._places == places, "something that stands is not found"
-        assert len(self._open) == sum(one.open_page is not None for one in self._standing)

@@ -14,7 +14,6 @@ A step in flight may outlive its run: so a row is known by its number and its se
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Generic, NamedTuple, TypeVar
 
 import numpy as np
@@ -26,7 +25,7 @@ from pie_control.calls.fused.runs import RunCommand
 from pie_control.calls.sampler import Bias, param_columns, param_rows
 from pie_control.errors import CallError
 from pie_control.resources.holdings import Holdings
-from pie_control.resources.kinds import PAGES, Resource
+from pie_control.resources.kinds import PAGES
 from pie_control.resources.memory import Memory
 from pie_control.resources.tables.contexts import NO_STATE
 from pie_control.tenants.tenant import ServiceClass
@@ -47,16 +46,6 @@ NO_TOKEN = -1
 Rows = NDArray[np.int64]
 NO_ROWS: Rows = np.zeros(0, np.int64)
 Q = TypeVar("Q")
-
-
-@dataclass(frozen=True, slots=True)
-class PageRequest:
-    """One page, for the run with this sequence number."""
-
-    seq: int
-    resource: Resource
-    first: int
-    count: int
 
 
 class TakenSteps(NamedTuple):
@@ -218,7 +207,7 @@ class Runs(Generic[Q]):
         """Goes on to the next page; False if it has to wait for memory."""
         segment, holdings, seq = run.segments[0], run.holdings, run.command.seq
         has_memory = seq not in holdings.requests and holdings.pages.is_bound(segment.page)
-        if not has_memory and not memory.try_bind(holdings, PageRequest(seq, PAGES, segment.page, 1)):
+        if not has_memory and not memory.try_bind(holdings, seq, PAGES, segment.page, 1):
             return False
         page = holdings.pages.physical[segment.page]
         run.go_on(page)
@@ -383,17 +372,3 @@ class Runs(Generic[Q]):
         return RunTokens(owners, futures, tokens.tolist(), over.tolist(), failed, kept), ended
 
     # ---- inspection ----
-
-    def check_integrity(self) -> None:
-        """Asserts that rows are those of runs, and that none claims more than it may."""
-        table = self._fields
-        used = [row for row, run in enumerate(self._runs) if run is not None]
-        assert table["serial"].nonzero()[0].tolist() == used
-        assert sorted(self._free) == [row for row, run in enumerate(self._runs) if run is None]
-        assert self.live == len(used)
-        in_flight = table["taken"][used] - table["known"][used]
-        assert ((in_flight >= 0) & (in_flight <= self._most_in_flight)).all(), "a run has too many steps in flight"
-        assert (table["taken"][used] <= table["steps"][used]).all()
-        ready = table["ready"].copy()
-        self._update(np.array(used, np.int64))
-        assert (table["ready"] == ready).all()

@@ -276,9 +276,10 @@ class Taking:
             holdings = queue.account.holdings
             if holdings.returns:
                 queue.account.take_back(self._memory, queue.account.oldest_now())
+            wanted = command.seq, command.resource, command.first, command.count
             if command.fewer:
-                self._memory.bind_some(holdings, command)
-            elif not self._memory.try_bind(holdings, command):
+                self._memory.bind_some(holdings, *wanted)
+            elif not self._memory.try_bind(holdings, *wanted):
                 self._backlog.starve(queue)
                 return False
         else:

@@ -17,7 +17,6 @@ from __future__ import annotations
 from math import inf
 
 from pie_control import calls
-from pie_control.calls.kind import Command
 from pie_control.resources.memory import Memory
 from pie_inference.protocol import ModelDescription
 
@@ -50,19 +49,9 @@ class WaveBuilder:
         self.visited: dict[Account, None] = {}
         self._backlog = backlog
         self._memory = memory
-        self._taking = Taking(model, backlog, memory, max_commands, most)
+        self.taking = Taking(model, backlog, memory, max_commands, most)
         self._set_aside: list[CommandQueue] = []  # visited, can contribute no more
         self._misfits: list[tuple[CommandQueue, Line]] = []  # with their lines
-
-    @property
-    def progress(self) -> bool:
-        """Whether something took effect in the control layer."""
-        return self._taking.progress
-
-    @property
-    def reached(self) -> list[tuple[CommandQueue, Command]]:
-        """What the control layer answers, but for allocations."""
-        return self._taking.reached
 
     def take_local(self) -> None:
         """Takes commands that take effect in the control layer from the heads of queues."""
@@ -72,7 +61,7 @@ class WaveBuilder:
                 self._go_on(queue, queue.run)
                 continue
             while queue.goes_on_locally and self._backlog.searches.has_time(queue.commands[0]):
-                if not self._taking.take_local(queue, queue.commands[0]):
+                if not self.taking.take_local(queue, queue.commands[0]):
                     break
             else:
                 self._set_aside.append(queue)
@@ -83,7 +72,7 @@ class WaveBuilder:
         if queue.account.holdings.returns:
             queue.account.take_back(self._memory, queue.account.oldest_now())
         if self._backlog.runs.go_on(run, self._memory):
-            self._taking.took_effect()
+            self.taking.took_effect()
         else:
             self._backlog.starve(queue)
 
@@ -91,7 +80,7 @@ class WaveBuilder:
         """The wave, or None if nothing can go to the worker. `portion`: queues that take part, or a few more, for those
         of one inferlet stay together, and all runs do; None: all. Where all do not fit into one wave, it does not
         matter."""
-        taking = self._taking
+        taking = self.taking
         if self._backlog.meters.limited and self._backlog.hold_runs():
             taking.took_effect()
         steps = self._backlog.runs.ready_rows() if self._backlog.runs.live else NO_ROWS
@@ -110,16 +99,11 @@ class WaveBuilder:
         tokens = work + sum(batch.tokens for batch in batches)
         return Wave(taking.context.wave, batches, taking.used, taken, tokens=tokens, long=taking.long)
 
-    @property
-    def failed(self) -> list[tuple[Account, Exception]]:
-        """Accounts of which a command cannot be, and why."""
-        return self._taking.failed
-
     # ---- visits ----
 
     def _take_everything(self, portion: int | None, steps: Rows) -> None:
         """There is room for all that waits, as is the rule: no order is needed, and no account of it."""
-        self._taking.take_everything(steps)
+        self.taking.take_everything(steps)
         for queue in self._backlog.first_of_new(portion and max(0, portion - len(steps))):
             self.visited[queue.account] = None
             following = self._prefix(queue)
@@ -140,10 +124,10 @@ class WaveBuilder:
             self._visit(overdue)
         for root in self._backlog.tenants.classes:
             self._take_class(root)
-        self._taking.add_granted()
+        self.taking.add_granted()
 
     def _take_class(self, root: Share[CommandQueue]) -> None:
-        taking = self._taking
+        taking = self.taking
         while taking.room and taking.left != 0 and len(self._misfits) < MISFITS:
             queue = root.first(Line.SHORT)
             long = root.first(Line.LONG) if root.heaps[Line.LONG] and taking.long_room > 0 else None
@@ -172,7 +156,7 @@ class WaveBuilder:
         """Takes what fits of a queue."""
         if self._is_spent(queue):
             return self._hold(queue)
-        taking, meter = self._taking, queue.account.meter
+        taking, meter = self.taking, queue.account.meter
         room = taking.room
         following = taking.prefix(queue)
         meter.computes(room - taking.room, self._backlog.now)
@@ -182,7 +166,7 @@ class WaveBuilder:
         """A step of a run, which counts with all others of the wave, or a part of a long command."""
         if self._is_spent(queue):
             return self._hold(queue)
-        taking, meter = self._taking, queue.account.meter
+        taking, meter = self.taking, queue.account.meter
         if queue.run is not None:
             return taking.step(queue, queue.run)
         room = taking.room
@@ -192,16 +176,16 @@ class WaveBuilder:
 
     def _is_spent(self, queue: CommandQueue) -> bool:
         meter = queue.account.meter
-        return meter.limited and meter.is_spent(self._backlog.now) and not self._taking.is_tile_under_way(queue)
+        return meter.limited and meter.is_spent(self._backlog.now) and not self.taking.is_tile_under_way(queue)
 
     def _hold(self, queue: CommandQueue) -> Next:
         self._memory.tiles.give_up(queue.account.owner, queue.first_seq)
         self._backlog.hold(queue)
-        self._taking.took_effect()  # if nothing else is in the wave, others may go
+        self.taking.took_effect()  # if nothing else is in the wave, others may go
         return Next.HELD
 
     def _add_steps(self) -> TakenSteps:
-        taken, at_page_end = self._taking.steps.join_batches()
+        taken, at_page_end = self.taking.steps.join_batches()
         self._backlog.steps_taken(taken)
         self._backlog.go_on(at_page_end)
         return taken

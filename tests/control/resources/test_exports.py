@@ -17,6 +17,7 @@ from pie_control.resources.holdings import Block
 from pie_control.resources.kinds import PAGES
 from pie_control.resources.pool import Pool
 from pie_control.tenants.tenant import Standing, Tenant
+from tests.helpers.integrity import check_exports
 
 TENANT = Tenant("a")
 
@@ -36,7 +37,7 @@ def made(exports: Exports, number: int, pages: list[int], tenant: Tenant = TENAN
     exports.hold(export, Block(pages))
     export.fill(np.zeros(16 * len(pages), np.int32), np.zeros(0, np.int32), float(number))
     gone = [page for block in exports.stand(export) for page in block.pages]
-    exports.check_integrity()
+    check_exports(exports)
     return gone
 
 
@@ -51,7 +52,7 @@ def test_what_several_exports_have_goes_with_the_most_valuable_of_them() -> None
     def shed(missing: int) -> str:
         for block in exports.shed(PAGES, missing, 100.0):
             pool.release(block.pages, None)
-        exports.check_integrity()
+        check_exports(exports)
         return "".join(str(n) for n in range(5) if exports.find(TENANT, f"{n}"))
 
     assert (shed(1), pool.free) == ("1234", 7)

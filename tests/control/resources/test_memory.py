@@ -20,6 +20,7 @@ from pie_control.resources.holdings import Block, Freed, Holdings
 from pie_control.resources.kinds import EMBEDS, PAGES, Resource
 from pie_control.resources.memory import Memory
 from pie_control.tenants.tenant import ServiceClass, Standing, Tenant
+from tests.helpers.integrity import check_memory
 from tests.helpers.scheduling import describe
 
 SEQUENCE = count(1)
@@ -54,7 +55,11 @@ def bind(
     """A new allocation behind those that are bound, or the one with this number again."""
     first = len(holdings.binding(resource).physical)
     seq = next(SEQUENCE) if seq is None else seq
-    return memory.try_bind(holdings, Bind(holdings.owner, 1, seq, 0, None, (), resource, first, count))
+    return memory.try_bind(holdings, seq, resource, first, count)
+
+
+def ask(memory: Memory, holdings: Holdings, command: Bind) -> bool:
+    return memory.try_bind(holdings, command.seq, command.resource, command.first, command.count)
 
 
 def free(holdings: Holdings, seq: int, first: int, last: int, waiting: deque[Any] | None = None) -> None:
@@ -75,7 +80,7 @@ def test_memory_is_bound_as_long_as_there_is_some() -> None:
     assert not bind(memory, one, 1)
     assert bind(memory, one, 10, EMBEDS)
     assert not bind(memory, one, 1, EMBEDS)
-    memory.check_integrity()
+    check_memory(memory)
 
 
 def test_pages_that_only_exports_hold_are_spare() -> None:
@@ -109,7 +114,7 @@ def test_what_is_given_back_waits_for_the_wave_that_may_touch_it() -> None:
     assert memory.usage()[PAGES].quarantined == 10
     memory.wave_completed(0)
     assert memory.usage()[PAGES].free == 10
-    memory.check_integrity()
+    check_memory(memory)
 
 
 def test_what_is_given_back_while_nothing_is_in_flight_is_free_at_once() -> None:
@@ -141,7 +146,7 @@ def test_what_comes_back_only_behind_a_request_is_not_relied_on() -> None:
     memory.begin()
     assert bind(memory, one, 16)
     request = Bind(1, 1, 1000, 0, None, (), PAGES, 16, 2)
-    assert not memory.try_bind(one, request)
+    assert not ask(memory, one, request)
     free(one, 1002, 0, 3, deque([request, Command(1, 1, 1001, 0, None, ())]))
     assert not list(memory.resolve_shortages())
     ((shortage, holders),) = policy.seen
@@ -209,7 +214,7 @@ def test_who_was_ended_for_an_earlier_request_is_not_asked_for() -> None:
     memory.all_completed()
     memory.begin()
     assert bind(memory, one, 4, seq=1)
-    memory.check_integrity()
+    check_memory(memory)
 
 
 def test_a_small_request_does_not_overtake_a_large_one() -> None:
@@ -231,19 +236,19 @@ def test_the_line_goes_by_class_and_age_and_tells_who_was_served() -> None:
     assert bind(memory, holder, 16)
     commands = {one.owner: Bind(one.owner, 1, 500 + one.owner, 0, None, (), PAGES, 0, 5) for one in (batch, young, old)}
     for one in (batch, young, old):
-        assert not memory.try_bind(one, commands[one.owner])
+        assert not ask(memory, one, commands[one.owner])
     free(holder, 1000, 0, 11)
     memory.run_frees(holder, 0)
     assert memory.begin() == [], "what is given back is in quarantine"
     memory.all_completed()
     assert memory.begin() == [(4, 504), (3, 503)]
-    assert not memory.try_bind(batch, commands[2])
+    assert not ask(memory, batch, commands[2])
     assert not bind(memory, batch, 1, seq=600), "1 is free, but another stands before it"
-    memory.check_integrity()
-    assert memory.try_bind(old, commands[4])
+    check_memory(memory)
+    assert ask(memory, old, commands[4])
     assert (old.pages.bound, young.pages.bound) == (5, 5)
     memory.close(3)  # before its command was told
-    memory.check_integrity()
+    check_memory(memory)
 
 
 @settings(max_examples=60, deadline=None)
@@ -273,17 +278,17 @@ def test_pools_and_lines_agree_whatever_happens(actions: list[tuple[int, int, in
                 del waiting[owner]
             case _:
                 _form_wave(memory, waiting, in_flight=action == 4)
-        memory.check_integrity()
+        check_memory(memory)
     for _ in range(100):
         _form_wave(memory, waiting, in_flight=False)
-        memory.check_integrity()
+        check_memory(memory)
     assert not any(queue for owner, queue in waiting.items() if not _waits_for_a_higher_class(memory, owner))
 
 
 def _form_wave(memory: Memory, waiting: dict[Owner, deque[Any]], in_flight: bool) -> None:
     memory.begin()
     for owner, queue in waiting.items():
-        while queue and memory.try_bind(memory._holdings[owner], queue[0]):
+        while queue and ask(memory, memory._holdings[owner], queue[0]):
             queue.popleft()
         memory.run_frees(memory._holdings[owner], 0)
     for action in memory.resolve_shortages():

@@ -5,6 +5,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from pie_control.resources.pool import Pool
+from tests.helpers.integrity import check_pool
 
 
 class PoolMachine(RuleBasedStateMachine):
@@ -48,7 +49,7 @@ class PoolMachine(RuleBasedStateMachine):
 
     @invariant()
     def adds_up(self) -> None:
-        self.pool.check_integrity()
+        check_pool(self.pool)
         usage = self.pool.usage()
         assert usage.used == len(set(self.held))
         assert usage.quarantined == len(self.resting)

@@ -14,6 +14,7 @@ from pie_control.resources.kinds import PAGES
 from pie_control.scheduling import Adaptive, DispatchPolicy, Eager, KOnly, Reason, TOnly, WorkerLost
 from pie_control.tenants.budgets import Budget
 from pie_inference.protocol import EmbedTxt, Failure, Forward, RunWave, Sample, WaveDone
+from tests.helpers.integrity import check_scheduler
 from tests.helpers.run_programs import Author, scores_after
 from tests.helpers.scheduling import Inferlet, World, by_kind, greedy
 
@@ -224,7 +225,7 @@ def test_a_run_that_is_cancelled_before_its_turn_never_runs() -> None:
     waves = world.drain()
     assert not any(Sample in by_kind(wave) for wave in waves)
     assert set(inferlet.answers) == {sync}
-    world.scheduler.check_integrity()
+    check_scheduler(world.scheduler)
 
 
 def test_reserved_pages_are_bound_when_they_are_reached() -> None:

@@ -22,6 +22,7 @@ from pie_control.scheduling import Reason, local
 from pie_control.scheduling.searches import MOST_SEARCHES
 from pie_control.tenants.tenant import Standing, Tenant
 from pie_inference.protocol import DropAdapter, Failure, Forward
+from tests.helpers.integrity import check_scheduler
 from tests.helpers.random_calls import write_adapters
 from tests.helpers.scheduling import Inferlet, World, by_kind
 
@@ -289,10 +290,10 @@ def test_all_exports_of_a_tenant_make_room_for_a_large_one() -> None:
         maker.call("export_kvpage", 1, name, [maker.pages + 3 * (name == "b"), 3], "")
         world.drain()
         assert world.scheduler.statistics().exports == 1
-        world.scheduler.check_integrity()
+        check_scheduler(world.scheduler)
     maker.call("unexport_kvpage", 1, "b")
     world.drain()
-    world.scheduler.check_integrity()
+    check_scheduler(world.scheduler)
     assert world.scheduler.statistics().exports == 0
 
 
@@ -478,7 +479,7 @@ def test_an_export_that_waits_for_nothing_stands_though_its_maker_ends_at_once()
     world.drain()
     assert imported(other, future)
     assert used(world) == 4
-    world.scheduler.check_integrity()
+    check_scheduler(world.scheduler)
 
 
 def test_what_is_pinned_stays_when_memory_is_short_until_its_time_is_over() -> None:
@@ -505,7 +506,7 @@ def test_what_is_pinned_stays_when_memory_is_short_until_its_time_is_over() -> N
     world.open(36, 8)
     world.drain()
     assert world.scheduler.statistics().exports < 2
-    world.scheduler.check_integrity()
+    check_scheduler(world.scheduler)
 
 
 TOLD = {"a": "QQAAAA==", "b": "QgAAAA=="}

@@ -23,6 +23,7 @@ from pie_control.resources.tables.addresses import MOST_ADDRESSES
 from pie_control.resources.tables.contexts import Context, Mask
 from pie_control.scheduling import Event, Opened, Reason
 from tests.control.scheduling.test_decode_runs import begin, expected, run_of
+from tests.helpers.integrity import check_scheduler
 from tests.helpers.scheduling import Inferlet, World
 
 HUGE = 1 << 40
@@ -39,7 +40,7 @@ def check_that_one_ends(world: World, liar: Inferlet, honest: Inferlet) -> None:
     again = begin(world, 6)
     world.drain()
     assert again.answers[run_of(again)] == tuple(expected(6))
-    world.scheduler.check_integrity()
+    check_scheduler(world.scheduler)
 
 
 @pytest.mark.parametrize(

@@ -25,6 +25,7 @@ from pie_control.tenants.budgets import Budget
 from pie_control.tenants.tenant import DEFAULT_STANDING, ServiceClass, Standing, Tenant
 from pie_inference.protocol import DropAdapter, Failure, Forward
 from tests.control.scheduling.test_exports import fill, next_token, tenant, used
+from tests.helpers.integrity import check_exports, check_pool, check_scheduler
 from tests.helpers.scheduling import Inferlet, World, by_kind
 
 SIZE = 4
@@ -196,10 +197,10 @@ def test_random_offers_give_the_pages_of_the_text_and_lose_none(seed: int) -> No
             case 5 if random.random() < 0.3:
                 for freed in exports.shed(PAGES, random.randint(1, 12), step):
                     release(freed)
-        exports.check_integrity()
-        pool.check_integrity()
+        check_exports(exports)
+        check_pool(pool)
         held = [page for block in exports.blocks() for page in block.pages]
-        assert len(held) == len(set(held)) == pool.held()
+        assert len(held) == len(set(held)) == sum(pool.all_references())
     assert len(exports)
 
 
@@ -386,7 +387,7 @@ def test_an_import_that_is_cancelled_as_it_arrives_is_given_back() -> None:
     world.close(maker)
     world.drain()
     assert (used(world), reader.held(PAGES)) == (4, 0)
-    world.scheduler.check_integrity()
+    check_scheduler(world.scheduler)
 
 
 @pytest.mark.parametrize("held", [False, True])

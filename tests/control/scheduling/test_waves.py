@@ -12,6 +12,7 @@ from pie_control.scheduling import Adaptive
 from pie_control.scheduling.forming import taking
 from pie_control.scheduling.turn import HostQuiet
 from pie_inference.protocol import CopyKvpage, EmbedTxt, Forward, GetLogprobs, GetNextDist, RunWave, Sample
+from tests.helpers.integrity import check_scheduler
 from tests.helpers.scheduling import Inferlet, World, by_kind, greedy, name_token
 
 SIZE = 4
@@ -179,7 +180,7 @@ def test_masks_by_position_bound_a_wave(monkeypatch: pytest.MonkeyPatch, pairs: 
     for forward in sent:
         parts = len(forward.q_embeds)
         assert parts * 8 <= pairs or parts == 1, "the first one may always have some"
-    world.scheduler.check_integrity()
+    check_scheduler(world.scheduler)
 
 
 def test_a_forward_without_output_pages_uses_scratch_slots() -> None:
