@@ -50,7 +50,6 @@ class Problem:
 
     mixed: Tensor  # [T, channels]
     taps: Tensor
-    bias: Tensor | None
     decay: Tensor
     beta: Tensor
     inputs: Tensor  # [SLOTS, width - 1, channels]
@@ -64,15 +63,14 @@ class Problem:
             name: getattr(self, name).to(device, wide, copy=True)
             for name in ("taps", "decay", "beta", "inputs", "states")
         }
-        bias = None if self.bias is None else self.bias.to(device, wide)
         starts, reads, writes = (each.to(device) for each in (self.runs.starts, self.runs.reads, self.runs.writes))
         runs = Runs(starts, reads, writes, self.runs.longest)
-        return replace(self, mixed=self.mixed.to(device, dtype), bias=bias, runs=runs, **kept)
+        return replace(self, mixed=self.mixed.to(device, dtype), runs=runs, **kept)
 
 
 def make_problem(
     sizes: Sizes, dtype: torch.dtype, counts: Sequence[int] = COUNTS, reads: Sequence[int] = READS,
-    last: Sequence[int] = LAST, within: dict[int, int] | None = None, bias: bool = False,
+    last: Sequence[int] = LAST, within: dict[int, int] | None = None,
 ) -> Problem:  # fmt: skip
     """A batch in float64 whose rows are numbers of `dtype`."""
     generator = torch.Generator().manual_seed(sizes.channels)
@@ -91,7 +89,6 @@ def make_problem(
     return Problem(
         mixed=random(rows, sizes.channels).to(dtype).double(),
         taps=random(sizes.width, sizes.channels).float().double(),
-        bias=random(sizes.channels).float().double() if bias else None,
         decay=-random(rows, sizes.heads).float().double().exp(),
         beta=random(rows, sizes.heads).float().double().sigmoid(),
         inputs=random(SLOTS, sizes.width - 1, sizes.channels).float().double(),
@@ -103,12 +100,12 @@ def make_problem(
 def few_rows(sizes: Sizes, dtype: torch.dtype) -> Problem:
     """Like the problem by default, with fewer rows."""
     within = {3: 7, 27: 8, 28: 9, 29: 10, 30: 11}
-    return make_problem(sizes, dtype, [1, 7, 19, 5, 1, 2], within=within, bias=True)
+    return make_problem(sizes, dtype, [1, 7, 19, 5, 1, 2], within=within)
 
 
 def convolved(found: Recurrences, problem: Problem) -> Tensor:
     """Runs the convolution; states change in place."""
-    return found.convolve(problem.mixed, problem.taps, problem.bias, problem.inputs, problem.runs)
+    return found.convolve(problem.mixed, problem.taps, problem.inputs, problem.runs)
 
 
 def ruled(found: Recurrences, sizes: Sizes, problem: Problem) -> Tensor:

@@ -162,9 +162,9 @@ template <class Number>
 struct Convolution {
     const Number* rows;  // [T, channels] with a stride of rows
     int64_t row_stride;
-    const float *taps, *bias;  // [width, channels], the oldest first; [channels] or null
-    Number* output;            // [T, channels]
-    float* states;             // [slots, width - 1, channels] with a stride of slots
+    const float* taps;  // [width, channels], the oldest first
+    Number* output;     // [T, channels]
+    float* states;      // [slots, width - 1, channels] with a stride of slots
     int64_t slot_stride, channels, width;
     const int64_t *starts, *reads, *writes;
 
@@ -186,7 +186,7 @@ struct Convolution {
             Number* to = output + row * channels + channel;
             each_vector(size, [=](int64_t c, int64_t count) INLINE_LAMBDA {
                 store(newest + c, load(from + c, count), count);
-                Floats sum = bias ? load(bias + channel + c, count) : Floats{};
+                Floats sum{};
                 for (int64_t i = 0; i < width; i++) {
                     const float* input = recent + (oldest + i) % width * CHANNELS + c;
                     sum = fused(load(input, count), load(taps + i * channels + channel + c, count), sum);
@@ -219,12 +219,12 @@ static void run_all(const Task& task, int64_t sequences, int64_t parts, int64_t 
                                  states, slot_stride, K,     V,            heads,      key_heads,    starts, reads, writes}; \
         run_all(task, sequences, heads, count * heads * K * V, threads);                                              \
     }                                                                                                                 \
-    extern "C" void convolve_##Number(const Number* rows, int64_t row_stride, const float* taps, const float* bias,   \
-                                      Number* output, float* states, int64_t slot_stride, int64_t channels,           \
-                                      int64_t width, const int64_t* starts, const int64_t* reads,                     \
-                                      const int64_t* writes, int64_t sequences, int64_t count, int64_t threads) {     \
-        const Convolution<Number> task{rows,        row_stride, taps,  bias,   output, states,                        \
-                                       slot_stride, channels,   width, starts, reads,  writes};                       \
+    extern "C" void convolve_##Number(const Number* rows, int64_t row_stride, const float* taps, Number* output,      \
+                                      float* states, int64_t slot_stride, int64_t channels, int64_t width,            \
+                                      const int64_t* starts, const int64_t* reads, const int64_t* writes,             \
+                                      int64_t sequences, int64_t count, int64_t threads) {                            \
+        const Convolution<Number> task{rows,     row_stride, taps,   output, states, slot_stride,                     \
+                                       channels, width,      starts, reads,  writes};                                 \
         run_all(task, sequences, (channels + CHANNELS - 1) / CHANNELS, count * channels * width, threads);            \
     }
 

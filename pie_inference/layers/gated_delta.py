@@ -122,7 +122,7 @@ class GatedDelta:
         inputs, state = self._states.layer(self._number).tensor_split((shape.inputs,), 1)
         mixed, gate = self._mixed_and_gate(rows).tensor_split((sum(shape.widths),), 1)
         mixed = self._states.recurrences.convolve(
-            mixed, self._taps, None, torch.unflatten(inputs, 1, (shape.width - 1, -1)), runs
+            mixed, self._taps, torch.unflatten(inputs, 1, (shape.width - 1, -1)), runs
         )
         query, key, value = torch.split(mixed, shape.widths, 1)
         beta, pace = self._gates(rows).to(self._states.dtype).chunk(2, 1)

@@ -14,11 +14,11 @@ class CpuRecurrences:
 
     def __init__(self, library: Library, dtype: torch.dtype) -> None:
         a, n, suffix = ADDRESS, INTEGER, SUFFIX[dtype]
-        self._convolve = library.kernel(f"convolve_{suffix}", a, n, a, a, a, a, n, n, n, a, a, a, n, n, n)
+        self._convolve = library.kernel(f"convolve_{suffix}", a, n, a, a, a, n, n, n, a, a, a, n, n, n)
         delta = (a, n, a, n, a, n, a, a, a, a, n, n, n, n, n, a, a, a, n, n, n)
         self._gated_delta = library.kernel(f"gated_delta_{suffix}", *delta)
 
-    def convolve(self, rows: Tensor, taps: Tensor, bias: Tensor | None, states: Tensor, runs: Runs) -> Tensor:
+    def convolve(self, rows: Tensor, taps: Tensor, states: Tensor, runs: Runs) -> Tensor:
         assert rows.stride(1) == 1
         assert all(each.is_contiguous() for each in (taps, states[0]))
         output = torch.empty_like(rows, memory_format=torch.contiguous_format)
@@ -26,7 +26,6 @@ class CpuRecurrences:
             rows.data_ptr(),
             rows.stride(0),
             taps.data_ptr(),
-            None if bias is None else bias.data_ptr(),
             output.data_ptr(),
             states.data_ptr(),
             states.stride(0),

@@ -50,11 +50,11 @@ class Recurrences(Protocol):
     """Rows are in the model's dtype; states are float32, or float64 if the model is. A row's result depends on its own
     sequence only."""
 
-    def convolve(self, rows: Tensor, taps: Tensor, bias: Tensor | None, states: Tensor, runs: Runs) -> Tensor:
+    def convolve(self, rows: Tensor, taps: Tensor, states: Tensor, runs: Runs) -> Tensor:
         """The causal convolution of each channel of `rows` [T, C], then SiLU; [T, C].
 
         `taps` [W, C] has the weight of the oldest input first. `states` [slots, W - 1, C] has the last inputs, the
-        oldest first; they are zeros where a text begins. `taps` and `bias` [C] are in the dtype of states.
+        oldest first; they are zeros where a text begins. `taps` are in the dtype of states.
         """
 
     def gated_delta(

@@ -23,7 +23,7 @@ class TorchRecurrences:
     def __init__(self, chunk: int = CHUNK) -> None:
         self._chunk = chunk
 
-    def convolve(self, rows: Tensor, taps: Tensor, bias: Tensor | None, states: Tensor, runs: Runs) -> Tensor:
+    def convolve(self, rows: Tensor, taps: Tensor, states: Tensor, runs: Runs) -> Tensor:
         wide, width = rows.to(states.dtype), len(taps)
         if runs.longest == 1:
             inputs = torch.cat([_read(states, runs.reads), wide.unsqueeze(1)], 1)
@@ -37,7 +37,7 @@ class TorchRecurrences:
                 sums[part] = torch.einsum("tcw,wc->tc", windows, taps)
                 for row in (writes != NONE).nonzero().flatten().tolist():
                     states[writes[row]] = inputs[row + 1 : row + width]
-        return F.silu(sums if bias is None else sums + bias).to(rows.dtype)
+        return F.silu(sums).to(rows.dtype)
 
     def gated_delta(
         self, query: Tensor, key: Tensor, value: Tensor, decay: Tensor, beta: Tensor, states: Tensor, runs: Runs

@@ -19,8 +19,8 @@ def _input(rows, state, row, begin, channel, inside, row_stride, channels, PAST:
 
 @triton.jit(do_not_specialize=["channels", "row_stride", "slot_stride"])
 def convolve(
-    result, rows, taps, bias, states, starts, reads, channels, row_stride, slot_stride,
-    WIDTH: tl.constexpr, BIASED: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr,
+    result, rows, taps, states, starts, reads, channels, row_stride, slot_stride,
+    WIDTH: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     """The convolution of each channel, then SiLU. Grid (sequences, blocks of ROWS rows, blocks of channels)."""
     begin = tl.load(starts + tl.program_id(0))
@@ -32,8 +32,6 @@ def convolve(
     first = begin + tl.program_id(1) * ROWS
     for row in range(first, tl.minimum(first + ROWS, end)):
         total = tl.zeros([BLOCK], tl.float32)
-        if BIASED:
-            total += tl.load(bias + channel, mask=inside, other=0.0)
         for tap in tl.static_range(WIDTH):
             past = row - (WIDTH - 1) + tap
             read = tl.where(past >= begin, inside, known)

@@ -16,7 +16,7 @@ COLUMNS = 32
 class TritonRecurrences:
     """Implements `Recurrences`."""
 
-    def convolve(self, rows: Tensor, taps: Tensor, bias: Tensor | None, states: Tensor, runs: Runs) -> Tensor:
+    def convolve(self, rows: Tensor, taps: Tensor, states: Tensor, runs: Runs) -> Tensor:
         result = torch.empty_like(rows, memory_format=torch.contiguous_format)
         channels, sequences = rows.shape[1], len(runs.reads)
         blocks = -(-channels // CHANNELS)
@@ -25,13 +25,11 @@ class TritonRecurrences:
             result,
             rows,
             taps,
-            taps if bias is None else bias,
             states,
             runs.starts,
             runs.reads,
             *sizes,
             WIDTH=len(taps),
-            BIASED=bias is not None,
             ROWS=ROWS,
             BLOCK=CHANNELS,
         )

@@ -191,11 +191,11 @@ def test_adapters(sizes: tuple[str, int, int]) -> None:
 @pytest.mark.parametrize("dtype", corpus(["bf16", "fp32"], lambda _: "any"))
 def test_recurrences(dtype: str) -> None:
     places = dict.fromkeys(("starts", "reads", "writes"), "*i64")
-    wide = dict.fromkeys(("taps", "bias", "states", "decay", "beta"), "*fp32")
+    wide = dict.fromkeys(("taps", "states", "decay", "beta"), "*fp32")
     sizes = dict.fromkeys(("channels", "heads", "share"), "i32")
     types = {**places, **wide, **sizes, "query": f"*{dtype}", "key": f"*{dtype}", "value": f"*{dtype}"}
     shape = {"WIDTH": 4, "BLOCK": CHANNELS}
-    compile_for_h100(recurrence_kernels.convolve, {**shape, "BIASED": True, "ROWS": ROWS}, dtype, types)
+    compile_for_h100(recurrence_kernels.convolve, {**shape, "ROWS": ROWS}, dtype, types)
     compile_for_h100(recurrence_kernels.keep_inputs, shape, dtype, types)
     state = {"K": 128, "V": 128, "PADDED": 128, "BLOCK": COLUMNS}
     compiled = compile_for_h100(recurrence_kernels.gated_delta, state, dtype, types)

@@ -42,7 +42,7 @@ def test_products_of_many_rows_equal_single_rows(sizes: Sizes, dtype: torch.dtyp
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_the_kernels_for_cpus(sizes: Sizes, dtype: torch.dtype, library: Library) -> None:
     ours = CpuRecurrences(library, dtype)
-    assert_equals_definition(ours, sizes, make_problem(sizes, dtype, bias=True), dtype, CPU)
+    assert_equals_definition(ours, sizes, make_problem(sizes, dtype), dtype, CPU)
     assert_equals_definition(ours, sizes, decodes(sizes, dtype), dtype, CPU)
 
 
