@@ -7,7 +7,7 @@ in marks. On a CPU both are the same sequence, and a mark has no effect.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 
@@ -15,35 +15,24 @@ Mark = torch.cuda.Event | None
 """A point in one of the sequences; None: it has passed."""
 
 
-class CopyLane(Protocol):
-    """The lane, as seen from the side of compute."""
+class CopyLane:
+    """The lane, as seen from the side of compute. This one, of a CPU, runs copies at once."""
 
     def mark(self) -> Mark:
         """Marks all work that compute has queued so far."""
+        return None
 
     def run(self, copy: Callable[[], None], after: Mark) -> Mark:
         """Queues a copy behind the lane's other copies and behind `after`; returns a mark at its end."""
+        copy()
+        return None
 
     def wait(self, mark: Mark) -> None:
         """Makes all work that compute queues from now on run after `mark`."""
 
 
-class InlineLane:
-    """Runs copies at once. Implements `CopyLane`."""
-
-    def mark(self) -> Mark:
-        return None
-
-    def run(self, copy: Callable[[], None], after: Mark) -> Mark:
-        copy()
-        return None
-
-    def wait(self, mark: Mark) -> None:
-        pass
-
-
-class CudaLane:
-    """A CUDA stream of its own beside the current one of `device`. Implements `CopyLane`.
+class CudaLane(CopyLane):
+    """A CUDA stream of its own beside the current one of `device`.
 
     The host never waits: marks are events, and streams wait for them.
     """
@@ -71,4 +60,4 @@ class CudaLane:
 
 def make_lane(device: torch.device) -> CopyLane:
     """The lane for copies from and to `device`."""
-    return CudaLane(device) if device.type == "cuda" else InlineLane()
+    return CudaLane(device) if device.type == "cuda" else CopyLane()

@@ -76,7 +76,9 @@ class Scheme(Protocol):
     0: it is no weight."""
 
     def holds(self, tensors: Tensors, module: str) -> bool:
-        """Whether the module has a quantized weight."""
+        """Whether the module has a quantized weight: a tensor that one of another form has not."""
+        endings = {*self.scales, *(ending for ending, weights in self.endings.items() if weights)} - {".weight"}
+        return any(f"{module}{ending}" in tensors for ending in endings)
 
     def read(self, tensors: Tensors, module: str, rows: int, columns: int) -> StoredWeight:
         """The weight [rows, columns] of a module. Raises CheckpointError."""

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from pie_inference.config import WorkerConfig
 from pie_inference.errors import BatchError
 from pie_inference.kv_cache import host_pages
-from pie_inference.kv_cache.copy_lane import CopyLane, InlineLane, Mark
+from pie_inference.kv_cache.copy_lane import CopyLane, Mark
 from pie_inference.kv_cache.host_pages import HostPages, HostStates
 from pie_inference.kv_cache.page_copies import split_copies
 from pie_inference.kv_cache.pages import KvCache, KvShape
@@ -31,15 +31,12 @@ STATES, HOST_STATES = 7, 6
 SHAPE = KvShape(num_layers=2, num_kv_heads=1, head_dim=2, page_size=PAGE_SIZE, dtype=torch.float32)
 
 
-class LateLane:
+class LateLane(CopyLane):
     """Runs copies as late as it may: when compute waits for one, with all that were queued before it."""
 
     def __init__(self) -> None:
         self._queued: list[Callable[[], None]] = []
         self._marks: list[object] = []
-
-    def mark(self) -> Mark:
-        return None
 
     def run(self, copy: Callable[[], None], after: Mark) -> Mark:
         self._queued.append(copy)
@@ -147,7 +144,7 @@ STEPS = st.lists(
 )
 
 
-@pytest.mark.parametrize("lane", [InlineLane, LateLane])
+@pytest.mark.parametrize("lane", [CopyLane, LateLane])
 @settings(max_examples=100, deadline=None)
 @given(steps=STEPS)
 def test_contents_survive_writing_copying_and_swapping(lane: Callable[[], CopyLane], steps: list[Any]) -> None:
@@ -169,7 +166,7 @@ def test_contents_survive_writing_copying_and_swapping(lane: Callable[[], CopyLa
         model.check()
 
 
-@pytest.mark.parametrize("lane", [InlineLane, LateLane])
+@pytest.mark.parametrize("lane", [CopyLane, LateLane])
 @settings(max_examples=100, deadline=None)
 @given(
     steps=st.lists(
@@ -198,7 +195,7 @@ def test_states_survive_swapping_in_parts(lane: Callable[[], CopyLane], steps: l
     ],
 )
 def test_wrong_swaps_of_states_are_refused(states: list[int], host_states: list[int] | None, message: str) -> None:
-    model, pages = StateModel(InlineLane()), (ints([1]), ints([2]))
+    model, pages = StateModel(CopyLane()), (ints([1]), ints([2]))
     there = None if host_states is None else ints(host_states)
     with pytest.raises((BatchError, ValueError), match=message):
         model.host.swap_out(SwapOut(*pages, indptr([2]), ints(states), there))
@@ -208,7 +205,7 @@ def test_wrong_swaps_of_states_are_refused(states: list[int], host_states: list[
 
 
 def test_a_model_without_states_swaps_none() -> None:
-    host = HostStates(None, 0, InlineLane())
+    host = HostStates(None, 0, CopyLane())
     host.swap_out(SwapOut(ints([1]), ints([2])))
     with pytest.raises(BatchError, match="the model keeps no states"):
         host.swap_out(SwapOut(ints([1]), ints([2]), indptr([0]), ints([]), ints([])))
@@ -222,7 +219,7 @@ def test_whole_pages_are_found_among_copies() -> None:
     assert (rest.source.tolist(), rest.target.tolist()) == ([1, 0, 1, 2, 3], [9, 17, 18, 19, 20])
 
 
-class Diary(InlineLane):
+class Diary(CopyLane):
     """Notes what it was asked for."""
 
     def __init__(self) -> None:
@@ -271,7 +268,7 @@ def test_copies_and_compute_wait_for_each_other_where_they_must() -> None:
     ],
 )
 def test_wrong_swaps_are_refused(pages: list[int], host_pages: list[int], message: str) -> None:
-    model = Model(InlineLane())
+    model = Model(CopyLane())
     model.write(list(range(PAGES * PAGE_SIZE)))
     with pytest.raises(BatchError, match=f"SwapOut.*{message}|{message}"):
         model.host.swap_out(ints(pages), ints(host_pages))
@@ -281,7 +278,7 @@ def test_wrong_swaps_are_refused(pages: list[int], host_pages: list[int], messag
 
 
 def test_a_target_that_is_named_twice_is_refused() -> None:
-    host = Model(InlineLane()).host
+    host = Model(CopyLane()).host
     host.swap_out(ints([1, 1]), ints([0, 1]))
     host.swap_in(ints([0, 0]), ints([2, 3]))
     with pytest.raises(BatchError, match="SwapOut writes to a page twice"):
@@ -292,7 +289,7 @@ def test_a_target_that_is_named_twice_is_refused() -> None:
 
 def test_copies_of_unequal_length_are_refused() -> None:
     with pytest.raises(BatchError, match="2 slots cannot be copied to 1"):
-        Model(InlineLane()).cache.copy(ints([1, 2]), ints([3]))
+        Model(CopyLane()).cache.copy(ints([1, 2]), ints([3]))
 
 
 @pytest.fixture(scope="module")

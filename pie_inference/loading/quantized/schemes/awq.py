@@ -12,6 +12,7 @@ from ..scheme import (
     FLOATING,
     GROUPS,
     WORDS,
+    Scheme,
     Settings,
     StoredWeight,
     Tensors,
@@ -25,8 +26,8 @@ PLACES = (0, 4, 1, 5, 2, 6, 3, 7)
 """Where in a word the eight outputs are."""
 
 
-class Awq:
-    """Implements `Scheme`. A weight is (value - zero) * scale."""
+class Awq(Scheme):
+    """A weight is (value - zero) * scale."""
 
     scales: Sequence[str] = (".scales",)
     endings: Mapping[str, int] = {".qweight": 8, ".qzeros": 0, ".scales": 0}
@@ -37,9 +38,6 @@ class Awq:
         config.one_of("zero_point", [True], True)
         self._group: int = config.one_of("group_size", GROUPS, 128)
         self.name = f"AWQ, 4 bits in groups of {self._group}"
-
-    def holds(self, tensors: Tensors, module: str) -> bool:
-        return f"{module}.qweight" in tensors
 
     def read(self, tensors: Tensors, module: str, rows: int, columns: int) -> StoredWeight:
         format = make_format("awq", "int4", self._group, columns, module)

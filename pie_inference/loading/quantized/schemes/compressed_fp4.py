@@ -5,15 +5,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from ..scheme import UNUSED, Settings, StoredWeight, Tensors
+from ..scheme import UNUSED, Scheme, Settings, StoredWeight, Tensors
 from .compressed_tensors import settings_of_weights
 from .fp4 import MX_GROUP, NV_GROUP, read_mxfp4, read_nvfp4
 
 NVFP4, MXFP4 = "nvfp4-pack-quantized", "mxfp4-pack-quantized"
 
 
-class CompressedFp4:
-    """Implements `Scheme`."""
+class CompressedFp4(Scheme):
+    """Of either kind, without inputs in 4 bits."""
 
     scales: Sequence[str]
     endings: Mapping[str, int] = {
@@ -36,9 +36,6 @@ class CompressedFp4:
         weights.one_of("actorder", [None, False, "weight", "static"])
         self.name = f"compressed-tensors {NVFP4 if self._nv else MXFP4}, 4 bits in groups of {group}, only weights"
         self.scales = (".weight_scale", ".weight_global_scale") if self._nv else (".weight_scale",)
-
-    def holds(self, tensors: Tensors, module: str) -> bool:
-        return f"{module}.weight_packed" in tensors
 
     def read(self, tensors: Tensors, module: str, rows: int, columns: int) -> StoredWeight:
         if not self._nv:

@@ -14,6 +14,7 @@ from ..scheme import (
     TAKE_THE_ORIGINAL,
     UNUSED,
     WORDS,
+    Scheme,
     Settings,
     StoredWeight,
     Tensors,
@@ -47,8 +48,8 @@ def settings_of_weights(config: Settings) -> Settings:
     return found[0].mapping("weights")
 
 
-class CompressedTensors:
-    """Implements `Scheme`. All quantized modules of a checkpoint must have one form."""
+class CompressedTensors(Scheme):
+    """All quantized modules of a checkpoint must have one form."""
 
     scales: Sequence[str] = (".weight_scale",)
     endings: Mapping[str, int]
@@ -73,9 +74,6 @@ class CompressedTensors:
         packed = 32 // self._bits
         scales = {".weight_scale": 0, ".weight_zero_point": 0, ".weight_shape": 0, **UNUSED}
         self.endings = {".weight_packed": packed, **scales}
-
-    def holds(self, tensors: Tensors, module: str) -> bool:
-        return f"{module}.weight_scale" in tensors or f"{module}.weight_packed" in tensors
 
     def read(self, tensors: Tensors, module: str, rows: int, columns: int) -> StoredWeight:
         if self._strategy == "block":

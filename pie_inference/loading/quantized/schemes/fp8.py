@@ -11,14 +11,14 @@ from torch import Tensor
 from ....errors import CheckpointError
 from ....quantization.formats import QuantizedWeight
 from ....quantization.names import Format
-from ..scheme import FLOATING, UNUSED, Settings, StoredWeight, Tensors, scale_of_all
+from ..scheme import FLOATING, UNUSED, Scheme, Settings, StoredWeight, Tensors, scale_of_all
 
 BLOCK = 128
 VALUES = ("F8_E4M3",)
 
 
-class Fp8Blocks:
-    """Implements `Scheme`."""
+class Fp8Blocks(Scheme):
+    """A weight has a scale for each block."""
 
     scales: Sequence[str] = (".weight_scale_inv",)
     endings: Mapping[str, int] = {".weight_scale_inv": 0}
@@ -29,15 +29,12 @@ class Fp8Blocks:
         config.one_of("weight_block_size", [[BLOCK, BLOCK]])
         self.name = f"fp8 with blocks of {BLOCK} x {BLOCK}"
 
-    def holds(self, tensors: Tensors, module: str) -> bool:
-        return f"{module}.weight_scale_inv" in tensors
-
     def read(self, tensors: Tensors, module: str, rows: int, columns: int) -> StoredWeight:
         return StoredWeight(read_blocks(tensors, module, "weight_scale_inv", rows, columns))
 
 
-class Fp8Whole:
-    """Implements `Scheme`: a weight has one scale."""
+class Fp8Whole(Scheme):
+    """A weight has one scale."""
 
     def __init__(self, name: str, scale: str) -> None:
         """`scale`: what it is called in the file."""
@@ -45,9 +42,6 @@ class Fp8Whole:
         self.scales: Sequence[str] = (f".{scale}",)
         self.endings: Mapping[str, int] = {f".{scale}": 0, **UNUSED}
         self._scale = scale
-
-    def holds(self, tensors: Tensors, module: str) -> bool:
-        return f"{module}.{self._scale}" in tensors
 
     def read(self, tensors: Tensors, module: str, rows: int, columns: int) -> StoredWeight:
         values = checked_values(tensors.read(f"{module}.weight", (rows, columns), VALUES), module)

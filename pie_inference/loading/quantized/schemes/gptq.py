@@ -13,6 +13,7 @@ from ..scheme import (
     FLOATING,
     GROUPS,
     WORDS,
+    Scheme,
     Settings,
     StoredWeight,
     Tensors,
@@ -23,8 +24,8 @@ from ..scheme import (
 )
 
 
-class Gptq:
-    """Implements `Scheme`. A weight is (value - zero) * scale; version 1 of the format stores zeros less 1."""
+class Gptq(Scheme):
+    """A weight is (value - zero) * scale; version 1 of the format stores zeros less 1."""
 
     scales: Sequence[str] = (".scales",)
     endings: Mapping[str, int]
@@ -38,9 +39,6 @@ class Gptq:
         if group == -1:
             self.name = f"GPTQ, {self._bits} bits"
         self.endings = {".qweight": 32 // self._bits, ".qzeros": 0, ".scales": 0, ".g_idx": 0}
-
-    def holds(self, tensors: Tensors, module: str) -> bool:
-        return f"{module}.qweight" in tensors
 
     def read(self, tensors: Tensors, module: str, rows: int, columns: int) -> StoredWeight:
         per_word = 32 // self._bits

@@ -20,8 +20,8 @@ def model_opt(config: Settings) -> Scheme:
     return Fp8Whole("ModelOpt FP8", "weight_scale") if algorithm == FP8 else ModelOpt(settings)
 
 
-class ModelOpt:
-    """Implements `Scheme`. Activations, keys and values stay in the model's number format, whatever the file has for
+class ModelOpt(Scheme):
+    """Activations, keys and values stay in the model's number format, whatever the file has for
     them."""
 
     scales: Sequence[str] = (".weight_scale", ".weight_scale_2")
@@ -42,9 +42,6 @@ class ModelOpt:
                 weights.one_of("type", ["float"], "float")
                 weights.one_of("group_size", [NV_GROUP], NV_GROUP)
         self.name = f"ModelOpt NVFP4, 4 bits in groups of {NV_GROUP}, only weights"
-
-    def holds(self, tensors: Tensors, module: str) -> bool:
-        return f"{module}.weight_scale" in tensors or f"{module}.weight_scale_2" in tensors
 
     def read(self, tensors: Tensors, module: str, rows: int, columns: int) -> StoredWeight:
         if f"{module}.{SMOOTHED}" in tensors:

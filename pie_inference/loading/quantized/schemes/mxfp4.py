@@ -6,12 +6,12 @@ import math
 from collections.abc import Mapping, Sequence
 
 from ....errors import CheckpointError
-from ..scheme import Settings, StoredWeight, Tensors
+from ..scheme import Scheme, Settings, StoredWeight, Tensors
 from .fp4 import BYTES, MX_GROUP, MX_SCALES, mxfp4_weight
 
 
-class Mxfp4:
-    """Implements `Scheme`. A module is the parameter of all experts; its rows are those of one expert after the
+class Mxfp4(Scheme):
+    """A module is the parameter of all experts; its rows are those of one expert after the
     other."""
 
     scales: Sequence[str] = ("_scales",)
@@ -19,9 +19,6 @@ class Mxfp4:
 
     def __init__(self, config: Settings) -> None:
         self.name = f"MXFP4, 4 bits in groups of {MX_GROUP}, only weights"
-
-    def holds(self, tensors: Tensors, module: str) -> bool:
-        return f"{module}_blocks" in tensors
 
     def read(self, tensors: Tensors, module: str, rows: int, columns: int) -> StoredWeight:
         name = f"{module}_blocks"
