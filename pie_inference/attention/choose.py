@@ -7,7 +7,7 @@ costs nothing.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -41,10 +41,6 @@ class Candidate:
     devices: tuple[str, ...]  # types of torch devices that it runs on
     why_unsuitable: Callable[[Requirements], str | None]  # the end of a sentence; None: it can serve
     make: Callable[[Requirements, KvCache], AttentionBackend]
-
-
-def _always_suitable(_: Requirements) -> None:
-    """Gives no reason: this backend can serve everything."""
 
 
 def _cpu_unsuitable(needed: Requirements) -> str | None:
@@ -116,7 +112,7 @@ CANDIDATES: Mapping[str, Candidate] = {
     "triton": Candidate(("cuda", "cpu"), _triton_unsuitable, _triton),
     "flashinfer": Candidate(("cuda",), _flashinfer_unsuitable, _flashinfer),
     "cpu": Candidate(("cpu",), _cpu_unsuitable, _cpu),
-    "torch": Candidate(("cpu", "cuda"), _always_suitable, _torch),
+    "torch": Candidate(("cpu", "cuda"), lambda _: None, _torch),
 }
 """All candidates, by their names in `WorkerOptions.attention`, the fastest first. On an H200, Triton's decode of short
 contexts takes less time than FlashInfer's, which the host plans before each wave (docs/gpu.md)."""
@@ -144,15 +140,11 @@ def choose_attention(name: str, needed: Requirements, cache: KvCache) -> Attenti
 def name_of_choice(name: str, needed: Requirements) -> str:
     """The name of the backend that `choose_attention` would make. Raises ConfigError as it does."""
     if name == "auto":
-        return next(_suitable(needed))
+        return next(name for name, each in CANDIDATES.items() if _why_unsuitable(each, needed) is None)
     reason = _why_unsuitable(CANDIDATES[name], needed)
     if reason is not None:
         raise ConfigError(f"--attention {name}: {reason}")
     return name
-
-
-def _suitable(needed: Requirements) -> Iterator[str]:
-    return (name for name, each in CANDIDATES.items() if _why_unsuitable(each, needed) is None)
 
 
 def _why_unsuitable(candidate: Candidate, needed: Requirements) -> str | None:

@@ -38,29 +38,6 @@ class Layer(Protocol):
         share a kernel with the norm that follows it.)"""
 
 
-class TokenEmbedding:
-    """A vector for each token. Every rank has the whole table."""
-
-    def __init__(self, weights: WeightLoader, name: str, vocab_size: int, size: int) -> None:
-        self._table = weights.tensor(f"{name}.weight", vocab_size, size)
-
-    def __call__(self, tokens: Tensor) -> Tensor:
-        """Tokens int64 [T] to [T, size]."""
-        return self._table.index_select(0, tokens)
-
-
-class LanguageHead:
-    """The last product, which gives logits. Each rank has a share of the vocabulary."""
-
-    def __init__(self, weights: WeightLoader, name: str, vocab_size: int, size: int) -> None:
-        self._multiply = weights.linear([Block(name, vocab_size)], size, split="outputs", role="head")
-        self._ranks = weights.ranks
-
-    def __call__(self, hidden: Tensor) -> Tensor:
-        """[N, size] to float32 [N, vocab_size]."""
-        return self._ranks.all_gather(self._multiply(hidden)).float()
-
-
 class Decoder:
     """Implements `Model`."""
 
@@ -138,20 +115,25 @@ def pre_norm_decoder(
     return plain_decoder(config, weights, layer, root)
 
 
-def load_embedding(config: ModelConfig, weights: WeightLoader, root: str = ROOT) -> TokenEmbedding:
-    """Loads ROOT.embed_tokens, or the output head if they are tied and the checkpoint has that alone."""
-    return TokenEmbedding(weights, _table(config, weights, root), config.vocab_size, config.hidden_size)
+def load_embedding(config: ModelConfig, weights: WeightLoader, root: str = ROOT) -> Callable[[Tensor], Tensor]:
+    """Loads ROOT.embed_tokens, or the output head if they are tied and the checkpoint has that alone: a vector for each
+    token, int64 [T] to [T, size]. Every rank has the whole table."""
+    table = weights.tensor(f"{_table(config, weights, root)}.weight", config.vocab_size, config.hidden_size)
+    return lambda tokens: table.index_select(0, tokens)
 
 
 def load_head(config: ModelConfig, weights: WeightLoader, root: str = ROOT) -> Callable[[Tensor], Tensor]:
-    """Loads the output head, or the embedding again if they are tied. As in transformers, they are not if the
-    checkpoint has both, with different numbers, whatever its config.json says."""
+    """Loads the output head, which gives logits, or the embedding again if they are tied. Each rank has a share of the
+    vocabulary. As in transformers, they are not tied if the checkpoint has both, with different numbers, whatever its
+    config.json says."""
     if not config.has_head:
         return _no_head
     table, own = _table(config, weights, root), _own_head(weights)
     if config.tie_embeddings and not (own and weights.differ(f"{own}.weight", f"{table}.weight")):
         own = table
-    return LanguageHead(weights, own or HEADS[0], config.vocab_size, config.hidden_size)
+    block, ranks = Block(own or HEADS[0], config.vocab_size), weights.ranks
+    multiply = weights.linear([block], config.hidden_size, split="outputs", role="head")
+    return lambda hidden: ranks.all_gather(multiply(hidden)).float()
 
 
 def _table(config: ModelConfig, weights: WeightLoader, root: str) -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import msgspec
 
@@ -26,8 +25,4 @@ def encode_membership(membership: Membership) -> list[bytes]:
 
 def decode_membership(frames: list[bytes]) -> Membership:
     """Decodes the frames of `encode_membership`."""
-    return msgspec.msgpack.decode(frames[0], type=Membership, dec_hook=_as_path)
-
-
-def _as_path(kind: type, value: Any) -> Path:
-    return Path(value)
+    return msgspec.msgpack.decode(frames[0], type=Membership, dec_hook=lambda _, path: Path(path))

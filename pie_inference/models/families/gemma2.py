@@ -3,7 +3,6 @@ in every other layer, scaled embeddings, and norm weights that are stored minus 
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -50,17 +49,6 @@ def gemma_fields(config: ConfigJson, layer_types: list[str]) -> dict[str, Any]:
     }
 
 
-class CappedHead:
-    """A head whose logits are between minus and plus `cap`."""
-
-    def __init__(self, head: Callable[[Tensor], Tensor], cap: float) -> None:
-        self._head = head
-        self._cap = cap
-
-    def __call__(self, hidden: Tensor) -> Tensor:
-        return self._head(hidden).div_(self._cap).tanh_().mul_(self._cap)
-
-
 class SandwichLayer:
     """x + norm(attention(norm(x))), then x + norm(feed_forward(norm(x)))."""
 
@@ -97,6 +85,6 @@ def gemma_decoder(config: Gemma2Config, weights: WeightLoader, root: str, layers
     factor = float(torch.tensor(config.hidden_size**0.5, dtype=weights.dtype))
     embedding = Scaled(load_embedding(config, weights, root), factor)
     norm = RmsNorm(weights, f"{root}.norm", config.hidden_size, config.norm_eps, add_one=True)
-    head = load_head(config, weights, root)
-    capped = head if config.logit_cap is None else CappedHead(head, config.logit_cap)
+    head, cap = load_head(config, weights, root), config.logit_cap  # logits are between minus and plus this one
+    capped = head if cap is None else lambda hidden: head(hidden).div_(cap).tanh_().mul_(cap)
     return Decoder(config, embedding, layers, norm, capped, weights.device)

@@ -195,17 +195,12 @@ class Splits:
         """Makes experts that are split add up what ranks find. Call it once they have their weights."""
         for name in (name for name, style in self._plan.items() if style == EXPERTS):
             module = self._model.get_submodule(name)
-            module.forward = _Summed(module.forward, self._ranks)
+            module.forward = _summed(module.forward, self._ranks)
 
 
-class _Summed:
+def _summed(forward: Callable[..., Tensor], ranks: Ranks) -> Callable[..., Tensor]:
     """A forward of which each rank finds a part of the sum."""
-
-    def __init__(self, forward: Callable[..., Tensor], ranks: Ranks) -> None:
-        self._forward, self._ranks = forward, ranks
-
-    def __call__(self, *given: Any, **more: Any) -> Tensor:
-        return self._ranks.all_reduce(self._forward(*given, **more))
+    return lambda *given, **more: ranks.all_reduce(forward(*given, **more))
 
 
 def _halves(blocks: Sequence[Block]) -> list[Block]:
