@@ -7,15 +7,12 @@ too early.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from functools import partial
-from itertools import takewhile
-from typing import NamedTuple, Protocol
+from collections.abc import Sequence
+from typing import NamedTuple
 
 from inferlet_sdk import bindings, traits
 from inferlet_sdk.addresses import Embeds
 from inferlet_sdk.errors import InvalidState, QuotaExceeded
-from inferlet_sdk.texts import Noted, tokenize_noted
 from inferlet_sdk.traits.arguments import text, wrong
 from inferlet_sdk.traits.core import ModelInfo
 from inferlet_sdk.traits.input_image import LoadedImage
@@ -213,30 +210,3 @@ def _at(embeds: Embeds, start: int, places: Sequence[int]) -> Embeds:
             found += embeds[places[begin] - start : place + 1 - start]
             begin = n
     return found
-
-
-class Filled(Protocol):
-    """A sequence of tokens."""
-
-    def append(self, tokens: Sequence[int], parts: Sequence[Callable[[], Sequence[int]]] = ()) -> None:
-        """Appends tokens; `parts`: each gives those of a first part of them alone."""
-
-    def tokenize(self, text: str, special_tokens: bool = True) -> list[int]:
-        """Token ids of a text."""
-
-    def add_image(self, image: Image) -> None:
-        """Appends an image."""
-
-
-def take_noted(noted: list[Noted | Image], sequence: Filled) -> None:
-    """Appends what waits to become tokens. What is refused, and all behind it, stays noted: it must not be missing
-    without a word."""
-    while noted:
-        texts = [one for one in takewhile(lambda one: isinstance(one, Noted), noted) if isinstance(one, Noted)]
-        if texts:
-            firsts = [texts[:1], texts[:-1]] if len(texts) > 1 else []
-            parts = [partial(tokenize_noted, some, sequence.tokenize) for some in firsts]
-            sequence.append(tokenize_noted(texts, sequence.tokenize), parts)
-        elif isinstance(image := noted[0], Image):
-            sequence.add_image(image)
-        del noted[: len(texts) or 1]

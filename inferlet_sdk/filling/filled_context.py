@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
+from itertools import takewhile
 from typing import Any, NoReturn, Self
 
 from inferlet_sdk.addresses import Pages
 from inferlet_sdk.errors import InvalidState
 from inferlet_sdk.filling.conversation import Conversation
 from inferlet_sdk.generation.generation import Generation
-from inferlet_sdk.images import Image, as_image, take_noted
+from inferlet_sdk.images import Image, as_image
 from inferlet_sdk.sequences.dropping import check_droppable, check_end
 from inferlet_sdk.sequences.sequence import TokenSequence
-from inferlet_sdk.texts import Noted, shown
+from inferlet_sdk.texts import Noted, shown, tokenize_noted
 from inferlet_sdk.tools.declaring import AnyTool
 from inferlet_sdk.traits.arguments import flag, numbers, whole, wrong
 from inferlet_sdk.traits.arguments import text as checked_text
@@ -216,8 +218,22 @@ class FilledContext:
     def _read(self) -> TokenSequence:
         """The context for reading, while a generation goes on."""
         self._check_open()
-        take_noted(self._noted, self._sequence)
+        self._take_noted()
         return self._sequence
+
+    def _take_noted(self) -> None:
+        """Appends what waits to become tokens. What is refused, and all behind it, stays noted: it must not be missing
+        without a word."""
+        noted, sequence = self._noted, self._sequence
+        while noted:
+            texts = [one for one in takewhile(lambda one: isinstance(one, Noted), noted) if isinstance(one, Noted)]
+            if texts:
+                firsts = [texts[:1], texts[:-1]] if len(texts) > 1 else []
+                parts = [partial(tokenize_noted, some, sequence.tokenize) for some in firsts]
+                sequence.append(tokenize_noted(texts, sequence.tokenize), parts)
+            elif isinstance(image := noted[0], Image):
+                sequence.add_image(image)
+            del noted[: len(texts) or 1]
 
     def _end_generation(self) -> None:
         if self._generation is not None:
