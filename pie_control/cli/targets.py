@@ -5,10 +5,10 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import sys
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from pie_control.client.programs.packages import name_of, read_file, read_program
 from pie_control.client.running import Content, Running
@@ -25,21 +25,9 @@ if TYPE_CHECKING:
     from pie_control.server_api import ServerApi
 
 
-class RunTarget(Protocol):
-    """Runs programs."""
-
-    async def launch(self, program: str, arguments: Sequence[str], blobs: Mapping[str, Path]) -> Running:
-        """Starts an inferlet of FILE|FOLDER|NAME with the content of files; its events include log lines."""
-
-
-class ServerTarget:
-    """A server that runs elsewhere, on which programs run on a model (default: its first one)."""
-
-    def __init__(self, client: Client, model: str = "") -> None:
-        self._client, self._model = client, model
-
-    async def launch(self, program: str, arguments: Sequence[str], blobs: Mapping[str, Path]) -> Running:
-        return await launch(self._client, program, arguments, blobs, self._model, logs=True)
+Launch = Callable[[str, Sequence[str], Mapping[str, Path]], Awaitable[Running]]
+"""Starts an inferlet of FILE|FOLDER|NAME with arguments and the content of files, by names; its events include log
+lines."""
 
 
 async def launch(
@@ -106,16 +94,17 @@ class OwnTarget:
 
 
 @contextlib.asynccontextmanager
-async def server(url: str, token: str | None = None, model: str = "") -> AsyncIterator[RunTarget]:
-    """Connects to a running server; raises ServerUnavailable, Unauthorized."""
+async def server(url: str, token: str | None = None, model: str = "") -> AsyncIterator[Launch]:
+    """Connects to a running server, on which programs run on a model (default: its first one). Raises
+    ServerUnavailable, Unauthorized."""
     from pie_control.client import Client
 
     async with Client(url, token) as client:
-        yield ServerTarget(client, model)
+        yield lambda program, arguments, blobs: launch(client, program, arguments, blobs, model, logs=True)
 
 
 @contextlib.asynccontextmanager
-async def own_server(config: ServerConfig, program: str) -> AsyncIterator[RunTarget]:
+async def own_server(config: ServerConfig, program: str) -> AsyncIterator[Launch]:
     """Starts a server and its workers, if it can find, build and read the program, and stops them at the end; raises
     UnknownName, BadProgram, WorkerUnavailable."""
     from pie_control.authoring.check import check_syntax
@@ -128,6 +117,6 @@ async def own_server(config: ServerConfig, program: str) -> AsyncIterator[RunTar
             check_syntax(await asyncio.to_thread(built, found))
         with explaining_slow_start():
             await api.start()
-        yield OwnTarget(api)
+        yield OwnTarget(api).launch
     finally:
         await asyncio.shield(api.close())

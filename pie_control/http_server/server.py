@@ -16,7 +16,6 @@ from pie_control.durable.keys import Keys
 from pie_control.errors import ConfigError
 from pie_control.server_api import ServerApi
 from pie_control.tenants.accounts import Accounts
-from pie_inference.protocol import ModelDescription
 
 from .app import create_app
 from .callers import Callers
@@ -96,7 +95,7 @@ class HttpServer:
             timeout_keep_alive=KEEP_ALIVE_SECONDS,
             timeout_graceful_shutdown=GRACE_SECONDS,
         )
-        self._api = api
+        self.api = api
         self._listener = listener
         self._server = _Uvicorn(settings)
         self._task: asyncio.Task[None] | None = None
@@ -115,16 +114,6 @@ class HttpServer:
         """The port at which each address of this machine is listened on; None: only one address is."""
         host, port = self._listener.getsockname()[:2]
         return int(port) if host in ON_ITSELF else None
-
-    @property
-    def models(self) -> tuple[ModelDescription, ...]:
-        """What it serves."""
-        return self._api.models()
-
-    @property
-    def is_idle(self) -> bool:
-        """Whether no inferlet can run now."""
-        return self._api.is_idle
 
     def use(self, accounts: Accounts) -> None:
         """Asks for tokens of these tenants from now on. Sessions and requests whose token is none of theirs end, and
@@ -145,8 +134,8 @@ class HttpServer:
         self._connections.start()
         self._acceptor = Acceptor(self._listener, self._server.make_protocol)
         self._acceptor.start()
-        if self._api.keys is not None:
-            self._watch = asyncio.create_task(self._watch_keys(self._api.keys))
+        if self.api.keys is not None:
+            self._watch = asyncio.create_task(self._watch_keys(self.api.keys))
 
     async def _watch_keys(self, keys: Keys) -> None:
         """Sessions and requests end whose key was revoked or has expired, or that have none although the first one was
@@ -173,10 +162,10 @@ class HttpServer:
     async def drain(self, seconds: float) -> None:
         """Takes no new work from now on, and waits until all inferlets have ended, for at most this time. What there is
         can be asked about meanwhile; `/ready` says no."""
-        running = self._api.running
+        running = self.api.running
         if running:
             log.info("no new work is taken; %d inferlets have %g s to end (--drain-seconds)", running, seconds)
-        await self._api.drain(seconds)
+        await self.api.drain(seconds)
 
     async def close(self) -> None:
         """Stops listening, closes connections; idempotent."""

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from pie_control.client.running import Running
     from pie_control.inferlets.events import Event
 
-    from ..targets import RunTarget
+    from ..targets import Launch
 
 NAME = "run"
 HELP = "run one inferlet; its messages go to stdout, its log to stderr"
@@ -117,8 +117,8 @@ def execute(options: argparse.Namespace) -> int:
 
 
 async def _run(options: argparse.Namespace) -> int:
-    async with _target(options) as target:
-        running = await target.launch(options.program, options.program_arguments, blobs_of(options))
+    async with _target(options) as launch:
+        running = await launch(options.program, options.program_arguments, blobs_of(options))
         printer = Printer(options.result)
         try:
             return await follow(running, printer, options.interactive)
@@ -159,7 +159,7 @@ def _run_native(options: argparse.Namespace) -> int:
 
 
 @contextlib.asynccontextmanager
-async def _target(options: argparse.Namespace) -> AsyncIterator[RunTarget]:
+async def _target(options: argparse.Namespace) -> AsyncIterator[Launch]:
     """Opens the server that will run the inferlet; closes it at the end."""
     own = given_settings(options)
     model, *more = getattr(options, "model", None) or [""]

@@ -90,10 +90,10 @@ async def _serve(config: ServerConfig, programs: Mapping[str, bytes]) -> int:
 
     async with open_server(config, programs) as server:
         read_tenants_at_hangup(config, server)
-        for line in summary(server.models, server.url, server.open_port):
+        for line in summary(server.api.models(), server.url, server.open_port):
             write_line(line)
         try:
-            await collect_at_leisure(lambda: server.is_idle)
+            await collect_at_leisure(lambda: server.api.is_idle)
         except asyncio.CancelledError as end:
             if end.args == (signal.SIGTERM,):
                 await server.drain(config.drain_seconds)
