@@ -15,7 +15,7 @@ from math import inf
 import msgspec
 
 from ..application.links import HostLink
-from ..application.messages import FromHost, Launch, ModelState, Pause, Ping, Pong, Quiet, Report, Results, ToHost
+from ..application.messages import FromHost, Launch, ModelState, Pause, Ping, Pong, Report, Results, ToHost
 from ..errors import HostUnavailable
 from ..ids import Owner
 from ..inferlets.events import InferletWait
@@ -193,8 +193,8 @@ class AppHost:
         self.entries: dict[int, Entry] = {}
         self.life = Life("host", self.start, self._start_failed)
         self._launching = 0
-        self._reports = Reports()
-        self._results = ResultsTold()
+        self.reports = Reports()
+        self.results = ResultsTold()
         self.unread = UnreadTokens()
         self._link = link
         self._greeting = greeting
@@ -208,11 +208,6 @@ class AppHost:
         self.programs = RemotePrograms(self.post)
         link.on_messages = lambda frame: on_frame(self, frame)
         link.on_lost = self._lost
-
-    @property
-    def report(self) -> Report:
-        """The last one, or an empty one."""
-        return self._reports.last
 
     # ---- life ----
 
@@ -250,7 +245,7 @@ class AppHost:
         when = f"is started again in {pause:.0f} s" if pause else "restarts"
         message = f"application host {self.number} died ({reason}); it {when}: launch again"
         log.warning(message)
-        self._reports, self._results, self.unread = Reports(), ResultsTold(), UnreadTokens()
+        self.reports, self.results, self.unread = Reports(), ResultsTold(), UnreadTokens()
         self._waiting.clear()
         self._drop_questions()
         self.programs.lost()
@@ -277,10 +272,10 @@ class AppHost:
 
     def load(self) -> HostLoad:
         """What placement looks at."""
-        held = self.report.memory_bytes
-        needed = held - WARM_BYTES * self.report.warm  # those that wait are for launches
+        held = self.reports.last.memory_bytes
+        needed = held - WARM_BYTES * self.reports.last.warm  # those that wait are for launches
         has_room = not self.max_guest_bytes or needed <= self.max_guest_bytes * LAUNCHES_UNTIL
-        return HostLoad(self.life.serves, has_room, len(self.entries) + self._launching, held, self._reports.warm)
+        return HostLoad(self.life.serves, has_room, len(self.entries) + self._launching, held, self.reports.warm)
 
     @contextmanager
     def launching(self) -> Iterator[None]:
@@ -294,7 +289,7 @@ class AppHost:
     def launch(self, entry: Entry, message: Launch) -> None:
         """Launches an inferlet, which counts here until it ends."""
         self.entries[entry.number] = entry
-        self._reports.launched()
+        self.reports.launched()
         self.post(message)
 
     # ---- messages ----
@@ -313,7 +308,7 @@ class AppHost:
     def post_results(self, replica: Replica, turn: int, results: Results) -> None:
         """What the turn of this number says to inferlets. From now on the host is not quiet, until it says so."""
         if self.life.serves and (told := self.unread.pass_on(results)) is not None:
-            self._results.tell(replica, turn)
+            self.results.tell(replica, turn)
             self._waiting.append(told)
 
     def flush(self) -> None:
@@ -328,7 +323,7 @@ class AppHost:
     def ask(self, if_older: float = 0.0) -> None:
         """Asks for a fresh report, unless one is on its way, or the last one is not older than so many seconds. A host
         in this process answers at once. To another one the question goes with what else is said in this turn."""
-        if self.life.serves and self._reports.ask(time.monotonic(), if_older):
+        if self.life.serves and self.reports.ask(time.monotonic(), if_older):
             self.post(Ping(REPORT))
             if self.number == 0:
                 self.flush()
@@ -348,23 +343,10 @@ class AppHost:
                 question.set_result(())
         self._questions.clear()
 
-    # ---- what it says ----
-
-    @property
-    def is_quiet(self) -> bool:
-        """Whether all of its inferlets wait, and no result is on its way to them."""
-        return self._results.are_taken
-
-    def take_quiet(self, message: Quiet) -> Mapping[Replica, int]:
-        """All of its inferlets wait. The replicas that it has not heard to the end, each with the turn up to which it
-        has."""
-        return self._results.take(message.results)
-
-    def take_report(self, message: Report) -> None:
-        self._reports.take(message)
+    # ---- what statistics tell ----
 
     def statistics(self) -> HostStatistics:
-        life, report = self.life, self.report
+        life, report = self.life, self.reports.last
         return HostStatistics(
             self.number,
             str(life.state),
@@ -375,6 +357,6 @@ class AppHost:
             report.guest_seconds,
             report.turns,
             report.preemptions,
-            self._reports.warm,
+            self.reports.warm,
             report.warm_wanted,
         )

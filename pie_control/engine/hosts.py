@@ -135,7 +135,7 @@ class Hosts:
             if chosen is not None:
                 return self.all[chosen]
             if any(load.serves for load in loads):
-                held, most = sum(host.report.memory_bytes for host in self.all), self._welcome.max_guest_bytes
+                held, most = sum(host.reports.last.memory_bytes for host in self.all), self._welcome.max_guest_bytes
                 told = f"{held >> 20} MiB of {most * len(self.all) >> 20} MiB"
                 raise Overloaded(f"all inferlets together hold {told}: try again when some have ended")
             if monotonic() > until or not any(host.life.can_serve for host in self.all):
@@ -221,7 +221,7 @@ class Hosts:
 
     def _take_quiet(self, host: AppHost, message: wire.Quiet) -> None:
         """A step, unless nobody has waited for this host: tokens that go to clients by themselves ask for none."""
-        heard = host.take_quiet(message)
+        heard = host.results.take(message.results)
         replicas = [replica for model in self._models.values() for replica in model.replicas]
         matters = [replica.quiet(host.number, heard.get(replica)) for replica in replicas]
         if self._has_commands or any(matters):
@@ -239,7 +239,7 @@ class Hosts:
             self._end(entry, message.event)
 
     def _take_report(self, host: AppHost, message: wire.Report) -> None:
-        host.take_report(message)
+        host.reports.take(message)
         for usage in message.usage:
             if entry := host.entries.get(usage.number):
                 self._registry.uses(entry, usage)
@@ -279,7 +279,7 @@ class Hosts:
     @property
     def are_quiet(self) -> bool:
         """Whether all inferlets wait, and no result is on its way to them."""
-        return all(host.is_quiet for host in self.all)
+        return all(host.results.are_taken for host in self.all)
 
     def post_results(self, model: str, replica: Replica, turn: Turn) -> None:
         """Sends each host, with the next `flush`, what a turn says to its inferlets."""

@@ -51,7 +51,7 @@ class Life:
         self.state = State.STARTING
         self._what = what
         self.restarts = 0
-        self.on_state: Callable[[], None] = _ignore
+        self.on_state: Callable[[], None] = lambda: None
         """Called when `state` has changed."""
         self._start_again = start_again
         self._on_failed = on_failed
@@ -130,7 +130,3 @@ class Life:
             self._become(State.CLOSED)
         if self._restart is not None:
             self._restart.cancel()
-
-
-def _ignore() -> None:
-    """Nobody listens yet."""

@@ -50,8 +50,8 @@ class Replica:
         self.description: ModelDescription
         self.prepare: Callable[[Replica], Awaitable[None]] = _prepare_nothing
         """Called with a worker that has started again, before it serves."""
-        self._on_results: Callable[[], None] = _ignore
-        self._wake: Callable[[], None] = _ignore
+        self._on_results: Callable[[], None] = lambda: None
+        self._wake: Callable[[], None] = lambda: None
         self._client = client
         self._make_scheduler = make_scheduler
         self._scheduler: Scheduler
@@ -271,7 +271,3 @@ NOTHING = Turn((), (), (), (), None)
 
 async def _prepare_nothing(_: Replica) -> None:
     """It serves as it is."""
-
-
-def _ignore() -> None:
-    """Nobody listens yet."""

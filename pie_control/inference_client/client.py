@@ -10,7 +10,6 @@ from pie_control.errors import WorkerUnavailable
 from pie_inference import protocol as wire
 
 from .connection import Connection, Connector
-from .interface import ignore_loss, ignore_wave
 from .wave_watch import WaveWatch
 
 SHUTDOWN_SECONDS = 1.0
@@ -40,8 +39,8 @@ class WorkerClient:
     unanswered for `wave_seconds` counts as lost; 0: it never does."""
 
     def __init__(self, connector: Connector, wave_seconds: float = WAVE_SECONDS) -> None:
-        self.on_wave_done: Callable[[wire.WaveDone], None] = ignore_wave
-        self.on_lost: Callable[[str], None] = ignore_loss
+        self.on_wave_done: Callable[[wire.WaveDone], None] = lambda _: None
+        self.on_lost: Callable[[str], None] = lambda _: None
         self._connector = connector
         self._wave_seconds = wave_seconds
         self._state = State.AWAY

@@ -70,14 +70,6 @@ class ModelRunner(Protocol):
         """Forgets an adapter, if it is loaded."""
 
 
-def ignore_wave(done: WaveDone) -> None:
-    """Default of `on_wave_done`."""
-
-
-def ignore_loss(reason: str) -> None:
-    """Default of `on_lost`."""
-
-
 def differences(one: ModelDescription, other: ModelDescription) -> str:
     """In what two workers differ that are to serve one model; "": in nothing that matters."""
     names = [name for name in one.__struct_fields__ if name not in OWN]

@@ -132,7 +132,7 @@ class Outbox:
         """The inferlet has ended."""
         self._tell_left_out()
         self._ended = event
-        self._tell_room = _tell_nobody  # a way back to the entry: its memory would wait for a full collection
+        self._tell_room = lambda _taken, _read: None  # the entry's own would keep it until a full collection
         self._emit(event)
 
     def restore(self, lines: Iterable[LogLine]) -> None:
@@ -174,7 +174,3 @@ class Outbox:
         self._events.append(event)
         if self._notify is not None:
             self._notify()
-
-
-def _tell_nobody(taken: int, read: bool) -> None:
-    """Its inferlet has ended."""

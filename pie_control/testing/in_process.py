@@ -11,7 +11,7 @@ from functools import partial
 from pie_control.errors import WorkerUnavailable
 from pie_inference.protocol import PROTOCOL_VERSION, AdapterLoaded, DropAdapter, LoadAdapter, Ready, RunWave, WaveDone
 
-from ..inference_client.interface import ModelRunner, ignore_loss, ignore_wave
+from ..inference_client.interface import ModelRunner
 
 
 class InProcessClient:
@@ -21,8 +21,8 @@ class InProcessClient:
     """
 
     def __init__(self, model: ModelRunner, *, inline: bool = False) -> None:
-        self.on_wave_done: Callable[[WaveDone], None] = ignore_wave
-        self.on_lost: Callable[[str], None] = ignore_loss
+        self.on_wave_done: Callable[[WaveDone], None] = lambda _: None
+        self.on_lost: Callable[[str], None] = lambda _: None
         self._model = model
         self._inline = inline
         self._loop: asyncio.AbstractEventLoop | None = None
