@@ -9,13 +9,13 @@ import weakref
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Protocol
 
 import msgspec
 
 from ..texts import byte_size
 from .commits import Reading, Write, commit
 from .database import database_in_memory
+from .writer import Writer
 
 DAY = 86400.0
 ROW_BYTES = 300
@@ -58,15 +58,6 @@ class ResponseRecord:
         """In bytes, as its bounds count it."""
         texts = byte_size(self.input) + byte_size(self.body) + sum(map(byte_size, self.events))
         return ROW_BYTES + len(self.request) + texts
-
-
-class Putting(Protocol):
-    """How writes get into the database; `trouble`: why they do not, or empty."""
-
-    trouble: str
-
-    def put(self, *writes: Write, then: Callable[[], None]) -> object:
-        """Writes all or none; `then` is called when that is done, or could not be done."""
 
 
 class AtOnce:
@@ -143,7 +134,7 @@ class Responses:
     not used for the longest time. A response is used when it is made, and when one is made that goes on from it,
     directly or not."""
 
-    def __init__(self, writer: Putting, reader: Reading, days: float, most_bytes: int) -> None:
+    def __init__(self, writer: Writer | AtOnce, reader: Reading, days: float, most_bytes: int) -> None:
         """`days`: how long they are kept after they were used last; `most_bytes`: of those of one tenant."""
         self._writer = writer
         self._reader = reader

@@ -58,14 +58,14 @@ def kept(responses: Responses, *numbers: int) -> list[int]:
 def test_what_is_kept_while_nothing_can_be_written_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "MOST_RECENT_BYTES", 5000)
 
-    class Stuck:
+    class Stuck(AtOnce):
         trouble = "the disk is full"
 
         def put(self, *writes: Write, then: Callable[[], None]) -> None:
             then()
 
     with contextlib.closing(database_in_memory()) as database:
-        responses = Responses(Stuck(), database, 1.0, 1 << 20)
+        responses = Responses(Stuck(database), database, 1.0, 1 << 20)
         put(responses, *(turn(number, 0, time.time(), 1000) for number in (1, 2, 3, 3, 3, 3, 4, 5)))
         assert kept(responses, *range(1, 6)) == [3, 4, 5]
 
