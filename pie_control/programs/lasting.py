@@ -12,6 +12,7 @@ from bisect import bisect_right
 from collections.abc import Iterator
 
 from ..errors import ConfigError
+from ..sandbox.encoding.sections import number, sections
 
 MARK = struct.pack("<IIII", 0x2B6C1D93, 0x1E75A0C7, 0x34D9F26B, 0x0F83B45E)
 """The mark that `inferlet_sdk.guest.lasting` writes."""
@@ -26,11 +27,11 @@ MODULES, DATA = 1, 11
 
 def made_immortal(component: bytes) -> bytes:
     """The component with immortal objects. Raises ConfigError if it has no such snapshot."""
-    for begin, end in _sections(component, 8, len(component), MODULES):
-        if component[begin : begin + 8] == MODULE:
-            for first, last in _sections(component, begin + 8, end, DATA):
-                snapshot = _Snapshot(component, first, last)
-                if (place := snapshot.image.find(MARK)) >= 0:
+    for kind, begin, end in sections(component):
+        if kind == MODULES and component[begin : begin + 8] == MODULE:
+            for inner, first, last in sections(component, begin + 8, end):
+                snapshot = _Snapshot(component, first, last) if inner == DATA else None
+                if snapshot and (place := snapshot.image.find(MARK)) >= 0:
                     return snapshot.with_immortal(place + len(MARK))
     raise ConfigError("the built Python guest does not say where its objects are: reinstall pie")
 
@@ -64,34 +65,13 @@ class _Snapshot:
         return bytes(changed)
 
 
-def _sections(data: bytes, place: int, end: int, wanted: int) -> Iterator[tuple[int, int]]:
-    """Beginning and end of the sections of a kind."""
-    while place < end:
-        kind = data[place]
-        size, begin = _number(data, place + 1)
-        if kind == wanted:
-            yield begin, begin + size
-        place = begin + size
-
-
 def _segments(data: bytes, place: int, end: int) -> Iterator[tuple[int, int, int]]:
     """Address, place and size of the active segments of a section, whose addresses are constants."""
-    count, place = _number(data, place)
+    count, place = number(data, place)
     for _ in range(count):
         if data[place : place + 2] != b"\x00\x41":  # an active segment; i32.const
             return
-        address, place = _number(data, place + 2)
-        size, place = _number(data, place + 1)  # behind the end of the expression
+        address, place = number(data, place + 2)
+        size, place = number(data, place + 1)  # behind the end of the expression
         yield address, place, size
         place += size
-
-
-def _number(data: bytes, place: int) -> tuple[int, int]:
-    """A number in LEB128 without a sign, and the place behind it."""
-    value = shift = 0
-    while True:
-        value |= (data[place] & 127) << shift
-        shift += 7
-        place += 1
-        if data[place - 1] < 128:
-            return value, place

@@ -10,6 +10,7 @@ from wasmtime import Engine, WasmtimeError
 from wasmtime.component import Component, ComponentInstanceType, FuncType
 from wasmtime.component import _types as wt
 
+from .encoding.sections import number, sections
 from .engine import LinkError
 
 __all__ = [
@@ -19,10 +20,7 @@ __all__ = [
     "compile_component",
     "imported_functions",
     "load_compiled",
-    "number",
-    "sections",
     "signature",
-    "sized",
 ]
 
 WASI = "wasi:"
@@ -128,32 +126,3 @@ def _check_types(data: bytes) -> None:
         raise LinkError(
             f"has {told} bytes of types, imports and exports, {MOST_TYPE_BYTES} at most: import what it calls alone"
         )
-
-
-def sections(whole: memoryview) -> Iterator[tuple[int, int, int]]:
-    """Number, begin and end of the sections of a module or component."""
-    place = 8
-    while place < len(whole):
-        size, start = number(whole, place + 1)
-        yield whole[place], start, start + size
-        place = start + size
-
-
-def sized(content: bytes) -> bytes:
-    """The content behind its size in LEB128."""
-    size, digits = len(content), bytearray()
-    while size > 127:
-        digits.append(size & 127 | 128)
-        size >>= 7
-    return bytes([*digits, size]) + content
-
-
-def number(data: memoryview, place: int) -> tuple[int, int]:
-    """A number in LEB128, and the place behind it."""
-    value = shift = 0
-    while True:
-        byte = data[place]
-        value |= (byte & 127) << shift
-        place, shift = place + 1, shift + 7
-        if byte < 128:
-            return value, place

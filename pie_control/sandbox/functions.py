@@ -244,7 +244,9 @@ def _compiled(
         [kind for _, kind in parameters],
         result,
         [_bound(kind, most.get(name)) or most.get(name, 0) for name, kind in parameters],
-        implementation,
+        implementation.call,
+        implementation.suspends,
+        implementation.native,
         python,
     )
 

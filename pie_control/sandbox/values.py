@@ -41,7 +41,6 @@ MAX_OUTCOME_BYTES = 4 << 20
 """Read of the error that a guest returns."""
 
 u8 = ctypes.c_uint8.from_address
-u32 = ctypes.c_uint32.from_address
 u64 = ctypes.c_uint64.from_address
 string_at = ctypes.string_at
 
@@ -186,10 +185,6 @@ def read_outcome(address: Address) -> Result:
     return Result(is_ok, None if is_ok or not data else _read_ends(data))
 
 
-def _skip(_address: Address) -> None:
-    return None
-
-
 def reader(kind: Any) -> Reader:
     """A function that reads a value of this WIT type (an object of wasmtime.component's types)."""
     if type(kind) in _SCALARS:
@@ -210,7 +205,7 @@ def reader(kind: Any) -> Reader:
         case wt.ResultType():
             return _result_reader(kind.ok, kind.err)
         case wt.OwnType() | wt.BorrowType():
-            return _skip  # read with `resource_number`, which needs the store
+            return lambda _: None  # read with `resource_number`, which needs the store
     raise ContractError(f"no conversion for {type(kind).__name__}")
 
 

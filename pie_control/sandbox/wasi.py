@@ -75,14 +75,6 @@ def _pollable(owner: WasiOwner, deadline: int) -> OwnedResource:
     return OwnedResource(owner.instance.context, number, RESOURCES["pollable"])
 
 
-def _subscribe_instant(owner: WasiOwner, instant: int) -> OwnedResource:
-    return _pollable(owner, instant)
-
-
-def _subscribe_duration(owner: WasiOwner, duration: int) -> OwnedResource:
-    return _pollable(owner, time.monotonic_ns() + duration)
-
-
 def _subscribe_stream(owner: WasiOwner, _stream: int) -> OwnedResource:
     return OwnedResource(owner.instance.context, READY, RESOURCES["pollable"])
 
@@ -113,10 +105,6 @@ def drop_resource(owner: WasiOwner, resource_type: int, number: int) -> None:
     """Frees a resource that a guest dropped."""
     if resource_type == RESOURCES["pollable"]:
         owner.wasi.deadlines.pop(number, None)
-
-
-def _wall_clock(_owner: WasiOwner) -> tuple[int, int]:
-    return divmod(time.time_ns(), 1_000_000_000)
 
 
 def _random_bytes(_owner: WasiOwner, count: int) -> bytes:
@@ -160,9 +148,11 @@ _U64, _BYTES = "func() -> u64", "func(u64) -> list<u8>"
 _PLAIN: dict[tuple[str, str, str], Any] = {
     ("wasi:clocks/monotonic-clock", "now", _U64): lambda _: time.monotonic_ns(),
     ("wasi:clocks/monotonic-clock", "resolution", _U64): lambda _: 1,
-    ("wasi:clocks/monotonic-clock", "subscribe-instant", "func(u64) -> owntype"): _subscribe_instant,
-    ("wasi:clocks/monotonic-clock", "subscribe-duration", "func(u64) -> owntype"): _subscribe_duration,
-    ("wasi:clocks/wall-clock", "now", _TIME): _wall_clock,
+    ("wasi:clocks/monotonic-clock", "subscribe-instant", "func(u64) -> owntype"): _pollable,
+    ("wasi:clocks/monotonic-clock", "subscribe-duration", "func(u64) -> owntype"): lambda owner, duration: _pollable(
+        owner, time.monotonic_ns() + duration
+    ),
+    ("wasi:clocks/wall-clock", "now", _TIME): lambda _: divmod(time.time_ns(), 1_000_000_000),
     ("wasi:clocks/wall-clock", "resolution", _TIME): lambda _: (0, 1),
     ("wasi:random/random", "get-random-bytes", _BYTES): _random_bytes,
     ("wasi:random/random", "get-random-u64", _U64): lambda _: int.from_bytes(os.urandom(8), "little"),

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from ctypes import c_char_p, c_uint64, c_void_p, py_object
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from wasmtime.component import _types as wt
 
@@ -62,20 +62,6 @@ class _Function(ctypes.Structure):
 
 class _OtherType(Exception):
     """A type that only Python converts."""
-
-
-class Implementation(Protocol):
-    """A host function: `functions.HostFunction` is one."""
-
-    @property
-    def call(self) -> Callable[..., Any]: ...
-
-    @property
-    def suspends(self) -> bool: ...
-
-    @property
-    def native(self) -> str:
-        """A C function that does the same without Python; empty: there is none."""
 
 
 @dataclass(frozen=True)
@@ -130,13 +116,15 @@ class Crossings:
         kinds: Sequence[Any],
         result: Any,
         most: Sequence[int],
-        implementation: Implementation,
+        call: Callable[..., Any],
+        suspends: bool,
+        native: str,
         python: PythonWay,
     ) -> Crossing | None:
         """The compiled way of a function with parameters of these kinds; None if only Python converts its values.
 
-        `most`: items or bytes of each parameter."""
-        native = implementation.native
+        `most`: items or bytes of each parameter. `native`: a C function that does the same without Python; empty: there
+        is none."""
         try:
             parameters, result_code = "".join(map(_parameter_code, kinds)), _result_code(result)
         except _OtherType:
@@ -147,10 +135,10 @@ class Crossings:
             return None
         bounds = (c_uint64 * len(kinds))(*most)
         function = _Function(
-            implementation.call, python.whole, python.write, python.refuse, python.fail,
+            call, python.whole, python.write, python.refuse, python.fail,
             parameters.encode(), result_code, bounds, len(kinds),
         )  # fmt: skip
-        name = native or ("call_suspending" if implementation.suspends else "call_function")
+        name = native or ("call_suspending" if suspends else "call_function")
         callback = ctypes.cast(self._library[name], c_void_p).value or 0
         return Crossing(callback, ctypes.addressof(function), (self, function))
 

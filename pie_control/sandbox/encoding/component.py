@@ -11,10 +11,10 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import wasmtime
 
-from ..components import sized
 from ..wit import WitPackage
 from . import wasi
 from .module import HEADER, INITIALIZE, MEMORY, POST_RUN, REALLOC, RUN, CoreImport, CoreModule, read_module
+from .sections import sized
 from .types import Type, quoted
 
 MODULE_SECTION = b"\1"

@@ -7,7 +7,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from ..components import MEMORIES, number, sections
+from ..components import MEMORIES
+from .sections import number, sections
 from .types import CoreType
 
 TYPES, IMPORTS, FUNCTIONS, EXPORTS = 1, 2, 3, 7

@@ -216,12 +216,12 @@ def test_every_function_that_python_programs_import_is_compiled_but_for_two(
 ) -> None:
     taken: dict[str, bool] = {}
     functions = {name: function for (_, name), function in host_api.functions().items()}
-    names = {id(function): name for name, function in functions.items()}
+    names = {id(function.call): name for name, function in functions.items()}
     make = Crossings.crossing
 
-    def crossing(self: Crossings, kinds: Any, result: Any, most: Any, implementation: Any, python: Any) -> Any:
-        made = make(self, kinds, result, most, implementation, python)
-        taken[names[id(implementation)]] = made is not None
+    def crossing(self: Crossings, kinds: Any, result: Any, most: Any, call: Any, *rest: Any) -> Any:
+        made = make(self, kinds, result, most, call, *rest)
+        taken[names[id(call)]] = made is not None
         return made
 
     monkeypatch.setattr(Crossings, "crossing", crossing)
