@@ -72,6 +72,19 @@ def _blocking(method: Callable[Concatenate[Any, P], Coroutine[Any, Any, T]]) -> 
     return wait
 
 
+def _starting(
+    method: Callable[Concatenate[Any, P], Coroutine[Any, Any, Running]],
+) -> Callable[Concatenate[Any, P], SyncRunning]:
+    """The method of `SyncClient` that waits for this one of `Client`, and gives its inferlet without `async`."""
+
+    @functools.wraps(method)
+    def start(self: Any, /, *args: P.args, **kwargs: P.kwargs) -> SyncRunning:
+        running = self._call(method(self._asynchronous, *args, **kwargs))
+        return SyncRunning(running, self, self._open_thread)
+
+    return start
+
+
 class SyncRunning:
     """`Running` without `async`."""
 
@@ -179,34 +192,8 @@ class SyncClient:
     models = _blocking(Client.models)
     statistics = _blocking(Client.statistics)
 
-    def launch(
-        self,
-        program: Program,
-        /,
-        *args: Any,
-        environment: Mapping[str, str] | None = None,
-        blobs: Mapping[str, Content] | None = None,
-        detached: bool = False,
-        logs: bool = False,
-        timeout: float | None = None,
-        retries: int = 0,
-        **kwargs: Any,
-    ) -> SyncRunning:
-        """Starts an inferlet of a program that the server has, of a file or folder, or of a function, with these
-        parameters of its `main`; `Client.launch` says more.
-
-        It ends with this client unless `detached`. With `logs`, `SyncRunning.events` includes its log lines. `blobs`:
-        files (paths) or bytes, such as images, by the names under which the inferlet opens them.
-        """
-        watched: dict[str, Any] = {"timeout": timeout, "retries": retries}
-        launch = self._asynchronous.launch(
-            program, *args, environment=environment, blobs=blobs, detached=detached, logs=logs, **watched, **kwargs
-        )
-        return self._running(launch)
-
-    def attach(self, inferlet: str, logs: bool = False) -> SyncRunning:
-        """A running inferlet, with the messages that nobody has read; raises UnknownName, Conflict."""
-        return self._running(self._asynchronous.attach(inferlet, logs))
+    launch = _starting(Client.launch)
+    attach = _starting(Client.attach)
 
     def run(
         self,
@@ -257,9 +244,6 @@ class SyncClient:
                 yield found[0]
         finally:
             self._call(_close(results))
-
-    def _running(self, start: Coroutine[Any, Any, Running]) -> SyncRunning:
-        return SyncRunning(self._call(start), self, self._open_thread)
 
     def _call(self, coroutine: Coroutine[Any, Any, T]) -> T:
         try:
