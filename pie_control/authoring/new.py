@@ -10,6 +10,7 @@ from pathlib import Path
 
 from ..errors import BadRequest
 from ..programs.python_guest import sdk_folder
+from ..programs.shelf import LOOKS_LIKE_A_HASH
 
 PROGRAM = '''"""Tells facts about a topic."""
 
@@ -131,15 +132,10 @@ def check_name(name: str) -> None:
         reason = "it is a word of Python"
     elif name in sys.stdlib_module_names or name in ("inferlet_sdk", "pie_control", "pie_inference", "pytest", "test"):
         reason = "a module has that name, which the folder would hide"
-    elif len(name) > MOST_LETTERS or _looks_like_hash(name):
+    elif len(name) > MOST_LETTERS or LOOKS_LIKE_A_HASH.fullmatch(name):
         reason = f"take at most {MOST_LETTERS} letters, and no name that could be the beginning of a program's hash"
     if reason:
         raise BadRequest(f"an inferlet cannot be called {name!r}: {reason}")
 
 
 MOST_LETTERS = 64
-
-
-def _looks_like_hash(name: str) -> bool:
-    """The server refuses such names."""
-    return len(name) >= 8 and set(name) <= set("0123456789abcdef")

@@ -43,7 +43,8 @@ def test_what_new_makes_passes_its_test(
 
 
 @pytest.mark.parametrize(
-    "name", ["", "two words", "../up", "3d", "class", "match", "json", "pytest", "ünder", "deadbeef", "x" * 65]
+    "name",
+    ["", "two words", "../up", "3d", "class", "match", "json", "pytest", "ünder", "deadbeef", "DEADBEEF", "x" * 65],
 )
 def test_names_that_cannot_be_are_refused(name: str, tmp_path: Path) -> None:
     with pytest.raises(BadRequest, match="cannot be called"):
