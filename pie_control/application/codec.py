@@ -175,13 +175,9 @@ class _Answers(Record, frozen=True, tag=None):
     columns: list[Any]
 
 
-def _kind_of(completion: Completion) -> type[Any]:
-    return type(completion.value)
-
-
 def _encode_completions(completions: Sequence[Completion]) -> list[_Answers]:
     encoded = []
-    for kind, group in groupby(completions, _kind_of):
+    for kind, group in groupby(completions, lambda completion: type(completion.value)):
         owners, futures, values = zip(*group, strict=True)
         name = _ERROR if issubclass(kind, CallError) else kind.__name__
         encoded.append(_Answers(name, owners, futures, _KINDS[name].encode(values)))

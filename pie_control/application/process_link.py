@@ -43,8 +43,8 @@ class ProcessLink:
     `silent_seconds`: how long its loop may stand still; 0: for ever."""
 
     def __init__(self, number: int, *, memory_bytes: int = 0, silent_seconds: float = 30.0, host: str = HOST) -> None:
-        self.on_messages: Callable[[Sequence[FromHost]], None] = _ignore
-        self.on_lost: Callable[[str], None] = _ignore
+        self.on_messages: Callable[[Sequence[FromHost]], None] = lambda _: None
+        self.on_lost: Callable[[str], None] = lambda _: None
         self._name = f"application host {number}"
         self._memory_bytes = memory_bytes
         self._silent_seconds = silent_seconds
@@ -191,7 +191,3 @@ class ProcessLink:
         ending = asyncio.get_running_loop().create_task(process.end(0.0))
         self._ending.add(ending)
         ending.add_done_callback(self._ending.discard)
-
-
-def _ignore(_: object) -> None:
-    """Nobody listens yet."""

@@ -171,36 +171,17 @@ def create_queue(guest: Guest, model: str) -> int:
 def usage(guest: Guest) -> str:
     pages, embeds = guest.usage()
     limits, models = guest.inferlet.limits, [one.description for one in guest.models.values()]
-    told = _Usage(
-        pages=pages,
-        max_pages=min(limits.max_pages, sum(map(PAGES.pool_size, models))),
-        embeds=embeds,
-        max_embeds=min(limits.max_embeds, sum(map(EMBEDS.pool_size, models))),
-        queues=len(guest.queues),
-        max_queues=limits.max_queues,
-        futures=len(guest.futures),
-        max_futures=limits.max_futures,
-        max_memory_bytes=limits.memory_bytes,
-        cpu_nanoseconds=int(guest.inferlet.processor_time.spent_at(time.thread_time()) * 1e9),
-        max_cpu_nanoseconds=int(limits.cpu_seconds * 1e9),
-    )
-    return _encode(told).decode()
-
-
-class _Usage(msgspec.Struct, gc=False):
-    """The JSON text of `usage`."""
-
-    pages: int
-    max_pages: int
-    embeds: int
-    max_embeds: int
-    queues: int
-    max_queues: int
-    futures: int
-    max_futures: int
-    max_memory_bytes: int
-    cpu_nanoseconds: int
-    max_cpu_nanoseconds: int
-
-
-_encode = msgspec.json.Encoder().encode
+    told = {
+        "pages": pages,
+        "max_pages": min(limits.max_pages, sum(map(PAGES.pool_size, models))),
+        "embeds": embeds,
+        "max_embeds": min(limits.max_embeds, sum(map(EMBEDS.pool_size, models))),
+        "queues": len(guest.queues),
+        "max_queues": limits.max_queues,
+        "futures": len(guest.futures),
+        "max_futures": limits.max_futures,
+        "max_memory_bytes": limits.memory_bytes,
+        "cpu_nanoseconds": int(guest.inferlet.processor_time.spent_at(time.thread_time()) * 1e9),
+        "max_cpu_nanoseconds": int(limits.cpu_seconds * 1e9),
+    }
+    return msgspec.json.encode(told).decode()

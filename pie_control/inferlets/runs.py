@@ -69,7 +69,7 @@ class Watch:
         self._frame = frame
         self._unsent = ""
         self._waits = False
-        self._on_sent: Callable[[], object] = _ignore
+        self._on_sent: Callable[[], object] = lambda: None
 
     def listen(self, on_sent: Callable[[], object]) -> None:
         """`on_sent` is called when what had to wait for the client is on its way."""
@@ -126,7 +126,7 @@ class Watch:
 
     def close(self) -> None:
         """Nothing is sent any more."""
-        self._unsent, self._on_sent = "", _ignore
+        self._unsent, self._on_sent = "", lambda: None
 
 
 class RunBuffer:
@@ -242,7 +242,3 @@ class RunBuffer:
 def escaped(text: str) -> str:
     """A text as the inside of a JSON string."""
     return msgspec.json.encode(text).decode()[1:-1]
-
-
-def _ignore() -> None:
-    """Nobody waits."""

@@ -37,7 +37,7 @@ def weigher(call: Call) -> Callable[[Sequence[Any]], int]:
     handles = [call.parameters.index(name) for name in call.handles if name in KEPT_HANDLES]
 
     if not (lists or texts or beside or handles):
-        return _weigh_nothing
+        return lambda _arguments: 0
     pick = itemgetter(*lists) if len(lists) > 1 else lambda arguments: [arguments[place] for place in lists]
 
     def weigh_lists(arguments: Sequence[Any]) -> int:
@@ -59,10 +59,6 @@ def weigher(call: Call) -> Callable[[Sequence[Any]], int]:
         return size if size > SMALL_BYTES else 0
 
     return weigh if texts or beside or handles else weigh_lists
-
-
-def _weigh_nothing(_arguments: Sequence[Any]) -> int:
-    return 0
 
 
 class PendingBytes:
