@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pie_control.errors import CallError, Exhausted, InvalidArgument, NotFound, QuotaExceeded
-from pie_control.ids import Owner
+from pie_control.ids import REFERENCE_BIT, Owner
 from pie_inference.protocol import ModelDescription
 
 from .hazards import MAX_QUEUE, Hazards, make_stamp
@@ -269,7 +269,10 @@ class AddressSpace:
         """Raises NotFound, InvalidArgument, or the error of a sample that failed."""
         sample = self._samples.get(future)
         if sample is None:
-            raise NotFound(f"token reference {future} names no `sample` of this inferlet, or one long delivered")
+            raise NotFound(
+                f"token reference {future} names no `sample` of this inferlet, or one long delivered; as a token, "
+                f"{future + REFERENCE_BIT} is outside of the vocabulary of {self.model.vocab_size} tokens"
+            )
         if sample.queue != queue:
             raise InvalidArgument(f"token reference {future} belongs to queue {sample.queue}, not to queue {queue}")
         if sample.error is not None:

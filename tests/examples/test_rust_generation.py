@@ -93,7 +93,8 @@ def random_options(pick: random.Random) -> dict[str, Any]:
     # A decode run gives as many tokens as have come. What is sampled in vain counts for a seed.
     is_told = not one.keys().isdisjoint(("lookup", "guess", "choose")) or ("slow" in one and "kind" not in one)
     maybe(0.4 * is_told, take=pick.randint(0, 6))
-    maybe(0.25 * ("temperature" not in one), cancel=pick.randint(0, 3) if is_told else 0)
+    is_kept = "temperature" not in one or (is_told and one.keys().isdisjoint(("lookup", "guess")))
+    maybe(0.25 * is_kept, cancel=pick.randint(0, 3) if is_told else 0)
     return one
 
 

@@ -97,6 +97,13 @@ def test_context_does_so_at_a_model_that_keeps_states(guest_cache: Path, tmp_pat
     assert dict(zip(features_of, results[::2], strict=True)) == dict(zip(features_of, results[1::2], strict=True))
 
 
+def test_contexts_at_once_wait_for_what_the_others_have(worker: Worker, guest_cache: Path) -> None:
+    runs = [(*features(), "crowded"), ((FOLDER / "features.py").read_bytes(), "features.py", "crowded")]
+    rust, python = map(result, asyncio.run(ends_of(worker, guest_cache, runs, max_embeds=400)))
+    assert rust == python
+    assert rust[-2] == 100
+
+
 def test_a_generation_that_has_begun_goes_to_the_client_as_it_comes(worker: Worker, guest_cache: Path) -> None:
     async def run() -> tuple[Any, list[str]]:
         async with started(guest_cache, InProcessClient(worker), model=["demo"], warm_pool=0) as server:
@@ -139,7 +146,7 @@ def test_a_task_is_woken_by_another_one(worker: Worker, guest_cache: Path) -> No
 
 
 def test_tasks_that_only_wake_each_other_let_the_host_go_on(worker: Worker, guest_cache: Path) -> None:
-    (ended,) = asyncio.run(ends_of(worker, guest_cache, [(*features(), "turns")], cpu_seconds=1.0))
+    (ended,) = asyncio.run(ends_of(worker, guest_cache, [(*features(), "turns")], cpu_seconds=1.0, max_futures=50))
     assert result(ended) == "over"
 
 
@@ -306,6 +313,7 @@ BOUND: list[tuple[list[Any], Any]] = [
     (["--loud", "bees"], [True, 7, 0, [], 0.5, "bees"]),
     (["--no-loud", "topic=a=b"], [False, 7, 0, [], 0.5, "a=b"]),
     (["--loud=no", f"seed={2**64 - 1}", "numbers=1, 2", "--", "--x"], [False, 2**64 - 1, 0, [1, 2], 0.5, "--x"]),
+    (["--mean-ratio", "0.25", "bees"], [False, 7, 0, [], 0.25, "bees"]),
     (["--topic"], "--topic needs a value; one that begins with -- is given by --topic=VALUE"),
     (["topic=a", "--topic", "b"], "topic is given twice"),
     ([], "missing: topic"),
@@ -364,7 +372,7 @@ def test_what_is_wrong_is_refused_by_name(worker: Worker, guest_cache: Path) -> 
     names += ["length: the last 0", "last: nothing goes on"]
     names += ["messages[0]: give an object", "cpu_seconds is NaN", "timeout is NaN"]
     assert all(f"invalid-argument: {name}" in text for name, text in zip(names, texts, strict=False)), texts
-    assert [text.split(":")[0] for text in texts[len(names) :]] == ["too-long"] * 2 + ["quota-exceeded"]
+    assert [text.split(":")[0] for text in texts[len(names) :]] == ["too-long"] * 4 + ["quota-exceeded"]
     assert silent.status == "failed"
 
 

@@ -163,7 +163,7 @@ def test_rust_reads_calls_and_checks_arguments_as_python_does(tmp_path: Path) ->
     place, source = rust_programs.compiler(), rust_programs.CRATE / "src"
     assert place is not None
     parts = {"error": "error", "json": "json/mod"}
-    parts |= {name: f"tools/{name}" for name in ("calls", "schema", "semaphore")}
+    parts |= {"calls": "tools/calls", "schema": "tools/schema", "semaphore": "task/semaphore"}
     modules = [f'#[path = "{source / part}.rs"]\nmod {name};' for name, part in parts.items()]
     head, _, rest = MAIN.strip().partition("\n")
     (tmp_path / "main.rs").write_text("\n".join((head, *modules, rest)))

@@ -117,12 +117,12 @@ def test_what_a_tool_gives_and_how_it_comes(guest_cache: Path) -> None:
 
 
 def test_a_name_that_no_model_can_write_is_told_in_its_letters(guest_cache: Path) -> None:
-    names = ("2.add", "math.add/2", "2 and 3", "", "é" * 70)
+    names = ("2.add", "math.add/2", "2 and 3", "", "é" * 70, "2 add", "á" * 70)
     one = server(
         tools_list={"tools": [{**ADD, "name": name} for name in names]},
         tools_call=lambda params: said(params["name"]),
     )
-    told_as = ("_2_add", "math_add_2", "_2_and_3", "_", "_" * 64)
+    told_as = ("_2_add", "math_add_2", "_2_and_3", "_", "_" * 64, "_2_add_6", "_" * 56 + "_7")
     *given, _ = asyncio.run(told(guest_cache, [one], "".join(CALL.replace("add", name) for name in told_as)))[0]
     assert given == list(names)
 

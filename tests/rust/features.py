@@ -125,6 +125,30 @@ async def together(_, ctx):
     return await gather(*(fork.generate_until(max_tokens=6) for fork in [ctx.fork() for _ in range(12)]))
 
 
+async def crowded(args, _):
+    def prompt(number):
+        return [97 + (number + place) % 26 for place in range(90)]
+
+    async def done(number, one):
+        if number % 2:
+            return str(len(await one.score([97 + number % 26] * 30)))
+        draft = None if number % 4 else lambda _: [97] * 20
+        return await one.generate_until(IgnoreStopTokens(), max_tokens=3, draft=draft)
+
+    every = [Context(args.model, share=False).fill(prompt(number)) for number in range(40)]
+    texts = await gather(*(done(number, one) for number, one in enumerate(every)))
+    more = [(await one.fill(prompt(0)[:15]).next_dist(2)).max_index() for one in every]
+    for one in every[1:]:
+        one.close()
+    await Context(args.model).fill("short").export("crowded")
+    opened = await gather(*(Context.open("crowded", args.model) for _ in range(100)))
+    before = traits.usage().pages
+    every[0].drop(4, 84, close_gap=False)
+    while traits.usage().pages >= before:
+        await asyncio.sleep(0.001)
+    return [texts, *more, len(opened), len(Context(args.model).fill([97] * 140_000).text)]
+
+
 async def do(acts, model):
     contexts, found, greedy, no_stop = [], [], Sampler(temperature=0), IgnoreStopTokens()
     for name, place, tokens, texts in json.loads(acts):
@@ -286,7 +310,5 @@ async def taken(generated, most, cancel):
     return [text, generated.stop_reason or "", generated.tokens, refused]
 
 
-FEATURES = {
-    one.__name__: one
-    for one in (stop, sampled, drafted, constrained, cut, windowed, joined, exported, scored, together, stepped)
-}
+SHOWN = (stop, sampled, drafted, constrained, cut, windowed, joined, exported, scored, together, stepped, crowded)
+FEATURES = {one.__name__: one for one in SHOWN}

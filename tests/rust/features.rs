@@ -162,6 +162,7 @@ async fn main(args: Args) -> Result<Json> {
             Ok(list([Json::List(chosen), ctx.text()?.into()]))
         }
         "narrow" => midway::narrow(&mut ctx).await,
+        "crowded" => midway::crowded(&args.model()).await,
         "begun" => midway::begun(&mut ctx, &args).await,
         "received" => received::received(&args).await,
         "raw" => midway::raw(&mut ctx).await,
@@ -209,6 +210,11 @@ async fn main(args: Args) -> Result<Json> {
             Ok("woken".into())
         }
         "turns" => {
+            let mut futures = Vec::new();
+            while let Ok(number) = inferlet::raw::core::sleep(u64::MAX) {
+                futures.push(number); // as many as there may be
+            }
+            inferlet::raw::core::cancel(futures[0])?;
             let is_over = Cell::new(false);
             let spin = async {
                 while !is_over.get() {
@@ -457,7 +463,7 @@ fn bound(args: &Args) -> Result<Json> {
     let flag = args.or("loud", false)?;
     let (whole, byte) = (args.or("seed", 7u64)?, args.or("count", 0i32)?);
     let numbers: Vec<i64> = args.or("numbers", Vec::new())?;
-    let (ratio, text) = (args.or("ratio", 0.5)?, args.required::<String>("topic")?);
+    let (ratio, text) = (args.or("mean-ratio", 0.5)?, args.required::<String>("topic")?);
     args.finish()?;
     Ok(list([flag.into(), whole.into(), byte.into(), numbers.to_json(), ratio.into(), text.into()]))
 }
@@ -490,6 +496,10 @@ async fn refused(ctx: &mut Context) -> Result<Json> {
     let mut long = Context::with(&ctx.model().name, "", ctx.model().max_context)?;
     long.fill("too far");
     found.extend([long.generate(1).text().await.err(), long.beam(2, 1).await.err()]);
+    let mut large = Context::new(&ctx.model().name)?;
+    large.fill("x".repeat(9 << 20));
+    found.push(large.text().err());
+    found.push(large.fill("more").text().err()); // it is not missing without a word
     found.push(ctx.beam(usize::MAX, 2).await.err());
     Ok(Json::List(found.into_iter().map(|one| one.map(|error| error.to_string()).to_json()).collect()))
 }

@@ -52,6 +52,46 @@ async fn step(queue: u32) -> Result<()> {
     HostFuture::new(number, output_text::await_dists).await.map(drop)
 }
 
+/// Contexts at once where embeds are few: what half of them score, and the others generate, some by drafts; and what
+/// comes behind a few tokens more, one context after the other. Then how many exports are opened at once, and how long
+/// the text of very many tokens is; pages that were dropped come back while the program waits.
+pub async fn crowded(model: &str) -> Result<Json> {
+    let prompt = |number: u32| (0..90).map(|place| 97 + (number + place) % 26).collect::<Vec<u32>>();
+    let mut all = Vec::new();
+    for number in 0..40 {
+        let mut one = Context::new(model)?;
+        one.keep_apart().fill_tokens(&prompt(number))?;
+        all.push((number, one));
+    }
+    let done = all.iter_mut().map(|(number, one)| async move {
+        if *number % 2 == 1 {
+            return Ok(one.score(&[97 + *number % 26; 30]).await?.len().to_string());
+        }
+        let mut generation = one.generate(3).ignore_stop_tokens();
+        if *number % 4 == 0 {
+            generation = generation.draft(|_: &[u32]| vec![97; 20]);
+        }
+        generation.text().await
+    });
+    let mut found = vec![try_join_all(done).await?.to_json()];
+    for (_, one) in &mut all {
+        found.push(one.fill_tokens(&prompt(0)[..15])?.next_dist(2, 1.0).await?.max_index().into());
+    }
+    let (_, mut one) = all.swap_remove(0);
+    all.clear();
+    Context::new(model)?.fill("short").export("crowded").await?;
+    found.push(try_join_all((0..100).map(|_| Context::open("crowded", model, ""))).await?.len().into());
+    let pages = || Json::parse(&raw::core::usage()).map(|usage| usage.get("pages").and_then(Json::as_i64));
+    let before = pages()?;
+    one.drop_tokens(4, 84, false)?;
+    while pages()? >= before {
+        sleep(std::time::Duration::from_millis(1)).await?;
+    }
+    let mut long = Context::new(model)?;
+    found.push(long.fill_tokens(&vec![97; 140_000])?.text()?.len().into());
+    Ok(Json::List(found))
+}
+
 /// A prompt longer than the embeds that are left, whose chunks wait for each other. Then what is refused where there are
 /// few pages and embeds, and that nothing stays of it: what the inferlet holds behind a prompt for which there are no pages,
 /// and how many pages more it has behind a generation for which there is no embed.
@@ -71,9 +111,14 @@ pub async fn narrow(ctx: &mut Context) -> Result<Json> {
     }
     drop(long);
     ctx.flush().await?;
-    while allocate::alloc(ctx.raw_parts().0, allocate::Memory::Emb, 1).is_ok() {}
-    let (mut fork, before) = (ctx.fork()?, holds("pages")?);
-    found.push(fork.generate(400).text().await.err().map(|error| error.code.name()).to_json());
-    found.push((holds("pages")? == before).into());
-    Ok(Json::List(found))
+    let mut forks = Vec::new();
+    loop {
+        while allocate::alloc(ctx.raw_parts().0, allocate::Memory::Emb, 1).is_ok() {}
+        let (mut fork, before) = (ctx.fork()?, holds("pages")?);
+        if let Err(error) = fork.generate(400).text().await {
+            found.extend([error.code.name().into(), (holds("pages")? == before).into()]);
+            return Ok(Json::List(found));
+        }
+        forks.push(fork); // it had what other queues keep
+    }
 }

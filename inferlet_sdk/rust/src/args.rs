@@ -123,7 +123,7 @@ impl Args {
 
     /// What words say of an argument by name; it takes them.
     fn option<T: Argument>(&self, name: &str) -> Option<Result<T>> {
-        let mut words = self.words.borrow_mut();
+        let (wanted, mut words) = (name.replace('-', "_"), self.words.borrow_mut());
         for place in 0..words.len() {
             if words[place].is_plain {
                 continue;
@@ -135,8 +135,8 @@ impl Args {
             };
             let is_option = key.starts_with("--");
             let key = key.strip_prefix("--").unwrap_or(key).replace('-', "_");
-            let is_denied = T::IS_FLAG && value.is_none() && key.strip_prefix("no_") == Some(name);
-            if (key != name && !is_denied) || !(is_option || value.is_some()) {
+            let is_denied = T::IS_FLAG && value.is_none() && key.strip_prefix("no_") == Some(wanted.as_str());
+            if (key != wanted && !is_denied) || !(is_option || value.is_some()) {
                 continue;
             }
             words.remove(place);

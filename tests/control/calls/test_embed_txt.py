@@ -28,6 +28,7 @@ REFUSED = [
     refusal(NotFound, "embed 8 is not allocated", "embed_txt", Q, [1, 2], [4, 5], [7, 2]),
     refusal(InvalidArgument, "embed 4 is named twice", "embed_txt", Q, [1, 2], [4, 5], [4, 1, 4, 1]),
     refusal(NotFound, "token reference 7 names no `sample`", "embed_txt", Q, [name_token(7)], [4], [4, 1]),
+    refusal(NotFound, "4294967295 is outside of the vocabulary of 259", "embed_txt", Q, [2**32 - 1], [4], [4, 1]),
     refusal(
         InvalidArgument,
         "token reference 1 belongs to queue 1, not to queue 2",

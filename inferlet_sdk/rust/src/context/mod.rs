@@ -133,13 +133,14 @@ impl Context {
         if self.noted.is_empty() {
             return Ok(());
         }
-        let noted = std::mem::take(&mut self.noted);
-        let tokens = tokens_of(self.model(), &noted)?;
+        let noted = &self.noted; // what is refused stays there: it must not be missing without a word
+        let tokens = tokens_of(self.model(), noted)?;
         let mut parts = Vec::new();
         if noted.len() > 1 && self.sequence.notes_ends(tokens.len()) {
             parts = vec![tokens_of(self.model(), &noted[..1])?, tokens_of(self.model(), &noted[..noted.len() - 1])?];
         }
         self.sequence.append_parts(&tokens, &parts);
+        self.noted.clear();
         Ok(())
     }
 

@@ -4,14 +4,18 @@ use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 
 use crate::error::{Code, Error, Result};
+use crate::generation::sampler::Handle;
 use crate::json::Json;
 use crate::raw;
 use crate::raw::allocate::Memory;
+use crate::task::Semaphore;
 
 /// Tokens of a forward whose inputs a queue keeps for the next one.
 pub(crate) const KEPT_INPUTS: usize = 16;
 /// Queues for which nobody asks what the limit is.
 const FEW: usize = 8;
+/// Tokens that one call takes.
+const MOST_LISTED: usize = 1 << 17;
 
 thread_local! {
     static KNOWN: RefCell<Vec<Rc<Model>>> = RefCell::new(Vec::new());
@@ -35,6 +39,7 @@ pub struct Model {
     pub stop_tokens: Vec<u32>,
     /// All that the host says about it.
     pub info: Json,
+    pub(crate) imports: Semaphore, // of exports that are being opened
     queues: RefCell<Vec<Rc<Queue>>>,
     most_queues: Cell<usize>,
     freed: RefCell<[Vec<u32>; 2]>, // pages, embeds
@@ -55,14 +60,22 @@ impl Queue {
     }
 
     /// Embeds for `count` tokens, at most `KEPT_INPUTS`, as ranges.
-    pub fn inputs(&self, count: usize) -> Result<Vec<u32>> {
-        let mut inputs = self.inputs.borrow_mut();
-        if inputs.len() < count {
-            let missing = (count - inputs.len()) as u32;
-            let first = raw::allocate::alloc(self.number, Memory::Emb, missing)?;
-            inputs.extend(first..first + missing);
+    pub fn inputs(&self, model: &Model, count: usize) -> Result<Vec<u32>> {
+        let missing = count.saturating_sub(self.inputs.borrow().len());
+        if missing > 0 {
+            let (first, _) = model.allocate_embeds(self.number, missing, missing)?;
+            self.inputs.borrow_mut().extend(first..first + missing as u32);
         }
-        Ok(ranges(inputs[..count].iter().copied()))
+        Ok(ranges(self.inputs.borrow()[..count].iter().copied()))
+    }
+
+    /// Keeps that of single tokens alone: a run may be reading it.
+    fn give_inputs_back(&self) -> Result<()> {
+        let mut inputs = self.inputs.borrow_mut();
+        if inputs.len() > 1 {
+            raw::allocate::dealloc(self.number, Memory::Emb, &ranges(inputs.drain(1..)))?;
+        }
+        Ok(())
     }
 }
 
@@ -84,6 +97,7 @@ impl Model {
             moves_tokens: info.get("moves_tokens").and_then(Json::as_bool).unwrap_or(false),
             stop_tokens: stops.iter().filter_map(Json::as_i64).map(|token| token as u32).collect(),
             info,
+            imports: Semaphore::new(usize::MAX),
             queues: RefCell::default(),
             most_queues: Cell::new(0),
             freed: RefCell::default(),
@@ -149,7 +163,12 @@ impl Model {
 
     /// Text of tokens, without special tokens.
     pub fn detokenize(&self, tokens: &[u32]) -> Result<String> {
-        raw::tokenize::detokenize(self.some_queue()?, tokens)
+        let queue = self.some_queue()?;
+        if tokens.len() <= MOST_LISTED {
+            return raw::tokenize::detokenize(queue, tokens);
+        }
+        let detokenizer = Handle(raw::tokenize::create_detokenizer(queue)?);
+        tokens.chunks(MOST_LISTED).map(|some| raw::tokenize::push_tokens(detokenizer.0, some)).collect()
     }
 
     /// A page, or an embed, that nobody holds any more: it goes back at the next `give_back`.
@@ -167,10 +186,39 @@ impl Model {
         }
     }
 
+    /// `count` embeds, or fewer, but no fewer than `least`: the first, and how many. Those that were given back count
+    /// until what was issued before has run: so where there are too few, waits for what the queue has. In the end each
+    /// of the others gives back what it keeps, and is waited for.
+    pub(crate) fn allocate_embeds(&self, queue: u32, mut count: usize, least: usize) -> Result<(u32, usize)> {
+        self.give_back();
+        let find = |place: usize| self.queues.borrow().get(place).cloned();
+        let (mut waited, mut others) = (false, (0..).map_while(find).filter(|one| one.number != queue));
+        loop {
+            let lack = match raw::allocate::alloc(queue, Memory::Emb, count as u32) {
+                Ok(first) => return Ok((first, count)),
+                Err(error) if error.is_lack_of_room() => error,
+                Err(error) => return Err(error),
+            };
+            if !std::mem::replace(&mut waited, true) {
+                synchronize(queue)?;
+            } else if count > least {
+                count = (count / 2).max(least);
+            } else {
+                let other = others.next().ok_or(lack)?;
+                other.give_inputs_back()?;
+                synchronize(other.number)?;
+            }
+        }
+    }
+
     /// Allocates pages or embeds, behind what waits to be given back.
     pub(crate) fn allocate(self: &Rc<Self>, queue: u32, kind: Memory, count: usize) -> Result<Vec<Rc<Held>>> {
-        self.give_back();
-        let first = raw::allocate::alloc(queue, kind, count as u32)?;
+        let first = if kind == Memory::Emb {
+            self.allocate_embeds(queue, count, count)?.0
+        } else {
+            self.give_back();
+            raw::allocate::alloc(queue, kind, count as u32)?
+        };
         Ok((first..first + count as u32).map(|address| self.hold(kind, address)).collect())
     }
 
@@ -178,6 +226,16 @@ impl Model {
         let kind = if kind == Memory::Emb { kind } else { Memory::Kvpage };
         Rc::new(Held { model: self.clone(), kind, address, is_sealed: Cell::new(false) })
     }
+}
+
+/// Gives back what nobody holds any more, of all models: before the program waits, maybe for long.
+pub(crate) fn give_all_back() {
+    KNOWN.with(|all| all.borrow().iter().for_each(|model| model.give_back()));
+}
+
+/// Waits until all that was issued in a queue has run.
+fn synchronize(queue: u32) -> Result<()> {
+    raw::core::await_number(raw::core::synchronize(queue)?).map(|_| ())
 }
 
 /// What the inferlet holds, or may hold, by the name that the host has for it.

@@ -118,9 +118,9 @@ impl Drafted {
     async fn check(&mut self, sequence: &mut Sequence, draft: &[u32], masks: &[String]) -> Result<(usize, u32)> {
         let (queue, count) = (sequence.queue.number, draft.len() + 1);
         if self.embeds.len() < 2 * count {
-            let missing = (2 * count - self.embeds.len()) as u32;
-            let first = raw::allocate::alloc(queue, Memory::Emb, missing)?;
-            self.embeds.extend(first..first + missing);
+            let missing = 2 * count - self.embeds.len();
+            let (first, _) = sequence.model.allocate_embeds(queue, missing, missing)?;
+            self.embeds.extend(first..first + missing as u32);
         }
         let mut outputs = self.embeds[count..2 * count].to_vec();
         let done = usize::from(sequence.computed == sequence.tokens.len()); // the output of the last token is there

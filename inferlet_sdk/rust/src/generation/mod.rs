@@ -14,6 +14,7 @@ use crate::args::Args;
 use crate::context::Context;
 use crate::error::{Error, Result};
 use crate::raw;
+use crate::task::HostFuture;
 use dist::Dist;
 use draft::{Draft, Drafted};
 use guide::Guide;
@@ -85,7 +86,7 @@ struct State {
 
 enum Source {
     Runs(Runs),
-    Sampled(Sampler, Handle),
+    Sampled(Sampler, Handle, Option<HostFuture<u32>>), // the token that is under way stays the next one
     Drafted(Drafted),
     Chosen(Choose),
 }
@@ -293,7 +294,7 @@ impl<'a> Generation<'a> {
                     let most = if options.run_ahead { usize::MAX } else { 1 };
                     Source::Runs(Runs::new(sampler, handle, stops.clone(), most, guide))
                 }
-                None => Source::Sampled(sampler, handle),
+                None => Source::Sampled(sampler, handle, None),
             }
         };
         let strings = options.stop.clone();
@@ -311,9 +312,13 @@ impl<'a> Generation<'a> {
                 let held = state.filter.as_ref().map_or("", TextFilter::held);
                 runs.next(sequence, detokenizer, self.start, left, held).await
             }
-            Source::Sampled(sampler, handle) => {
-                let token = sequence.sample(sampler, handle.0)?.await?;
-                Pieces::one(token, detokenizer)
+            Source::Sampled(sampler, handle, asked) => {
+                if asked.is_none() {
+                    *asked = Some(sequence.sample(sampler, handle.0)?);
+                }
+                let token = asked.as_mut().expect("it was asked for").await;
+                *asked = None;
+                Pieces::one(token?, detokenizer)
             }
             Source::Drafted(drafted) => drafted.next(sequence, detokenizer, self.start, left).await,
             Source::Chosen(choose) => {

@@ -161,7 +161,7 @@ impl Runs {
         let is_alone = Rc::strong_count(&sequence.queue) == 2; // the model's list has it, too
         let most = left.min(self.most).min(if is_alone { STEPS } else { STEPS_OF_SHARED });
         let output = sequence.own_output(true)?;
-        let input = sequence.queue.inputs(1)?[0];
+        let input = sequence.queue.inputs(&sequence.model, 1)?[0];
         let room = sequence.pages.reserve_for_run(queue, position, position + most - 1)?;
         let steps = most.min(room + 1 - position);
         let pages = sequence.pages.output(position);

@@ -4,6 +4,7 @@
 //! value suspends it; if it waits for several, `wait` does, until one of them is done.
 
 mod retry;
+mod semaphore;
 mod several;
 
 use std::cell::RefCell;
@@ -14,9 +15,11 @@ use std::sync::Arc;
 use std::task::{Context, Poll, Wake, Waker};
 use std::time::Duration;
 
+use crate::context::model::give_all_back;
 use crate::error::Result;
 use crate::raw;
 pub use retry::retry;
+pub(crate) use semaphore::Semaphore;
 pub(crate) use several::is_alone;
 pub use several::{first, join_all, timeout, try_join_all, First, Tasks};
 
@@ -116,17 +119,22 @@ pub(crate) fn block_on<F: Future>(future: F) -> F::Output {
 
 /// Lets the host go on, and hears what is done, although a task may be ready.
 fn yield_to_host(context: &mut Context<'_>) {
-    if let Ok(number) = raw::core::sleep(0) {
-        let mut soon = HostFuture::new(number, raw::core::await_number);
-        if Pin::new(&mut soon).poll(context).is_pending() {
-            suspend();
-            let _ = Pin::new(&mut soon).poll(context);
+    match raw::core::sleep(0) {
+        Ok(number) => {
+            let mut soon = HostFuture::new(number, raw::core::await_number);
+            if Pin::new(&mut soon).poll(context).is_pending() {
+                suspend();
+                let _ = Pin::new(&mut soon).poll(context);
+            }
         }
+        Err(_) if WAITING.with(|all| all.borrow().futures.is_empty()) => {}
+        Err(_) => suspend(), // it has as many futures as it may: those that are ready wait for one of them
     }
 }
 
 /// Suspends the guest until something is done for which a task waits.
 fn suspend() {
+    give_all_back();
     let waiting: Vec<u32> = WAITING.with(|all| all.borrow().futures.iter().map(|(number, _)| *number).collect());
     assert!(!waiting.is_empty(), "all tasks wait for each other: nothing can wake the program");
     let done = if waiting.len() == 1 { waiting } else { wait(&waiting) };

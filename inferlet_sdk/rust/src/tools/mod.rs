@@ -4,7 +4,6 @@ mod calls;
 mod format;
 mod mcp;
 mod schema;
-mod semaphore;
 mod tool;
 
 use std::cell::{Cell, RefCell};

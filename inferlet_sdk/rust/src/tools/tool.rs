@@ -70,12 +70,17 @@ impl Tool {
     }
 }
 
-/// What a model calls the tool of a server, whose name may have other signs, too.
-pub(crate) fn name_of(name: &str) -> String {
+/// What a model calls the tool of a server, whose name may have other signs, too. A number is behind it where another
+/// tool has the name.
+pub(crate) fn name_of(name: &str, others: &[Tool]) -> String {
     let begins_well = name.starts_with(|one: char| one.is_ascii_alphabetic() || one == '_');
     let letters = name.chars().map(|one| if one.is_ascii_alphanumeric() || one == '-' { one } else { '_' });
     let before = if begins_well { "" } else { "_" };
-    before.chars().chain(letters).take(LONGEST_NAME).collect()
+    let found: String = before.chars().chain(letters).take(LONGEST_NAME).collect();
+    let begin = &found[..found.len().min(LONGEST_NAME - 8)];
+    let numbered = (others.len() + 1..).map(|number| format!("{}_{}", begin, number));
+    let mut names = [found.clone()].into_iter().chain(numbered);
+    names.find(|one| others.iter().all(|other| other.name != *one)).expect("there are more numbers than tools")
 }
 
 /// Whether a tool may be called so.

@@ -186,12 +186,12 @@ impl Sequence {
         while self.computed < end {
             let (start, count) = (self.computed, end - self.computed);
             if count <= KEPT_INPUTS {
-                let inputs = self.queue.inputs(count)?;
+                let inputs = self.queue.inputs(&self.model, count)?;
                 let tokens = self.tokens[start..end].to_vec();
                 self.forward(&tokens, &inputs, outputs, 0, 0, 0.0)?;
                 continue;
             }
-            let (first, count) = self.allocate_inputs(count.min(MAX_CHUNK))?;
+            let (first, count) = self.model.allocate_embeds(self.queue.number, count.min(MAX_CHUNK), LEAST_CHUNK)?;
             let inputs = [first, count as u32];
             let tokens = self.tokens[start..start + count].to_vec();
             let run = self.forward(&tokens, &inputs, if start + count == end { outputs } else { &[] }, 0, 0, 0.0);
@@ -199,23 +199,6 @@ impl Sequence {
             run?;
         }
         Ok(())
-    }
-
-    /// At most `count` embeds, or as many as there are when those of the chunks before have come back.
-    fn allocate_inputs(&self, mut count: usize) -> Result<(u32, usize)> {
-        self.model.give_back();
-        let mut waited = false;
-        loop {
-            match raw::allocate::alloc(self.queue.number, Memory::Emb, count as u32) {
-                Ok(first) => return Ok((first, count)),
-                Err(error) if !error.is_lack_of_room() || (waited && count <= LEAST_CHUNK) => return Err(error),
-                Err(_) if waited => count = (count / 2).max(LEAST_CHUNK),
-                Err(_) => {
-                    raw::core::await_number(raw::core::synchronize(self.queue.number)?)?;
-                    waited = true;
-                }
-            }
-        }
     }
 
     /// Runs tokens and appends their keys and values. The rest is that of the raw call.

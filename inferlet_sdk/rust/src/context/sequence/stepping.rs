@@ -38,7 +38,7 @@ impl Sequence {
     /// Runs a few pending tokens, and samples or gives a distribution behind them: a future.
     fn run_pending(&mut self, sampler: u32, k: u32, temperature: f32) -> Result<u32> {
         let (tokens, output) = (self.tokens[self.computed..].to_vec(), self.own_output(false)?);
-        let inputs = self.queue.inputs(tokens.len())?;
+        let inputs = self.queue.inputs(&self.model, tokens.len())?;
         let number = self.forward(&tokens, &inputs, &[output, 1], sampler, k, temperature)?;
         self.output_of = self.computed;
         Ok(number)

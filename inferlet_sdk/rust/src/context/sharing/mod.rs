@@ -34,16 +34,32 @@ async fn adapters(queue: u32, name: &str) -> Result<Vec<String>> {
     Ok(listed.items().iter().filter_map(adapter).collect())
 }
 
+/// What is exported under a full name. The host keeps room for the largest export, so only some fit at a time: then
+/// this one waits for another.
+async fn fetch(model: &Model, queue: u32, name: &str) -> Result<(u32, u32, String)> {
+    loop {
+        match raw::exports::import_kvpage(queue, name) {
+            Ok(number) => {
+                let import = HostFuture::new(number, raw::exports::await_import);
+                let _under_way = model.imports.acquire().await;
+                return import.await;
+            }
+            Err(error) if error.is_lack_of_room() && !model.imports.is_idle() => model.imports.released().await,
+            Err(error) => return Err(error),
+        }
+    }
+}
+
 /// What was exported under a name.
-async fn import(queue: u32, name: &str, adapter: &str) -> Result<(u32, u32, String)> {
-    let number = raw::exports::import_kvpage(queue, &full_name(name, adapter)?)?;
-    let found = HostFuture::new(number, raw::exports::await_import).await;
+async fn import(sequence: &Sequence, name: &str) -> Result<(u32, u32, String)> {
+    let (queue, adapter) = (sequence.queue.number, &sequence.adapter);
+    let found = fetch(&sequence.model, queue, &full_name(name, adapter)?).await;
     if !matches!(&found, Err(error) if error.code == Code::NotFound) {
         return found;
     }
     let others = adapters(queue, name).await?;
     match others.first() {
-        Some(other) if !others.iter().any(|one| one == adapter) => {
+        Some(other) if !others.contains(adapter) => {
             let made =
                 if other.is_empty() { "without an adapter".to_string() } else { format!("with adapter {:?}", other) };
             Err(wrong_state(&format!("export {:?} was made {}: open it with adapter {:?}", name, made, other)))
@@ -104,7 +120,7 @@ impl Context {
     /// chat, `resume_chat` goes on with that. `keep` shares nothing of it: it may have been joined.
     pub async fn open(name: &str, model: impl AsRef<str>, adapter: &str) -> Result<Context> {
         let mut sequence = Sequence::new(Model::named(model.as_ref())?, adapter)?;
-        let (first, count, about) = import(sequence.queue.number, name, adapter).await?;
+        let (first, count, about) = import(&sequence, name).await?;
         sequence.pages.adopt(first, count);
         let about = Json::parse(&about)?;
         let text = |key: &str| about.get(key).and_then(Json::as_str).unwrap_or("");

@@ -12,11 +12,11 @@ use std::collections::BTreeSet;
 use std::rc::Rc;
 
 use super::schema::{check, shown};
-use super::semaphore::Semaphore;
 use super::tool::{name_of, Tool};
 use crate::error::{Code, Error, Result};
 use crate::json::Json;
 use crate::outside::http::{http_post, Response};
+use crate::task::Semaphore;
 use body::{Body, WRONG_PATH};
 use texts::{error_text, said, shortened, text_of};
 
@@ -107,7 +107,8 @@ impl McpServer {
                 if !names.insert(name.to_string()) {
                     return Err(self.wrong(&format!("lists the tool {:?} twice: tell who runs it", name)));
                 }
-                found.push(self.clone().tool(name, one)?);
+                let tool = self.clone().tool(name, one, &found)?;
+                found.push(tool);
             }
             match told.get("nextCursor") {
                 None => break,
@@ -133,7 +134,7 @@ impl McpServer {
 
     // ---- one tool ----
 
-    fn tool(self: Rc<Self>, name: &str, told: &Json) -> Result<Tool> {
+    fn tool(self: Rc<Self>, name: &str, told: &Json, others: &[Tool]) -> Result<Tool> {
         let shown_name = shown(&Json::from(name));
         let given = told.get("description").or_else(|| told.get("title")).cloned().unwrap_or_else(|| Json::from(""));
         let description = given.as_str().ok_or_else(|| {
@@ -150,7 +151,7 @@ impl McpServer {
             )));
         }
         let (server, name, output) = (self, name.to_string(), Rc::new(told.get("outputSchema").cloned()));
-        Ok(Tool::new(&name_of(&name), description, schema, move |arguments| {
+        Ok(Tool::new(&name_of(&name, others), description, schema, move |arguments| {
             let (server, name, output) = (server.clone(), name.clone(), output.clone());
             async move { server.call(&name, arguments, output.as_ref().as_ref()).await }
         }))
