@@ -69,7 +69,11 @@ HOMES = {
     "zmq": ("pie_control.inference_client", "pie_inference.serving.zeromq"),
     "fastapi": ("pie_control.http_server",),
     "starlette": ("pie_control.http_server",),
-    "uvicorn": ("pie_control.http_server.server", "pie_control.http_server.protocols"),
+    "uvicorn": (
+        "pie_control.http_server.server",
+        "pie_control.http_server.protocols",
+        "pie_control.http_server.session.protocol",
+    ),
     "httpx": ("pie_control.client",),
     "opentelemetry": ("pie_control.observation.traces",),
     "prometheus_client": ("pie_control.observation.prometheus",),

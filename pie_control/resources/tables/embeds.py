@@ -27,7 +27,6 @@ class EmbedTable:
         self.reads: list[int] = []
         self.owned = 0
         self._addresses = AddressAllocator()
-        self._grow()
 
     def allocate(self, count: int, stamp: int) -> int:
         first = self._addresses.allocate(count)

@@ -53,7 +53,6 @@ class PageTable:
         self.sealed: dict[int, int] = {}  # pages that nobody writes to, and how often each was exported or imported
         self._spans = Spans(page_size, self.fill, self.top, self.writes)
         self._addresses = AddressAllocator()
-        self._grow()
 
     @property
     def changes(self) -> int:
@@ -276,10 +275,7 @@ class PageTable:
     def copy(self, source: Sequence[Range], target: Sequence[Range], pages: Sequence[Range], stamp: int) -> None:
         """Copies positions from slots to as many slots, which are in these pages."""
         held = self.held_at(source).copy()
-        if len(target) == 1:
-            self.positions[slice(*target[0])] = held
-        else:
-            self.positions[slots_in(target)] = held
+        self.positions[slice(*target[0]) if len(target) == 1 else slots_in(target)] = held
         for first, last in pages:
             self._summarize_all(first, last)
             self.writes[first:last] = [stamp] * (last - first)
