@@ -65,7 +65,16 @@ class WatchedConnection:
     """What the sweep knows of one connection. Times are of the monotonic clock."""
 
     __slots__ = (
-        *("address", "cut_at", "held", "progress", "protocol", "received", "refused", "started", "transport", "unsent"),
+        "address",
+        "cut_at",
+        "held",
+        "progress",
+        "protocol",
+        "received",
+        "refused",
+        "started",
+        "transport",
+        "unsent",
     )
 
     def __init__(self, protocol: Watched, transport: asyncio.Transport, address: str) -> None:

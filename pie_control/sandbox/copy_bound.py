@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import ctypes
 import logging
+import threading
 
 import wasmtime
 
@@ -21,6 +22,8 @@ COPIED_BYTES = 8 << 20
 MESSAGE = "fuel allocated for hostcalls has been exhausted"
 """In the error of a call that is beyond the bound."""
 SEARCHED_BYTES = 2048
+STACK_BYTES = 512 << 10
+"""So small that no stack of a thread that has ended is used again: glibc keeps those of 8 MiB."""
 
 logger = logging.getLogger(__name__)
 
@@ -28,11 +31,26 @@ _offset: int | None = None  # of the field, once it is known
 
 
 def find(engine: wasmtime.Engine) -> int | None:
-    """Offset of the bound in a store's context; None if it cannot be told from other fields."""
+    """Offset of the bound in a store's context; None if it cannot be told from other fields.
+
+    Between fields there is what was on the stack where the store was made, by chance the same number. So one is made on
+    the stack of a new thread, which is empty."""
+    found: list[int] = []
+    before = threading.stack_size(STACK_BYTES)
+    thread = threading.Thread(target=lambda: found.extend(_places(engine)))
+    try:
+        thread.start()
+    finally:
+        threading.stack_size(before)
+    thread.join()
+    return found[0] if len(found) == 1 else None
+
+
+def _places(engine: wasmtime.Engine) -> list[int]:
+    """Offsets of all that may be the bound."""
     store = wasmtime.Store(engine)
     words = (ctypes.c_uint64 * (SEARCHED_BYTES // 8)).from_address(address_of(store._context()))
-    found = [index * 8 for index, word in enumerate(words) if word == DEFAULT_BYTES]
-    return found[0] if len(found) == 1 else None
+    return [index * 8 for index, word in enumerate(words) if word == DEFAULT_BYTES]
 
 
 def use(offset: int | None) -> None:

@@ -13,8 +13,8 @@ MOST_ADDRESSES = 1 << 20
 
 
 class AddressAllocator:
-    """Finds runs of free addresses. There are twice as many, of which whoever has a table for them makes that larger,
-    when all are taken.
+    """Finds runs of free addresses. When all are taken, there are twice as many from then on: whoever has a table for
+    them makes it larger.
 
     Addresses are handed out in a circle, so a stale one is noticed more often than with reuse at once.
     """

@@ -370,5 +370,3 @@ class Runs(Generic[Q]):
         owners, futures = table["owner"][rows].tolist(), table["future"][rows].tolist()
         kept = {place: scores[step] for place, step in enumerate(alive.tolist()) if step in scores} if scores else {}
         return RunTokens(owners, futures, tokens.tolist(), over.tolist(), failed, kept), ended
-
-    # ---- inspection ----

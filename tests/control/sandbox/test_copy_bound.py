@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import ctypes
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 import wasmtime
@@ -87,6 +88,21 @@ def test_a_field_that_is_not_unique_is_not_touched(monkeypatch: pytest.MonkeyPat
     assert copy_bound.find(ENGINE) is not None
     monkeypatch.setattr(copy_bound, "DEFAULT_BYTES", 0)  # as many other fields are
     assert copy_bound.find(ENGINE) is None
+
+
+class Words(ctypes.Structure):
+    """Is copied to the stack where it is passed to a function."""
+
+    _fields_: ClassVar = [("words", ctypes.c_uint64 * 8192)]
+
+
+def test_what_was_on_the_stack_before_is_no_field() -> None:
+    offset, absolute = copy_bound.find(ENGINE), ctypes.CDLL(None).abs
+    absolute.argtypes = (Words,)
+    absolute(Words((copy_bound.DEFAULT_BYTES,) * 8192))
+    assert len(copy_bound._places(ENGINE)) > 1
+    absolute(Words((copy_bound.DEFAULT_BYTES,) * 8192))
+    assert copy_bound.find(ENGINE) == offset is not None
 
 
 def test_a_machine_without_the_field_is_told(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:

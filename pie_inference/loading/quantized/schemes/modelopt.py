@@ -21,8 +21,7 @@ def model_opt(config: Settings) -> Scheme:
 
 
 class ModelOpt(Scheme):
-    """Activations, keys and values stay in the model's number format, whatever the file has for
-    them."""
+    """Activations, keys and values stay in the model's number format, whatever the file has for them."""
 
     scales: Sequence[str] = (".weight_scale", ".weight_scale_2")
     endings: Mapping[str, int] = {

@@ -11,8 +11,7 @@ from .fp4 import BYTES, MX_GROUP, MX_SCALES, mxfp4_weight
 
 
 class Mxfp4(Scheme):
-    """A module is the parameter of all experts; its rows are those of one expert after the
-    other."""
+    """A module is the parameter of all experts; its rows are those of one expert after the other."""
 
     scales: Sequence[str] = ("_scales",)
     endings: Mapping[str, int] = {"_blocks": 2, "_scales": 0}
