@@ -212,7 +212,9 @@ def test_a_wheel_has_the_examples_and_the_demo_models(tmp_path: Path) -> None:
     subprocess.run([sys.executable, "-c", build, str(tmp_path)], cwd=tree, check=True, capture_output=True)
     (wheel,) = tmp_path.glob("*.whl")
     held = set(zipfile.ZipFile(wheel).namelist())
-    files = [path for path in EXAMPLES.rglob("*") if path.is_file() and "__pycache__" not in path.parts]
+    made = {"__pycache__", "target", "Cargo.lock"}
+    files = [path for path in EXAMPLES.rglob("*") if path.is_file() and not made & {*path.parts}]
+    assert not any(made & {*name.split("/")} for name in held)
     assert {f"pie_control/examples/{path.relative_to(EXAMPLES)}" for path in files} <= held
     assert {"pie_inference/demo_model/model.safetensors", "pie_inference/demo_reasoner/model.safetensors"} <= held
     assert {name.partition("/")[0] for name in held if "dist-info" not in name} == set(packages)
