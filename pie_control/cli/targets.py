@@ -15,7 +15,7 @@ from pie_control.client.running import Content, Running
 from pie_control.errors import UnknownName
 
 from .patience import explaining_slow_start
-from .programs import Found, built, find_program
+from .programs import built, find_program
 from .terminal import write_line
 
 if TYPE_CHECKING:
@@ -25,9 +25,8 @@ if TYPE_CHECKING:
     from pie_control.server_api import ServerApi
 
 
-Launch = Callable[[str, Sequence[str], Mapping[str, Path]], Awaitable[Running]]
-"""Starts an inferlet of FILE|FOLDER|NAME with arguments and the content of files, by names; its events include log
-lines."""
+Launch = Callable[[Sequence[str], Mapping[str, Path]], Awaitable[Running]]
+"""Starts an inferlet with arguments and the content of files, by names; its events include log lines."""
 
 
 async def launch(
@@ -51,10 +50,6 @@ async def stored(client: Client, program: str) -> str:
     return await client.upload(await asyncio.to_thread(built, found), "") if isinstance(found, Path) else found
 
 
-def _found(program: str, api: ServerApi) -> Found:
-    return find_program(program, [asdict(each) for each in api.programs()])
-
-
 def _tell(note: str) -> None:
     if note:
         write_line(f"pie: {note}", sys.stderr)
@@ -63,14 +58,13 @@ def _tell(note: str) -> None:
 class OwnTarget:
     """A server in this process, without HTTP; it is the `Link` of its inferlets."""
 
-    def __init__(self, api: ServerApi) -> None:
-        self._api = api
+    def __init__(self, api: ServerApi, program: Path | str) -> None:
+        """`program`: a file or folder in Python, a component, or the hash of one that the server has."""
+        self._api, self._program = api, program
 
-    async def launch(self, program: str, arguments: Sequence[str], blobs: Mapping[str, Path]) -> Running:
-        found, note = _found(program, self._api)
-        _tell(note)
+    async def launch(self, arguments: Sequence[str], blobs: Mapping[str, Path]) -> Running:
+        found = self._program
         if isinstance(found, Path):
-            found = await asyncio.to_thread(built, found)
             found = (await self._api.upload(read_program(found), file=name_of(found))).program
         running = Running("", self)
         uploaded = {name: await self._api.upload_blob(path.read_bytes()) for name, path in blobs.items()}
@@ -94,29 +88,31 @@ class OwnTarget:
 
 
 @contextlib.asynccontextmanager
-async def server(url: str, token: str | None = None, model: str = "") -> AsyncIterator[Launch]:
-    """Connects to a running server, on which programs run on a model (default: its first one). Raises
+async def server(url: str, program: str, token: str | None = None, model: str = "") -> AsyncIterator[Launch]:
+    """Connects to a running server, on which FILE|FOLDER|NAME runs on a model (default: its first one). Raises
     ServerUnavailable, Unauthorized."""
     from pie_control.client import Client
 
     async with Client(url, token) as client:
-        yield lambda program, arguments, blobs: launch(client, program, arguments, blobs, model, logs=True)
+        yield lambda arguments, blobs: launch(client, program, arguments, blobs, model, logs=True)
 
 
 @contextlib.asynccontextmanager
 async def own_server(config: ServerConfig, program: str) -> AsyncIterator[Launch]:
-    """Starts a server and its workers, if it can find, build and read the program, and stops them at the end; raises
+    """Starts a server and its workers, if it can find and build FILE|FOLDER|NAME, and stops them at the end; raises
     UnknownName, BadProgram, WorkerUnavailable."""
     from pie_control.authoring.check import check_syntax
     from pie_control.runtime import build_server
 
     api = build_server(replace(config, warm_pool=0))  # one launch needs no warm pool
     try:
-        found, _ = _found(program, api)
+        found, note = find_program(program, [asdict(each) for each in api.programs()])
+        _tell(note)
         if isinstance(found, Path):
-            check_syntax(await asyncio.to_thread(built, found))
+            found = await asyncio.to_thread(built, found)
+            check_syntax(found)
         with explaining_slow_start():
             await api.start()
-        yield OwnTarget(api).launch
+        yield OwnTarget(api, found).launch
     finally:
         await asyncio.shield(api.close())

@@ -118,7 +118,7 @@ def execute(options: argparse.Namespace) -> int:
 
 async def _run(options: argparse.Namespace) -> int:
     async with _target(options) as launch:
-        running = await launch(options.program, options.program_arguments, blobs_of(options))
+        running = await launch(options.program_arguments, blobs_of(options))
         printer = Printer(options.result)
         try:
             return await follow(running, printer, options.interactive)
@@ -175,7 +175,7 @@ async def _target(options: argparse.Namespace) -> AsyncIterator[Launch]:
     if server is None:
         opened = targets.own_server(config_of(options), options.program)
     else:
-        opened = targets.server(server, token_of(options), model)
+        opened = targets.server(server, options.program, token_of(options), model)
     async with opened as target:
         yield target
 
