@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import gc
 import json
 import logging
 import socket
@@ -25,6 +24,7 @@ from pie_control.http_server.protocols import MAX_HEAD_BYTES, HttpProtocol
 from pie_control.http_server.session.protocol import SessionProtocol
 from pie_control.http_server.session.session import Session
 from tests.helpers.fake_server_api import FakeServerApi, serve_async
+from tests.helpers.garbage import without_collections
 from tests.helpers.guard import HANG_SECONDS
 from tests.helpers.sessions import SHORT, RawSession, exchange, open_session, until_it_waits
 
@@ -59,9 +59,6 @@ async def answer_of(reader: asyncio.StreamReader) -> tuple[int, str]:
 def test_what_was_cut_is_freed_at_once() -> None:
     """And not by the next full collection, a minute later or more: a session has what was on its way to its client."""
 
-    def left() -> int:
-        return sum(isinstance(one, HttpProtocol | SessionProtocol | Session) for one in gc.get_objects())
-
     async def test(url: str, _: FakeServerApi) -> None:
         for reset in (False, True):
             async with connection_to(url) as (reader, writer):
@@ -76,13 +73,8 @@ def test_what_was_cut_is_freed_at_once() -> None:
         while left():
             await asyncio.sleep(0.005)
 
-    gc.collect()
-    assert not left()
-    gc.disable()
-    try:
+    with without_collections(HttpProtocol, SessionProtocol, Session) as left:
         serve_async(test)
-    finally:
-        gc.enable()
 
 
 # ---- requests that end where they should not ----

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import gc
 import json
 import logging
 from typing import Any
@@ -17,6 +16,7 @@ from pie_control.http_server.served.response import ServedResponse
 from pie_control.tenants.budgets import Budget
 from tests.control.http_server.test_http_server import ended, http
 from tests.helpers.fake_server_api import FakeServerApi, serve_async
+from tests.helpers.garbage import without_collections
 
 CHAT, COMPLETIONS = "/v1/chat/completions", "/v1/completions"
 
@@ -186,15 +186,11 @@ def test_what_is_refused_is_freed_at_once(model: str) -> None:
 
     async def test(url: str, runtime: FakeServerApi) -> None:
         async with http(url) as client:
-            gc.collect()
-            gc.disable()
-            try:
+            with without_collections(ServedResponse) as left:
                 assert (await client.post(CHAT, json={"model": model})).is_error
                 for _ in range(20):
                     await asyncio.sleep(0)  # until the server has had its last turn of the request
-                assert not any(type(one) is ServedResponse for one in gc.get_objects())
-            finally:
-                gc.enable()
+                assert not left()
 
     serve_async(test)
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import gc
 import threading
 import time
 from dataclasses import replace
@@ -18,6 +17,7 @@ from pie_control.gateway.request import ServedRequest
 from pie_control.gateway.stored.store import MOST_TRIES, StoredAnswers
 from tests.control.http_server.test_http_server import ended, http
 from tests.helpers.fake_server_api import FakeServerApi, serve_async, serving
+from tests.helpers.garbage import without_collections
 from tests.helpers.guard import HANG_SECONDS
 
 PATH = "/v1/responses"
@@ -277,8 +277,9 @@ def test_the_body_of_a_request_is_not_held_while_its_answer_is_made() -> None:
 
     async def test(url: str, runtime: FakeServerApi) -> None:
         async with http(url) as client:
-            await (await begun(client, "background"))
-            assert [one.body for one in gc.get_objects() if type(one) is ServedRequest] == [b""]
+            with without_collections(ServedRequest) as left:
+                await (await begun(client, "background"))
+                assert [one.body for one in left()] == [b""]
             await client.post(f"{PATH}/background/cancel")
 
     serve_async(test)
