@@ -14,12 +14,13 @@ from typing import Any
 from ..errors import TooManyRequests
 from ..tenants.tenant import Standing, Tenant
 from .refusal import Refused
-from .waiting.memory import LOOK_SECONDS
 from .waiting.pace import Pace
 from .waiting.places import Places
 from .waiting.waiters import Shares, Waiter, Waiters
 
 TOO_MANY = "too many requests wait"
+LOOK_SECONDS = 0.05
+"""Between looks for memory, while it is all that those who wait lack."""
 
 
 @dataclass(frozen=True, slots=True)

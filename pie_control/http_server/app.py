@@ -13,7 +13,6 @@ from pie_control.config import JSON, ServerConfig
 from pie_control.gateway.gateway import Gateway
 from pie_control.gateway.line import LineLimits, WaitingLine
 from pie_control.gateway.programs import RoutePrograms
-from pie_control.gateway.waiting.memory import MemoryLook
 from pie_control.release import package_version
 from pie_control.server_api import ServerApi
 
@@ -45,6 +44,8 @@ DESCRIPTION = """Upload small programs (*inferlets*) that run beside the model a
 Every failure has one shape, `{"error": {"code": "...", "message": "...", "type": "...", "param": null}}`. The
 connection for many inferlets is the WebSocket `/v1/session`; `docs/http-api.md` describes its messages."""
 
+SPARE = 0.1
+"""A further request is served while this part of the KV pages is left: those that are will need more than they have."""
 TOKEN = Depends(HTTPBearer(auto_error=False, description="The token of a tenant."))
 """Makes `/docs` ask for a token, where the server does; the guard is what checks it."""
 
@@ -63,7 +64,7 @@ def create_app(api: ServerApi, config: ServerConfig, callers: Callers, programs:
     )
     attachments, launches = Attachments(), Launches(config.max_inferlets_per_client)
     limits = LineLimits(config.max_serving, config.max_waiting, config.max_wait_seconds)
-    line = WaitingLine(limits, time.monotonic, MemoryLook(api.has_spare_pages, time.monotonic))
+    line = WaitingLine(limits, time.monotonic, functools.partial(api.has_spare_pages, SPARE))
     gateway = Gateway(api, RoutePrograms(api, programs), line)
     app.state.begin_again = functools.partial(begin_again, gateway, callers, attachments, launches)
     app.add_middleware(

@@ -322,10 +322,9 @@ class Memory:
 
     def has_spare_pages(self, share: float) -> bool:
         """Whether such a share of the pages is free, comes back with a wave, or is held by exports alone, which make
-        room. Looks at exports only if it matters."""
+        room."""
         usage = self.pools[PAGES].usage()
-        most = (1 - share) * usage.total
-        return usage.used <= most or usage.used - self.exports.own_pages() <= most
+        return usage.used - self.exports.own_pages() <= (1 - share) * usage.total
 
     def page_use(self) -> PageUse:
         """Looks at every page: for those who look on, now and then."""

@@ -6,6 +6,7 @@ but a wave that was already formed may still touch it). `wave_completed` ends qu
 
 from __future__ import annotations
 
+from array import array
 from collections import deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -28,7 +29,7 @@ class Pool:
         self.total = total
         self.quarantined = 0
         self._free = list(range(total - 1, -1, -1))
-        self._references = [0] * total
+        self._references = array("i", bytes(4 * total))
         self._quarantine: deque[tuple[int, list[int]]] = deque()  # (wave, slots), waves ascending
 
     @property

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Container, Mapping
 from typing import Any
 
@@ -10,6 +11,7 @@ import numpy as np
 from pie_control.calls.kind import LongCommand
 from pie_control.ids import Owner
 from pie_control.resources.exports.exports import Exports
+from pie_control.resources.holdings import Block
 from pie_control.resources.memory import Memory, _rank
 from pie_control.resources.pool import Pool
 from pie_control.resources.tile_slots import TileSlots
@@ -109,7 +111,7 @@ def check_memory(memory: Memory) -> None:
         check_pool(pool)
         held = sum(one.binding(resource).bound for one in memory._holdings.values())
         lent = [block for one in memory._holdings.values() for block in one.lent.values()]
-        for block in (*lent, *memory.exports.blocks()):
+        for block in (*lent, *held_by(memory.exports)):
             held += len(block.of(resource))
         assert sum(pool.all_references()) == held, f"{resource}: {sum(pool.all_references())} references, {held} held"
         line = memory._lines[resource]
@@ -140,6 +142,12 @@ def check_tiles(tiles: TileSlots, present: Container[Owner]) -> None:
     assert all(owner in present for _, _, owner, _ in tiles._line), "a tile of nobody waits for a slot"
 
 
+def held_by(exports: Exports) -> list[Block]:
+    """What exports hold."""
+    held = [one for some in exports._held.values() for one in some]
+    return [*(one.block for one in (*exports._standing, *held)), *exports._served.values()]
+
+
 def check_exports(exports: Exports) -> None:
     """Asserts that tenants have what is counted."""
     for name, own in exports._of_tenant.items():
@@ -150,4 +158,7 @@ def check_exports(exports: Exports) -> None:
     assert len(exports._standing) == sum(len(own.exports) for own in exports._of_tenant.values())
     places = {name: (one, place) for one in exports._standing for place, name in enumerate(one.names)}
     assert exports._places == places, "something that stands is not found"
+    held = Counter(page for block in held_by(exports) for page in block.pages)
+    assert {page: count for page, count in enumerate(exports._holds) if count} == held
+    assert exports.own_pages() == sum(exports._pool.references(page) == count for page, count in held.items())
     assert len(exports._open) == sum(one.open_page is not None for one in exports._standing)

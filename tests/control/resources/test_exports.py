@@ -41,6 +41,24 @@ def made(exports: Exports, number: int, pages: list[int], tenant: Tenant = TENAN
     return gone
 
 
+def lines_of(body: Callable[[], object]) -> int:
+    """Lines that run in it."""
+    lines = 0
+
+    def count_line(_frame: FrameType, event: str, _arg: Any) -> Any:
+        nonlocal lines
+        lines += event == "line"
+        return count_line
+
+    before = sys.gettrace()
+    sys.settrace(count_line)
+    try:
+        body()
+    finally:
+        sys.settrace(before)
+    return lines
+
+
 def test_what_several_exports_have_goes_with_the_most_valuable_of_them() -> None:
     """It never went: a prompt that is shared by its tokens, and has a name, filled the memory for good."""
     pool = Pool(12)
@@ -70,31 +88,36 @@ def test_the_work_to_make_room_grows_as_what_stands_does(pages_of: Callable[[int
     """A thousand exports of one long prompt held up the scheduler for seconds."""
 
     def work(count: int) -> int:
-        """Lines that run while all goes."""
         pool = Pool(4 * count)
         exports, pages = Exports(pool, Pool(0), 0), pool.take(count + 1)
         for number in range(count):
             made(exports, number, [pages[place] for place in pages_of(number)])
         pool.release(pages, None)
-        lines = 0
 
-        def count_line(_frame: FrameType, event: str, _arg: Any) -> Any:
-            nonlocal lines
-            lines += event == "line"
-            return count_line
-
-        before = sys.gettrace()
-        sys.settrace(count_line)
-        try:
+        def shed() -> None:
             for block in exports.shed(PAGES, pool.total, 1000.0):
                 pool.release(block.pages, None)
-        finally:
-            sys.settrace(before)
+
+        lines = lines_of(shed)
         assert (len(exports), pool.free) == (0, pool.total)
         return lines
 
     few, many = work(40), work(160)
     assert few < many < 5 * few
+
+
+def test_what_exports_alone_hold_is_known_without_a_look_at_all() -> None:
+    """Half of the control process's time went into it, where they filled the memory of a GPU."""
+
+    def work(count: int) -> int:
+        pool = Pool(count)
+        exports = Exports(pool, Pool(0), 0)
+        for number in range(count):
+            standing(pool, exports, number)
+        assert exports.own_pages() == count
+        return lines_of(exports.own_pages)
+
+    assert work(40) == work(160)
 
 
 def test_where_memory_is_short_a_part_of_the_pool_comes_free() -> None:

@@ -25,7 +25,7 @@ from pie_control.tenants.budgets import Budget
 from pie_control.tenants.tenant import DEFAULT_STANDING, ServiceClass, Standing, Tenant
 from pie_inference.protocol import DropAdapter, Failure, Forward
 from tests.control.scheduling.test_exports import fill, next_token, tenant, used
-from tests.helpers.integrity import check_exports, check_pool, check_scheduler
+from tests.helpers.integrity import check_exports, check_pool, check_scheduler, held_by
 from tests.helpers.scheduling import Inferlet, World, by_kind
 
 SIZE = 4
@@ -199,7 +199,7 @@ def test_random_offers_give_the_pages_of_the_text_and_lose_none(seed: int) -> No
                     release(freed)
         check_exports(exports)
         check_pool(pool)
-        held = [page for block in exports.blocks() for page in block.pages]
+        held = [page for block in held_by(exports) for page in block.pages]
         assert len(held) == len(set(held)) == sum(pool.all_references())
     assert len(exports)
 
