@@ -6,7 +6,7 @@ import sqlite3
 import threading
 import time
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -31,9 +31,10 @@ class ResponseRecord:
     """An answer that is stored. Times are in seconds since the epoch; `ended`: None while it is made. `inferlet`: the
     identifier of what makes it; `background`: its client did not wait; `streamed`: there are events, or will be;
     `previous`: the answer that it goes on from. `request_id`: the `answer_id` of the request; `request`: its body,
-    while it is made; `input`: JSON, what was asked; `body`: JSON, the answer as far as it is known; `events`: of its
-    stream, once it has ended. `hidden`: it was deleted, and is kept for those that go on from it. `key`: id of the key
-    that has asked; empty: none has. `tries`: servers that began it again, and were killed."""
+    while it is made (only `request_of` reads it); `input`: JSON, what was asked; `body`: JSON, the answer as far as it
+    is known; `events`: of its stream, once it has ended. `hidden`: it was deleted, and is kept for those that go on
+    from it. `key`: id of the key that has asked; empty: none has. `tries`: servers that began it again, and were
+    killed."""
 
     tenant: str
     id: str
@@ -82,6 +83,9 @@ class AtOnce:
 
 COLUMNS = ", ".join(ResponseRecord.__dataclass_fields__)
 PLACES = ", ".join("?" for _ in ResponseRecord.__dataclass_fields__)
+NO_REQUEST = {"request": "x''"}
+NO_TEXTS = {**NO_REQUEST, "input": "''", "body": "''", "events": "x'5b5d'"}
+"""What is read in place of columns that may be large."""
 HIDE = "UPDATE responses SET hidden = 1, request = x'', events = x'5b5d', size = ? WHERE tenant = ? AND id = ?"
 COUNT_TRIES = "UPDATE responses SET tries = tries + 1 WHERE ended IS NULL AND background"
 FORGET_TRIES = "UPDATE responses SET tries = 0 WHERE ended IS NULL"
@@ -199,16 +203,26 @@ class Responses:
         return next(self._read(where, *key, time.time() - self._days * DAY), None)
 
     def unfinished(self) -> list[ResponseRecord]:
-        """Those that were being made when the server before ended, oldest first."""
-        return list(self._read("WHERE ended IS NULL AND NOT hidden ORDER BY created"))
+        """Those that were being made when the server before ended, oldest first, without their texts: all of these may
+        be more than the memory has."""
+        return list(self._read("WHERE ended IS NULL AND NOT hidden ORDER BY created", left_out=NO_TEXTS))
+
+    def request_of(self, tenant: str, id: str) -> bytes:
+        """The body of the request of one that is not finished; empty: there is none."""
+        query = "SELECT request FROM responses WHERE tenant = ? AND id = ? AND ended IS NULL"
+        with self._reading:
+            return next((body for (body,) in self._reader.execute(query, (tenant, id))), b"")
 
     def count_tries(self, then: Callable[[], None]) -> None:
         """Those of the background begin again. `then` is called as by `put`."""
         self._writer.put((COUNT_TRIES, ()), then=then)
 
-    def _read(self, where: str, *values: str | float) -> Iterator[ResponseRecord]:
+    def _read(
+        self, where: str, *values: str | float, left_out: Mapping[str, str] = NO_REQUEST
+    ) -> Iterator[ResponseRecord]:
+        columns = ", ".join(left_out.get(name, name) for name in ResponseRecord.__dataclass_fields__)
         with self._reading:
-            rows = [*self._reader.execute(f"SELECT {COLUMNS} FROM responses {where}", values)]
+            rows = [*self._reader.execute(f"SELECT {columns} FROM responses {where}", values)]
         for row in rows:
             told = dict(zip(ResponseRecord.__dataclass_fields__, row, strict=True))
             told["events"] = msgspec.json.decode(told["events"])

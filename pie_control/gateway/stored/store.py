@@ -19,7 +19,7 @@ from ...services.nesting import members_of
 from ...tenants.tenant import Standing
 from ..ending import result_of
 from ..refusal import Refused
-from ..request import ServedRequest
+from ..request import ServedRequest, read_request
 from .marks import Store, with_end
 from .running import Running
 
@@ -89,10 +89,21 @@ class StoredAnswers:
         self._responses.count_tries(done.set)
         await done.wait()
 
+    async def request_of(self, record: ResponseRecord) -> ServedRequest:
+        """What was asked of one that begins again. Raises Refused."""
+
+        def read() -> ServedRequest:
+            body = self._responses.request_of(record.tenant, record.id)
+            return read_request(record.route, record.request_id, body, record.request_id)
+
+        return await asyncio.to_thread(read)
+
     async def fail(self, record: ResponseRecord, reason: str) -> None:
-        """Ends an answer that nobody makes any more."""
-        body = with_end(record.body, "failed", {"code": "server_error", "message": reason})
-        await self._end(Running(record), body)
+        """Ends an answer that nobody makes any more, unless it has ended."""
+        found = await asyncio.to_thread(self._responses.find_kept, record.tenant, record.id)
+        if found is not None and found.ended is None:
+            body = with_end(found.body, "failed", {"code": "server_error", "message": reason})
+            await self._end(Running(found), body)
 
     async def begin(self, mark: Store, inferlet: str, standing: Standing, request: ServedRequest) -> Running:
         """A program wants its answer stored, which runs in a standing. Raises Refused if there is one of this
@@ -101,7 +112,8 @@ class StoredAnswers:
         tenant = standing.tenant.name
         key = tenant, mark.id
         found = await asyncio.to_thread(self._responses.find_kept, *key)
-        if key in self._running or (found is not None and found.ended is not None):
+        begins_again = self._coming.get(key) not in (None, asyncio.current_task())
+        if begins_again or key in self._running or (found is not None and found.ended is not None):
             raise Refused(409, f"there is a response {mark.id!r} already: choose another request_id", "conflict")
         body = request.body if mark.background else b""
         record = ResponseRecord(

@@ -17,7 +17,7 @@ from pie_control.gateway.ending import ENDINGS, result_of
 from pie_control.gateway.gateway import Gateway
 from pie_control.gateway.line import Place
 from pie_control.gateway.refusal import Refused
-from pie_control.gateway.request import ServedRequest, read_request
+from pie_control.gateway.request import ServedRequest
 from pie_control.gateway.stored.marks import Fetch, Part, Store, read_mark
 from pie_control.gateway.stored.running import Running
 from pie_control.gateway.stored.store import KILLED, LOST, MOST_FETCHES, MOST_TRIES
@@ -44,14 +44,35 @@ async def begin_again(gateway: Gateway, callers: Callers, attachments: Attachmen
         api = callers.api_of(record.tenant, record.key)
         if not record.background or api is None or record.tries >= MOST_TRIES:
             await gateway.stored.fail(record, KILLED if record.tries >= MOST_TRIES else LOST)
-            continue
-        try:
-            request = read_request(record.route, record.request_id, record.request, record.request_id)
-        except Refused as error:
-            await gateway.stored.fail(record, str(error))
-            continue
-        made = ServedResponse(gateway, request, api, None, attachments, launches)
-        gateway.stored.make_again(record, made.again(record))
+        else:
+            make = partial(_make_again, record, gateway, api, attachments, launches)
+            gateway.stored.make_again(record, _until_made(make))
+
+
+async def _until_made(make: Callable[[], Awaitable[int]]) -> None:
+    """Nobody waits for an answer of the background, so it waits as long as there is no room for it."""
+    while seconds := await make():
+        await asyncio.sleep(seconds)
+
+
+async def _make_again(
+    record: ResponseRecord, gateway: Gateway, api: TenantApi, attachments: Attachments, launches: Launches
+) -> int:
+    """Makes an answer of the background that the server before did not end. What was asked is read when it has a place,
+    as that of all together may be more than the memory has. Returns the seconds after which to try again; 0: it is
+    made, or has failed."""
+    try:
+        async with gateway.line.place(api.standing) as place:
+            asked = gateway.stored.request_of(record)  # which is not held here while it is answered
+            made = ServedResponse(gateway, await asked, api, None, attachments, launches)
+            if not await made.answer_at(place, _to_nobody):
+                await gateway.stored.fail(record, LOST)
+    except PieError as error:
+        is_loss = isinstance(error, Refused) and error.code == OF_LOSS
+        if status_of(error) in RETRIED and not is_loss:
+            return int(getattr(error, "retry_after", 1))
+        await gateway.stored.fail(record, str(error))
+    return 0
 
 
 OF_LOSS = ENDINGS[Status.LOST][1]
@@ -124,32 +145,17 @@ class ServedResponse(Response):
 
     async def _answer(self, send: Send) -> None:
         with self._launches.launching(self._address):  # which counts it until it is answered
-            await self._answer_in_turn(send)
+            async with self._gateway.line.place(self._api.standing) as place:
+                await self.answer_at(place, send)
 
-    async def _answer_in_turn(self, send: Send) -> None:
-        async with self._gateway.line.place(self._api.standing) as place:
-            inferlet = await self._gateway.launch(self._request, self._api)
-            try:
-                await self._answer_of(inferlet, place, send)
-            finally:
-                place.leave(inferlet.status == Status.EVICTED)
-
-    async def again(self, record: ResponseRecord) -> None:
-        """Makes an answer of the background that the server before did not end. Nobody waits for it, so it waits as
-        long as there is no room for it."""
-        while True:
-            try:
-                await self._answer_in_turn(_to_nobody)
-            except PieError as error:
-                is_loss = isinstance(error, Refused) and error.code == OF_LOSS
-                if status_of(error) in RETRIED and not is_loss:
-                    await asyncio.sleep(getattr(error, "retry_after", 1))
-                    continue
-                await self._gateway.stored.fail(record, str(error))
-            else:
-                if not self._stored.done():
-                    await self._gateway.stored.fail(record, LOST)
-            return
+    async def answer_at(self, place: Place, send: Send) -> bool:
+        """Makes the answer, which has a place; whether it is stored. Raises PieError."""
+        inferlet = await self._gateway.launch(self._request, self._api)
+        try:
+            await self._answer_of(inferlet, place, send)
+        finally:
+            place.leave(inferlet.status == Status.EVICTED)
+        return self._stored.done()
 
     def _hear(self, inferlet: Entry, place: Place) -> None:
         """An event has come. An inferlet that has ended, or waits for a client that does not read, needs no place: the

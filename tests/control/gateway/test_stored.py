@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from dataclasses import replace
+from functools import partial
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -63,6 +64,31 @@ def test_readers_follow_from_where_they_want() -> None:
         made.finish(kept)
         assert (await last, kept.events, kept.streamed) == ([], ("a", "b"), True)
         assert await Running.over(kept).after(1) == ["b"]
+
+    asyncio.run(asyncio.wait_for(test(), HANG_SECONDS))
+
+
+def test_a_response_that_is_about_to_begin_again_has_its_id() -> None:
+    """A client that asks again with the same one would be told of a failure, however its answer ended."""
+
+    async def test() -> None:
+        responses = AtOnce.responses(1.0, 1 << 20)
+        responses.put(MADE, lambda: None)
+        stored, mark = StoredAnswers(responses), read_mark('{"served_store": {"id": "r1", "body": {}}}')
+        assert isinstance(mark, Store)
+        begin = partial(stored.begin, mark, "i1", Standing(Tenant("alice")), ServedRequest("", "r1", b"", "", False))
+        has_room = asyncio.Event()
+
+        async def again() -> None:
+            await has_room.wait()
+            await begin()
+
+        stored.make_again(MADE, again())
+        with pytest.raises(Refused, match="'r1' already"):
+            await begin()
+        has_room.set()
+        while stored.find("alice", "r1").is_over:
+            await asyncio.sleep(0)
 
     asyncio.run(asyncio.wait_for(test(), HANG_SECONDS))
 

@@ -201,14 +201,14 @@ def test_the_background_begins_again_after_a_restart_and_the_rest_has_failed() -
         for one in (left("background", True), left("rest", False), left("background-gone", True, "+nothing"), *odd):
             api.responses.put(one, lambda: None)
         async with serving(api) as url, http(url) as client:
-            for id in ("rest", "unread", "no-request"):
+            for id in ("rest", "unread"):
                 assert (await client.get(f"{PATH}/{id}")).json()["status"] == "failed"
             while not api.inferlets():
                 await asyncio.sleep(0.005)
             assert (await client.get(f"{PATH}/background")).json()["status"] == "in_progress"
             api.inferlet("i1").send("end")
             assert await ended(api, "i1") == "finished"
-            for id, status in (("background", "completed"), ("background-gone", "failed")):
+            for id, status in (("background", "completed"), ("background-gone", "failed"), ("no-request", "failed")):
                 while (found := (await client.get(f"{PATH}/{id}")).json()["status"]) == "in_progress":
                     await asyncio.sleep(0.005)
                 assert found == status
@@ -247,16 +247,26 @@ def test_what_is_given_up_before_it_begins_again_is_not_made() -> None:
     asyncio.run(asyncio.wait_for(test(), HANG_SECONDS))
 
 
-def test_what_begins_again_waits_until_there_is_room() -> None:
-    """However long that takes: its client was told that it is made, and may have gone."""
+def test_what_begins_again_waits_until_there_is_room(monkeypatch: pytest.MonkeyPatch) -> None:
+    """However long that takes: its client was told that it is made, and may have gone. What was asked is read then:
+    that of all together may be more than the memory has."""
+    request_of, read = Responses.request_of, list[str]()
+
+    def read_request(self: Responses, tenant: str, id: str) -> bytes:
+        read.append(id)
+        return request_of(self, tenant, id)
+
+    monkeypatch.setattr(Responses, "request_of", read_request)
 
     async def test() -> None:
         api = FakeServerApi()
         for id in ("first", "second"):
             api.responses.put(begun_before(id), lambda: None)
+        assert [(one.request, one.input, one.body) for one in api.responses.unfinished()] == [(b"", "", "")] * 2
         async with serving(api, max_serving=1, max_wait_seconds=0.001) as url, http(url) as client:
             while not api.inferlets():
                 await asyncio.sleep(0.005)
+            assert read == ["first"]
             refused = await client.post("/v1/chat/completions", json={"model": "+hello"})
             assert refused.status_code == 503
             for id in ("i1", "i2"):
