@@ -15,9 +15,11 @@ import sqlite3
 import stat
 from io import BufferedRandom
 from pathlib import Path
-from time import monotonic, sleep
+from time import monotonic, sleep, time
 
 from ..errors import ConfigError
+from ..tenants.audit import HOUR, MOST_SUBJECT, Deed, Times
+from .accounts.audit import write_of
 from .commits import catch_up
 from .journal import NAME as JOURNAL
 from .journal import records_of
@@ -335,7 +337,8 @@ the larger number counts; where there are none, the row of the one before."""
 def put_back(folder: Path, copy: Path) -> bool:
     """Puts a copy that `back_up` has written in place of what a state has, which must have no server. What the journal
     has beyond the copy comes with the next server, and what STAYS is not lost: no key that was revoked since the copy
-    is valid again. False: that cannot be read. Raises ConfigError, and then changes nothing."""
+    is valid again. The audit log tells of it. False: what STAYS cannot be read. Raises ConfigError, and then changes
+    nothing."""
     with hold(own_folder(folder)):
         path = folder.expanduser() / FILE
         made = path.with_name(f"{FILE}.new")
@@ -348,7 +351,12 @@ def put_back(folder: Path, copy: Path) -> bool:
                     raise OSError("it is damaged" if found != "ok" else "it is no state of this version of Pie")
                 os.close(os.open(made, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))
                 database.execute("VACUUM INTO ?", (str(made),))
-            kept = _keep(made, path)
+            with contextlib.closing(sqlite3.connect(made, isolation_level=None)) as database:
+                _migrate(database, made)
+                kept = _keep(database, path)
+                now = time()
+                done = Deed(int(now // HOUR), "", "", "restore the state", str(copy)[:MOST_SUBJECT])
+                database.execute(*write_of(done, Times(now, now)))
             for ending in ("-wal", "-shm"):  # they belong to the file that goes
                 path.with_name(path.name + ending).unlink(missing_ok=True)
             os.replace(made, path)
@@ -358,26 +366,24 @@ def put_back(folder: Path, copy: Path) -> bool:
             raise ConfigError(f"{copy} cannot be put into {path}: {error}") from None
 
 
-def _keep(made: Path, path: Path) -> bool:
+def _keep(database: sqlite3.Connection, path: Path) -> bool:
     """Puts what STAYS of a state into another one; whether it can be read."""
-    with contextlib.closing(sqlite3.connect(made, isolation_level=None)) as database:
-        _migrate(database, made)
-        if not path.exists():
-            return True
-        try:
-            database.execute("ATTACH ? AS before", (str(path),))
-            for table, grows in STAYS.items():
-                schemas = [database.execute(f"PRAGMA {one}.table_info({table})") for one in ("main", "before")]
-                common = set.intersection(*({row[1] for row in schema} for schema in schemas)) - {"number"}
-                if not common:  # the state is of an older version
-                    continue
-                columns = ", ".join(sorted(common))
-                changes = ", ".join(f"{one} = max({one}, excluded.{one})" for one in grows)
-                database.execute(
-                    f"INSERT {'' if grows else 'OR REPLACE'} INTO {table} ({columns}) "
-                    f"SELECT {columns} FROM before.{table} WHERE true"
-                    + (f" ON CONFLICT DO UPDATE SET {changes}" if grows else "")
-                )
-        except sqlite3.Error:
-            return False
+    if not path.exists():
+        return True
+    try:
+        database.execute("ATTACH ? AS before", (str(path),))
+        for table, grows in STAYS.items():
+            schemas = [database.execute(f"PRAGMA {one}.table_info({table})") for one in ("main", "before")]
+            common = set.intersection(*({row[1] for row in schema} for schema in schemas)) - {"number"}
+            if not common:  # the state is of an older version
+                continue
+            columns = ", ".join(sorted(common))
+            changes = ", ".join(f"{one} = max({one}, excluded.{one})" for one in grows)
+            database.execute(
+                f"INSERT {'' if grows else 'OR REPLACE'} INTO {table} ({columns}) "
+                f"SELECT {columns} FROM before.{table} WHERE true"
+                + (f" ON CONFLICT DO UPDATE SET {changes}" if grows else "")
+            )
+    except sqlite3.Error:
+        return False
     return True

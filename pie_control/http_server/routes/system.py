@@ -79,8 +79,8 @@ def system_router(api: ServerApi) -> APIRouter:
         most: Annotated[int, Query(ge=1, le=MOST_TOLD, description="The last ones.")] = 1000,
     ) -> AuditList:
         """Keys made and revoked, programs uploaded and deleted, launches by keys, adapters, requests that need `admin`,
-        refusals: oldest first, the same by the same within an hour once. 404 `unknown-name`: the server
-        has no state."""
+        refusals, restores of the state: oldest first, the same by the same within an hour once. 404 `unknown-name`: the
+        server has no state."""
         caller.check_sees_all()
         return AuditList(api.read_audit(most))
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 import sqlite3
+import sys
 import time
 from contextlib import closing
 from pathlib import Path
@@ -52,6 +53,24 @@ def test_a_copy_replaces_a_damaged_file_and_what_sqlite_kept_beside_it(tmp_path:
     again.close()
 
 
+def test_a_restore_that_is_killed_leaves_what_was_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder, crashed, copy = tmp_path / "state", tmp_path / "crashed", tmp_path / "copy"
+    state = State(folder, 1e6, 1 << 30)
+    run(state, 20)
+    back_up(folder, copy)
+    run(state, 100)
+    shutil.copytree(folder, crashed)
+    state.close()
+    (crashed / "journal").unlink()
+    monkeypatch.setattr("pie_control.durable.database.os.replace", lambda *_: sys.exit("killed"))
+    with pytest.raises(SystemExit):
+        put_back(crashed, copy)
+    monkeypatch.undo()
+    again = State(crashed, 1e6, 1 << 30)
+    assert len([*again.inferlets.newest(1000)]) == 120, "also what was in the log of SQLite alone"
+    again.close()
+
+
 def test_keys_stay_as_they_are(tmp_path: Path) -> None:
     folder, copy = tmp_path / "state", tmp_path / "copy"
     with closing(open_database(own_folder(folder))) as database:
@@ -70,7 +89,7 @@ def test_nothing_that_was_audited_or_used_is_lost(tmp_path: Path) -> None:
     folder, other, copy = tmp_path / "state", tmp_path / "other", tmp_path / "copy"
     today = int(time.time() // DAY)
 
-    def run(days: dict[int, int], subjects: str, path: Path = folder) -> tuple[list[int], str]:
+    def run(days: dict[int, int], subjects: str, path: Path = folder, restored: int = 0) -> tuple[list[int], str]:
         state = State(path, 1e6, 1 << 30)
         for subject in subjects:
             state.audit.note("alice", "", "upload", subject)
@@ -78,7 +97,9 @@ def test_nothing_that_was_audited_or_used_is_lost(tmp_path: Path) -> None:
             state.usage.write(today + day, [("alice", "", Usage(requests))])
         state._writer.wait(HANG_SECONDS)
         used = [one.requests for one in state.usage.since(0)]
-        audited = "".join(one.subject * one.count for one in state.read_audit(100))
+        done = state.read_audit(100)
+        assert [one.subject for one in done if one.action == "restore the state"] == [str(copy)] * restored
+        audited = "".join(one.subject * one.count for one in done if one.action == "upload")
         state.close()
         return used, audited
 
@@ -88,7 +109,7 @@ def test_nothing_that_was_audited_or_used_is_lost(tmp_path: Path) -> None:
     run({2: 6}, "d", other)
     for path, used, audited in ((folder, [5, 7, 1], "aabcc"), (other, [5, 6], "abd")):
         assert put_back(path, copy)
-        assert run({}, "", path) == (used, audited)
+        assert run({}, "", path, restored=1) == (used, audited)
 
 
 def test_what_is_no_copy_changes_nothing(tmp_path: Path) -> None:
