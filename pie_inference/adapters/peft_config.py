@@ -30,13 +30,13 @@ READ = {
 IGNORED = {
     *("auto_mapping", "peft_version", "task_type", "revision", "inference_mode", "lora_dropout", "megatron_config"),
     *("megatron_core", "loftq_config", "eva_config", "qalora_group_size", "runtime_config", "ensure_weight_tying"),
+    "fan_in_fan_out",  # how the base weight is stored, which is not touched
 }
 """Keys that change how an adapter is trained or stored, not what it computes."""
 
 INSTEAD = {
     "modules_to_save": "it has whole layers of its own: train it without, or merge it into the model",
     "use_dora": "DoRA divides by norms of the whole weight: merge it into the model",
-    "fan_in_fan_out": "the weights are stored the other way round",
     "trainable_token_indices": "it changes the embedding table: merge it into the model",
 }
 """What can be done about keys that are refused."""

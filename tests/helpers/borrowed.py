@@ -120,7 +120,6 @@ WHOLE_STATES = ["minimax", "zaya"]
 """Types among these of whose states each rank has all."""
 
 ONE_RANK = {
-    "other modules than linear layers": ["gpt-sw3", "gpt2"],
     "1 key-value heads cannot be split": ["gpt_bigcode"],
 }
 """Types that ranks cannot share, by what the reason says."""

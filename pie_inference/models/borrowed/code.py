@@ -16,7 +16,7 @@ from typing import Any
 
 import torch
 import transformers
-from torch import Tensor
+from torch import Tensor, nn
 from transformers import CONFIG_MAPPING, AttentionInterface
 from transformers.core_model_loading import build_glob_alternation
 from transformers.models.auto.modeling_auto import (
@@ -25,6 +25,7 @@ from transformers.models.auto.modeling_auto import (
     MODEL_FOR_MULTIMODAL_LM_MAPPING_NAMES,
     MODEL_MAPPING_NAMES,
 )
+from transformers.pytorch_utils import Conv1D
 
 from ...errors import CheckpointError
 from ..config_json import check_whole, wrong
@@ -243,8 +244,18 @@ def _modules(kind: Any, config: Any, dtype: torch.dtype, attention: str) -> Any:
             raise
     for module in filter(_attends_alone, model.modules() if attention == NAME else ()):
         module._attn = partial(_attend_alone, module)
+    if attention == NAME:
+        _turn_weights(model)
     _keep_wide(model, dtype)
     return model
+
+
+def _turn_weights(model: Any) -> None:
+    """Makes linear layers of the modules of GPT-2 whose weights are [in_features, out_features]."""
+    for name, module in [each for each in model.named_modules() if type(each[1]) is Conv1D]:
+        linear: Any = nn.Linear(module.nx, module.nf, dtype=module.weight.dtype)
+        linear.is_turned = True
+        model.set_submodule(name, linear)
 
 
 def _keep_wide(model: Any, dtype: torch.dtype) -> None:

@@ -6,12 +6,13 @@ Folders of Gemma3ForConditionalGeneration have the same model beside a vision to
 
 from __future__ import annotations
 
+from ...errors import CheckpointError
 from ...layers.attention import Attention
 from ...layers.qk_norm import HeadNorm
 from ...loading.weights import WeightLoader
 from ..config_json import ConfigJson
 from ..decoder import ROOT, Decoder
-from ..rope_json import read_rope
+from ..rope_json import KINDS, read_rope
 from . import gemma2
 
 ROOTS = (ROOT, "language_model.model", "model.language_model")
@@ -38,6 +39,7 @@ def read(config: ConfigJson) -> gemma2.Gemma2Config:
     tied = config.flag("tie_word_embeddings", True)
     config = config.within("text_config").with_defaults(**DEFAULTS)
     config.refuse("use_bidirectional_attention", "attn_logit_softcapping", "original_max_position_embeddings")
+    _check_ignored(config)
     types = layer_types(config)
     local = ConfigJson(config.section("rope_parameters")).section("sliding_attention")
     parameters = {
@@ -48,6 +50,15 @@ def read(config: ConfigJson) -> gemma2.Gemma2Config:
     fields = gemma2.gemma_fields(config, types)
     rope = tuple(ropes[kind] for kind in types)
     return gemma2.Gemma2Config.read(config, rope=rope, tie_embeddings=tied, **fields)
+
+
+def _check_ignored(config: ConfigJson) -> None:
+    """Raises CheckpointError for what transformers heeds in other families alone."""
+    scaling, parameters = config.section("rope_scaling"), ConfigJson(config.section("rope_parameters"))
+    if "type" in scaling and "rope_type" not in scaling:
+        raise CheckpointError("config.json: rope_scaling has 'type', which Gemma 3 ignores: call it rope_type")
+    if any(part.get("truncate") is False for part in (scaling, *map(parameters.section, KINDS))):
+        raise CheckpointError("config.json: truncate false of rotary positions is ignored by Gemma 3: take it out")
 
 
 def layer_types(config: ConfigJson) -> list[str]:

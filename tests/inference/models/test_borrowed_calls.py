@@ -19,6 +19,7 @@ import pytest
 import torch
 from safetensors.torch import save_file
 from torch import Tensor, nn
+from transformers.pytorch_utils import Conv1D
 
 from pie_inference.adapters.files import FILE, common_name
 from pie_inference.adapters.peft_config import CONFIG_FILE
@@ -79,7 +80,7 @@ def test_adapters(oracle: StateOracle, tmp_path: Path) -> None:
     tokens, dense = random_tokens(20, 3), copy.copy(oracle)
     dense.reference = copy.deepcopy(oracle.reference)
     taken = put_adapter(dense, tmp_path / "adapter")
-    assert taken == (oracle.reference.config.model_type not in ("gpt2", "hrm_text"))
+    assert taken == (oracle.reference.config.model_type != "hrm_text")
     if taken:
         [result] = oracle.driver().logprobs(Extend(Keys(), tokens), vocab_size=VOCAB, adapters=[1])
         assert_close(result, dense.expected(tokens))
@@ -87,25 +88,33 @@ def test_adapters(oracle: StateOracle, tmp_path: Path) -> None:
 
 def put_adapter(oracle: Oracle, folder: Path) -> bool:
     """Loads an adapter of all layers that take one, by number 1, and adds it to the reference. Whether there are any:
-    some code multiplies by other modules than linear layers."""
+    layers that run several times in a forward take none."""
     taken = oracle.worker._served.adapters.layers.shapes()
     generator, tensors, named = torch.Generator().manual_seed(0), {}, list[str]()
     for name, module in oracle.reference.named_modules():
-        if common_name(name) in taken and isinstance(module, nn.Linear):
-            down = torch.randn(4, module.in_features, generator=generator) * module.in_features**-0.5
-            up = torch.randn(module.out_features, 4, generator=generator) / 4
+        if common_name(name) in taken and isinstance(module, (nn.Linear, Conv1D)):
+            weight = by_outputs(module)
+            down = torch.randn(4, weight.shape[1], generator=generator) * weight.shape[1] ** -0.5
+            up = torch.randn(len(weight), 4, generator=generator) / 4
             named.append(name)
             tensors[f"base_model.model.{name}.lora_A.weight"] = down
             tensors[f"base_model.model.{name}.lora_B.weight"] = up
-            module.weight.data += up @ down
+            weight += up @ down
     assert len(named) == len(taken)
     if named:
         folder.mkdir()
         save_file(tensors, folder / FILE)
-        given = {"peft_type": "LORA", "r": 4, "lora_alpha": 4, "target_modules": named, "bias": "none"}
+        turned = oracle.reference.config.model_type == "gpt2"  # so PEFT says
+        given = {"peft_type": "LORA", "r": 4, "lora_alpha": 4, "target_modules": named, "fan_in_fan_out": turned}
         (folder / CONFIG_FILE).write_text(json.dumps(given))
         assert not oracle.worker.load_adapter(LoadAdapter(1, str(folder))).error
     return bool(named)
+
+
+def by_outputs(module: nn.Linear | Conv1D) -> Tensor:
+    """The weight of a module as [out_features, in_features], in the same memory."""
+    weight = module.weight.data
+    return weight.t() if isinstance(module, Conv1D) else weight
 
 
 def test_int8(oracle: StateOracle) -> None:
@@ -116,10 +125,12 @@ def test_int8(oracle: StateOracle) -> None:
     dense, tokens = copy.deepcopy(oracle.reference), random_tokens(40, 4)
     head, exact, tied = dense.get_output_embeddings(), True, getattr(dense, "all_tied_weights_keys", {})
     for name, module in dense.named_modules():
-        if type(module) is not nn.Linear or (f"{name}.weight" in tied and module.bias is not None):
+        if type(module) not in (nn.Linear, Conv1D) or (f"{name}.weight" in tied and module.bias is not None):
             continue
         if module is head or not name.endswith((*ROUTERS, *PLAIN)):
-            module.weight, exact = nn.Parameter(in_int8(module.weight)), False
+            weight = in_int8(by_outputs(module))
+            module.weight = nn.Parameter(weight.t() if isinstance(module, Conv1D) else weight)
+            exact = False
     for module in (experts_of(dense) | batched_experts_of(dense)).values():
         for part in stacks_of(module):
             stack = module.get_parameter(part)

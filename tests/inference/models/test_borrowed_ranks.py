@@ -222,21 +222,16 @@ class Two(SingleRank):
     size = 2
 
 
-def test_models_for_one_rank(tmp_path: Path) -> None:
-    architecture, settings = MODELS["gpt2"]
-    save_reference(tmp_path, architecture, **settings)
-    reason = "its layers multiply by other modules than linear layers"
-    with pytest.raises(ConfigError, match=f"--tensor-parallel: {architecture} .* one rank only: {reason}; leave"):
-        Worker(WorkerConfig(tmp_path, "model", pages=64, embeds=512), Two())
-
-
 def test_a_style_that_nobody_knows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from pie_inference.models.borrowed.filling import split
 
     save_reference(tmp_path, SHARED["olmo3"][0], **SHARED["olmo3"][1])
     monkeypatch.setattr(split, "WHOLE", split.WHOLE - {"embedding_rowwise"})
-    code = read_model(WorkerConfig(tmp_path, "model", cache_dir=tmp_path)).config.code
-    assert "one rank only: transformers' plan says 'embedding_rowwise' for model.embed_tokens, which Pie does" in code
+    config = WorkerConfig(tmp_path, "model", cache_dir=tmp_path, pages=64, embeds=512)
+    reason = "one rank only: transformers' plan says 'embedding_rowwise' for model.embed_tokens, which Pie does"
+    assert reason in read_model(config).config.code
+    with pytest.raises(ConfigError, match=f"--tensor-parallel: Olmo3ForCausalLM .* {reason}.*; leave"):
+        Worker(config, Two())
 
 
 def test_a_split_that_gives_other_numbers_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

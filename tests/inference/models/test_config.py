@@ -290,6 +290,8 @@ def test_tokens_are_not_moved_where_the_rotation_follows_the_length_of_the_text(
         ("Gemma 2", {"use_bidirectional_attention": True}, r"use_bidirectional_attention True is not supported"),
         ("Gemma 3", {"use_bidirectional_attention": True}, r"use_bidirectional_attention True is not supported"),
         ("Gemma 3", {"attn_logit_softcapping": 50.0}, r"attn_logit_softcapping 50.0 is not supported"),
+        ("Gemma 3", {"rope_scaling": {"type": "linear", "factor": 8.0}}, r"'type', .* ignores: call it rope_type"),
+        ("Gemma 3", {"rope_scaling": {"rope_type": "yarn", "factor": 8.0, "truncate": False}}, r"truncate false"),
         ("Llama 3.1", {"rope_scaling": {"type": "spiral"}}, r"rope type 'spiral' is not supported, only default, "),
         (
             "Llama 3.1",

@@ -127,8 +127,6 @@ def why_one_rank(model: Any) -> str:
             known = {*LINEAR} if isinstance(module, nn.Linear) else {EXPERTS}
         if style not in known | WHOLE:
             return f"transformers' plan says {style!r} for {name}, which Pie does not know"
-    if not plan:
-        return "its layers multiply by other modules than linear layers"
     return ""
 
 

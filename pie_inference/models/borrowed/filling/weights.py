@@ -69,6 +69,8 @@ class Renamed:
             for name, module in (experts_of(model) | batched_experts_of(model)).items()
             for part in stacks_of(module)
         }
+        linear = (each for each in model.named_modules() if getattr(each[1], "is_turned", False))
+        self._turned = {name + WEIGHT for name, _ in linear}
         self._assign(table)
         tied: Mapping[str, str] = getattr(model, "all_tied_weights_keys", {})
         for one, other in tied.items():
@@ -89,6 +91,8 @@ class Renamed:
             stacked, expert = self._slices[name]
             weight = self._stack(stacked)[expert]
             return weight.t() if self._transposed[stacked] else weight
+        if name in self._turned:
+            return self._stored.read(self._renamed[name], shape[::-1]).t()
         if name in self._renamed:
             return self._stored.read(self._renamed[name], shape)
         if name not in self._converted:
@@ -178,7 +182,7 @@ class Renamed:
                 if source in weights:
                     self._take_quantized(name, source)
                 else:
-                    self._stored.check(source, shape)
+                    self._stored.check(source, shape[::-1] if name in self._turned else shape)
             elif name in self._converted:
                 quantized = [source for source, _ in self._converted[name][1] if source in weights]
                 if quantized and name not in self._experts:
@@ -190,7 +194,7 @@ class Renamed:
     def _take_quantized(self, name: str, source: str) -> None:
         module = name.removesuffix(WEIGHT)
         kind = type(self._model.get_submodule(module)) if module != name else None
-        if kind is not nn.Linear and name not in self._transposed:
+        if (kind is not nn.Linear or name in self._turned) and name not in self._transposed:
             raise _unfitting(source, f"{name!r} is no linear layer")
         self.quantized[module] = source.removesuffix(WEIGHT)
         if name in self._transposed and self._as_stored is not None:
