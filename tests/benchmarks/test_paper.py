@@ -9,12 +9,10 @@ import signal
 import subprocess
 import sys
 import time
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
 
-import psutil
 import pytest
 
 from benchmarks import __main__ as cli
@@ -25,6 +23,7 @@ from benchmarks.paper.drawing import draw_bars
 from benchmarks.paper.parts import PARTS
 from benchmarks.support.models.random_models import LLAMA_TINY
 from tests.helpers.guard import HANG_SECONDS
+from tests.helpers.processes import below, until_gone
 from tests.helpers.tiers import corpus
 from tests.helpers.tree import ROOT
 
@@ -171,30 +170,13 @@ def test_an_evaluation_that_is_interrupted_leaves_nothing_behind(number: int, tm
     environment = os.environ | {"TMPDIR": str(temporary)}
     with subprocess.Popen(command, cwd=ROOT, env=environment, stderr=subprocess.PIPE, text=True) as process:
         deadline = time.monotonic() + HANG_SECONDS
-        while "serve" not in str(below := _below(process.pid)):
-            assert time.monotonic() < deadline, below
+        while "serve" not in str(started := below(process.pid)):
+            assert time.monotonic() < deadline, started
             time.sleep(0.05)
         process.send_signal(number)
         _, said = process.communicate()
     assert process.returncode == 130
     assert said.endswith("interrupted\n")
     assert "Traceback" not in said
-    while left := [words for one, words in below.items() if _runs(one)]:  # one that has just begun ends later
-        assert time.monotonic() < deadline, left
-        time.sleep(0.05)
+    until_gone(*(one.pid for one in started))  # one that has just begun ends later
     assert not list(temporary.iterdir()), "the part had the time to clean up"
-
-
-def _runs(process: psutil.Process) -> bool:
-    with suppress(psutil.NoSuchProcess):
-        return bool(process.is_running() and process.status() != psutil.STATUS_ZOMBIE)
-    return False
-
-
-def _below(process: int) -> dict[psutil.Process, list[str]]:
-    """What runs, of what a process has started, with the words of its command."""
-    found: dict[psutil.Process, list[str]] = {}
-    for one in psutil.Process(process).children(recursive=True):
-        with suppress(psutil.NoSuchProcess):
-            found[one] = one.cmdline()
-    return found

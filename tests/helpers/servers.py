@@ -105,6 +105,17 @@ def inferlets_of(server: ServerApi, host: int) -> InferletManager:
     return found
 
 
+def worker_pids(server: ServerApi, model: str) -> list[int]:
+    """Processes of a model's workers."""
+    clients = [vars(replica)["_client"] for replica in vars(server)["_models"][model].replicas]
+    return [vars(vars(client)["_connector"])["_process"].pid for client in clients]
+
+
+def host_pids(server: ServerApi) -> list[int]:
+    """Processes of the hosts."""
+    return [vars(host)["_link"].pid for host in vars(server)["_hosts"].all]
+
+
 async def run(
     server: ServerApi,
     source: str | bytes,

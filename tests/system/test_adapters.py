@@ -13,14 +13,13 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from pie_control.errors import BadAdapter
-from pie_control.server_api import ServerApi
 from pie_inference.config import WorkerConfig
 from pie_inference.serving.worker import Worker
 from testing.checkpoints import make_checkpoint
 from testing.worker_batches import Driver, Keys
 from tests.helpers.adapters import LLAMA, make_adapter, merged
 from tests.helpers.guard import HANG_SECONDS
-from tests.helpers.servers import run, started
+from tests.helpers.servers import run, started, worker_pids
 
 PROMPT = list(range(5, 40))
 LENGTH = 12
@@ -51,11 +50,6 @@ def expected(folder: Path, *adapters: Path) -> list[list[int]]:
     return found
 
 
-def worker_pids(server: ServerApi) -> list[int]:
-    clients = [vars(one)["_client"] for model in vars(server)["_models"].values() for one in model.replicas]
-    return [vars(vars(client)["_connector"])["_process"].pid for client in clients]
-
-
 def test_programs_get_what_merged_weights_give(guest_cache: Path, tmp_path: Path) -> None:
     checkpoint = make_checkpoint(tmp_path / "model")
     poet = make_adapter(tmp_path / "poet", modules=list(LLAMA), seed=1)
@@ -84,7 +78,7 @@ def test_programs_get_what_merged_weights_give(guest_cache: Path, tmp_path: Path
             assert [info.name for info in server.adapters.all()] == ["poet", "painter"]
             found = await asyncio.gather(*(run(server, PROGRAM, kwargs) for _ in range(2)))  # one on each worker
             assert found == [wanted] * 2
-            os.kill(worker_pids(server)[0], signal.SIGKILL)
+            os.kill(worker_pids(server, "tiny")[0], signal.SIGKILL)
             while [one.restarts for one in server.statistics().models["tiny"]] != [1, 0] or server.outages():
                 await asyncio.sleep(0.05)
             assert await asyncio.gather(*(run(server, PROGRAM, kwargs) for _ in range(2))) == [wanted] * 2

@@ -8,17 +8,16 @@ import os
 import signal
 from pathlib import Path
 
-import psutil
 import pytest
 import wasmtime
 
 from pie_control.errors import BadProgram
-from pie_control.server_api import ServerApi
 from pie_control.testing.fake_model import FakeModel
 from pie_control.testing.in_process import InProcessClient
 from tests.helpers import wat
 from tests.helpers.guard import HANG_SECONDS
-from tests.helpers.servers import launch, run, started
+from tests.helpers.processes import runs
+from tests.helpers.servers import host_pids, launch, run, started
 from tests.helpers.tiers import corpus
 
 GENERATE = """
@@ -46,11 +45,6 @@ async def main(args):
         await args.send("x" * 100_000)
     return "sent"
 """
-
-
-def pids(server: ServerApi) -> list[int]:
-    """Processes of the hosts."""
-    return [vars(host)["_link"].pid for host in vars(server)["_hosts"].all]
 
 
 @pytest.mark.parametrize("hosts", corpus([2, 0], lambda _: "any"))
@@ -127,7 +121,7 @@ def test_a_host_that_dies_or_hangs_takes_only_its_own_inferlets(guest_cache: Pat
             assert {doomed.host, neighbour.host} == {1, 2}
             host = doomed.host
             (waits,) = [listener for entry, listener in idle if entry.host == host]
-            before = pids(server)
+            before = host_pids(server)
             os.kill(before[host - 1], how)
             for listener in (hears, waits):
                 ended = await listener.ended
@@ -141,7 +135,7 @@ def test_a_host_that_dies_or_hangs_takes_only_its_own_inferlets(guest_cache: Pat
             assert await run(server, GENERATE, {"tokens": 5}) == "over"
             while server.outages():
                 await asyncio.sleep(0.05)
-            assert [new == old for new, old in zip(pids(server), before, strict=True)] == [host != 1, host != 2]
+            assert [new == old for new, old in zip(host_pids(server), before, strict=True)] == [host != 1, host != 2]
             again, listener = await launch(server, WAIT)
             await listener.until_messages(1)
             assert again.host == host, "it has none yet"
@@ -163,9 +157,8 @@ def test_hosts_end_with_the_server(guest_cache: Path) -> None:
         async with started(guest_cache, client, hosts=2) as server, asyncio.timeout(HANG_SECONDS):
             _, listener = await launch(server, WAIT)
             await listener.until_messages(1)
-            found = pids(server)
+            found = host_pids(server)
         assert (await listener.ended).error == "the server stops"
         return found
 
-    for pid in asyncio.run(check()):
-        assert not psutil.pid_exists(pid)
+    assert not any(map(runs, asyncio.run(check())))

@@ -13,10 +13,10 @@ import pytest
 from pie_control.server_api import ServerApi
 from testing.checkpoints import make_checkpoint
 from tests.helpers.guard import HANG_SECONDS
-from tests.helpers.servers import Listener, launch, run, started
+from tests.helpers.servers import Listener, launch, run, started, worker_pids
 from tests.helpers.tiers import corpus
 from tests.system.test_exports import EXPORT, IMPORT, LATE, WAIT_FOR, until_equal
-from tests.system.test_survival import WAIT, worker_pids
+from tests.system.test_survival import WAIT
 
 EXPORT_AND_STAY = """
 from inferlet_sdk import traits
@@ -73,7 +73,7 @@ def test_a_worker_is_killed_while_exports_and_importers_exist(hosts: int, guest_
                 await listener.until_messages(1)
             (replica,) = server.statistics().models["small"]
             assert replica.scheduler.exports >= 2
-            (pid,) = worker_pids(os.getpid(), "small")
+            (pid,) = worker_pids(server, "small")
             os.kill(pid, signal.SIGKILL)
             for _, listener in holding:
                 await told_of_the_loss(listener)
@@ -85,7 +85,7 @@ def test_a_worker_is_killed_while_exports_and_importers_exist(hosts: int, guest_
             assert (await waiting.ended).status == "finished"
             (replica,) = server.statistics().models["small"]
             assert (replica.restarts, replica.scheduler.inferlets) == (1, 0)
-            assert worker_pids(os.getpid(), "small") != [pid]
+            assert worker_pids(server, "small") != [pid]
 
     asyncio.run(check())
 

@@ -14,7 +14,6 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-import psutil
 import pytest
 
 from pie_control.client import Client
@@ -23,7 +22,8 @@ from pie_control.server_api import ServerApi
 from tests.control.tenants.test_accounts import ALICE, written
 from tests.helpers.guard import HANG_SECONDS
 from tests.helpers.live_server import live_server
-from tests.helpers.servers import launch, run, started
+from tests.helpers.processes import below, until_gone
+from tests.helpers.servers import launch, run, started, worker_pids
 from tests.helpers.tiers import corpus
 from tests.helpers.tree import DEMO_MODEL
 
@@ -48,24 +48,6 @@ async def main(args):
 """
 
 
-def worker_pids(parent: int, model: str) -> list[int]:
-    children = [(one.pid, one.cmdline()) for one in psutil.Process(parent).children(recursive=True)]
-    workers = [(pid, words) for pid, words in children if "pie_inference.serving" in words]
-    return [pid for pid, words in workers if words[words.index("--name") + 1] == model]
-
-
-def worker_pid(parent: int) -> int:
-    (pid,) = worker_pids(parent, "demo")
-    return pid
-
-
-def wait_for_end(pid: int) -> None:
-    deadline = time.monotonic() + HANG_SECONDS
-    while psutil.pid_exists(pid):
-        assert time.monotonic() < deadline, f"process {pid} lives on"
-        time.sleep(0.02)
-
-
 def test_inferlets_are_told_of_a_killed_worker_and_the_next_launch_works(guest_cache: Path) -> None:
     async def check() -> None:
         async with started(guest_cache) as server, asyncio.timeout(HANG_SECONDS):
@@ -73,7 +55,7 @@ def test_inferlets_are_told_of_a_killed_worker_and_the_next_launch_works(guest_c
             idle, waiting = await launch(server, WAIT)
             await generating.until_messages(3)
             await waiting.until_messages(1)
-            os.kill(worker_pid(os.getpid()), signal.SIGKILL)
+            os.kill(worker_pids(server, "demo")[0], signal.SIGKILL)
             ended = await generating.ended
             assert ended.status == "lost"
             assert "worker" in (ended.error or "")
@@ -236,11 +218,10 @@ def test_a_signal_to_the_group_is_heard_by_the_server_alone(
 
     options = ("--tenants", str(tenants), "--hosts", "2", "--drain-seconds", "0")
     with serving(guest_cache, temporary, *options) as (process, url):
-        children = psutil.Process(process.pid).children(recursive=True)
+        children = [child.pid for child in below(process.pid)]
         asyncio.run(asyncio.wait_for(check(process, url), HANG_SECONDS))
         assert process.wait(timeout=HANG_SECONDS) == 128 + number
-        for child in children:
-            wait_for_end(child.pid)
+        until_gone(*children)
         assert not list(temporary.rglob("*")), "nothing is left"
         assert process.stdout is not None
         said = process.stdout.read().splitlines()
@@ -249,13 +230,11 @@ def test_a_signal_to_the_group_is_heard_by_the_server_alone(
 
 def test_a_killed_server_leaves_no_process(server: tuple[subprocess.Popen[bytes], str]) -> None:
     process, _ = server
-    children = psutil.Process(process.pid).children(recursive=True)
-    said = [" ".join(child.cmdline()) for child in children]
-    assert {"pie_inference.serving", "pie_control.application.process"} <= {words.split()[2] for words in said}
+    children = below(process.pid)
+    assert {"pie_inference.serving", "pie_control.application.process"} <= {words[2] for words in children.values()}
     process.kill()
     process.wait()
-    for child in children:
-        wait_for_end(child.pid)
+    until_gone(*(child.pid for child in children))
 
 
 def test_a_client_that_vanishes_takes_its_inferlets_with_it(guest_cache: Path) -> None:
@@ -312,7 +291,7 @@ def test_two_models_with_two_workers_each_and_one_of_them_killed(guest_cache: Pa
                 name: [one.scheduler.inferlets for one in each] for name, each in server.statistics().models.items()
             }
             assert loads == {"demo": [1, 1], "chat": [1, 1]}
-            os.kill(worker_pids(os.getpid(), "chat")[0], signal.SIGKILL)
+            os.kill(worker_pids(server, "chat")[0], signal.SIGKILL)
             chat = [listener for model, _, listener in placed.values() if model == "chat"]
             done, _ = await asyncio.wait([one.ended for one in chat], return_when=asyncio.FIRST_COMPLETED)
             (ended,) = [one.result() for one in done]

@@ -22,6 +22,7 @@ from pie_control.application.process_link import ProcessLink
 from pie_control.errors import HostUnavailable
 from pie_inference.protocol.frames import MOST_UNTRUSTED
 from tests.helpers.guard import HANG_SECONDS
+from tests.helpers.processes import runs, until_gone
 from tests.helpers.small_host import REFUSING_HOST, SILENT_MODULE, SMALL_HOST, WELCOME
 from tests.helpers.tiers import WHOLE
 
@@ -85,19 +86,6 @@ async def serving(
         await link.close()
 
 
-def alive(pid: int) -> bool:
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except OSError:
-        return False
-
-
-async def gone(pid: int) -> None:
-    async with asyncio.timeout(HANG_SECONDS):
-        while alive(pid):
-            await asyncio.sleep(0.01)
-
-
 # ---- what is said --------------------------------------------------------------------------------------------------
 
 
@@ -148,7 +136,7 @@ async def test_closing_ends_the_process() -> None:
     async with serving() as heard:
         pid = heard.link.pid
         assert pid is not None
-    assert not alive(pid)
+    assert not runs(pid)
     assert heard.losses == []
     await heard.link.close()
 
@@ -172,7 +160,7 @@ async def test_the_reason_of_an_end_is_told(deed: str, said: str) -> None:
         assert pid is not None
         heard.link.send([Post(1, deed)])
         reason = await heard.loss()
-        await gone(pid)
+        until_gone(pid)
     assert re.match(said, reason), reason
     assert "behind it" not in heard.texts
 
@@ -189,20 +177,26 @@ async def test_what_was_said_before_the_end_is_heard() -> None:
 @pytest.mark.parametrize("deed", ["hang", "stop"])
 @on_a_loop
 async def test_a_host_that_hangs_is_killed(deed: str) -> None:
-    async with serving(silent_seconds=0.4) as heard:
+    async with serving() as heard:
         pid = heard.link.pid
         assert pid is not None
         heard.link.send([Post(1, "hello")])
         await heard.until(texts=1)
         heard.link.send([Post(1, deed)])
+        vars(heard.link)["_silent_seconds"] = 0.4
+        heard.link._watch_silence()
         assert await heard.loss() == "it did not answer for 0.4 s and was killed (--host-timeout)"
-        await gone(pid)
+        until_gone(pid)
 
 
 @on_a_loop
 async def test_a_host_that_idles_is_not_killed() -> None:
-    async with serving(silent_seconds=0.2) as heard:
-        await asyncio.sleep(1.0)
+    async with serving(silent_seconds=HANG_SECONDS) as heard:
+        for _ in range(2 * process_link.QUESTIONS):
+            heard.link._watch_silence()
+            stream: Any = vars(heard.link)["_stream"]
+            while stream.unanswered:
+                await asyncio.sleep(0.001)
         heard.link.send([Post(1, "hello")])
         await heard.until(texts=1)
         assert heard.losses == []
@@ -218,7 +212,7 @@ async def test_a_host_that_holds_too_much_is_killed() -> None:
         reason = await heard.loss()
         assert reason.startswith("it held ")
         assert reason.endswith(" MiB of memory, more than the 300 MiB that a host may hold, and was killed")
-        await gone(pid)
+        until_gone(pid)
 
 
 @on_a_loop
@@ -311,6 +305,6 @@ async def test_no_process_is_left_when_control_dies(doing: str, death: signal.Si
     with control:
         assert control.stdout is not None
         pid = int(control.stdout.readline())
-        assert alive(pid)
+        assert runs(pid)
         control.send_signal(death)
-    await gone(pid)
+    until_gone(pid)

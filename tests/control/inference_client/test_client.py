@@ -6,7 +6,6 @@ import asyncio
 import gc
 import os
 import signal
-import time
 from pathlib import Path
 
 import pytest
@@ -21,6 +20,7 @@ from testing.checkpoints import make_checkpoint
 from testing.worker_batches import Driver, Extend, Keys, ints, sample_batch
 from tests.helpers.clients import ask, loss_of, run
 from tests.helpers.guard import HANG_SECONDS
+from tests.helpers.processes import runs
 
 
 @pytest.fixture(scope="module")
@@ -35,21 +35,6 @@ def launching(checkpoint: Path, *more: str, wave_seconds: float = WAVE_SECONDS) 
 
 def refuse(wave: RunWave) -> WaveDone:
     raise AssertionError("only builds batches")
-
-
-def alive(pid: int) -> bool:
-    """Whether a process runs; a zombie does not."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except FileNotFoundError:
-        return False
-
-
-def wait_for_end(pid: int) -> None:
-    deadline = time.monotonic() + HANG_SECONDS
-    while alive(pid):
-        assert time.monotonic() < deadline, f"process {pid} lives on"
-        time.sleep(0.02)
 
 
 @pytest.mark.usefixtures("started_as_usual")
@@ -72,7 +57,7 @@ def test_a_worker_process_serves_in_spite_of_an_interrupt_and_leaves_nothing_beh
         assert isinstance(answers[0].results[2], SampleResult)
         await client.close()
         await client.close()
-        assert not alive(ready.pid)
+        assert not runs(ready.pid)
         assert not list(tmp_path.iterdir())
         with pytest.raises(WorkerUnavailable):
             client.send(wave)
@@ -145,7 +130,7 @@ def test_a_worker_that_hangs_is_noticed_and_replaced(checkpoint: Path) -> None:
         client.send(RunWave(2, "model", ()))
         assert "did not answer for 1 s" in await asyncio.wait_for(lost, HANG_SECONDS)
         second = await client.restart()
-        assert not alive(first.pid)
+        assert not runs(first.pid)
         assert (await ask(client, RunWave(3, "model", ())))[0].wave == 3
         assert second.pid != first.pid
         await client.close()

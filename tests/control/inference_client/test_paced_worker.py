@@ -22,9 +22,8 @@ from pie_inference.protocol import PROTOCOL_VERSION, RunWave, SampleResult, Wave
 from testing.worker_batches import Driver, Extend, Keys, ints, sample_batch
 from tests.helpers.clients import ask, loss_of, run
 from tests.helpers.guard import HANG_SECONDS
+from tests.helpers.processes import until_gone
 from tests.helpers.tree import ROOT
-
-from .test_client import wait_for_end
 
 
 def paced(pace: str, *more: str) -> WorkerClient:
@@ -136,7 +135,7 @@ def test_a_paced_worker_dies_with_its_parent() -> None:
         assert parent.stdout is not None
         worker = int(parent.stdout.readline())
         parent.kill()
-    wait_for_end(worker)
+    until_gone(worker)
 
 
 def test_a_server_starts_the_worker_that_its_setting_names() -> None:

@@ -27,8 +27,8 @@ from pie_control.tenants.tenant import Standing, Tenant
 from pie_control.testing.fake_model import FakeModel
 from pie_control.testing.in_process import InProcessClient
 from tests.helpers import bombs
-from tests.helpers.compilers import compilers
 from tests.helpers.guard import HANG_SECONDS
+from tests.helpers.processes import compilers
 from tests.helpers.servers import Listener, cache_with_guest, started
 
 WAITS = b"async def main(args):\n    return await args.receive()\n"

@@ -19,8 +19,8 @@ from pie_control.sandbox.engine import new_engine
 from pie_inference.options.cache_files import find_sealed
 from pie_inference.options.lifetime import command_of
 from tests.helpers import bombs
-from tests.helpers.compilers import compilers
 from tests.helpers.guard import HANG_SECONDS
+from tests.helpers.processes import compilers
 
 
 def compile_it(data: bytes, folder: Path, seconds: float = HANG_SECONDS, memory_bytes: int = 1 << 30) -> Path:

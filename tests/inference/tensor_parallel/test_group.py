@@ -6,13 +6,10 @@ import asyncio
 import os
 import signal
 import threading
-import time
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
-import psutil
 import pytest
 
 from pie_control.errors import WorkerUnavailable
@@ -28,7 +25,8 @@ from testing.worker_batches import Driver, Extend, Keys
 from tests.helpers.families import FAMILIES, save_reference
 from tests.helpers.guard import HANG_SECONDS
 from tests.helpers.oracle import Oracle, assert_close
-from tests.helpers.servers import launch, run, started
+from tests.helpers.processes import running, runs, until_gone
+from tests.helpers.servers import launch, run, started, worker_pids
 from tests.helpers.states import StateOracle
 from tests.helpers.tiers import WHOLE, corpus
 from tests.inference.models.test_borrowed_calls import put_adapter
@@ -73,7 +71,7 @@ def test_models_by_transformers_code_run_on_ranks(name: str, tmp_path: Path) -> 
     with WorkerGroup(config(tmp_path), Worker) as group:
         assert not group.load_adapter(LoadAdapter(1, str(tmp_path / "adapter"))).error
         [pid] = group.pids
-        assert "follower" in " ".join(psutil.Process(pid).cmdline())
+        assert pid in followers_of(os.getpid())
         found = logprobs(group, [1, -1, 1])
     assert_close(found, logprobs(oracle.worker, [1, -1, 1]))
 
@@ -103,7 +101,7 @@ def test_a_group_that_loses_a_rank_tells_how(tmp_path: Path) -> None:
         assert losses == [f"rank 1 (process {pid}) was killed by signal 9; its group ends too"]
         with pytest.raises(RankLost):
             Driver(group.run, "model").generate(Keys(), [1, 2], 1)
-    assert not psutil.pid_exists(pid)
+    assert not runs(pid)
 
 
 def client_of(checkpoint: Path, ranks: int = 2) -> WorkerClient:
@@ -112,15 +110,7 @@ def client_of(checkpoint: Path, ranks: int = 2) -> WorkerClient:
 
 
 def followers_of(leader: int) -> list[int]:
-    return [child.pid for child in psutil.Process(leader).children() if "follower" in " ".join(child.cmdline())]
-
-
-def wait_until(condition: Callable[[], bool]) -> None:
-    """Without a watch over the ranks it would take half an hour."""
-    begun = time.monotonic()
-    while not condition():
-        assert time.monotonic() < begun + HANG_SECONDS
-        time.sleep(0.01)
+    return [process.pid for process in running("follower", leader)]
 
 
 def test_a_group_dies_with_any_rank_and_is_restarted(checkpoint: Path) -> None:
@@ -139,10 +129,10 @@ def test_a_group_dies_with_any_rank_and_is_restarted(checkpoint: Path) -> None:
             await busy(client, answers, 1 if victim == "idle follower" else 2000)
             os.kill(ready.pid if victim == "leader" else followers[0], signal.SIGKILL)
             assert await asyncio.wait_for(lost, HANG_SECONDS)
-            wait_until(lambda: not any(map(psutil.pid_exists, followers)))  # noqa: B023
+            until_gone(*followers)  # without a watch over the ranks it would take half an hour
             ready = await client.restart()
         await client.close()
-        wait_until(lambda: not psutil.pid_exists(ready.pid))
+        until_gone(ready.pid)
 
     asyncio.run(asyncio.wait_for(test(), 2 * HANG_SECONDS))
 
@@ -190,8 +180,7 @@ def test_inferlets_run_on_ranks_and_are_told_when_one_is_killed(guest_cache: Pat
             assert await run(server, GENERATE) == expected
             _, listener = await launch(server, GENERATE, {"rounds": 1000})
             await listener.until_messages(1)
-            children = psutil.Process().children(recursive=True)
-            [rank] = [child.pid for child in children if "follower" in " ".join(child.cmdline())]
+            [rank] = followers_of(worker_pids(server, "demo")[0])
             os.kill(rank, signal.SIGKILL)
             ended = await listener.ended
             assert ended.status == "lost"
