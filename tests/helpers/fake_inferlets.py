@@ -64,9 +64,11 @@ class FakeInferlet:
         self._arrived.set()
 
     async def receive(self) -> str:
+        self.waits_for = "a message of its client"
         while (message := self._inbox.try_get()) is None:
             self._arrived.clear()
             await self._arrived.wait()
+        self.waits_for = None
         return message.text
 
     def logs(self, after: int = 0) -> tuple[LogLine, ...]:

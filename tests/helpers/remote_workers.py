@@ -31,7 +31,7 @@ UNCHECKED = (
 )
 """A worker that does not look whether it can be used."""
 _LOADS = """
-import contextlib, sys, time
+import contextlib, os, sys, time
 from pie_inference.serving import sessions
 from pie_inference.testing import paced_worker
 
@@ -40,9 +40,9 @@ run = sessions.run
 def run_slowly(place, open_worker, serve):
     @contextlib.contextmanager
     def open_slowly():
-        for share in range(10, 60, 10):
-            sys.stderr.write(f"loading weights: {share}%\\r")
-            time.sleep(0.3)
+        while not os.path.exists(os.environ["MAY_BE_LOADED"]):
+            sys.stderr.write("loading weights: 50%\\r")
+            time.sleep(0.05)
         with open_worker() as worker:
             yield worker
     return run(place, open_slowly, serve)
@@ -51,7 +51,7 @@ sessions.run = run_slowly
 sys.exit(paced_worker.main())
 """
 LOADS = ("-c", _LOADS)
-"""A worker that takes a second to load, and says how far it is."""
+"""A worker that loads until there is the file MAY_BE_LOADED, and says how far it is."""
 
 
 def free_address() -> str:
@@ -64,9 +64,8 @@ def free_address() -> str:
 class RemoteWorker:
     """A process, and what it says."""
 
-    def __init__(self, process: subprocess.Popen[str], address: str) -> None:
+    def __init__(self, process: subprocess.Popen[str]) -> None:
         self.process = process
-        self.address = address
         self._said: list[str] = []
         self._news = threading.Condition()
         self._reader = threading.Thread(target=self._read, daemon=True)
@@ -75,6 +74,13 @@ class RemoteWorker:
     @property
     def pid(self) -> int:
         return self.process.pid
+
+    @property
+    def address(self) -> str:
+        """Where it listens, as it says."""
+        listens = "listens at "
+        self.until_it_says(listens)
+        return self.said.partition(listens)[2].split()[0]
 
     @property
     def said(self) -> str:
@@ -102,21 +108,20 @@ class RemoteWorker:
 @contextmanager
 def remote_worker(
     *arguments: str,
-    address: str | None = None,
+    address: str = "tcp://127.0.0.1:0",
     secret: str | None = SECRET,
     program: Sequence[str] | None = None,
     ready: bool = True,
 ) -> Iterator[RemoteWorker]:
     """A worker; without arguments one that stands in for a GPU. `ready`: waits until it is."""
     program = program or (PIE_WORKER if arguments else STAND_IN)
-    address = address or free_address()
     environment = {name: value for name, value in os.environ.items() if name != SECRET_VARIABLE}
     if secret is not None:
         environment[SECRET_VARIABLE] = secret
     command = [sys.executable, *program, "--listen", address, *arguments]
     process = subprocess.Popen(command, cwd=ROOT, env=environment, stderr=subprocess.PIPE, text=True)
     with process:
-        worker = RemoteWorker(process, address)
+        worker = RemoteWorker(process)
         try:
             if ready:
                 worker.until_it_says("is ready")

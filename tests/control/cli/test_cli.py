@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 from unittest.mock import ANY
 
+import httpx
 import msgspec
 import pytest
 
@@ -445,14 +446,16 @@ def test_a_signal_ends_run_and_its_inferlet(url: str, number: signal.Signals, co
 def _end_by(url: str, number: signal.Signals, code: int) -> None:
     with SyncClient(url) as client:
         before = {info["id"] for info in client.inferlets()}
-        with pie("run", "--server", url, "wait") as process:
+        with pie("run", "--server", url, "echo") as process:
             while not (new := [info for info in client.inferlets() if info["id"] not in before]):
                 assert process.poll() is None
                 time.sleep(0.01)
-            time.sleep(0.3)  # the command knows it, too
+            httpx.post(f"{url}/v1/inferlets/{new[0]['id']}/messages", json={"text": "x"}, trust_env=False)
+            assert process.stdout is not None
+            assert process.stdout.read(1) == "x"  # the command knows it, too
             process.send_signal(number)
             out, err = process.communicate(timeout=HANG_SECONDS)
-        assert (process.returncode, out) == (code, "")
+        assert (process.returncode, out.strip()) == (code, "")
         if number == signal.SIGINT:
             id = re.escape(new[0]["id"])
             assert re.fullmatch(rf"pie: {id} waits for a message .*\ninfo: where its tasks are:\n  Task-1: .*\n", err)

@@ -10,8 +10,10 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 import pytest
 from msgspec.structs import replace
@@ -20,6 +22,7 @@ from pie_control.errors import WorkerUnavailable
 from pie_control.inference_client.client import WorkerClient
 from pie_control.inference_client.interface import differences
 from pie_control.inference_client.remote import RemoteWorker
+from pie_control.processes import status_line
 from pie_control.testing.fake_model import FakeModel
 from pie_inference.config import Place
 from pie_inference.errors import CheckpointError
@@ -32,7 +35,7 @@ from tests.helpers.tree import ROOT
 
 from .test_strangers import all_waves_reach_the_worker, client_of, stranger
 
-PATIENCE = 5.0
+PATIENCE = 30.0
 """Seconds from the last word of a worker on; it takes longer to start beside others."""
 
 
@@ -43,12 +46,12 @@ def wave(number: int) -> RunWave:
 def test_one_server_after_the_other_is_served() -> None:
     async def test() -> None:
         with remote_worker() as worker:
-            for time in range(1, 4):
+            for times in range(1, 4):
                 client = client_of(worker.address)
                 assert (await client.start()).pid == worker.pid
                 await all_waves_reach_the_worker(client)
                 await client.close()
-                await asyncio.to_thread(worker.until_it_says, "has gone; waits for the next one", time)
+                await asyncio.to_thread(worker.until_it_says, "has gone; waits for the next one", times)
 
     run(test)
 
@@ -179,12 +182,20 @@ def test_the_new_connection_of_a_server_takes_the_place_of_its_old_one() -> None
         assert old.poll(0) == 0
 
 
-def test_a_server_that_waits_is_told_how_far_the_worker_is(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_server_that_waits_is_told_how_far_the_worker_is(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("MAY_BE_LOADED", str(loaded := tmp_path / "loaded"))
+    monkeypatch.setattr(status_line, "INTERVAL_SECONDS", HANG_SECONDS)
+
     async def test() -> None:
         with remote_worker("--pace", "1ms", "--name", "demo", program=LOADS, ready=False) as worker:
             worker.until_it_says("loads its model")
             first, second = (WorkerClient(RemoteWorker(worker.address, SECRET, PATIENCE)) for _ in range(2))
             starts = asyncio.gather(first.start(), second.start(), return_exceptions=True)
+            while not any("%" in message for message in caplog.messages):
+                await asyncio.sleep(0.01)
+            loaded.touch()
             ready, refused = sorted(await starts, key=lambda one: isinstance(one, Exception))
             assert isinstance(ready, Ready)
             assert "serves another server" in str(refused)
@@ -196,7 +207,7 @@ def test_a_server_that_waits_is_told_how_far_the_worker_is(caplog: pytest.LogCap
     run(test)
     told = [message for message in caplog.messages if "%" in message]
     assert len(told) == 1, "a log has a line now and then"
-    assert re.fullmatch(r"the worker at tcp://\S+: loading weights: \d0%", told[0])
+    assert re.fullmatch(r"the worker at tcp://\S+: loading weights: 50%", told[0])
 
 
 def test_versions_that_differ_are_told_on_both_sides() -> None:
@@ -266,11 +277,17 @@ def test_a_server_says_that_it_waits_and_for_how_long(caplog: pytest.LogCaptureF
 def test_a_server_that_waits_while_the_model_is_loaded_is_told_why_that_failed(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    address, loads = free_address(), threading.Event()
+    address, heard = free_address(), threading.Event()
+
+    class Waiting(RemoteWorker):
+        def is_told(self, progress: str) -> None:
+            heard.set()
 
     class Loading:
         def __enter__(self) -> FakeModel:
-            assert loads.wait(HANG_SECONDS)
+            deadline = time.monotonic() + HANG_SECONDS
+            while not heard.wait(0.01) and time.monotonic() < deadline:
+                print("half of it", end="\r", file=sys.stderr)
             raise CheckpointError("model.safetensors is not complete")
 
         def __exit__(self, *_: object) -> None:
@@ -280,14 +297,8 @@ def test_a_server_that_waits_while_the_model_is_loaded_is_told_why_that_failed(
         served = asyncio.create_task(
             asyncio.to_thread(sessions.run, Place("", address, SECRET), Loading, lambda transport, worker: None)
         )
-        way = RemoteWorker(address, SECRET, HANG_SECONDS)
-        starting = asyncio.create_task(WorkerClient(way).start())
-        while not vars(way)["_reached"]:
-            await asyncio.sleep(0.05)
-        await asyncio.sleep(1.0)  # until what the server has said is there
-        loads.set()
         with pytest.raises(WorkerUnavailable, match=r"model\.safetensors is not complete"):
-            await starting
+            await WorkerClient(Waiting(address, SECRET, HANG_SECONDS)).start()
         assert await served == 1
 
     run(test)

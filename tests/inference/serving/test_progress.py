@@ -19,12 +19,25 @@ from pie_control.inference_client.process import WORKER, start_worker
 from pie_control.processes import status_line
 from tests.helpers.guard import HANG_SECONDS
 
-SAYS = r"printf '10%%\r' >&2; sleep 0.2; printf '20%%\r' >&2; sleep 0.2; printf '99%%\rloaded\nlast words' >&2"
+SAYS = r"""
+for share in 10% 20%; do
+    printf '%s\r' $share >&2
+    until [ -e "{folder}/heard $share" ]; do sleep 0.01; done
+done
+printf '99%%\rloaded\nlast words' >&2
+"""
 
 
 def pretend_worker(script: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = folder / "worker"
-    path.write_text(f"#!/bin/sh\n{script}\n")
+    show = status_line.StatusLine.show
+
+    def heard(line: status_line.StatusLine, text: str) -> None:
+        show(line, text)
+        (folder / f"heard {text}").touch()
+
+    monkeypatch.setattr(status_line.StatusLine, "show", heard)
+    path.write_text(f"#!/bin/sh\n{script.replace('{folder}', str(folder))}\n")
     path.chmod(0o755)
     monkeypatch.setattr(sys, "executable", str(path))
 
@@ -63,12 +76,12 @@ def test_a_log_has_a_line_now_and_then(
 
 def test_a_worker_that_tells_its_progress_has_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(logging.getLogger("pie.worker"), "disabled", True)
-    pretend_worker("for i in 1 2 3 4 5; do sleep 0.2; printf 'x\r' >&2; done; sleep 30", tmp_path, monkeypatch)
+    pretend_worker("for i in 1 2 3 4 5 6; do sleep 0.2; printf 'x\r' >&2; done; sleep 300", tmp_path, monkeypatch)
 
     async def start() -> None:
-        with pytest.raises(WorkerUnavailable, match=r"no worker was ready within 0\.5 s"):
-            await WorkerClient(LocalWorker(["--model", "m"], start_seconds=0.5)).start()
+        with pytest.raises(WorkerUnavailable, match=r"no worker was ready within 1 s"):
+            await WorkerClient(LocalWorker(["--model", "m"], start_seconds=1.0)).start()
 
     started = time.monotonic()
     asyncio.run(start())
-    assert time.monotonic() - started > 1.3
+    assert time.monotonic() - started > 2.1
