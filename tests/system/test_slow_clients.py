@@ -66,7 +66,7 @@ def test_messages_faster_than_the_link_arrive_completely(program: str, guest_cac
 def test_a_client_that_reads_nothing_of_its_answer_keeps_no_place_in_the_line(count: int, guest_cache: Path) -> None:
     async def check() -> None:
         async with (
-            serving(guest_cache, max_serving=1, max_wait_seconds=10) as (api, url),
+            serving(guest_cache, max_serving=1, max_wait_seconds=HANG_SECONDS / 2) as (api, url),
             httpx.AsyncClient(base_url=url, trust_env=False, timeout=HANG_SECONDS) as client,
         ):
             await api.upload(AWAITED.replace(str(COUNT), str(count)).encode(), "flood")

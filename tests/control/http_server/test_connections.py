@@ -31,15 +31,6 @@ from tests.helpers.sessions import SHORT, RawSession, exchange, open_session, un
 HEAD = b"POST /v1/programs HTTP/1.1\r\nHost: localhost\r\nContent-Length: 100000\r\n"
 
 
-@pytest.fixture
-def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A server that waits only a moment."""
-    for name in ("HEADER_SECONDS", "BODY_SECONDS", "STALLED_SECONDS"):
-        monkeypatch.setattr(connections, name, 0.5)
-    monkeypatch.setattr(connections, "GRACE_SECONDS", 0.1)
-    monkeypatch.setattr(connections, "SWEEP_SECONDS", 0.02)
-
-
 @asynccontextmanager
 async def connection_to(url: str) -> AsyncIterator[tuple[asyncio.StreamReader, asyncio.StreamWriter]]:
     host, port = url.removeprefix("http://").split(":")

@@ -112,34 +112,27 @@ def test_an_inferlet_that_does_not_wait_hurts_only_itself() -> None:
     serve_async(test)
 
 
-@pytest.fixture
-def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A server that soon gives up clients that do not read."""
-    monkeypatch.setattr(connections, "STALLED_SECONDS", 0.3)
-    monkeypatch.setattr(connections, "SWEEP_SECONDS", 0.02)
-
-
 @pytest.mark.usefixtures("impatient")
-def test_a_client_that_stops_reading_is_given_up_and_told_why() -> None:
+def test_a_client_that_stops_reading_is_given_up_and_told_why(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(connections, "GRACE_SECONDS", HANG_SECONDS)
+
     async def test(url: str, runtime: FakeServerApi) -> None:
         async with open_session(url, max_size=None, max_queue=1) as socket:
             await socket.send(json.dumps(flood(1)))
             while not runtime.inferlets() or runtime.inferlet("i1").ended is None:
                 await asyncio.sleep(0.01)
             assert runtime.inferlet("i1").status == "terminated"
-            assert "did not read for 0.3 s" in str(runtime.inferlet("i1").error)
+            assert "did not read for 0.5 s" in str(runtime.inferlet("i1").error)
             with pytest.raises(websockets.ConnectionClosedError) as caught:
                 await until(socket, "nothing")
             assert caught.value.rcvd is not None
-            assert (caught.value.rcvd.code, caught.value.rcvd.reason) == (1013, "the client did not read for 0.3 s")
+            assert (caught.value.rcvd.code, caught.value.rcvd.reason) == (1013, "the client did not read for 0.5 s")
 
     serve_async(test)
 
 
 @pytest.mark.usefixtures("impatient")
-def test_a_client_that_never_reads_again_is_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(connections, "GRACE_SECONDS", 0.05)
-
+def test_a_client_that_never_reads_again_is_cut_off() -> None:
     async def test(url: str, runtime: FakeServerApi) -> None:
         async with open_session(url, max_size=None, max_queue=1) as socket:
             await socket.send(json.dumps(flood(1)))
@@ -233,10 +226,7 @@ def test_an_event_stream_that_nobody_reads_makes_the_inferlet_wait() -> None:
 
 
 @pytest.mark.usefixtures("impatient")
-def test_an_event_stream_that_nobody_reads_ends_and_leaves_the_rest_to_the_next_reader(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(connections, "GRACE_SECONDS", 0.05)
+def test_an_event_stream_that_nobody_reads_ends_and_leaves_the_rest_to_the_next_reader() -> None:
     assert event_stream.COMMENT_SECONDS > 1
 
     async def test(url: str, runtime: FakeServerApi) -> None:
