@@ -7,7 +7,6 @@ Where the worker chooses by itself, options with names say "auto", and numbers a
 from __future__ import annotations
 
 import argparse
-import difflib
 import os
 import re
 from collections.abc import Iterator, Mapping
@@ -101,13 +100,8 @@ def flag(name: str) -> str:
 
 
 def read_options(values: Mapping[str, object]) -> dict[str, Any]:
-    """Arguments for WorkerOptions, from values or their text. Raises OptionError for unknown names and other text."""
-    known = {option.name: option for option in option_fields()}
-    for name in values:
-        if name not in known:
-            close = difflib.get_close_matches(name, known, n=1) or sorted(known)
-            raise OptionError(f"a worker has no option {name!r}; did you mean {', '.join(close)}?")
-    return {name: _read(known[name], value) for name, value in values.items()}
+    """Arguments for WorkerOptions: those values that are options, or their text. Raises OptionError for other text."""
+    return {option.name: _read(option, values[option.name]) for option in option_fields() if option.name in values}
 
 
 def add_arguments(parser: argparse._ActionsContainer) -> None:
@@ -123,8 +117,7 @@ def add_arguments(parser: argparse._ActionsContainer) -> None:
 
 def given_options(arguments: argparse.Namespace) -> dict[str, Any]:
     """Arguments for WorkerOptions: what a command line names. Raises OptionError."""
-    values = {option.name: getattr(arguments, option.name, None) for option in option_fields()}
-    return read_options({name: value for name, value in values.items() if value is not None})
+    return read_options({name: value for name, value in vars(arguments).items() if value is not None})
 
 
 def to_arguments(options: WorkerOptions) -> list[str]:
