@@ -62,11 +62,11 @@ class ClosedLoop:
         batch = DecodeBatch(len(prompts), len(prompts[0]) + count, self.description.page_size, sampler=sampler)
         for row, prompt in enumerate(prompts):
             self._run(batch.embed_prompt(prompt), batch.prefill(row, len(prompt)))
-        tokens = [self._run(batch.sample())]
+        tokens = [self._run(batch.sample)]
         running: deque[LaunchedWave] = deque()
         start = time.perf_counter()
         for position in range(len(prompts[0]), len(prompts[0]) + count - 1):
-            running.append(self._launch(batch.embed(), batch.forward(position), batch.sample()))
+            running.append(self._launch(batch.embed, batch.forward(position), batch.sample))
             if len(running) > ahead:
                 tokens.append(self._finish(running.popleft()))
         tokens += [self._finish(wave) for wave in running]

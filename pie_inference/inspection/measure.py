@@ -137,7 +137,7 @@ class _Probe:
         sequences = min(sequences, self._model.num_pages // -(-(context + 1) // self._model.page_size))
         sequences = min(sequences, self._model.num_states) if self._has_states else sequences
         batch = DecodeBatch(sequences, context + 1, self._model.page_size, has_states=self._has_states)
-        seconds = self._median(lambda: self._run(batch.embed(), batch.forward(context), batch.sample()), DECODE_SECONDS)
+        seconds = self._median(lambda: self._run(batch.embed, batch.forward(context), batch.sample), DECODE_SECONDS)
         keys = sequences * context * self._model.page_bytes // self._model.page_size
         operations = self._costs.operations(sequences, sequences)
         return _Timed("decode", sequences, sequences, seconds, self._costs.read_bytes(sequences) + keys, operations)

@@ -34,8 +34,9 @@ class DecodeBatch:
         self._inputs, self._outputs = np.arange(2 * rows, dtype=np.int32).reshape(2, rows)
         self._indptr = np.arange(rows + 1, dtype=np.int32)
         self._first_pages = np.arange(rows, dtype=np.int32) * self._pages_each
-        self._embed = EmbedTxt(self._inputs, -1 - self._indptr[:rows], self._indptr)
-        self._sample = _sample(self._outputs, self._indptr, sampler or {})
+        self.embed = EmbedTxt(self._inputs, -1 - self._indptr[:rows], self._indptr)
+        """Embeds the tokens that `sample` has written to the token slots."""
+        self.sample = _sample(self._outputs, self._indptr, sampler or {})
 
     def prompt_embeds(self, length: int) -> Array:
         """Embeds that no decode step uses."""
@@ -48,16 +49,9 @@ class DecodeBatch:
     def prefill(self, row: int, length: int) -> Forward:
         return self._extend(self.prompt_embeds(length), _int32([0, length]), row, row + 1, 0, _int32([length - 1]))
 
-    def embed(self) -> EmbedTxt:
-        """Embeds the tokens that `sample` wrote to the token slots."""
-        return self._embed
-
     def forward(self, position: int) -> Forward:
         """Runs one token of each sequence, at `position`."""
         return self._extend(self._inputs, self._indptr, 0, self._rows, position, self._indptr[:-1])
-
-    def sample(self) -> Sample:
-        return self._sample
 
     def _extend(self, embeds: Array, indptr: Array, first: int, last: int, begin: int, out_rows: Array) -> Forward:
         """Adds tokens from position `begin` on to sequences first .. last."""
