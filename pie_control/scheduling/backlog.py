@@ -5,7 +5,8 @@ what is in it, not what waits beside it:
 
 - *new*: its first command can go to the worker, since the last wave.
 - *in a line* of the tree of shares (fairness.py): the same, but not everything fitted into one wave.
-- *local*: its first command takes effect in the control layer, and has not been tried, or waits for the next turn.
+- *local*: its first command takes effect in the control layer, and has not been tried.
+- *searching*: the same, but it looks at many exports or pages, of which a turn has time for a few (searches.py).
 - *starved*: its first command takes memory, or a slot for a tile of an image, and there is too little. Memory says
   when it is granted.
 - *held*: the same as in a line, but its tenant or key has spent its budget (held.py).
@@ -18,7 +19,7 @@ it is ready. Then it may stand in a line. It is local or starved while its run h
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from operator import add
 from typing import Any
 
@@ -83,13 +84,18 @@ class Backlog:
 
     def next(self, now: float) -> float | None:
         """When something goes on though nothing happens."""
-        return now if self.local else self.held.next(now)
+        return now if self.local or self.searches.waiting else self.held.next(now)
+
+    @property
+    def goes_on_locally(self) -> bool:
+        """Whether a command that takes effect in the control layer may have its turn in this one."""
+        return bool(self.local or self.starved) or self.searches.can_go_on
 
     def fields(self, now: float) -> dict[str, Any]:
         """Those of `SchedulerStatistics`."""
         return {
             "queues_waiting": self.queues,
-            "queues_ready": sum(self.ready) + len(self.local),
+            "queues_ready": sum(self.ready) + len(self.local) + len(self.searches),
             "queues_starved": len(self.starved),
             "queues_held": len(self.held),
             "waits_seconds": max(0.0, now - self.since) if self.queues else 0.0,
@@ -118,6 +124,7 @@ class Backlog:
             if queue.run is not None:
                 self.runs.end(queue.run)
         self._unranked.pop(account, None)
+        self.searches.drop(account)
         self.tenants.leave(account.standing)
 
     def prioritize(self, queue: CommandQueue, priority: int) -> None:
@@ -225,6 +232,8 @@ class Backlog:
             account.block(queue, command.after)
             if account.ranked:
                 self._unranked[account] = None
+        elif command.searches:
+            self.searches.add(queue)
         elif command.call is None:
             self.local[queue] = None
         else:
@@ -262,11 +271,12 @@ class Backlog:
             queue.leave_line()
             queue.become_idle()
 
-    def take_locals(self) -> list[CommandQueue]:
-        """The queues whose first command has not been tried; whoever takes them finds a place for each."""
-        local = self.searches.in_order(self.local)
-        self.local.clear()
-        return local
+    def take_locals(self) -> Iterator[CommandQueue]:
+        """The queues whose first command has not been tried, and those whose search has its turn; whoever takes them
+        finds a place for each."""
+        local, self.local = self.local, {}
+        yield from local
+        yield from self.searches.take()
 
     def starve(self, queue: CommandQueue) -> None:
         """The first command of a queue, or its run, waits for memory."""

@@ -263,7 +263,7 @@ class Scheduler:
     def _take_local(self) -> None:
         """Tries again while a command takes effect, or an inferlet was ended: others may have waited for it."""
         self._local.look_again()
-        while self._backlog.local or self._backlog.starved:
+        while self._backlog.goes_on_locally:
             builder = self._begin()
             builder.take_local()
             if not (self._settle(builder, None) or builder.taking.progress):

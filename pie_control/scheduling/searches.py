@@ -1,9 +1,9 @@
 """Commands that look at many exports or pages: a turn has time for a few, so that thousands of them hold nobody up. The
-others have the next turn, which comes at once; who had some in this one goes behind the others there."""
+others have the next turn, which comes at once; who has had some goes behind the others."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterator
 
 from pie_control.calls.kind import Command
 
@@ -14,28 +14,49 @@ MOST_SEARCHES = 64
 
 
 class Searches:
-    """Those of a turn."""
+    """What a turn has time for, and the queues whose first command is a search, by inferlet. A turn looks at those that
+    it has time for alone: there may be a hundred thousand."""
 
     def __init__(self) -> None:
         self.left = MOST_SEARCHES
-        self._before: set[Account] = set()  # who had some in the last turn
-        self._now: set[Account] = set()  # who has had some in this one
+        self.waiting: dict[Account, dict[CommandQueue, None]] = {}  # in the order of their turns
+
+    def __len__(self) -> int:
+        """The queues."""
+        return sum(map(len, self.waiting.values()))
 
     def turn_begins(self) -> None:
         self.left = MOST_SEARCHES
-        if self._before or self._now:
-            self._before, self._now = self._now, set()
 
     def has_time(self, command: Command) -> bool:
         """Whether this turn has time for a command that takes effect in the control layer."""
         return not command.searches or self.left > 0
 
+    @property
+    def can_go_on(self) -> bool:
+        """Whether a queue waits, and this turn has time."""
+        return bool(self.waiting) and self.left > 0
+
     def note(self, account: Account, count: int) -> None:
         """An inferlet has had some."""
         self.left -= count
-        self._now.add(account)
+        if (own := self.waiting.pop(account, None)) is not None:
+            self.waiting[account] = own
 
-    def in_order(self, queues: Iterable[CommandQueue]) -> list[CommandQueue]:
-        """Those of inferlets that had some in the last turn last."""
-        before = self._before
-        return sorted(queues, key=lambda queue: queue.account in before) if before else list(queues)
+    def add(self, queue: CommandQueue) -> None:
+        """Its first command is one."""
+        self.waiting.setdefault(queue.account, {})[queue] = None
+
+    def take(self) -> Iterator[CommandQueue]:
+        """The queues whose turn it is, one by one as long as there is time."""
+        while self.can_go_on:
+            account, own = next(iter(self.waiting.items()))
+            queue = next(iter(own))
+            del own[queue]
+            if not own:
+                del self.waiting[account]
+            yield queue
+
+    def drop(self, account: Account) -> None:
+        """An inferlet has ended."""
+        self.waiting.pop(account, None)

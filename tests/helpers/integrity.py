@@ -44,7 +44,7 @@ def check_backlog(backlog: Backlog, accounts: dict[Owner, Account]) -> None:
             continue
         starved = backlog.starved.get((queue.account.owner, queue.commands[0].seq)) is queue
         places = [queue in backlog.new, queue.line is not None, queue in backlog.local, starved, queue in blocked]
-        places.append(queue in backlog.held)
+        places += [queue in backlog.held, queue in backlog.searches.waiting.get(queue.account, ())]
         assert sum(places) == 1, f"a queue is in {sum(places)} places"
     assert backlog.parts == sum(queue.parts() for queue in queues)
     long = {one for queue in queues for one in queue.commands if isinstance(one, LongCommand)}

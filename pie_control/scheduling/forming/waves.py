@@ -60,8 +60,11 @@ class WaveBuilder:
             if queue.run is not None:
                 self._go_on(queue, queue.run)
                 continue
-            while queue.goes_on_locally and self._backlog.searches.has_time(queue.commands[0]):
-                if not self.taking.take_local(queue, queue.commands[0]):
+            while queue.goes_on_locally and self._backlog.searches.has_time(command := queue.commands[0]):
+                if not self.taking.take_local(queue, command):
+                    break
+                if command.searches and self._backlog.searches.waiting:  # others have their turns
+                    self._set_aside.append(queue)
                     break
             else:
                 self._set_aside.append(queue)

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable
-from types import FrameType
-from typing import Any
 
 import numpy as np
 import pytest
@@ -18,6 +15,7 @@ from pie_control.resources.kinds import PAGES
 from pie_control.resources.pool import Pool
 from pie_control.tenants.tenant import Standing, Tenant
 from tests.helpers.integrity import check_exports
+from tests.helpers.work import lines_of
 
 TENANT = Tenant("a")
 
@@ -39,24 +37,6 @@ def made(exports: Exports, number: int, pages: list[int], tenant: Tenant = TENAN
     gone = [page for block in exports.stand(export) for page in block.pages]
     check_exports(exports)
     return gone
-
-
-def lines_of(body: Callable[[], object]) -> int:
-    """Lines that run in it."""
-    lines = 0
-
-    def count_line(_frame: FrameType, event: str, _arg: Any) -> Any:
-        nonlocal lines
-        lines += event == "line"
-        return count_line
-
-    before = sys.gettrace()
-    sys.settrace(count_line)
-    try:
-        body()
-    finally:
-        sys.settrace(before)
-    return lines
 
 
 def test_what_several_exports_have_goes_with_the_most_valuable_of_them() -> None:

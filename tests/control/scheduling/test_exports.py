@@ -18,13 +18,14 @@ from pie_control.errors import NotFound, QuotaExceeded
 from pie_control.resources.exports import exports
 from pie_control.resources.exports.export import Export
 from pie_control.resources.kinds import PAGES
-from pie_control.scheduling import Reason, local
+from pie_control.scheduling import Reason, local, searches
 from pie_control.scheduling.searches import MOST_SEARCHES
 from pie_control.tenants.tenant import Standing, Tenant
 from pie_inference.protocol import DropAdapter, Failure, Forward
 from tests.helpers.integrity import check_scheduler
 from tests.helpers.random_calls import write_adapters
 from tests.helpers.scheduling import Inferlet, World, by_kind
+from tests.helpers.work import lines_of
 
 
 def fill(inferlet: Inferlet, tokens: range) -> None:
@@ -257,6 +258,22 @@ def test_a_turn_answers_some_searches_and_the_next_one_comes_at_once() -> None:
     world.close(flood)
     world.drain()
     assert world.scheduler.statistics().exports == 2 + MOST_SEARCHES, "an inferlet that ends searches no more either"
+
+
+def test_searches_that_wait_cost_a_turn_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Sixty thousand queues, of a few hundred inferlets, held up each wave for a quarter of a second, for minutes."""
+    monkeypatch.setattr(searches, "MOST_SEARCHES", 4)
+
+    def work(queues: int) -> int:
+        world = World()
+        for _ in range(8):
+            flood = world.open()
+            for _ in range(queues):
+                flood.call("list_exports", flood.create_queue(), "")
+        world.turn()
+        return lines_of(lambda: world.scheduler.turn(0.0, ()))
+
+    assert work(10) == work(40)
 
 
 def test_a_tenant_has_room_for_new_exports_at_the_cost_of_its_least_valuable_ones() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from typing import Any
 
 import pytest
@@ -14,6 +13,7 @@ from pie_control.scheduling.turn import HostQuiet
 from pie_inference.protocol import CopyKvpage, EmbedTxt, Forward, GetLogprobs, GetNextDist, RunWave, Sample
 from tests.helpers.integrity import check_scheduler
 from tests.helpers.scheduling import Inferlet, World, by_kind, greedy, name_token
+from tests.helpers.work import lines_of
 
 SIZE = 4
 
@@ -416,27 +416,17 @@ def test_the_work_for_a_command_does_not_grow_with_those_before_it_in_its_queue(
     """One program could otherwise hold up all others for seconds."""
 
     def work(pairs: int) -> int:
-        """Functions called by the turn that takes so many tokens, each embedded and run by commands of its own."""
+        """Lines that run in the turn that takes so many tokens, each embedded and run by commands of its own."""
         world = World(num_pages=2000, num_embeds=4096, max_batch_tokens=2048)
         world.check_every = 100  # turns: a check is work, too
         one = world.open(1, 2 * pairs)
         for at in range(pairs):
             one.embed(at, 1, 2 * at)
             one.call("forward", one.queue, [], [one.embeds + 2 * at, 1], [], [one.embeds + 2 * at + 1, 1])
-        calls = 0
-
-        def count(_frame: Any, event: str, _arg: Any) -> None:
-            nonlocal calls
-            calls += event == "call"
-
-        sys.setprofile(count)
-        try:
-            world.turn()
-        finally:
-            sys.setprofile(None)
+        lines = lines_of(world.turn)
         (wave,) = world.sent
         assert len(by_kind(wave)[Forward].q_embeds) == pairs
-        return calls
+        return lines
 
     few, many = work(50), work(400)
     assert many < 10 * few
