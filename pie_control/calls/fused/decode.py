@@ -112,7 +112,7 @@ def issue(
     if space.model.num_states and steps > 1:
         seen, used = with_states(space, queue, seen, ())
     reservation = reserve(space.pages, written, steps - 1) if steps > 1 else None  # nothing is refused from here on
-    own = reservation.own if reservation is not None else ()
+    own, sees = (reservation.own, (*read, *written)) if reservation is not None else ((), read)
     after = _hazards(space, queue, (*read, *written), own, embeds)
     seen = bind_fresh(space, queue, seen)
     seq, before = note_reading(space, queue, ((embed, embed + 1),))
@@ -121,7 +121,7 @@ def issue(
     moving = None if seen.states is None else space.states.begin_run(seen, own, stamp)
     settle = partial(_settle, space, draws, moving, stamp, size)
     space.hold_large(size)
-    space.runs.begin(future, HeldRun(queue, embeds, (*read, *written), reservation, position, settle))
+    space.runs.begin(future, HeldRun(queue, embeds, sees, reservation, position, settle))
     space.embeds.empty(embeds)
     way = embed, input, position, seen, own, steps, tuple(stop), sampler.params
     uniform = pack(f"<{steps}d", *draws.numbers) if draws else b""

@@ -11,9 +11,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from itertools import chain, starmap
+
+import numpy as np
 
 from pie_control.errors import InvalidState
-from pie_control.resources.ranges import Range, merge, overlap
+from pie_control.resources.ranges import Range, overlap
 
 from .pages import PageTable
 from .reservations import Reservation, fill_reserved, unreserve
@@ -25,7 +28,7 @@ class HeldRun:
 
     queue: int
     embeds: Sequence[Range]  # that it writes, ascending
-    reads: Sequence[Range]  # pages
+    reads: Sequence[Range]  # pages, which the inferlet owns
     reservation: Reservation | None
     position: int  # of the first token that it runs
     settle: Callable[[int, bool], None]  # told at the end how many tokens were delivered, and whether these were all
@@ -38,6 +41,7 @@ class HeldRuns:
     def __init__(self, pages: PageTable) -> None:
         self._pages = pages
         self._runs: dict[int, HeldRun] = {}
+        self._readers = np.zeros(0, np.int32)  # runs that see a page, by its address
 
     def __len__(self) -> int:
         return len(self._runs)
@@ -45,6 +49,13 @@ class HeldRuns:
     def begin(self, future: int, run: HeldRun) -> None:
         """A run was issued."""
         self._runs[future] = run
+        if (more := len(self._pages.fill) - len(self._readers)) > 0:
+            self._readers = np.concatenate([self._readers, np.zeros(more, np.int32)])
+        self._count(run, 1)
+
+    def _count(self, run: HeldRun, sign: int) -> None:
+        pages = np.fromiter(chain.from_iterable(starmap(range, run.reads)), np.int64)
+        np.add.at(self._readers, pages, sign)  # one may be named twice
 
     def find(self, future: int) -> HeldRun | None:
         """A run that is not over."""
@@ -72,6 +83,7 @@ class HeldRuns:
         run = self._runs.pop(future, None)
         if run is None:
             return False
+        self._count(run, -1)
         if run.reservation is not None:
             unreserve(self._pages, run.reservation, max(run.delivered - 1, 0))
         run.settle(run.delivered, by_itself)
@@ -80,6 +92,7 @@ class HeldRuns:
     def clear(self) -> None:
         """The inferlet has ended."""
         self._runs.clear()
+        self._readers[:] = 0
 
     # ---- what others must not do meanwhile ----
 
@@ -95,9 +108,10 @@ class HeldRuns:
 
     def check_emptied(self, pages: Iterable[int]) -> None:
         """Whether tokens in these pages may be emptied or overwritten. Raises InvalidState if a run sees them."""
-        emptied = merge((page, page + 1) for page in pages) if self._runs else ()
-        for future, run in self._runs.items():
-            if overlap(emptied, run.reads):
-                raise InvalidState(
-                    f"decode run {future} goes on and sees tokens of these pages: wait for its end, or cancel it first"
-                )
+        if not self._runs:
+            return
+        emptied = np.fromiter(pages, np.int64)
+        if self._readers[emptied[emptied < len(self._readers)]].any():
+            raise InvalidState(
+                "a decode run goes on and sees tokens of these pages: wait for its end, or cancel it first"
+            )
