@@ -8,7 +8,6 @@ accepts calls, and hands them on.
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -33,8 +32,6 @@ from ..services.http.outbound import HttpClient
 from . import messages as wire
 from .links import ControlLink
 from .rounds import Rounds
-
-log = logging.getLogger(__name__)
 
 REPORT_SECONDS = 0.25
 """Between reports of what inferlets use, while something changes."""
@@ -119,8 +116,7 @@ class Host:
         inferlet = self._inferlets.try_running(number)
         if inferlet is None:
             raise error
-        log.error("inferlet i%d could not take what it was told", number, exc_info=error)
-        self._inferlets.end(inferlet, Status.FAILED, f"{error!r}: this is a defect of the server")
+        self._inferlets.fail(inferlet, error)
 
     def _model_state(self, message: wire.ModelState) -> None:
         if (description := message.description) is not None:

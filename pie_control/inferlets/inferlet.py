@@ -178,18 +178,23 @@ class Inferlet:
     def finish(self, status: Status, error: str | None) -> None:
         """Says the end to the client, or to its parent. The caller has released the inferlet's holdings."""
         self.change(status)
+        try:
+            self._close()
+        finally:
+            if error is not None:
+                error = cut_middle(error, self.limits.max_message_bytes)
+            ended = Ended(status.value, self.life.result_of_end, error, inferlet=self.id)
+            if self.launched.child is not None:
+                self.launched.child.ended(ended)
+            self._outside.ended(self.number, ended, self.processor_time.used)
+
+    def _close(self) -> None:
         self.waits.end()
         self.background.end()
         self.blobs = BlobTable(0, {})
         self.mail.forget()
         self.mail.sender.close()
         self.holdings = NoHoldings()  # a way back: all that its calls have left would wait for a full collection
-        if error is not None:
-            error = cut_middle(error, self.limits.max_message_bytes)
-        ended = Ended(status.value, self.life.result_of_end, error, inferlet=self.id)
-        if self.launched.child is not None:
-            self.launched.child.ended(ended)
-        self._outside.ended(self.number, ended, self.processor_time.used)
 
 
 def _received(outside: Outside, number: int, child: Child | None, message: Received) -> None:

@@ -8,6 +8,7 @@ import sys
 import time
 from collections import deque
 from collections.abc import Callable
+from functools import partial
 from typing import Protocol
 
 from ..config import InferletLimits
@@ -79,7 +80,7 @@ class InferletManager:
         self._max_guest_bytes = max_guest_bytes or sys.maxsize  # 0: not known
         self._make_guest = make_guest
         self._outside = outside
-        self.runner = Runner(wake, self._after_step)
+        self.runner = Runner(wake, self._after_step, self.fail)
         self._aside = Aside()
         self._bytes_before = 0  # what the process holds without guests
         self._running: dict[int, Inferlet] = {}  # by number
@@ -217,12 +218,19 @@ class InferletManager:
         check_transition(inferlet.status, status)
         self.runner.forget(inferlet)
         self.runner.memory.settle()
+        self._drop(inferlet, status, error, partial(self._let_go, inferlet, status))
+
+    def fail(self, inferlet: Inferlet, error: Exception) -> None:
+        """An inferlet ends by a defect of the server, and no other one does."""
+        log.error("inferlet %s cannot go on", inferlet.id, exc_info=error)
+        self.end(inferlet, Status.FAILED, f"{error!r}: this is a defect of the server")
+
+    def _let_go(self, inferlet: Inferlet, status: Status) -> None:
         if not self._keeps(inferlet, status):
             if status is Status.FINISHED and inferlet.kin.memory_bytes < LARGE_BYTES:
                 self._free_later(inferlet.instance)
             else:
                 inferlet.instance.close()
-        self._drop(inferlet, status, error)
 
     def _keeps(self, inferlet: Inferlet, status: Status) -> bool:
         """Whether the instance is kept for the next launch of the program."""
@@ -231,15 +239,29 @@ class InferletManager:
         tenant, program = inferlet.launched.standing.tenant.name, inferlet.launched.program
         return self._programs.keep(inferlet.instance, program, tenant, inferlet.kin.memory_bytes)
 
-    def _drop(self, inferlet: Inferlet, status: Status, error: str | None) -> None:
+    def _drop(
+        self, inferlet: Inferlet, status: Status, error: str | None, let_go: Callable[[], None] = lambda: None
+    ) -> None:
+        """Its client waits for the end, so each part of it comes, whatever becomes of those before. `let_go`: of its
+        instance."""
+        finish = partial(inferlet.finish, status, error)
+        why = f"its parent {inferlet.id} has ended ({status})"
+        for part in (let_go, partial(self._end_children, inferlet, why), partial(self._forget, inferlet), finish):
+            try:
+                part()
+            except Exception:
+                log.exception("a part of the end of inferlet %s failed", inferlet.id)
+        self.runner.memory.settle()  # what was freed is nobody's growth
+
+    def _end_children(self, inferlet: Inferlet, why: str) -> None:
         for child in tuple(inferlet.kin.children):
-            self.end(self._running[child], Status.TERMINATED, f"its parent {inferlet.id} has ended ({status})")
+            self.end(self._running[child], Status.TERMINATED, why)
+
+    def _forget(self, inferlet: Inferlet) -> None:
         del self._running[inferlet.number]
         inferlet.kin.ended()
         self._had_turns.discard(inferlet)
         inferlet.holdings.release()
-        inferlet.finish(status, error)
-        self.runner.memory.settle()  # what was freed is nobody's growth
 
     def _sweep(self) -> None:
         self._sweeper = asyncio.get_running_loop().call_later(SWEEP_SECONDS, self._sweep)

@@ -36,12 +36,18 @@ ROUND_SECONDS = 0.04
 
 
 class Runner:
-    """Runs inferlets. It calls `wake` when an inferlet can run, and `on_step` after each turn of an inferlet. `turns`,
-    `preemptions` and `guest_seconds`, of processor time, count since the start."""
+    """Runs inferlets. It calls `wake` when an inferlet can run, `on_step` after each turn of one, and `on_failed` where
+    the server fails in a turn. `turns`, `preemptions` and `guest_seconds`, of processor time, count since the start."""
 
-    def __init__(self, wake: Callable[[], None], on_step: Callable[[Inferlet, Step], None]) -> None:
+    def __init__(
+        self,
+        wake: Callable[[], None],
+        on_step: Callable[[Inferlet, Step], None],
+        on_failed: Callable[[Inferlet, Exception], None],
+    ) -> None:
         self._wake = wake
         self._on_step = on_step
+        self._on_failed = on_failed
         self._ready: deque[Inferlet] = deque()
         self._new: deque[Inferlet] = deque()  # that have had no turn; ready, too
         self._interrupted: deque[Inferlet] = deque()  # that were preempted in their last turn; ready, too
@@ -134,6 +140,12 @@ class Runner:
             held[inferlet] = None
             return
         self._queued.discard(inferlet.number)
+        try:
+            self._step(inferlet)
+        except Exception as error:  # it would wait for ever, and so would what others of the round have issued
+            self._on_failed(inferlet, error)
+
+    def _step(self, inferlet: Inferlet) -> None:
         if inferlet.status is Status.CREATED:
             inferlet.change(Status.RUNNING)
         inferlet.processor_time.turn_begins(time.monotonic(), time.thread_time())

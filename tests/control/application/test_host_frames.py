@@ -26,13 +26,16 @@ from pie_control.application.messages import (
     Report,
     Results,
     Started,
+    Stop,
     ToHost,
     Welcome,
 )
 from pie_control.authoring.native.programs import NativePrograms
 from pie_control.calls.values import Completion, Done
 from pie_control.config import InferletLimits
+from pie_control.host_api.guest import Guest
 from pie_control.inferlets.events import Ended
+from pie_control.inferlets.manager import InferletManager
 from pie_control.inferlets.model import ModelView
 from pie_control.inferlets.relations.client import ClientMail
 from pie_control.inferlets.waiting.waits import Waits
@@ -110,18 +113,31 @@ def test_a_report_knows_what_was_freed_since_the_last_turn() -> None:
     asyncio.run(check())
 
 
+DEFECT = "failed", "RuntimeError('a bug'): this is a defect of the server"
+STOP, STOPPED = Stop(1, "terminated", "enough"), ("terminated", "enough")
+
+
 @pytest.mark.parametrize(
-    ("where", "told"),
+    ("where", "told", "end"),
     [
-        ((ClientMail, "post"), Post(1, "too much")),
-        ((AddressSpace, "progressed"), Results("fake", progress=[Progress(1, 2, 1)])),
-        ((AddressSpace, "answered"), Results("fake", [Completion(1, 5, Done())])),
-        ((Waits, "resolve"), Results("fake", [Completion(1, 5, Done())])),
-        ((ModelView, "run_advanced"), Results("fake", runs=RunTokens([1], [5], [65], [True]))),
+        ((ClientMail, "post"), Post(1, "too much"), DEFECT),
+        ((AddressSpace, "progressed"), Results("fake", progress=[Progress(1, 2, 1)]), DEFECT),
+        ((AddressSpace, "answered"), Results("fake", [Completion(1, 5, Done())]), DEFECT),
+        ((Waits, "resolve"), Results("fake", [Completion(1, 5, Done())]), DEFECT),
+        ((ModelView, "run_advanced"), Results("fake", runs=RunTokens([1], [5], [65], [True])), DEFECT),
+        ((Waits, "answer"), Post(1, "a turn"), DEFECT),
+        ((InferletManager, "_keeps"), STOP, STOPPED),
+        ((Guest, "release"), STOP, STOPPED),
+        ((Waits, "end"), STOP, STOPPED),
     ],
 )
-def test_an_inferlet_that_cannot_take_what_it_is_told_ends_alone(
-    where: tuple[type, str], told: ToHost, guest_cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_an_inferlet_with_which_the_server_fails_ends_alone(
+    where: tuple[type, str],
+    told: ToHost,
+    end: tuple[str, str],
+    guest_cache: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     def fails(*_: object, **__: object) -> None:
         raise RuntimeError("a bug")
@@ -142,8 +158,7 @@ def test_an_inferlet_that_cannot_take_what_it_is_told_ends_alone(
         control.says(Post(2, "hello"))
         while len(control.ended) < 2:
             await asyncio.sleep(0.001)
-        assert control.ended[1].status == "failed"
-        assert control.ended[1].error == "RuntimeError('a bug'): this is a defect of the server"
+        assert (control.ended[1].status, control.ended[1].error) == end
         assert control.ended[2].result == '"hello"'
         host.close()
 
