@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sqlite3
-import threading
 import time
 import weakref
 from collections.abc import Callable, Iterator, Mapping
@@ -142,7 +141,6 @@ class Responses:
         """`days`: how long they are kept after they were used last; `most_bytes`: of those of one tenant."""
         self._writer = writer
         self._reader = reader
-        self._reading = threading.Lock()
         self._days = days
         self._most_bytes = most_bytes
         self._room: dict[str, int] = {}  # bytes, by tenant, until sizes are added up again
@@ -210,8 +208,7 @@ class Responses:
     def request_of(self, tenant: str, id: str) -> bytes:
         """The body of the request of one that is not finished; empty: there is none."""
         query = "SELECT request FROM responses WHERE tenant = ? AND id = ? AND ended IS NULL"
-        with self._reading:
-            return next((body for (body,) in self._reader.execute(query, (tenant, id))), b"")
+        return next((body for (body,) in self._reader.execute(query, (tenant, id))), b"")
 
     def count_tries(self, then: Callable[[], None]) -> None:
         """Those of the background begin again. `then` is called as by `put`."""
@@ -221,9 +218,7 @@ class Responses:
         self, where: str, *values: str | float, left_out: Mapping[str, str] = NO_REQUEST
     ) -> Iterator[ResponseRecord]:
         columns = ", ".join(left_out.get(name, name) for name in ResponseRecord.__dataclass_fields__)
-        with self._reading:
-            rows = [*self._reader.execute(f"SELECT {columns} FROM responses {where}", values)]
-        for row in rows:
+        for row in [*self._reader.execute(f"SELECT {columns} FROM responses {where}", values)]:
             told = dict(zip(ResponseRecord.__dataclass_fields__, row, strict=True))
             told["events"] = msgspec.json.decode(told["events"])
             yield msgspec.convert(told, ResponseRecord, strict=False)

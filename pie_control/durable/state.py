@@ -59,7 +59,7 @@ class State:
             shrink(database)
             (self._looked,) = database.execute(LAST_LOOK, (time.time(),)).fetchone()
             self._writer = Writer(database, folder / FILE, Journal(folder / JOURNAL), self._collect, self._prepare)
-            self._reader, self._response_reader = (Reader(folder, self._writer) for _ in range(2))
+            self._reader, self._reader_of_all = (Reader(folder, self._writer) for _ in range(2))
             self.keys = Keys(self._reader)
         except (OSError, sqlite3.Error) as error:
             self._lock.close()
@@ -68,9 +68,9 @@ class State:
             self._lock.close()
             raise
         self.programs = ProgramRecords(self._writer, self._reader)
-        self.responses = Responses(self._writer, self._response_reader, *responses)
+        self.responses = Responses(self._writer, self._reader_of_all, *responses)
         self.inferlets = InferletRecords(self._writer, self._lines, self._reader)
-        self.usage = UsageRecords(self._writer, self._reader)
+        self.usage = UsageRecords(self._writer, self._reader, self._reader_of_all)
         bounds = zip(BOUNDS, (days * DAY, most_bytes, responses[0] * DAY, responses[1]), strict=True)
         self._writer.put(*((KEEP, (name, int(min(bound, MOST)))) for name, bound in bounds))
 
@@ -99,15 +99,15 @@ class State:
         self._writer.put(("DELETE FROM tenants", ()), *(("INSERT INTO tenants VALUES (?)", (name,)) for name in names))
 
     def read_audit(self, most: int) -> list[AuditRecord]:
-        """The last that is known of who did what, oldest first."""
-        return list_audit(self._reader, most)
+        """The last that is known of who did what, oldest first. Takes time: call this in a thread."""
+        return list_audit(self._reader_of_all, most)
 
     @property
     def trouble(self) -> str:
         """A sentence if it cannot be written or read now; empty if all is well."""
         if reason := self._writer.trouble:
             return f"the state cannot be written, so a restart may forget what ends now: {reason}"
-        if reason := self._reader.trouble or self._response_reader.trouble:
+        if reason := self._reader.trouble or self._reader_of_all.trouble:
             return f"the state cannot be read, so not all that it has is found: {reason}"
         return ""
 
@@ -118,5 +118,5 @@ class State:
             self._writer.put((FORGET_TRIES, ()))
             self._writer.close()
             self._reader.close()
-            self._response_reader.close()
+            self._reader_of_all.close()
             self._lock.close()

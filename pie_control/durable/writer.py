@@ -206,14 +206,14 @@ class Writer:
 
 
 class Reader:
-    """A connection that reads what a writer has committed, also where the file was written anew. Belongs to one
-    thread."""
+    """A connection that reads what a writer has committed, also where the file was written anew."""
 
     def __init__(self, folder: Path, writer: Writer) -> None:
         self._folder = folder
         self._writer = writer
         self._files = writer.files
         self._connection = open_database(folder)
+        self._lock = threading.Lock()  # one thread waits for the other
         self._reason = ""  # why the last read that failed did
         self._failed_at = -TOLD_SECONDS
 
@@ -224,6 +224,10 @@ class Reader:
 
     def execute(self, statement: str, values: Sequence[Any] = (), /) -> list[Any]:
         """The rows of a query. Raises StateUnavailable."""
+        with self._lock:
+            return self._execute(statement, values)
+
+    def _execute(self, statement: str, values: Sequence[Any]) -> list[Any]:
         files = self._writer.files
         if self._files != files:
             with contextlib.suppress(ConfigError):  # the file that is gone has what there was

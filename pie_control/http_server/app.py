@@ -58,6 +58,7 @@ def create_app(api: ServerApi, config: ServerConfig, callers: Callers, programs:
         title="Pie",
         version=package_version(),
         description=DESCRIPTION,
+        openapi_url=None,  # `describe_as_sent` serves it
         docs_url=None,
         redoc_url=None,
         redirect_slashes=False,  # `failures` says what a slash too many means

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 import msgspec
 
 from pie_control.calls import implemented_traits
 from pie_control.programs.store import ProgramInfo
-from pie_control.registry.entry import InferletInfo
 from pie_control.tenant_api import TenantApi
 from pie_inference.protocol import ModelDescription
 
@@ -66,16 +65,16 @@ def find_program(api: TenantApi, hash: str) -> ProgramInfo | None:
     return next((program for program in api.programs() if program.program == hash), None)
 
 
-def log_entries(api: TenantApi, inferlet: str, after: int = 0, *, of_all: bool = False) -> list[LogEntry]:
-    """The log of an inferlet, of any tenant's if `of_all`, oldest line first, behind the line of a number; raises
-    UnknownName."""
+async def encoded_logs(api: TenantApi, inferlet: str, after: int = 0, *, of_all: bool = False) -> bytes:
+    """JSON of the log of an inferlet, of any tenant's if `of_all`, oldest line first, behind the line of a number, as
+    a list of `LogEntry`; raises UnknownName."""
     lines = api.logs(inferlet, after, of_all=of_all)
-    return [LogEntry(line.time, line.stream, line.text, line.number) for line in lines]
+    return await encoded_list(LogEntry(line.time, line.stream, line.text, line.number) for line in lines)
 
 
-async def encoded_listing(infos: Sequence[InferletInfo]) -> bytes:
-    """JSON of inferlets, whose results may be long: made on a thread, one by one, so that others have turns."""
-    return await asyncio.to_thread(lambda: b"".join((b"[", b",".join(map(encode, infos)), b"]")))
+async def encoded_list(items: Iterable[object]) -> bytes:
+    """JSON of a list that may be long: made on a thread, one by one, so that others have turns."""
+    return await asyncio.to_thread(lambda: b"".join((b"[", b",".join(map(encode, items)), b"]")))
 
 
 class InferletListing:
@@ -93,7 +92,7 @@ class InferletListing:
         return await asyncio.shield(self._making)
 
     async def _make(self) -> msgspec.Raw:
-        return msgspec.Raw(await encoded_listing(await self._api.look_at_all()))
+        return msgspec.Raw(await encoded_list(await self._api.look_at_all()))
 
     def _forget(self, _made: object) -> None:
         self._making = None

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import astuple
+from itertools import chain
 
 from ...errors import StateUnavailable
 from ...tenants.budgets import DAY
@@ -49,17 +50,18 @@ class Bills:
                 return self._records.of_day(day)
         return {}
 
-    def usage(self, days: int, tenant: str | None = None) -> list[UsageRecord]:
+    def usage(self, days: int, tenant: str | None = None) -> Iterator[UsageRecord]:
         """What was used in the last days, today included, oldest first: by a tenant, or by all. Of days before today it
-        is what the state has."""
+        is what the state has, which is read when it is iterated over: there may be much, so do that in a thread."""
         self.write()
         today = day_of(self._day).isoformat()
-        found = self._records.since(self._day - days + 1, tenant) if self._records is not None else []
-        return [
-            *(one for one in found if one.day != today),
-            *(
-                UsageRecord(today, meter.tenant, meter.key, *astuple(meter.usage))
-                for meter in sorted(self._meters.all, key=lambda one: (one.tenant, one.key))
-                if meter.usage != NO_USAGE and tenant in (None, meter.tenant)
-            ),
+        now = [
+            UsageRecord(today, meter.tenant, meter.key, *astuple(meter.usage))
+            for meter in sorted(self._meters.all, key=lambda one: (one.tenant, one.key))
+            if meter.usage != NO_USAGE and tenant in (None, meter.tenant)
         ]
+        return chain(self._before(today, self._day - days + 1, tenant), now)
+
+    def _before(self, today: str, first: int, tenant: str | None) -> Iterator[UsageRecord]:
+        if self._records is not None:
+            yield from (one for one in self._records.since(first, tenant) if one.day != today)

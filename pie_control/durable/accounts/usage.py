@@ -30,11 +30,13 @@ class UsageRecord:
 
 
 class UsageRecords:
-    """Belongs to one thread, which reads by a connection of its own."""
+    """Belongs to one thread, but for `since`."""
 
-    def __init__(self, writer: Writer, reader: Reading) -> None:
+    def __init__(self, writer: Writer, reader: Reading, reader_of_all: Reading) -> None:
+        """`reader_of_all`: for any thread."""
         self._writer = writer
         self._reader = reader
+        self._reader_of_all = reader_of_all
 
     def write(self, day: int, some: Iterable[tuple[str, str, Usage]]) -> None:
         """Writes all that each tenant and key has used so far on a day, which is counted since the epoch."""
@@ -54,8 +56,8 @@ class UsageRecords:
         return {(tenant, key): Usage(*counts) for _, tenant, key, *counts in rows}
 
     def since(self, day: int, tenant: str | None = None) -> list[UsageRecord]:
-        """From a day since the epoch on, oldest first; of a tenant, or of all."""
-        return list_usage(self._reader, day, tenant)
+        """From a day since the epoch on, oldest first; of a tenant, or of all. Takes time: call this in a thread."""
+        return list_usage(self._reader_of_all, day, tenant)
 
 
 def list_usage(database: Reading, day: int, tenant: str | None = None) -> list[UsageRecord]:

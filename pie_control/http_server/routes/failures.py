@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass
 from typing import Any
 
 from fastapi import FastAPI
 from pydantic import TypeAdapter
+from starlette.responses import Response
+
+from ..messages import encode
 
 
 @dataclass(frozen=True)
@@ -73,3 +77,8 @@ def describe_as_sent(app: FastAPI) -> None:
         return schema
 
     app.openapi = openapi  # type: ignore[method-assign]
+    described_once = functools.cache(lambda: encode(app.openapi()))  # anybody may ask, again and again
+
+    @app.get("/openapi.json", include_in_schema=False)
+    async def openapi_json() -> Response:
+        return Response(described_once(), media_type="application/json")

@@ -16,7 +16,7 @@ from pie_control.registry.entry import Entry, InferletInfo
 from ..attachments import Attachments
 from ..callers import FromTenant
 from ..launches import Launches
-from ..views import LogEntry, encoded_listing, log_entries
+from ..views import LogEntry, encoded_list, encoded_logs
 from .bodies import BlobHashes, describe_body, read_body
 from .event_stream import EventStream, SentEvents
 from .failures import failures
@@ -46,6 +46,7 @@ STREAMED: dict[int | str, dict[str, Any]] = {
     201: {"description": "It runs; or, with `stream=true`, its events.", "content": {"text/event-stream": {}}}
 }
 LISTED: dict[int | str, dict[str, Any]] = {200: {"model": list[InferletInfo]}}
+LOGGED: dict[int | str, dict[str, Any]] = {200: {"model": list[LogEntry]}}
 
 
 def inferlets_router(attachments: Attachments, launches: Launches) -> APIRouter:
@@ -107,7 +108,7 @@ def _add_looks(router: APIRouter) -> None:
         if of_all:
             caller.check_sees_all()
             found = await caller.api.look_at_all(of_all=True)
-            return Response(await encoded_listing(found), media_type="application/json")
+            return Response(await encoded_list(found), media_type="application/json")
         return Response(bytes(await caller.listing.encoded()), media_type="application/json")
 
     @router.get("/{inferlet}", summary="Look at an inferlet", responses=failures(404))
@@ -126,15 +127,21 @@ def _add_looks(router: APIRouter) -> None:
         caller.api.terminate(inferlet, "terminated by a client")
         return caller.api.inferlet(inferlet).info()
 
-    @router.get("/{inferlet}/logs", summary="Read the log of an inferlet", responses=failures(404))
+    @router.get(
+        "/{inferlet}/logs",
+        summary="Read the log of an inferlet",
+        response_class=Response,
+        responses=LOGGED | failures(404),
+    )
     async def logs(
         inferlet: str,
         caller: FromTenant,
         after: Annotated[int, Query(ge=0, description="Only lines behind the one of this `number`.")] = 0,
-    ) -> list[LogEntry]:
+    ) -> Response:
         """Lines of stdout, stderr and `log`, oldest first. The server keeps the newest lines, within bounds. Who
         may see all tenants (`may_see_all`, a key that may `admin`) reads those of all; the audit log tells of it."""
-        return log_entries(caller.api, inferlet, after, of_all=caller.sees_all)
+        found = await encoded_logs(caller.api, inferlet, after, of_all=caller.sees_all)
+        return Response(found, media_type="application/json")
 
 
 def _add_talk(router: APIRouter, attachments: Attachments, sent: WeakKeyDictionary[Entry, SentEvents]) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Annotated
 
@@ -15,6 +17,7 @@ from pie_control.server_api import ServerApi
 
 from ..callers import FromTenant
 from ..messages import encode
+from ..views import encoded_list
 from .failures import failures
 
 
@@ -63,28 +66,37 @@ def system_router(api: ServerApi) -> APIRouter:
         `keys`: what the inferlets of each key of its tenant hold now, or of all tenants for who sees these."""
         return Response(encode(caller.statistics(api)), media_type="application/json")
 
-    @router.get("/usage", summary="Read what was used")
+    @router.get("/usage", summary="Read what was used", response_class=Response, responses={200: {"model": UsageList}})
     async def usage(
         caller: FromTenant,
         days: Annotated[int, Query(ge=1, le=MOST_DAYS, description="The last ones, today included.")] = 30,
-    ) -> UsageList:
+    ) -> Response:
         """What each key has used, day by day (UTC), oldest first: of the own tenant, or of all. `key`: its
         id, or empty. A server without a state knows of today, since it was started."""
         tenant = None if caller.sees_all else caller.account.standing.tenant.name
-        return UsageList(api.bills.usage(days, tenant))
+        return await _data(api.bills.usage(days, tenant))
 
-    @router.get("/audit", summary="Read who did what", responses=failures(404))
+    @router.get(
+        "/audit",
+        summary="Read who did what",
+        response_class=Response,
+        responses={200: {"model": AuditList}, **failures(404)},
+    )
     async def audit(
         caller: FromTenant,
         most: Annotated[int, Query(ge=1, le=MOST_TOLD, description="The last ones.")] = 1000,
-    ) -> AuditList:
+    ) -> Response:
         """Keys made and revoked, programs uploaded and deleted, launches by keys, adapters, requests that need `admin`,
         refusals, restores of the state: oldest first, the same by the same within an hour once. 404 `unknown-name`: the
         server has no state."""
         caller.check_sees_all()
-        return AuditList(api.read_audit(most))
+        return await _data(await asyncio.to_thread(api.read_audit, most))
 
     return router
+
+
+async def _data(records: Iterable[object]) -> Response:
+    return Response(b'{"data":%b}' % await encoded_list(records), media_type="application/json")
 
 
 def health_router(api: ServerApi, version: str) -> APIRouter:

@@ -24,7 +24,7 @@ from ..attachments import Attachments
 from ..callers import Caller
 from ..failures import error_body
 from ..launches import Launches
-from ..views import describe_model, encoded_listing, find_program, log_entries
+from ..views import describe_model, encoded_list, encoded_logs, find_program
 from .channel import Channel
 from .protocol import POLICY_VIOLATION, TRY_AGAIN_LATER
 from .send_buffer import SendBuffer
@@ -135,13 +135,13 @@ class Session:
                 self._detach(inferlet)
             case wire.ListInferlets(of_all=True):
                 self._caller.check_sees_all()
-                return msgspec.Raw(await encoded_listing(await self._api.look_at_all(of_all=True)))
+                return msgspec.Raw(await encoded_list(await self._api.look_at_all(of_all=True)))
             case wire.ListInferlets():
                 return await self._listing.encoded()
             case wire.ShowInferlet(inferlet=inferlet, stack=stack):
                 return await self._api.look_at(inferlet, stack)
             case wire.Logs(inferlet=inferlet, after=after):
-                return log_entries(self._api, inferlet, after)
+                return msgspec.Raw(await encoded_logs(self._api, inferlet, after))
             case wire.ShowProgram(program=program):
                 return find_program(self._api, program)
             case wire.ListPrograms():

@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import json
+import threading
 from typing import Any
 
 import httpx
 import pytest
 import websockets
+from pydantic import TypeAdapter
 
+from pie_control.http_server import views
 from pie_control.http_server.failures import NOT_SERVED
+from pie_control.http_server.messages import encode
 from pie_control.http_server.protocols import HttpProtocol
-from pie_control.http_server.routes import event_stream
+from pie_control.http_server.routes import event_stream, failures
 from tests.helpers.fake_server_api import FakeServerApi, serve_async
 from tests.helpers.guard import HANG_SECONDS
 from tests.helpers.sessions import exchange, frame_of, open_session, until
@@ -160,6 +164,35 @@ def test_system_routes() -> None:
             undescribed = [path for path, item in paths.items() for each in item.values() if not each["description"]]
             assert len(paths) >= 9
             assert undescribed == []
+
+    serve_async(test)
+
+
+def test_long_answers_are_made_beside_the_loop_or_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    beside = list[bool]()
+    described = list[type]()
+
+    def encode_there(value: object) -> bytes:
+        beside.append(threading.current_thread() is not threading.main_thread())
+        return encode(value)
+
+    def describe(kind: type) -> TypeAdapter[Any]:
+        described.append(kind)
+        return TypeAdapter(kind)
+
+    monkeypatch.setattr(views, "encode", encode_there)
+    monkeypatch.setattr(failures, "TypeAdapter", describe)
+
+    async def test(url: str, runtime: FakeServerApi) -> None:
+        async with http(url) as client:
+            id = (await client.post("/v1/inferlets", json={"program": "hello", "arguments": ["Ada"]})).json()["id"]
+            await ended(runtime, id)
+            for path in ("/v1/usage", "/v1/audit", f"/v1/inferlets/{id}/logs", "/v1/inferlets"):
+                assert (await client.get(path)).status_code == 200
+                assert beside == [True], path
+                beside.clear()
+            first, second = [(await client.get("/openapi.json")).content for _ in range(2)]
+            assert (first == second, len(described)) == (True, 1)
 
     serve_async(test)
 
