@@ -6,6 +6,7 @@ import asyncio
 import gc
 import json
 import re
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -129,6 +130,54 @@ def test_children_are_mapped(host: NativeHost, ordered: bool) -> None:
 
     assert sorted(run(main())) == [["2"], ["a=1"], ["c"]]
     assert given == [(["a=1"], '{"0": "a=1"}'), (["2"], '{"0": 2}'), (["c"], '{"0": "c"}')]
+
+
+@pytest.mark.parametrize("way", ["taken", "dropped", "broken"])
+def test_mapped_children_end_with_their_iterator_and_not_with_a_wait(host: NativeHost, way: str) -> None:
+    launched, ended = noted(host, "launch"), noted(host, "cancel_child")
+
+    def inputs() -> Iterator[str]:
+        yield from "ab"
+        if way == "broken":
+            raise ValueError("no more")
+
+    async def main() -> list[Any]:
+        results: Any = map_children("test", inputs(), at_once=2)
+        for _ in range(3):
+            task = asyncio.ensure_future(anext(results))
+            await asyncio.sleep(0)
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+        await asyncio.sleep(0)
+        assert (len(launched), ended) == (2, [])
+        if way == "dropped":
+            del results, task
+            return await asyncio.sleep(0.001, [])
+        host.core.send(launched[0], "end")
+        if way == "broken":
+            with pytest.raises(ValueError, match="no more"):
+                await anext(results)
+        else:
+            assert await anext(results) == ["a"]
+            host.core.send(launched[1], "end")
+        return [one async for one in results]
+
+    assert run(main()) == ([["b"]] if way == "taken" else [])
+    assert ended == {"taken": [], "broken": launched[1:], "dropped": launched[::-1]}[way]
+
+
+def noted(host: NativeHost, name: str) -> list[int]:
+    """The children that a call makes, or is told."""
+    found: list[int] = []
+    call = getattr(host.children, name)
+
+    def note(*given: Any) -> Any:
+        value = call(*given)
+        found.append(given[0] if value is None else value)
+        return value
+
+    setattr(host.children, name, note)
+    return found
 
 
 def test_a_mapped_child_that_fails_raises(host: NativeHost) -> None:
