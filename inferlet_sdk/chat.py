@@ -344,7 +344,7 @@ class TextReader:
         """The text of what has come since, but of tokens that may begin a stop string."""
         if not self._shown:
             return piece
-        tokens = self._generation.tokens[self._seen : self._generation.released]
+        tokens, _ = self._generation.behind(self._seen)
         self._seen += len(tokens)
         text, start = "", 0
         for place, token in enumerate(tokens):

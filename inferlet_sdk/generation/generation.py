@@ -125,8 +125,15 @@ class Generation:
     def released(self) -> int:
         """How many of `tokens` were given in pieces: the text of the others may be the beginning of a stop string."""
         if self._filter is None or self.stop_reason is not None:
-            return len(self.tokens)
+            return len(self._sequence.tokens) - self._start if self._tokens is None else len(self._tokens)
         return bisect_right(self._filter.ends, self._filter.released)
+
+    def behind(self, first: int) -> tuple[list[int], list[TokenLogprobs]]:
+        """What of the `released` tokens is behind the first ones, with log-probabilities, without a look at these."""
+        end, start = self.released, self._start
+        if self._tokens is not None:
+            return self._tokens[first:], self._logprobs[first:end]
+        return self._sequence.tokens[start + first : start + end], self._logprobs[first:end]
 
     def __repr__(self) -> str:
         state = self.stop_reason or ("running" if self._source is not None else "not begun")

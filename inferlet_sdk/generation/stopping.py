@@ -9,6 +9,7 @@ With `include_stop`, what ends a text belongs to it.
 from __future__ import annotations
 
 import re
+import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from inspect import isawaitable, iscoroutine
@@ -76,13 +77,22 @@ class StopRegex:
     def __init__(self, pattern: str, hold: int = 0, flags: int = 0) -> None:
         self._pattern = re.compile(pattern, flags)
         self._hold = whole(hold, "hold")
+        self._longest = _longest(self._pattern)
 
     def find(self, text: str, start: int) -> tuple[int, int] | None:
-        match = self._pattern.search(text)
+        match = self._pattern.search(text, max(start - self._longest, 0))
         return match.span() if match else None
 
     def held(self, text: str) -> int:
         return min(self._hold, len(text))
+
+
+def _longest(pattern: re.Pattern[str]) -> int:
+    """Most characters of a match, and of what it looks at behind them."""
+    if "(?=" in pattern.pattern or "(?!" in pattern.pattern:
+        return sys.maxsize
+    most: int = re._parser.parse(pattern.pattern, pattern.flags).getwidth()[1]  # type: ignore[attr-defined]
+    return most
 
 
 @dataclass(frozen=True)

@@ -7,10 +7,13 @@ from __future__ import annotations
 
 import asyncio
 import json
+import random
+import re
 import threading
 from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 from hypothesis import given, settings
@@ -33,6 +36,7 @@ from inferlet_sdk import (
     StopWhen,
     gather,
 )
+from inferlet_sdk.chat import TextReader
 from inferlet_sdk.event_loop import run
 from inferlet_sdk.generation import decode_run
 from pie_control.services.grammars import GrammarMatcher, Grammars
@@ -550,6 +554,52 @@ def test_generations_of_several_contexts_go_on_side_by_side() -> None:
 
     run(main())
     assert nothing_held(host)
+
+
+# ---- long texts ----
+
+
+PATTERNS = (r"[ab] ", r"a\B", r"(?<=b)a", r"(?m)^ab", r"ab\Z", r"(a)\1", r"a(?=b )", r"a(?!b)b", r"a+b", r"(?s)a.b")
+
+
+@pytest.mark.parametrize("pattern", PATTERNS)
+def test_a_regular_expression_is_found_as_in_all_of_the_text(pattern: str) -> None:
+    choice = random.Random(pattern)
+    for _ in range(40):
+        text, found, stop = "", None, StopRegex(pattern)
+        while found is None and len(text) < 30:
+            start = len(text)
+            text += "".join(choice.choices("ab \n", k=choice.randint(1, 3)))
+            found = stop.find(text, start)
+            wanted = re.search(pattern, text)
+            assert found == (wanted and wanted.span())
+
+
+class Watched(list[Any]):
+    """A list that knows the most that was read of it at once."""
+
+    most = 0
+
+    def __getitem__(self, place: Any) -> Any:
+        found = super().__getitem__(place)
+        self.most = max(self.most, len(found) if isinstance(place, slice) else 1)
+        return found
+
+
+def test_what_was_read_of_a_long_text_is_not_read_again() -> None:
+    install()
+    ctx, looked = Context().fill("abc"), list[int]()
+    generation = ctx.generate(60, stop=[ALL, stop := StopRegex("[.!?] ")], logprobs=0)
+    pieces = iter(generation)
+    next(pieces)
+    reader = TextReader(generation, ctx._sequence.queues, {STOP: "<end>"})
+    ctx._sequence.tokens = tokens = Watched(ctx._sequence.tokens)
+    generation._logprobs = logprobs = Watched(generation._logprobs)
+    stop._pattern = Mock(search=lambda text, begin: looked.append(len(text) - begin))
+    text = "".join(reader.read(next(pieces)) for _ in range(40))
+    assert max(*looked, tokens.most, logprobs.most) < 8
+    assert text + "".join(map(reader.read, pieces)) == generation.text
+    reader.close()
 
 
 # ---- memory and other limits ----

@@ -226,9 +226,8 @@ class Answer:
         part = self._parsed(text)
         if self.wanted.logprobs is None and not self.wanted.token_ids:
             return part, seen
-        end = generation.released
-        part.tokens, part.logprobs = generation.tokens[seen:end], generation.logprobs[seen:end]
-        return part, end
+        part.tokens, part.logprobs = generation.behind(seen)
+        return part, seen + len(part.tokens)
 
     # ---- parsing ----
 
