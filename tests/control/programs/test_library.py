@@ -20,6 +20,7 @@ import tests.helpers.wat as wat
 from pie_control.errors import BadProgram, BadRequest, ConfigError, Overloaded, StorageFull, UnknownName
 from pie_control.programs import library, prepared, python_guest
 from pie_control.programs.host import python_source
+from pie_control.programs.native import NativeCompiler
 from pie_control.programs.store import Program, ProgramStore
 from pie_control.sandbox.fibers import Instance, Step
 from pie_control.server_api import ServerApi
@@ -129,18 +130,31 @@ def test_a_deleted_program_goes_on_where_it_runs_and_can_no_longer_be_launched(d
     on_server(cache, body)
 
 
-def test_a_program_that_is_deleted_while_it_is_prepared_leaves_nothing(cache: Path) -> None:
+def test_a_program_that_is_deleted_while_it_is_prepared_leaves_nothing(
+    cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    compile = NativeCompiler.compile
+
     async def body(server: ServerApi) -> None:
+        compiled_it, deleted = asyncio.Event(), asyncio.Event()
+
+        async def slowly(self: NativeCompiler, *given: Any) -> Path:
+            path = await compile(self, *given)
+            compiled_it.set()
+            await deleted.wait()
+            return path
+
         before = files(cache)
         data = component(*wat.ECHO, data="deleted meanwhile")
         program = (await server.upload(data, "name")).program
         for path in compiled(cache, program):
             path.unlink()
         server._library._prepared.forget(program)  # as if it had not been launched for long
+        monkeypatch.setattr(NativeCompiler, "compile", slowly)
         launching = asyncio.create_task(server.launch("name"))
-        while not compilers():
-            await asyncio.sleep(0.005)
+        await compiled_it.wait()
         server.remove_program("name")
+        deleted.set()
         with pytest.raises(UnknownName, match="was deleted"):
             await launching
         assert files(cache) == before
