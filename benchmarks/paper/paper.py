@@ -20,7 +20,7 @@ from typing import Any
 from ..plans import refuse_unknown
 from ..report import ROOT, as_table, noted
 from .drawing import draw_bars
-from .parts import NAMES, PARTS, Part, closed_verdict
+from .parts import NAMES, PARTS, Part, no_opponent_with
 
 GUIDE = Path(__file__).with_name("evaluation.md")
 """What stands before the results."""
@@ -119,7 +119,8 @@ def write(folder: Path) -> None:
     """Writes evaluation.md and the figures, from the JSON of all parts that there is."""
     paths = {part.name: folder / "evaluation" / f"{part.name}.json" for part in PARTS}
     reports = {name: json.loads(path.read_text()) for name, path in paths.items() if path.exists()}
-    closed = closed_verdict(reports["closed_tpot"]["rows"]) if "closed_tpot" in reports else ""
+    beyond = no_opponent_with(reports["closed_tpot"]["rows"]) if "closed_tpot" in reports else ""
+    closed = f"With {beyond}, `closed` is [no opponent](#beside-is-closed-an-opponent)." if beyond else ""
     texts = [GUIDE.read_text().rstrip()]
     texts += [_section(part, reports[part.name], paths[part.name], closed) for part in PARTS if part.name in reports]
     (folder / "evaluation.md").write_text("\n\n".join(texts) + "\n")

@@ -71,14 +71,19 @@ def closed_verdict(rows: Sequence[Row]) -> str:
     for row in rows:
         of_model.setdefault(row["model"], []).append(100 * row["overhead"])
     longer = ", ".join(f"{_range(overheads)} with {model}" for model, overheads in of_model.items())
-    told = f"`closed` takes longer than [the closed loop](#beside-is-closed-an-opponent), where that ran, by {longer}: "
+    told = f"`closed` takes longer than the closed loop, where that ran, by {longer}: "
     bound = 100 * MOST_OVERHEAD
-    if not (beyond := [model for model, overheads in of_model.items() if max(overheads) > bound]):
+    if not (beyond := no_opponent_with(rows)):
         return f"{told}at most {bound:g} % are allowed, so it is an opponent."
     return (
-        f"{told}{bound:g} % are allowed, so with {' and '.join(beyond)} it is **no opponent**, and ratios to it are "
-        "better for Pie than they would be to a server without that overhead."
+        f"{told}{bound:g} % are allowed, so with {beyond} it is **no opponent**, and ratios to it are better for Pie "
+        "than they would be to a server without that overhead."
     )
+
+
+def no_opponent_with(rows: Sequence[Row]) -> str:
+    """The models with which `closed` takes too long."""
+    return " and ".join(dict.fromkeys(row["model"] for row in rows if row["overhead"] > MOST_OVERHEAD))
 
 
 def _range(values: Sequence[float]) -> str:

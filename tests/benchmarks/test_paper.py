@@ -118,8 +118,9 @@ def test_the_page_says_what_its_rows_are_worth(tmp_path: Path) -> None:
     page = write_page(tmp_path, "quick", "abc-dirty", closed_tpot=[closed, *others], agents=[agent])
     assert max(map(len, page.splitlines())) <= 160
     page = " ".join(page.split())
-    assert page.count("by 7.2 to 15.8 % with demo, 2.0 % with random-160m: ") == page.count("no opponent") == 2
-    assert page.count("so with demo it is **no opponent**") == 2
+    assert page.count("by 7.2 to 15.8 % with demo, 2.0 % with random-160m: ") == 1
+    assert page.count("so with demo it is **no opponent**") == 1
+    assert page.count("With demo, `closed` is [no opponent](#beside-is-closed-an-opponent).") == 1
     assert page.count("the short form") == page.count("commit abc with changes that were not committed") == 2
 
 
