@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 from pie_control.durable.state import State
+from tests.helpers.guard import HANG_SECONDS
 
 ROUNDS = int(os.environ.get("PIE_TEST_KILLS", "4"))
 MOST_LINES = 300
@@ -29,7 +30,7 @@ def test_nothing_acknowledged_is_lost_and_no_number_comes_twice(tmp_path: Path) 
                 _hear(line, launched, ended)
     assert len(set(launched)) == len(launched)
     state = State(tmp_path, 30.0, 1 << 30)
-    state.inferlets._writer.wait(10.0)
+    state.inferlets._writer.wait(HANG_SECONDS)
     for number in launched:
         found = state.inferlets.find(number)
         assert found is not None

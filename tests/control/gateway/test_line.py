@@ -14,6 +14,7 @@ from pie_control.gateway.line import LineLimits, WaitingLine
 from pie_control.gateway.refusal import Refused
 from pie_control.gateway.waiting.waiters import PLACES
 from pie_control.tenants.tenant import DEFAULT_STANDING, ServiceClass, Standing, Tenant
+from tests.helpers.guard import HANG_SECONDS
 
 ANN, BOB = Standing(Tenant("ann")), Standing(Tenant("bob", weight=2.0))
 BATCH = Standing(Tenant("ann"), ServiceClass.BATCH)
@@ -72,7 +73,7 @@ class Played:
 
 
 def play(test: Coroutine[Any, Any, None]) -> None:
-    asyncio.run(asyncio.wait_for(test, 60))
+    asyncio.run(asyncio.wait_for(test, HANG_SECONDS))
 
 
 def test_they_go_by_class_then_by_what_tenants_have() -> None:

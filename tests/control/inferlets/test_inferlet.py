@@ -214,7 +214,7 @@ def test_an_inferlet_may_end_while_its_work_runs(inferlet: Inferlet, woken: list
     gate, left = threading.Event(), threading.Event()
 
     def work() -> None:
-        gate.wait(30)
+        gate.wait(HANG_SECONDS)
         left.set()
 
     async def check() -> None:

@@ -18,6 +18,7 @@ from pie_control.http_server.server import HttpServer
 from pie_control.observation.logs import REQUEST, JsonFormatter
 from pie_control.testing.fake_model import FakeModel
 from pie_control.testing.in_process import InProcessClient
+from tests.helpers.guard import HANG_SECONDS
 from tests.helpers.servers import started
 
 TOKEN = "secret-of-alice-1234567890"
@@ -72,7 +73,7 @@ def test_requests_and_inferlets_have_lines(guest_cache: Path, tmp_path: Path, ca
             server = HttpServer(api, bind("127.0.0.1", 0), api.config)
             await server.start()
             headers = {"authorization": f"Bearer {TOKEN}", "x-request-id": "request-7"}
-            async with httpx.AsyncClient(base_url=server.url, headers=headers, timeout=60) as client:
+            async with httpx.AsyncClient(base_url=server.url, headers=headers, timeout=HANG_SECONDS) as client:
                 uploaded = await client.post("/v1/programs", params={"name": "parent"}, content=PARENT.encode())
                 assert uploaded.headers["x-request-id"] == "request-7"
                 ran = await client.post("/v1/inferlets", params={"stream": "true"}, json={"program": "parent"})

@@ -17,6 +17,7 @@ from pie_control.observation.traces import MOST_TOLD, SECOND, _Agent
 from pie_control.services.http.trace_context import checked
 from pie_control.testing.fake_model import FakeModel
 from pie_control.testing.in_process import InProcessClient
+from tests.helpers.guard import HANG_SECONDS
 from tests.helpers.servers import started
 from tests.helpers.web import Asked, answer, serving
 
@@ -85,7 +86,7 @@ def test_an_agent_is_one_trace(guest_cache: Path) -> None:
                 server = HttpServer(api, bind("127.0.0.1", 0), api.config)
                 await server.start()
                 headers = {"traceparent": f"00-{TRACE}-{SPAN}-01"}
-                async with httpx.AsyncClient(base_url=server.url, headers=headers, timeout=60) as client:
+                async with httpx.AsyncClient(base_url=server.url, headers=headers, timeout=HANG_SECONDS) as client:
                     await client.post("/v1/programs", params={"name": "agent"}, content=AGENT.encode())
                     body = {"program": "agent", "environment": {"kwargs": json.dumps({"url": url + "/asked"})}}
                     ran = await client.post("/v1/inferlets", params={"stream": "true"}, json=body)

@@ -43,7 +43,7 @@ class Slow:
     def compile(self, vocabulary: Any, source: str) -> engine.Grammar:
         self.sources.append(source)
         self.begun.release()
-        assert self.go_on.wait(60)
+        assert self.go_on.wait(HANG_SECONDS)
         return self._compile(vocabulary, source)
 
 
@@ -55,9 +55,9 @@ def test_those_who_come_at_once_with_one_text_compile_it_once(monkeypatch: pytes
         assert slow.begun.acquire(timeout=HANG_SECONDS)
         assert slow.begun.acquire(timeout=HANG_SECONDS)  # the other text does not wait
         slow.go_on.set()
-        found = {id(one.result(60)) for one in same}
+        found = {id(one.result(HANG_SECONDS)) for one in same}
         assert len(found) == 1
-        assert id(other.result(60)) not in found
+        assert id(other.result(HANG_SECONDS)) not in found
     assert len(slow.sources) == 2
     assert not of_model._compiling
 

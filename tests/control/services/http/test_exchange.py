@@ -574,7 +574,7 @@ def names_that_hang(monkeypatch: pytest.MonkeyPatch) -> tuple[threading.Event, t
         if host != "hangs":
             return real(host, port, **options)
         hanging.release()
-        gate.wait(60)
+        gate.wait(HANG_SECONDS)
         return []
 
     monkeypatch.setattr(socket, "getaddrinfo", hangs)
