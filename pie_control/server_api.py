@@ -135,8 +135,8 @@ class ServerApi(TenantApi):
                     tasks.create_task(replica.start())
             join(self._all_models, self._remote)
             await self.adapters.start()
-            hosts = self.observer.watching(self._hosts) if self.observer else self._hosts
-            self._loop.start(hosts, tuple(self._models.values()))
+            on_turn = self.observer.turned if self.observer else None
+            self._loop.start(self._hosts, tuple(self._models.values()), on_turn)
             await self._hosts.start(guest.result())
             self._bill()
         except ExceptionGroup as group:

@@ -7,7 +7,7 @@ policy says so, at the latest when all inferlets wait.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from time import monotonic as clock
 from typing import Protocol
 
@@ -34,14 +34,17 @@ class Loop:
 
     def __init__(self) -> None:
         self._hosts: Inferlets
+        self._on_turn: Callable[[str, Turn], None] | None = None
         self._models: Sequence[Model] = ()
         self._soon: asyncio.Handle | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._running = False
 
-    def start(self, hosts: Inferlets, models: Sequence[Model]) -> None:
-        """From now on, every event leads to a step."""
-        self._hosts, self._models = hosts, models
+    def start(
+        self, hosts: Inferlets, models: Sequence[Model], on_turn: Callable[[str, Turn], None] | None = None
+    ) -> None:
+        """From now on, every event leads to a step. `on_turn`: hears what hosts are told of a model, before them."""
+        self._hosts, self._models, self._on_turn = hosts, models, on_turn
         for model in models:
             for replica in model.replicas:
                 replica.listen(on_results=self.step, wake=self.wake, on_state=hosts.tell_states)
@@ -61,6 +64,8 @@ class Loop:
         try:
             for model in self._models:
                 for replica, turn in model.turns():
+                    if self._on_turn is not None:
+                        self._on_turn(model.name, turn)
                     self._hosts.post_results(model.name, replica, turn)
             deadlines = (replica.deadline for model in self._models for replica in model.replicas)
             self._set_timer(min((one for one in deadlines if one is not None), default=None))

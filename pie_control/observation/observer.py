@@ -8,8 +8,6 @@ from functools import partial
 from time import monotonic
 from typing import TYPE_CHECKING
 
-from pie_control.engine.loop import Inferlets
-from pie_control.engine.replica import Replica
 from pie_control.registry.entry import Entry
 from pie_control.registry.registry import Registry
 from pie_control.scheduling import Turn
@@ -52,12 +50,8 @@ class Observer:
         if self.traces:
             self.traces.sent(model, wave)
 
-    def watching(self, hosts: Inferlets) -> Inferlets:
-        """The hosts as the loop shall see them, so that what it tells them is seen here first."""
-        return _WatchedInferlets(hosts, self)
-
     def turned(self, model: str, turn: Turn) -> None:
-        """A turn tells inferlets something."""
+        """What a turn tells inferlets, before they hear it."""
         requests, now = self.of_model(model), monotonic()
         if turn.runs:
             requests.tokens_came(turn.runs, now)
@@ -70,15 +64,3 @@ class Observer:
         now = monotonic()
         for requests in self.models.values():
             requests.inferlet_ended(entry, now)
-
-
-class _WatchedInferlets:
-    def __init__(self, hosts: Inferlets, observer: Observer) -> None:
-        self._hosts = hosts
-        self._observer = observer
-        self.flush = hosts.flush
-        self.tell_states = hosts.tell_states
-
-    def post_results(self, model: str, replica: Replica, turn: Turn) -> None:
-        self._observer.turned(model, turn)
-        self._hosts.post_results(model, replica, turn)
