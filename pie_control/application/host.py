@@ -13,10 +13,9 @@ from pathlib import Path
 from typing import Any
 
 from .. import host_api
-from ..host_api.guest import Guest, Reach
+from ..host_api.guest import Guest, Reach, quota_of
 from ..images.reader import ImageReader
-from ..inferlets.events import Ended, LogLine, Span
-from ..inferlets.inferlet import Launched
+from ..inferlets.events import Ended, Launch, LogLine, Span
 from ..inferlets.lifecycle import Status
 from ..inferlets.mailbox import size_of
 from ..inferlets.manager import InferletManager
@@ -25,7 +24,7 @@ from ..inferlets.relations.log_lines import LogLines
 from ..inferlets.relations.topics import Reached, Topics
 from ..programs.host.programs import HostPrograms
 from ..programs.warm_pool import WarmPool
-from ..resources.quotas import Ledgers, Quota
+from ..resources.quotas import Ledgers
 from ..sandbox.contract import Contract
 from ..scheduling.turn import RunTokens
 from ..services.http.outbound import HttpClient
@@ -37,6 +36,7 @@ REPORT_SECONDS = 0.25
 """Between reports of what inferlets use, while something changes."""
 
 
+Preparing = Coroutine[Any, Any, None]
 MakePrograms = Callable[[Contract, int, WarmPool], HostPrograms]
 """What makes the programs of a host, as `HostPrograms` does."""
 
@@ -51,8 +51,7 @@ class Host:
         self._programs = make_programs(host_api.contract(), limits.memory_bytes, welcome.warm_pool)
         self._programs.start(Path(welcome.guest))
         self._preparing: set[asyncio.Task[None]] = set()
-        quota = Quota(limits.max_pages, limits.max_embeds, limits.max_queues, list_bytes=limits.max_pending_bytes)
-        self._ledgers = Ledgers(quota, welcome.max_guest_bytes)
+        self._ledgers = Ledgers(quota_of(limits), welcome.max_guest_bytes)
         self._models: dict[str, ModelView] = {}
         self._http = HttpClient(welcome.http_allow)
         self._topics = Topics(self)
@@ -75,10 +74,10 @@ class Host:
         self._takers: dict[type, Callable[[Any], None]] = {
             wire.ModelState: self._model_state,
             wire.Compile: self._compile,
-            wire.LoadCode: self._load_code,
-            wire.LinkComponent: self._link_component,
-            wire.Forget: self._forget,
-            wire.Launch: self._launch,
+            wire.LoadCode: lambda message: self._bring(message, self._programs.load),
+            wire.LinkComponent: lambda message: self._bring(message, self._programs.link),
+            wire.Forget: lambda message: self._programs.forget(message.program),
+            Launch: self._launch,
             wire.NotLaunched: self._not_launched,
             wire.Post: self._post,
             wire.Stop: self._stop,
@@ -131,13 +130,10 @@ class Host:
         file = Path(message.folder), message.stem
         self._prepare(message.request, self._programs.compile(message.program, message.name, message.text, *file))
 
-    def _load_code(self, message: wire.LoadCode) -> None:
-        self._prepare(message.request, self._programs.load(message.program, Path(message.path)))
+    def _bring(self, message: wire.LoadCode | wire.LinkComponent, work: Callable[[str, Path], Preparing]) -> None:
+        self._prepare(message.request, work(message.program, Path(message.path)))
 
-    def _link_component(self, message: wire.LinkComponent) -> None:
-        self._prepare(message.request, self._programs.link(message.program, Path(message.path)))
-
-    def _prepare(self, request: int, work: Coroutine[Any, Any, None]) -> None:
+    def _prepare(self, request: int, work: Preparing) -> None:
         async def prepare() -> None:
             error = None
             try:
@@ -150,10 +146,7 @@ class Host:
         self._preparing.add(task)
         task.add_done_callback(self._preparing.discard)
 
-    def _forget(self, message: wire.Forget) -> None:
-        self._programs.forget(message.program)
-
-    def _launch(self, message: wire.Launch) -> None:
+    def _launch(self, message: Launch) -> None:
         parent, child = None, None
         if message.parent:
             parent = self._inferlets.try_running(message.parent)
@@ -162,20 +155,7 @@ class Host:
                 reason = f"its parent i{message.parent} has ended, or wants it no more"
                 self.ended(message.number, Ended("terminated", None, reason, inferlet=f"i{message.number}"), 0.0)
                 return
-        self._inferlets.launch(
-            Launched(
-                message.number,
-                message.program,
-                message.name,
-                message.arguments,
-                message.environment,
-                message.age,
-                message.standing,
-                message.blobs,
-                parent,
-                child,
-            )
-        )
+        self._inferlets.launch(message, parent, child)
 
     def _not_launched(self, message: wire.NotLaunched) -> None:
         if parent := self._inferlets.try_running(message.parent):

@@ -51,7 +51,6 @@ from pie_control.inferlets import events
 from pie_control.programs.warm_pool import WarmPool
 from pie_control.record import Record
 from pie_control.scheduling.turn import Closed, Ending, Note, Opened, Progress, RunTokens
-from pie_control.tenants.tenant import DEFAULT_STANDING, Standing
 from pie_inference.protocol import ModelDescription
 
 # ---- control to host -----------------------------------------------------------------------------------------------
@@ -109,23 +108,6 @@ class Forget(Record, frozen=True):
     """The host may drop a program."""
 
     program: str
-
-
-class Launch(Record, frozen=True):
-    """Starts an inferlet of a program that was provided. `number` is unique over all hosts; `age`: seconds since its
-    launch was asked for. `parent`: the inferlet that has asked for it, by a `LaunchChild` with the same `child`; 0:
-    a client."""
-
-    number: Owner
-    program: str  # hash
-    name: str  # of the program
-    arguments: Sequence[str]
-    environment: Mapping[str, str]
-    age: float = 0.0
-    standing: Standing = DEFAULT_STANDING
-    blobs: Mapping[str, bytes] = {}
-    parent: Owner = 0
-    child: int = 0
 
 
 class NotLaunched(Record, frozen=True):
@@ -214,7 +196,7 @@ ToHost = (
     | LoadCode
     | LinkComponent
     | Forget
-    | Launch
+    | events.Launch
     | NotLaunched
     | Post
     | Stop

@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from importlib import import_module
 from pathlib import Path
-from typing import NoReturn, Protocol
+from typing import TYPE_CHECKING, NoReturn
 
 from pie_inference.options import lifetime
 
@@ -23,6 +23,9 @@ from ..processes.stream import FrameStream
 from .codec import VERSION, decode_for_host, encode_for_control
 from .messages import FromHost, HostReady, ToHost, Welcome
 
+if TYPE_CHECKING:
+    from .host import Host
+
 LESS_WORTHY = 500
 """Added to the kernel's score of whom to kill when the machine runs out of memory: rather a host than the control
 process, with whom all hosts would end."""
@@ -30,18 +33,10 @@ SCORE = Path("/proc/self/oom_score_adj")
 FAILED = 1
 
 
-class Hosting(Protocol):
-    """What runs here."""
-
-    @property
-    def is_idle(self) -> bool:
-        """Whether no inferlet can run now."""
-
-
 class ControlEnd:
     """The `ControlLink` of the host. The first message is a `Welcome`, with which the host is made."""
 
-    def __init__(self, connection: socket.socket, make_host: Callable[[Welcome, ControlEnd], Hosting]) -> None:
+    def __init__(self, connection: socket.socket, make_host: Callable[[Welcome, ControlEnd], Host]) -> None:
         self.on_messages: Callable[[Sequence[ToHost]], None] = self._welcome
         self.on_pause: Callable[[], None] | None = None
         self._make_host = make_host
@@ -100,7 +95,7 @@ class ControlEnd:
             self.ended.set_result(status)
 
 
-async def serve(connection: socket.socket, make_host: Callable[[Welcome, ControlEnd], Hosting]) -> NoReturn:
+async def serve(connection: socket.socket, make_host: Callable[[Welcome, ControlEnd], Host]) -> NoReturn:
     """Runs a host until control closes the connection, and ends the process."""
     end = ControlEnd(connection, make_host)
     end.send([HostReady(VERSION, os.getpid())])

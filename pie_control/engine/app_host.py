@@ -15,10 +15,10 @@ from math import inf
 import msgspec
 
 from ..application.links import HostLink
-from ..application.messages import FromHost, Launch, ModelState, Pause, Ping, Pong, Report, Results, ToHost
+from ..application.messages import FromHost, ModelState, Pause, Ping, Pong, Report, Results, ToHost
 from ..errors import HostUnavailable
 from ..ids import Owner
-from ..inferlets.events import InferletWait
+from ..inferlets.events import InferletWait, Launch
 from ..programs.warm_pool import WARM_BYTES
 from ..registry.entry import Entry
 from ..scheduling.turn import Progress, join_tokens

@@ -16,7 +16,7 @@ from ..application import messages as wire
 from ..application.links import HostLink
 from ..errors import HostUnavailable, Overloaded
 from ..ids import Owner
-from ..inferlets.events import Ended, InferletUsage, InferletWait
+from ..inferlets.events import Ended, InferletUsage, InferletWait, Launch
 from ..inferlets.lifecycle import Status, check_transition
 from ..inferlets.mailbox import NO_BLOBS
 from ..programs.program_host import ProgramHost
@@ -161,9 +161,7 @@ class Hosts:
         age = monotonic() - entry.started
         standing, number = entry.runs_as, entry.number
         name, hash_ = entry.program.title, entry.program.hash
-        host.launch(
-            entry, wire.Launch(number, hash_, name, arguments, environment, age, standing, blobs, parent, child)
-        )
+        host.launch(entry, Launch(number, hash_, name, arguments, environment, age, standing, blobs, parent, child))
 
     def post(self, number: int, text: str, blobs: Mapping[str, bytes] = NO_BLOBS) -> None:
         """Sends a message to an inferlet."""

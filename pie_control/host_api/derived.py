@@ -11,20 +11,20 @@ from __future__ import annotations
 
 import inspect
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
+from functools import partial
 from typing import Any, TypeVar, get_type_hints
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ..calls import CALLS
-from ..calls.kind import Call, Handle, RunOf
+from ..calls.kind import Call, Handle
 from ..calls.values import Import, Run
 from ..inferlets.blobs import KeptBlob
 from ..inferlets.relations.children import ChildEnd
 from ..inferlets.relations.topics import Reached
 from ..inferlets.runs import RunBuffer
-from ..resources.address_space import AddressSpace
 from ..services.http.exchange import Chunk
 from .guest import Guest
 from .interfaces import Function
@@ -153,20 +153,15 @@ def _answered(call: Call) -> Function:
             guest.futures.forget(future)
             raise
         if run is not None:
-            _begin_run(guest, space, run, future, arguments[stops], given)
+            cancel = partial(run.cancel, space, future)
+            guest.futures.begin_run(
+                future, RunBuffer(arguments[stops], cancel, given, vocab_size=space.model.vocab_size)
+            )
         if size:
             space.note_large(size)
         return future
 
     return function
-
-
-def _begin_run(
-    guest: Guest, space: AddressSpace, run: RunOf, future: int, stop: Sequence[int], used: Callable[[int], None] | None
-) -> None:
-    """The future is that of a run."""
-    buffer = RunBuffer(stop, lambda: run.cancel(space, future), used, vocab_size=space.model.vocab_size)
-    guest.futures.begin_run(future, buffer)
 
 
 def _awaited_at_once(call: Call) -> Function:

@@ -11,7 +11,6 @@ from ..calls.exports.sharing import cancel_fetch, fetched
 from ..calls.fused.matching import Matcher
 from ..config import InferletLimits
 from ..errors import Cancelled, InvalidArgument, NotFound, QuotaExceeded, Unsupported, WorkerError
-from ..ids import Owner
 from ..images.reader import ImageReader
 from ..inferlets.blobs import Blob
 from ..inferlets.inferlet import Inferlet
@@ -124,7 +123,8 @@ class Guest:
         place = self._places.get(model.name)
         if place is None:
             one = self.inferlet
-            lineage = self._lineage() if one.parent else ()
+            kin = reversed([*one.kin.lineage()]) if one.parent else ()
+            lineage = [(each.number, quota_of(each.limits)) for each in kin]  # the root first
             try:
                 space = model.open(one.number, one.launched.standing, lineage)
             except WorkerError as error:
@@ -133,11 +133,6 @@ class Guest:
             self.pending.spaces.append(space)
             place = self._places[model.name] = Place(model, space, refusals(model.description))
         return place
-
-    def _lineage(self) -> list[tuple[Owner, Quota]]:
-        """The root first, each with its quota."""
-        found = [(one.number, _quota(one.limits)) for one in self.inferlet.kin.lineage()]
-        return found[::-1]
 
     def create_queue(self, name: str) -> int:
         """A handle of a new queue of a model. Raises NotFound, QuotaExceeded, WorkerError."""
@@ -284,7 +279,8 @@ class Guest:
         self._closes.clear()
 
 
-def _quota(limits: InferletLimits) -> Quota:
+def quota_of(limits: InferletLimits) -> Quota:
+    """What an inferlet of these limits may hold."""
     return Quota(limits.max_pages, limits.max_embeds, limits.max_queues, list_bytes=limits.max_pending_bytes)
 
 

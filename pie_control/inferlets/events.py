@@ -1,11 +1,15 @@
-"""What others hear of an inferlet: events for its client, which are also the messages on the wire, and what it uses."""
+"""How an inferlet is launched, and what others hear of it: events for its client, which are also the messages on the
+wire, and what it uses."""
 
 from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
 
 import msgspec
 
 from ..ids import Owner
 from ..record import Record
+from ..tenants.tenant import DEFAULT_STANDING, Standing
 
 
 class _Event(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", omit_defaults=True):
@@ -38,6 +42,23 @@ class Ended(_Event, frozen=True, tag="ended"):
 
 
 Event = Message | LogLine | Ended
+
+
+class Launch(Record, frozen=True):
+    """Starts an inferlet of a program that was provided. `number` is unique over all hosts; `age`: seconds since its
+    launch was asked for. `parent`: the inferlet that has asked for it, by a `LaunchChild` with the same `child`; 0:
+    a client."""
+
+    number: Owner
+    program: str  # hash
+    name: str  # of the program
+    arguments: Sequence[str]
+    environment: Mapping[str, str]
+    age: float = 0.0
+    standing: Standing = DEFAULT_STANDING
+    blobs: Mapping[str, bytes] = {}
+    parent: Owner = 0
+    child: int = 0
 
 
 class InferletWait(Record, frozen=True, tag=None):

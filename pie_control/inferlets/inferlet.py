@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable
 from typing import Protocol
+
+import msgspec
 
 from ..config import InferletLimits
 from ..sandbox.fibers import Instance
 from ..services.aside import Aside, ThreadShare
 from ..services.http.trace_context import HEADER
-from ..tenants.tenant import DEFAULT_STANDING, Standing
 from ..texts import cut_middle
 from .blobs import BlobTable
-from .events import Ended, Span
+from .events import Ended, Launch, Span
 from .lifecycle import InferletLife, Status
 from .mailbox import Received, Sender
 from .processor_time import ProcessorTime
@@ -50,41 +50,11 @@ class NoHoldings:
         """Does nothing."""
 
 
-@dataclass(frozen=True)
-class Launched:
-    """What is to run. `age`: seconds since it was asked for. `child`: as which its parent has asked for it, if it has
-    one."""
-
-    number: int
-    program: str  # hash
-    name: str  # of the program
-    arguments: Sequence[str] = ()
-    environment: Mapping[str, str] = field(default_factory=dict)
-    age: float = 0.0
-    standing: Standing = DEFAULT_STANDING
-    blobs: Mapping[str, bytes] = field(default_factory=dict)
-    parent: Inferlet | None = None
-    child: Child | None = None
-
-    @property
-    def id(self) -> str:
-        return f"i{self.number}"
-
-    def full_environment(self) -> dict[str, str]:
-        """What its launch has set, and what the server tells it. A child has the model of its parent, if it is given no
-        other one."""
-        own = {"inferlet": self.id, "program": self.program, "user": self.standing.tenant.name}
-        inherited = {}
-        if self.parent is not None:
-            own["parent"] = self.parent.id
-            inherited = {name: text for name, text in self.parent.environment.items() if name == "model"}
-        return {**inherited, **self.environment, **own}
-
-
 class Inferlet:
     """One running inferlet. It owns all of its state and knows no other inferlet but its family."""
 
     __slots__ = (
+        "_child",
         "_outside",
         "background",
         "blobs",
@@ -98,25 +68,30 @@ class Inferlet:
         "limits",
         "mail",
         "no_worker",
+        "parent",
         "processor_time",
         "waits",
     )
 
     def __init__(
         self,
-        launched: Launched,
+        launched: Launch,
+        parent: Inferlet | None,
+        child: Child | None,
         limits: InferletLimits,
         wake: Callable[[Inferlet], None],
         outside: Outside,
         aside: Aside,
     ) -> None:
-        """The inferlet calls `wake` when it can run."""
-        parent, child, number = launched.parent, launched.child, launched.number
+        """The inferlet calls `wake` when it can run. `child`: as which its parent has asked for it, if it has one."""
+        number = launched.number
         limits = child.limits if child is not None else limits
         # What `blobs` has closed is freed.
-        self.launched = replace(launched, blobs={}) if launched.blobs else launched
+        self.launched = msgspec.structs.replace(launched, blobs={}) if launched.blobs else launched
+        self.parent = parent
+        self._child = child
         self.limits = limits
-        self.environment = launched.full_environment()
+        self.environment = _environment(launched, parent)
         self.life = InferletLife(launched.age)
         self.kin: Kin = Kin(number, limits, parent.kin if parent else None)
         budget = parent.processor_time if parent else None
@@ -141,11 +116,7 @@ class Inferlet:
 
     @property
     def id(self) -> str:
-        return self.launched.id
-
-    @property
-    def parent(self) -> Inferlet | None:
-        return self.launched.parent
+        return f"i{self.number}"
 
     @property
     def status(self) -> Status:
@@ -165,10 +136,6 @@ class Inferlet:
         self.mail.check_size(text)
         self.life.put_result(text)
 
-    def before_step(self) -> None:
-        """Answers the call for which the guest waits, if its result is there."""
-        self.waits.answer(self.instance)
-
     def change(self, status: Status) -> None:
         """Raises IllegalTransition."""
         self.life.change(status)
@@ -184,8 +151,8 @@ class Inferlet:
             if error is not None:
                 error = cut_middle(error, self.limits.max_message_bytes)
             ended = Ended(status.value, self.life.result_of_end, error, inferlet=self.id)
-            if self.launched.child is not None:
-                self.launched.child.ended(ended)
+            if self._child is not None:
+                self._child.ended(ended)
             self._outside.ended(self.number, ended, self.processor_time.used)
 
     def _close(self) -> None:
@@ -195,6 +162,17 @@ class Inferlet:
         self.mail.forget()
         self.mail.sender.close()
         self.holdings = NoHoldings()  # a way back: all that its calls have left would wait for a full collection
+
+
+def _environment(launched: Launch, parent: Inferlet | None) -> dict[str, str]:
+    """What its launch has set, and what the server tells it. A child has the model of its parent, if it is given no
+    other one."""
+    own = {"inferlet": f"i{launched.number}", "program": launched.program, "user": launched.standing.tenant.name}
+    inherited = {}
+    if parent is not None:
+        own["parent"] = parent.id
+        inherited = {name: text for name, text in parent.environment.items() if name == "model"}
+    return {**inherited, **launched.environment, **own}
 
 
 def _received(outside: Outside, number: int, child: Child | None, message: Received) -> None:

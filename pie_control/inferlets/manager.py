@@ -17,10 +17,10 @@ from ..programs.host.python_guests import ProgramOwner
 from ..sandbox.fibers import Instance, Step
 from ..services.aside import Aside
 from ..texts import cut
-from .events import InferletUsage, InferletWait
-from .inferlet import Inferlet, Launched, ModelHoldings
+from .events import InferletUsage, InferletWait, Launch
+from .inferlet import Inferlet, ModelHoldings
 from .lifecycle import Status, check_transition
-from .relations.children import Outside
+from .relations.children import Child, Outside
 from .runner import Runner
 
 log = logging.getLogger(__name__)
@@ -100,13 +100,14 @@ class InferletManager:
 
     # ---- launching ----
 
-    def launch(self, launched: Launched) -> None:
-        """Starts an inferlet of a program that can be launched here."""
-        inferlet = Inferlet(launched, self._limits, self.runner.ready, self._outside, self._aside)
+    def launch(self, launched: Launch, parent: Inferlet | None, child: Child | None) -> None:
+        """Starts an inferlet of a program that can be launched here. `child`: as which its parent has asked for it, if
+        it has one."""
+        inferlet = Inferlet(launched, parent, child, self._limits, self.runner.ready, self._outside, self._aside)
         self._running[inferlet.number] = inferlet
         inferlet.kin.begins()
-        if launched.child is not None:
-            launched.child.begins(inferlet.mail)
+        if child is not None:
+            child.begins(inferlet.mail)
         if inferlet.blobs.bytes >= LEAST_TO_END:
             self.runner.memory.settle()
             if self.guest_bytes > self._max_guest_bytes:

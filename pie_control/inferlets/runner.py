@@ -149,7 +149,7 @@ class Runner:
         if inferlet.status is Status.CREATED:
             inferlet.change(Status.RUNNING)
         inferlet.processor_time.turn_begins(time.monotonic(), time.thread_time())
-        inferlet.before_step()
+        inferlet.waits.answer(inferlet.instance)
         step = inferlet.instance.step()
         elapsed = inferlet.processor_time.turn_ends(time.thread_time())  # without that in which the system runs others
         self.memory.charge(inferlet.kin, elapsed)

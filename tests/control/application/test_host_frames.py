@@ -17,7 +17,6 @@ from pie_control.application.messages import (
     Compile,
     Finished,
     FromHost,
-    Launch,
     ModelState,
     Ping,
     Pong,
@@ -34,7 +33,7 @@ from pie_control.authoring.native.programs import NativePrograms
 from pie_control.calls.values import Completion, Done
 from pie_control.config import InferletLimits
 from pie_control.host_api.guest import Guest
-from pie_control.inferlets.events import Ended
+from pie_control.inferlets.events import Ended, Launch
 from pie_control.inferlets.manager import InferletManager
 from pie_control.inferlets.model import ModelView
 from pie_control.inferlets.relations.client import ClientMail

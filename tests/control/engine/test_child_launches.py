@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from pie_control.application.messages import Finished, Launch, LaunchChild, NotLaunched, Report
+from pie_control.application.messages import Finished, LaunchChild, NotLaunched, Report
 from pie_control.engine.child_launches import ChildLaunches
 from pie_control.errors import (
     BadProgram,
@@ -21,7 +21,7 @@ from pie_control.errors import (
     Overloaded,
     UnknownName,
 )
-from pie_control.inferlets.events import Ended
+from pie_control.inferlets.events import Ended, Launch
 from pie_control.programs.program_host import ProgramHost
 from pie_control.programs.store import Program
 from pie_control.registry.entry import Entry

@@ -13,7 +13,6 @@ from pie_control.application.messages import (
     Compile,
     Finished,
     FromHost,
-    Launch,
     LinkComponent,
     Logged,
     ModelState,
@@ -42,7 +41,7 @@ from pie_control.engine.loop import Loop
 from pie_control.engine.model import Model
 from pie_control.engine.replica import Replica
 from pie_control.errors import BadProgram, BadRequest, Conflict, HostUnavailable, Overloaded, WorkerUnavailable
-from pie_control.inferlets.events import Ended, Event, InferletUsage, LogLine, Message
+from pie_control.inferlets.events import Ended, Event, InferletUsage, Launch, LogLine, Message
 from pie_control.inferlets.lifecycle import Status
 from pie_control.inferlets.model import SpaceEvent
 from pie_control.programs.store import ProgramStore

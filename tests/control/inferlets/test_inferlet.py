@@ -13,8 +13,8 @@ import pytest
 from pie_control.config import InferletLimits
 from pie_control.errors import NotFound, QuotaExceeded
 from pie_control.inferlets import mailbox
-from pie_control.inferlets.events import Ended, Event, LogLine, Message, Span
-from pie_control.inferlets.inferlet import Inferlet, Launched
+from pie_control.inferlets.events import Ended, Event, Launch, LogLine, Message, Span
+from pie_control.inferlets.inferlet import Inferlet
 from pie_control.inferlets.lifecycle import Status
 from pie_control.inferlets.relations.mail import Letter
 from pie_control.inferlets.waiting import waits
@@ -101,7 +101,8 @@ def heard() -> Heard:
 @pytest.fixture
 def inferlet(timers: Pending, woken: list[Inferlet], heard: Heard) -> Iterator[Inferlet]:
     aside = Aside()
-    yield Inferlet(Launched(1, "hash", "nothing"), InferletLimits(), woken.append, heard, aside)
+    launched = Launch(1, "hash", "nothing", (), {})
+    yield Inferlet(launched, None, None, InferletLimits(), woken.append, heard, aside)
     aside.close()
 
 
@@ -124,19 +125,20 @@ def test_an_ended_inferlet_has_no_timers(inferlet: Inferlet, timers: Pending) ->
 
 
 def test_it_knows_who_it_is_and_how_old(heard: Heard) -> None:
-    launched = Launched(7, "abc", "story", ["-n"], {"user": "mallory", "mine": "1"}, age=100.0)
-    inferlet = Inferlet(launched, InferletLimits(), lambda _: None, heard, Aside())
+    launched = Launch(7, "abc", "story", ["-n"], {"user": "mallory", "mine": "1"}, age=100.0)
+    inferlet = Inferlet(launched, None, None, InferletLimits(), lambda _: None, heard, Aside())
     assert inferlet.environment == {"inferlet": "i7", "program": "abc", "user": "default", "mine": "1"}
     assert inferlet.life.started <= time.monotonic() - 100.0
 
 
 def test_a_child_has_the_model_of_its_parent(heard: Heard) -> None:
     def model(environment: dict[str, str], parent: Inferlet | None = None) -> str:
-        launched = Launched(8, "abc", "child", environment=environment, parent=parent)
-        return launched.full_environment().get("model", "")
+        launched = Launch(8, "abc", "child", (), environment)
+        child = Inferlet(launched, parent, None, InferletLimits(), lambda _: None, heard, Aside())
+        return child.environment.get("model", "")
 
-    given = Launched(7, "abc", "story", environment={"model": "chat", "mine": "1"})
-    parent = Inferlet(given, InferletLimits(), lambda _: None, heard, Aside())
+    given = Launch(7, "abc", "story", (), {"model": "chat", "mine": "1"})
+    parent = Inferlet(given, None, None, InferletLimits(), lambda _: None, heard, Aside())
     assert [model({}, parent), model({"model": "demo"}, parent), model({})] == ["chat", "demo", ""]
 
 
@@ -170,7 +172,7 @@ async def answered(inferlet: Inferlet, woken: list[Inferlet]) -> str | None:
     async with asyncio.timeout(HANG_SECONDS):
         while not woken:
             await asyncio.sleep(0.001)
-    inferlet.before_step()
+    inferlet.waits.answer(inferlet.instance)
     assert inferlet.instance.step() is Step.DONE
     return inferlet.instance.outcome()
 

@@ -31,15 +31,13 @@ class Inferlet:
         self.kin = Kin(number, InferletLimits(), None)
         self.life = InferletLife(age=0.0)
         self.instance = self
+        self.waits = SimpleNamespace(answer=lambda instance: None)
         self.launched = SimpleNamespace(standing=Standing(Tenant("alice" if number % 2 else "bob")))
         self._steps = steps
         self._log = log
 
     def change(self, status: Status) -> None:
         self.status = status
-
-    def before_step(self) -> None:
-        """Nothing to hand over."""
 
     def step(self) -> Step:
         self._log.append(str(self.number))
