@@ -10,8 +10,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
+import torch
 
-from ..device.markers import Marker
 from ..grammars.rows import Fault
 from ..protocol import Array, Failure, Result
 
@@ -59,12 +59,12 @@ class LaunchedWave:
     started: float  # time.perf_counter
     outcomes: tuple[Outcome, ...]
     failures: Callable[[], tuple[Failure, ...]]
-    end: Marker | None  # None: the wave is done
+    end: torch.cuda.Event | None  # None: the wave is done
 
     @property
     def is_done(self) -> bool:
         """Whether `results` returns without waiting."""
-        return self.end is None or self.end.query()
+        return self.end is None or bool(self.end.query())  # type: ignore[no-untyped-call]
 
     def results(self) -> tuple[Result | None, ...]:
         """Waits for the device. Raises RuntimeError if the work failed there; the device cannot be used any more

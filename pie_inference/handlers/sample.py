@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..device.markers import Marker, mark_stream
+from ..device.markers import mark_stream
 from ..device.tensors import download, index_tensor, tensor, upload
 from ..errors import BatchError
 from ..execution import sampling
@@ -73,7 +73,7 @@ def _follow_grammars(served: ServedModel, batch: Sample) -> MatcherStep | None:
     return None if served.constraints is None else served.constraints.step(batch)
 
 
-def _reader(host: Tensor, end: Marker | None) -> Callable[[], Sequence[int]]:
+def _reader(host: Tensor, end: torch.cuda.Event | None) -> Callable[[], Sequence[int]]:
     """Gives the tokens, once the device is so far."""
 
     def read() -> Sequence[int]:

@@ -22,7 +22,7 @@ import torch
 from torch import Tensor
 
 from ...device.flashinfer_library import FlashInfer, ModuleKey, decodes_with_tensor_cores
-from ...device.markers import Marker, mark_stream
+from ...device.markers import mark_stream
 from ...kv_cache.pages import KvShape
 from ...protocol import Array
 from ..interface import AttentionSpec
@@ -96,7 +96,7 @@ class Kernel:
             "kv_data_type": shape.cache.dtype,
             "non_blocking": True,
         }
-        self._copied: Marker | None = None
+        self._copied: torch.cuda.Event | None = None
 
     def plan_decode(self, table: PageTable, indices: Tensor | None = None) -> None:
         """Plans one query for each sequence. `indices` may already be on the device."""
