@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Protocol
+from collections.abc import Callable, Iterator
 
 import torch
 from torch import Tensor
@@ -14,15 +13,12 @@ from ..loading.weights import WeightLoader
 from .norm import load_norm_weight
 from .shape import AttentionShape
 
-
-class QkNorm(Protocol):
-    """Normalizes queries and keys [T, num_heads + num_kv_heads, head_dim] of this rank, in place."""
-
-    def __call__(self, query_key: Tensor) -> None: ...
+QkNorm = Callable[[Tensor], None]
+"""Normalizes queries and keys [T, num_heads + num_kv_heads, head_dim] of this rank, in place."""
 
 
 class HeadNorm:
-    """Normalizes each head separately, as in Qwen3 and Gemma 3. Implements `QkNorm`."""
+    """Normalizes each head separately, as in Qwen3 and Gemma 3. It is a `QkNorm`."""
 
     def __init__(
         self, weights: WeightLoader, prefix: str, shape: AttentionShape, eps: float, *, add_one: bool = False
@@ -41,7 +37,7 @@ class HeadNorm:
 
 class WidthNorm:
     """Normalizes all heads together, as in OLMo 2. Each rank has some of the heads, so the ranks add their sums of
-    squares. Implements `QkNorm`."""
+    squares. It is a `QkNorm`."""
 
     def __init__(self, weights: WeightLoader, prefix: str, shape: AttentionShape, eps: float) -> None:
         self._ranks, self._ops, self._eps = weights.ranks, weights.ops, eps

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
-from functools import cached_property
 from typing import Any
 
 import torch
@@ -15,35 +12,18 @@ from ...attention.interface import AttentionPlan, PlanWithSinks
 from ...device.ranks import Ranks
 from ...ops.interface import Rotation
 from .base import sinks_of
-from .survey import Heads, Survey
+from .survey import Survey
 
 
-@dataclass(frozen=True)
 class Calls:
     """The calls of attention in each forward of a model."""
 
-    survey: Survey
-    ranks: Ranks
-
-    @cached_property
-    def heads(self) -> Sequence[Heads]:
-        return self.survey.attentions
-
-    @cached_property
-    def width(self) -> int:
-        """The width of the heads of the cache."""
-        return self.survey.head_dim
-
-    @cached_property
-    def num_kv_heads(self) -> int:
-        """The heads of the cache, over all ranks."""
-        return self.survey.num_kv_heads
-
-    @cached_property
-    def as_cached(self) -> Sequence[bool]:
-        """Whether keys and values of a call have the form that the cache has."""
-        widths = (self.width, self.width, self.num_kv_heads, False)
-        return [(one.key_width, one.value_width, one.num_kv_heads, one.sinks) == widths for one in self.heads]
+    def __init__(self, survey: Survey, ranks: Ranks) -> None:
+        self.heads, self.ranks = survey.attentions, ranks
+        self.width, self.num_kv_heads = survey.head_dim, survey.num_kv_heads  # of the cache, over all ranks
+        cached = (self.width, self.width, self.num_kv_heads, False)
+        self.as_cached = [(one.key_width, one.value_width, one.num_kv_heads, one.sinks) == cached for one in self.heads]
+        """For each call, whether its keys and values have the form that the cache has."""
 
 
 class Pages:
