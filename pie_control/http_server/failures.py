@@ -106,11 +106,6 @@ def told(status: int, body: ErrorBody) -> dict[str, str | None]:
     return {"code": body.code, "message": body.message, "type": kind, "param": body.param}
 
 
-def _explain(error: RequestValidationError) -> str:
-    parts = (f"{'.'.join(str(step) for step in each['loc'])}: {each['msg']}" for each in error.errors())
-    return "the request is malformed: " + "; ".join(parts)
-
-
 def _base_url(app: FastAPI, scope: Scope) -> str:
     """What is wrong with the base URL of a client, if its path would be a route by another one; else nothing."""
     path = scope["path"]
@@ -146,7 +141,8 @@ def add_handlers(app: FastAPI) -> None:
     async def on_malformed(_: Request, error: Exception) -> JSONResponse:
         assert isinstance(error, RequestValidationError)
         field = str(error.errors()[0]["loc"][-1])
-        return response(400, ErrorBody("bad-request", _explain(error), param=field))
+        parts = (f"{'.'.join(map(str, each['loc']))}: {each['msg']}" for each in error.errors())
+        return response(400, ErrorBody("bad-request", f"the request is malformed: {'; '.join(parts)}", param=field))
 
     async def on_http(request: Request, error: Exception) -> JSONResponse:
         assert isinstance(error, HTTPException)

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import msgspec
 
@@ -15,27 +16,11 @@ from pie_inference.protocol import ModelDescription
 
 from .messages import encode
 
-
-@dataclass(frozen=True)
-class ModelInfo:
-    """A model that inferlets can use. Sizes are in bytes, pages hold `page_size` tokens. `pooling`: how
-    states become the vector of a text; empty: the model was not made for embeddings."""
-
-    name: str
-    architecture: str
-    traits: tuple[str, ...]
-    dtype: str
-    device: str
-    vocab_size: int
-    max_context: int
-    page_size: int
-    num_pages: int
-    num_embeds: int
-    page_bytes: int
-    weight_bytes: int
-    stop_tokens: tuple[int, ...]
-    has_chat_template: bool
-    pooling: str
+OF_MODEL = (
+    *("name", "architecture", "dtype", "device", "vocab_size", "max_context", "page_size", "num_pages", "num_embeds"),
+    *("page_bytes", "weight_bytes", "stop_tokens", "pooling"),
+)
+"""What clients are told of a model as its description has it: not the tokenizer, which is large and useless to them."""
 
 
 @dataclass(frozen=True)
@@ -48,16 +33,12 @@ class LogEntry:
     number: int
 
 
-_WORKED_OUT = ("traits", "has_chat_template")
-_SHARED = tuple(name for name in ModelInfo.__dataclass_fields__ if name not in _WORKED_OUT)
-
-
-def describe_model(model: ModelDescription) -> ModelInfo:
-    """The description without the tokenizer, which is large and useless to a client."""
-    config: Mapping[str, object] = model.tokenizer_config
-    values = {name: getattr(model, name) for name in _SHARED}
-    traits = tuple(trait.name for trait in implemented_traits(model.calls, bool(model.tokenizer)))
-    return ModelInfo(**values, traits=traits, has_chat_template=bool(config.get("chat_template")))
+def describe_model(model: ModelDescription) -> dict[str, Any]:
+    """A model that inferlets can use. Sizes are in bytes, pages hold `page_size` tokens. `pooling`: how states become
+    the vector of a text; empty: the model was not made for embeddings."""
+    traits = [trait.name for trait in implemented_traits(model.calls, bool(model.tokenizer))]
+    told = {name: getattr(model, name) for name in OF_MODEL}
+    return {**told, "traits": traits, "has_chat_template": bool(model.tokenizer_config.get("chat_template"))}
 
 
 def find_program(api: TenantApi, hash: str) -> ProgramInfo | None:

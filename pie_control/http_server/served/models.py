@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from dataclasses import asdict
 from datetime import UTC, datetime
 from typing import Any
 
@@ -28,8 +27,8 @@ def models_router(api: ServerApi, gateway: Gateway) -> APIRouter:
     same |= {"type": "model", "created_at": started, "lifecycle": "active"}
 
     def describe(id: str, model: str, adapter: str) -> dict[str, Any]:
-        found = next(describe_model(one) for one in api.models() if one.name == model)
-        own = {name: value for name, value in asdict(found).items() if name != "name"}
+        own = next(describe_model(one) for one in api.models() if one.name == model)
+        del own["name"]
         return {"id": id, "display_name": id, **same, "adapter": adapter or None, **own}
 
     @router.get("", summary="List models")

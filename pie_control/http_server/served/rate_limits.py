@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from datetime import UTC, datetime
 
-from pie_control.tenants.meters import Limit, Meter
+from pie_control.tenants.meters import Meter
 
 from ..failures import MESSAGES
 
@@ -20,11 +20,7 @@ def rate_limit_headers(meter: Meter, path: str, now: float, wall: float) -> Head
             told = {f"{what}-limit": limit.limit, f"{what}-remaining": limit.remaining, f"{what}-reset": reset}
             found += [(f"anthropic-ratelimit-{name}".encode(), str(value).encode()) for name, value in told.items()]
         else:
-            told = {"limit": limit.limit, "remaining": limit.remaining, "reset": _duration(limit)}
+            reset = f"{round(limit.reset_seconds, 3):g}s"  # as OpenAI writes it: 1.25s, 0s
+            told = {"limit": limit.limit, "remaining": limit.remaining, "reset": reset}
             found += [(f"x-ratelimit-{name}-{what}".encode(), str(value).encode()) for name, value in told.items()]
     return found
-
-
-def _duration(limit: Limit) -> str:
-    """The time until the limit is full again, as OpenAI writes it: 1.25s, 0s."""
-    return f"{round(limit.reset_seconds, 3):g}s"
