@@ -120,7 +120,10 @@ def _build(
     if config.log_format == JSON:
         InferletLog(registry)
     make_scheduler = _scheduler_maker(config, observer, meters)
-    models = {model.name: _build_model(config, model, make_client, make_scheduler) for model in config.models}
+    models = dict[str, Model]()
+    for model in config.models:
+        clients = [make_client(config, model) for _ in range(config.replicas)]
+        models[model.name] = Model(model.name, [Replica(client, make_scheduler) for client in clients])
     pool = part_of(max(1, config.hosts), config.warm_pool, config.max_inferlets, config.max_host_bytes)
     welcome = Welcome(0, config.limits, config.max_host_bytes, pool, http_allow=config.http_allow)
     hosts = Hosts(links, welcome, registry, models, loop, library.lost)
@@ -155,13 +158,6 @@ def _host_links(config: ServerConfig) -> dict[int, HostLink]:
     most = config.max_host_bytes + config.max_host_bytes // 4 + HOST_BYTES if config.max_guest_bytes else 0
     numbers = range(1, config.hosts + 1)
     return {one: ProcessLink(one, memory_bytes=most, silent_seconds=config.host_timeout) for one in numbers}
-
-
-def _build_model(
-    config: ServerConfig, model: ModelPath, make_client: ClientFactory, make_scheduler: MakeScheduler
-) -> Model:
-    clients = [make_client(config, model) for _ in range(config.replicas)]
-    return Model(model.name, [Replica(client, make_scheduler) for client in clients])
 
 
 def _scheduler_maker(config: ServerConfig, observer: Observer | None, meters: Meters) -> MakeScheduler:

@@ -64,23 +64,10 @@ class SandboxedServer(ServerThread):
     ) -> Ended:
         """Runs the program of a content to its end; `tell` hears its events, `began` its id. `blobs`: files or bytes by
         name. Raises PieError."""
-        heard = Heard(tell)
-        began(self.call(self._launch(content, name, arguments, environment, heard, blobs)))
+        heard, program = Heard(tell), self.call(self._api.upload(content, file=name)).program
+        given: dict[str, Any] = {"environment": environment, "blobs": self.call(self.upload(blobs)), "listener": heard}
+        began(self.call(self._api.launch(program, arguments, **given)).id)
         return heard.wait()
-
-    async def _launch(
-        self,
-        content: bytes,
-        name: str,
-        arguments: Sequence[str],
-        environment: Mapping[str, str],
-        heard: Heard,
-        blobs: Mapping[str, Content],
-    ) -> str:
-        found = await self._api.upload(content, file=name)
-        kept = await self.upload(blobs)
-        api, program = self._api, found.program
-        return (await api.launch(program, arguments, environment=environment, blobs=kept, listener=heard)).id
 
 
 class TestingServer:

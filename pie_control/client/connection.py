@@ -34,13 +34,9 @@ class ServerUnavailable(PieError):
     """No server answers at the address, or the connection to it broke."""
 
 
-def _class_name(code: str) -> str:
-    return "".join(part.capitalize() for part in code.split("-"))
-
-
 def error_of(body: wire.ErrorBody) -> PieError:
     """The exception for an error that the server sent."""
-    kind = getattr(errors, _class_name(body.code or ""), PieError)
+    kind = getattr(errors, (body.code or "").title().replace("-", ""), PieError)
     if not (isinstance(kind, type) and issubclass(kind, PieError)) or kind is errors.InferletEnded:
         kind = PieError
     error: PieError = kind(body.message)
