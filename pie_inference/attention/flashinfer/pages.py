@@ -63,19 +63,11 @@ class Steps:
 class FlashInferAttention:
     """Implements `AttentionBackend` and `GraphBackend`."""
 
-    def __init__(
-        self,
-        cache: KvCache,
-        num_heads: int,
-        specs: Sequence[AttentionSpec],
-        library: FlashInfer,
-        processors: int | None = None,
-    ) -> None:
-        """`processors`: their number in the device."""
+    def __init__(self, cache: KvCache, num_heads: int, specs: Sequence[AttentionSpec], library: FlashInfer) -> None:
         self._cache = cache
         self._specs = tuple(specs)
         shape = Shape(cache.shape, num_heads, cache.device)
-        room = workspace_bytes(shape, processors or count_processors(cache.device), FEW_ROWS)
+        room = workspace_bytes(shape, count_processors(cache.device), FEW_ROWS)
         self._kernels = Kernels(library, shape, room)
         self._views = CacheViews(cache, library)
         self._graph_capacity = GRAPH_PAGES * cache.num_pages
