@@ -62,6 +62,7 @@ class Command(Record, frozen=True, eq=False):
     lasts: ClassVar[bool] = False  # it is not done when it was dispatched: nobody knows how many waves it will take
     gives_token: ClassVar[bool] = False  # its future is a token that later commands may name
     is_answered: ClassVar[bool] = True  # the control layer answers it
+    looks_at_all: ClassVar[bool] = False  # exports of its tenant, or those that are pinned
     touches: ClassVar[Sequence[Resource]] = RESOURCES  # kinds of memory of which it may need some
 
     owner: Owner

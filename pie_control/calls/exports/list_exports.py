@@ -25,6 +25,8 @@ class Listing(NamedTuple):
 
 
 class ListCommand(Question, frozen=True):
+    looks_at_all = True
+
     prefix: str
 
     def answer(self, memory: Memory, tenant: Tenant, now: float) -> Listing:

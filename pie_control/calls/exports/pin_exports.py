@@ -25,6 +25,8 @@ class Pinned(NamedTuple):
 
 
 class PinCommand(Question, frozen=True):
+    looks_at_all = True
+
     name: str
     beginning: TextKeys | None
     seconds: int

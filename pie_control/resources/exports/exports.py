@@ -40,7 +40,7 @@ from ..holdings import Block
 from ..kinds import PAGES, Resource
 from ..pool import Pool
 from .export import Beginning, Export, Name
-from .text_keys import OpenPages, TextKeys
+from .text_keys import PAGES_OF_A_SEARCH, OpenPages, TextKeys
 
 WORTH = 2
 """Who wants fewer pages of what is coming than one in so many does not wait for it."""
@@ -338,6 +338,11 @@ class Exports:
         own = self._of_tenant.get(tenant.name)
         found = (one for one in reversed(own.exports if own else {}) if not one.is_beginning)
         return list(islice((one for one in found if one.name.startswith(prefix)), most))
+
+    def searches(self, tenant: Tenant) -> int:
+        """As how many a list or a pin counts: they look at so many exports."""
+        own = self._of_tenant.get(tenant.name)
+        return (len(self._pinned) + len(own.exports if own else ())) // PAGES_OF_A_SEARCH
 
     # ---- memory ----
 

@@ -290,6 +290,8 @@ class Taking:
                 return False
             self.reached.append((queue, command))
             if count := command.searches:
+                if command.looks_at_all:
+                    count += self._memory.exports.searches(queue.account.standing.tenant)
                 self._backlog.searches.note(queue.account, count)
         self.took_effect()
         self._backlog.remove_local(queue)

@@ -260,6 +260,28 @@ def test_a_turn_answers_some_searches_and_the_next_one_comes_at_once() -> None:
     assert world.scheduler.statistics().exports == 2 + MOST_SEARCHES, "an inferlet that ends searches no more either"
 
 
+@pytest.mark.parametrize("asked", [("list_exports", 1, ""), ("pin_exports", 1, "name-3", "", "", 60)])
+def test_who_looks_at_many_exports_has_few_such_looks_in_a_turn(
+    asked: tuple[Any, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With 4,000 exports, 64 pins took a turn of 0.22 s, and 64 lists 0.12 s, again and again."""
+    monkeypatch.setattr(exports, "PAGES_OF_A_SEARCH", 1)
+    world = World()
+    maker = world.open(1, 64)
+    fill(maker, range(65, 69))
+    for number in range(8):
+        maker.call("export_kvpage", 1, f"name-{number}", [maker.pages, 1], "")
+        world.drain()
+        maker.call("pin_exports", 1, f"name-{number}", "", "", 60)
+    world.drain()
+    for _ in range(10):
+        maker.call(*asked)
+    turns = [world.turn()]
+    while turns[-1].deadline == world.now:
+        turns.append(world.turn(quiet=False))
+    assert [len(turn.completions) for turn in turns] == [4, 4, 2]
+
+
 def test_searches_that_wait_cost_a_turn_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     """Sixty thousand queues, of a few hundred inferlets, held up each wave for a quarter of a second, for minutes."""
     monkeypatch.setattr(searches, "MOST_SEARCHES", 4)
