@@ -170,8 +170,9 @@ class Entry:
 
     def _took(self, taken: int, read: bool) -> None:
         """Clients have taken so many bytes of its messages, in all."""
-        self._mail.release(self.runs_as.tenant.name, taken - self._taken_bytes)
-        self._unread_bytes -= taken - self._taken_bytes
+        held = min(taken - self._taken_bytes, self._unread_bytes)  # what was too much is not held
+        self._mail.release(self.runs_as.tenant.name, held)
+        self._unread_bytes -= held
         self._taken_bytes = taken
         self._tell_room(self.number, taken, read)
 
