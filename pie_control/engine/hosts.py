@@ -344,7 +344,7 @@ class Hosts:
 
 def _state(model: Model) -> wire.ModelState:
     down = model.why_down() if model.is_down else None
-    return wire.ModelState(model.name, model.description, down, model.adapters.numbers())
+    return wire.ModelState(model.name, model.told, down, model.adapters.numbers())
 
 
 def _runs_by_host(runs: RunTokens, homes: Mapping[Owner, AppHost]) -> dict[AppHost, RunTokens]:

@@ -13,7 +13,7 @@ from ..calls.exports.sharing import Fetch
 from ..calls.kind import Bind, CloseQueue, Command, Release
 from ..errors import WorkerError, WorkerUnavailable
 from ..ids import Owner
-from ..inference_client.interface import differences
+from ..inference_client.interface import differences, with_least
 from ..inferlets.model import SpaceEvent
 from ..registry.entry import Entry
 from ..scheduling import Closed, Ending, Event, Opened, Reason, SchedulerStatistics, Turn
@@ -46,6 +46,8 @@ class Model:
         self.name = name
         self.replicas = replicas
         self.adapters = Adapters(name, replicas)
+        self._told: ModelDescription
+        self._described: Sequence[ModelDescription] = ()  # by the workers, when it was made
         self._placed: dict[Owner, Replica] = {}
         self._new: dict[Owner, list[Event]] = {}  # what inferlets did that have no place yet
         self._refused: list[Ending] = []  # inferlets that found no replica
@@ -62,6 +64,14 @@ class Model:
     @property
     def description(self) -> ModelDescription:
         return self.replicas[0].description
+
+    @property
+    def told(self) -> ModelDescription:
+        """What inferlets may rely on, whichever worker they are placed on; the same object until one has changed."""
+        found = [replica.description for replica in self.replicas]
+        if found != self._described:
+            self._described, self._told = found, with_least(found)
+        return self._told
 
     @property
     def is_down(self) -> bool:

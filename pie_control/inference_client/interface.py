@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Protocol
+
+from msgspec.structs import replace
 
 from pie_inference.protocol import AdapterLoaded, DropAdapter, LoadAdapter, ModelDescription, Ready, RunWave, WaveDone
 
@@ -74,3 +76,10 @@ def differences(one: ModelDescription, other: ModelDescription) -> str:
     """In what two workers differ that are to serve one model; "": in nothing that matters."""
     names = [name for name in one.__struct_fields__ if name not in OWN]
     return ", ".join(name for name in names if getattr(one, name) != getattr(other, name))
+
+
+def with_least(descriptions: Sequence[ModelDescription]) -> ModelDescription:
+    """What all workers of one model have: the first one's description, with the smallest of their pools."""
+    first, *others = descriptions
+    least = {name: min(getattr(one, name) for one in descriptions) for name in POOLS}
+    return replace(first, **least) if others else first

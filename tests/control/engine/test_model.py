@@ -17,6 +17,7 @@ from pie_control.errors import WorkerUnavailable
 from pie_control.inferlets.model import SpaceEvent
 from pie_control.scheduling import Closed, Opened, Reason, Scheduler
 from pie_control.tenants.tenant import DEFAULT_STANDING
+from pie_control.testing.fake_model import FakeModel
 from tests.helpers.played_client import PlayedClient
 
 RUNNING: Any = {owner: SimpleNamespace(started=float(owner), runs_as=DEFAULT_STANDING) for owner in range(10)}
@@ -65,6 +66,23 @@ def test_a_model_places_inferlets_on_replicas_that_live() -> None:
         assert re.fullmatch(message, str(ending.error))
         states = [(one.state, one.outage and one.outage.reason) for one in model.statistics()]
         assert states == [("pausing", "no GPU")] * 2
+        await model.close()
+
+    asyncio.run(check())
+
+
+def test_inferlets_are_told_of_pools_that_all_workers_have() -> None:
+    """One that was told of the larger worker's was evicted on the smaller one, for lack of pages that were never
+    there."""
+
+    async def check() -> None:
+        clients = [PlayedClient(), PlayedClient()]
+        clients[0].model = FakeModel(num_pages=100, num_embeds=50)
+        clients[1].model = FakeModel(num_pages=80, num_embeds=60)
+        model = Model("fake", [Replica(client, Scheduler) for client in clients])
+        await model.start()
+        assert (model.told.num_pages, model.told.num_embeds) == (80, 50)
+        assert model.replicas[0].description.num_pages == 100, "its scheduler has all of them"
         await model.close()
 
     asyncio.run(check())
