@@ -81,7 +81,7 @@ class Pace:
     def __init__(self, most: int = IN_FLIGHT_BYTES) -> None:
         self.bytes = 0  # on their way
         self._most = most
-        self._waiting: list[Callable[[], None]] = []
+        self._waiting: dict[Callable[[], None], None] = {}
 
     def has_room(self, size: int = 0) -> bool:
         """Whether `size` bytes more would not be too much."""
@@ -91,7 +91,7 @@ class Pace:
         """Bytes are on their way; a negative size: they have arrived."""
         self.bytes += size
         if self._waiting and self.has_room():
-            waiting, self._waiting = self._waiting, []
+            waiting, self._waiting = self._waiting, {}
             for call in waiting:
                 call()
 
@@ -100,7 +100,11 @@ class Pace:
         if self.has_room():
             call()
         else:
-            self._waiting.append(call)
+            self._waiting[call] = None
+
+    def forget(self, call: Callable[[], None]) -> None:
+        """Does not call back, if it would have."""
+        self._waiting.pop(call, None)
 
 
 class Sender(Pace):

@@ -30,7 +30,10 @@ class Outlet(Protocol):
         """Whether a message of `size` bytes need not wait."""
 
     def when_room(self, call: Callable[[], None]) -> None:
-        """Calls back once there is room."""
+        """Calls back once there is room, and once however often it is asked meanwhile."""
+
+    def forget(self, call: Callable[[], None]) -> None:
+        """Does not call back, if it would have."""
 
     def send(self, text: str) -> None:
         """Sends a message."""
@@ -68,7 +71,6 @@ class Watch:
         self._more = more
         self._frame = frame
         self._unsent = ""
-        self._waits = False
         self._on_sent: Callable[[], object] = lambda: None
 
     def listen(self, on_sent: Callable[[], object]) -> None:
@@ -108,18 +110,12 @@ class Watch:
             return
         while self._unsent:
             if not outlet.has_room():
-                self._wait(outlet)
+                outlet.when_room(self._room)
                 return
             text, self._unsent = self._unsent[:most], self._unsent[most:]
             outlet.send(text if self._frame is None else escaped(text).join(self._frame))
 
-    def _wait(self, outlet: Outlet) -> None:
-        if not self._waits:
-            self._waits = True
-            outlet.when_room(self._room)
-
     def _room(self) -> None:
-        self._waits = False
         self.send()
         if not self._unsent:
             self._on_sent()
@@ -127,6 +123,8 @@ class Watch:
     def close(self) -> None:
         """Nothing is sent any more."""
         self._unsent, self._on_sent = "", lambda: None
+        if self._outlet is not None:
+            self._outlet.forget(self._room)
 
 
 class RunBuffer:

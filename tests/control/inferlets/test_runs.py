@@ -28,20 +28,23 @@ class SlowClient:
     def __init__(self) -> None:
         self.sent: list[str] = []
         self.room = 1000
-        self.waiting: list[Callable[[], None]] = []
+        self.waiting: dict[Callable[[], None], None] = {}
 
     def has_room(self, size: int = 0) -> bool:
         return len(self.sent) < self.room
 
     def when_room(self, call: Callable[[], None]) -> None:
-        self.waiting.append(call)
+        self.waiting[call] = None
+
+    def forget(self, call: Callable[[], None]) -> None:
+        self.waiting.pop(call, None)
 
     def send(self, text: str) -> None:
         assert text
         self.sent.append(text)
 
     def read(self, room: int) -> None:
-        self.room, waiting, self.waiting = room, self.waiting, []
+        self.room, waiting, self.waiting = room, self.waiting, {}
         for call in waiting:
             call()
 
@@ -266,7 +269,9 @@ def test_a_cancelled_run_sends_nothing_more() -> None:
     runs.watch()
     runs.client.room = 0
     runs.advance("abc")
+    assert runs.client.waiting
     runs.table.cancel(runs.number)
+    assert not runs.client.waiting, "of each run something would be kept, while no client reads"
     runs.client.read(10)
     assert runs.client.sent == []
 

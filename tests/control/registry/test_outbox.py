@@ -128,6 +128,8 @@ def test_senders_go_on_in_order_when_there_is_room_again() -> None:
     fill(outbox)
     outbox.when_room(lambda: gone.append("first"))
     outbox.when_room(lambda: gone.append("second"))
+    outbox.when_room(given_up := lambda: gone.append("given up"))
+    outbox.sender.forget(given_up)
     assert gone == ["at once"]
     outbox.take()
     assert outbox.has_room()
