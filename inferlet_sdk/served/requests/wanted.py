@@ -31,7 +31,7 @@ NEVER: dict[str, str] = {
         'is gone: use structured_outputs, as in {"regex": "[0-9]+"}',
     ),
     **dict.fromkeys(("functions", "function_call"), "is gone: use tools and tool_choice"),
-    **dict.fromkeys(("audio", "web_search_options", "prediction", "verbosity"), "is not served"),
+    **dict.fromkeys(("audio", "web_search_options", "prediction", "verbosity", "moderation"), "is not served"),
     **dict.fromkeys(("logits_processors", "custom_logit_processor", "bad_words", "allowed_token_ids"), "is not served"),
     **dict.fromkeys(("lora_path", "session_params", "session_id", "stop_regex", "ebnf"), "is not served"),
     **dict.fromkeys(("use_beam_search", "length_penalty", "truncate_prompt_tokens", "suffix"), "is not served"),

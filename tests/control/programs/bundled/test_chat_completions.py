@@ -363,6 +363,7 @@ def test_what_was_computed_is_not_computed_again(ask: Ask) -> None:
         ({"tools": [tool_of({"properties": {"a": {"type": "txt"}}})], "tool_choice": "required"}, "tools"),
         ({"tools": [{"type": "function", "function": {}}]}, "tools[0].function.name"),
         ({"guided_json": {"type": "object"}}, "guided_json"),
+        ({"moderation": {"policy": {"input": {"mode": "block"}}}}, "moderation"),
         ({"guided_regex": "a"}, "guided_regex"),
         ({"functions": []}, "functions"),
         ({"audio": {"voice": "v"}}, "audio"),
