@@ -116,6 +116,16 @@ def host_pids(server: ServerApi) -> list[int]:
     return [vars(host)["_link"].pid for host in vars(server)["_hosts"].all]
 
 
+async def until_nothing_is_held(server: ServerApi) -> None:
+    """Waits until no model has something of an inferlet: a wave that is under way uses what was given back."""
+    while any(
+        one.scheduler.inferlets or one.scheduler.pages.used or one.scheduler.embeds.used
+        for replicas in server.statistics().models.values()
+        for one in replicas
+    ):
+        await asyncio.sleep(0.01)
+
+
 async def run(
     server: ServerApi,
     source: str | bytes,

@@ -17,7 +17,7 @@ from pie_control.server_api import ServerApi
 from pie_control.testing.fake_model import FakeModel
 from pie_control.testing.in_process import InProcessClient
 from tests.helpers.guard import HANG_SECONDS
-from tests.helpers.servers import launch, run, started
+from tests.helpers.servers import launch, run, started, until_nothing_is_held
 from tests.helpers.tiers import corpus
 from tests.system.test_hostile_programs import (
     ENDLESS,
@@ -65,16 +65,6 @@ def pid_of(server: ServerApi, host: int) -> int:
     return pid
 
 
-async def nothing_is_held(server: ServerApi) -> None:
-    async with asyncio.timeout(HANG_SECONDS):
-        while True:
-            ((replica,),) = server.statistics().models.values()
-            held = replica.scheduler
-            if (held.pages.used, held.embeds.used, held.inferlets) == (0, 0, 0):
-                return
-            await asyncio.sleep(0.01)
-
-
 async def both_serve(server: ServerApi) -> Sequence[HostStatistics]:
     while any(host.state != "serving" for host in server.statistics().hosts):
         await asyncio.sleep(0.01)
@@ -92,7 +82,7 @@ def test_what_a_dead_host_held_comes_back_though_its_inferlets_waited(guest_cach
             assert replica.scheduler.pages.used > 0
             os.kill(pid_of(server, 1), signal.SIGKILL)
             assert [(await listener.ended).status for _, listener in holding] == ["lost"] * 3
-            await nothing_is_held(server)
+            await until_nothing_is_held(server)
             assert await run(server, GENERATE, {"tokens": 5}) == 5  # a launch waits for the next host
 
     asyncio.run(check())
@@ -144,7 +134,7 @@ def test_hostile_programs_end_as_they_do_without_hosts(endless: bool, guest_cach
             for entry, listener in neighbours:
                 await listener.until_messages(len(listener.messages) + 1)
                 server.terminate(entry.id, "the test is over")
-            await nothing_is_held(server)
+            await until_nothing_is_held(server)
             assert [host.restarts for host in server.statistics().hosts] == [0, 0]
 
     asyncio.run(check())

@@ -17,7 +17,7 @@ from pie_control.server_api import ServerApi
 from pie_control.testing.fake_model import FakeModel
 from pie_control.testing.in_process import InProcessClient
 from tests.helpers.guard import HANG_SECONDS
-from tests.helpers.servers import inferlets_of, launch, started
+from tests.helpers.servers import inferlets_of, launch, started, until_nothing_is_held
 from tests.helpers.tiers import corpus
 from tests.helpers.tree import HOSTILE
 
@@ -96,8 +96,7 @@ async def check(server: ServerApi, program: Path) -> None:
     assert re.search(header["error"] or "", ended.error or ""), ended.error
     if ended.status == "exceeded" and beats < BEATS_AT_ONCE:
         assert turns <= TURNS_UNTIL_A_BEAT * (beats + 1), f"the neighbour sent {beats} messages in {turns} turns"
-    while held(server) != (0, 0):  # a wave that is under way uses what was given back
-        await asyncio.sleep(0.01)
+    await until_nothing_is_held(server)
 
 
 @pytest.fixture(scope="module")
@@ -118,12 +117,6 @@ def run(guest_cache: Path) -> Iterator[Callable[[Path], None]]:
     with asyncio.Runner() as runner:
         yield lambda program: runner.run(check_on_its_server(program))
         runner.run(stack.aclose())
-
-
-def held(server: ServerApi) -> tuple[int, int]:
-    """Pages and embeds that are in use."""
-    ((replica,),) = server.statistics().models.values()
-    return replica.scheduler.pages.used, replica.scheduler.embeds.used
 
 
 def kind(program: Path) -> str:

@@ -17,7 +17,7 @@ from pie_control.testing.in_process import InProcessClient
 from tests.helpers import wat
 from tests.helpers.guard import HANG_SECONDS
 from tests.helpers.processes import runs
-from tests.helpers.servers import host_pids, launch, run, started
+from tests.helpers.servers import host_pids, launch, run, started, until_nothing_is_held
 from tests.helpers.tiers import corpus
 
 GENERATE = """
@@ -72,9 +72,7 @@ def test_inferlets_do_the_same_wherever_they_run(guest_cache: Path, hosts: int) 
             while echo.ended is None:
                 await asyncio.sleep(0.01)
             assert echo.info().result == "native"
-            (replica,) = server.statistics().models["fake"]
-            assert replica.scheduler.inferlets == 0
-            assert replica.scheduler.pages.used == replica.scheduler.embeds.used == 0
+            await until_nothing_is_held(server)
 
     asyncio.run(check())
 
@@ -142,11 +140,7 @@ def test_a_host_that_dies_or_hangs_takes_only_its_own_inferlets(guest_cache: Pat
             assert [one.restarts for one in server.statistics().hosts] == [int(host == 1), int(host == 2)]
             server.terminate(neighbour.id, "the test is over")
             assert (await goes_on.ended).status == "terminated"
-            (replica,) = server.statistics().models["fake"]
-            while server.statistics().models["fake"][0].scheduler.inferlets:
-                await asyncio.sleep(0.01)
-            (replica,) = server.statistics().models["fake"]
-            assert replica.scheduler.pages.used == replica.scheduler.embeds.used == 0
+            await until_nothing_is_held(server)
 
     asyncio.run(check())
 

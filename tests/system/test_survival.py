@@ -18,12 +18,11 @@ import pytest
 
 from pie_control.client import Client
 from pie_control.errors import InferletEnded, WorkerUnavailable
-from pie_control.server_api import ServerApi
 from tests.control.tenants.test_accounts import ALICE, written
 from tests.helpers.guard import HANG_SECONDS
 from tests.helpers.live_server import live_server
 from tests.helpers.processes import below, until_gone
-from tests.helpers.servers import launch, run, started, worker_pids
+from tests.helpers.servers import launch, run, started, until_nothing_is_held, worker_pids
 from tests.helpers.tiers import corpus
 from tests.helpers.tree import DEMO_MODEL
 
@@ -81,16 +80,9 @@ def test_an_inferlet_terminated_in_flight_leaves_nothing_and_disturbs_nobody(gue
             seen = len(staying.messages)
             await staying.until_messages(seen + 20)
             server.terminate(other.id, "the test is over")
-            while not all_is_free(server):  # a wave that is under way uses what was given back
-                await asyncio.sleep(0.01)
+            await until_nothing_is_held(server)
 
     asyncio.run(check())
-
-
-def all_is_free(server: ServerApi) -> bool:
-    ((replica,),) = server.statistics().models.values()
-    pages, embeds = replica.scheduler.pages, replica.scheduler.embeds
-    return pages.used == embeds.used == 0 and pages.free == pages.total
 
 
 def test_a_full_pool_ends_the_youngest_and_the_oldest_goes_on(guest_cache: Path) -> None:
@@ -157,16 +149,9 @@ def temporary(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("server")
 
 
-@pytest.fixture
-def server(guest_cache: Path, temporary: Path) -> Iterator[tuple[subprocess.Popen[bytes], str]]:
-    """A `pie serve` process on a free port."""
-    with serving(guest_cache, temporary, "--drain-seconds", "0.1") as started:
-        yield started
-
-
 @contextmanager
 def serving(guest_cache: Path, temporary: Path, *options: str) -> Iterator[tuple[subprocess.Popen[bytes], str]]:
-    """It leads a process group of its own."""
+    """A `pie serve` process on a free port, which leads a process group of its own."""
     environment = {**os.environ, "PIE_CACHE_DIR": str(guest_cache), "TMPDIR": str(temporary)}
     command = [sys.executable, "-c", "from pie_control.cli.main import main; main()", "serve", "--port", "0"]
     process = subprocess.Popen(
@@ -228,12 +213,10 @@ def test_a_signal_to_the_group_is_heard_by_the_server_alone(
         assert [b"no new work is taken; 1 inferlets" in line for line in said] == [True] * (number == signal.SIGTERM)
 
 
-def test_a_killed_server_leaves_no_process(server: tuple[subprocess.Popen[bytes], str]) -> None:
-    process, _ = server
-    children = below(process.pid)
+def test_a_killed_server_leaves_no_process(guest_cache: Path, temporary: Path) -> None:
+    with serving(guest_cache, temporary) as (process, _):
+        children = below(process.pid)
     assert {"pie_inference.serving", "pie_control.application.process"} <= {words[2] for words in children.values()}
-    process.kill()
-    process.wait()
     until_gone(*(child.pid for child in children))
 
 

@@ -90,21 +90,6 @@ def test_what_shortens_a_mapped_file_is_told() -> None:
     run(test)
 
 
-def test_a_paced_worker_that_is_killed_is_replaced() -> None:
-    async def test() -> None:
-        client = paced("1ms")
-        first = await client.start()
-        lost = loss_of(client)
-        os.kill(first.pid, signal.SIGKILL)
-        assert "killed by signal 9" in await asyncio.wait_for(lost, HANG_SECONDS)
-        second = await client.restart()
-        assert second.pid != first.pid
-        assert [answer.wave for answer in await ask(client, *waves(2))] == [0, 1]
-        await client.close()
-
-    run(test)
-
-
 def test_options_that_make_no_sense_are_told() -> None:
     async def test() -> None:
         with pytest.raises(WorkerUnavailable, match="a pace is the time of a wave"):
