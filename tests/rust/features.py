@@ -58,7 +58,9 @@ async def drafted(_, ctx):
     ctx.fill(" dog. The dog ran. The dog")
     plain = await ctx.fork().generate_until(max_tokens=30)
     text = await ctx.generate_until(max_tokens=30, draft=PromptLookup())
-    return [plain, text, ctx.text]
+    options = {"max_tokens": 20, "sampler": Sampler(seed=7), "draft": PromptLookup()}
+    kept = [await ctx.fork().generate_until(regex=regex, **options) for regex in (None, "(.|\\n)*")]
+    return [plain, text, ctx.text, *kept]
 
 
 async def constrained(_, ctx):

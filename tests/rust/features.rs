@@ -67,7 +67,22 @@ async fn main(args: Args) -> Result<Json> {
             ctx.fill(" dog. The dog ran. The dog");
             let plain = ctx.fork()?.generate(30).text().await?;
             let drafted = ctx.generate(30).draft(prompt_lookup(3, 8)).text().await?;
-            Ok(list([plain.into(), drafted.into(), ctx.text()?.into()]))
+            let sampler = Sampler { seed: Some(7), ..Sampler::default() };
+            let mut found = vec![plain.into(), drafted.into(), ctx.text()?.into()];
+            for is_kept in [false, true] {
+                let mut fork = ctx.fork()?;
+                let generation = fork.generate(20).sampler(sampler.clone()).draft(prompt_lookup(3, 8));
+                let mut generation = if is_kept { generation.regex("(.|\\n)*") } else { generation };
+                let mut text = String::new();
+                while let Some(piece) = match first(generation.next(), std::future::ready(())).await {
+                    First::This(piece) => piece?,
+                    First::Other(()) => generation.next().await?, // a wait that was dropped has lost nothing
+                } {
+                    text += &piece;
+                }
+                found.push(text.into());
+            }
+            Ok(Json::List(found))
         }
         "constrained" => {
             let schema = r#"{"type": "object", "required": ["name", "age"], "properties":

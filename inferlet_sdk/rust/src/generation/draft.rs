@@ -19,7 +19,7 @@ use crate::context::sequence::Sequence;
 use crate::error::Result;
 use crate::raw;
 use crate::raw::allocate::Memory;
-use crate::task::{try_join_all, HostFuture};
+use crate::task::HostFuture;
 
 /// Tokens of one draft that are looked at.
 const MOST_DRAFTED: usize = 63;
@@ -54,6 +54,41 @@ pub fn prompt_lookup(matched: usize, length: usize) -> impl FnMut(&[u32]) -> Vec
     }
 }
 
+/// A draft that was run. A wait for what comes of it that is dropped leaves it to the next one: the sampler has drawn for
+/// it.
+struct Step {
+    draft: Vec<u32>,
+    checks: Checks,
+}
+
+/// What says how much of a draft is right.
+enum Checks {
+    Verified(HostFuture<(u32, u32)>),
+    /// A sample at each output, and those that are there.
+    Sampled(Vec<HostFuture<u32>>, Vec<u32>),
+}
+
+impl Step {
+    /// What of the draft is right, and the token behind it.
+    async fn right(&mut self) -> Result<Vec<u32>> {
+        let (accepted, next) = match &mut self.checks {
+            Checks::Verified(verified) => {
+                let (accepted, next) = verified.await?;
+                (accepted as usize, next)
+            }
+            Checks::Sampled(samples, chosen) => {
+                while chosen.len() < samples.len() {
+                    let sample = &mut samples[chosen.len()];
+                    chosen.push(sample.await?);
+                }
+                let accepted = self.draft.iter().zip(&*chosen).take_while(|(token, chosen)| token == chosen).count();
+                (accepted, chosen[accepted])
+            }
+        };
+        Ok(self.draft[..accepted].iter().copied().chain([next]).collect())
+    }
+}
+
 /// Tokens by drafts.
 pub(crate) struct Drafted {
     draft: Box<dyn Draft>,
@@ -61,11 +96,12 @@ pub(crate) struct Drafted {
     stop: Vec<u32>,
     embeds: Vec<u32>,
     guide: Option<Guide>,
+    step: Option<Step>,
 }
 
 impl Drafted {
     pub fn new(draft: Box<dyn Draft>, handle: Handle, stop: Vec<u32>, guide: Option<Guide>) -> Self {
-        Drafted { draft, handle, stop, embeds: Vec::new(), guide }
+        Drafted { draft, handle, stop, embeds: Vec::new(), guide, step: None }
     }
 
     /// At least one token, unless nothing can follow, up to the first stop token; `start`: tokens of the sequence before
@@ -82,25 +118,13 @@ impl Drafted {
             return Ok(pieces);
         }
         sequence.check_filled()?;
-        let length = sequence.tokens.len();
-        if sequence.output_of != length {
-            sequence.rewind_last()?;
+        if self.step.is_none() {
+            self.step = Some(self.begin(sequence, start, left).await?);
         }
-        let room = sequence.model.max_context.saturating_sub(sequence.position(length));
-        let most = (left - 1).min(MOST_DRAFTED).min(room);
-        let mut tokens = if most > 0 { self.draft.guess(&sequence.tokens).await? } else { Vec::new() };
-        tokens.truncate(most);
-        let mut masks = Vec::new();
-        if let Some(guide) = &mut self.guide {
-            let (allowed, found) = guide.allowed(&sequence.tokens[start..], &tokens)?;
-            tokens.truncate(allowed);
-            masks = found;
-        }
-        sequence.compute(length - 1, &[])?;
-        let (accepted, next) = self.check(sequence, &tokens, &masks).await?;
-        sequence.rewind(length + accepted)?;
-        tokens.truncate(accepted);
-        tokens.push(next);
+        let right = self.step.as_mut().expect("it was begun").right().await;
+        self.step = None;
+        let mut tokens = right?;
+        sequence.rewind(sequence.tokens.len() + tokens.len() - 1)?;
         let end = tokens.iter().position(|token| self.stop.contains(token)).map(|place| place + 1);
         tokens.truncate(end.unwrap_or(tokens.len()));
         let texts = tokens.iter().map(|token| raw::tokenize::push_tokens(detokenizer, &[*token]));
@@ -114,8 +138,29 @@ impl Drafted {
         Ok(pieces)
     }
 
-    /// How many tokens of the draft are right, and the token behind them. `masks`: what may come at each output, or none.
-    async fn check(&mut self, sequence: &mut Sequence, draft: &[u32], masks: &[String]) -> Result<(usize, u32)> {
+    /// Runs the next draft, of which at most `left` tokens are wanted.
+    async fn begin(&mut self, sequence: &mut Sequence, start: usize, left: usize) -> Result<Step> {
+        let length = sequence.tokens.len();
+        if sequence.output_of != length {
+            sequence.rewind_last()?;
+        }
+        let room = sequence.model.max_context.saturating_sub(sequence.position(length));
+        let most = (left - 1).min(MOST_DRAFTED).min(room);
+        let mut draft = if most > 0 { self.draft.guess(&sequence.tokens).await? } else { Vec::new() };
+        draft.truncate(most);
+        let mut masks = Vec::new();
+        if let Some(guide) = &mut self.guide {
+            let (allowed, found) = guide.allowed(&sequence.tokens[start..], &draft)?;
+            draft.truncate(allowed);
+            masks = found;
+        }
+        sequence.compute(length - 1, &[])?;
+        let checks = self.check(sequence, &draft, &masks)?;
+        Ok(Step { draft, checks })
+    }
+
+    /// Runs a draft, and asks what of it is right. `masks`: what may come at each output, or none.
+    fn check(&mut self, sequence: &mut Sequence, draft: &[u32], masks: &[String]) -> Result<Checks> {
         let (queue, count) = (sequence.queue.number, draft.len() + 1);
         if self.embeds.len() < 2 * count {
             let missing = 2 * count - self.embeds.len();
@@ -136,20 +181,18 @@ impl Drafted {
         sequence.output_of = 0;
         if masks.is_empty() {
             let number = raw::fused::verify(queue, &ranges(outputs.into_iter()), draft, self.handle.0)?;
-            let (accepted, next) = HostFuture::new(number, raw::fused::await_verified).await?;
-            return Ok((accepted as usize, next));
+            return Ok(Checks::Verified(HostFuture::new(number, raw::fused::await_verified)));
         }
         let samples = outputs.iter().zip(masks).map(|(output, mask)| {
             let number = raw::fused::sample(queue, *output, self.handle.0, &[], mask, 0)?;
             Ok(HostFuture::new(number, raw::core::await_number))
         });
-        let chosen = try_join_all(samples.collect::<Result<Vec<_>>>()?).await?;
-        let accepted = draft.iter().zip(&chosen).take_while(|(token, chosen)| token == chosen).count();
-        Ok((accepted, chosen[accepted]))
+        Ok(Checks::Sampled(samples.collect::<Result<_>>()?, Vec::new()))
     }
 
     /// Gives everything back. The sequence has keys of its tokens only.
     pub fn close(&mut self, sequence: &mut Sequence) -> Result<()> {
+        self.step = None;
         if !self.embeds.is_empty() {
             raw::allocate::dealloc(sequence.queue.number, Memory::Emb, &ranges(self.embeds.drain(..)))?;
         }

@@ -1,5 +1,7 @@
 //! Tokens that are hidden from what comes, and those that move up behind them.
 
+use std::collections::BTreeSet;
+
 use super::{Pages, MOST_MOVED};
 use crate::context::model::{ranges, Held};
 use crate::error::Result;
@@ -25,16 +27,10 @@ impl Pages {
         let behind = dropped.iter().find(|(begin, end)| *begin <= start && start < *end).map_or(stop, |(_, end)| *end);
         self.own_end(queue, computed)?;
         let whole = [(0, size)];
-        for place in [start / size, (stop - 1) / size] {
-            if self.within(&dropped, place) != whole {
-                self.own(queue, place, size)?;
-            }
-        }
-        if gap > 0 {
-            for place in behind / size..self.pages_of(computed) {
-                self.own(queue, place, size.min(computed - place * size))?;
-            }
-        }
+        let edges = [start / size, (stop - 1) / size].into_iter().filter(|place| self.within(&dropped, *place) != whole);
+        let moved = if gap > 0 { behind / size..self.pages_of(computed) } else { 0..0 };
+        let places: BTreeSet<usize> = edges.chain(moved).collect();
+        self.own(queue, places, computed)?;
         self.dropped = dropped; // there is room for all that it takes
         for place in start / size..=(stop - 1) / size {
             if let Some(page) = &self.pages[place] {

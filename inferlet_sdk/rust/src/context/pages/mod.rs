@@ -179,17 +179,29 @@ impl Pages {
 
     /// Has the page with the last of the first `tokens` tokens for itself: a copy, if others hold it.
     pub fn own_end(&mut self, queue: u32, tokens: usize) -> Result<()> {
-        let (place, rest) = (tokens / self.model.page_size, tokens % self.model.page_size);
-        if rest > 0 {
-            self.own(queue, place, rest)?;
-        }
-        Ok(())
+        let place = tokens / self.model.page_size;
+        self.own(queue, place..place + usize::from(tokens % self.model.page_size > 0), tokens)
     }
 
-    /// Has the page at a place for itself, if there is one: a copy of its first `tokens`, if others hold it.
-    fn own(&mut self, queue: u32, place: usize, tokens: usize) -> Result<()> {
-        if let Some(page) = self.pages[place].as_ref().filter(|page| !page.is_writable()) {
-            self.pages[place] = Some(self.copy(queue, page, tokens)?);
+    /// Has the pages at these places, with some of the first `tokens` tokens, for itself: copies of those that others
+    /// hold.
+    fn own(&mut self, queue: u32, places: impl IntoIterator<Item = usize>, tokens: usize) -> Result<()> {
+        let size = self.model.page_size;
+        let is_shared = |place: &usize| self.pages[*place].as_ref().map_or(false, |page| !page.is_writable());
+        let places: Vec<usize> = places.into_iter().filter(is_shared).collect();
+        for some in places.chunks((MOST_MOVED / size).max(1)) {
+            let copies = self.model.allocate(queue, Memory::Kvpage, some.len())?;
+            let (mut shared, mut own) = (Vec::new(), Vec::new());
+            for (place, copy) in some.iter().zip(&copies) {
+                let page = self.pages[*place].as_ref().expect("it is shared");
+                let count = size.min(tokens - place * size) as u32;
+                shared.extend([page.address * size as u32, count]);
+                own.extend([copy.address * size as u32, count]);
+            }
+            raw::allocate::copy_kvpage(queue, &shared, &own)?;
+            for (place, copy) in some.iter().zip(copies) {
+                self.pages[*place] = Some(copy);
+            }
             self.context = None;
         }
         Ok(())
