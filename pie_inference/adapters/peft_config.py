@@ -37,6 +37,7 @@ IGNORED = {
 INSTEAD = {
     "modules_to_save": "it has whole layers of its own: train it without, or merge it into the model",
     "use_dora": "DoRA divides by norms of the whole weight: merge it into the model",
+    "target_parameters": "experts of a layer take no adapters: name layers of attention as target_modules, or merge it",
     "trainable_token_indices": "it changes the embedding table: merge it into the model",
 }
 """What can be done about keys that are refused."""

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from ..loading.checkpoint import BYTES, Checkpoint, StoredTensor
-from ..loading.weight_sizes import tensor_bytes, tied_head
+from ..loading.weight_sizes import HEADS, TABLES, tensor_bytes, tied_head
 
 EXPERT_COUNTS = ("num_local_experts", "num_experts", "n_routed_experts")
 """Keys of config.json for the number of experts in a layer; families differ."""
@@ -69,9 +69,9 @@ def model_costs(checkpoint: Checkpoint, config: Mapping[str, Any], dtype: torch.
 def _part(name: str) -> str:
     if ".experts." in name:
         return "expert"
-    if name.endswith("embed_tokens.weight"):
+    if name.endswith(TABLES):
         return "table"
-    return "head" if name.endswith("lm_head.weight") else "layer"
+    return "head" if name.endswith(HEADS) else "layer"
 
 
 def _expert_share(config: Mapping[str, Any]) -> float:

@@ -14,9 +14,12 @@ from ..errors import ConfigError
 from ..quantization.names import FORMATS, HEAD_FORMAT, Format
 from .checkpoint import HEAD, SPARE, Checkpoint, StoredTensor
 
-TABLE = "embed_tokens.weight"
+TABLES = ("embed_tokens.weight", "wte.weight", "embed_in.weight", "backbone.embeddings.weight")
+"""Endings of the names of tables of tokens, by which an output head may be tied to one."""
+HEADS = (HEAD, "embed_out.weight")
 KEPT_EXACT = (
-    TABLE,
+    *TABLES,
+    *("embeddings.weight", "embed_positions.weight", "wpe.weight"),
     "mlp.gate.weight",
     "block_sparse_moe.gate.weight",
     "router.weight",
@@ -82,11 +85,11 @@ def weight_bytes(tensors: Iterable[StoredTensor], dtype: torch.dtype, quantizati
 
 def _twins(stored: Sequence[StoredTensor]) -> list[StoredTensor]:
     """The output head that a table also is, or the table that a head also is."""
-    heads = [tensor for tensor in stored if tensor.name.endswith(HEAD)]
+    heads = [tensor for tensor in stored if tensor.name.endswith(HEADS)]
     if not heads:
-        return [tied_head(tensor) for tensor in stored if tensor.name.endswith(TABLE)]
+        return [tied_head(tensor) for tensor in stored if tensor.name.endswith(TABLES)]
     alone = (head for head in heads if head.per_number is None and [one.shape for one in stored].count(head.shape) == 1)
-    return [replace(head, name=TABLE) for head in alone]
+    return [replace(head, name=TABLES[0]) for head in alone]
 
 
 def tied_head(table: StoredTensor) -> StoredTensor:
@@ -108,7 +111,7 @@ def _format_of(tensor: StoredTensor, quantization: str) -> Format | None:
     """None: it is not quantized."""
     if quantization == "none" or not _is_quantized(tensor):
         return None
-    return HEAD_FORMAT if tensor.name.endswith(HEAD) else FORMATS[quantization]
+    return HEAD_FORMAT if tensor.name.endswith(HEADS) else FORMATS[quantization]
 
 
 def _is_quantized(tensor: StoredTensor) -> bool:
@@ -125,7 +128,7 @@ def sizes(checkpoint: Checkpoint, ranks: int = 1) -> tuple[WeightSize, ...]:
     """The forms in which the weights could be served by one of `ranks` ranks, the largest first. Those that are
     quantized already stay so."""
     tensors = tuple(checkpoint.tensors())
-    columns = {tensor.shape[-1] for tensor in tensors if _is_quantized(tensor) and not tensor.name.endswith(HEAD)}
+    columns = {tensor.shape[-1] for tensor in tensors if _is_quantized(tensor) and not tensor.name.endswith(HEADS)}
     plain = [(torch.float32, "none"), (torch.bfloat16, "none")]
     fitting = [name for name, format in FORMATS.items() if all(map(format.divides, columns))]
     quantized = fitting if checkpoint.scheme is None else []
@@ -138,7 +141,7 @@ def largest_matrices(checkpoint: Checkpoint) -> tuple[tuple[int, int], ...]:
     """The shapes [outputs, inputs] of linear layers, at most two, that hold most of the weights."""
     held: Counter[tuple[int, int]] = Counter()
     for tensor in checkpoint.tensors():
-        if _is_quantized(tensor) and len(tensor.shape) == 2 and not tensor.name.endswith(HEAD):
+        if _is_quantized(tensor) and len(tensor.shape) == 2 and not tensor.name.endswith(HEADS):
             held[tensor.shape[0], tensor.shape[1]] += tensor.numel
     return tuple(shape for shape, _ in held.most_common(2))
 

@@ -31,6 +31,7 @@ from pie_inference.quantization.names import FORMATS
 from pie_inference.serving.worker import Worker
 from testing.checkpoints import make_checkpoint
 from testing.worker_batches import Driver, Extend, Keys, ints, sample_batch
+from tests.helpers.families import save_reference
 
 CPU = torch.device("cpu")
 NAME = "model.layers.0.mlp.up_proj.weight"
@@ -167,6 +168,19 @@ def test_memory_is_foreseen(dtype: str, quantization: str, tied: bool, tmp_path:
     )
     expected = weight_bytes(Checkpoint(tmp_path).tensors(), getattr(torch, dtype), quantization)
     assert Worker(config).describe()[0].weight_bytes == expected
+
+
+@pytest.mark.parametrize(
+    ("architecture", "sizes"),
+    [("GPT2LMHeadModel", {"n_embd": 128}), ("GPTNeoXForCausalLM", {}), ("MambaForCausalLM", {})],
+    ids=str,
+)
+def test_memory_of_tables_by_other_names_is_foreseen(architecture: str, sizes: dict[str, int], tmp_path: Path) -> None:
+    """Within what their vectors take, which are never shared or quantized."""
+    save_reference(tmp_path, architecture, hidden_size=128, vocab_size=3000, **sizes)
+    config = WorkerConfig(tmp_path, "model", dtype="bfloat16", quantization="int8", device="cpu", pages=4)
+    expected = weight_bytes(Checkpoint(tmp_path).tensors(), torch.bfloat16, "int8")
+    assert Worker(config).describe()[0].weight_bytes == pytest.approx(expected, rel=0.01)
 
 
 @pytest.mark.parametrize("code", ["own", "transformers"])
