@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping
+from functools import partial
 from typing import TYPE_CHECKING
 
 from ..errors import UnknownName
@@ -81,7 +82,7 @@ class Gateway:
         much waits for inferlets now."""
         tenant = api.standing.tenant.name
         try:
-            blobs = await asyncio.to_thread(self._earlier, tenant, id)
+            blobs = await self.stored.read(tenant, partial(self._earlier, tenant, id))
         except Refused as refused:
             inferlet.send(str(refused))
             return

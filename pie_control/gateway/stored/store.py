@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Callable, Coroutine, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import Any
+from typing import Any, TypeVar
 from weakref import WeakValueDictionary
 
 from ...durable.responses import ResponseRecord, Responses
@@ -40,6 +40,7 @@ MOST_MEMBERS = 10_000
 """Items of what was asked, and members of an answer: of each an object is made, where it is read."""
 SMALL = 64 << 10
 """Bytes of an answer that is looked at at once; a larger one on a thread."""
+Read = TypeVar("Read")
 LOST = "the server ended before the answer did: ask again"
 MOST_TRIES = 3
 KILLED = (
@@ -58,6 +59,7 @@ class StoredAnswers:
         self._running: dict[tuple[str, str], Running] = {}
         self._tasks: set[asyncio.Task[Any]] = set()
         self._over = WeakValueDictionary[tuple[str, str], Running]()  # that clients read: they share a large one
+        self._reading = WeakValueDictionary[str, asyncio.Lock]()  # by tenant
         self._coming: dict[tuple[str, str], asyncio.Task[Any]] = {}  # begin again when there is a place
         self._parts: Counter[str] = Counter()  # bytes, by tenant
         self._made = TenantBytes(MADE_PART, "of stored answers that are made: try again when some have ended")
@@ -193,6 +195,11 @@ class StoredAnswers:
             self._parts += Counter()  # drops tenants without any
 
     # ---- for clients ----
+
+    async def read(self, tenant: str, work: Callable[[], Read]) -> Read:
+        """Does on a thread what reads answers of a tenant. Each may take much memory, so one waits for the other."""
+        async with self._reading.setdefault(tenant, asyncio.Lock()):
+            return await asyncio.to_thread(work)
 
     def find(self, tenant: str, id: str) -> Running:
         """An answer that is made, or one that is there. Takes time: call this in a thread. Raises Refused."""

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import asyncio
 import re
 from collections.abc import Sequence
+from functools import partial
 from typing import Annotated, Any
 
 import msgspec
@@ -60,7 +60,8 @@ def _add_looks(router: APIRouter, stored: StoredAnswers) -> None:
     ) -> Response:
         """What the program has answered, or knows by now. With `stream`, its events, if it was asked for a stream: the
         client that lost its connection goes on behind the last one that it got. 404 `response_not_found`."""
-        found = await asyncio.to_thread(stored.find, caller.api.standing.tenant.name, response)
+        tenant = caller.api.standing.tenant.name
+        found = await stored.read(tenant, partial(stored.find, tenant, response))
         if not stream:
             return _json(found.record.body)
         return _Events(found, _number(starting_after, last_event_id))
@@ -80,13 +81,15 @@ def _add_looks(router: APIRouter, stored: StoredAnswers) -> None:
     ) -> Response:
         """The items of its own request, the last one first; those of earlier ones belong to earlier responses."""
 
+        tenant = caller.api.standing.tenant.name
+
         def page() -> bytes:
-            items = _items_of(stored.find(caller.api.standing.tenant.name, response).record.input.encode())
+            items = _items_of(stored.find(tenant, response).record.input.encode())
             if order == "desc":
                 items.reverse()
             return encode(_page(items, limit, after))
 
-        return _json(await asyncio.to_thread(page))
+        return _json(await stored.read(tenant, page))
 
 
 def _add_ends(router: APIRouter, stored: StoredAnswers) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 import time
 from dataclasses import replace
 from functools import partial
@@ -89,6 +90,27 @@ def test_a_response_that_is_about_to_begin_again_has_its_id() -> None:
         has_room.set()
         while stored.find("alice", "r1").is_over:
             await asyncio.sleep(0)
+
+    asyncio.run(asyncio.wait_for(test(), HANG_SECONDS))
+
+
+def test_a_tenant_reads_one_large_answer_at_a_time_and_others_do_not_wait() -> None:
+    bob_reads, at_once, most = threading.Event(), 0, 0
+
+    def alice() -> bool:
+        nonlocal at_once, most
+        at_once += 1
+        most = max(most, at_once)
+        found = bob_reads.wait(HANG_SECONDS)
+        at_once -= 1
+        return found
+
+    async def test() -> None:
+        stored = StoredAnswers(AtOnce.responses(1.0, 1 << 20))
+        reads = [asyncio.create_task(stored.read("alice", alice)) for _ in range(4)]
+        await asyncio.sleep(0)
+        await stored.read("bob", bob_reads.set)
+        assert (await asyncio.gather(*reads), most) == ([True] * 4, 1)
 
     asyncio.run(asyncio.wait_for(test(), HANG_SECONDS))
 
