@@ -172,10 +172,11 @@ def test_an_evaluation_that_is_interrupted_leaves_nothing_behind(number: int, tm
     with subprocess.Popen(command, cwd=ROOT, env=environment, stderr=subprocess.PIPE, text=True) as process:
         deadline = time.monotonic() + HANG_SECONDS
         while "serve" not in str(started := below(process.pid)):
+            assert process.poll() is None
             assert time.monotonic() < deadline, started
             time.sleep(0.05)
         process.send_signal(number)
-        _, said = process.communicate()
+        _, said = process.communicate(timeout=HANG_SECONDS)
     assert process.returncode == 130
     assert said.endswith("interrupted\n")
     assert "Traceback" not in said
