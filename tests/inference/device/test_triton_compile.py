@@ -3,8 +3,10 @@ also compile for GPUs whose processors have less memory."""
 
 from __future__ import annotations
 
+import ctypes
+import signal
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -59,6 +61,19 @@ pytestmark = [
 @pytest.fixture(autouse=True)
 def _cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
+
+
+@pytest.fixture(autouse=True)
+def _signals() -> Iterator[None]:
+    """LLVM takes the signals that end a process. At the first one, tests after these would have its handlers for
+    crashes as well, under which a trap of a guest is raised again for ever."""
+    system, numbers = ctypes.CDLL(None), sorted(signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP})
+    before = {number: ctypes.create_string_buffer(512) for number in numbers}  # of struct sigaction
+    for number, action in before.items():
+        system.sigaction(number, None, action)
+    yield
+    for number, action in before.items():
+        system.sigaction(number, action, None)
 
 
 def compile_for_h100(
