@@ -158,7 +158,9 @@ def test_a_turn_that_fails_keeps_nobody_waiting() -> None:
         scene.add(Step.WAITING)
         scene.add(Step.WAITING)
 
-    assert play(body) == ["1", "1 failed: a bug", "2", "quiet"]
+    played = play(body)
+    assert [entry for entry in played if entry != "quiet"] == ["1", "1 failed: a bug", "2"]
+    assert played[-1] == "quiet"
 
 
 def test_one_that_is_ready_twice_runs_once() -> None:
