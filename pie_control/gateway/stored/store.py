@@ -98,7 +98,7 @@ class StoredAnswers:
             body = self._responses.request_of(record.tenant, record.id)
             return read_request(record.route, record.request_id, body, record.request_id)
 
-        return await asyncio.to_thread(read)
+        return await self.read(record.tenant, read)
 
     async def fail(self, record: ResponseRecord, reason: str) -> None:
         """Ends an answer that nobody makes any more, unless it has ended."""
