@@ -32,6 +32,11 @@ def row(
     return Row(scenario, measure, at, shown, unit, bound, verdict, note)
 
 
+def over(mine: float, its: float) -> float | None:
+    """The ratio; None if there is nothing to compare with, as where all tokens of a text came at one moment."""
+    return mine / its if its else None
+
+
 def _verdict(value: float | None, bound: str) -> str:
     if value is None:
         return UNKNOWN

@@ -20,7 +20,7 @@ from benchmarks.opponents.client import OpponentError
 from benchmarks.serving.client import HttpClient
 from benchmarks.serving.load import Timed, poisson, timed
 from benchmarks.serving.plan import NAMES, TINY
-from benchmarks.serving.rows import row
+from benchmarks.serving.rows import over, row
 from benchmarks.serving.scenarios import json_mode, opponents
 from benchmarks.serving.servers import CannotServeError, Server
 from benchmarks.serving.session import Session
@@ -150,6 +150,11 @@ def test_a_launch_fails_if_the_server_is_lost() -> None:
 )
 def test_a_bound_has_a_verdict(value: float | None, bound: str, verdict: str) -> None:
     assert row("scenario", "measure", value, bound=bound).verdict == verdict
+
+
+def test_a_ratio_to_nothing_is_not_measured() -> None:
+    assert over(1.0, 4.0) == 0.25
+    assert row("scenario", "measure", over(1.0, 0.0), bound=">= 1").verdict == "not measured"
 
 
 def test_a_measure_without_a_bound_has_none() -> None:

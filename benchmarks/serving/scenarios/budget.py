@@ -22,7 +22,7 @@ from ...support.server import serving
 from ..client import HttpClient
 from ..load import GREEDY, STREAM, Loaded, closed_loop
 from ..plan import Plan
-from ..rows import Row, row
+from ..rows import Row, over, row
 
 NAME = "budget"
 MODEL = "paced:10ms+20us"
@@ -30,6 +30,7 @@ A_MINUTE = 6000
 STREAMS, LONG, SHORT = 16, 2000, 32
 """Streams of the flood, and tokens of its requests and of the other tenant's."""
 PAUSE_SECONDS = 0.5
+BESIDE = "beside over alone"
 COUNTED = re.compile(rb'^pie_tokens_total\{[^}]*tenant="flood"[^}]*\} ([\d.e+]+)', re.MULTILINE)
 MINUTE = 60.0
 
@@ -60,9 +61,9 @@ async def measure(plan: Plan) -> list[Row]:
         row(NAME, "first_minute", first / share, at=at, bound="<= 1.02" if is_minute else ""),
         row(NAME, "second_minute", second / share, at=at, bound="<= 1.02" if is_minute else ""),
         row(NAME, "second_minute_at_least", second / share, at=at, bound=">= 0.98" if is_minute else ""),
-        row(NAME, "others_rate", beside.rate / alone.rate, at=at, bound=">= 0.95" if is_minute else ""),
+        row(NAME, "others_rate", over(beside.rate, alone.rate), at=at, bound=">= 0.95" if is_minute else ""),
         *(
-            row(NAME, f"others_{what}_p50", beside.of(what, 50) / alone.of(what, 50), at=at, note="beside over alone")
+            row(NAME, f"others_{what}_p50", over(beside.of(what, 50), alone.of(what, 50)), at=at, note=BESIDE)
             for what in ("ttft", "tpot")
         ),
     ]
