@@ -69,7 +69,7 @@ import asyncio
 from inferlet_sdk import subscribe
 
 async def main(args):
-    async with asyncio.timeout(HANG_SECONDS):
+    async with asyncio.timeout(200):
         messages = subscribe("news")
         await args.send("ready")
         return (await anext(aiter(messages))).text
