@@ -3,9 +3,8 @@ others have the next turn, which comes at once; who has had some goes behind the
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Iterator
-
-from pie_control.calls.kind import Command
 
 from .account import Account, CommandQueue
 
@@ -19,7 +18,7 @@ class Searches:
 
     def __init__(self) -> None:
         self.left = MOST_SEARCHES
-        self.waiting: dict[Account, dict[CommandQueue, None]] = {}  # in the order of their turns
+        self.waiting: dict[Account, OrderedDict[CommandQueue, None]] = {}  # in the order of their turns
 
     def __len__(self) -> int:
         """The queues."""
@@ -28,9 +27,9 @@ class Searches:
     def turn_begins(self) -> None:
         self.left = MOST_SEARCHES
 
-    def has_time(self, command: Command) -> bool:
-        """Whether this turn has time for a command that takes effect in the control layer."""
-        return not command.searches or self.left > 0
+    def has_time(self, account: Account, searched: bool) -> bool:
+        """Whether this turn has time for one more of an inferlet. `searched`: it has had one, so others come first."""
+        return self.left > 0 and not (searched and len(self.waiting) > (account in self.waiting))
 
     @property
     def can_go_on(self) -> bool:
@@ -45,7 +44,12 @@ class Searches:
 
     def add(self, queue: CommandQueue) -> None:
         """Its first command is one."""
-        self.waiting.setdefault(queue.account, {})[queue] = None
+        self.waiting.setdefault(queue.account, OrderedDict())[queue] = None
+
+    def come_back(self, queue: CommandQueue) -> None:
+        """The same, but it goes before the other queues of its inferlet: what they look for may be what it exports."""
+        self.add(queue)
+        self.waiting[queue.account].move_to_end(queue, last=False)
 
     def take(self) -> Iterator[CommandQueue]:
         """The queues whose turn it is, one by one as long as there is time."""

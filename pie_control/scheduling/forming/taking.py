@@ -188,7 +188,7 @@ class Taking:
         return following
 
     def _take_control(self, visit: _Visit, command: Command) -> Next | None:
-        if not self._backlog.searches.has_time(command):
+        if command.searches and self._backlog.searches.left <= 0:
             return Next.DONE
         self._backlog.remove(visit.queue, visit.taken)
         visit.begin_again()

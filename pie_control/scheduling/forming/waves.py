@@ -55,17 +55,24 @@ class WaveBuilder:
 
     def take_local(self) -> None:
         """Takes commands that take effect in the control layer from the heads of queues."""
+        searches = self._backlog.searches
         for queue in self._backlog.take_locals():
             self.visited[queue.account] = None
             if queue.run is not None:
                 self._go_on(queue, queue.run)
                 continue
-            while queue.goes_on_locally and self._backlog.searches.has_time(command := queue.commands[0]):
+            has_turn, searched = queue.commands[0].searches > 0, False
+            while queue.goes_on_locally:
+                command = queue.commands[0]
+                if command.searches and searches.waiting and not has_turn:
+                    searches.add(queue)
+                    break
+                if command.searches and not searches.has_time(queue.account, searched):
+                    searches.come_back(queue)
+                    break
                 if not self.taking.take_local(queue, command):
                     break
-                if command.searches and self._backlog.searches.waiting:  # others have their turns
-                    self._set_aside.append(queue)
-                    break
+                searched = searched or command.searches > 0
             else:
                 self._set_aside.append(queue)
         self._settle()
