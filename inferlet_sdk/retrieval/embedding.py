@@ -10,7 +10,7 @@ from inferlet_sdk import traits
 from inferlet_sdk.addresses import Embeds
 from inferlet_sdk.dropped import give_back
 from inferlet_sdk.errors import TooLong
-from inferlet_sdk.retrieval.together import each, free_pages, pages_of
+from inferlet_sdk.retrieval.together import each, pages_of
 from inferlet_sdk.sequences.queues import queues_of
 from inferlet_sdk.sequences.sequence import TokenSequence
 from inferlet_sdk.traits.arguments import flag, numbers, whole, wrong
@@ -58,7 +58,7 @@ async def embed(
         finally:
             sequence.close()
 
-    return await each(one, lists, lambda tokens: pages_of(info, tokens), free_pages())
+    return await each(one, lists, lambda tokens: pages_of(info, tokens), queues_of(name))
 
 
 def text_tokens(model: str, text: str | Sequence[int], name: str = "text") -> list[int]:

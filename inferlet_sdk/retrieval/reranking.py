@@ -7,7 +7,7 @@ from math import exp
 
 from inferlet_sdk import traits
 from inferlet_sdk.errors import TooLong
-from inferlet_sdk.retrieval.together import each, free_pages, pages_of
+from inferlet_sdk.retrieval.together import each, pages_of
 from inferlet_sdk.sequences.queues import queues_of
 from inferlet_sdk.sequences.sequence import TokenSequence
 from inferlet_sdk.texts import common_beginning
@@ -77,6 +77,6 @@ async def score_prompts(model: str, prompts: Sequence[list[int]], adapter: str |
 
     trunk.tokens += prompts[0][:common]
     try:
-        return await each(score, prompts, lambda prompt: pages_of(queues.info, prompt), free_pages())
+        return await each(score, prompts, lambda prompt: pages_of(queues.info, prompt), queues)
     finally:
         trunk.close()

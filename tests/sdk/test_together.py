@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+from unittest.mock import MagicMock, Mock
 
 import pytest
 
-from inferlet_sdk import embed, event_loop, rerank
+from inferlet_sdk import embed, event_loop, rerank, traits
 from inferlet_sdk.retrieval.together import AT_ONCE, each
 from tests.helpers.native_host import install
 
@@ -34,25 +35,45 @@ class Work:
             self.ended += 1
 
 
-async def run(work: Work, items: list[int], room: int) -> list[int]:
-    return await each(work, items, lambda item: item, room)
+def run(work: Work, items: list[int], room: int, late: bool = False) -> list[int]:
+    """The answers. `late`: pages come back when all that runs has ended and was waited for."""
+    held = 0
+
+    async def took(item: int) -> int:
+        nonlocal held
+        assert held + item <= max(room, item)
+        held += item
+        try:
+            return await work(item)
+        finally:
+            held -= 0 if late else item
+
+    async def synchronize(_queue: int) -> None:
+        nonlocal held
+        held = sum(work.running)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(traits, "usage", lambda: Mock(max_pages=room, pages=held))
+        patch.setattr(traits, "synchronize", synchronize)
+        return asyncio.run(each(took, items, lambda item: item, MagicMock()))
 
 
-def test_as_many_run_as_have_room() -> None:
+@pytest.mark.parametrize("late", [False, True])
+def test_as_many_run_as_have_room(late: bool) -> None:
     work, items = Work(), [3, 8, 9, 1, 4, 4, 2, 7] * 9
-    assert asyncio.run(run(work, items, 20)) == [-item for item in items]
+    assert run(work, items, 20, late) == [-item for item in items]
     assert 10 < work.most_pages <= 20
-    assert asyncio.run(run(work, [30, 31], 20)) == [-30, -31], "one at a time, where there is room for none"
+    assert run(work, [30, 31], 20, late) == [-30, -31], "one at a time, where there is room for none"
     assert work.most_pages == 31
-    asyncio.run(run(work, [1] * 100, 1000))
+    run(work, [1] * 100, 1000, late)
     assert work.most == AT_ONCE
-    assert asyncio.run(run(work, [], 5)) == []
+    assert run(work, [], 5) == []
 
 
 def test_if_one_fails_the_others_end() -> None:
     work = Work(bad=6)
     with pytest.raises(ValueError, match="no"):
-        asyncio.run(run(work, [4, 6, 4, 4, 4], 20))
+        run(work, [4, 6, 4, 4, 4], 20)
     assert work.running == []
     assert work.ended == 4, "the last has not begun"
 
