@@ -153,25 +153,22 @@ def most_probable(logits: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def choose(
-    logits: Tensor,
-    choice: Choice,
-    masks: Sequence[Mask] = (),
-    kernels: SamplingKernels | None = None,
-    best: Tensor | None = None,
+    logits: Tensor, choice: Choice, masks: Sequence[Mask] = (), kernels: SamplingKernels | None = None
 ) -> Tensor:
     """One token for each row, int64 [N]; -1 where logits of tokens that may come are no numbers. Does not wait for a
     GPU. No row is in two of `masks`. The logits of tokens that may not come change, or are not read, where `kernels`
-    find the most probable one. `best`: the most probable of all tokens of each row, int64 [N, 1], if it is known.
+    find the most probable one.
 
     Raises BatchError if a row would have no token left.
     """
-    found, hot = None if masks else best, choice.temperature > 0
+    found, hot = None, choice.temperature > 0
     if masks and kernels is not None:
-        found = _find_most_probable(logits, masks, kernels, best)[:, None]
+        found = _find_most_probable(logits, masks, kernels)[:, None]
         masks = [(rows[hot[rows]], allowed[hot[rows]]) for rows, allowed in masks if hot[rows].any()]
     for rows, allowed in masks:
         forbid_(logits, upload(torch.from_numpy(rows), logits.device), allowed)
-    highest, tokens = most_probable(logits) if found is None else (logits.gather(1, found), found)
+    highest, best = most_probable(logits) if found is None else (logits.gather(1, found), found)
+    tokens = best
     for rows, draw in _groups(choice, hot, logits, kernels) if hot.any() else ():
         if len(rows) == len(logits):
             tokens = draw(logits, highest, choice)
@@ -196,8 +193,8 @@ def _groups(
         yield rows, partial(_draw, width=width)
 
 
-def _find_most_probable(logits: Tensor, masks: Sequence[Mask], kernels: SamplingKernels, best: Tensor | None) -> Tensor:
-    """The most probable token that may come in each row, int64 [N]. `best`: as of `choose`."""
+def _find_most_probable(logits: Tensor, masks: Sequence[Mask], kernels: SamplingKernels) -> Tensor:
+    """The most probable token that may come in each row, int64 [N]."""
     if len(masks[0][0]) == len(logits):
         rows, allowed = masks[0]
         return kernels.most_probable(logits, rows, _tokens_left(allowed, logits.shape[1]))
@@ -206,7 +203,7 @@ def _find_most_probable(logits: Tensor, masks: Sequence[Mask], kernels: Sampling
         tokens[torch.from_numpy(rows)] = kernels.most_probable(logits, rows, _tokens_left(allowed, logits.shape[1]))
         left[rows] = False
     for row in np.flatnonzero(left).tolist():
-        tokens[row] = int(logits[row].numpy().argmax() if best is None else best[row])
+        tokens[row] = int(logits[row].numpy().argmax())
     return tokens
 
 

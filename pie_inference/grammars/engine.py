@@ -267,15 +267,6 @@ class Matcher:
         self._check()
         return after
 
-    def may_come(self, token: int) -> bool:
-        """Whether a token may come next, where that can be told without the mask, which takes twenty times as long;
-        False: ask the mask. Of text that is forced, that has the tokenizer's tokens alone. Raises GrammarError."""
-        before = time.perf_counter()
-        told = token != self._vocabulary.never and not self.inner.compute_ff_bytes()
-        found = told and self.inner.validate_tokens([token]) == 1
-        self._count(before)
-        return found
-
     def forces(self, count: int) -> bool:
         """Whether so many tokens, or more, must come next."""
         before = time.perf_counter()

@@ -51,7 +51,7 @@ class Fault(NamedTuple):
 @dataclass(frozen=True)
 class MatcherStep:
     """What grammars say to one batch. `rows` may come as `allowed` says, uint8 [len(rows), ceil(vocab / 8)]; the rows
-    of `faults` fail, and others take the token that is most probable of all."""
+    of `faults` fail."""
 
     rows: NDArray[np.int64]
     allowed: NDArray[np.uint8]
@@ -76,8 +76,8 @@ class MatcherStep:
 class _Rows:
     """The rows of one batch, while their masks are made."""
 
-    def __init__(self, batch: Sample, likely: Sequence[int] | None) -> None:
-        self._batch, self._likely = batch, likely
+    def __init__(self, batch: Sample) -> None:
+        self._batch = batch
         self._runs: dict[int, MatchedRun] = {}
         self._counts: dict[int, int] = {}
         self._faults: dict[int, Fault] = {}
@@ -93,23 +93,9 @@ class _Rows:
     def step(self, vocabulary: Vocabulary | None) -> MatcherStep:
         """What they may sample. Where a run is over, nobody wants its token; one that begins there ends with a stop
         token."""
-        asked = [row for row, run in self._runs.items() if not (run.matcher.is_over and self._counts[row])]
-        wanted = asked if self._likely is None else [row for row in asked if not self._takes(row, self._likely[row])]
+        wanted = [row for row, run in self._runs.items() if not (run.matcher.is_over and self._counts[row])]
         rows, allowed = self._masks(wanted, vocabulary)
         return MatcherStep(rows, allowed, self._faults, self._runs, self._counts)
-
-    def _takes(self, row: int, likely: int) -> bool:
-        """Whether it takes its most probable token, or fails, so that it needs no mask."""
-        allowed = self._batch.allowed_rows
-        if likely < 0 or (allowed is not None and allowed[row] >= 0):
-            return False
-        try:
-            found = self._runs[row].matcher.may_come(likely)
-            self._runs[row].check_pace()
-        except GrammarError as error:
-            self.fail(row, error)
-            return True
-        return found
 
     def _masks(self, wanted: list[int], vocabulary: Vocabulary | None) -> tuple[NDArray[np.int64], NDArray[np.uint8]]:
         """For each of these rows that does not fail, in order."""
@@ -154,14 +140,13 @@ class Constraints:
         """Forgets all runs: nobody goes on with them."""
         self._drop(list(self._runs))
 
-    def step(self, batch: Sample, likely: Sequence[int] | None = None) -> MatcherStep:
-        """What may come next in each row with a matcher. `likely`: the token that each row takes if that may come; -1:
-        it may take another one. Raises ValueError if the batch is wrong."""
+    def step(self, batch: Sample) -> MatcherStep:
+        """What may come next in each row with a matcher. Raises ValueError if the batch is wrong."""
         if batch.matchers is None or batch.matched is None:
             raise ValueError("the rows have no matchers")
         if batch.ended is not None:
             self._drop(batch.ended.tolist())
-        found, runs = _Rows(batch, likely), self._runs
+        found, runs = _Rows(batch), self._runs
         for row, (number, count) in enumerate(zip(batch.matchers.tolist(), batch.matched.tolist(), strict=True)):
             if not number:
                 continue

@@ -18,6 +18,7 @@ from ..execution.choices import choice_of
 from ..execution.launched import Faults, PendingResult, without_numbers
 from ..execution.log_probabilities import Asked
 from ..execution.served_model import ServedModel
+from ..grammars.rows import MatcherStep
 from ..protocol import Array, Sample, SampleResult, check_indptr, filled
 
 
@@ -30,16 +31,11 @@ def sample(served: ServedModel, batch: Sample) -> PendingResult:
         _penalize(served, batch, logits)
     if batch.bias_indptr is not None:
         bias_rows(batch, logits, np.arange(len(batch.embeds)))
-    choice, best, step = choice_of(batch), None, None
-    if batch.matchers is not None and served.constraints is not None:  # of other ranks, the leader has them
-        # The forward has been launched before, so a device computes meanwhile. A CPU looks first at what it would take.
-        best = None if served.sampling is None else sampling.most_probable(logits)[1]
-        likely = None if best is None else np.where(choice.temperature > 0, -1, best[:, 0].numpy()).tolist()
-        step = served.constraints.step(batch, likely)
+    step = _follow_grammars(served, batch) if batch.matchers is not None else None
     masks = [] if step is None or not len(step.rows) else [(step.rows, step.allowed)]
     if batch.allowed is not None and batch.allowed_rows is not None and (batch.allowed_rows >= 0).any():
         masks.append(_own_mask(batch.allowed_rows, batch.allowed, masks))
-    tokens = sampling.choose(logits, choice, masks, served.sampling, best)
+    tokens = sampling.choose(logits, choice_of(batch), masks, served.sampling)
     tokens = served.ranks.broadcast(tokens)  # devices may differ in the last bit of a sum
     host = download(tokens)
     tokens = tokens.clamp(min=0)  # what may be launched already goes on from any token
@@ -69,6 +65,12 @@ def _check(batch: Sample, vocab_size: int) -> None:
     size = -(-vocab_size // 8)
     if batch.allowed is not None and (batch.allowed.ndim != 2 or batch.allowed.shape[1] < size):
         raise BatchError(f"allowed has the shape {batch.allowed.shape}: a mask has {size} bytes, a bit for each token")
+
+
+def _follow_grammars(served: ServedModel, batch: Sample) -> MatcherStep | None:
+    """What grammars allow. The forward has been launched before, so a device computes meanwhile. None on ranks that get
+    the tokens of the leader."""
+    return None if served.constraints is None else served.constraints.step(batch)
 
 
 def _reader(host: Tensor, end: torch.cuda.Event | None) -> Callable[[], Sequence[int]]:

@@ -99,7 +99,7 @@ def test_a_grammar_that_is_not_compiled_keeps_nobody_waiting() -> None:
 @given(seed=st.integers(0, 10_000))
 def test_masks_are_those_of_the_engine_step_by_step(seed: int) -> None:
     """Three runs side by side; steps are run twice, as after a failure of a neighbour, or a step behind is launched
-    before the token of the one before was read. A row whose most probable token may come needs no mask."""
+    before the token of the one before was read."""
     choose, constraints = random.Random(seed), make()
     sources = {1: WORDS, 2: DATE, 3: LONG}
     made: dict[int, list[int]] = {number: [] for number in sources}
@@ -109,20 +109,15 @@ def test_masks_are_those_of_the_engine_step_by_step(seed: int) -> None:
         numbers = list(live)
         rows = [row(number, len(made[number]), live[number] if first else "") for number in numbers]
         step = begin(constraints, *rows)
-        known = [reference(live[number], made[number]) for number in numbers]
-        likely = [choose.choice([-1, choose.choice(each), choose.randrange(byte_tokenizer.END)]) for each in known]
-        if choose.random() < 0.6:
-            step = constraints.step(batch(*rows), likely)
-        else:
-            likely = [-1] * len(rows)
+        if choose.random() < 0.3:
+            step = constraints.step(batch(*rows))
         first = False
         assert not step.faults
-        tokens = dict(enumerate(likely))
+        tokens = {}
         for place, at in enumerate(step.rows.tolist()):
-            assert allowed(step, place) == known[at]
-            assert likely[at] not in known[at] or len(known[at]) == 1
+            number = numbers[at]
+            assert allowed(step, place) == reference(live[number], made[number])
             tokens[at] = choose.choice(allowed(step, place))
-        assert all(token in known[at] for at, token in tokens.items())
         step.sampled(lambda tokens=tokens: tokens)  # type: ignore[misc]
         over = step.over(len(numbers))
         for at, number in enumerate(numbers):
