@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from itertools import chain, starmap
 
 import numpy as np
 
@@ -54,8 +53,8 @@ class HeldRuns:
         self._count(run, 1)
 
     def _count(self, run: HeldRun, sign: int) -> None:
-        pages = np.fromiter(chain.from_iterable(starmap(range, run.reads)), np.int64)
-        np.add.at(self._readers, pages, sign)  # one may be named twice
+        for first, end in run.reads:
+            self._readers[first:end] += sign
 
     def find(self, future: int) -> HeldRun | None:
         """A run that is not over."""
